@@ -1,0 +1,32 @@
+"""minivllm: vLLM small enough to read.
+
+The public names are imported when they are first used, so that ``import minivllm`` is quick and the
+pure rooms (memory, scheduling, traces, figures) work without torch.
+"""
+
+from importlib import import_module
+
+from minivllm.version import __version__
+
+_HOME_OF = {
+    "LLM": "minivllm.entrypoints.llm",
+    "LLMEngine": "minivllm.engine.llm_engine",
+    "EngineArgs": "minivllm.config",
+    "SamplingParams": "minivllm.sampling_params",
+    "RequestOutput": "minivllm.outputs",
+    "CompletionOutput": "minivllm.outputs",
+    "Trace": "minivllm.trace",
+    "embedded_model_path": "minivllm.models.embedded",
+}
+
+__all__ = ["__version__", *_HOME_OF]
+
+
+def __getattr__(name: str):
+    if name in _HOME_OF:
+        return getattr(import_module(_HOME_OF[name]), name)
+    raise AttributeError(f"module 'minivllm' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted(__all__)

@@ -1,0 +1,55 @@
+"""The tensors behind the block ids: one K and one V tensor per layer."""
+
+from __future__ import annotations
+
+import torch
+
+
+class KVStorage:
+    """K and V of every block, in every layer.
+
+    Args:
+        num_layers: attention layers.
+        num_blocks: blocks in the pool, the null block included.
+        block_size: positions per block.
+        num_kv_heads: heads of K and V.
+        head_dim: numbers per head.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ):
+        shape = (num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim)
+        # Left uninitialised: the system hands out pages when they are first written, so a large
+        # pool costs only what is used. Nothing is read before it is written.
+        self.data = torch.empty(shape, dtype=dtype, device=device)
+
+    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V of one layer, each ``[num_blocks, block_size, num_kv_heads, head_dim]``."""
+        return self.data[index, 0], self.data[index, 1]
+
+    @staticmethod
+    def block_bytes(
+        num_layers: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype
+    ) -> int:
+        """Bytes of one block over all layers: ``2 * layers * B * kv_heads * head_dim * bytes``."""
+        return 2 * num_layers * block_size * num_kv_heads * head_dim * dtype.itemsize
+
+
+def write_slots(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+) -> None:
+    """Put each token's K and V, ``[num_tokens, num_kv_heads, head_dim]``, where its slot is."""
+    key_cache.flatten(0, 1)[slot_mapping] = key
+    value_cache.flatten(0, 1)[slot_mapping] = value

@@ -1,0 +1,58 @@
+"""AttentionMetadata: how one flat batch of tokens is cut into sequences, and where their K and V are.
+
+Worked example, block size 4. Sequence A (9 tokens known, 8 computed) decodes one token; sequence B
+(6 tokens, none computed) prefills a chunk of 5. The flat batch has 6 tokens::
+
+    token            A8   B0  B1  B2  B3  B4
+    positions         8    0   1   2   3   4
+    query_start_loc   0    1                   6     A is rows 0..0, B is rows 1..5
+    seq_lens          9    5                         what each may attend to, itself included
+    block_table      [[7, 2, 5],                     A's position 8 is in physical block 5,
+                      [3, 9, 0]]                     B needs two blocks; 0 pads
+    slot_mapping     20   12  13  14  15  36         5*4+0;  3*4+0 .. 3*4+3, 9*4+0
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class AttentionMetadata:
+    """Built once per step by the model runner, read by every attention layer.
+
+    (vLLM: CommonAttentionMetadata, vllm/v1/attention/backends/utils.py)
+    """
+
+    query_start_loc: torch.Tensor  # int32 [num_seqs + 1]: rows of sequence i are loc[i]:loc[i+1]
+    seq_lens: torch.Tensor  # int32 [num_seqs]: computed tokens, this step's included
+    block_table: torch.Tensor  # int32 [num_seqs, max_blocks]: physical block ids, padded with 0
+    slot_mapping: torch.Tensor  # int64 [num_tokens]: the slot that each token's K and V go to
+
+    @classmethod
+    def build(
+        cls,
+        query_lens: list[int],
+        seq_lens: list[int],
+        block_tables: list[list[int]],
+        slot_mapping: list[int],
+        device: torch.device,
+    ) -> AttentionMetadata:
+        """From plain lists: one query length, sequence length and block table per sequence."""
+        width = max(len(table) for table in block_tables)
+        padded = [table + [0] * (width - len(table)) for table in block_tables]
+        query_start_loc = [0]
+        for n in query_lens:
+            query_start_loc.append(query_start_loc[-1] + n)
+
+        def tensor(values, dtype):
+            return torch.tensor(values, dtype=dtype, device=device)
+
+        return cls(
+            tensor(query_start_loc, torch.int32),
+            tensor(seq_lens, torch.int32),
+            tensor(padded, torch.int32),
+            tensor(slot_mapping, torch.int64),
+        )

@@ -1,0 +1,128 @@
+"""Every knob of the engine, with vLLM's names and defaults, validated in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from minivllm.validation import check, is_int, is_number, known_names_only
+
+DTYPES = ("auto", "float32", "float", "float16", "half", "bfloat16")
+DEVICES = ("auto", "cpu", "cuda")
+
+# Arguments of vLLM's LLM(...) that scripts pass, for which only vLLM's own default makes sense here.
+_ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
+    "tokenizer_mode": ("auto", "the fast tokenizer is used whenever there is one"),
+    "trust_remote_code": (False, "no code is ever run from a model directory"),
+    "tensor_parallel_size": (1, "one device runs the whole model"),
+    "pipeline_parallel_size": (1, "one device runs the whole model"),
+    "quantization": (None, "weights are used as they are stored"),
+    "revision": (None, "models are read from a local directory"),
+    "tokenizer_revision": (None, "models are read from a local directory"),
+    "cpu_offload_gb": (0, "weights stay on one device"),
+    "hf_overrides": (None, "config.json is used as it is"),
+    "enable_lora": (False, "there are no adapters yet"),
+    "enable_prefix_caching": (False, "there is no prefix cache yet"),
+    "swap_space": (0, "preemption recomputes; nothing is swapped"),
+}
+
+
+@known_names_only
+@dataclass
+class EngineArgs:
+    """What an engine is built from. ``LLM(...)`` takes the same names.
+
+    Sizes are in tokens unless a name says otherwise.
+
+    Raises:
+        ValueError: for an unknown name or a value outside its range, naming both.
+    """
+
+    model: str | None = None  # a Hugging Face directory; None: the model that ships with minivllm
+    tokenizer: str | None = None  # a directory of its own for the tokenizer; None: the model's
+    skip_tokenizer_init: bool = False  # token ids in, token ids out: no tokenizer is loaded
+    dtype: str = "auto"  # "auto": as config.json says
+    device: str = "auto"  # "auto": a GPU if torch sees one
+    seed: int = 0  # where requests without a seed of their own get theirs
+
+    # memory
+    block_size: int = 16  # positions per KV block
+    max_model_len: int | None = None  # prompt + output; None: as config.json says
+    gpu_memory_utilization: float = 0.9  # share of a GPU that weights and KV cache may fill
+    kv_cache_memory_bytes: int | None = None  # the KV cache's size, instead of measuring
+    num_gpu_blocks_override: int | None = None  # blocks in the pool, the null block included
+
+    # scheduling
+    max_num_batched_tokens: int | None = None  # the budget of a step; None: 4096, or a whole prompt
+    max_num_seqs: int = 256  # sequences running at once
+    enable_chunked_prefill: bool = True  # False: a prompt is computed in one piece
+
+    # what you see
+    trace: bool = False  # record every state change, for figures
+    disable_log_stats: bool = True  # False: log throughput every few seconds
+
+    # accepted so that vLLM scripts run; see _ONLY_THE_DEFAULT
+    tokenizer_mode: str = "auto"
+    trust_remote_code: bool = False
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    quantization: str | None = None
+    revision: str | None = None
+    tokenizer_revision: str | None = None
+    cpu_offload_gb: float = 0
+    hf_overrides: dict | None = None
+    enable_lora: bool = False
+    enable_prefix_caching: bool = False
+    swap_space: float = 0
+    enforce_eager: bool = True  # there are no CUDA graphs yet, so both values mean the same
+
+    def __post_init__(self):
+        def int_from(name: str, low: int, optional: bool = False) -> None:
+            value = getattr(self, name)
+            ok = (optional and value is None) or is_int(value, low)
+            check(ok, name, value, f"an integer of at least {low}")
+
+        int_from("block_size", 1)
+        int_from("max_model_len", 2, optional=True)
+        int_from("kv_cache_memory_bytes", 1, optional=True)
+        int_from("num_gpu_blocks_override", 2, optional=True)
+        int_from("max_num_batched_tokens", 1, optional=True)
+        int_from("max_num_seqs", 1)
+        check(is_int(self.seed, 0), "seed", self.seed, "an integer of at least 0")
+        share = self.gpu_memory_utilization
+        ok = is_number(share) and 0 < share <= 1
+        check(ok, "gpu_memory_utilization", share, "a number above 0 and at most 1")
+        check(self.dtype in DTYPES, "dtype", self.dtype, f"one of {', '.join(DTYPES)}")
+        check(self.device in DEVICES, "device", self.device, f"one of {', '.join(DEVICES)}")
+        for field in fields(self):
+            if field.type == "bool":
+                value = getattr(self, field.name)
+                check(isinstance(value, bool), field.name, value, "True or False")
+        for name, (default, why) in _ONLY_THE_DEFAULT.items():
+            value = getattr(self, name)
+            check(value == default, name, value, f"{default!r} in minivllm ({why})")
+
+    def resolve_limits(self, model_max_len: int) -> tuple[int, int]:
+        """``(max_model_len, max_num_batched_tokens)`` for a model that can see ``model_max_len``.
+
+        Raises:
+            ValueError: if a limit asks for more than the model or the other limits can give.
+        """
+        max_len = self.max_model_len or model_max_len
+        check(
+            max_len <= model_max_len,
+            "max_model_len",
+            max_len,
+            f"at most the {model_max_len} positions that this model knows",
+        )
+        budget = self.max_num_batched_tokens
+        if budget is None:
+            budget = 4096 if self.enable_chunked_prefill else max(4096, max_len)
+        check(
+            self.enable_chunked_prefill or budget >= max_len,
+            "max_num_batched_tokens",
+            budget,
+            f"at least max_model_len={max_len} when enable_chunked_prefill=False, "
+            "since a prompt is then never split",
+        )
+        return max_len, budget

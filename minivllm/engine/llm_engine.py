@@ -1,0 +1,152 @@
+"""LLMEngine: requests go in, each step moves all of them, outputs come out.
+
+(vLLM: vllm/v1/engine/llm_engine.py)
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from minivllm.config import EngineArgs
+from minivllm.engine.detokenizer import Detokenizer
+from minivllm.engine.processor import Processor, load_tokenizer
+from minivllm.kv.manager import KVCacheManager
+from minivllm.models.embedded import embedded_model_path
+from minivllm.models.model_config import ModelConfig
+from minivllm.outputs import CompletionOutput, RequestOutput
+from minivllm.request import Request, RequestStatus, Sequence
+from minivllm.sampling_params import SamplingParams
+from minivllm.scheduling.scheduler import Scheduler
+from minivllm.trace import Trace
+from minivllm.worker.worker import Worker
+
+
+class LLMEngine:
+    """Scheduler and worker, with text at both ends.
+
+    Args:
+        args: what to run and within which limits.
+
+    Raises:
+        FileNotFoundError, ValueError: if the model cannot be had or the limits contradict each
+            other.
+    """
+
+    def __init__(self, args: EngineArgs):
+        directory = Path(args.model) if args.model is not None else embedded_model_path()
+        self.model_config = ModelConfig.from_directory(directory)
+        self.max_model_len, budget = args.resolve_limits(self.model_config.max_position_embeddings)
+        self.tokenizer = None
+        if not args.skip_tokenizer_init:
+            self.tokenizer = load_tokenizer(args.tokenizer or directory)
+        self.processor = Processor(self.tokenizer, self.model_config, args.seed)
+        worker = Worker(args, directory, self.model_config, self.max_model_len)
+        self.model_runner = worker.model_runner
+        self.trace = Trace(worker.num_blocks, args.block_size, budget) if args.trace else None
+        self.scheduler = Scheduler(
+            KVCacheManager(worker.num_blocks, args.block_size, self.trace),
+            max_num_batched_tokens=budget,
+            max_num_seqs=args.max_num_seqs,
+            max_model_len=self.max_model_len,
+            enable_chunked_prefill=args.enable_chunked_prefill,
+            find_stop_string=self._find_stop_string,
+            trace=self.trace,
+        )
+        self._detokenizers: dict[str, Detokenizer] = {}
+
+    @classmethod
+    def from_engine_args(cls, args: EngineArgs) -> LLMEngine:
+        """vLLM's way to make an engine."""
+        return cls(args)
+
+    def add_request(self, request_id: str, prompt: str | dict, params: SamplingParams) -> None:
+        """Queue a prompt: text, or ``{"prompt_token_ids": [...]}``.
+
+        Raises:
+            ValueError: if it cannot be run; nothing has changed and the others go on.
+        """
+        self.submit(self.processor.make_request(request_id, prompt, params))
+
+    def submit(self, request: Request) -> None:
+        """Queue a request that the processor has made. Raises like ``add_request``."""
+        self.scheduler.add_request(request)
+        params = request.sampling_params
+        if self.tokenizer is not None and params.detokenize:
+            self._detokenizers[request.request_id] = Detokenizer(
+                self.tokenizer, request.prompt_token_ids, params
+            )
+
+    def step(self) -> list[RequestOutput]:
+        """Move every sequence that fits into the budget. Returns those that got a token."""
+        plan = self.scheduler.schedule()
+        sampled = self.model_runner.execute_model(plan)
+        updated = self.scheduler.update_from_output(plan, sampled)
+        return [self._make_output(seq) for seq in updated]
+
+    def abort_request(self, request_id: str) -> RequestOutput | None:
+        """End a request and free its blocks. Returns its last output; None for an unknown id."""
+        request = self.scheduler.requests.get(request_id)
+        if request is None:
+            return None
+        self.scheduler.finish_request(request_id, RequestStatus.FINISHED_ABORTED)
+        return self._make_output(request.seq)
+
+    def has_unfinished_requests(self) -> bool:
+        """True while ``step`` has something to do."""
+        return self.scheduler.has_unfinished_requests()
+
+    def get_num_unfinished_requests(self) -> int:
+        """Requests that wait or run."""
+        return len(self.scheduler.requests)
+
+    def check_integrity(self) -> None:
+        """Raise ``AssertionError`` if the engine's books do not balance."""
+        self.scheduler.check_integrity()
+        assert self._detokenizers.keys() <= self.scheduler.requests.keys()
+
+    def _find_stop_string(self, seq: Sequence) -> str | None:
+        detokenizer = self._detokenizers.get(seq.seq_id)
+        return detokenizer and detokenizer.append(seq.token_ids[-1])
+
+    def _make_output(self, seq: Sequence) -> RequestOutput:
+        request, finished = seq.request, seq.status.is_finished
+        self._note_time(request, finished)
+        completion = CompletionOutput(
+            index=0,
+            text=self._text(seq, finished),
+            token_ids=seq.output_token_ids,
+            finish_reason=seq.status.finish_reason,
+            stop_reason=seq.stop_reason,
+        )
+        return RequestOutput(
+            request.request_id,
+            request.prompt,
+            request.prompt_token_ids,
+            prompt_logprobs=None,
+            outputs=[completion],
+            finished=finished,
+            metrics=request.metrics,
+        )
+
+    def _text(self, seq: Sequence, finished: bool) -> str:
+        """The text that is certain so far; all of it at the end."""
+        detokenizer = self._detokenizers.get(seq.seq_id)
+        if detokenizer is None:
+            return ""
+        if finished:
+            del self._detokenizers[seq.seq_id]
+            by_token = seq.status == RequestStatus.FINISHED_STOPPED and not detokenizer.stopped
+            if by_token and seq.request.sampling_params.include_stop_str_in_output:
+                detokenizer.append(seq.token_ids[-1])
+            detokenizer.finish()
+        return detokenizer.streamable(finished)
+
+    @staticmethod
+    def _note_time(request: Request, finished: bool) -> None:
+        metrics, now = request.metrics, time.monotonic()
+        if request.seq.num_output_tokens:
+            metrics.first_token_time = metrics.first_token_time or now
+            metrics.last_token_time = now
+        if finished:
+            metrics.finished_time = now

@@ -1,0 +1,106 @@
+"""Processor: what a user hands in becomes a Request, or a clear error and nothing else.
+
+(vLLM: vllm/v1/engine/input_processor.py)
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from random import Random
+
+from minivllm.models.model_config import ModelConfig
+from minivllm.request import Request
+from minivllm.sampling_params import SamplingParams
+from minivllm.validation import check, check_names, is_int
+
+
+def load_tokenizer(directory: str | Path):
+    """The Hugging Face tokenizer of a directory.
+
+    Raises:
+        FileNotFoundError: if there is no such directory.
+        ValueError: if it holds no readable tokenizer.
+    """
+    if not Path(directory).is_dir():
+        raise FileNotFoundError(f"tokenizer {str(directory)!r} is not a directory.")
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    except Exception as error:
+        raise ValueError(
+            f"no tokenizer can be read from {str(directory)!r} ({error}); give a directory that "
+            "has one as tokenizer=, or use skip_tokenizer_init=True and pass token ids."
+        ) from error
+
+
+class Processor:
+    """Encodes and validates prompts.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer, or None if prompts are token ids only.
+        model_config: for the vocabulary and the end-of-sequence tokens.
+        seed: where requests without a seed of their own get theirs.
+    """
+
+    def __init__(self, tokenizer, model_config: ModelConfig, seed: int):
+        self.tokenizer = tokenizer
+        self.model_config = model_config
+        self._seeds = Random(seed)
+
+    def make_request(self, request_id: str, prompt: str | dict, params: SamplingParams) -> Request:
+        """A request for one prompt.
+
+        Args:
+            request_id: chosen by the caller.
+            prompt: text, a list of token ids, ``{"prompt": text}`` or ``{"prompt_token_ids": [...]}``.
+            params: how to sample and when to stop.
+
+        Raises:
+            ValueError: naming what is wrong with the prompt or the parameters.
+        """
+        check(isinstance(request_id, str), "request_id", request_id, "a string")
+        check(isinstance(params, SamplingParams), "sampling_params", params, "a SamplingParams")
+        text, token_ids = self._encode(prompt)
+        vocab_size = self.model_config.vocab_size
+        for name, ids in (
+            ("prompt_token_ids", token_ids),
+            ("stop_token_ids", params.stop_token_ids or []),
+        ):
+            for token_id in ids:
+                ok = is_int(token_id, 0) and token_id < vocab_size
+                check(ok, f"every id in {name}", token_id, f"an integer from 0 to {vocab_size - 1}")
+        ok = self.tokenizer is not None or not params.stop_strings
+        check(ok, "stop", params.stop, "empty when skip_tokenizer_init=True: no text is made")
+        return Request(
+            request_id,
+            token_ids,
+            params,
+            self.model_config.eos_token_ids,
+            seed=params.seed if params.seed is not None else self._seeds.getrandbits(63),
+            prompt=text,
+            arrival_time=time.monotonic(),
+        )
+
+    def _encode(self, prompt: str | dict) -> tuple[str | None, list[int]]:
+        if isinstance(prompt, str):
+            prompt = {"prompt": prompt}
+        elif isinstance(prompt, (list, tuple)):
+            prompt = {"prompt_token_ids": prompt}
+        ok = isinstance(prompt, dict) and ("prompt" in prompt or "prompt_token_ids" in prompt)
+        allowed = "a string, a list of token ids, {'prompt': ...} or {'prompt_token_ids': [...]}"
+        check(ok, "a prompt", prompt, allowed)
+        check_names("a prompt", prompt, ("prompt", "prompt_token_ids"))
+        text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+        if ids is not None:
+            ok = isinstance(ids, (list, tuple))
+            check(ok, "prompt_token_ids", ids, "a list of integers")
+            return text, list(ids)
+        check(isinstance(text, str), "prompt", text, "a string")
+        if self.tokenizer is None:
+            raise ValueError(
+                "skip_tokenizer_init=True leaves no tokenizer for a text prompt; "
+                "give {'prompt_token_ids': [...]}."
+            )
+        return text, self.tokenizer.encode(text)

@@ -1,0 +1,166 @@
+"""LLM: the offline face, as in vLLM. Prompts in, finished outputs back, in the order of the prompts.
+
+(vLLM: vllm/entrypoints/llm.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from minivllm.config import EngineArgs
+from minivllm.engine.llm_engine import LLMEngine
+from minivllm.entrypoints.chat_utils import render_chat
+from minivllm.outputs import RequestOutput
+from minivllm.sampling_params import SamplingParams
+from minivllm.trace import Trace
+from minivllm.validation import check, check_names
+
+
+class LLM:
+    """A model and the engine that runs it.
+
+    Args:
+        model: a Hugging Face directory; None for the small chat model that ships with minivllm.
+        **kwargs: any field of ``EngineArgs``; the names and defaults are vLLM's.
+
+    Raises:
+        ValueError, FileNotFoundError: for an unknown argument, a value out of range or a model
+            that cannot be loaded.
+    """
+
+    def __init__(self, model: str | None = None, **kwargs):
+        check_names("LLM", kwargs, [field.name for field in fields(EngineArgs)])
+        self.llm_engine = LLMEngine(EngineArgs(model=model, **kwargs))
+        self._num_requests = 0
+
+    @property
+    def trace(self) -> Trace | None:
+        """What the engine has done so far, if it was made with ``trace=True``."""
+        return self.llm_engine.trace
+
+    def get_tokenizer(self):
+        """The Hugging Face tokenizer; None with ``skip_tokenizer_init=True``."""
+        return self.llm_engine.tokenizer
+
+    def generate(
+        self,
+        prompts: str | dict | list,
+        sampling_params: SamplingParams | list[SamplingParams] | None = None,
+        use_tqdm: bool | Callable[..., tqdm] = True,
+    ) -> list[RequestOutput]:
+        """Complete prompts, as many at once as fit.
+
+        Args:
+            prompts: one prompt or a list of them; a prompt is text, a list of token ids,
+                ``{"prompt": text}`` or ``{"prompt_token_ids": [...]}``.
+            sampling_params: one for all, or a list of one for each; None for the defaults.
+            use_tqdm: show a progress bar (or a function that makes one, in tqdm's manner).
+
+        Returns:
+            One finished output per prompt, in the order of the prompts.
+
+        Raises:
+            ValueError: if any prompt cannot be run, naming it; then none has been started.
+        """
+        prompts = _as_list(prompts)
+        params = sampling_params if sampling_params is not None else SamplingParams()
+        params = params if isinstance(params, (list, tuple)) else [params] * len(prompts)
+        ok = len(params) == len(prompts)
+        check(ok, "len(sampling_params)", len(params), f"{len(prompts)}, one for each prompt")
+        requests = []
+        for index, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
+            request_id = str(self._num_requests + index)
+            try:
+                request = self.llm_engine.processor.make_request(request_id, prompt, one)
+                self.llm_engine.scheduler.check_request(request)
+            except ValueError as error:
+                raise ValueError(f"prompt {index} of {len(prompts)}: {error}") from error
+            requests.append(request)
+        self._num_requests += len(requests)
+        for request in requests:
+            self.llm_engine.submit(request)
+        outputs = self._run({request.request_id for request in requests}, use_tqdm)
+        return [outputs[request.request_id] for request in requests]
+
+    def chat(
+        self,
+        messages: list[dict] | list[list[dict]],
+        sampling_params: SamplingParams | list[SamplingParams] | None = None,
+        use_tqdm: bool | Callable[..., tqdm] = True,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer conversations: each is rendered by the chat template, then generated.
+
+        Args:
+            messages: one conversation or a list of them; a conversation is a list of
+                ``{"role": ..., "content": ...}``.
+            sampling_params, use_tqdm: as for ``generate``.
+            chat_template: a Jinja template to use instead of the tokenizer's own.
+            add_generation_prompt: open the assistant's turn.
+            continue_final_message: go on with the last message instead of answering it.
+            tools: JSON schemas of functions that the model may call.
+
+        Raises:
+            ValueError: if a conversation cannot be rendered or run; then none has been started.
+        """
+        conversations = messages
+        if isinstance(messages, (list, tuple)) and messages and isinstance(messages[0], dict):
+            conversations = [messages]
+        prompts = [
+            render_chat(
+                self.get_tokenizer(),
+                conversation,
+                chat_template=chat_template,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                tools=tools,
+            )
+            for conversation in conversations
+        ]
+        return self.generate(prompts, sampling_params, use_tqdm)
+
+    def _run(self, mine: set[str], use_tqdm: bool | Callable[..., tqdm]) -> dict:
+        """Step until these requests are finished; their last outputs by id."""
+        outputs: dict[str, RequestOutput] = {}
+        make_bar = tqdm if isinstance(use_tqdm, bool) else use_tqdm
+        tokens_in = tokens_out = 0
+        with make_bar(
+            total=len(mine),
+            desc="Processed prompts",
+            dynamic_ncols=True,
+            disable=not use_tqdm,
+            postfix="est. speed input: 0.00 toks/s, output: 0.00 toks/s",
+        ) as bar:
+            try:
+                while len(outputs) < len(mine):
+                    for output in self.llm_engine.step():
+                        if not output.finished or output.request_id not in mine:
+                            continue
+                        outputs[output.request_id] = output
+                        tokens_in += len(output.prompt_token_ids)
+                        tokens_out += sum(len(c.token_ids) for c in output.outputs)
+                        seconds = bar.format_dict["elapsed"] or 1e-9 if use_tqdm else 1
+                        bar.postfix = (
+                            f"est. speed input: {tokens_in / seconds:.2f} toks/s, "
+                            f"output: {tokens_out / seconds:.2f} toks/s"
+                        )
+                        bar.update(1)
+            except BaseException:  # interrupted: leave no orphan in the engine
+                for request_id in mine - outputs.keys():
+                    self.llm_engine.abort_request(request_id)
+                raise
+        return outputs
+
+
+def _as_list(prompts: Any) -> list:
+    """One prompt becomes a list of one; a list of integers is one prompt."""
+    if isinstance(prompts, (list, tuple)):
+        return [list(prompts)] if prompts and isinstance(prompts[0], int) else list(prompts)
+    return [prompts]

@@ -1,0 +1,52 @@
+"""BlockTable: where each position of one sequence lives. The only place that turns one into the other.
+
+Position ``p`` is in the sequence's logical block ``p // block_size``; the table says which physical
+block that is; the *slot* is the row in the KV tensors (PagedAttention paper, section 4.3).
+"""
+
+from __future__ import annotations
+
+from minivllm.kv.block_pool import KVCacheBlock
+
+
+def cdiv(a: int, b: int) -> int:
+    """``a / b``, rounded up."""
+    return -(-a // b)
+
+
+def slots_of(block_ids: list[int], start: int, stop: int, block_size: int) -> list[int]:
+    """The slots of positions ``start`` to ``stop - 1``, for a table of these block ids."""
+    return [block_ids[p // block_size] * block_size + p % block_size for p in range(start, stop)]
+
+
+class BlockTable:
+    """The physical blocks of one sequence, in the order of its positions."""
+
+    __slots__ = ("block_size", "blocks")
+
+    def __init__(self, block_size: int):
+        self.block_size = block_size
+        self.blocks: list[KVCacheBlock] = []
+
+    @property
+    def block_ids(self) -> list[int]:
+        return [block.block_id for block in self.blocks]
+
+    def num_missing_blocks(self, num_tokens: int) -> int:
+        """How many blocks must be added before ``num_tokens`` positions fit."""
+        return max(0, cdiv(num_tokens, self.block_size) - len(self.blocks))
+
+    def slot(self, position: int) -> int:
+        """Where the K and V of ``position`` are: ``block_id * block_size + offset``.
+
+        Raises:
+            IndexError: if no block holds that position.
+        """
+        logical, offset = divmod(position, self.block_size)
+        if position < 0 or logical >= len(self.blocks):
+            held = len(self.blocks) * self.block_size
+            raise IndexError(f"position {position} is outside the {held} positions of this table.")
+        return self.blocks[logical].block_id * self.block_size + offset
+
+    def __repr__(self) -> str:
+        return f"BlockTable({self.block_ids}, block_size={self.block_size})"

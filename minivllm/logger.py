@@ -1,0 +1,31 @@
+"""Logging in vLLM's manner: to standard output, so that a notebook's stderr stays empty."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from minivllm import envs
+
+
+class _StdoutHandler(logging.StreamHandler):
+    """Writes to whatever ``sys.stdout`` is now: notebooks and pytest replace it."""
+
+    def __init__(self):
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self):
+        return sys.stdout
+
+
+def init_logger(name: str) -> logging.Logger:
+    """A logger under ``minivllm``; its level is ``MINIVLLM_LOGGING_LEVEL`` at first use."""
+    root = logging.getLogger("minivllm")
+    if not root.handlers:
+        handler = _StdoutHandler()
+        handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+        root.addHandler(handler)
+        root.setLevel(envs.logging_level())
+        root.propagate = False
+    return logging.getLogger(name)

@@ -1,0 +1,108 @@
+"""Request: what travels through the engine, and the Sequence of tokens that it makes."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from minivllm.outputs import RequestMetrics
+from minivllm.sampling_params import SamplingParams
+
+
+class RequestStatus(IntEnum):
+    """Where a sequence is in its life (vLLM: vllm/v1/request.py). Above PREEMPTED it is over."""
+
+    WAITING = 0
+    RUNNING = 1
+    PREEMPTED = 2
+    FINISHED_STOPPED = 3
+    FINISHED_LENGTH_CAPPED = 4
+    FINISHED_ABORTED = 5
+
+    @property
+    def is_finished(self) -> bool:
+        return self > RequestStatus.PREEMPTED
+
+    @property
+    def finish_reason(self) -> str | None:
+        """What ``CompletionOutput.finish_reason`` says."""
+        return _FINISH_REASON.get(self)
+
+
+_FINISH_REASON = {
+    RequestStatus.FINISHED_STOPPED: "stop",
+    RequestStatus.FINISHED_LENGTH_CAPPED: "length",
+    RequestStatus.FINISHED_ABORTED: "abort",
+}
+
+
+class Sequence:
+    """One growing list of tokens, and how many of them have their K and V in the cache.
+
+    The whole scheduler is this subtraction: ``num_tokens - num_computed_tokens`` are still to be
+    computed. For a new prompt that is all of it; for a decode it is 1; after a preemption it is
+    everything again. There are no phases.
+    """
+
+    __slots__ = ("num_computed_tokens", "num_prompt_tokens", "request", "seq_id", "status",
+                 "stop_reason", "token_ids")  # fmt: skip
+
+    def __init__(self, seq_id: str, request: Request):
+        self.seq_id = seq_id
+        self.request = request
+        self.token_ids: list[int] = list(request.prompt_token_ids)  # prompt, then output
+        self.num_prompt_tokens = len(self.token_ids)
+        self.num_computed_tokens = 0
+        self.status = RequestStatus.WAITING
+        self.stop_reason: int | str | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :]
+
+    def __repr__(self) -> str:
+        return (
+            f"Sequence({self.seq_id!r}, {self.status.name}, "
+            f"computed {self.num_computed_tokens} of {self.num_tokens} tokens)"
+        )
+
+
+class Request:
+    """What a user asked for: a prompt, its sampling parameters and the sequence it grows into.
+
+    Args:
+        request_id: any string that is not in use.
+        prompt_token_ids: at least one token id.
+        sampling_params: how to sample and when to stop.
+        eos_token_ids: the model's end-of-sequence tokens.
+        seed: of the generator that draws this request's tokens.
+        prompt: the text behind the ids, if there was one.
+        arrival_time: seconds of ``time.monotonic()``.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_token_ids: list[int],
+        sampling_params: SamplingParams,
+        eos_token_ids: frozenset[int] = frozenset(),
+        seed: int = 0,
+        prompt: str | None = None,
+        arrival_time: float = 0.0,
+    ):
+        self.request_id = request_id
+        self.prompt = prompt
+        self.prompt_token_ids = prompt_token_ids
+        self.sampling_params = sampling_params
+        self.eos_token_ids = eos_token_ids
+        self.seed = seed
+        self.metrics = RequestMetrics(arrival_time)
+        self.num_preemptions = 0
+        self.seq = Sequence(request_id, self)

@@ -1,0 +1,90 @@
+"""SamplingParams: how the next token is chosen and when a sequence ends. vLLM's names and ranges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from minivllm.validation import check, is_int, is_number, known_names_only
+
+_SAMPLING_EPS = 1e-5  # below this temperature: greedy
+_MIN_TEMPERATURE = 1e-2  # a temperature between the two is raised to this one
+
+
+@known_names_only
+@dataclass
+class SamplingParams:
+    """What one request asks of the sampler and of the end of its text.
+
+    Args:
+        n: completions per prompt (one, for now).
+        temperature: divides the logits; 0 (anything below 1e-5) is greedy.
+        top_p: keep the smallest set of best tokens whose probabilities reach this sum, in (0, 1].
+        top_k: keep this many best tokens; 0 or -1 keeps all.
+        seed: makes the draws of this request its own, whatever shares its batch.
+        stop: strings that end the text; they are not part of it.
+        stop_token_ids: tokens that end the sequence.
+        include_stop_str_in_output: leave the string or token that stopped it in the text.
+        ignore_eos: go on after the end-of-sequence token.
+        max_tokens: the longest output, in tokens.
+        detokenize: False returns token ids only.
+        skip_special_tokens: leave special tokens out of the text.
+
+    Raises:
+        ValueError: for an unknown name or a value outside its range, naming both.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+
+    stop_strings: tuple[str, ...] = field(init=False, repr=False)
+
+    def __post_init__(self):
+        check(self.n == 1, "n", self.n, "1 (several completions per prompt come later)")
+        t = self.temperature
+        check(is_number(t) and t >= 0, "temperature", t, "a number of at least 0")
+        ok = is_number(self.top_p) and 0 < self.top_p <= 1
+        check(ok, "top_p", self.top_p, "a number above 0 and at most 1")
+        ok = is_int(self.top_k, -1)
+        check(ok, "top_k", self.top_k, "an integer of at least 1, or 0 or -1 to keep all")
+        ok = self.seed is None or is_int(self.seed)
+        check(ok, "seed", self.seed, "an integer or None")
+        ok = self.max_tokens is None or is_int(self.max_tokens, 1)
+        check(ok, "max_tokens", self.max_tokens, "an integer of at least 1, or None for no limit")
+        for name in ("include_stop_str_in_output", "ignore_eos", "detokenize"):
+            check(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+        self.stop_strings = self._stop_strings()
+        ids = [] if self.stop_token_ids is None else self.stop_token_ids
+        ok = isinstance(ids, (list, tuple)) and all(is_int(i, 0) for i in ids)
+        check(ok, "stop_token_ids", self.stop_token_ids, "a list of token ids")
+        ok = self.detokenize or not self.stop_strings
+        check(ok, "stop", self.stop, "empty when detokenize=False, since no text is made")
+        if _SAMPLING_EPS <= self.temperature < _MIN_TEMPERATURE:
+            from minivllm.logger import init_logger
+
+            init_logger(__name__).warning(
+                "temperature %s is so small that logits could overflow; %s is used instead.",
+                self.temperature,
+                _MIN_TEMPERATURE,
+            )
+            self.temperature = _MIN_TEMPERATURE
+
+    def _stop_strings(self) -> tuple[str, ...]:
+        stop = [] if self.stop is None else [self.stop] if isinstance(self.stop, str) else self.stop
+        ok = isinstance(stop, (list, tuple)) and all(isinstance(s, str) and s for s in stop)
+        check(ok, "stop", self.stop, "a non-empty string or a list of them")
+        return tuple(stop)
+
+    @property
+    def greedy(self) -> bool:
+        """True if the best token is always taken."""
+        return self.temperature < _SAMPLING_EPS

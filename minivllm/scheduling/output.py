@@ -1,0 +1,42 @@
+"""SchedulerOutput: the plan of one step, and all that crosses from the scheduler to the runner.
+
+It holds ids, integers and what is new; never a live ``Request``. So the same plan could be sent to
+several workers, or to another process. (vLLM: vllm/v1/core/sched/output.py)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from minivllm.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True)
+class NewRequestData:
+    """What the runner must know of a sequence that it has never seen."""
+
+    seq_id: str
+    token_ids: list[int]  # the prompt
+    sampling_params: SamplingParams
+    seed: int  # of the generator that draws its tokens
+
+
+@dataclass
+class SchedulerOutput:
+    """One flat batch: prefill chunks and decodes side by side.
+
+    Sequence ``s`` computes its positions ``num_computed_tokens[s]`` up to
+    ``num_computed_tokens[s] + num_scheduled_tokens[s]``, exclusive. The dicts are in batch order.
+    """
+
+    num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
+    num_computed_tokens: dict[str, int] = field(default_factory=dict)
+    # blocks to append to the sequence's table; for one that was not running: its whole table
+    new_block_ids: dict[str, list[int]] = field(default_factory=dict)
+    scheduled_new_reqs: list[NewRequestData] = field(default_factory=list)
+    preempted_req_ids: list[str] = field(default_factory=list)  # their blocks are gone
+    finished_req_ids: list[str] = field(default_factory=list)  # since the last plan: forget them
+
+    @property
+    def total_num_scheduled_tokens(self) -> int:
+        return sum(self.num_scheduled_tokens.values())

@@ -1,0 +1,285 @@
+"""Trace: the engine's diary. One small frozen record per state change, and the state rebuilt from them.
+
+Every figure, exercise and report is drawn from a Trace and nothing else. The engine writes it only
+if asked to (``LLM(trace=True)``); otherwise each place costs one ``is not None``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Something that happened. ``step`` counts engine steps from 0; -1 is before the first."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAdded(Record):
+    """A request joined the waiting queue."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepStarted(Record):
+    """``schedule()`` begins. ``time`` is in seconds since the trace began."""
+
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksAllocated(Record):
+    """A sequence's block table grew by these blocks."""
+
+    seq_id: str
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksFreed(Record):
+    """A sequence gave back its whole table, listed in the order of its positions."""
+
+    seq_id: str
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted(Record):
+    """A running sequence gave way: its blocks are gone and it waits at the front of the queue."""
+
+    seq_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled(Record):
+    """This step computes ``num_tokens`` tokens of a sequence, from ``num_computed_tokens`` on.
+
+    ``kind`` is "new", "resumed" (back after a preemption) or "running"; ``samples`` says whether
+    the step reaches the sequence's last token, so that a new one is drawn.
+    """
+
+    seq_id: str
+    kind: str
+    num_computed_tokens: int
+    num_tokens: int
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlanned(Record):
+    """``schedule()`` is done; the forward pass of its plan begins."""
+
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled(Record):
+    """A token was drawn and appended."""
+
+    seq_id: str
+    token_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(Record):
+    """A sequence ended. ``reason`` is "stop", "length" or "abort"."""
+
+    seq_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded(Record):
+    """The step's tokens are appended and what finished is freed."""
+
+    time: float
+
+
+@dataclass
+class SequenceState:
+    """One sequence at one moment of a trace."""
+
+    seq_id: str
+    token_ids: list[int]
+    num_prompt_tokens: int
+    status: str = "waiting"  # waiting, running, preempted, or a finish reason
+    block_ids: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    num_scheduled_tokens: int = 0  # by the current step
+    num_preemptions: int = 0
+
+
+@dataclass
+class State:
+    """Everything the engine's bookkeeping held at one moment."""
+
+    step: int
+    num_blocks: int
+    block_size: int
+    sequences: dict[str, SequenceState] = field(default_factory=dict)
+    running: list[str] = field(default_factory=list)  # in the order of admission
+    waiting: list[str] = field(default_factory=list)  # the next one first
+
+    @property
+    def ref_counts(self) -> dict[int, int]:
+        """In how many tables each held block stands, by block id."""
+        return dict(Counter(b for s in self.sequences.values() for b in s.block_ids))
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Free blocks; the null block is not one of them."""
+        return self.num_blocks - 1 - len(self.ref_counts)
+
+    @property
+    def num_scheduled_tokens(self) -> int:
+        """Tokens that the current step computes, of all sequences."""
+        return sum(s.num_scheduled_tokens for s in self.sequences.values())
+
+    def apply(self, record: Record) -> None:
+        """Let one more record happen."""
+        if isinstance(record, RequestAdded):
+            prompt = list(record.prompt_token_ids)
+            self.sequences[record.request_id] = SequenceState(
+                record.request_id, prompt, num_prompt_tokens=len(prompt)
+            )
+            self.waiting.append(record.request_id)
+            return
+        if isinstance(record, (StepStarted, StepPlanned)):
+            return
+        if isinstance(record, StepEnded):
+            for seq in self.sequences.values():
+                seq.num_computed_tokens += seq.num_scheduled_tokens
+                seq.num_scheduled_tokens = 0
+            return
+        seq = self.sequences[record.seq_id]
+        match record:
+            case BlocksAllocated():
+                seq.block_ids.extend(record.block_ids)
+            case BlocksFreed():
+                seq.block_ids.clear()
+            case Preempted():
+                self.running.remove(seq.seq_id)
+                self.waiting.insert(0, seq.seq_id)
+                seq.status = "preempted"
+                seq.num_computed_tokens = 0
+                seq.num_preemptions += 1
+            case Scheduled():
+                if record.kind != "running":
+                    self.waiting.remove(seq.seq_id)
+                    self.running.append(seq.seq_id)
+                seq.status = "running"
+                seq.num_scheduled_tokens = record.num_tokens
+            case Sampled():
+                seq.token_ids.append(record.token_id)
+            case Finished():
+                queue = self.running if seq.seq_id in self.running else self.waiting
+                queue.remove(seq.seq_id)
+                seq.status = record.reason
+
+
+class Trace:
+    """The records of one engine, in order, and the few constants needed to read them.
+
+    Args:
+        num_blocks: blocks in the pool, the null block included.
+        block_size: positions per block.
+        max_num_batched_tokens: the token budget of a step.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, max_num_batched_tokens: int):
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.records: list[Record] = []
+        self.step = -1
+        self._start = time.perf_counter()
+
+    # -- written by the engine ---------------------------------------------------------------
+
+    def record(self, kind: type[Record], *values) -> None:
+        """Append a record of this kind, at the current step."""
+        self.records.append(kind(self.step, *values))
+
+    def start_step(self) -> None:
+        self.step += 1
+        self.record(StepStarted, time.perf_counter() - self._start)
+
+    def plan_step(self) -> None:
+        self.record(StepPlanned, time.perf_counter() - self._start)
+
+    def end_step(self) -> None:
+        self.record(StepEnded, time.perf_counter() - self._start)
+
+    def clear(self) -> None:
+        """Forget finished business. Only between runs: no sequence may be alive.
+
+        Raises:
+            RuntimeError: if a sequence is still waiting or running.
+        """
+        state = self.state_at(self.step) if self.records else None
+        if state and (state.running or state.waiting):
+            alive = ", ".join(state.running + state.waiting)
+            raise RuntimeError(f"the trace cannot be cleared while {alive} are alive.")
+        self.records.clear()
+        self.step = -1
+        self._start = time.perf_counter()
+
+    # -- read by everyone else ---------------------------------------------------------------
+
+    @property
+    def num_steps(self) -> int:
+        return self.step + 1
+
+    @property
+    def request_ids(self) -> list[str]:
+        """In order of arrival."""
+        return [r.request_id for r in self.records if isinstance(r, RequestAdded)]
+
+    def of(self, *kinds: type[Record]) -> Iterator[Record]:
+        """The records of these kinds, in order."""
+        return (r for r in self.records if isinstance(r, kinds))
+
+    def at(self, step: int) -> list[Record]:
+        """The records of one step, in order."""
+        return [r for r in self.records if r.step == step]
+
+    def state_at(self, step: int, after: str = "update") -> State:
+        """The state in ``step``, rebuilt by replaying the records.
+
+        Args:
+            step: counted from 0; -1 is before the first step.
+            after: "schedule" is what the forward pass of this step sees; "update" is the end of
+                the step, when tokens are appended and finished sequences have freed their blocks.
+
+        Raises:
+            ValueError: for a step that has not happened, or another moment.
+        """
+        if not -1 <= step < self.num_steps:
+            last = self.num_steps - 1
+            raise ValueError(f"step must be between -1 and {last}, the last one, got {step!r}.")
+        if after not in ("schedule", "update"):
+            raise ValueError(f"after must be 'schedule' or 'update', got {after!r}.")
+        state = State(step, self.num_blocks, self.block_size)
+        for record in self.records:
+            if step == -1 and isinstance(record, StepStarted):
+                break
+            state.apply(record)
+            if record.step == step and isinstance(record, _LAST_RECORD[after]):
+                break
+        return state
+
+    def __repr__(self) -> str:
+        return (
+            f"Trace({self.num_steps} steps, {len(self.request_ids)} requests, "
+            f"{len(self.records)} records, {self.num_blocks} blocks of {self.block_size})"
+        )
+
+
+_LAST_RECORD = {"schedule": StepPlanned, "update": StepEnded}

@@ -1,0 +1,46 @@
+"""InputBatch: what the runner remembers of each sequence between steps.
+
+The scheduler sends only what is new; this is the other side's copy. Random generators live here.
+(vLLM: vllm/v1/worker/gpu_input_batch.py)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from minivllm.sampling_params import SamplingParams
+from minivllm.scheduling.output import SchedulerOutput
+
+
+@dataclass
+class CachedRequestState:
+    """One sequence as the runner knows it."""
+
+    token_ids: list[int]
+    sampling_params: SamplingParams
+    generator: Random
+    block_ids: list[int] = field(default_factory=list)
+
+
+class InputBatch:
+    """The sequences that have been scheduled and have not finished, by id."""
+
+    def __init__(self):
+        self.states: dict[str, CachedRequestState] = {}
+
+    def update(self, plan: SchedulerOutput) -> None:
+        """Follow a plan: forget, begin, and let block tables grow."""
+        for seq_id in plan.finished_req_ids:
+            self.states.pop(seq_id, None)
+        for seq_id in plan.preempted_req_ids:  # tokens and generator stay: it will come back
+            self.states[seq_id].block_ids = []
+        for new in plan.scheduled_new_reqs:
+            self.states[new.seq_id] = CachedRequestState(
+                list(new.token_ids), new.sampling_params, Random(new.seed)
+            )
+        for seq_id, block_ids in plan.new_block_ids.items():
+            self.states[seq_id].block_ids += block_ids
+
+    def __getitem__(self, seq_id: str) -> CachedRequestState:
+        return self.states[seq_id]

@@ -1,0 +1,96 @@
+"""ModelRunner: a plan becomes tensors, tensors become logits, logits become tokens.
+
+(vLLM: vllm/v1/worker/gpu_model_runner.py)
+"""
+
+from __future__ import annotations
+
+import torch
+
+from minivllm.attention.kv_storage import KVStorage
+from minivllm.attention.metadata import AttentionMetadata
+from minivllm.kv.block_table import slots_of
+from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.sampling.sampler import Sampler
+from minivllm.scheduling.output import SchedulerOutput
+from minivllm.worker.input_batch import InputBatch
+
+
+class ModelRunner:
+    """Runs plans on one device.
+
+    Args:
+        model: the decoder, on its device.
+        kv_storage: the tensors behind the plan's block ids.
+        block_size: positions per block.
+    """
+
+    def __init__(self, model: DecoderForCausalLM, kv_storage: KVStorage, block_size: int):
+        self.model = model
+        self.kv_storage = kv_storage
+        self.block_size = block_size
+        self.device = kv_storage.data.device
+        self.input_batch = InputBatch()
+        self.sampler = Sampler()
+
+    @torch.inference_mode()
+    def execute_model(self, plan: SchedulerOutput) -> dict[str, int]:
+        """Compute a plan's tokens.
+
+        Returns:
+            By sequence id, the next token of every sequence whose last known token was computed. A
+            chunk that stops short of it has nothing to say yet.
+        """
+        self.input_batch.update(plan)
+        if not plan.num_scheduled_tokens:
+            return {}
+        token_ids, positions, metadata = self.prepare_inputs(plan)
+        hidden = self.model(token_ids, positions, self.kv_storage, metadata)
+        seq_ids, rows = self._caught_up(plan)
+        if not rows:
+            return {}
+        logits = self.model.compute_logits(hidden[rows])
+        states = [self.input_batch[seq_id] for seq_id in seq_ids]
+        tokens = self.sampler(
+            logits, [s.sampling_params for s in states], [s.generator for s in states]
+        )
+        for state, token_id in zip(states, tokens, strict=True):
+            state.token_ids.append(token_id)
+        return dict(zip(seq_ids, tokens, strict=True))
+
+    def prepare_inputs(
+        self, plan: SchedulerOutput
+    ) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
+        """Lay all scheduled tokens side by side in one flat batch.
+
+        Returns:
+            Token ids and positions, int64 ``[num_tokens]``, and the metadata that cuts them apart.
+        """
+        token_ids, positions, slots, query_lens, seq_lens, block_tables = [], [], [], [], [], []
+        for seq_id, num_new in plan.num_scheduled_tokens.items():
+            state = self.input_batch[seq_id]
+            start = plan.num_computed_tokens[seq_id]
+            stop = start + num_new
+            token_ids += state.token_ids[start:stop]
+            positions += range(start, stop)
+            slots += slots_of(state.block_ids, start, stop, self.block_size)
+            query_lens.append(num_new)
+            seq_lens.append(stop)
+            block_tables.append(state.block_ids)
+        metadata = AttentionMetadata.build(query_lens, seq_lens, block_tables, slots, self.device)
+        return (
+            torch.tensor(token_ids, device=self.device),
+            torch.tensor(positions, device=self.device),
+            metadata,
+        )
+
+    def _caught_up(self, plan: SchedulerOutput) -> tuple[list[str], list[int]]:
+        """The sequences whose last known token is in the batch, and the flat row it is in."""
+        seq_ids, rows, end = [], [], 0
+        for seq_id, num_new in plan.num_scheduled_tokens.items():
+            end += num_new
+            stop = plan.num_computed_tokens[seq_id] + num_new
+            if stop == len(self.input_batch[seq_id].token_ids):
+                seq_ids.append(seq_id)
+                rows.append(end - 1)
+        return seq_ids, rows

@@ -1,0 +1,43 @@
+"""Small random checkpoints, made once per test run: the engine's food when text does not matter."""
+
+import os
+
+os.environ.setdefault("MINIVLLM_LOGGING_LEVEL", "WARNING")
+
+import pytest
+import torch
+
+
+def _save(model, directory):
+    model.save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tiny_qwen2(tmp_path_factory):
+    """A random Qwen2 with grouped heads and tied embeddings; no tokenizer."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+        tie_word_embeddings=True, eos_token_id=96, bos_token_id=None, initializer_range=0.4,
+    )  # fmt: skip
+    return _save(Qwen2ForCausalLM(config), tmp_path_factory.mktemp("tiny_qwen2"))
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory):
+    """A random Llama with untied embeddings, saved in several shards; no tokenizer."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=89, hidden_size=32, intermediate_size=40, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=128,
+        tie_word_embeddings=False, eos_token_id=2, initializer_range=0.4,
+    )  # fmt: skip
+    directory = tmp_path_factory.mktemp("tiny_llama")
+    LlamaForCausalLM(config).save_pretrained(directory, max_shard_size="20KB")
+    return directory
