@@ -10,7 +10,7 @@ from minivllm.validation import check, is_int, is_number, known_names_only
 DTYPES = ("auto", "float32", "float", "float16", "half", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 
-# Arguments of vLLM's LLM(...) that scripts pass, for which only vLLM's own default makes sense here.
+# Arguments of vLLM's LLM(...) that scripts pass, of which we have the default only, and why.
 _ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
     "tokenizer_mode": ("auto", "the fast tokenizer is used whenever there is one"),
     "trust_remote_code": (False, "no code is ever run from a model directory"),

@@ -1,4 +1,4 @@
-"""SamplingParams: how the next token is chosen and when a sequence ends. vLLM's names and ranges."""
+"""SamplingParams: how the next token is chosen and when a sequence ends. The names are vLLM's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trace: the engine's diary. One small frozen record per state change, and the state rebuilt from them.
+"""Trace: the engine's diary. One small frozen record per state change; the state, rebuilt.
 
 Every figure, exercise and report is drawn from a Trace and nothing else. The engine writes it only
 if asked to (``LLM(trace=True)``); otherwise each place costs one ``is not None``.

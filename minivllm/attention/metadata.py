@@ -1,4 +1,4 @@
-"""AttentionMetadata: how one flat batch of tokens is cut into sequences, and where their K and V are.
+"""AttentionMetadata: how a flat batch is cut into sequences, and where their K and V are.
 
 Worked example, block size 4. Sequence A (9 tokens known, 8 computed) decodes one token; sequence B
 (6 tokens, none computed) prefills a chunk of 5. The flat batch has 6 tokens::

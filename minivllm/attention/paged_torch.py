@@ -38,7 +38,7 @@ def paged_attention(
         query_len = starts[i + 1] - starts[i]
 
         # 1. Translate: the physical blocks of this sequence, in logical order, become one
-        #    contiguous [seq_len, num_kv_heads, head_dim]; the unused end of the last block falls off.
+        #    contiguous [seq_len, num_kv_heads, head_dim]; the last block's unused end falls off.
         blocks = metadata.block_table[i, : -(-seq_len // block_size)]
         keys = key_cache[blocks].flatten(0, 1)[:seq_len]
         values = value_cache[blocks].flatten(0, 1)[:seq_len]

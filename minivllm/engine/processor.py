@@ -54,7 +54,8 @@ class Processor:
 
         Args:
             request_id: chosen by the caller.
-            prompt: text, a list of token ids, ``{"prompt": text}`` or ``{"prompt_token_ids": [...]}``.
+            prompt: text, a list of token ids, ``{"prompt": text}`` or
+                ``{"prompt_token_ids": [...]}``.
             params: how to sample and when to stop.
 
         Raises:

@@ -1,4 +1,4 @@
-"""LLM: the offline face, as in vLLM. Prompts in, finished outputs back, in the order of the prompts.
+"""LLM: the offline face, as in vLLM. Prompts in, finished outputs back, in the same order.
 
 (vLLM: vllm/entrypoints/llm.py)
 """

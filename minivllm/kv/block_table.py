@@ -1,4 +1,4 @@
-"""BlockTable: where each position of one sequence lives. The only place that turns one into the other.
+"""BlockTable: where each position of one sequence lives. Nothing else turns one into the other.
 
 Position ``p`` is in the sequence's logical block ``p // block_size``; the table says which physical
 block that is; the *slot* is the row in the KV tensors (PagedAttention paper, section 4.3).

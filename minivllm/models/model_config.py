@@ -38,9 +38,8 @@ class ModelConfig:
 
     def kv_bytes_per_token(self, dtype: torch.dtype | None = None) -> int:
         """Bytes of K and V that one token leaves behind, over all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * (
-            (dtype or self.dtype).itemsize
-        )
+        numbers = 2 * self.num_layers * self.num_kv_heads * self.head_dim
+        return numbers * (dtype or self.dtype).itemsize
 
     @classmethod
     def from_directory(cls, directory: str | Path) -> ModelConfig:

@@ -144,9 +144,7 @@ class Scheduler:
             self.trace.plan_step()
         return plan
 
-    def update_from_output(
-        self, plan: SchedulerOutput, sampled: dict[str, int]
-    ) -> list[Sequence]:
+    def update_from_output(self, plan: SchedulerOutput, sampled: dict[str, int]) -> list[Sequence]:
         """Append what the step sampled, and free at once what it finished.
 
         Args:

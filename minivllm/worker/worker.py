@@ -35,9 +35,7 @@ class Worker:
         ValueError: if the cache would be too small for one sequence of that length.
     """
 
-    def __init__(
-        self, args: EngineArgs, directory: Path, config: ModelConfig, max_model_len: int
-    ):
+    def __init__(self, args: EngineArgs, directory: Path, config: ModelConfig, max_model_len: int):
         self.args = args
         self.config = config
         self.device = self._pick_device(args.device)

@@ -1,0 +1,111 @@
+"""The house rules: who imports whom, what needs torch, and what the README promises about reading."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "minivllm"
+
+# A room imports only from rooms above it in this list (and from itself).
+ROOMS = [
+    "version", "validation", "envs", "logger", "config", "sampling_params", "outputs", "request",
+    "trace", "kv", "scheduling", "viz", "attention", "models", "sampling", "worker", "engine",
+    "entrypoints", "cli", "__main__",
+]  # fmt: skip
+PURE = ROOMS[: ROOMS.index("attention")]
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> set[str]:
+    """The rooms that a file names in an import, at its top or inside a function."""
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        rooms |= {n.split(".")[1] for n in names if n.startswith("minivllm.")}
+    return rooms
+
+
+FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_room_imports_only_from_rooms_above_it(path):
+    room = room_of(path)
+    assert room in ROOMS, f"{room} is not in the list of rooms"
+    if "embedded" in path.parts:
+        return  # its scripts train and evaluate: they stand outside and use the whole house
+    below = {r for r in imports_of(path) if ROOMS.index(r) > ROOMS.index(room)}
+    assert not below, f"{path.relative_to(PACKAGE)} imports from below: {sorted(below)}"
+
+
+def test_the_rooms_that_run_without_torch():
+    modules = [
+        ".".join(("minivllm", *p.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        )
+        for p in FILES
+        if room_of(p) in PURE
+    ]
+    code = (
+        "import sys, importlib\n"
+        f"for name in {modules!r}: importlib.import_module(name)\n"
+        "print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_importing_minivllm_is_light():
+    code = "import minivllm, sys, json; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = [m for m in json.loads(done.stdout) if m.startswith("minivllm")]
+    assert loaded == ["minivllm", "minivllm.version"]
+
+
+def test_every_public_name_exists():
+    import minivllm
+
+    for name in minivllm.__all__:
+        assert getattr(minivllm, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        minivllm.Nonsense  # noqa: B018
+
+
+def code_lines(path: Path) -> int:
+    """Lines that hold code: no blanks, no comments, no docstrings."""
+    text = path.read_text()
+    docstring_lines = set()
+    for node in ast.walk(ast.parse(text)):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            value = body[0].value
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                docstring_lines |= set(range(value.lineno, value.end_lineno + 1))
+    return sum(
+        1
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip() and not line.strip().startswith("#") and number not in docstring_lines
+    )
+
+
+def test_the_path_can_be_read_in_an_evening():
+    readme = (PACKAGE.parent / "README.md").read_text()
+    section = readme.split("## Read it in an evening")[1].split("\n## ")[0]
+    files = re.findall(r"^\d+\. \[`([\w/]+\.py)`\]\(minivllm/\1\)", section, re.MULTILINE)
+    assert 5 <= len(files) <= 10
+    lines = sum(code_lines(PACKAGE / file) for file in files)
+    assert lines <= 1500
+    assert f"{lines:,} lines of code" in section, f"the README should say {lines:,} lines of code"
