@@ -41,3 +41,34 @@ def tiny_llama(tmp_path_factory):
     directory = tmp_path_factory.mktemp("tiny_llama")
     LlamaForCausalLM(config).save_pretrained(directory, max_shard_size="20KB")
     return directory
+
+
+@pytest.fixture(scope="session")
+def tiny_chat(tmp_path_factory):
+    """A random Qwen2 whose tokens are single bytes, with a ChatML template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {char: i for i, char in enumerate(alphabet)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", clean_up_tokenization_spaces=False,
+        additional_special_tokens=["<|im_start|>"],
+    )  # fmt: skip
+    fast.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    directory = tmp_path_factory.mktemp("tiny_chat")
+    fast.save_pretrained(directory)
+    torch.manual_seed(2)
+    config = Qwen2Config(
+        vocab_size=len(fast), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=512,
+        tie_word_embeddings=True, eos_token_id=fast.eos_token_id, bos_token_id=None,
+        initializer_range=0.3,
+    )  # fmt: skip
+    return _save(Qwen2ForCausalLM(config), directory)

@@ -61,7 +61,7 @@ def run(scheduler, limit=10_000):
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.name.split(".")[0])
 def test_decides_what_vllm_decides(path):
     """Every schedule, block id and preemption of vLLM 0.32.0's own scheduler, caching off."""
-    golden = json.loads(gzip.open(path).read())
+    golden = json.loads(gzip.decompress(path.read_bytes()))
     config = golden["config"]
     scheduler = make(
         config["num_gpu_blocks"], config["block_size"], config["max_num_batched_tokens"],

@@ -1,4 +1,4 @@
-"""The house rules: who imports whom, what needs torch, and what the README promises about reading."""
+"""The house rules: who imports whom, what needs torch, what the README promises about reading."""
 
 import ast
 import json

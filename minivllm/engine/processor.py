@@ -14,6 +14,8 @@ from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.validation import check, check_names, is_int
 
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+
 
 def load_tokenizer(directory: str | Path):
     """The Hugging Face tokenizer of a directory.
@@ -27,6 +29,9 @@ def load_tokenizer(directory: str | Path):
     from transformers import AutoTokenizer
 
     try:
+        # transformers would make an empty tokenizer from a directory that has none
+        if not any((Path(directory) / name).is_file() for name in _TOKENIZER_FILES):
+            raise ValueError(f"none of {', '.join(_TOKENIZER_FILES)} is there")
         return AutoTokenizer.from_pretrained(directory, local_files_only=True)
     except Exception as error:
         raise ValueError(

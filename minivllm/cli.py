@@ -1,0 +1,99 @@
+"""The ``minivllm`` command. Each subcommand is thin: what it does lives in ``entrypoints``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from minivllm.version import __version__
+
+app = typer.Typer(
+    help="vLLM small enough to read.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+
+Model = Annotated[
+    str | None, typer.Option(help="Hugging Face directory; none for the embedded model.")
+]
+MaxTokens = Annotated[int, typer.Option(help="The longest output, in tokens.")]
+Temperature = Annotated[float, typer.Option(help="0 always takes the best token.")]
+TopP = Annotated[float, typer.Option(help="Keep the best tokens up to this probability.")]
+TopK = Annotated[int, typer.Option(help="Keep this many best tokens; 0 keeps all.")]
+Seed = Annotated[int | None, typer.Option(help="Makes sampling repeatable.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"minivllm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    os.environ.setdefault("MINIVLLM_LOGGING_LEVEL", "WARNING")  # the output is for people
+
+
+@app.command()
+def demo(
+    report: Annotated[Path, typer.Option(help="Where the HTML report goes.")] = Path(
+        "minivllm-report.html"
+    ),
+) -> None:
+    """Four prompts, a table that is asked twice, and a picture of what just ran."""
+    from minivllm.entrypoints.demo import run_demo
+
+    _refusing_politely(run_demo, report)
+
+
+@app.command()
+def generate(
+    prompts: Annotated[list[str], typer.Argument(help="One or more prompts to complete.")],
+    model: Model = None,
+    max_tokens: MaxTokens = 64,
+    temperature: Temperature = 0.8,
+    top_p: TopP = 0.95,
+    top_k: TopK = 0,
+    seed: Seed = None,
+) -> None:
+    """Complete prompts."""
+    from minivllm.entrypoints.terminal import run_generate
+
+    params = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p,
+              "top_k": top_k, "seed": seed}  # fmt: skip
+    _refusing_politely(run_generate, prompts, model, params)
+
+
+@app.command()
+def chat(
+    model: Model = None,
+    system: Annotated[
+        str | None, typer.Option(help="The system prompt, or a file that holds it.")
+    ] = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    top_k: TopK = 0,
+    seed: Seed = None,
+) -> None:
+    """Talk with the model; an empty line or Ctrl-D ends it."""
+    from minivllm.entrypoints.terminal import run_chat
+
+    params = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p,
+              "top_k": top_k, "seed": seed}  # fmt: skip
+    _refusing_politely(run_chat, model, system, params)
+
+
+def _refusing_politely(function, *args) -> None:
+    """Bad input is one red sentence and exit status 2, not a traceback."""
+    try:
+        function(*args)
+    except (ValueError, FileNotFoundError) as error:
+        Console(stderr=True).print(f"[bold red]Error:[/] {error}", highlight=False)
+        raise typer.Exit(2) from error

@@ -1,0 +1,62 @@
+"""``minivllm demo``: the whole project in under a minute."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from minivllm.entrypoints.llm import LLM
+from minivllm.sampling_params import SamplingParams
+from minivllm.viz import save_report, timeline
+
+PROMPTS = [
+    "Hello, my name is",
+    "The president of the United States is",
+    "The capital of France is",
+    "The future of AI is",
+]
+TABLE = """\
+| ID | Name | Age | Occupation | Country | Email | Phone Number | Address |
+|----|------|-----|------------|---------|-------|--------------|---------|
+| 1 | Ada Hart | 36 | Engineer | UK | ada.hart@example.com | 555-0142 | 12 Oak St, London |
+| 2 | Ben Ortiz | 29 | Nurse | Mexico | ben.ortiz@example.com | 555-7719 | 48 Elm Ave, Puebla |
+| 3 | Cleo Hart | 51 | Pilot | Canada | cleo.hart@example.com | 555-3308 | 7 Pine Rd, Toronto |
+| 4 | Dev Mehta | 42 | Teacher | India | dev.mehta@example.com | 555-9064 | 230 Lake Dr, Pune |
+"""
+QUESTIONS = ["How old is Cleo Hart?", "What is Ben Ortiz's phone number?"]
+
+
+def run_demo(report: Path) -> None:
+    """Generate, chat, and show what the engine did."""
+    console = Console(highlight=False)
+    console.rule("[bold]minivllm demo")
+    start = time.perf_counter()
+    llm = LLM(
+        max_model_len=1024, num_gpu_blocks_override=97, max_num_batched_tokens=128, trace=True
+    )
+    console.print(f"The embedded model is loaded ({time.perf_counter() - start:.1f} s).\n")
+
+    params = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=24, seed=0)
+    for output in llm.generate(PROMPTS, params):
+        console.print(f"  [bold]{escape(output.prompt)}[/]{escape(output.outputs[0].text)}")
+
+    console.print("\nA table in the system prompt, asked twice:")
+    system = {"role": "system", "content": f"Answer questions about this table.\n\n{TABLE}"}
+    for question in QUESTIONS:
+        start = time.perf_counter()
+        answer = llm.chat(
+            [system, {"role": "user", "content": question}],
+            SamplingParams(temperature=0, max_tokens=48),
+            use_tqdm=False,
+        )[0]
+        seconds = time.perf_counter() - start
+        console.print(f"  [bold]{escape(question)}[/] {escape(answer.outputs[0].text)}", end=" ")
+        console.print(f"[dim]({len(answer.prompt_token_ids)} prompt tokens, {seconds:.2f} s)[/]")
+
+    console.print("\nWhat just ran, step by step:")
+    console.print(timeline(llm.trace).text, markup=False, soft_wrap=True)
+    save_report(llm.trace, report, title="minivllm demo")
+    console.print(f"\nThe same with every block, step by step: [bold]{report.resolve()}[/]")
