@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from minivllm import envs
 
@@ -29,3 +31,14 @@ def init_logger(name: str) -> logging.Logger:
         root.setLevel(envs.logging_level())
         root.propagate = False
     return logging.getLogger(name)
+
+
+@contextmanager
+def silenced(name: str) -> Iterator[None]:
+    """Nothing from this logger meanwhile: what it would say is in the trace."""
+    logger = init_logger(name)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

@@ -1,0 +1,1 @@
+"""Exercises of the notebooks: checks that say what is wrong, and solutions kept right by tests."""

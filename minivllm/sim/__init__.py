@@ -1,0 +1,5 @@
+"""The real scheduler and the real block manager, without a model."""
+
+from minivllm.sim.dry_run import dry_run
+
+__all__ = ["dry_run"]
