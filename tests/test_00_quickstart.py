@@ -4,6 +4,7 @@ import inspect
 import json
 import random
 import shutil
+from itertools import pairwise
 
 import pytest
 import torch
@@ -271,9 +272,7 @@ def test_streaming_by_add_request_and_step(engine):
         engine.check_integrity()
     for seen in texts.values():
         assert len(seen) == 6
-        assert all(
-            later.startswith(earlier) for earlier, later in zip(seen, seen[1:], strict=False)
-        )
+        assert all(later.startswith(earlier) for earlier, later in pairwise(seen))
     assert engine.step() == []
 
 

@@ -1,0 +1,14 @@
+"""Figures of an engine that ran, drawn from its ``Trace`` and nothing else. Pure Python.
+
+llm = LLM(trace=True)
+llm.generate("The capital of France is")
+timeline(llm.trace)
+"""
+
+from minivllm.viz.figure import Figure
+from minivllm.viz.grid import block_grid
+from minivllm.viz.report import report, save_report
+from minivllm.viz.table import block_table
+from minivllm.viz.timeline import timeline
+
+__all__ = ["Figure", "block_grid", "block_table", "report", "save_report", "timeline"]

@@ -1,0 +1,71 @@
+"""Chart: the part of a history that a timeline shows, before it is drawn or written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minivllm.viz.history import Cell, History, StepUse
+from minivllm.viz.palette import Owner
+from minivllm.viz.wording import count, span
+
+
+@dataclass(frozen=True)
+class Chart:
+    """The part of a history that is drawn, and what to say about it."""
+
+    first: int
+    last: int
+    rows: list[tuple[Owner, dict[int, Cell]]]  # those with something to show, by arrival
+    steps: list[StepUse]
+    max_num_batched_tokens: int
+    num_usable_blocks: int
+
+    @classmethod
+    def of(cls, history: History, first: int, last: int) -> Chart:
+        rows = []
+        for seq_id, cells in history.rows.items():
+            seen = {step: cell for step, cell in cells.items() if first <= step <= last}
+            if seen:
+                rows.append((history.owners[seq_id], seen))
+        return cls(
+            first, last, rows, history.steps[first : last + 1], history.max_num_batched_tokens,
+            history.num_usable_blocks,
+        )  # fmt: skip
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [cell for _, row in self.rows for cell in row.values()]
+
+    @property
+    def lanes(self) -> list[tuple[str, str, list[int], int]]:
+        """Name, what the limit is called, values by step, and the limit."""
+        return [
+            ("tokens", "budget", [s.num_tokens for s in self.steps], self.max_num_batched_tokens),
+            ("blocks", "usable", [s.num_blocks for s in self.steps], self.num_usable_blocks),
+        ]
+
+    @property
+    def title(self) -> str:
+        return f"Timeline, {'step' if self.first == self.last else 'steps'} " + span(
+            self.first, self.last
+        )
+
+    @property
+    def facts(self) -> str:
+        tokens = sum(step.num_tokens for step in self.steps)
+        preempted = sum(cell.preempted for cell in self.cells)
+        finished = sum(cell.finish_reason is not None for cell in self.cells)
+        parts = [
+            count(len(self.rows), "request"),
+            f"{count(tokens, 'token')} computed",
+            count(preempted, "preemption"),
+            f"{finished} finished",
+        ]
+        return " · ".join(parts)
+
+    @property
+    def alt(self) -> str:
+        peaks = (
+            f"at most {max(values)} of {limit} {name}" for name, _, values, limit in self.lanes
+        )
+        return f"{self.title}: {self.facts.replace(' · ', ', ')}; {' and '.join(peaks)} in a step."

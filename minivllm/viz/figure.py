@@ -1,0 +1,36 @@
+"""Figure: one picture, three ways to take it in. Drawn, in characters, and in one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, repr=False)
+class Figure:
+    """What every function of this room returns.
+
+    A notebook shows the SVG and a terminal the text; both are the same bytes on every run of the
+    same trace, so that a test can compare them.
+
+    Args:
+        svg: a complete SVG document, without styles, scripts or anything from elsewhere.
+        text: the same for a terminal, in aligned monospace without colour codes.
+        alt: one sentence with the numbers that the picture shows.
+    """
+
+    svg: str
+    text: str
+    alt: str
+
+    def save(self, path: str | Path) -> None:
+        """Write the SVG to a file."""
+        Path(path).write_text(self.svg, encoding="utf-8")
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
+        return {"image/svg+xml": self.svg, "text/plain": self.text}
+
+    def __str__(self) -> str:
+        return self.text
+
+    __repr__ = __str__  # so that a plain Python prompt shows the picture, too

@@ -1,0 +1,71 @@
+"""Who is who in every figure: one letter and one colour per request, by order of arrival.
+
+The colours are Okabe and Ito's, which colour-blind people can tell apart. They repeat after seven;
+letters never do, so a figure is read by its letters and only helped by its colours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minivllm.trace import Trace
+
+INK = "#1a1a1a"  # text and marks
+GREY = "#5f5f5f"  # labels that step back (still 6:1 on white)
+LINE = "#b8b8b8"  # outlines of what is empty or free
+PAPER = "#ffffff"
+
+_OKABE_ITO = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """How one sequence looks: ``solid`` is what happens now, ``light`` what is there already."""
+
+    seq_id: str
+    letter: str
+    solid: str
+    light: str
+    edge: str
+    ink: str  # text on ``solid``
+
+
+def letter(index: int) -> str:
+    """A to Z, then AA, AB, ... like the columns of a spreadsheet."""
+    name, index = "", index + 1
+    while index:
+        index, digit = divmod(index - 1, 26)
+        name = chr(ord("A") + digit) + name
+    return name
+
+
+def owners_of(trace: Trace) -> dict[str, Owner]:
+    """Every request of a trace with its letter and colours, in order of arrival."""
+    return {
+        request_id: _owner(request_id, index)
+        for index, request_id in enumerate(dict.fromkeys(trace.request_ids))
+    }
+
+
+def _owner(seq_id: str, index: int) -> Owner:
+    solid = _OKABE_ITO[index % len(_OKABE_ITO)]
+    red, green, blue = _channels(solid)
+    dark = 0.30 * red + 0.59 * green + 0.11 * blue < 140
+    return Owner(
+        seq_id,
+        letter(index),
+        solid,
+        light=_mix(solid, 255, 0.68),
+        edge=_mix(solid, 0, 0.45),
+        ink=PAPER if dark else INK,
+    )
+
+
+def _channels(colour: str) -> tuple[int, ...]:
+    return tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5))
+
+
+def _mix(colour: str, other: int, amount: float) -> str:
+    """A colour with ``amount`` of white (255) or black (0) stirred in."""
+    mixed = (round(c * (1 - amount) + other * amount) for c in _channels(colour))
+    return "#" + "".join(f"{c:02x}" for c in mixed)

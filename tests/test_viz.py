@@ -1,0 +1,337 @@
+"""Figures: the same bytes every time, and nothing in them but what the trace says."""
+
+import random
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from minivllm.kv.manager import KVCacheManager
+from minivllm.outputs import CompletionOutput, RequestOutput
+from minivllm.request import Request
+from minivllm.sampling_params import SamplingParams
+from minivllm.scheduling.scheduler import Scheduler
+from minivllm.trace import BlocksAllocated, Preempted, RequestAdded, Sampled, Scheduled, Trace
+from minivllm.viz import block_grid, block_table, report, save_report, timeline
+from minivllm.viz.history import read_history
+from minivllm.viz.palette import letter, owners_of
+from minivllm.viz.snapshot import take_snapshot
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def run(lengths, max_tokens, num_blocks, budget=64, arrivals=None, max_num_seqs=64, block_size=4):
+    """Trace a scheduler that is fed random tokens in place of a model's."""
+    trace = Trace(num_blocks, block_size, budget)
+    kv_manager = KVCacheManager(num_blocks, block_size, trace)
+    scheduler = Scheduler(kv_manager, budget, max_num_seqs, max_model_len=256, trace=trace)
+    rng = random.Random(0)
+    todo = list(zip(arrivals or [0] * len(lengths), lengths, max_tokens, strict=True))
+    num_added = 0
+    while todo or scheduler.has_unfinished_requests():
+        while todo and todo[0][0] <= trace.num_steps:
+            _, length, limit = todo.pop(0)
+            prompt = [rng.randrange(97) for _ in range(length)]
+            params = SamplingParams(max_tokens=limit)
+            scheduler.add_request(Request(f"req-{num_added}", prompt, params))
+            num_added += 1
+        plan = scheduler.schedule()
+        sampled = {
+            seq_id: rng.randrange(97)
+            for seq_id, n in plan.num_scheduled_tokens.items()
+            if plan.num_computed_tokens[seq_id] + n == scheduler.requests[seq_id].seq.num_tokens
+        }
+        scheduler.update_from_output(plan, sampled)
+    return trace
+
+
+def chunked():
+    return run([11, 3, 14], [4, 6, 3], num_blocks=12, budget=8)
+
+
+def preempting():
+    return run([9, 7, 5, 6], [24] * 4, num_blocks=14)
+
+
+def single():
+    return run([5], [8], num_blocks=8)
+
+
+def crowd():
+    rng = random.Random(1)
+    lengths = [rng.randrange(3, 60) for _ in range(64)]
+    limits = [rng.randrange(5, 90) for _ in range(64)]
+    arrivals = sorted(rng.randrange(150) for _ in range(64))
+    return run(lengths, limits, num_blocks=200, arrivals=arrivals, max_num_seqs=24)
+
+
+def sharing():
+    """Two sequences with a common first block, as forks and cached prefixes will make them."""
+    trace = Trace(8, 4, 64)
+    for name in ("x", "y"):
+        trace.record(RequestAdded, name, tuple(range(6)))
+    trace.start_step()
+    for name, block_ids in (("x", (1, 2)), ("y", (1, 3))):
+        trace.record(BlocksAllocated, name, block_ids)
+        trace.record(Scheduled, name, "new", 0, 6, True)
+    trace.plan_step()
+    for name in ("x", "y"):
+        trace.record(Sampled, name, 7)
+    trace.end_step()
+    return trace
+
+
+WORLDS = [chunked, preempting, single, crowd, sharing]
+
+
+def figures_of(trace):
+    middle = trace.num_steps // 2
+    return [
+        timeline(trace),
+        timeline(trace, first=middle),
+        block_grid(trace, middle),
+        block_table(trace, middle),
+        block_grid(trace, after="update"),
+        block_table(trace, middle, sequences=trace.request_ids[:2]),
+        block_grid(trace, middle, decode=lambda token: f" t{token}"),
+    ]
+
+
+def drawing(figure):
+    return ET.fromstring(figure.svg)
+
+
+def texts(figure):
+    return [element.text for element in drawing(figure).iter(f"{SVG}text")]
+
+
+def tooltips(figure):
+    return [e.text for e in drawing(figure).iter(f"{SVG}title")][1:]  # the first names the figure
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_figures_are_stable_and_fit_for_github(world):
+    for figure, again in zip(figures_of(world()), figures_of(world()), strict=True):
+        assert (figure.svg, figure.text, figure.alt) == (again.svg, again.text, again.alt)
+        root = drawing(figure)
+        assert root.get("role") == "img"
+        assert root.find(f"{SVG}desc").text == figure.alt
+        tags = {element.tag.removeprefix(SVG) for element in root.iter()}
+        allowed = {"svg", "title", "desc", "defs", "pattern", "g", "rect", "path", "text"}
+        assert tags <= allowed
+        assert float(root.get("width")) <= 960
+        paper = root.find(f"{SVG}rect")
+        assert paper.attrib == {"x": "0", "y": "0", "width": root.get("width"),
+                                "height": root.get("height"), "fill": "#ffffff"}  # fmt: skip
+        sizes = [float(e.get("font-size")) for e in root.iter() if e.get("font-size")]
+        assert min(sizes) >= 11
+        for line in figure.text.splitlines():
+            assert len(line) <= 100
+            assert line == line.rstrip()
+        assert "\x1b" not in figure.text
+
+
+def test_ids_come_from_the_content():
+    def ids(figure):
+        return {e.get("id") for e in drawing(figure).iter() if e.get("id")}
+
+    one, other = timeline(preempting()), timeline(chunked())
+    assert len(ids(one)) == len(ids(other)) == 1
+    assert ids(one) != ids(other)
+    (name,) = ids(one)
+    assert set(re.findall(r"url\((.*?)\)", one.svg)) == {f"#{name}"}
+
+
+@pytest.mark.parametrize("world", [chunked, preempting, single])
+def test_timeline_tells_what_was_scheduled(world):
+    trace = world()
+    figure = timeline(trace)
+    letters = {seq_id: owner.letter for seq_id, owner in owners_of(trace).items()}
+    prompts = {r.request_id: len(r.prompt_token_ids) for r in trace.of(RequestAdded)}
+    drawn = [text for text in tooltips(figure) if "token" in text]
+    expected = []
+    for r in trace.of(Scheduled):
+        decode = r.samples and r.num_tokens == 1 and r.num_computed_tokens >= prompts[r.seq_id]
+        kind = f"{'decode' if decode else 'prefill'} of {r.num_tokens} token"
+        expected.append(f"{letters[r.seq_id]}, step {r.step}: {kind}")
+    assert sorted(re.sub("s? from position.*", "", text) for text in drawn) == sorted(expected)
+    num_preempted = len(list(trace.of(Preempted)))
+    assert texts(figure).count("×") == num_preempted + (num_preempted > 0)  # one in the legend
+    rows = figure.text.split("\n\n")[1]
+    assert rows.count("×") == num_preempted
+    assert rows.count("|") == len(trace.request_ids)
+
+
+def test_timeline_numbers_add_up():
+    trace = crowd()
+    history = read_history(trace)
+    assert history.num_computed == sum(r.num_tokens for r in trace.of(Scheduled))
+    assert history.num_sampled == len(list(trace.of(Sampled)))
+    assert history.counts["preempted"] == len(list(trace.of(Preempted))) > 0
+    for step, use in list(enumerate(history.steps))[::10]:
+        state = trace.state_at(step, "schedule")
+        assert use.num_blocks == len(state.ref_counts)
+        assert use.num_tokens == state.num_scheduled_tokens
+        kinds = {s: row[step].kind for s, row in history.rows.items() if step in row}
+        assert [s for s, kind in kinds.items() if kind == "waiting"] == [
+            s for s in history.rows if s in state.waiting
+        ]
+    rows = timeline(chunked()).text.splitlines()
+    assert rows[-4].split() == ["tokens", *"8888321", "budget", "8"]
+    assert rows[-3].split() == ["blocks", "2", "5", "6", "10", "10", "6", "2", "usable", "11"]
+
+
+@pytest.mark.parametrize("after", ["schedule", "update"])
+@pytest.mark.parametrize("world", [chunked, preempting, single, sharing])
+def test_grid_and_tables_tell_the_state(world, after):
+    trace = world()
+    for step in range(-1, trace.num_steps):
+        state = trace.state_at(step, after)
+        grid, table = block_grid(trace, step, after), block_table(trace, step, after)
+        held, usable = len(state.ref_counts), trace.num_blocks - 1
+        assert f"{held} of {usable} blocks held" in grid.text.splitlines()[1]
+        assert f"{held} of {usable} blocks held" in grid.alt
+        states = [text.rsplit(" ", 1)[1] for text in tooltips(grid)]
+        assert len(states) == held * trace.block_size
+        if held and world is not sharing:
+            computed = [s for s in state.sequences.values() if s.block_ids]
+            assert states.count("filled") == sum(s.num_computed_tokens for s in computed)
+            assert states.count("written") == state.num_scheduled_tokens
+        entries = [t for t in texts(table) if (t or "").startswith("slots ")]
+        assert len(entries) == sum(len(s.block_ids) for s in state.sequences.values())
+        for seq in state.sequences.values():
+            if seq.block_ids:
+                mine = f"{owners_of(trace)[seq.seq_id].letter} → "
+                assert mine + ", ".join(map(str, seq.block_ids)) in table.alt
+
+
+def test_every_slot_is_where_the_block_table_says():
+    trace = preempting()
+    for table in take_snapshot(trace, 30, "schedule").tables:
+        for block in table.blocks:
+            for slot in block.slots:
+                logical, offset = divmod(slot.position, trace.block_size)
+                assert slot.slot == table.seq.block_ids[logical] * trace.block_size + offset
+                if slot.token is not None:
+                    assert slot.token == table.seq.token_ids[slot.position]
+
+
+def test_new_and_shared_blocks_are_marked():
+    grid, table = block_grid(sharing()), block_table(sharing())
+    assert "A B ×2" in texts(grid)
+    assert "1 shared" in grid.alt
+    assert texts(table).count("1 ×2") == 2
+    assert "url(#hatch-" in grid.svg
+    assert "url(#hatch-" in table.svg
+    thick = [e for e in drawing(grid).iter(f"{SVG}rect") if e.get("stroke-width") == "2.5"]
+    assert len(thick) == 3 + 1  # one in the legend
+    assert "×2!" in grid.text
+
+
+def test_token_texts_are_escaped():
+    text = '<&"\x00\n'
+    for function in (block_grid, block_table):
+        figure = function(single(), 3, decode=lambda token: text)
+        assert '<&"�↵' in texts(figure)
+    assert '<&"�↵' in block_table(single(), 3, decode=lambda token: text).text
+    page = report(single(), title=text, decode=lambda token: text)
+    assert "<title>&lt;&amp;&quot;" in page
+
+
+def test_large_pools_leave_out_what_was_never_used():
+    trace = run([5], [8], num_blocks=5000)
+    figure = block_grid(trace)
+    assert "4980 more blocks never used, not drawn." in texts(figure)
+    assert "4980 more blocks never used, not drawn." in figure.text
+    assert "of 4999 blocks held" in figure.alt
+
+
+def test_a_crowd_stays_small():
+    trace = crowd()
+    figure = timeline(trace)
+    assert len(figure.svg) < 150_000
+    assert all(f"{letter(i)} req-{i}" in figure.text for i in range(64))
+
+
+def test_whoever_runs_but_is_left_out_of_a_step_is_idle():
+    trace = sharing()
+    trace.start_step()
+    trace.record(Scheduled, "x", "running", 6, 1, True)
+    trace.plan_step()
+    trace.end_step()
+    figure = timeline(trace)
+    assert "A, step 1: decode of 1 token from position 6" in tooltips(figure)
+    assert "B, step 1: idle" in tooltips(figure)
+    assert "running, no budget left" in texts(figure)
+    assert "running, no budget left" in figure.text
+
+
+def test_letters():
+    assert [letter(i) for i in (0, 25, 26, 51, 52, 701, 702)] == [
+        "A", "Z", "AA", "AZ", "BA", "ZZ", "AAA",
+    ]  # fmt: skip
+
+
+def test_one_figure_many_views(tmp_path):
+    figure = block_grid(single())
+    assert figure._repr_mimebundle_() == {"image/svg+xml": figure.svg, "text/plain": figure.text}
+    assert str(figure) == repr(figure) == figure.text
+    figure.save(tmp_path / "grid.svg")
+    assert (tmp_path / "grid.svg").read_text(encoding="utf-8") == figure.svg
+
+
+def test_bad_input_is_refused():
+    trace, empty = single(), Trace(8, 4, 64)
+    for function in (timeline, block_grid, block_table, report):
+        with pytest.raises(ValueError, match="at least one step"):
+            function(empty)
+    for function in (block_grid, block_table):
+        with pytest.raises(ValueError, match="step must be between -1 and 7"):
+            function(trace, 8)
+        with pytest.raises(ValueError, match="after must be"):
+            function(trace, 0, after="lunch")
+    with pytest.raises(ValueError, match="step 7, after schedule: no sequence 'req-9'"):
+        block_table(trace, sequences=["req-9"])
+    with pytest.raises(ValueError, match="first must be between 0 and 7"):
+        timeline(trace, first=8)
+    with pytest.raises(ValueError, match="last must be between first and 7"):
+        timeline(trace, first=3, last=2)
+
+
+def test_report_holds_every_frame_and_nothing_from_elsewhere(tmp_path):
+    trace = preempting()
+    completion = CompletionOutput(0, "a text", [7], finish_reason="stop")
+    output = RequestOutput("req-1", "A <prompt>", [1], None, [completion], finished=True)
+    save_report(trace, tmp_path / "report.html", title="A run", outputs=[output])
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page == report(trace, title="A run", outputs=[output])
+    assert timeline(trace).svg in page
+    for step in range(trace.num_steps):
+        assert f'data-step="{step}"' in page
+        assert block_grid(trace, step).svg in page
+        assert block_table(trace, step).svg in page
+    assert '<th scope="row">B</th><td>req-1</td><td>A &lt;prompt&gt;</td><td>a text</td>' in page
+    assert "<dt>preemptions</dt><dd>3</dd>" in page
+    assert "http" not in page.replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert not re.search(r"(src|href)=|@import|url\((?!#)", page)
+
+
+def test_a_long_report_says_which_steps_it_shows():
+    trace = crowd()
+    page = report(trace)
+    assert len(page) < 2_000_000
+    steps = [int(step) for step in re.findall(r'data-step="(\d+)" data-events', page)]
+    assert steps[0] == 0
+    assert steps[-1] == trace.num_steps - 1
+    assert f"{len(steps)} of {trace.num_steps} steps, evenly chosen" in page
+
+
+def test_pure_python():
+    code = (
+        "import sys, minivllm.viz\n"
+        "heavy = {'torch', 'numpy', 'IPython', 'matplotlib', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
