@@ -22,7 +22,6 @@ _ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
     "cpu_offload_gb": (0, "weights stay on one device"),
     "hf_overrides": (None, "config.json is used as it is"),
     "enable_lora": (False, "there are no adapters yet"),
-    "enable_prefix_caching": (False, "there is no prefix cache yet"),
     "swap_space": (0, "preemption recomputes; nothing is swapped"),
 }
 
@@ -51,11 +50,14 @@ class EngineArgs:
     gpu_memory_utilization: float = 0.9  # share of a GPU that weights and KV cache may fill
     kv_cache_memory_bytes: int | None = None  # the KV cache's size, instead of measuring
     num_gpu_blocks_override: int | None = None  # blocks in the pool, the null block included
+    enable_prefix_caching: bool = True  # reuse full blocks of equal prefixes
 
     # scheduling
     max_num_batched_tokens: int | None = None  # the budget of a step; None: 4096, or a whole prompt
     max_num_seqs: int = 256  # sequences running at once
     enable_chunked_prefill: bool = True  # False: a prompt is computed in one piece
+    long_prefill_token_threshold: int = 0  # a prompt's share of a step while others wait; 0: all
+    scheduling_policy: Any = "fcfs"  # by name, or one of your own
 
     # what you see
     trace: bool = False  # record every state change, for figures
@@ -72,7 +74,6 @@ class EngineArgs:
     cpu_offload_gb: float = 0
     hf_overrides: dict | None = None
     enable_lora: bool = False
-    enable_prefix_caching: bool = False
     swap_space: float = 0
     enforce_eager: bool = True  # there are no CUDA graphs yet, so both values mean the same
 
@@ -88,6 +89,7 @@ class EngineArgs:
         int_from("num_gpu_blocks_override", 2, optional=True)
         int_from("max_num_batched_tokens", 1, optional=True)
         int_from("max_num_seqs", 1)
+        int_from("long_prefill_token_threshold", 0)
         check(is_int(self.seed, 0), "seed", self.seed, "an integer of at least 0")
         share = self.gpu_memory_utilization
         ok = is_number(share) and 0 < share <= 1

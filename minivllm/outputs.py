@@ -46,7 +46,10 @@ class CompletionOutput:
 
 @dataclass
 class RequestOutput:
-    """Everything known about a request so far; its last one has ``finished=True``."""
+    """Everything known about a request so far; its last one has ``finished=True``.
+
+    ``num_cached_tokens`` are those that the prefix cache spared when it was first scheduled.
+    """
 
     request_id: str
     prompt: str | None
@@ -56,4 +59,4 @@ class RequestOutput:
     finished: bool
     metrics: RequestMetrics | None = None
     lora_request: Any = None
-    num_cached_tokens: int = 0
+    num_cached_tokens: int | None = None

@@ -43,8 +43,8 @@ class Sequence:
     everything again. There are no phases.
     """
 
-    __slots__ = ("num_computed_tokens", "num_prompt_tokens", "request", "seq_id", "status",
-                 "stop_reason", "token_ids")  # fmt: skip
+    __slots__ = ("block_hashes", "num_computed_tokens", "num_prompt_tokens", "request", "seq_id",
+                 "status", "stop_reason", "token_ids")  # fmt: skip
 
     def __init__(self, seq_id: str, request: Request):
         self.seq_id = seq_id
@@ -52,6 +52,7 @@ class Sequence:
         self.token_ids: list[int] = list(request.prompt_token_ids)  # prompt, then output
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
+        self.block_hashes: list[bytes] = []  # the names of its full blocks, as far as asked for
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
 
@@ -85,6 +86,8 @@ class Request:
         seed: of the generator that draws this request's tokens.
         prompt: the text behind the ids, if there was one.
         arrival_time: seconds of ``time.monotonic()``.
+        priority: the smaller, the more important; 0 unless the policy is "priority".
+        cache_salt: only requests with the same salt share cached blocks.
     """
 
     def __init__(
@@ -96,6 +99,8 @@ class Request:
         seed: int = 0,
         prompt: str | None = None,
         arrival_time: float = 0.0,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ):
         self.request_id = request_id
         self.prompt = prompt
@@ -103,6 +108,11 @@ class Request:
         self.sampling_params = sampling_params
         self.eos_token_ids = eos_token_ids
         self.seed = seed
+        self.arrival_time = arrival_time
+        self.arrival_index = -1  # set when it is added: 0, 1, 2, ...
+        self.priority = priority
+        self.cache_salt = cache_salt
         self.metrics = RequestMetrics(arrival_time)
+        self.num_cached_tokens: int | None = None  # the hit of its first scheduling
         self.num_preemptions = 0
         self.seq = Sequence(request_id, self)

@@ -21,10 +21,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class RequestAdded(Record):
-    """A request joined the waiting queue."""
+    """A request joined the waiting queue, with so many before it."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
+    queue_index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,32 @@ class BlocksAllocated(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class BlocksShared(Record):
+    """A sequence's block table began with these blocks: a hit in the prefix cache."""
+
+    seq_id: str
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksCached(Record):
+    """These blocks will be full after this step, and can be found by others from now on.
+
+    They stay so until they are allocated again or forgotten.
+    """
+
+    seq_id: str
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockForgotten(Record):
+    """A block can no longer be found: what it should hold was called off, or the cache reset."""
+
+    block_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class BlocksFreed(Record):
     """A sequence gave back its whole table, listed in the order of its positions."""
 
@@ -52,9 +79,10 @@ class BlocksFreed(Record):
 
 @dataclass(frozen=True, slots=True)
 class Preempted(Record):
-    """A running sequence gave way: its blocks are gone and it waits at the front of the queue."""
+    """A running sequence gave way: its blocks are gone and it waits, with so many before it."""
 
     seq_id: str
+    queue_index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +154,7 @@ class State:
     sequences: dict[str, SequenceState] = field(default_factory=dict)
     running: list[str] = field(default_factory=list)  # in the order of admission
     waiting: list[str] = field(default_factory=list)  # the next one first
+    cached: set[int] = field(default_factory=set)  # blocks that the prefix cache can find
 
     @property
     def ref_counts(self) -> dict[int, int]:
@@ -149,9 +178,12 @@ class State:
             self.sequences[record.request_id] = SequenceState(
                 record.request_id, prompt, num_prompt_tokens=len(prompt)
             )
-            self.waiting.append(record.request_id)
+            self.waiting.insert(record.queue_index, record.request_id)
             return
         if isinstance(record, (StepStarted, StepPlanned)):
+            return
+        if isinstance(record, BlockForgotten):
+            self.cached.discard(record.block_id)
             return
         if isinstance(record, StepEnded):
             for seq in self.sequences.values():
@@ -162,11 +194,16 @@ class State:
         match record:
             case BlocksAllocated():
                 seq.block_ids.extend(record.block_ids)
+                self.cached.difference_update(record.block_ids)
+            case BlocksShared():
+                seq.block_ids.extend(record.block_ids)
+            case BlocksCached():
+                self.cached.update(record.block_ids)
             case BlocksFreed():
                 seq.block_ids.clear()
             case Preempted():
                 self.running.remove(seq.seq_id)
-                self.waiting.insert(0, seq.seq_id)
+                self.waiting.insert(record.queue_index, seq.seq_id)
                 seq.status = "preempted"
                 seq.num_computed_tokens = 0
                 seq.num_preemptions += 1
@@ -175,6 +212,7 @@ class State:
                     self.waiting.remove(seq.seq_id)
                     self.running.append(seq.seq_id)
                 seq.status = "running"
+                seq.num_computed_tokens = record.num_computed_tokens  # a hit counts as computed
                 seq.num_scheduled_tokens = record.num_tokens
             case Sampled():
                 seq.token_ids.append(record.token_id)

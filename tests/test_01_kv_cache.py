@@ -23,9 +23,12 @@ def make(directory, **kwargs):
 def workload(rng, n, vocab_size, max_len):
     """Prompts and parameters of every kind, drawn from ``rng``."""
     prompts, params = [], []
+    common = [rng.randrange(vocab_size) for _ in range(max_len // 2)]
     for _ in range(n):
         length = rng.choice([1, 2, rng.randint(1, max_len // 2), rng.randint(1, max_len // 2)])
-        prompts.append([rng.randrange(vocab_size) for _ in range(length)])
+        shared = rng.choice([0, 0, length // 2, length])
+        fresh = [rng.randrange(vocab_size) for _ in range(length - shared)]
+        prompts.append(common[:shared] + fresh)
         params.append(
             SamplingParams(
                 temperature=rng.choice([0, 0, 0.5, 1.0, 2.0]),
@@ -71,12 +74,14 @@ def run_and_compare(llm, prompts, params, check_every_step=True):
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 @pytest.mark.parametrize("budget", [1, 7, 33, 4096])
 @pytest.mark.parametrize("pool", ["tight", "roomy"])
-def test_engine_equals_oracle(checkpoint, block_size, budget, pool):
+@pytest.mark.parametrize("caching", [True, False])
+def test_engine_equals_oracle(tiny_qwen2, block_size, budget, pool, caching):
     rng = random.Random(f"{block_size} {budget} {pool}")
     max_len = 40
     needed = -(-max_len // block_size) + 1
     llm = make(
-        checkpoint, block_size=block_size, max_num_batched_tokens=budget, max_model_len=max_len,
+        tiny_qwen2, block_size=block_size, max_num_batched_tokens=budget, max_model_len=max_len,
+        enable_prefix_caching=caching,
         num_gpu_blocks_override=needed if pool == "tight" else 40 * needed,
     )  # fmt: skip
     vocab = llm.llm_engine.model_config.vocab_size
@@ -98,6 +103,16 @@ def test_preemption_does_not_change_a_token(tiny_qwen2, block_size):
     ]
     run_and_compare(llm, prompts, params)
     assert llm.llm_engine.scheduler.num_preemptions > 0
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "prefill_first", "static"])
+def test_no_policy_changes_a_token(checkpoint, policy):
+    llm = make(
+        checkpoint, block_size=4, max_num_batched_tokens=40, max_model_len=40, max_num_seqs=5,
+        num_gpu_blocks_override=15, scheduling_policy=policy, long_prefill_token_threshold=9,
+    )  # fmt: skip
+    vocab = llm.llm_engine.model_config.vocab_size
+    run_and_compare(llm, *workload(random.Random(policy), 10, vocab, 40))
 
 
 @pytest.mark.parametrize("num_requests", [1, 2, 16, 64])

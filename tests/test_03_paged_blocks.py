@@ -8,67 +8,141 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from minivllm.kv.block_pool import BlockPool
 from minivllm.kv.block_table import BlockTable, cdiv, slots_of
 from minivllm.kv.manager import KVCacheManager
+from minivllm.request import Request
+from minivllm.sampling_params import SamplingParams
+
+
+def sequence(name, token_ids, **kwargs):
+    token_ids = list(range(token_ids)) if isinstance(token_ids, int) else token_ids
+    return Request(name, token_ids, SamplingParams(), **kwargs).seq
+
+
+def compute(manager, seq, num_tokens=None):
+    """Allocate for so many more tokens and let them be computed; the new block ids, or None."""
+    num_tokens = seq.num_tokens - seq.num_computed_tokens if num_tokens is None else num_tokens
+    new_ids = manager.allocate_slots(seq, num_tokens)
+    if new_ids is not None:
+        seq.num_computed_tokens += num_tokens
+    return new_ids
+
+
+def arrive(manager, name, token_ids, **kwargs):
+    """Admit a sequence with its hit and compute all of it."""
+    seq = sequence(name, token_ids, **kwargs)
+    hit = manager.get_computed_blocks(seq)
+    assert manager.can_admit(seq, hit)
+    manager.admit(seq, hit)
+    assert compute(manager, seq) is not None
+    manager.check_integrity()
+    return seq
 
 
 class AnyHistory(RuleBasedStateMachine):
-    """Sequences come, grow and go in any order; the books balance after every move."""
+    """Sequences come, grow and go in any order; the books balance after every move.
+
+    Few different tokens, so that prefixes meet often. ``content`` is what each slot was last
+    written with: a hit must find exactly the prefix that it stands for.
+    """
 
     sequences = Bundle("sequences")
+    caching = True
+    size = 3
 
     def __init__(self):
         super().__init__()
-        self.manager = KVCacheManager(num_blocks=12, block_size=3)
-        self.length: dict[str, int] = {}
+        self.manager = KVCacheManager(12, self.size, enable_prefix_caching=self.caching)
+        self.content: dict[int, tuple] = {}  # slot -> the prefix whose K and V are in it
+        self.alive = {}
         self.count = 0
 
-    @rule(target=sequences, n=st.integers(1, 20))
-    def arrive(self, n):
+    def _write(self, seq, start):
+        table = self.manager.block_tables[seq.seq_id]
+        for p in range(start, seq.num_computed_tokens):
+            block = table.blocks[p // self.size]
+            assert block.ref_cnt == 1, "a shared block is written"
+            self.content[table.slot(p)] = tuple(seq.token_ids[: p + 1])
+
+    @rule(target=sequences, tokens=st.lists(st.integers(0, 1), min_size=1, max_size=20))
+    def arrive(self, tokens):
         self.count += 1
-        seq_id = f"s{self.count}"
-        self.length[seq_id] = 0
-        self._grow(seq_id, n)
-        return seq_id
-
-    @rule(seq_id=sequences, n=st.integers(1, 10))
-    def grow(self, seq_id, n):
-        self._grow(seq_id, n)
-
-    def _grow(self, seq_id, n):
+        seq = sequence(f"s{self.count}", tokens)
+        hit = self.manager.get_computed_blocks(seq)
         free = self.manager.block_pool.num_free_blocks
-        old = self.length[seq_id]
-        missing = cdiv(old + n, 3) - cdiv(old, 3)
-        new = self.manager.allocate_slots(seq_id, old + n)
+        assert len(hit) * self.size < len(tokens)
+        if not self.manager.can_admit(seq, hit):
+            assert cdiv(len(tokens), self.size) > free - sum(b.ref_cnt == 0 for b in hit)
+            return None
+        self.manager.admit(seq, hit)
+        start = seq.num_computed_tokens
+        assert compute(self.manager, seq) is not None, "admitted, but there is no room"
+        self.alive[seq.seq_id] = seq
+        self._write(seq, start)
+        return seq
+
+    @rule(seq=sequences, tokens=st.lists(st.integers(0, 1), min_size=1, max_size=7))
+    def grow(self, seq, tokens):
+        if seq is None:
+            return
+        free = self.manager.block_pool.num_free_blocks
+        start = seq.num_computed_tokens
+        missing = cdiv(start + len(tokens), self.size) - cdiv(start, self.size)
         if missing > free:
-            assert new is None
+            before = self.manager.get_block_ids(seq.seq_id)
+            seq.token_ids += tokens
+            assert compute(self.manager, seq) is None
+            del seq.token_ids[-len(tokens) :]
+            assert self.manager.get_block_ids(seq.seq_id) == before
             assert self.manager.block_pool.num_free_blocks == free
         else:
-            assert len(new) == missing
-            self.length[seq_id] = old + n
+            seq.token_ids += tokens
+            assert len(compute(self.manager, seq)) == missing
+            self._write(seq, start)
 
-    @rule(seq_id=consumes(sequences))
-    def leave(self, seq_id):
-        self.manager.free(seq_id)
-        del self.length[seq_id]
+    @rule(seq=consumes(sequences))
+    def leave(self, seq):
+        if seq is not None:
+            self.manager.free(seq)
+            del self.alive[seq.seq_id]
+
+    @rule()
+    def reset(self):
+        assert self.manager.reset_prefix_cache() == (not self.alive)
 
     @invariant()
     def books_balance(self):
         self.manager.check_integrity()
-        held = [b for t in self.manager.block_tables.values() for b in t.block_ids]
+        held = {b for seq_id in self.alive for b in self.manager.get_block_ids(seq_id)}
         assert 0 not in held
-        assert len(held) == len(set(held)), "a block has two owners"
         assert len(held) + self.manager.block_pool.num_free_blocks == 11
-        for seq_id, n in self.length.items():
-            if n:
-                assert len(self.manager.get_block_ids(seq_id)) == cdiv(n, 3)
+
+    @invariant()
+    def every_slot_holds_what_its_owner_computed(self):
+        for seq in self.alive.values():
+            table = self.manager.block_tables[seq.seq_id]
+            assert len(table.blocks) == cdiv(seq.num_computed_tokens, self.size)
+            for p in range(seq.num_computed_tokens):
+                assert self.content[table.slot(p)] == tuple(seq.token_ids[: p + 1])
 
     def teardown(self):
-        for seq_id in list(self.manager.block_tables):
-            self.manager.free(seq_id)
+        for seq in list(self.alive.values()):
+            self.manager.free(seq)
         assert self.manager.block_pool.num_free_blocks == 11
 
 
-AnyHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+class AnyHistoryWithoutCache(AnyHistory):
+    """The same with nothing to be found again: no block ever has two owners."""
+
+    caching = False
+
+    @invariant()
+    def nothing_is_shared(self):
+        assert all(block.ref_cnt <= 1 for block in self.manager.block_pool.blocks)
+
+
+for machine in (AnyHistory, AnyHistoryWithoutCache):
+    machine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestAnyHistory = AnyHistory.TestCase
+TestAnyHistoryWithoutCache = AnyHistoryWithoutCache.TestCase
 
 
 def test_blocks_come_in_id_order_and_the_null_block_never():
@@ -87,9 +161,9 @@ def test_too_few_free_blocks_change_nothing():
 
 def test_freed_blocks_are_reused_first_and_the_last_block_comes_out_first():
     manager = KVCacheManager(num_blocks=8, block_size=2)
-    manager.allocate_slots("a", 6)  # blocks 1, 2, 3
-    manager.free("a")
-    assert manager.allocate_slots("b", 8) == [3, 2, 1, 4]
+    manager.free(arrive(manager, "a", 6))  # blocks 1, 2, 3
+    seq = arrive(manager, "b", 8)
+    assert manager.get_block_ids(seq.seq_id) == [3, 2, 1, 4]
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -119,12 +193,12 @@ def test_a_pool_needs_one_usable_block():
 
 
 def test_freeing_a_sequence_without_blocks_is_no_error():
-    KVCacheManager(num_blocks=4, block_size=2).free("nobody")
+    KVCacheManager(num_blocks=4, block_size=2).free(sequence("nobody", 3))
 
 
 def test_a_lost_block_is_noticed():
     manager = KVCacheManager(num_blocks=6, block_size=2)
-    manager.allocate_slots("a", 4)
+    arrive(manager, "a", 4)
     manager.block_tables["a"].blocks.pop()
     with pytest.raises(AssertionError, match="block 2 has ref_cnt 1"):
         manager.check_integrity()
@@ -132,8 +206,8 @@ def test_a_lost_block_is_noticed():
 
 def test_a_block_queued_while_in_use_is_noticed():
     manager = KVCacheManager(num_blocks=6, block_size=2)
-    manager.allocate_slots("a", 4)
-    manager.block_pool.free_queue.append(manager.block_pool.blocks[1])
+    arrive(manager, "a", 4)
+    manager.block_pool.free_queue.append([manager.block_pool.blocks[1]])
     with pytest.raises(AssertionError, match="free queue"):
         manager.check_integrity()
 
@@ -143,12 +217,11 @@ def test_a_block_queued_while_in_use_is_noticed():
 def test_the_boundary_of_a_block_plus_and_minus_one(block_size, around):
     manager = KVCacheManager(num_blocks=40, block_size=block_size)
     n = 2 * block_size + around
-    manager.allocate_slots("a", n)
-    expected = 2 if around <= 0 else 3
-    if block_size == 1:
-        expected = n
-    assert len(manager.get_block_ids("a")) == expected
-    assert manager.allocate_slots("a", n) == []
+    seq = sequence("a", n + 1)
+    manager.admit(seq, [])
+    compute(manager, seq, n)
+    assert len(manager.get_block_ids("a")) == -(-n // block_size)
+    assert len(compute(manager, seq, 1)) == (n % block_size == 0)
 
 
 @given(st.lists(st.integers(1, 99), min_size=1, max_size=9, unique=True), st.integers(1, 7))

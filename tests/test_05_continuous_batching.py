@@ -11,13 +11,22 @@ from hypothesis import strategies as st
 from minivllm.kv.manager import KVCacheManager
 from minivllm.request import Request, RequestStatus
 from minivllm.sampling_params import SamplingParams
+from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.scheduler import Scheduler
 
 GOLDEN = sorted((Path(__file__).parent / "data" / "golden").glob("*.json.gz"))
 
 
-def make(num_blocks=64, block_size=4, budget=64, max_num_seqs=8, max_model_len=64, **kwargs):
-    manager = KVCacheManager(num_blocks, block_size)
+def make(
+    num_blocks=64,
+    block_size=4,
+    budget=64,
+    max_num_seqs=8,
+    max_model_len=64,
+    caching=False,
+    **kwargs,
+):
+    manager = KVCacheManager(num_blocks, block_size, caching)
     return Scheduler(manager, budget, max_num_seqs, max_model_len, **kwargs)
 
 
@@ -60,36 +69,59 @@ def run(scheduler, limit=10_000):
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.name.split(".")[0])
 def test_decides_what_vllm_decides(path):
-    """Every schedule, block id and preemption of vLLM 0.32.0's own scheduler, caching off."""
+    """Every schedule, hit, block id and preemption of vLLM 0.32.0's own scheduler."""
     golden = json.loads(gzip.decompress(path.read_bytes()))
     config = golden["config"]
     scheduler = make(
-        config["num_gpu_blocks"], config["block_size"], config["max_num_batched_tokens"],
-        config["max_num_seqs"], config["max_model_len"],
-    )  # fmt: skip
+        config["num_gpu_blocks"],
+        config["block_size"],
+        config["max_num_batched_tokens"],
+        config["max_num_seqs"],
+        config["max_model_len"],
+        config["enable_prefix_caching"],
+        enable_chunked_prefill=config["enable_chunked_prefill"],
+        long_prefill_token_threshold=config["long_prefill_token_threshold"],
+        policy=make_policy(config["policy"]),
+    )
     arrivals = golden["requests"]
     pool = scheduler.kv_manager.block_pool
     for expected in golden["steps"]:
         while arrivals and arrivals[0]["arrival_step"] <= expected["step"]:
             new = arrivals.pop(0)
-            scheduler.add_request(request(new["id"], new["prompt_token_ids"], new["max_tokens"]))
+            scheduler.add_request(
+                Request(
+                    new["id"],
+                    new["prompt_token_ids"],
+                    SamplingParams(max_tokens=new["max_tokens"]),
+                    arrival_time=new["arrival_step"],
+                    priority=new.get("priority", 0),
+                )
+            )
         if expected.get("idle"):
             assert not scheduler.has_unfinished_requests()
             continue
         plan = scheduler.schedule()
         scheduler.check_integrity()
+        assert plan.preempted_req_ids == expected["preempted"]
+        assert list(plan.num_scheduled_tokens) == [want["id"] for want in expected["scheduled"]]
+        new_ids = [data.seq_id for data in plan.scheduled_new_reqs]
         for want in expected["scheduled"]:
             seq_id = want["id"]
+            kind = "new" if seq_id in new_ids else "running"
+            assert want["kind"] == ("resumed" if seq_id in plan.resumed_req_ids else kind)
             assert plan.num_scheduled_tokens[seq_id] == want["num_scheduled"]
             assert plan.num_computed_tokens[seq_id] == want["num_computed"]
-            assert plan.new_block_ids.get(seq_id, []) == want["new_block_ids"]
             assert scheduler.kv_manager.get_block_ids(seq_id) == want["block_ids"]
-        assert list(plan.num_scheduled_tokens) == [want["id"] for want in expected["scheduled"]]
-        assert plan.preempted_req_ids == expected["preempted"]
+            if want["kind"] == "running":
+                assert plan.new_block_ids.get(seq_id, []) == want["new_block_ids"]
+            else:
+                assert plan.new_block_ids[seq_id] == want["block_ids"]
+                assert plan.num_computed_tokens[seq_id] == want["num_cached"]
         assert [s.seq_id for s in scheduler.running] == expected["running"]
         assert [s.seq_id for s in scheduler.waiting] == expected["waiting"]
         assert pool.num_free_blocks == expected["free_blocks"]
         scheduler.update_from_output(plan, sample_for(scheduler, plan))
+        scheduler.check_integrity()
         assert sorted(scheduler.finished_req_ids) == sorted(expected["finished"])
         assert pool.num_free_blocks == expected["free_blocks_after"]
     assert not arrivals

@@ -25,7 +25,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def run(lengths, max_tokens, num_blocks, budget=64, arrivals=None, max_num_seqs=64, block_size=4):
     """Trace a scheduler that is fed random tokens in place of a model's."""
     trace = Trace(num_blocks, block_size, budget)
-    kv_manager = KVCacheManager(num_blocks, block_size, trace)
+    kv_manager = KVCacheManager(num_blocks, block_size, trace=trace)
     scheduler = Scheduler(kv_manager, budget, max_num_seqs, max_model_len=256, trace=trace)
     rng = random.Random(0)
     todo = list(zip(arrivals or [0] * len(lengths), lengths, max_tokens, strict=True))
@@ -70,8 +70,8 @@ def crowd():
 def sharing():
     """Two sequences with a common first block, as forks and cached prefixes will make them."""
     trace = Trace(8, 4, 64)
-    for name in ("x", "y"):
-        trace.record(RequestAdded, name, tuple(range(6)))
+    for index, name in enumerate(("x", "y")):
+        trace.record(RequestAdded, name, tuple(range(6)), index)
     trace.start_step()
     for name, block_ids in (("x", (1, 2)), ("y", (1, 3))):
         trace.record(BlocksAllocated, name, block_ids)

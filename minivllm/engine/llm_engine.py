@@ -17,6 +17,7 @@ from minivllm.models.model_config import ModelConfig
 from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.sampling_params import SamplingParams
+from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.worker.worker import Worker
@@ -45,11 +46,15 @@ class LLMEngine:
         self.model_runner = worker.model_runner
         self.trace = Trace(worker.num_blocks, args.block_size, budget) if args.trace else None
         self.scheduler = Scheduler(
-            KVCacheManager(worker.num_blocks, args.block_size, self.trace),
+            KVCacheManager(
+                worker.num_blocks, args.block_size, args.enable_prefix_caching, self.trace
+            ),
             max_num_batched_tokens=budget,
             max_num_seqs=args.max_num_seqs,
             max_model_len=self.max_model_len,
             enable_chunked_prefill=args.enable_chunked_prefill,
+            long_prefill_token_threshold=args.long_prefill_token_threshold,
+            policy=make_policy(args.scheduling_policy),
             find_stop_string=self._find_stop_string,
             trace=self.trace,
         )
@@ -60,13 +65,28 @@ class LLMEngine:
         """vLLM's way to make an engine."""
         return cls(args)
 
-    def add_request(self, request_id: str, prompt: str | dict, params: SamplingParams) -> None:
+    def add_request(
+        self,
+        request_id: str,
+        prompt: str | dict,
+        params: SamplingParams,
+        arrival_time: float | None = None,
+        priority: int = 0,
+    ) -> None:
         """Queue a prompt: text, or ``{"prompt_token_ids": [...]}``.
+
+        Args:
+            request_id: any string that is not in use.
+            prompt: see ``Processor.make_request``.
+            params: how to sample and when to stop.
+            arrival_time: seconds of ``time.monotonic()``; None is now.
+            priority: the smaller, the more important; needs ``scheduling_policy="priority"``.
 
         Raises:
             ValueError: if it cannot be run; nothing has changed and the others go on.
         """
-        self.submit(self.processor.make_request(request_id, prompt, params))
+        request = self.processor.make_request(request_id, prompt, params, arrival_time, priority)
+        self.submit(request)
 
     def submit(self, request: Request) -> None:
         """Queue a request that the processor has made. Raises like ``add_request``."""
@@ -91,6 +111,10 @@ class LLMEngine:
             return None
         self.scheduler.finish_request(request_id, RequestStatus.FINISHED_ABORTED)
         return self._make_output(request.seq)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached blocks. Refuses (False) while any block is in use."""
+        return self.scheduler.kv_manager.reset_prefix_cache()
 
     def has_unfinished_requests(self) -> bool:
         """True while ``step`` has something to do."""
@@ -127,6 +151,7 @@ class LLMEngine:
             outputs=[completion],
             finished=finished,
             metrics=request.metrics,
+            num_cached_tokens=request.num_cached_tokens,
         )
 
     def _text(self, seq: Sequence, finished: bool) -> str:

@@ -54,21 +54,31 @@ class Processor:
         self.model_config = model_config
         self._seeds = Random(seed)
 
-    def make_request(self, request_id: str, prompt: str | dict, params: SamplingParams) -> Request:
+    def make_request(
+        self,
+        request_id: str,
+        prompt: str | dict,
+        params: SamplingParams,
+        arrival_time: float | None = None,
+        priority: int = 0,
+    ) -> Request:
         """A request for one prompt.
 
         Args:
             request_id: chosen by the caller.
             prompt: text, a list of token ids, ``{"prompt": text}`` or
-                ``{"prompt_token_ids": [...]}``.
+                ``{"prompt_token_ids": [...]}``; a dict may have a ``"cache_salt"``, too.
             params: how to sample and when to stop.
+            arrival_time: seconds of ``time.monotonic()``; None is now.
+            priority: the smaller, the more important.
 
         Raises:
             ValueError: naming what is wrong with the prompt or the parameters.
         """
         check(isinstance(request_id, str), "request_id", request_id, "a string")
         check(isinstance(params, SamplingParams), "sampling_params", params, "a SamplingParams")
-        text, token_ids = self._encode(prompt)
+        check(is_int(priority), "priority", priority, "an integer")
+        text, token_ids, cache_salt = self._encode(prompt)
         vocab_size = self.model_config.vocab_size
         for name, ids in (
             ("prompt_token_ids", token_ids),
@@ -86,10 +96,13 @@ class Processor:
             self.model_config.eos_token_ids,
             seed=params.seed if params.seed is not None else self._seeds.getrandbits(63),
             prompt=text,
-            arrival_time=time.monotonic(),
+            arrival_time=time.monotonic() if arrival_time is None else arrival_time,
+            priority=priority,
+            cache_salt=cache_salt,
         )
 
-    def _encode(self, prompt: str | dict) -> tuple[str | None, list[int]]:
+    def _encode(self, prompt: str | list | dict) -> tuple[str | None, list[int], str | None]:
+        """Text (if there was one), token ids and cache salt (if there is one)."""
         if isinstance(prompt, str):
             prompt = {"prompt": prompt}
         elif isinstance(prompt, (list, tuple)):
@@ -97,16 +110,18 @@ class Processor:
         ok = isinstance(prompt, dict) and ("prompt" in prompt or "prompt_token_ids" in prompt)
         allowed = "a string, a list of token ids, {'prompt': ...} or {'prompt_token_ids': [...]}"
         check(ok, "a prompt", prompt, allowed)
-        check_names("a prompt", prompt, ("prompt", "prompt_token_ids"))
+        check_names("a prompt", prompt, ("prompt", "prompt_token_ids", "cache_salt"))
+        salt = prompt.get("cache_salt")
+        ok = salt is None or (isinstance(salt, str) and salt != "")
+        check(ok, "cache_salt", salt, "a non-empty string")
         text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
         if ids is not None:
-            ok = isinstance(ids, (list, tuple))
-            check(ok, "prompt_token_ids", ids, "a list of integers")
-            return text, list(ids)
+            check(isinstance(ids, (list, tuple)), "prompt_token_ids", ids, "a list of integers")
+            return text, list(ids), salt
         check(isinstance(text, str), "prompt", text, "a string")
         if self.tokenizer is None:
             raise ValueError(
                 "skip_tokenizer_init=True leaves no tokenizer for a text prompt; "
                 "give {'prompt_token_ids': [...]}."
             )
-        return text, self.tokenizer.encode(text)
+        return text, self.tokenizer.encode(text), salt

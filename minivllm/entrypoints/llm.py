@@ -51,6 +51,7 @@ class LLM:
         prompts: str | dict | list,
         sampling_params: SamplingParams | list[SamplingParams] | None = None,
         use_tqdm: bool | Callable[..., tqdm] = True,
+        priority: list[int] | None = None,
     ) -> list[RequestOutput]:
         """Complete prompts, as many at once as fit.
 
@@ -59,6 +60,8 @@ class LLM:
                 ``{"prompt": text}`` or ``{"prompt_token_ids": [...]}``.
             sampling_params: one for all, or a list of one for each; None for the defaults.
             use_tqdm: show a progress bar (or a function that makes one, in tqdm's manner).
+            priority: one for each prompt, the smaller the more important; needs
+                ``scheduling_policy="priority"``.
 
         Returns:
             One finished output per prompt, in the order of the prompts.
@@ -71,11 +74,16 @@ class LLM:
         params = params if isinstance(params, (list, tuple)) else [params] * len(prompts)
         ok = len(params) == len(prompts)
         check(ok, "len(sampling_params)", len(params), f"{len(prompts)}, one for each prompt")
+        priority = [0] * len(prompts) if priority is None else priority
+        ok = len(priority) == len(prompts)
+        check(ok, "len(priority)", len(priority), f"{len(prompts)}, one for each prompt")
         requests = []
-        for index, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
+        for index, (prompt, one, rank) in enumerate(zip(prompts, params, priority, strict=True)):
             request_id = str(self._num_requests + index)
             try:
-                request = self.llm_engine.processor.make_request(request_id, prompt, one)
+                request = self.llm_engine.processor.make_request(
+                    request_id, prompt, one, priority=rank
+                )
                 self.llm_engine.scheduler.check_request(request)
             except ValueError as error:
                 raise ValueError(f"prompt {index} of {len(prompts)}: {error}") from error
@@ -125,6 +133,10 @@ class LLM:
             for conversation in conversations
         ]
         return self.generate(prompts, sampling_params, use_tqdm)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached blocks. Refuses (False) while any block is in use."""
+        return self.llm_engine.reset_prefix_cache()
 
     def _run(self, mine: set[str], use_tqdm: bool | Callable[..., tqdm]) -> dict:
         """Step until these requests are finished; their last outputs by id."""

@@ -5,9 +5,18 @@
 
 from __future__ import annotations
 
-from minivllm.kv.block_pool import BlockPool
+from minivllm.kv.block_pool import BlockPool, KVCacheBlock
 from minivllm.kv.block_table import BlockTable, cdiv
-from minivllm.trace import BlocksAllocated, BlocksFreed, Trace
+from minivllm.kv.prefix_cache import PrefixCache
+from minivllm.request import Sequence
+from minivllm.trace import (
+    BlockForgotten,
+    BlocksAllocated,
+    BlocksCached,
+    BlocksFreed,
+    BlocksShared,
+    Trace,
+)
 
 
 class KVCacheManager:
@@ -16,12 +25,20 @@ class KVCacheManager:
     Args:
         num_blocks: the pool's size, the null block included.
         block_size: positions per block.
+        enable_prefix_caching: find full blocks again that hold what is about to be computed.
         trace: listens to every allocation and free, if given.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, trace: Trace | None = None):
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        enable_prefix_caching: bool = False,
+        trace: Trace | None = None,
+    ):
         self.block_size = block_size
-        self.block_pool = BlockPool(num_blocks)
+        self.prefix_cache = PrefixCache(block_size) if enable_prefix_caching else None
+        self.block_pool = BlockPool(num_blocks, self.prefix_cache)
         self.block_tables: dict[str, BlockTable] = {}
         self.trace = trace
 
@@ -35,45 +52,100 @@ class KVCacheManager:
         """Would a sequence of this length fit into an empty pool?"""
         return cdiv(num_tokens, self.block_size) <= self.block_pool.num_usable_blocks
 
-    def can_fit(self, num_tokens: int) -> bool:
-        """Would a sequence of this length that holds nothing yet fit now?"""
-        return cdiv(num_tokens, self.block_size) <= self.block_pool.num_free_blocks
+    def get_computed_blocks(self, seq: Sequence) -> list[KVCacheBlock]:
+        """The blocks that hold the sequence's longest known prefix. Nothing changes."""
+        return [] if self.prefix_cache is None else self.prefix_cache.longest_hit(seq)
 
-    def allocate_slots(self, seq_id: str, num_tokens: int) -> list[int] | None:
-        """Give a sequence the blocks it lacks to hold its first ``num_tokens`` positions.
+    def can_admit(self, seq: Sequence, hit: list[KVCacheBlock]) -> bool:
+        """Would the whole of a sequence that holds nothing yet fit now?
+
+        Hit blocks that nobody holds are counted: they are about to leave the free queue.
+        """
+        missing = cdiv(seq.num_tokens, self.block_size) - sum(b.ref_cnt > 0 for b in hit)
+        return missing <= self.block_pool.num_free_blocks
+
+    def admit(self, seq: Sequence, hit: list[KVCacheBlock]) -> None:
+        """Begin a table with the blocks of a hit; they count as computed."""
+        table = self.block_tables[seq.seq_id] = BlockTable(self.block_size)
+        seq.num_computed_tokens = len(hit) * self.block_size
+        if self.prefix_cache is not None:
+            self.prefix_cache.num_queried_tokens += seq.num_tokens
+            self.prefix_cache.num_hit_tokens += seq.num_computed_tokens
+        if hit:
+            self.block_pool.share(hit)
+            table.blocks += hit
+            if self.trace is not None:
+                self.trace.record(BlocksShared, seq.seq_id, tuple(b.block_id for b in hit))
+
+    def allocate_slots(self, seq: Sequence, num_new_tokens: int) -> list[int] | None:
+        """Give an admitted sequence the blocks it lacks to compute this many more tokens.
+
+        Blocks that will be full then can be found by others from now on: in one forward pass all K
+        and V are written before any is read.
 
         Returns:
             The ids of the new blocks (often none: the last block still has room), or None if there
             are too few free ones; then nothing has changed.
         """
-        table = self.block_tables.get(seq_id)
-        if table is None:
-            table = BlockTable(self.block_size)
+        table = self.block_tables[seq.seq_id]
+        num_tokens = seq.num_computed_tokens + num_new_tokens
         missing = table.num_missing_blocks(num_tokens)
-        if missing > self.block_pool.num_free_blocks:
-            return None
-        self.block_tables[seq_id] = table
-        if missing == 0:
-            return []
-        new_blocks = self.block_pool.allocate(missing)
-        table.blocks += new_blocks
-        new_ids = [block.block_id for block in new_blocks]
-        if self.trace is not None:
-            self.trace.record(BlocksAllocated, seq_id, tuple(new_ids))
+        new_ids = []
+        if missing > 0:
+            if missing > self.block_pool.num_free_blocks:
+                return None
+            new_blocks = self.block_pool.allocate(missing)
+            table.blocks += new_blocks
+            new_ids = [block.block_id for block in new_blocks]
+            if self.trace is not None:
+                self.trace.record(BlocksAllocated, seq.seq_id, tuple(new_ids))
+        if self.prefix_cache is not None:
+            self._register(seq, table, num_tokens // self.block_size)
         return new_ids
+
+    def _register(self, seq: Sequence, table: BlockTable, num_full: int) -> None:
+        """Let the sequence's first ``num_full`` blocks be found."""
+        first = seq.num_computed_tokens // self.block_size  # those before are registered already
+        if num_full <= first:
+            return
+        names = self.prefix_cache.names(seq, num_full)
+        for i in range(first, num_full):
+            self.prefix_cache.add(table.blocks[i], names[i])
+        if self.trace is not None:
+            ids = tuple(block.block_id for block in table.blocks[first:num_full])
+            self.trace.record(BlocksCached, seq.seq_id, ids)
 
     def get_block_ids(self, seq_id: str) -> list[int]:
         """The sequence's whole table, in the order of its positions."""
         return self.block_tables[seq_id].block_ids
 
-    def free(self, seq_id: str) -> None:
+    def free(self, seq: Sequence) -> None:
         """Take all blocks back, the last one first. A sequence that holds none is no error."""
-        table = self.block_tables.pop(seq_id, None)
-        if table is None or not table.blocks:
+        table = self.block_tables.pop(seq.seq_id, None)
+        if table is None:
             return
-        if self.trace is not None:
-            self.trace.record(BlocksFreed, seq_id, tuple(table.block_ids))
+        if self.prefix_cache is not None:
+            # registered by a step that was then called off: nobody may find what was not computed
+            for block in table.blocks[seq.num_computed_tokens // self.block_size :]:
+                if block.block_hash is not None and block.ref_cnt == 1:
+                    self._forget(block)
+        if self.trace is not None and table.blocks:
+            self.trace.record(BlocksFreed, seq.seq_id, tuple(table.block_ids))
         self.block_pool.free(reversed(table.blocks))
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached blocks. Refuses (False) while any block is in use."""
+        if self.block_pool.num_free_blocks < self.block_pool.num_usable_blocks:
+            return False
+        if self.prefix_cache is not None:
+            for block in list(self.prefix_cache):
+                self._forget(block)
+        return True
+
+    def _forget(self, block: KVCacheBlock) -> None:
+        self.prefix_cache.remove(block)
+        if self.trace is not None:
+            self.trace.record(BlockForgotten, block.block_id)
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` if a block is lost, counted wrongly or held by two owners."""

@@ -34,6 +34,7 @@ class SchedulerOutput:
     # blocks to append to the sequence's table; for one that was not running: its whole table
     new_block_ids: dict[str, list[int]] = field(default_factory=dict)
     scheduled_new_reqs: list[NewRequestData] = field(default_factory=list)
+    resumed_req_ids: list[str] = field(default_factory=list)  # back from a preemption
     preempted_req_ids: list[str] = field(default_factory=list)  # their blocks are gone
     finished_req_ids: list[str] = field(default_factory=list)  # since the last plan: forget them
 

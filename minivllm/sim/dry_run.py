@@ -36,7 +36,7 @@ def dry_run(
     """
     trace = Trace(num_blocks, block_size, max_num_batched_tokens)
     scheduler = Scheduler(
-        KVCacheManager(num_blocks, block_size, trace),
+        KVCacheManager(num_blocks, block_size, trace=trace),
         max_num_batched_tokens,
         max_num_seqs,
         max_model_len,

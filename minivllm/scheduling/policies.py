@@ -1,0 +1,83 @@
+"""Scheduling policies: who comes first, and who gives way. Swap one in a few lines.
+
+A policy is asked three questions and never touches blocks, so no policy can break the books.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minivllm.request import Request, Sequence
+from minivllm.validation import check
+
+
+class SchedulingPolicy:
+    """First come, first served: vLLM's default, and what a policy of your own changes parts of.
+
+    ``prefill_first`` admits before it lets anyone go on, and if it could admit somebody, nobody
+    else gets a token in that step.
+    """
+
+    prefill_first = False
+    uses_priority = False  # else a request with a priority is refused, not silently ignored
+
+    def key(self, request: Request) -> Any:
+        """Where a request stands in the waiting queue: the smallest key is admitted next."""
+        return request.arrival_index
+
+    def victim(self, running: list[Sequence]) -> Sequence:
+        """Who gives its blocks back when there are too few."""
+        return running[-1]
+
+    def may_admit(self, running: list[Sequence]) -> bool:
+        """Asked at the beginning of a step: may waiting requests be admitted in it?"""
+        return True
+
+
+class FCFSPolicy(SchedulingPolicy):
+    """First come, first served. The last one admitted gives way."""
+
+
+class PriorityPolicy(SchedulingPolicy):
+    """The smallest ``priority`` first, then the earliest. The least important one gives way."""
+
+    uses_priority = True
+
+    def key(self, request: Request) -> Any:
+        return (request.priority, request.arrival_time, request.request_id)
+
+    def victim(self, running: list[Sequence]) -> Sequence:
+        return max(running, key=lambda s: (s.request.priority, s.request.arrival_time))
+
+
+class PrefillFirstPolicy(SchedulingPolicy):
+    """What vLLM V0 did: a new prompt stops all decodes for the step that computes it."""
+
+    prefill_first = True
+
+
+class StaticBatchingPolicy(SchedulingPolicy):
+    """What servers did before Orca (Yu et al. 2022): a batch must end before the next begins."""
+
+    def may_admit(self, running: list[Sequence]) -> bool:
+        return not running
+
+
+POLICIES = {
+    "fcfs": FCFSPolicy,
+    "priority": PriorityPolicy,
+    "prefill_first": PrefillFirstPolicy,
+    "static": StaticBatchingPolicy,
+}
+
+
+def make_policy(policy: str | SchedulingPolicy) -> SchedulingPolicy:
+    """A policy by its name, or one of your own as it is.
+
+    Raises:
+        ValueError: for an unknown name or something that is no policy.
+    """
+    known = isinstance(policy, SchedulingPolicy) or policy in tuple(POLICIES)
+    names = ", ".join(map(repr, POLICIES))
+    check(known, "scheduling_policy", policy, f"one of {names} or a SchedulingPolicy")
+    return policy if isinstance(policy, SchedulingPolicy) else POLICIES[policy]()
