@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,10 @@ from hypothesis import strategies as st
 from minivllm.kv.manager import KVCacheManager
 from minivllm.request import Request, RequestStatus
 from minivllm.sampling_params import SamplingParams
-from minivllm.scheduling.policies import make_policy
+from minivllm.scheduling.policies import SchedulingPolicy, make_policy
 from minivllm.scheduling.scheduler import Scheduler
+from minivllm.sim import replay
+from minivllm.sim.replay import sample_for
 
 GOLDEN = sorted((Path(__file__).parent / "data" / "golden").glob("*.json.gz"))
 
@@ -35,21 +39,6 @@ def request(request_id, prompt, max_tokens=4, **params):
     return Request(request_id, prompt, SamplingParams(max_tokens=max_tokens, **params))
 
 
-def fake_token(seq):
-    """The recorded runs' model: a function of all tokens so far."""
-    return (sum(seq.token_ids) + len(seq.token_ids)) % 1000 + 5
-
-
-def sample_for(scheduler, plan):
-    """One fake token for every sequence that this plan lets catch up."""
-    sampled = {}
-    for seq_id, num_new in plan.num_scheduled_tokens.items():
-        seq = scheduler.requests[seq_id].seq
-        if plan.num_computed_tokens[seq_id] + num_new == seq.num_tokens:
-            sampled[seq_id] = fake_token(seq)
-    return sampled
-
-
 def step(scheduler):
     plan = scheduler.schedule()
     scheduler.check_integrity()
@@ -67,65 +56,110 @@ def run(scheduler, limit=10_000):
     return plans
 
 
+def load(path):
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.name.split(".")[0])
 def test_decides_what_vllm_decides(path):
     """Every schedule, hit, block id and preemption of vLLM 0.32.0's own scheduler."""
-    golden = json.loads(gzip.decompress(path.read_bytes()))
-    config = golden["config"]
-    scheduler = make(
-        config["num_gpu_blocks"],
-        config["block_size"],
-        config["max_num_batched_tokens"],
-        config["max_num_seqs"],
-        config["max_model_len"],
-        config["enable_prefix_caching"],
-        enable_chunked_prefill=config["enable_chunked_prefill"],
-        long_prefill_token_threshold=config["long_prefill_token_threshold"],
-        policy=make_policy(config["policy"]),
+    golden = load(path)
+    ours = replay({"config": golden["config"], "requests": golden["requests"]})
+    for want, got in zip(golden["steps"], ours["steps"], strict=True):
+        assert got == want
+    assert ours["results"] == golden["results"]
+
+
+def test_replay_as_a_command(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "minivllm.sim", "replay", GOLDEN[0], "--out", tmp_path / "out.json"]
     )
-    arrivals = golden["requests"]
-    pool = scheduler.kv_manager.block_pool
-    for expected in golden["steps"]:
-        while arrivals and arrivals[0]["arrival_step"] <= expected["step"]:
-            new = arrivals.pop(0)
-            scheduler.add_request(
-                Request(
-                    new["id"],
-                    new["prompt_token_ids"],
-                    SamplingParams(max_tokens=new["max_tokens"]),
-                    arrival_time=new["arrival_step"],
-                    priority=new.get("priority", 0),
-                )
-            )
-        if expected.get("idle"):
-            assert not scheduler.has_unfinished_requests()
-            continue
-        plan = scheduler.schedule()
-        scheduler.check_integrity()
-        assert plan.preempted_req_ids == expected["preempted"]
-        assert list(plan.num_scheduled_tokens) == [want["id"] for want in expected["scheduled"]]
-        new_ids = [data.seq_id for data in plan.scheduled_new_reqs]
-        for want in expected["scheduled"]:
-            seq_id = want["id"]
-            kind = "new" if seq_id in new_ids else "running"
-            assert want["kind"] == ("resumed" if seq_id in plan.resumed_req_ids else kind)
-            assert plan.num_scheduled_tokens[seq_id] == want["num_scheduled"]
-            assert plan.num_computed_tokens[seq_id] == want["num_computed"]
-            assert scheduler.kv_manager.get_block_ids(seq_id) == want["block_ids"]
-            if want["kind"] == "running":
-                assert plan.new_block_ids.get(seq_id, []) == want["new_block_ids"]
-            else:
-                assert plan.new_block_ids[seq_id] == want["block_ids"]
-                assert plan.num_computed_tokens[seq_id] == want["num_cached"]
-        assert [s.seq_id for s in scheduler.running] == expected["running"]
-        assert [s.seq_id for s in scheduler.waiting] == expected["waiting"]
-        assert pool.num_free_blocks == expected["free_blocks"]
-        scheduler.update_from_output(plan, sample_for(scheduler, plan))
-        scheduler.check_integrity()
-        assert sorted(scheduler.finished_req_ids) == sorted(expected["finished"])
-        assert pool.num_free_blocks == expected["free_blocks_after"]
-    assert not arrivals
-    assert not scheduler.has_unfinished_requests()
+    assert done.returncode == 0
+    assert json.loads((tmp_path / "out.json").read_text()) == load(GOLDEN[0])
+    (tmp_path / "bad.json").write_text('{"config": {}, "requests": []}')
+    done = subprocess.run(
+        [sys.executable, "-m", "minivllm.sim", "replay", tmp_path / "bad.json", "--out", "x"],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "config['block_size'] must be given" in done.stderr
+
+
+@pytest.mark.parametrize("key", ["id", "arrival_step", "prompt_token_ids", "max_tokens"])
+def test_a_recording_that_lacks_a_key_is_refused(key):
+    workload = load(GOLDEN[0])
+    del workload["requests"][1][key]
+    with pytest.raises(ValueError, match=rf"requests\[1\]\['{key}'\] must be given"):
+        replay(workload)
+
+
+def test_a_recording_with_a_negative_length_is_refused():
+    workload = load(GOLDEN[0])
+    workload["requests"][2]["max_tokens"] = -1
+    with pytest.raises(ValueError, match=r"requests\[2\]\['max_tokens'\] must be .* got -1"):
+        replay(workload)
+
+
+class ShortestFirst(SchedulingPolicy):
+    """A policy of one's own: a short prompt need not wait for a long one."""
+
+    def key(self, request):
+        return len(request.prompt_token_ids)
+
+
+def test_a_policy_of_ones_own():
+    scheduler = make(max_num_seqs=1, policy=ShortestFirst())
+    for name, length in (("long", 9), ("short", 2), ("middle", 5)):
+        scheduler.add_request(request(name, length, max_tokens=1))
+    assert [next(iter(p.num_scheduled_tokens)) for p in run(scheduler)] == [
+        "short", "middle", "long",
+    ]  # fmt: skip
+
+
+def test_prefill_first_stalls_the_decodes():
+    scheduler = make(budget=16, policy=make_policy("prefill_first"))
+    scheduler.add_request(request("a", 4))
+    step(scheduler)
+    scheduler.add_request(request("b", 8))
+    assert step(scheduler).num_scheduled_tokens == {"b": 8}
+    assert step(scheduler).num_scheduled_tokens == {"a": 1, "b": 1}
+
+
+def test_static_batching_waits_for_the_whole_batch():
+    scheduler = make(policy=make_policy("static"))
+    scheduler.add_request(request("a", 4, max_tokens=2))
+    scheduler.add_request(request("b", 4, max_tokens=4))
+    step(scheduler)
+    scheduler.add_request(request("c", 4))
+    batches = [list(plan.num_scheduled_tokens) for plan in run(scheduler)]
+    assert batches[:4] == [["a", "b"], ["b"], ["b"], ["c"]]
+
+
+def test_the_least_important_gives_way_even_if_it_was_scheduled_in_this_step():
+    scheduler = make(num_blocks=4, max_model_len=13, caching=True, policy=make_policy("priority"))
+    for name, length, priority in (("low", 4, 9), ("high", 8, 1)):
+        scheduler.add_request(request(name, length, max_tokens=4))
+        scheduler.requests[name].priority = priority
+        step(scheduler)
+    plan = scheduler.schedule()
+    scheduler.check_integrity()
+    assert plan.preempted_req_ids == ["low"]
+    assert "low" not in plan.num_scheduled_tokens
+    assert plan.num_scheduled_tokens == {"high": 1}
+    assert scheduler.budget == 63
+
+
+def test_a_priority_needs_the_policy():
+    scheduler = make()
+    refused = Request("a", [1], SamplingParams(), priority=3)
+    with pytest.raises(ValueError, match="priority is 3, but scheduling_policy is not 'priority'"):
+        scheduler.add_request(refused)
+
+
+def test_an_unknown_policy_is_refused():
+    with pytest.raises(ValueError, match=r"scheduling_policy must be one of 'fcfs', .* got 'lifo'"):
+        make_policy("lifo")
 
 
 @settings(max_examples=80, deadline=None)

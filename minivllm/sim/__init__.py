@@ -1,5 +1,6 @@
 """The real scheduler and the real block manager, without a model."""
 
 from minivllm.sim.dry_run import dry_run
+from minivllm.sim.replay import replay
 
-__all__ = ["dry_run"]
+__all__ = ["dry_run", "replay"]

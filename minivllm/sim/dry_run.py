@@ -9,6 +9,7 @@ from minivllm.logger import silenced
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.scheduler import Scheduler
+from minivllm.sim.replay import sample_for
 from minivllm.trace import Trace
 
 
@@ -48,11 +49,6 @@ def dry_run(
     with silenced("minivllm.scheduling.scheduler"):
         while scheduler.has_unfinished_requests():
             plan = scheduler.schedule()
-            caught_up = [
-                seq_id
-                for seq_id, n in plan.num_scheduled_tokens.items()
-                if plan.num_computed_tokens[seq_id] + n == scheduler.requests[seq_id].seq.num_tokens
-            ]
-            scheduler.update_from_output(plan, dict.fromkeys(caught_up, 0))
+            scheduler.update_from_output(plan, sample_for(scheduler, plan))
             scheduler.check_integrity()
     return trace

@@ -1,0 +1,44 @@
+"""Draw this folder's pictures again: ``python diagrams/draw.py``. Each is of a real run."""
+
+from pathlib import Path
+
+from minivllm import LLM, SamplingParams
+from minivllm.viz import Figure, timeline
+
+HERE = Path(__file__).parent
+
+
+def draw_timeline() -> Figure:
+    """Eight requests under a small budget, in a pool too small for all of them."""
+    llm = LLM(
+        block_size=4,
+        max_model_len=64,
+        max_num_batched_tokens=32,
+        num_gpu_blocks_override=36,
+        enable_prefix_caching=False,
+        trace=True,
+    )
+    prompts = [
+        "Hello, my name is",
+        "The capital of France is",
+        "The president of the United States is",
+        "Once upon a time there was a girl who lived near the sea and",
+        "The future of AI is",
+        "My favourite food is",
+        "In the morning I like to",
+        "The best way to learn a language is",
+    ]
+    lengths = [12, 20, 9, 16, 14, 18, 8, 11]
+    params = [
+        SamplingParams(temperature=0, max_tokens=length, ignore_eos=True) for length in lengths
+    ]
+    llm.generate(prompts, params, use_tqdm=False)
+    return timeline(llm.trace)
+
+
+PICTURES = {"timeline.svg": draw_timeline}
+
+if __name__ == "__main__":
+    for name, draw in PICTURES.items():
+        draw().save(HERE / name)
+        print(name)

@@ -1,0 +1,150 @@
+"""Replay: a recorded workload through our scheduler, written down in the recording's own format.
+
+The recordings are of vLLM's scheduler (``tests/data/golden``); equal files mean equal decisions,
+block ids included. A made-up model takes the place of the real one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minivllm.kv.manager import KVCacheManager
+from minivllm.logger import silenced
+from minivllm.request import Request, Sequence
+from minivllm.sampling_params import SamplingParams
+from minivllm.scheduling.output import SchedulerOutput
+from minivllm.scheduling.policies import SchedulingPolicy, make_policy
+from minivllm.scheduling.scheduler import Scheduler
+from minivllm.validation import check, is_int
+
+_CONFIG = ("block_size", "num_gpu_blocks", "max_num_batched_tokens", "max_num_seqs",
+           "enable_prefix_caching", "long_prefill_token_threshold", "max_model_len",
+           "enable_chunked_prefill", "policy")  # fmt: skip
+_REQUEST = ("id", "arrival_step", "prompt_token_ids", "max_tokens")
+
+
+def fake_token(seq: Sequence) -> int:
+    """The made-up model: a function of all tokens so far, so that a lost one shows."""
+    return (sum(seq.token_ids) + len(seq.token_ids)) % 1000 + 5
+
+
+def replay(workload: dict[str, Any], policy: SchedulingPolicy | None = None) -> dict[str, Any]:
+    """Run a workload and describe every step of it.
+
+    Args:
+        workload: has ``config`` and ``requests`` as in a recording; other keys are kept.
+        policy: one of your own, instead of the one that the config names.
+
+    Returns:
+        The same object, with ``steps`` and ``results`` of this run.
+
+    Raises:
+        ValueError: for a missing key or a value out of range, by name.
+    """
+    _validate(workload)
+    config = workload["config"]
+    manager = KVCacheManager(
+        config["num_gpu_blocks"], config["block_size"], config["enable_prefix_caching"]
+    )
+    scheduler = Scheduler(
+        manager,
+        config["max_num_batched_tokens"],
+        config["max_num_seqs"],
+        config["max_model_len"],
+        enable_chunked_prefill=config["enable_chunked_prefill"],
+        long_prefill_token_threshold=config["long_prefill_token_threshold"],
+        policy=policy or make_policy(config["policy"]),
+    )
+    requests = [_request(entry) for entry in workload["requests"]]
+    arrivals, steps = list(requests), []
+    with silenced("minivllm.scheduling.scheduler"):
+        while arrivals or scheduler.has_unfinished_requests():
+            while arrivals and arrivals[0].arrival_time <= len(steps):
+                scheduler.add_request(arrivals.pop(0))
+            if scheduler.has_unfinished_requests():
+                steps.append({"step": len(steps), **_step(scheduler)})
+            else:
+                steps.append({"step": len(steps), "idle": True})
+    results = {
+        request.request_id: {
+            "prompt_len": request.seq.num_prompt_tokens,
+            "output": request.seq.output_token_ids,
+            "preemptions": request.num_preemptions,
+            "status": request.seq.status.name,
+        }
+        for request in requests
+    }
+    return {**workload, "steps": steps, "results": results}
+
+
+def sample_for(scheduler: Scheduler, plan: SchedulerOutput) -> dict[str, int]:
+    """One fake token for every sequence that this plan lets catch up."""
+    sampled = {}
+    for seq_id, num_new in plan.num_scheduled_tokens.items():
+        seq = scheduler.requests[seq_id].seq
+        if plan.num_computed_tokens[seq_id] + num_new == seq.num_tokens:
+            sampled[seq_id] = fake_token(seq)
+    return sampled
+
+
+def _step(scheduler: Scheduler) -> dict[str, Any]:
+    """One step, as a recording describes it."""
+    manager = scheduler.kv_manager
+    plan = scheduler.schedule()
+    after_schedule = {
+        "scheduled": _scheduled(plan, manager),
+        "total": plan.total_num_scheduled_tokens,
+        "preempted": plan.preempted_req_ids,
+        "running": [seq.seq_id for seq in scheduler.running],
+        "waiting": [seq.seq_id for seq in scheduler.waiting],
+        "free_blocks": manager.block_pool.num_free_blocks,
+    }
+    sampled = sample_for(scheduler, plan)
+    scheduler.update_from_output(plan, sampled)
+    return {
+        **after_schedule,
+        "sampled": sampled,
+        "finished": list(scheduler.finished_req_ids),
+        "free_blocks_after": manager.block_pool.num_free_blocks,
+    }
+
+
+def _scheduled(plan: SchedulerOutput, manager: KVCacheManager) -> list[dict[str, Any]]:
+    kinds = {data.seq_id: "new" for data in plan.scheduled_new_reqs}
+    kinds |= dict.fromkeys(plan.resumed_req_ids, "resumed")
+    entries = []
+    for seq_id, num_new in plan.num_scheduled_tokens.items():
+        kind, computed = kinds.get(seq_id, "running"), plan.num_computed_tokens[seq_id]
+        entry = {
+            "id": seq_id,
+            "kind": kind,
+            "num_scheduled": num_new,
+            "num_computed": computed,
+            "block_ids": manager.get_block_ids(seq_id),
+            "new_block_ids": plan.new_block_ids.get(seq_id, []),
+        }
+        entries.append(entry if kind == "running" else {**entry, "num_cached": computed})
+    return entries
+
+
+def _request(entry: dict[str, Any]) -> Request:
+    return Request(
+        entry["id"],
+        entry["prompt_token_ids"],
+        SamplingParams(max_tokens=entry["max_tokens"]),
+        arrival_time=entry["arrival_step"],
+        priority=entry.get("priority", 0),
+    )
+
+
+def _validate(workload: dict[str, Any]) -> None:
+    check(isinstance(workload, dict), "a workload", type(workload).__name__, "an object")
+    for key in ("config", "requests"):
+        check(key in workload, f"the workload's {key!r}", None, "given")
+    for key in _CONFIG:
+        check(key in workload["config"], f"config[{key!r}]", None, "given")
+    for index, entry in enumerate(workload["requests"]):
+        for key in _REQUEST:
+            check(key in entry, f"requests[{index}][{key!r}]", None, "given")
+        where = f"requests[{index}]['max_tokens']"
+        check(is_int(entry["max_tokens"], 1), where, entry["max_tokens"], "an integer above 0")

@@ -1,0 +1,95 @@
+"""What a committed notebook and a committed picture must be: executed, quiet, small and current."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def code_cells(path):
+    notebook = nbformat.read(path, as_version=4)
+    return [c for c in notebook.cells if c.cell_type == "code" and c.source.strip()]
+
+
+def outputs(path, *types):
+    return [o for c in code_cells(path) for o in c.outputs if o.output_type in types]
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda p: p.stem)
+def path(request):
+    return request.param
+
+
+def test_there_are_notebooks():
+    assert [p.stem for p in NOTEBOOKS] == ["00_quickstart", "01_kv_cache"]
+
+
+def test_every_cell_was_executed_in_order(path):
+    counts = [cell.execution_count for cell in code_cells(path)]
+    assert counts == list(range(1, len(counts) + 1)), "run: python notebooks/execute.py"
+
+
+def test_no_stderr_no_error_no_widget_state_no_wall_clock(path):
+    assert not [o for o in outputs(path, "stream") if o.name == "stderr"]
+    assert not outputs(path, "error")
+    metadata = nbformat.read(path, as_version=4).metadata
+    assert set(metadata) == {"kernelspec", "language_info"}
+
+
+def test_it_is_small(path):
+    assert path.stat().st_size < 300_000
+
+
+def test_nothing_of_this_machine_is_in_it(path):
+    text = path.read_text()
+    for place in (str(ROOT), str(Path.home()) + "/", "site-packages"):
+        assert place not in text
+
+
+def test_it_has_objectives_and_minutes_and_an_end(path):
+    notebook = nbformat.read(path, as_version=4)
+    first = notebook.cells[0].source
+    assert first.startswith(f"# {path.stem[:2]} · ")
+    assert "you can" in first
+    assert "minutes" in first
+    text = "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")
+    for heading in ("The problem", "Predict", "Build", "See", "Break it", "Measure", "Exercises",
+                    "In real vLLM", "Take away"):  # fmt: skip
+        assert f"## {heading}" in text
+
+
+def test_our_figures_carry_a_description(path):
+    figures = [o.data["image/svg+xml"] for o in outputs(path, "execute_result", "display_data")
+               if "image/svg+xml" in o.data]  # fmt: skip
+    assert len(figures) >= 2
+    assert all("<desc>" in svg or "<desc " in svg for svg in figures)
+
+
+def test_there_is_a_test_file_of_the_same_name(path):
+    assert (ROOT / "tests" / f"test_{path.stem}.py").is_file()
+
+
+def test_the_pictures_are_current():
+    spec = importlib.util.spec_from_file_location("draw", ROOT / "diagrams" / "draw.py")
+    draw = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(draw)
+    for name, function in draw.PICTURES.items():
+        committed = (ROOT / "diagrams" / name).read_text(encoding="utf-8")
+        assert function().svg == committed, "run: python diagrams/draw.py"
+
+
+def test_the_readmes_python_runs(capsys):
+    """All of it, in one session, as a reader would paste it."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 3
+    names = {}
+    for block in blocks:
+        exec(block, names)
+    out = capsys.readouterr().out
+    assert "The capital of France is" in out
+    assert out.count("Timeline, steps") == 2
