@@ -43,11 +43,12 @@ class Sequence:
     everything again. There are no phases.
     """
 
-    __slots__ = ("block_hashes", "num_computed_tokens", "num_prompt_tokens", "request", "seq_id",
-                 "status", "stop_reason", "token_ids")  # fmt: skip
+    __slots__ = ("block_hashes", "index", "num_computed_tokens", "num_prompt_tokens", "request",
+                 "seq_id", "status", "stop_reason", "token_ids")  # fmt: skip
 
-    def __init__(self, seq_id: str, request: Request):
-        self.seq_id = seq_id
+    def __init__(self, request: Request, index: int):
+        self.seq_id = request.seq_id(index)
+        self.index = index  # which of the request's samples this is
         self.request = request
         self.token_ids: list[int] = list(request.prompt_token_ids)  # prompt, then output
         self.num_prompt_tokens = len(self.token_ids)
@@ -55,6 +56,15 @@ class Sequence:
         self.block_hashes: list[bytes] = []  # the names of its full blocks, as far as asked for
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
+
+    def fork(self, index: int) -> Sequence:
+        """Another sample of the same request that shares all it has so far."""
+        child = Sequence(self.request, index)
+        child.token_ids = list(self.token_ids)
+        child.num_computed_tokens = self.num_computed_tokens
+        child.block_hashes = list(self.block_hashes)
+        child.status = self.status
+        return child
 
     @property
     def num_tokens(self) -> int:
@@ -76,7 +86,9 @@ class Sequence:
 
 
 class Request:
-    """What a user asked for: a prompt, its sampling parameters and the sequence it grows into.
+    """What a user asked for: a prompt, its sampling parameters and the sequences it grows into.
+
+    Until its prompt is computed it is one sequence; then it forks into ``sampling_params.n``.
 
     Args:
         request_id: any string that is not in use.
@@ -115,4 +127,21 @@ class Request:
         self.metrics = RequestMetrics(arrival_time)
         self.num_cached_tokens: int | None = None  # the hit of its first scheduling
         self.num_preemptions = 0
-        self.seq = Sequence(request_id, self)
+        self.seqs = [Sequence(self, 0)]
+
+    def seq_id(self, index: int) -> str:
+        """The id of sample ``index``; the first one's is the request's own."""
+        return self.request_id if index == 0 else f"{self.request_id}/{index}"
+
+    @property
+    def seq_ids(self) -> list[str]:
+        """The ids of all samples, those to come included."""
+        return [self.seq_id(index) for index in range(self.sampling_params.n)]
+
+    @property
+    def num_forks_to_come(self) -> int:
+        return self.sampling_params.n - len(self.seqs)
+
+    @property
+    def unfinished_seqs(self) -> list[Sequence]:
+        return [seq for seq in self.seqs if not seq.status.is_finished]

@@ -16,7 +16,7 @@ class SamplingParams:
     """What one request asks of the sampler and of the end of its text.
 
     Args:
-        n: completions per prompt (one, for now).
+        n: completions per prompt, each with a generator of its own: ``seed + i`` for the i-th.
         temperature: divides the logits; 0 (anything below 1e-5) is greedy.
         top_p: keep the smallest set of best tokens whose probabilities reach this sum, in (0, 1].
         top_k: keep this many best tokens; 0 or -1 keeps all.
@@ -49,7 +49,7 @@ class SamplingParams:
     stop_strings: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self):
-        check(self.n == 1, "n", self.n, "1 (several completions per prompt come later)")
+        check(is_int(self.n, 1), "n", self.n, "an integer of at least 1")
         t = self.temperature
         check(is_number(t) and t >= 0, "temperature", t, "a number of at least 0")
         ok = is_number(self.top_p) and 0 < self.top_p <= 1
@@ -77,6 +77,8 @@ class SamplingParams:
                 _MIN_TEMPERATURE,
             )
             self.temperature = _MIN_TEMPERATURE
+        ok = self.n == 1 or not self.greedy
+        check(ok, "n", self.n, "1 for greedy sampling, which would give n times the same")
 
     def _stop_strings(self) -> tuple[str, ...]:
         stop = [] if self.stop is None else [self.stop] if isinstance(self.stop, str) else self.stop

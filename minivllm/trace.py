@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,23 @@ class BlockForgotten(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class BlockCopied(Record):
+    """Copy on write: a sequence's last block was shared, so it goes on in a copy of its own."""
+
+    seq_id: str
+    src: int
+    dst: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forked(Record):
+    """A sequence got a sibling that shares all its tokens and blocks."""
+
+    seq_id: str
+    child_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class BlocksFreed(Record):
     """A sequence gave back its whole table, listed in the order of its positions."""
 
@@ -79,10 +96,14 @@ class BlocksFreed(Record):
 
 @dataclass(frozen=True, slots=True)
 class Preempted(Record):
-    """A running sequence gave way: its blocks are gone and it waits, with so many before it."""
+    """A running sequence gave way: its blocks are gone and its request waits.
+
+    ``queue_index`` says how many requests wait before it; None for the siblings of one that was
+    said of already.
+    """
 
     seq_id: str
-    queue_index: int
+    queue_index: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +156,7 @@ class SequenceState:
     """One sequence at one moment of a trace."""
 
     seq_id: str
+    request_id: str
     token_ids: list[int]
     num_prompt_tokens: int
     status: str = "waiting"  # waiting, running, preempted, or a finish reason
@@ -152,8 +174,8 @@ class State:
     num_blocks: int
     block_size: int
     sequences: dict[str, SequenceState] = field(default_factory=dict)
-    running: list[str] = field(default_factory=list)  # in the order of admission
-    waiting: list[str] = field(default_factory=list)  # the next one first
+    running: list[str] = field(default_factory=list)  # sequences, in the order of admission
+    waiting: list[str] = field(default_factory=list)  # requests, the next one first
     cached: set[int] = field(default_factory=set)  # blocks that the prefix cache can find
 
     @property
@@ -176,7 +198,7 @@ class State:
         if isinstance(record, RequestAdded):
             prompt = list(record.prompt_token_ids)
             self.sequences[record.request_id] = SequenceState(
-                record.request_id, prompt, num_prompt_tokens=len(prompt)
+                record.request_id, record.request_id, prompt, num_prompt_tokens=len(prompt)
             )
             self.waiting.insert(record.queue_index, record.request_id)
             return
@@ -199,17 +221,33 @@ class State:
                 seq.block_ids.extend(record.block_ids)
             case BlocksCached():
                 self.cached.update(record.block_ids)
+            case BlockCopied():
+                seq.block_ids[-1] = record.dst
+                self.cached.discard(record.dst)
+            case Forked():
+                self.sequences[record.child_id] = replace(
+                    seq,
+                    seq_id=record.child_id,
+                    token_ids=list(seq.token_ids),
+                    block_ids=list(seq.block_ids),
+                )
+                siblings = [
+                    s for s in self.running if self.sequences[s].request_id == seq.request_id
+                ]
+                self.running.insert(self.running.index(siblings[-1]) + 1, record.child_id)
             case BlocksFreed():
                 seq.block_ids.clear()
             case Preempted():
                 self.running.remove(seq.seq_id)
-                self.waiting.insert(record.queue_index, seq.seq_id)
+                if record.queue_index is not None:
+                    self.waiting.insert(record.queue_index, seq.request_id)
                 seq.status = "preempted"
                 seq.num_computed_tokens = 0
                 seq.num_preemptions += 1
             case Scheduled():
                 if record.kind != "running":
-                    self.waiting.remove(seq.seq_id)
+                    if seq.request_id in self.waiting:
+                        self.waiting.remove(seq.request_id)
                     self.running.append(seq.seq_id)
                 seq.status = "running"
                 seq.num_computed_tokens = record.num_computed_tokens  # a hit counts as computed
@@ -217,8 +255,10 @@ class State:
             case Sampled():
                 seq.token_ids.append(record.token_id)
             case Finished():
-                queue = self.running if seq.seq_id in self.running else self.waiting
-                queue.remove(seq.seq_id)
+                if seq.seq_id in self.running:
+                    self.running.remove(seq.seq_id)
+                elif seq.request_id in self.waiting:
+                    self.waiting.remove(seq.request_id)
                 seq.status = record.reason
 
 

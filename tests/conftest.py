@@ -1,9 +1,5 @@
 """Small random checkpoints, made once per test run: the engine's food when text does not matter."""
 
-import os
-
-os.environ.setdefault("MINIVLLM_LOGGING_LEVEL", "WARNING")
-
 import pytest
 import torch
 

@@ -528,9 +528,9 @@ def test_the_trace_says_what_happened(tiny_qwen2):
         held = {s.seq_id: s.block_ids for s in state.sequences.values() if s.block_ids}
         assert held == {seq_id: t.block_ids for seq_id, t in manager.block_tables.items()}
         assert state.running == [s.seq_id for s in scheduler.running]
-        assert state.waiting == [s.seq_id for s in scheduler.waiting]
+        assert state.waiting == [r.request_id for r in scheduler.waiting]
         assert state.num_free_blocks == manager.block_pool.num_free_blocks
-        for seq in (*scheduler.running, *scheduler.waiting):
+        for seq in scheduler.sequences.values():
             assert state.sequences[seq.seq_id].token_ids == seq.token_ids
             assert state.sequences[seq.seq_id].num_computed_tokens == seq.num_computed_tokens
     preemptions = sum(s.num_preemptions for s in state.sequences.values())

@@ -14,13 +14,17 @@ from minivllm.sampling_params import SamplingParams
 
 def sequence(name, token_ids, **kwargs):
     token_ids = list(range(token_ids)) if isinstance(token_ids, int) else token_ids
-    return Request(name, token_ids, SamplingParams(), **kwargs).seq
+    return Request(name, token_ids, SamplingParams(), **kwargs).seqs[0]
+
+
+def can_admit(manager, seq, hit):
+    return manager.num_blocks_to_admit(seq, hit) <= manager.block_pool.num_free_blocks
 
 
 def compute(manager, seq, num_tokens=None):
     """Allocate for so many more tokens and let them be computed; the new block ids, or None."""
     num_tokens = seq.num_tokens - seq.num_computed_tokens if num_tokens is None else num_tokens
-    new_ids = manager.allocate_slots(seq, num_tokens)
+    new_ids = manager.allocate_slots(seq, num_tokens, [])
     if new_ids is not None:
         seq.num_computed_tokens += num_tokens
     return new_ids
@@ -30,7 +34,7 @@ def arrive(manager, name, token_ids, **kwargs):
     """Admit a sequence with its hit and compute all of it."""
     seq = sequence(name, token_ids, **kwargs)
     hit = manager.get_computed_blocks(seq)
-    assert manager.can_admit(seq, hit)
+    assert can_admit(manager, seq, hit)
     manager.admit(seq, hit)
     assert compute(manager, seq) is not None
     manager.check_integrity()
@@ -69,7 +73,7 @@ class AnyHistory(RuleBasedStateMachine):
         hit = self.manager.get_computed_blocks(seq)
         free = self.manager.block_pool.num_free_blocks
         assert len(hit) * self.size < len(tokens)
-        if not self.manager.can_admit(seq, hit):
+        if not can_admit(self.manager, seq, hit):
             assert cdiv(len(tokens), self.size) > free - sum(b.ref_cnt == 0 for b in hit)
             return None
         self.manager.admit(seq, hit)

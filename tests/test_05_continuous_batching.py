@@ -182,9 +182,9 @@ def test_any_workload_ends_and_leaves_nothing(prompts, block_size, budget, max_n
         assert not set(plan.preempted_req_ids) & plan.num_scheduled_tokens.keys()
     assert scheduler.kv_manager.block_pool.num_free_blocks == num_blocks - 1
     for r, (_, max_tokens) in zip(requests, prompts, strict=True):
-        assert r.seq.num_output_tokens == max_tokens
+        assert r.seqs[0].num_output_tokens == max_tokens
         expected = list(r.prompt_token_ids)
-        for token in r.seq.output_token_ids:  # preempted or not, the same tokens
+        for token in r.seqs[0].output_token_ids:  # preempted or not, the same tokens
             assert token == (sum(expected) + len(expected)) % 1000 + 5
             expected.append(token)
 
@@ -198,7 +198,7 @@ def test_chunks_and_decodes_share_one_batch():
     assert plan.num_scheduled_tokens == {"a": 1, "b": 7}
     plan = step(scheduler)
     assert plan.num_scheduled_tokens == {"a": 1, "b": 5}
-    assert scheduler.requests["b"].seq.num_output_tokens == 1
+    assert scheduler.sequences["b"].num_output_tokens == 1
 
 
 def test_a_chunk_that_ends_on_a_block_boundary_takes_no_spare_block():
@@ -232,7 +232,7 @@ def test_a_prompt_is_admitted_only_if_the_whole_of_it_fits():
     scheduler.add_request(request("b", 16, max_tokens=2))
     for _ in range(3):
         assert list(step(scheduler).num_scheduled_tokens) == ["a"]
-    assert [s.seq_id for s in scheduler.waiting] == ["b"]
+    assert [r.request_id for r in scheduler.waiting] == ["b"]
 
 
 def test_the_last_admitted_gives_way_and_comes_back_first():
@@ -243,11 +243,11 @@ def test_the_last_admitted_gives_way_and_comes_back_first():
     plan = step(scheduler)  # a takes the last; b needs one: c gives way
     assert plan.num_scheduled_tokens == {"a": 1, "b": 1}
     assert plan.preempted_req_ids == ["c"]
-    seq = scheduler.requests["c"].seq
+    seq = scheduler.sequences["c"]
     assert (seq.status, seq.num_computed_tokens) == (RequestStatus.PREEMPTED, 0)
     assert seq.num_output_tokens == 1, "what it sampled is kept"
     scheduler.add_request(request("d", 1))
-    assert [s.seq_id for s in scheduler.waiting] == ["c", "d"]
+    assert [r.request_id for r in scheduler.waiting] == ["c", "d"]
     plans = run(scheduler)
     back = next(plan for plan in plans if "c" in plan.num_scheduled_tokens)
     assert back.num_scheduled_tokens["c"] == 5, "prompt and output are computed again"
@@ -275,7 +275,7 @@ def test_blocks_freed_by_a_finish_serve_the_next_step():
 def test_a_sequence_ends_at_max_model_len():
     scheduler = make(max_model_len=10)
     scheduler.add_request(request("a", 7, max_tokens=None))
-    seq = scheduler.requests["a"].seq
+    seq = scheduler.sequences["a"]
     run(scheduler)
     assert (seq.num_tokens, seq.status.finish_reason) == (10, "length")
 
@@ -287,7 +287,7 @@ def test_abort_frees_everything(when):
         scheduler.add_request(request(name, 4, max_tokens=6))
     for _ in range({"waiting": 0, "running": 1, "preempted": 2}[when]):
         step(scheduler)
-    seq = scheduler.requests["c"].seq
+    seq = scheduler.sequences["c"]
     assert seq.status.name.lower() == when
     scheduler.finish_request("c", RequestStatus.FINISHED_ABORTED)
     scheduler.check_integrity()
@@ -313,7 +313,10 @@ def test_abort_between_plan_and_update_is_harmless():
         (request("a", 3), "request_id 'a' is in use"),
         (request("x", 0), "prompt is empty"),
         (request("x", 20), "has 20 tokens, but max_model_len is 20"),
-        (request("x", 10, max_tokens=9), "can grow to 19 tokens, but the whole KV cache holds 16"),
+        (
+            request("x", 10, max_tokens=9),
+            "grow to 1 x 19 tokens, which takes 5 blocks of 4, but the whole KV cache holds 4",
+        ),
     ],
 )
 def test_a_request_that_could_never_run_is_refused(bad, message):
@@ -342,13 +345,17 @@ def test_what_ends_a_sequence_and_in_which_order(token, params, reason):
     r = Request("a", [1, 2, 3], SamplingParams(**params), eos_token_ids=frozenset({99}))
     scheduler.add_request(r)
     scheduler.update_from_output(scheduler.schedule(), {"a": token})
-    finished = (r.seq.status.finish_reason, r.seq.stop_reason) if r.seq.status.is_finished else None
+    finished = (
+        (r.seqs[0].status.finish_reason, r.seqs[0].stop_reason)
+        if r.seqs[0].status.is_finished
+        else None
+    )
     assert finished == reason
 
 
 def test_a_stop_string_comes_before_the_length():
     scheduler = make(find_stop_string=lambda seq: "END" if seq.token_ids[-1] == 8 else None)
     scheduler.add_request(request("a", 3, max_tokens=1))
-    seq = scheduler.requests["a"].seq
+    seq = scheduler.sequences["a"]
     scheduler.update_from_output(scheduler.schedule(), {"a": 8})
     assert (seq.status.finish_reason, seq.stop_reason) == ("stop", "END")

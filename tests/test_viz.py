@@ -13,7 +13,16 @@ from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.scheduler import Scheduler
-from minivllm.trace import BlocksAllocated, Preempted, RequestAdded, Sampled, Scheduled, Trace
+from minivllm.sim.replay import sample_for
+from minivllm.trace import (
+    BlockCopied,
+    BlocksAllocated,
+    Preempted,
+    RequestAdded,
+    Sampled,
+    Scheduled,
+    Trace,
+)
 from minivllm.viz import block_grid, block_table, report, save_report, timeline
 from minivllm.viz.history import read_history
 from minivllm.viz.palette import letter, owners_of
@@ -41,7 +50,7 @@ def run(lengths, max_tokens, num_blocks, budget=64, arrivals=None, max_num_seqs=
         sampled = {
             seq_id: rng.randrange(97)
             for seq_id, n in plan.num_scheduled_tokens.items()
-            if plan.num_computed_tokens[seq_id] + n == scheduler.requests[seq_id].seq.num_tokens
+            if plan.num_computed_tokens[seq_id] + n == scheduler.sequences[seq_id].num_tokens
         }
         scheduler.update_from_output(plan, sampled)
     return trace
@@ -335,3 +344,53 @@ def test_pure_python():
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def cached():
+    """A finished request whose full blocks can still be found, and one that found them."""
+    trace = Trace(12, 4, 64)
+    manager = KVCacheManager(12, 4, enable_prefix_caching=True, trace=trace)
+    scheduler = Scheduler(manager, 64, 8, max_model_len=64, trace=trace)
+    for name, length in (("first", 10), ("second", 6), ("third", 13)):
+        scheduler.add_request(Request(name, list(range(length)), SamplingParams(max_tokens=1)))
+        plan = scheduler.schedule()
+        scheduler.update_from_output(plan, {name: 5})
+    return trace
+
+
+def test_blocks_that_are_free_but_cached_are_dotted():
+    trace = cached()
+    grid = block_grid(trace, 1)
+    state = trace.state_at(1, "schedule")
+    free = state.cached - state.ref_counts.keys()
+    assert free == {2}
+    dotted = [e for e in drawing(grid).iter(f"{SVG}rect") if e.get("stroke-dasharray")]
+    assert len(dotted) == len(free) + 1  # one in the legend
+    assert " 2 ∘" in grid.text
+    assert "free, but cached" in grid.text
+
+
+def sampled():
+    """One request with three samples, beside one with a single one."""
+    trace = Trace(20, 4, 64)
+    manager = KVCacheManager(20, 4, trace=trace)
+    scheduler = Scheduler(manager, 64, 8, max_model_len=64, trace=trace)
+    scheduler.add_request(Request("x", list(range(6)), SamplingParams(n=3, max_tokens=4)))
+    scheduler.add_request(Request("y", list(range(3)), SamplingParams(max_tokens=4)))
+    while scheduler.has_unfinished_requests():
+        plan = scheduler.schedule()
+        scheduler.update_from_output(plan, sample_for(scheduler, plan))
+    return trace
+
+
+def test_samples_of_one_request_stand_together_under_its_letter():
+    trace = sampled()
+    assert [owner.letter for owner in owners_of(trace).values()] == ["A", "A1", "A2", "B"]
+    rows = [line.split()[0] for line in timeline(trace).text.splitlines() if line and line[0] in "AB"]
+    assert rows == ["A", "A1", "A2", "B"]
+    table = block_table(trace, 1)
+    copied = {(r.seq_id, r.dst) for r in trace.of(BlockCopied)}
+    assert len(copied) == 2
+    assert "×3" in block_grid(trace, 0, after="update").text
+    thick = [e for e in drawing(table).iter(f"{SVG}rect") if e.get("stroke-width") == "2.5"]
+    assert len(thick) >= len(copied)

@@ -35,6 +35,10 @@ class KVStorage:
         """K and V of one layer, each ``[num_blocks, block_size, num_kv_heads, head_dim]``."""
         return self.data[index, 0], self.data[index, 1]
 
+    def copy_blocks(self, src: list[int], dst: list[int]) -> None:
+        """Copy whole blocks, in every layer."""
+        self.data[:, :, dst] = self.data[:, :, src]
+
     @staticmethod
     def block_bytes(
         num_layers: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype

@@ -26,6 +26,7 @@ class Detokenizer:
         self.params = params
         self.text = ""
         self.stopped = False  # a stop string was found, and the text ends there
+        self.finished = False
         # Decoded so far: ids[:_done]. Decoding starts again at _context each time, and what was
         # there before is cut off, so that every token is seen beside its neighbours.
         self._ids = list(prompt_token_ids[-_CONTEXT:])
@@ -42,6 +43,7 @@ class Detokenizer:
         """Release what is left, whole or not, unless a stop string has ended the text."""
         if not self.stopped:
             self._release(final=True)
+        self.finished = True
 
     def streamable(self, finished: bool) -> str:
         """The text that no later token can take back.

@@ -91,18 +91,13 @@ class LLMEngine:
     def submit(self, request: Request) -> None:
         """Queue a request that the processor has made. Raises like ``add_request``."""
         self.scheduler.add_request(request)
-        params = request.sampling_params
-        if self.tokenizer is not None and params.detokenize:
-            self._detokenizers[request.request_id] = Detokenizer(
-                self.tokenizer, request.prompt_token_ids, params
-            )
 
     def step(self) -> list[RequestOutput]:
         """Move every sequence that fits into the budget. Returns those that got a token."""
         plan = self.scheduler.schedule()
         sampled = self.model_runner.execute_model(plan)
         updated = self.scheduler.update_from_output(plan, sampled)
-        return [self._make_output(seq) for seq in updated]
+        return [self._make_output(r) for r in dict.fromkeys(seq.request for seq in updated)]
 
     def abort_request(self, request_id: str) -> RequestOutput | None:
         """End a request and free its blocks. Returns its last output; None for an unknown id."""
@@ -110,7 +105,7 @@ class LLMEngine:
         if request is None:
             return None
         self.scheduler.finish_request(request_id, RequestStatus.FINISHED_ABORTED)
-        return self._make_output(request.seq)
+        return self._make_output(request)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks. Refuses (False) while any block is in use."""
@@ -127,50 +122,67 @@ class LLMEngine:
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` if the engine's books do not balance."""
         self.scheduler.check_integrity()
-        assert self._detokenizers.keys() <= self.scheduler.requests.keys()
+        alive = {seq.seq_id for r in self.scheduler.requests.values() for seq in r.seqs}
+        assert self._detokenizers.keys() <= alive
 
     def _find_stop_string(self, seq: Sequence) -> str | None:
-        detokenizer = self._detokenizers.get(seq.seq_id)
+        detokenizer = self._detokenizer(seq)
         return detokenizer and detokenizer.append(seq.token_ids[-1])
 
-    def _make_output(self, seq: Sequence) -> RequestOutput:
-        request, finished = seq.request, seq.status.is_finished
+    def _detokenizer(self, seq: Sequence) -> Detokenizer | None:
+        """The sequence's own, made with its first token; None if no text is asked for."""
+        params = seq.request.sampling_params
+        if self.tokenizer is None or not params.detokenize:
+            return None
+        if seq.seq_id not in self._detokenizers:
+            self._detokenizers[seq.seq_id] = Detokenizer(
+                self.tokenizer, seq.request.prompt_token_ids, params
+            )
+        return self._detokenizers[seq.seq_id]
+
+    def _make_output(self, request: Request) -> RequestOutput:
+        completions = [
+            CompletionOutput(
+                index=seq.index,
+                text=self._text(seq),
+                token_ids=seq.output_token_ids,
+                finish_reason=seq.status.finish_reason,
+                stop_reason=seq.stop_reason,
+            )
+            for seq in request.seqs
+        ]
+        finished = not request.unfinished_seqs
         self._note_time(request, finished)
-        completion = CompletionOutput(
-            index=0,
-            text=self._text(seq, finished),
-            token_ids=seq.output_token_ids,
-            finish_reason=seq.status.finish_reason,
-            stop_reason=seq.stop_reason,
-        )
+        if finished:
+            for seq in request.seqs:
+                self._detokenizers.pop(seq.seq_id, None)
         return RequestOutput(
             request.request_id,
             request.prompt,
             request.prompt_token_ids,
             prompt_logprobs=None,
-            outputs=[completion],
+            outputs=completions,
             finished=finished,
             metrics=request.metrics,
             num_cached_tokens=request.num_cached_tokens,
         )
 
-    def _text(self, seq: Sequence, finished: bool) -> str:
+    def _text(self, seq: Sequence) -> str:
         """The text that is certain so far; all of it at the end."""
-        detokenizer = self._detokenizers.get(seq.seq_id)
+        detokenizer = self._detokenizer(seq)
         if detokenizer is None:
             return ""
-        if finished:
-            del self._detokenizers[seq.seq_id]
+        if seq.status.is_finished and not detokenizer.finished:
             by_token = seq.status == RequestStatus.FINISHED_STOPPED and not detokenizer.stopped
             if by_token and seq.request.sampling_params.include_stop_str_in_output:
                 detokenizer.append(seq.token_ids[-1])
             detokenizer.finish()
-        return detokenizer.streamable(finished)
+        return detokenizer.streamable(seq.status.is_finished)
 
     @staticmethod
     def _note_time(request: Request, finished: bool) -> None:
         metrics, now = request.metrics, time.monotonic()
-        if request.seq.num_output_tokens:
+        if request.seqs[0].num_output_tokens:
             metrics.first_token_time = metrics.first_token_time or now
             metrics.last_token_time = now
         if finished:

@@ -86,9 +86,11 @@ def choose(logits: torch.Tensor, params, generator: Random) -> tuple[int, float]
     return token, min(margin, number - low, edge - number)
 
 
-def run(model: DecoderForCausalLM, request: Request, max_model_len: int) -> OracleOutput:
-    """Generate for one request, alone."""
-    params, generator = request.sampling_params, Random(request.seed)
+def run(
+    model: DecoderForCausalLM, request: Request, max_model_len: int, index: int = 0
+) -> OracleOutput:
+    """Generate sample ``index`` of one request, alone."""
+    params, generator = request.sampling_params, Random(request.seed + index)
     token_ids, margins = list(request.prompt_token_ids), []
     while True:
         token, margin = choose(next_token_logits(model, token_ids), params, generator)

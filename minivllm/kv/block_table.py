@@ -6,7 +6,9 @@ block that is; the *slot* is the row in the KV tensors (PagedAttention paper, se
 
 from __future__ import annotations
 
-from minivllm.kv.block_pool import KVCacheBlock
+from dataclasses import dataclass
+
+from minivllm.kv.block_pool import BlockPool, KVCacheBlock
 
 
 def cdiv(a: int, b: int) -> int:
@@ -17,6 +19,18 @@ def cdiv(a: int, b: int) -> int:
 def slots_of(block_ids: list[int], start: int, stop: int, block_size: int) -> list[int]:
     """The slots of positions ``start`` to ``stop - 1``, for a table of these block ids."""
     return [block_ids[p // block_size] * block_size + p % block_size for p in range(start, stop)]
+
+
+@dataclass(frozen=True)
+class KVCacheBlockCopy:
+    """Before this step's forward pass, ``src``'s content goes to ``dst``, in every layer.
+
+    ``dst`` takes the place of ``src`` as the last block of the sequence's table.
+    """
+
+    seq_id: str
+    src: int
+    dst: int
 
 
 class BlockTable:
@@ -35,6 +49,32 @@ class BlockTable:
     def num_missing_blocks(self, num_tokens: int) -> int:
         """How many blocks must be added before ``num_tokens`` positions fit."""
         return max(0, cdiv(num_tokens, self.block_size) - len(self.blocks))
+
+    def must_copy(self, position: int) -> bool:
+        """Would writing ``position`` change a block that others hold, too?
+
+        Only the partly filled last block can be in question: full ones are never written again.
+        """
+        logical, offset = divmod(position, self.block_size)
+        return offset > 0 and self.blocks[logical].ref_cnt > 1
+
+    def copy_on_write(self, seq_id: str, pool: BlockPool) -> KVCacheBlockCopy:
+        """Give the last block up for a new one that is to get its content.
+
+        Of ``k`` sequences that share a block, ``k - 1`` come through here; the last one finds that
+        nobody else holds it and writes in place.
+        """
+        src, (dst,) = self.blocks[-1], pool.allocate(1)
+        self.blocks[-1] = dst
+        pool.free([src])
+        return KVCacheBlockCopy(seq_id, src.block_id, dst.block_id)
+
+    def fork(self, pool: BlockPool) -> BlockTable:
+        """A table of the same blocks: nothing is allocated, nothing copied."""
+        child = BlockTable(self.block_size)
+        child.blocks = list(self.blocks)
+        pool.share(child.blocks)
+        return child
 
     def slot(self, position: int) -> int:
         """Where the K and V of ``position`` are: ``block_id * block_size + offset``.

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from minivllm.kv.block_pool import BlockPool, KVCacheBlock
-from minivllm.kv.block_table import BlockTable, cdiv
+from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy, cdiv
 from minivllm.kv.prefix_cache import PrefixCache
 from minivllm.request import Sequence
 from minivllm.trace import (
+    BlockCopied,
     BlockForgotten,
     BlocksAllocated,
     BlocksCached,
@@ -48,40 +49,58 @@ class KVCacheManager:
         pool = self.block_pool
         return 1 - pool.num_free_blocks / pool.num_usable_blocks
 
-    def can_ever_fit(self, num_tokens: int) -> bool:
-        """Would a sequence of this length fit into an empty pool?"""
-        return cdiv(num_tokens, self.block_size) <= self.block_pool.num_usable_blocks
+    def num_blocks_at_most(self, num_prompt: int, num_tokens: int, n: int) -> int:
+        """How many blocks ``n`` samples of a prompt hold when each has grown to ``num_tokens``.
+
+        They share the full blocks of the prompt. Without a prefix cache they cannot be counted on
+        to do so: after a preemption each is computed by itself.
+        """
+        shared = 0 if self.prefix_cache is None else num_prompt // self.block_size
+        return shared + n * (cdiv(num_tokens, self.block_size) - shared)
 
     def get_computed_blocks(self, seq: Sequence) -> list[KVCacheBlock]:
         """The blocks that hold the sequence's longest known prefix. Nothing changes."""
         return [] if self.prefix_cache is None else self.prefix_cache.longest_hit(seq)
 
-    def can_admit(self, seq: Sequence, hit: list[KVCacheBlock]) -> bool:
-        """Would the whole of a sequence that holds nothing yet fit now?
+    def num_blocks_to_admit(self, seq: Sequence, hit: list[KVCacheBlock]) -> int:
+        """How many free blocks the whole of a sequence takes that holds nothing yet.
 
         Hit blocks that nobody holds are counted: they are about to leave the free queue.
         """
-        missing = cdiv(seq.num_tokens, self.block_size) - sum(b.ref_cnt > 0 for b in hit)
-        return missing <= self.block_pool.num_free_blocks
+        return cdiv(seq.num_tokens, self.block_size) - sum(b.ref_cnt > 0 for b in hit)
+
+    def count_query(self, seq: Sequence) -> None:
+        """Count what a sequence, just admitted, asked of the prefix cache and what it got."""
+        if self.prefix_cache is not None:
+            self.prefix_cache.num_queried_tokens += seq.num_tokens
+            self.prefix_cache.num_hit_tokens += seq.num_computed_tokens
+
+    def num_blocks_missing(self, seq: Sequence) -> int:
+        """How many more blocks the whole of an admitted sequence takes."""
+        return self.block_tables[seq.seq_id].num_missing_blocks(seq.num_tokens)
 
     def admit(self, seq: Sequence, hit: list[KVCacheBlock]) -> None:
         """Begin a table with the blocks of a hit; they count as computed."""
         table = self.block_tables[seq.seq_id] = BlockTable(self.block_size)
         seq.num_computed_tokens = len(hit) * self.block_size
-        if self.prefix_cache is not None:
-            self.prefix_cache.num_queried_tokens += seq.num_tokens
-            self.prefix_cache.num_hit_tokens += seq.num_computed_tokens
         if hit:
             self.block_pool.share(hit)
             table.blocks += hit
             if self.trace is not None:
                 self.trace.record(BlocksShared, seq.seq_id, tuple(b.block_id for b in hit))
 
-    def allocate_slots(self, seq: Sequence, num_new_tokens: int) -> list[int] | None:
+    def allocate_slots(
+        self, seq: Sequence, num_new_tokens: int, copies: list[KVCacheBlockCopy]
+    ) -> list[int] | None:
         """Give an admitted sequence the blocks it lacks to compute this many more tokens.
 
         Blocks that will be full then can be found by others from now on: in one forward pass all K
         and V are written before any is read.
+
+        Args:
+            seq: has a table, from ``admit`` or ``fork``.
+            num_new_tokens: to be computed, after those that are.
+            copies: gets the copy that must be made first, if the last block is shared.
 
         Returns:
             The ids of the new blocks (often none: the last block still has room), or None if there
@@ -90,10 +109,15 @@ class KVCacheManager:
         table = self.block_tables[seq.seq_id]
         num_tokens = seq.num_computed_tokens + num_new_tokens
         missing = table.num_missing_blocks(num_tokens)
+        must_copy = table.must_copy(seq.num_computed_tokens)
+        if missing + must_copy > self.block_pool.num_free_blocks:
+            return None
+        if must_copy:
+            copies.append(table.copy_on_write(seq.seq_id, self.block_pool))
+            if self.trace is not None:
+                self.trace.record(BlockCopied, seq.seq_id, copies[-1].src, copies[-1].dst)
         new_ids = []
         if missing > 0:
-            if missing > self.block_pool.num_free_blocks:
-                return None
             new_blocks = self.block_pool.allocate(missing)
             table.blocks += new_blocks
             new_ids = [block.block_id for block in new_blocks]
@@ -114,6 +138,10 @@ class KVCacheManager:
         if self.trace is not None:
             ids = tuple(block.block_id for block in table.blocks[first:num_full])
             self.trace.record(BlocksCached, seq.seq_id, ids)
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Let a sequence begin with all the blocks of another, shared until one of them writes."""
+        self.block_tables[child.seq_id] = self.block_tables[parent.seq_id].fork(self.block_pool)
 
     def get_block_ids(self, seq_id: str) -> list[int]:
         """The sequence's whole table, in the order of its positions."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from minivllm.kv.block_table import KVCacheBlockCopy
 from minivllm.sampling_params import SamplingParams
 
 
@@ -33,6 +34,9 @@ class SchedulerOutput:
     num_computed_tokens: dict[str, int] = field(default_factory=dict)
     # blocks to append to the sequence's table; for one that was not running: its whole table
     new_block_ids: dict[str, list[int]] = field(default_factory=dict)
+    block_copies: list[KVCacheBlockCopy] = field(default_factory=list)  # before the forward pass
+    # the prompt is computed in this step: draw a token for each child, too, and let it begin
+    forks: dict[str, list[str]] = field(default_factory=dict)
     scheduled_new_reqs: list[NewRequestData] = field(default_factory=list)
     resumed_req_ids: list[str] = field(default_factory=list)  # back from a preemption
     preempted_req_ids: list[str] = field(default_factory=list)  # their blocks are gone

@@ -14,7 +14,7 @@ from minivllm.logger import init_logger
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.output import NewRequestData, SchedulerOutput
 from minivllm.scheduling.policies import FCFSPolicy, SchedulingPolicy
-from minivllm.trace import Finished, Preempted, RequestAdded, Sampled, Scheduled, Trace
+from minivllm.trace import Finished, Forked, Preempted, RequestAdded, Sampled, Scheduled, Trace
 
 logger = init_logger(__name__)
 
@@ -59,11 +59,13 @@ class Scheduler:
         self.find_stop_string = find_stop_string
         self.trace = trace
         self.requests: dict[str, Request] = {}  # all that are not finished
-        self.waiting: list[Sequence] = []  # by the policy's key, the next one first
-        self.running: list[Sequence] = []  # in order of admission
+        self.sequences: dict[str, Sequence] = {}  # theirs, those that are not finished
+        self.waiting: list[Request] = []  # by the policy's key, the next one first
+        self.running: list[Sequence] = []  # in order of admission; siblings side by side
         self.finished_req_ids: list[str] = []  # what the next plan tells the runner to forget
         self.num_preemptions = 0
         self._num_arrived = 0
+        self._ids_in_use: set[str] = set()  # of all sequences, those to be forked included
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.requests)
@@ -71,8 +73,9 @@ class Scheduler:
     def check_request(self, request: Request) -> None:
         """Raise ``ValueError`` unless this request can be added and could run on its own."""
         n, limit = len(request.prompt_token_ids), self.max_model_len
-        if request.request_id in self.requests:
-            raise ValueError(f"request_id {request.request_id!r} is in use; choose another.")
+        for seq_id in request.seq_ids:
+            if seq_id in self._ids_in_use:
+                raise ValueError(f"request_id {seq_id!r} is in use; choose another.")
         if n == 0:
             raise ValueError("the prompt is empty; it must have at least one token.")
         if n >= limit:
@@ -86,13 +89,19 @@ class Scheduler:
                 "choose that policy or leave the priority at 0."
             )
         params = request.sampling_params
-        longest = limit if params.max_tokens is None else min(limit, n + params.max_tokens)
-        if not self.kv_manager.can_ever_fit(longest - 1):  # the last token has no K and V
-            pool, size = self.kv_manager.block_pool, self.kv_manager.block_size
+        if params.n > self.max_num_seqs:
             raise ValueError(
-                f"the request can grow to {longest} tokens, but the whole KV cache holds "
-                f"{pool.num_usable_blocks * size} ({pool.num_usable_blocks} blocks of {size}); "
-                "lower max_tokens or enlarge the cache."
+                f"n is {params.n}, but max_num_seqs is {self.max_num_seqs}, and all samples of a "
+                "request run at once; lower n or raise max_num_seqs."
+            )
+        longest = limit if params.max_tokens is None else min(limit, n + params.max_tokens)
+        needed = self.kv_manager.num_blocks_at_most(n, longest - 1, params.n)  # the last token has
+        usable = self.kv_manager.block_pool.num_usable_blocks  # no K and V
+        if needed > usable:
+            raise ValueError(
+                f"the request can grow to {params.n} x {longest} tokens, which takes {needed} "
+                f"blocks of {self.kv_manager.block_size}, but the whole KV cache holds {usable}; "
+                "lower max_tokens or n, or enlarge the cache."
             )
 
     def add_request(self, request: Request) -> None:
@@ -105,7 +114,9 @@ class Scheduler:
         request.arrival_index = self._num_arrived
         self._num_arrived += 1
         self.requests[request.request_id] = request
-        index = self._enqueue(request.seq)
+        self.sequences[request.request_id] = request.seqs[0]
+        self._ids_in_use.update(request.seq_ids)
+        index = self._enqueue(request)
         if self.trace is not None:
             prompt = tuple(request.prompt_token_ids)
             self.trace.record(RequestAdded, request.request_id, prompt, index)
@@ -140,44 +151,73 @@ class Scheduler:
             )
             if num_new > 1:
                 num_new = self._cap(num_new)
-            # No room? Somebody gives way, until it fits or it has given way itself.
-            while (new_ids := self.kv_manager.allocate_slots(seq, num_new)) is None:
-                victim = self.policy.victim(self.running)
-                index -= self.running.index(victim) < index  # it stood before us
-                self._preempt(victim, plan)
-                if victim is seq:
+            # No room? Somebody gives way, until it fits or its own request has given way.
+            while True:
+                new_ids = self.kv_manager.allocate_slots(seq, num_new, plan.block_copies)
+                if new_ids is not None:
+                    break
+                self._preempt(self.policy.victim(self.running).request, plan)
+                if seq.status != RequestStatus.RUNNING:
                     return
+                index = self.running.index(seq)  # somebody before it may have gone
             self._put_into(plan, seq, num_new, new_ids)
             index += 1
 
     def _admit_waiting(self, plan: SchedulerOutput) -> None:
         """Who waits is admitted while the budget lasts. Nobody overtakes the first in the queue."""
-        while self.waiting and self.budget > 0 and len(self.running) < self.max_num_seqs:
-            seq = self.waiting[0]
-            hit = self.kv_manager.get_computed_blocks(seq)
-            num_new = seq.num_tokens - len(hit) * self.kv_manager.block_size
-            if not self.enable_chunked_prefill and num_new > self.budget:
+        while self.waiting and self.budget > 0:
+            request = self.waiting[0]
+            to_come = sum(seq.request.num_forks_to_come for seq in self.running)
+            siblings = len(request.unfinished_seqs) + request.num_forks_to_come
+            if len(self.running) + to_come + siblings > self.max_num_seqs:
                 return
-            # Its whole length must fit, though only a chunk is computed now: two half-admitted
-            # prompts could otherwise starve each other.
-            if not self.kv_manager.can_admit(seq, hit):
+            if not self._admit(request, plan):
                 return
-            num_new = self._cap(num_new)
-            self.kv_manager.admit(seq, hit)
-            self.kv_manager.allocate_slots(seq, num_new)
-            self.running.append(self.waiting.pop(0))
-            request = seq.request
-            if seq.status == RequestStatus.WAITING:
-                request.num_cached_tokens = seq.num_computed_tokens
-                plan.scheduled_new_reqs.append(
-                    NewRequestData(
-                        seq.seq_id, request.prompt_token_ids, request.sampling_params, request.seed
-                    )
+            self.waiting.pop(0)
+
+    def _admit(self, request: Request, plan: SchedulerOutput) -> bool:
+        """Admit all sequences of a request, or change nothing and return False.
+
+        All that is known of each must fit, though only a chunk is computed now: two half-admitted
+        prompts could otherwise starve each other.
+        """
+        manager, admitted, promised = self.kv_manager, [], 0
+        for seq in request.unfinished_seqs:  # several only after a preemption
+            hit = manager.get_computed_blocks(seq)
+            num_new = seq.num_tokens - len(hit) * manager.block_size
+            fits = promised + manager.num_blocks_to_admit(seq, hit) <= (
+                manager.block_pool.num_free_blocks
+            )
+            if not fits or (num_new > self.budget and not self.enable_chunked_prefill):
+                for sibling in reversed(admitted):
+                    self._withdraw(sibling, plan)
+                return False
+            manager.admit(seq, hit)
+            admitted.append(seq)
+            self._begin(seq, self._cap(num_new), plan)
+            promised += manager.num_blocks_missing(seq)
+        for seq in admitted:
+            manager.count_query(seq)
+        self.running += admitted
+        return True
+
+    def _begin(self, seq: Sequence, num_new: int, plan: SchedulerOutput) -> None:
+        """Put an admitted sequence into the plan; behind its siblings there may be no budget."""
+        request = seq.request
+        if seq.status == RequestStatus.WAITING:
+            request.num_cached_tokens = seq.num_computed_tokens
+            plan.scheduled_new_reqs.append(
+                NewRequestData(
+                    seq.seq_id, request.prompt_token_ids, request.sampling_params, request.seed
                 )
-            else:
-                plan.resumed_req_ids.append(seq.seq_id)
-            seq.status = RequestStatus.RUNNING
-            self._put_into(plan, seq, num_new, self.kv_manager.get_block_ids(seq.seq_id))
+            )
+        else:
+            plan.resumed_req_ids.append(seq.seq_id)
+        seq.status = RequestStatus.RUNNING
+        if num_new > 0:
+            self.kv_manager.allocate_slots(seq, num_new, plan.block_copies)
+            self._put_into(plan, seq, num_new, [])
+        plan.new_block_ids[seq.seq_id] = self.kv_manager.get_block_ids(seq.seq_id)
 
     def update_from_output(self, plan: SchedulerOutput, sampled: dict[str, int]) -> list[Sequence]:
         """Append what the step sampled, and free at once what it finished.
@@ -191,44 +231,44 @@ class Scheduler:
         """
         updated = []
         for seq_id, num_new in plan.num_scheduled_tokens.items():
-            request = self.requests.get(seq_id)
-            if request is None:  # aborted while the step was on its way
+            seq = self.sequences.get(seq_id)
+            if seq is None:  # aborted while the step was on its way
                 continue
-            seq = request.seq
             seq.num_computed_tokens += num_new
-            token_id = sampled.get(seq_id)
-            if token_id is None:  # a chunk that did not reach the end of the prompt
+            if seq_id not in sampled:  # a chunk that did not reach the end of the prompt
                 continue
-            seq.token_ids.append(token_id)
-            if self.trace is not None:
-                self.trace.record(Sampled, seq_id, token_id)
-            updated.append(seq)
-            self._finish_if_over(seq, token_id)
+            siblings = [seq]
+            if seq_id in plan.forks:
+                siblings += self._fork(seq)
+            for sibling in siblings:
+                token_id = sampled[sibling.seq_id]
+                sibling.token_ids.append(token_id)
+                if self.trace is not None:
+                    self.trace.record(Sampled, sibling.seq_id, token_id)
+                self._finish_if_over(sibling, token_id)
+            updated += siblings
         if self.trace is not None:
             self.trace.end_step()
         return updated
 
-    def finish_request(self, request_id: str, status: RequestStatus, stop_reason=None) -> None:
-        """End a request, wherever it is, and free its blocks. An unknown id is ignored."""
-        request = self.requests.pop(request_id, None)
-        if request is None:
-            return
-        seq = request.seq
-        (self.running if seq.status == RequestStatus.RUNNING else self.waiting).remove(seq)
-        seq.status, seq.stop_reason = status, stop_reason
-        self.kv_manager.free(seq)
-        self.finished_req_ids.append(request_id)
-        if self.trace is not None:
-            self.trace.record(Finished, seq.seq_id, status.finish_reason)
+    def finish_request(self, request_id: str, status: RequestStatus) -> None:
+        """End all sequences of a request, wherever they are. An unknown id is ignored."""
+        if request_id in self.requests:
+            for seq in self.requests[request_id].unfinished_seqs:
+                self._finish(seq, status)
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless queues, requests and blocks tell the same story."""
         self.kv_manager.check_integrity()
-        queued = [seq.seq_id for seq in (*self.running, *self.waiting)]
-        assert sorted(queued) == sorted(self.requests), f"{queued} != {list(self.requests)}"
+        waiting = [seq for request in self.waiting for seq in request.unfinished_seqs]
+        queued = [seq.seq_id for seq in (*self.running, *waiting)]
+        alive = [seq for request in self.requests.values() for seq in request.unfinished_seqs]
+        assert sorted(queued) == sorted(self.sequences), f"{queued} != {list(self.sequences)}"
+        assert {seq.seq_id: seq for seq in alive} == self.sequences
         running = {seq.seq_id for seq in self.running}
         assert set(self.kv_manager.block_tables) == running, "only running sequences hold blocks"
-        assert len(running) <= self.max_num_seqs
+        to_come = sum(seq.request.num_forks_to_come for seq in self.running)
+        assert len(running) + to_come <= self.max_num_seqs
         for seq in self.running:
             held = len(self.kv_manager.block_tables[seq.seq_id].blocks)
             assert seq.num_computed_tokens <= held * self.kv_manager.block_size, seq
@@ -249,57 +289,102 @@ class Scheduler:
         plan.num_computed_tokens[seq.seq_id] = seq.num_computed_tokens
         if new_ids:
             plan.new_block_ids[seq.seq_id] = new_ids
+        request = seq.request
+        if request.num_forks_to_come and seq.num_computed_tokens + num_new == seq.num_tokens:
+            plan.forks[seq.seq_id] = request.seq_ids[1:]
         self.budget -= num_new
 
-    def _preempt(self, seq: Sequence, plan: SchedulerOutput) -> None:
-        """Free all its blocks; it comes back by its place in the queue and computes anew."""
-        self.budget += plan.num_scheduled_tokens.pop(seq.seq_id, 0)  # it may be in this plan
-        plan.num_computed_tokens.pop(seq.seq_id, None)
-        plan.new_block_ids.pop(seq.seq_id, None)
-        plan.preempted_req_ids.append(seq.seq_id)
-        self.running.remove(seq)
-        self.kv_manager.free(seq)
-        seq.status = RequestStatus.PREEMPTED
-        seq.num_computed_tokens = 0
-        seq.request.num_preemptions += 1
+    def _fork(self, seq: Sequence) -> list[Sequence]:
+        """The other samples of a request whose prompt has been computed, now running beside it."""
+        children = []
+        for index in range(1, seq.request.sampling_params.n):
+            child = seq.fork(index)
+            self.kv_manager.fork(seq, child)
+            self.sequences[child.seq_id] = child
+            children.append(child)
+            if self.trace is not None:
+                self.trace.record(Forked, seq.seq_id, child.seq_id)
+        seq.request.seqs += children
+        place = self.running.index(seq) + 1
+        self.running[place:place] = children
+        return children
+
+    def _preempt(self, request: Request, plan: SchedulerOutput) -> None:
+        """Free all blocks of a request; it waits at its place in the queue, to compute anew."""
+        victims = [seq for seq in self.running if seq.request is request]
+        request.num_preemptions += 1
         self.num_preemptions += 1
-        index = self._enqueue(seq)
-        if self.trace is not None:
-            self.trace.record(Preempted, seq.seq_id, index)
+        index = self._enqueue(request)
+        for seq in victims:
+            self.running.remove(seq)
+            self._withdraw(seq, plan)
+            plan.preempted_req_ids.append(seq.seq_id)
+            if self.trace is not None:
+                self.trace.record(Preempted, seq.seq_id, index if seq is victims[0] else None)
         logger.warning(
             "Request %s is preempted because there is not enough KV cache; this costs a "
             "recomputation. A larger cache or a smaller max_num_seqs avoids it. "
             "Preemptions so far: %d",
-            seq.seq_id,
+            request.request_id,
             self.num_preemptions,
         )
 
-    def _enqueue(self, seq: Sequence) -> int:
-        """Let a sequence wait where its key says; returns how many stand before it."""
-        key = self.policy.key
-        index = bisect_right(self.waiting, key(seq.request), key=lambda s: key(s.request))
-        self.waiting.insert(index, seq)
+    def _withdraw(self, seq: Sequence, plan: SchedulerOutput) -> None:
+        """Take a sequence's blocks back, and itself out of the plan if it is there."""
+        self.budget += plan.num_scheduled_tokens.pop(seq.seq_id, 0)
+        plan.num_computed_tokens.pop(seq.seq_id, None)
+        plan.new_block_ids.pop(seq.seq_id, None)
+        plan.forks.pop(seq.seq_id, None)
+        plan.block_copies = [copy for copy in plan.block_copies if copy.seq_id != seq.seq_id]
+        if seq.seq_id in plan.resumed_req_ids:
+            plan.resumed_req_ids.remove(seq.seq_id)
+        self.kv_manager.free(seq)
+        seq.status = RequestStatus.PREEMPTED
+        seq.num_computed_tokens = 0
+
+    def _enqueue(self, request: Request) -> int:
+        """Let a request wait where its key says; returns how many stand before it."""
+        index = bisect_right(self.waiting, self.policy.key(request), key=self.policy.key)
+        self.waiting.insert(index, request)
         return index
 
     def _trace_plan(self, plan: SchedulerOutput) -> None:
-        new = {data.seq_id for data in plan.scheduled_new_reqs}
-        for seq_id, num_new in plan.num_scheduled_tokens.items():
-            kind = "resumed" if seq_id in plan.resumed_req_ids else "running"
-            kind = "new" if seq_id in new else kind
-            computed = plan.num_computed_tokens[seq_id]
-            samples = computed + num_new == self.requests[seq_id].seq.num_tokens
+        kinds = {data.seq_id: "new" for data in plan.scheduled_new_reqs}
+        kinds |= dict.fromkeys(plan.resumed_req_ids, "resumed")
+        for seq_id in dict.fromkeys((*plan.num_scheduled_tokens, *plan.resumed_req_ids)):
+            seq, num_new = self.sequences[seq_id], plan.num_scheduled_tokens.get(seq_id, 0)
+            computed = seq.num_computed_tokens
+            samples = computed + num_new == seq.num_tokens
+            kind = kinds.get(seq_id, "running")
             self.trace.record(Scheduled, seq_id, kind, computed, num_new, samples)
         self.trace.plan_step()
+
+    def _finish(self, seq: Sequence, status: RequestStatus, stop_reason=None) -> None:
+        """End one sequence and free its blocks; with the last one its request is over."""
+        request = seq.request
+        if seq.status == RequestStatus.RUNNING:
+            self.running.remove(seq)
+        seq.status, seq.stop_reason = status, stop_reason
+        self.kv_manager.free(seq)
+        del self.sequences[seq.seq_id]
+        self.finished_req_ids.append(seq.seq_id)
+        if self.trace is not None:
+            self.trace.record(Finished, seq.seq_id, status.finish_reason)
+        if not request.unfinished_seqs:
+            del self.requests[request.request_id]
+            self._ids_in_use.difference_update(request.seq_ids)
+            if request in self.waiting:
+                self.waiting.remove(request)
 
     def _finish_if_over(self, seq: Sequence, token_id: int) -> None:
         """End-of-sequence token, stop token, stop string, length: the first that holds counts."""
         request, params = seq.request, seq.request.sampling_params
         stopped, capped = RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED
         if token_id in request.eos_token_ids and not params.ignore_eos:
-            self.finish_request(request.request_id, stopped)
+            self._finish(seq, stopped)
         elif params.stop_token_ids and token_id in params.stop_token_ids:
-            self.finish_request(request.request_id, stopped, stop_reason=token_id)
+            self._finish(seq, stopped, stop_reason=token_id)
         elif (stop_string := self.find_stop_string(seq)) is not None:
-            self.finish_request(request.request_id, stopped, stop_reason=stop_string)
+            self._finish(seq, stopped, stop_reason=stop_string)
         elif seq.num_output_tokens == params.max_tokens or seq.num_tokens >= self.max_model_len:
-            self.finish_request(request.request_id, capped)
+            self._finish(seq, capped)

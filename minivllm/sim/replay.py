@@ -67,10 +67,10 @@ def replay(workload: dict[str, Any], policy: SchedulingPolicy | None = None) -> 
                 steps.append({"step": len(steps), "idle": True})
     results = {
         request.request_id: {
-            "prompt_len": request.seq.num_prompt_tokens,
-            "output": request.seq.output_token_ids,
+            "prompt_len": request.seqs[0].num_prompt_tokens,
+            "output": request.seqs[0].output_token_ids,
             "preemptions": request.num_preemptions,
-            "status": request.seq.status.name,
+            "status": request.seqs[0].status.name,
         }
         for request in requests
     }
@@ -78,12 +78,13 @@ def replay(workload: dict[str, Any], policy: SchedulingPolicy | None = None) -> 
 
 
 def sample_for(scheduler: Scheduler, plan: SchedulerOutput) -> dict[str, int]:
-    """One fake token for every sequence that this plan lets catch up."""
+    """One fake token for every sequence that this plan lets catch up, and for its forks."""
     sampled = {}
     for seq_id, num_new in plan.num_scheduled_tokens.items():
-        seq = scheduler.requests[seq_id].seq
+        seq = scheduler.sequences[seq_id]
         if plan.num_computed_tokens[seq_id] + num_new == seq.num_tokens:
-            sampled[seq_id] = fake_token(seq)
+            for sibling_id in (seq_id, *plan.forks.get(seq_id, ())):
+                sampled[sibling_id] = fake_token(seq)
     return sampled
 
 
@@ -96,7 +97,7 @@ def _step(scheduler: Scheduler) -> dict[str, Any]:
         "total": plan.total_num_scheduled_tokens,
         "preempted": plan.preempted_req_ids,
         "running": [seq.seq_id for seq in scheduler.running],
-        "waiting": [seq.seq_id for seq in scheduler.waiting],
+        "waiting": [request.request_id for request in scheduler.waiting],
         "free_blocks": manager.block_pool.num_free_blocks,
     }
     sampled = sample_for(scheduler, plan)

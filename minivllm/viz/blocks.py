@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minivllm.viz.layout import NOBODY, SWATCH_HEIGHT, SWATCH_WIDTH, Swatch
-from minivllm.viz.palette import INK, LINE, PAPER, Owner
+from minivllm.viz.palette import GREY, INK, LINE, PAPER, Owner
 from minivllm.viz.snapshot import HeldBlock, Slot
 from minivllm.viz.svg import MONO, MONO_EM, Drawing
 from minivllm.viz.wording import token_label
@@ -16,6 +16,8 @@ SLOT_HEIGHT = 18
 TOKEN_LENGTH = 6  # characters of a token's text that fit into its slot
 TEXT_SLOT_WIDTH = TOKEN_LENGTH * 11 * MONO_EM + 6  # of a slot that holds them
 TEXT_MARK = {"filled": "■", "written": "+", "empty": "□"}
+
+DOTTED = {"stroke": GREY, "stroke_dasharray": "2 3"}  # edge of a free block that is cached
 
 Decode = Callable[[int], str] | None
 
@@ -74,8 +76,8 @@ def outline(block: HeldBlock) -> dict[str, str | float]:
     return {"stroke": block.owner.edge, "stroke_width": 1}
 
 
-def legend_entries(blocks: list[HeldBlock]) -> list[tuple[Swatch, str]]:
-    """What the marks mean that these blocks make use of."""
+def legend_entries(blocks: list[HeldBlock], any_cached: bool = False) -> list[tuple[Swatch, str]]:
+    """What the marks mean that these blocks, and free ones that are cached, make use of."""
     states = {slot.state for block in blocks for slot in block.slots}
     meanings = {
         "filled": "slot filled before this step" if "written" in states else "slot filled",
@@ -87,6 +89,8 @@ def legend_entries(blocks: list[HeldBlock]) -> list[tuple[Swatch, str]]:
         entries.append((_swatch(stroke=INK, stroke_width=2.5), "block allocated in this step"))
     if any(block.ref_count > 1 for block in blocks):
         entries.append((_hatched_swatch, "block shared by ×N sequences"))
+    if any_cached:
+        entries.append((_swatch(**DOTTED), "free, but still cached"))
     return entries
 
 

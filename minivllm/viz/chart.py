@@ -56,7 +56,7 @@ class Chart:
         preempted = sum(cell.preempted for cell in self.cells)
         finished = sum(cell.finish_reason is not None for cell in self.cells)
         parts = [
-            count(len(self.rows), "request"),
+            count(len(self.rows), "sequence"),
             f"{count(tokens, 'token')} computed",
             count(preempted, "preemption"),
             f"{finished} finished",

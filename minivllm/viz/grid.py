@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from minivllm.kv.block_table import cdiv
-from minivllm.trace import BlocksAllocated, Trace
+from minivllm.trace import BlockCopied, BlocksAllocated, Trace
 from minivllm.viz import blocks as look
 from minivllm.viz.figure import Figure
 from minivllm.viz.layout import (
@@ -40,7 +40,8 @@ def block_grid(
 
     A held block shows its id, the letter of its owner, and its slots: light if filled before, solid
     if this step writes them, white if empty. A thick black edge is a block allocated in this step;
-    hatching and ×N one that N sequences share. Free blocks are bare; block 0 is the null block.
+    hatching and ×N one that N sequences share. Free blocks are bare, with a dotted edge if the
+    prefix cache can still find what they hold; block 0 is the null block.
     Of a large pool, blocks beyond the highest one ever used are left out, and it says so.
 
     Args:
@@ -65,11 +66,17 @@ class _Pool:
     holders: dict[int, list[HeldBlock]]
     num_drawn: int  # blocks; the rest of a large pool was never used
 
+    @property
+    def cached_and_free(self) -> set[int]:
+        """Blocks that nobody holds and the prefix cache can still find."""
+        return set(self.snapshot.cached - self.holders.keys())
+
     @classmethod
     def of(cls, trace: Trace, snapshot: Snapshot) -> _Pool:
         num_drawn = snapshot.num_blocks
         if num_drawn > MAX_DETAILED:
             used = [b for record in trace.of(BlocksAllocated) for b in record.block_ids]
+            used += [record.dst for record in trace.of(BlockCopied)]
             num_drawn = min(num_drawn, cdiv(max(used, default=0) + 1, 20) * 20)
         return cls(snapshot, snapshot.holders, num_drawn)
 
@@ -110,6 +117,8 @@ class _Pool:
             parts.append(f"{written} written by this step")
         if shared:
             parts.append(f"{shared} shared")
+        if self.cached_and_free:
+            parts.append(f"{len(self.cached_and_free)} free but cached")
         return " · ".join(parts)
 
     @property
@@ -139,7 +148,8 @@ def _svg(pool: _Pool, decode: look.Decode) -> str:
     sheet_width = max(
         2 * MARGIN + columns * (width + GAP) - GAP, header_width(pool.title, pool.facts)
     )
-    legend = Legend(look.legend_entries(pool.blocks), sheet_width - 2 * MARGIN)
+    entries = look.legend_entries(pool.blocks, any_cached=bool(pool.cached_and_free))
+    legend = Legend(entries, sheet_width - 2 * MARGIN)
     bottom = HEADER_HEIGHT + lines * (height + GAP)
     sheet_height = bottom + legend.height + (16 if pool.footnote else 0) + MARGIN / 2
     drawing = Drawing(sheet_width, sheet_height, pool.title, pool.alt)
@@ -151,7 +161,8 @@ def _svg(pool: _Pool, decode: look.Decode) -> str:
             if block_id in pool.holders:
                 _draw_held(drawing, pool, block_id, (x, y, width, height), decode, with_tokens)
             else:
-                _draw_bare(drawing, block_id, (x, y, width, height))
+                cached = block_id in pool.snapshot.cached
+                _draw_bare(drawing, block_id, (x, y, width, height), cached)
     if pool.footnote:
         drawing.text(MARGIN, bottom + 10, pool.footnote, fill=GREY)
         bottom += 16
@@ -189,11 +200,11 @@ def _draw_held(
         look.draw_fill_bar(drawing, x + 4, y + 34, width - 8, 6, block)
 
 
-def _draw_bare(drawing: Drawing, block_id: int, box: Box) -> None:
+def _draw_bare(drawing: Drawing, block_id: int, box: Box, cached: bool) -> None:
     """A free block, or the null block, which nobody ever holds."""
     fill = "#eeeeee" if block_id == 0 else PAPER
     x, y, width, _ = box
-    drawing.rect(*box, rx=4, fill=fill, stroke=LINE)
+    drawing.rect(*box, rx=4, fill=fill, **(look.DOTTED if cached else {"stroke": LINE}))
     drawing.text(x + 5, y + 15, block_id)
     if block_id == 0:
         drawing.text(x + width - 5, y + 15, "null", text_anchor="end")
@@ -212,6 +223,7 @@ def _text(pool: _Pool) -> str:
         line = "  ".join(pad(cell, cell_width) for cell in cells[first : first + columns])
         lines.append(line.rstrip())
     legend = "■ filled  + written by this step  □ empty  · free" if pool.detailed else "· free"
+    legend += "  ∘ free, but cached" if pool.cached_and_free else ""
     if any(block.is_new for block in pool.blocks):
         legend += "  ! new in this step"
     if any(block.ref_count > 1 for block in pool.blocks):
@@ -226,7 +238,7 @@ def _text_cell(pool: _Pool, block_id: int) -> str:
         return f"{name} null"
     block = pool.block(block_id)
     if block is None:
-        return f"{name} ·"
+        return f"{name} {'∘' if block_id in pool.snapshot.cached else '·'}"
     shared = f"×{block.ref_count}" if block.ref_count > 1 else ""
     new = "!" if block.is_new else ""
     slots = "".join(look.TEXT_MARK[slot.state] for slot in block.slots) if pool.detailed else ""

@@ -111,7 +111,8 @@ def _note_plan(history: History, state: State, step: int) -> None:
     """What holds for a whole step, once it is planned."""
     history.steps[step].num_tokens = state.num_scheduled_tokens
     history.steps[step].num_blocks = len(state.ref_counts)
-    for kind, seq_ids in (("waiting", state.waiting), ("idle", state.running)):
-        for seq_id in seq_ids:
+    for seq_id, seq in state.sequences.items():
+        kind = {"waiting": "waiting", "preempted": "waiting", "running": "idle"}.get(seq.status)
+        if kind is not None:
             cell = history.rows[seq_id].setdefault(step, Cell())
             cell.kind = cell.kind or kind

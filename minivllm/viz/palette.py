@@ -6,9 +6,9 @@ letters never do, so a figure is read by its letters and only helped by its colo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from minivllm.trace import Trace
+from minivllm.trace import Forked, RequestAdded, Trace
 
 INK = "#1a1a1a"  # text and marks
 GREY = "#5f5f5f"  # labels that step back (still 6:1 on white)
@@ -40,11 +40,23 @@ def letter(index: int) -> str:
 
 
 def owners_of(trace: Trace) -> dict[str, Owner]:
-    """Every request of a trace with its letter and colours, in order of arrival."""
-    return {
-        request_id: _owner(request_id, index)
-        for index, request_id in enumerate(dict.fromkeys(trace.request_ids))
-    }
+    """Every sequence of a trace with its letter and colours, in order of arrival.
+
+    Samples of one request share its colour, stand behind it, and are told apart by a number.
+    """
+    families: dict[str, list[str]] = {}
+    for record in trace.of(RequestAdded, Forked):
+        if isinstance(record, RequestAdded):
+            families.setdefault(record.request_id, [])
+        else:
+            families[record.seq_id].append(record.child_id)
+    owners = {}
+    for index, (request_id, children) in enumerate(families.items()):
+        owners[request_id] = parent = _owner(request_id, index)
+        for number, child_id in enumerate(children, start=1):
+            name = f"{parent.letter}{number}"
+            owners[child_id] = replace(parent, seq_id=child_id, letter=name)
+    return owners
 
 
 def _owner(seq_id: str, index: int) -> Owner:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minivllm.kv.block_table import slots_of
-from minivllm.trace import BlocksAllocated, SequenceState, Trace
+from minivllm.trace import BlockCopied, BlocksAllocated, SequenceState, Trace
 from minivllm.validation import check
 from minivllm.viz.palette import Owner, owners_of
 
@@ -61,6 +61,7 @@ class Snapshot:
     num_blocks: int
     block_size: int
     tables: tuple[Table, ...]
+    cached: frozenset[int]  # blocks that the prefix cache can find, held or not
 
     @property
     def holders(self) -> dict[int, list[HeldBlock]]:
@@ -99,7 +100,9 @@ def take_snapshot(trace: Trace, step: int | None, after: str) -> Snapshot:
             )
             tables.append(Table(owner, seq, blocks))
     moment = "before the first step" if step == -1 else f"step {step}, after {after}"
-    return Snapshot(moment, state.num_blocks, state.block_size, tuple(tables))
+    return Snapshot(
+        moment, state.num_blocks, state.block_size, tuple(tables), frozenset(state.cached)
+    )
 
 
 def _slots(seq: SequenceState, logical: int, block_size: int) -> tuple[Slot, ...]:
@@ -116,10 +119,11 @@ def _slots(seq: SequenceState, logical: int, block_size: int) -> tuple[Slot, ...
 
 
 def _allocated_in(trace: Trace, step: int) -> set[tuple[str, int]]:
-    """Pairs of a sequence and a block that it got in this step."""
-    return {
-        (record.seq_id, block_id)
-        for record in trace.at(step)
-        if isinstance(record, BlocksAllocated)
-        for block_id in record.block_ids
-    }
+    """Pairs of a sequence and a block that it got in this step, to fill or to copy into."""
+    pairs = set()
+    for record in trace.at(step):
+        if isinstance(record, BlocksAllocated):
+            pairs.update((record.seq_id, block_id) for block_id in record.block_ids)
+        elif isinstance(record, BlockCopied):
+            pairs.add((record.seq_id, record.dst))
+    return pairs

@@ -19,8 +19,12 @@ class CachedRequestState:
 
     token_ids: list[int]
     sampling_params: SamplingParams
-    generator: Random
+    seed: int
     block_ids: list[int] = field(default_factory=list)
+    generator: Random = field(init=False)
+
+    def __post_init__(self):
+        self.generator = Random(self.seed)
 
 
 class InputBatch:
@@ -37,10 +41,23 @@ class InputBatch:
             self.states[seq_id].block_ids = []
         for new in plan.scheduled_new_reqs:
             self.states[new.seq_id] = CachedRequestState(
-                list(new.token_ids), new.sampling_params, Random(new.seed)
+                list(new.token_ids), new.sampling_params, new.seed
             )
+        for copy in plan.block_copies:
+            self.states[copy.seq_id].block_ids[-1] = copy.dst
         for seq_id, block_ids in plan.new_block_ids.items():
             self.states[seq_id].block_ids += block_ids
+
+    def fork(self, seq_id: str, child_ids: list[str]) -> None:
+        """Let siblings begin with all that a sequence has; the i-th draws with ``seed + i``."""
+        parent = self.states[seq_id]
+        for i, child_id in enumerate(child_ids, start=1):
+            self.states[child_id] = CachedRequestState(
+                list(parent.token_ids),
+                parent.sampling_params,
+                parent.seed + i,
+                list(parent.block_ids),
+            )
 
     def __getitem__(self, seq_id: str) -> CachedRequestState:
         return self.states[seq_id]

@@ -38,12 +38,15 @@ class ModelRunner:
         """Compute a plan's tokens.
 
         Returns:
-            By sequence id, the next token of every sequence whose last known token was computed. A
-            chunk that stops short of it has nothing to say yet.
+            By sequence id, the next token of every sequence whose last known token was computed,
+            and of the siblings that begin there. A chunk that stops short has nothing to say yet.
         """
         self.input_batch.update(plan)
         if not plan.num_scheduled_tokens:
             return {}
+        if plan.block_copies:
+            copies = plan.block_copies
+            self.kv_storage.copy_blocks([c.src for c in copies], [c.dst for c in copies])
         token_ids, positions, metadata = self.prepare_inputs(plan)
         hidden = self.model(token_ids, positions, self.kv_storage, metadata)
         seq_ids, rows = self._caught_up(plan)
@@ -85,12 +88,17 @@ class ModelRunner:
         )
 
     def _caught_up(self, plan: SchedulerOutput) -> tuple[list[str], list[int]]:
-        """The sequences whose last known token is in the batch, and the flat row it is in."""
+        """The sequences whose last known token is in the batch, and the flat row it is in.
+
+        Where a prompt is complete and forks, its row serves all the siblings.
+        """
         seq_ids, rows, end = [], [], 0
         for seq_id, num_new in plan.num_scheduled_tokens.items():
             end += num_new
             stop = plan.num_computed_tokens[seq_id] + num_new
             if stop == len(self.input_batch[seq_id].token_ids):
-                seq_ids.append(seq_id)
-                rows.append(end - 1)
+                siblings = plan.forks.get(seq_id, [])
+                self.input_batch.fork(seq_id, siblings)
+                seq_ids += [seq_id, *siblings]
+                rows += [end - 1] * (1 + len(siblings))
         return seq_ids, rows
