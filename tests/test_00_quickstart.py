@@ -77,6 +77,16 @@ def test_default_sampling_params_are_vllms(llm):
     assert (params.temperature, params.top_p, params.max_tokens) == (1.0, 1.0, 16)
 
 
+def test_a_model_may_bring_its_own_sampling_params(tiny_chat, tmp_path):
+    directory = shutil.copytree(tiny_chat, tmp_path / "model")
+    (directory / "generation_config.json").write_text('{"temperature": 0.3, "top_k": 7, "x": 1}')
+    params = LLM(str(directory), num_gpu_blocks_override=200).get_default_sampling_params()
+    assert (params.temperature, params.top_k, params.top_p) == (0.3, 7, 1.0)
+    (directory / "generation_config.json").write_text("{oops")
+    with pytest.raises(ValueError, match=r"generation_config\.json cannot be read"):
+        LLM(str(directory))
+
+
 def test_an_empty_list_of_prompts_gives_an_empty_list(llm):
     assert llm.generate([], GREEDY, use_tqdm=False) == []
 
@@ -327,6 +337,7 @@ def test_an_interrupted_generate_leaves_no_orphans(llm, monkeypatch):
         ({"seed": -1}, "seed must be .* got -1"),
         ({"trace": 1}, "trace must be True or False, got 1"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size must be 1 in minivllm .* got 2"),
+        ({"disable_log_stats": False}, "disable_log_stats must be True in minivllm"),
         ({"trust_remote_code": True}, "trust_remote_code must be False"),
         ({"num_gpu_blocks_override": 5}, "KV cache holds 64 tokens .* max_model_len=512"),
         ({"kv_cache_memory_bytes": 1000}, "KV cache holds 0 tokens .* max_model_len=512"),

@@ -185,3 +185,54 @@ def test_other_dtypes_run(tiny_qwen2, dtype):
     llm = make(tiny_qwen2, dtype=dtype, max_model_len=64)
     params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
     assert len(llm.generate([1, 2, 3], params, use_tqdm=False)[0].outputs[0].token_ids) == 5
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    return LLM(block_size=16, max_model_len=1024, max_num_batched_tokens=50)
+
+
+def test_the_embedded_model_equals_transformers(embedded):
+    """Logits within 1e-4 in float32, and the same greedy tokens, as text and as a chat."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    import minivllm
+
+    path = minivllm.embedded_model_path()
+    hf = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    table = "| Name | Age |\n|---|---|\n| Ada Hart | 36 |\n| Ben Ortiz | 29 |"
+    chat = [
+        {"role": "system", "content": table},
+        {"role": "user", "content": "How old is Ada Hart?"},
+    ]
+    prompts = [
+        tokenizer.encode("The capital of France is"),
+        tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"],
+    ]
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    outputs = embedded.generate(prompts, params, use_tqdm=False)
+    assert embedded.chat(chat, params, use_tqdm=False)[0].prompt_token_ids == prompts[1]
+    for prompt, output in zip(prompts, outputs, strict=True):
+        tokens = output.outputs[0].token_ids
+        with torch.no_grad():
+            want = hf(torch.tensor([prompt + tokens])).logits[0]
+            ours = oracle.next_token_logits(embedded.llm_engine.model_runner.model, prompt)
+            greedy = hf.generate(
+                torch.tensor([prompt]), max_new_tokens=24, do_sample=False, eos_token_id=-1
+            )
+        torch.testing.assert_close(ours, want[len(prompt) - 1], atol=1e-4, rtol=0)
+        assert tokens == greedy[0, len(prompt) :].tolist()
+
+
+def test_the_embedded_model_in_the_engine_equals_the_oracle(embedded):
+    """Chunked, batched and cached; next to nothing is too close to call."""
+    prompts = ["Hello, my name is", "The future of AI is", "The capital of Japan is"]
+    params = [
+        SamplingParams(temperature=t, top_p=0.95, seed=i, max_tokens=12)
+        for i, t in enumerate((0, 0.8, 1.0))
+    ]
+    compared, exempted = run_and_compare(embedded, prompts, params)
+    print(f"compared {compared} tokens, exempted {exempted}")
+    assert compared >= 24
+    assert exempted <= 3

@@ -46,6 +46,10 @@ class LLM:
         """The Hugging Face tokenizer; None with ``skip_tokenizer_init=True``."""
         return self.llm_engine.tokenizer
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """vLLM's defaults, or what the model's generation_config.json has in their place."""
+        return SamplingParams(**self.llm_engine.model_config.default_sampling)
+
     def generate(
         self,
         prompts: str | dict | list,
@@ -58,7 +62,8 @@ class LLM:
         Args:
             prompts: one prompt or a list of them; a prompt is text, a list of token ids,
                 ``{"prompt": text}`` or ``{"prompt_token_ids": [...]}``.
-            sampling_params: one for all, or a list of one for each; None for the defaults.
+            sampling_params: one for all, or a list of one for each; None for
+                ``get_default_sampling_params()``.
             use_tqdm: show a progress bar (or a function that makes one, in tqdm's manner).
             priority: one for each prompt, the smaller the more important; needs
                 ``scheduling_policy="priority"``.
@@ -70,7 +75,7 @@ class LLM:
             ValueError: if any prompt cannot be run, naming it; then none has been started.
         """
         prompts = _as_list(prompts)
-        params = sampling_params if sampling_params is not None else SamplingParams()
+        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
         params = params if isinstance(params, (list, tuple)) else [params] * len(prompts)
         ok = len(params) == len(prompts)
         check(ok, "len(sampling_params)", len(params), f"{len(prompts)}, one for each prompt")

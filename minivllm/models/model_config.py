@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ SUPPORTED_ARCHITECTURES = {
     "LlamaForCausalLM": {},
     "Qwen2ForCausalLM": {"qkv_bias": True},
 }
+_SAMPLING_DEFAULTS = ("temperature", "top_k", "top_p")
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class ModelConfig:
     mlp_bias: bool
     dtype: torch.dtype
     eos_token_ids: frozenset[int]
+    default_sampling: dict[str, float]  # what generation_config.json says of SamplingParams
 
     def kv_bytes_per_token(self, dtype: torch.dtype | None = None) -> int:
         """Bytes of K and V that one token leaves behind, over all layers."""
@@ -60,19 +63,16 @@ class ModelConfig:
                 f"model directory {str(directory)!r} has no config.json; a Hugging Face model "
                 "directory holds config.json, *.safetensors and tokenizer files."
             )
-        from transformers import AutoConfig, GenerationConfig
+        from transformers import AutoConfig
 
         try:
             hf = AutoConfig.from_pretrained(directory, local_files_only=True)
         except Exception as error:
             raise ValueError(f"{directory / 'config.json'} cannot be read: {error}") from error
-        eos = [hf.eos_token_id]
-        if (directory / "generation_config.json").is_file():
-            eos.append(GenerationConfig.from_pretrained(directory).eos_token_id)
-        return cls._from_hf(hf, eos)
+        return cls._from_hf(hf, _read_generation_config(directory))
 
     @classmethod
-    def _from_hf(cls, hf, eos: list) -> ModelConfig:
+    def _from_hf(cls, hf, generation: dict) -> ModelConfig:
         architecture = (hf.architectures or ["(none)"])[0]
         if architecture not in SUPPORTED_ARCHITECTURES:
             raise ValueError(
@@ -86,7 +86,7 @@ class ModelConfig:
         attention_bias = getattr(hf, "attention_bias", False)
         differences = SUPPORTED_ARCHITECTURES[architecture]
         eos_ids = set()
-        for ids in eos:
+        for ids in (hf.eos_token_id, generation.get("eos_token_id")):
             eos_ids.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
         return cls(
             architecture=architecture,
@@ -106,7 +106,18 @@ class ModelConfig:
             mlp_bias=getattr(hf, "mlp_bias", False),
             dtype=_torch_dtype(getattr(hf, "dtype", None)),
             eos_token_ids=frozenset(eos_ids),
+            default_sampling={k: generation[k] for k in _SAMPLING_DEFAULTS if k in generation},
         )
+
+
+def _read_generation_config(directory: Path) -> dict:
+    file = directory / "generation_config.json"
+    if not file.is_file():
+        return {}
+    try:
+        return json.loads(file.read_text())
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be read: {error}") from error
 
 
 def _refuse(name: str, value, only) -> None:
