@@ -11,144 +11,24 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """Something that happened. ``step`` counts engine steps from 0; -1 is before the first."""
-
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class RequestAdded(Record):
-    """A request joined the waiting queue, with so many before it."""
-
-    request_id: str
-    prompt_token_ids: tuple[int, ...]
-    queue_index: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepStarted(Record):
-    """``schedule()`` begins. ``time`` is in seconds since the trace began."""
-
-    time: float
-
-
-@dataclass(frozen=True, slots=True)
-class BlocksAllocated(Record):
-    """A sequence's block table grew by these blocks."""
-
-    seq_id: str
-    block_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BlocksShared(Record):
-    """A sequence's block table began with these blocks: a hit in the prefix cache."""
-
-    seq_id: str
-    block_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BlocksCached(Record):
-    """These blocks will be full after this step, and can be found by others from now on.
-
-    They stay so until they are allocated again or forgotten.
-    """
-
-    seq_id: str
-    block_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BlockForgotten(Record):
-    """A block can no longer be found: what it should hold was called off, or the cache reset."""
-
-    block_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class BlockCopied(Record):
-    """Copy on write: a sequence's last block was shared, so it goes on in a copy of its own."""
-
-    seq_id: str
-    src: int
-    dst: int
-
-
-@dataclass(frozen=True, slots=True)
-class Forked(Record):
-    """A sequence got a sibling that shares all its tokens and blocks."""
-
-    seq_id: str
-    child_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class BlocksFreed(Record):
-    """A sequence gave back its whole table, listed in the order of its positions."""
-
-    seq_id: str
-    block_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Preempted(Record):
-    """A running sequence gave way: its blocks are gone and its request waits.
-
-    ``queue_index`` says how many requests wait before it; None for the siblings of one that was
-    said of already.
-    """
-
-    seq_id: str
-    queue_index: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Scheduled(Record):
-    """This step computes ``num_tokens`` tokens of a sequence, from ``num_computed_tokens`` on.
-
-    ``kind`` is "new", "resumed" (back after a preemption) or "running"; ``samples`` says whether
-    the step reaches the sequence's last token, so that a new one is drawn.
-    """
-
-    seq_id: str
-    kind: str
-    num_computed_tokens: int
-    num_tokens: int
-    samples: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StepPlanned(Record):
-    """``schedule()`` is done; the forward pass of its plan begins."""
-
-    time: float
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled(Record):
-    """A token was drawn and appended."""
-
-    seq_id: str
-    token_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Finished(Record):
-    """A sequence ended. ``reason`` is "stop", "length" or "abort"."""
-
-    seq_id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class StepEnded(Record):
-    """The step's tokens are appended and what finished is freed."""
-
-    time: float
+from minivllm.records import (
+    BlockCopied,
+    BlockForgotten,
+    BlocksAllocated,
+    BlocksCached,
+    BlocksFreed,
+    BlocksShared,
+    Finished,
+    Forked,
+    Preempted,
+    Record,
+    RequestAdded,
+    Sampled,
+    Scheduled,
+    StepEnded,
+    StepPlanned,
+    StepStarted,
+)
 
 
 @dataclass

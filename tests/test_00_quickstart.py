@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from minivllm import LLM, CompletionOutput, EngineArgs, LLMEngine, RequestOutput, SamplingParams
 from minivllm.engine.detokenizer import Detokenizer
-from minivllm.trace import Finished
+from minivllm.records import Finished
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 

@@ -11,8 +11,8 @@ from test_05_continuous_batching import make, request, run, step
 
 from minivllm import SamplingParams
 from minivllm.engine import oracle
+from minivllm.records import BlockCopied, Forked, Scheduled
 from minivllm.request import RequestStatus
-from minivllm.trace import BlockCopied, Forked, Scheduled
 
 
 def ref_counts(scheduler, seq_id):

@@ -7,8 +7,8 @@ from test_05_continuous_batching import make, request, run, step
 from minivllm import LLM, SamplingParams
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.prefix_cache import hash_block
+from minivllm.records import BlocksShared, Scheduled
 from minivllm.request import RequestStatus
-from minivllm.trace import BlocksShared, Scheduled
 
 
 def caching(num_blocks=20, block_size=4):

@@ -14,9 +14,8 @@ PACKAGE = Path(__file__).parents[1] / "minivllm"
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [
     "version", "validation", "envs", "logger", "config", "sampling_params", "outputs", "request",
-    "trace", "kv", "scheduling", "sim", "viz", "exercises", "attention", "models", "sampling",
-    "worker", "engine",
-    "entrypoints", "cli", "__main__",
+    "records", "trace", "kv", "scheduling", "sim", "viz", "exercises", "attention", "models",
+    "sampling", "worker", "engine", "entrypoints", "cli", "__main__",
 ]  # fmt: skip
 PURE = ROOMS[: ROOMS.index("attention")]
 
@@ -108,5 +107,6 @@ def test_the_path_can_be_read_in_an_evening():
     files = re.findall(r"^\d+\. \[`([\w/]+\.py)`\]\(minivllm/\1\)", section, re.MULTILINE)
     assert 5 <= len(files) <= 10
     lines = sum(code_lines(PACKAGE / file) for file in files)
-    assert lines <= 1500
-    assert f"{lines:,} lines of code" in section, f"the README should say {lines:,} lines of code"
+    promised = int(re.search(r"under ([\d,]+) lines of code", section)[1].replace(",", ""))
+    assert promised <= 1500
+    assert promised - 100 <= lines < promised, f"the README should round up {lines:,} lines"

@@ -10,19 +10,19 @@ import pytest
 
 from minivllm.kv.manager import KVCacheManager
 from minivllm.outputs import CompletionOutput, RequestOutput
-from minivllm.request import Request
-from minivllm.sampling_params import SamplingParams
-from minivllm.scheduling.scheduler import Scheduler
-from minivllm.sim.replay import sample_for
-from minivllm.trace import (
+from minivllm.records import (
     BlockCopied,
     BlocksAllocated,
     Preempted,
     RequestAdded,
     Sampled,
     Scheduled,
-    Trace,
 )
+from minivllm.request import Request
+from minivllm.sampling_params import SamplingParams
+from minivllm.scheduling.scheduler import Scheduler
+from minivllm.sim.replay import sample_for
+from minivllm.trace import Trace
 from minivllm.viz import block_grid, block_table, report, save_report, timeline
 from minivllm.viz.history import read_history
 from minivllm.viz.palette import letter, owners_of
@@ -386,7 +386,9 @@ def sampled():
 def test_samples_of_one_request_stand_together_under_its_letter():
     trace = sampled()
     assert [owner.letter for owner in owners_of(trace).values()] == ["A", "A1", "A2", "B"]
-    rows = [line.split()[0] for line in timeline(trace).text.splitlines() if line and line[0] in "AB"]
+    rows = [
+        line.split()[0] for line in timeline(trace).text.splitlines() if line and line[0] in "AB"
+    ]
     assert rows == ["A", "A1", "A2", "B"]
     table = block_table(trace, 1)
     copied = {(r.seq_id, r.dst) for r in trace.of(BlockCopied)}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from minivllm.exercises.exercise import Exercise, NotYet
+from minivllm.records import Preempted
 from minivllm.sim import dry_run
-from minivllm.trace import Preempted
 
 PROMPT, OUTPUT, BLOCK_SIZE = 37, 12, 16
 CROWD = [(30, 5)] * 4

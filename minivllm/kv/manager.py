@@ -8,16 +8,16 @@ from __future__ import annotations
 from minivllm.kv.block_pool import BlockPool, KVCacheBlock
 from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy, cdiv
 from minivllm.kv.prefix_cache import PrefixCache
-from minivllm.request import Sequence
-from minivllm.trace import (
+from minivllm.records import (
     BlockCopied,
     BlockForgotten,
     BlocksAllocated,
     BlocksCached,
     BlocksFreed,
     BlocksShared,
-    Trace,
 )
+from minivllm.request import Sequence
+from minivllm.trace import Trace
 
 
 class KVCacheManager:

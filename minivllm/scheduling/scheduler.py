@@ -11,10 +11,11 @@ from collections.abc import Callable
 
 from minivllm.kv.manager import KVCacheManager
 from minivllm.logger import init_logger
+from minivllm.records import Finished, Forked, Preempted, RequestAdded, Sampled, Scheduled
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.output import NewRequestData, SchedulerOutput
 from minivllm.scheduling.policies import FCFSPolicy, SchedulingPolicy
-from minivllm.trace import Finished, Forked, Preempted, RequestAdded, Sampled, Scheduled, Trace
+from minivllm.trace import Trace
 
 logger = init_logger(__name__)
 

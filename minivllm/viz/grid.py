@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from minivllm.kv.block_table import cdiv
-from minivllm.trace import BlockCopied, BlocksAllocated, Trace
+from minivllm.records import BlockCopied, BlocksAllocated
+from minivllm.trace import Trace
 from minivllm.viz import blocks as look
 from minivllm.viz.figure import Figure
 from minivllm.viz.layout import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from minivllm.trace import Finished, Preempted, Sampled, Scheduled, State, StepPlanned, Trace
+from minivllm.records import Finished, Preempted, Sampled, Scheduled, StepPlanned
+from minivllm.trace import State, Trace
 from minivllm.validation import check
 from minivllm.viz.palette import Owner, owners_of
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from string import Template
 
 from minivllm.outputs import RequestOutput
-from minivllm.trace import Finished, Preempted, RequestAdded, Sampled, Scheduled, Trace
+from minivllm.records import Finished, Preempted, RequestAdded, Sampled, Scheduled
+from minivllm.trace import Trace
 from minivllm.viz.blocks import Decode
 from minivllm.viz.grid import block_grid
 from minivllm.viz.history import read_history

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minivllm.kv.block_table import slots_of
-from minivllm.trace import BlockCopied, BlocksAllocated, SequenceState, Trace
+from minivllm.records import BlockCopied, BlocksAllocated
+from minivllm.trace import SequenceState, Trace
 from minivllm.validation import check
 from minivllm.viz.palette import Owner, owners_of
 
