@@ -1,22 +1,27 @@
-"""``python -m minivllm.sim replay IN.json --out OUT.json``: a recorded workload, run by us."""
+"""``python -m minivllm.sim``: ``replay`` a recording, ``run`` a workload, count the ``waste``."""
 
 from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from minivllm.kv.contiguous import ALLOCATORS
+from minivllm.scheduling.policies import POLICIES
+from minivllm.sim.cost import HARDWARE, MODELS
 from minivllm.sim.replay import replay
+from minivllm.sim.report import as_dict, describe, describe_waste
+from minivllm.sim.run import MANAGERS, simulate
+from minivllm.sim.waste import measure_waste
+from minivllm.sim.workloads import WORKLOADS
+from minivllm.validation import check
 
 app = typer.Typer(help="The real scheduler without a model.", pretty_exceptions_enable=False)
-
-
-@app.callback()
-def main() -> None:
-    """Keeps ``replay`` a word of its own while it is the only subcommand."""
 
 
 @app.command("replay")
@@ -25,10 +30,87 @@ def replay_command(
     out: Annotated[Path, typer.Option(help="Where the same with our steps and results goes.")],
 ) -> None:
     """Run a workload in the recordings' format and write down every decision."""
-    try:
+    with _refusing_politely():
         data = workload.read_bytes()
         text = gzip.decompress(data) if workload.suffix == ".gz" else data
         out.write_text(json.dumps(replay(json.loads(text))))
+
+
+def _one_of(names) -> str:
+    return f"One of {', '.join(names)}."
+
+
+Seed = Annotated[int, typer.Option(help="Of the workload.")]
+Allocator = Annotated[str, typer.Option(help=f"Of a contiguous manager. {_one_of(ALLOCATORS)}")]
+
+
+@app.command("run")
+def run_command(
+    workload: Annotated[str, typer.Option(help=_one_of(WORKLOADS))] = "sharegpt",
+    requests: Annotated[int, typer.Option(help="How many.")] = 1000,
+    rate: Annotated[float, typer.Option(help="Arrivals per second; inf: all at once.")] = 5.0,
+    seed: Seed = 0,
+    hardware: Annotated[str, typer.Option(help=_one_of(HARDWARE))] = "a100",
+    model: Annotated[str, typer.Option(help=_one_of(MODELS))] = "llama-8b",
+    manager: Annotated[str, typer.Option(help=_one_of(MANAGERS))] = "paged",
+    allocator: Allocator = "buddy",
+    policy: Annotated[str, typer.Option(help=_one_of(POLICIES))] = "fcfs",
+    num_blocks: Annotated[
+        int | None, typer.Option(help="The pool, null block included; none: what fits.")
+    ] = None,
+    block_size: Annotated[int, typer.Option(help="Positions per block.")] = 16,
+    gpu_memory_utilization: Annotated[float, typer.Option(help="For weights and K/V.")] = 0.9,
+    max_model_len: Annotated[
+        int | None, typer.Option(help="The longest sequence; none: what the model knows.")
+    ] = None,
+    max_num_seqs: Annotated[int, typer.Option(help="Sequences at once.")] = 256,
+    max_num_batched_tokens: Annotated[int, typer.Option(help="Tokens per step.")] = 4096,
+    chunked_prefill: Annotated[bool, typer.Option(help="Split long prompts.")] = True,
+    prefix_caching: Annotated[bool, typer.Option(help="Reuse equal prefixes.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="All numbers in a last line.")] = False,
+) -> None:
+    """Serve a workload in simulated time and say how that went."""
+    with _refusing_politely():
+        names = ", ".join(map(repr, WORKLOADS))
+        check(workload in WORKLOADS, "workload", workload, f"one of {names}")
+        result = simulate(
+            WORKLOADS[workload](requests, rate, seed),
+            hardware=hardware,
+            model=model,
+            policy=policy,
+            manager=manager,
+            allocator=allocator,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            gpu_memory_utilization=gpu_memory_utilization,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            enable_chunked_prefill=chunked_prefill,
+            enable_prefix_caching=prefix_caching,
+        )
+        typer.echo(f"{workload} on {model}, {hardware}, {manager}, {policy}")
+        typer.echo(describe(result))
+        if as_json:
+            typer.echo(json.dumps(as_dict(result)))
+
+
+@app.command("waste")
+def waste_command(
+    requests: Annotated[int, typer.Option(help="How many, on each manager.")] = 500,
+    seed: Seed = 0,
+    allocator: Allocator = "buddy",
+) -> None:
+    """Where the KV memory goes without paging and with it, beside the paper's figure 2."""
+    with _refusing_politely():
+        typer.echo(describe_waste(measure_waste(requests, seed, allocator)))
+
+
+@contextmanager
+def _refusing_politely() -> Iterator[None]:
+    """Bad input is one sentence and exit status 2, not a traceback."""
+    try:
+        yield
     except (ValueError, FileNotFoundError) as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(2) from error

@@ -1,0 +1,119 @@
+"""What a step would take on real hardware: a roofline instead of a model.
+
+A step either computes or moves bytes, whichever takes longer (Williams et al. 2009), and pays a
+fixed price on top. Decoding a few sequences moves all weights for a few tokens and is bound by
+bandwidth; prefilling a long prompt is bound by arithmetic. The peaks are the data sheets', so times
+are a floor: real kernels reach perhaps two thirds of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minivllm.validation import check, is_int, is_number
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One device.
+
+    ``overhead_s`` is what a step costs whatever is in it (scheduling, launching kernels, sampling);
+    it is an assumption, the other numbers are from data sheets.
+    """
+
+    name: str
+    flops_per_s: float  # dense, in the model's number format
+    bytes_per_s: float  # memory bandwidth
+    memory_bytes: float
+    overhead_s: float = 1e-3
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What a decoder-only transformer costs, in numbers."""
+
+    name: str
+    num_params: float
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_model_len: int
+    bytes_per_number: int = 2  # of weights, K and V
+
+    @property
+    def weight_bytes(self) -> float:
+        return self.num_params * self.bytes_per_number
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of K and V that one token leaves behind, over all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.bytes_per_number
+
+
+HARDWARE = {
+    # two cores with AVX2: 2 * 3 GHz * 32 operations; two channels of DDR4
+    "laptop": Hardware("laptop", 192e9, 40e9, 32e9),
+    "a100": Hardware("a100", 312e12, 2.0e12, 80e9),  # SXM, 80 GB
+    "h200": Hardware("h200", 989e12, 4.8e12, 141e9),
+}
+
+MODELS = {
+    "embedded": ModelShape("embedded", 4.07e6, 5, 4, 4, 64, 8192, bytes_per_number=4),
+    "llama-8b": ModelShape("llama-8b", 8.03e9, 32, 32, 8, 128, 8192),
+    "opt-13b": ModelShape("opt-13b", 13e9, 40, 40, 40, 128, 2048),  # the paper's
+}
+
+
+class CostModel:
+    """Seconds per step, for one model on one device."""
+
+    def __init__(self, hardware: Hardware, model: ModelShape):
+        self.hardware, self.model = hardware, model
+        # Each is a sum over the step's tokens, so a step's cost is three products.
+        self._s_per_token = 2 * model.num_params / hardware.flops_per_s
+        attention = 4 * model.num_layers * model.num_heads * model.head_dim
+        self._s_per_attended = attention / hardware.flops_per_s
+        self._s_for_weights = model.weight_bytes / hardware.bytes_per_s
+        self._overhead_s = hardware.overhead_s
+        self._s_per_kv = model.kv_bytes_per_token / hardware.bytes_per_s
+
+    def step_seconds(self, num_tokens: int, num_attended: int, num_kv: int) -> float:
+        """``max(FLOPs / rate, bytes / bandwidth) + overhead``.
+
+        Args:
+            num_tokens: scheduled in this step. Each costs two operations per parameter.
+            num_attended: over all of them, how many tokens each one sees, itself included. Each
+                pair costs ``4 * layers * heads * head_dim`` operations.
+            num_kv: tokens whose K and V are read (every scheduled sequence's context, once) or
+                written. The weights are read once, whatever the batch.
+        """
+        compute = self._s_per_token * num_tokens + self._s_per_attended * num_attended
+        memory = self._s_for_weights + self._s_per_kv * num_kv
+        return (compute if compute > memory else memory) + self._overhead_s
+
+    def num_blocks(self, block_size: int, gpu_memory_utilization: float = 0.9) -> int:
+        """Blocks of K and V beside the weights, the null block included.
+
+        Raises:
+            ValueError: if the weights leave no room for two.
+        """
+        check(is_int(block_size, 1), "block_size", block_size, "an integer of at least 1")
+        share = gpu_memory_utilization
+        ok = is_number(share) and 0 < share <= 1
+        check(ok, "gpu_memory_utilization", share, "a number above 0 and at most 1")
+        left = self.hardware.memory_bytes * share - self.model.weight_bytes
+        num_blocks = int(left // (self.model.kv_bytes_per_token * block_size))
+        if num_blocks < 2:
+            raise ValueError(
+                f"{self.model.name} has {self.model.weight_bytes / 1e9:.1f} GB of weights, and "
+                f"{share:.0%} of {self.hardware.name} is "
+                f"{self.hardware.memory_bytes * share / 1e9:.1f} GB; that leaves no room for K and "
+                "V. Choose other hardware, or give num_blocks."
+            )
+        return num_blocks
+
+
+def attended_pairs(num_computed: int, num_new: int) -> int:
+    """How many tokens ``num_new`` tokens see together, after ``num_computed`` earlier ones."""
+    return num_new * num_computed + num_new * (num_new + 1) // 2

@@ -1,0 +1,393 @@
+"""The simulator: a roofline by hand, seeded workloads, and books that balance after every run."""
+
+import json
+import math
+import statistics
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from minivllm.scheduling.policies import SchedulingPolicy
+from minivllm.sim import simulate
+from minivllm.sim.__main__ import app
+from minivllm.sim.cost import HARDWARE, MODELS, CostModel, Hardware, attended_pairs
+from minivllm.sim.report import as_dict, describe
+from minivllm.sim.result import percentiles
+from minivllm.sim.run import MANAGERS
+from minivllm.sim.workloads import (
+    WORKLOADS,
+    SimRequest,
+    alpaca_like,
+    multi_turn_chat,
+    shared_prefix,
+    sharegpt_like,
+)
+
+A100, LLAMA = HARDWARE["a100"], MODELS["llama-8b"]
+
+
+# -- the roofline ------------------------------------------------------------------------------
+
+
+def test_shapes_by_hand():
+    assert LLAMA.kv_bytes_per_token == 2 * 32 * 8 * 128 * 2 == 131_072
+    assert MODELS["opt-13b"].kv_bytes_per_token == 800 * 1024, "the paper's 800 KB"
+    assert LLAMA.weight_bytes == 16.06e9
+    assert MODELS["embedded"].kv_bytes_per_token == 2 * 5 * 4 * 64 * 4
+
+
+def test_one_decode_is_bound_by_bandwidth():
+    """One token that sees 1,000: all weights, 1,000 tokens' K and V read, and one written."""
+    seconds = CostModel(A100, LLAMA).step_seconds(1, 1000, 1001)
+    assert seconds == pytest.approx((16.06e9 + 1001 * 131_072) / 2.0e12 + 1e-3)
+
+
+def test_a_prefill_is_bound_by_arithmetic():
+    """2,000 tokens of a new prompt: 2 operations per parameter each, and 2,001,000 pairs."""
+    pairs = attended_pairs(0, 2000)
+    assert pairs == sum(range(1, 2001)) == 2_001_000
+    seconds = CostModel(A100, LLAMA).step_seconds(2000, pairs, 4000)
+    flops = 2 * 8.03e9 * 2000 + 4 * 32 * 32 * 128 * pairs
+    assert seconds == pytest.approx(flops / 312e12 + 1e-3)
+    assert flops / 312e12 > (16.06e9 + 4000 * 131_072) / 2.0e12
+
+
+@given(computed=st.integers(0, 50), new=st.integers(1, 50))
+def test_attended_pairs(computed, new):
+    assert attended_pairs(computed, new) == sum(computed + i for i in range(1, new + 1))
+
+
+def test_blocks_are_what_the_weights_leave():
+    left = 0.9 * 80e9 - 16.06e9
+    assert CostModel(A100, LLAMA).num_blocks(16) == int(left // (131_072 * 16)) == 26_674
+    phone = replace(A100, name="phone", memory_bytes=8e9)
+    with pytest.raises(ValueError, match=r"llama-8b has 16.1 GB of weights, and 90% of phone is 7"):
+        CostModel(phone, LLAMA).num_blocks(16)
+    with pytest.raises(ValueError, match="gpu_memory_utilization must be a number above 0 and at"):
+        CostModel(A100, LLAMA).num_blocks(16, 1.5)
+
+
+def test_a_whole_request_by_hand():
+    """A prompt of 10 and an answer of 3: three steps, the clock is their sum."""
+    result = simulate([SimRequest(5.0, [1] * 10, 3)])
+    cost = CostModel(A100, LLAMA)
+    first = cost.step_seconds(10, 55, 20)
+    second, third = cost.step_seconds(1, 11, 12), cost.step_seconds(1, 12, 13)
+    (times,) = result.requests
+    assert times.ttft == pytest.approx(first)
+    assert times.tpot == pytest.approx((second + third) / 2)
+    assert list(result.inter_token_times) == pytest.approx([second, third])
+    assert result.seconds == pytest.approx(5 + first + second + third)
+    assert result.num_steps == 3
+    held = [10 / 16, 11 / 16, 12 / 16]
+    weights = [first, second, third]
+    mean = sum(h * w for h, w in zip(held, weights, strict=True)) / sum(weights)
+    assert result.tokens_in_held == pytest.approx(mean)
+
+
+# -- workloads ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_same_seed_is_the_same_workload(name):
+    make = WORKLOADS[name]
+    assert make(50, 2.0, 7) == make(50, 2.0, 7) != make(50, 2.0, 8)
+    assert len(make(53)) == 53
+
+
+@pytest.mark.parametrize(
+    ("make", "prompt", "output"), [(sharegpt_like, 161, 338), (alpaca_like, 19, 58)]
+)
+def test_mean_lengths_are_the_papers(make, prompt, output):
+    workload = make(10_000, seed=1)
+    assert statistics.mean(len(r.prompt_token_ids) for r in workload) == pytest.approx(prompt, 0.04)
+    assert statistics.mean(r.num_output for r in workload) == pytest.approx(output, 0.04)
+    assert all(len(r.prompt_token_ids) + r.num_output <= 2048 for r in workload)
+
+
+def test_arrivals():
+    times = [r.arrival_time for r in alpaca_like(5000, rate=4.0)]
+    assert times == sorted(times)
+    assert times[-1] == pytest.approx(5000 / 4, rel=0.05)
+    assert {r.arrival_time for r in alpaca_like(50)} == {0.0}
+
+
+def test_a_system_prompt_is_shared_and_users_differ():
+    a, b = shared_prefix(2, num_shared=32)
+    assert a.prompt_token_ids[:32] == b.prompt_token_ids[:32]
+    assert not set(a.prompt_token_ids[32:]) & set(b.prompt_token_ids[32:])
+
+
+def test_a_turn_holds_the_whole_conversation():
+    workload = multi_turn_chat(10, num_turns=4)
+    assert [r.after for r in workload] == [None, 0, 1, 2, None, 4, 5, 6, None, 8]
+    for index, turn in enumerate(workload):
+        if turn.after is not None:
+            before = workload[turn.after]
+            assert turn.after == index - 1
+            past = before.prompt_token_ids + [before.prompt_token_ids[-1]] * before.num_output
+            assert turn.prompt_token_ids[: len(past)] == past
+            assert len(turn.prompt_token_ids) > len(past)
+
+
+# -- the numbers -------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=60))
+def test_percentiles_are_those_of_statistics(values):
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    got = percentiles(values, (1, 50, 90, 99))
+    assert list(got.values()) == pytest.approx([cuts[0], cuts[49], cuts[89], cuts[98]], abs=1e-6)
+    assert percentiles(values, (0, 100)) == {"p0": min(values), "p100": max(values)}
+
+
+def test_percentiles_of_little():
+    assert percentiles([3.0]) == {"p50": 3.0, "p90": 3.0, "p99": 3.0}
+    assert all(math.isnan(value) for value in percentiles([]).values())
+    with pytest.raises(ValueError, match="a percentile must be between 0 and 100, got 101"):
+        percentiles([1.0], (101,))
+
+
+def books_balance(workload, result):
+    assert len(result.requests) == len(workload)
+    for entry, times in zip(workload, result.requests, strict=True):
+        assert times.num_prompt_tokens == len(entry.prompt_token_ids)
+        assert times.num_output_tokens == entry.num_output
+        assert times.arrival_time < times.first_token_time <= times.finished_time <= result.seconds
+        if entry.after is None:
+            assert times.arrival_time == entry.arrival_time
+        else:
+            after = result.requests[entry.after].finished_time
+            assert times.arrival_time == after + entry.arrival_time
+    num_output = sum(entry.num_output for entry in workload)
+    assert len(result.inter_token_times) == num_output - len(workload)
+    assert result.output_throughput * result.seconds == pytest.approx(num_output)
+    gaps = sum(r.finished_time - r.first_token_time for r in result.requests)
+    assert sum(result.inter_token_times) == pytest.approx(gaps)
+    assert sum(result.memory) == pytest.approx(1)
+    assert 0 < result.tokens_in_held <= 1
+    assert 0 <= result.prefix_hit_rate <= 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    num_requests=st.integers(1, 12),
+    name=st.sampled_from(sorted(WORKLOADS)),
+    manager=st.sampled_from(MANAGERS),
+    policy=st.sampled_from(["fcfs", "prefill_first", "static"]),
+    chunked=st.booleans(),
+    caching=st.booleans(),
+)
+def test_any_run_serves_everybody(seed, num_requests, name, manager, policy, chunked, caching):
+    rng = Random(seed)
+    workload = WORKLOADS[name](num_requests, rng.choice([0.5, 50.0, math.inf]), seed)
+    result = simulate(
+        workload,
+        manager=manager,
+        policy=policy,
+        num_blocks=2048 // 8 + 1 + rng.randrange(200),
+        block_size=8,
+        max_model_len=2048,
+        max_num_seqs=rng.randint(1, 9),
+        max_num_batched_tokens=2048 if not chunked else rng.choice([16, 100, 2048]),
+        enable_chunked_prefill=chunked,
+        enable_prefix_caching=caching,
+    )
+    books_balance(workload, result)
+
+
+def test_the_paged_meter_agrees_with_the_block_tables(monkeypatch):
+    """Empty slots are counted from lengths; here they are counted in the tables themselves."""
+    import minivllm.sim.run as run
+
+    def counting(scheduler, plan):
+        usage, manager = real(scheduler, plan), scheduler.kv_manager
+        held, filled = set(), set()
+        for seq in scheduler.running:
+            tokens = seq.num_computed_tokens + plan.num_scheduled_tokens.get(seq.seq_id, 0)
+            for index, block_id in enumerate(manager.get_block_ids(seq.seq_id)):
+                slots = {block_id * manager.block_size + i for i in range(manager.block_size)}
+                held |= slots
+                in_use = tokens - index * manager.block_size
+                filled |= {s for s in slots if s % manager.block_size < in_use}
+        assert usage.held == len(held)
+        assert usage.tokens == len(filled)
+        seen.append(usage)
+        return usage
+
+    real, seen = run.slot_usage, []
+    monkeypatch.setattr(run, "slot_usage", counting)
+    result = simulate(
+        shared_prefix(12, num_shared=40),
+        num_blocks=20,
+        max_model_len=600,
+        max_num_batched_tokens=64,
+    )
+    assert len(seen) == result.num_steps
+    assert result.num_preemptions > 0
+
+
+def test_a_tight_pool_preempts_and_costs_time():
+    workload = sharegpt_like(30)
+    roomy = simulate(workload, model="opt-13b", enable_prefix_caching=False)
+    tight = simulate(workload, model="opt-13b", num_blocks=200, enable_prefix_caching=False)
+    assert roomy.num_preemptions == 0 < tight.num_preemptions
+    assert tight.seconds > roomy.seconds
+    assert sum(r.num_preemptions for r in tight.requests) == tight.num_preemptions
+    assert roomy.memory_under_load.held == 0, "nobody ever had to wait"
+    assert tight.memory_under_load.held > 0.9
+
+
+def test_prefix_caching_pays_in_a_conversation():
+    workload = multi_turn_chat(40, rate=1.0)
+    warm, cold = simulate(workload), simulate(workload, enable_prefix_caching=False)
+    assert cold.prefix_hit_rate == 0 < 0.5 < warm.prefix_hit_rate
+    assert warm.ttft["p90"] <= cold.ttft["p90"]
+    assert all((r.num_cached_tokens > 0) == (e.after is not None)
+               for r, e in zip(warm.requests, workload, strict=True)
+               if len(e.prompt_token_ids) > 64 or e.after is None)  # fmt: skip
+
+
+def test_continuous_batching_beats_static():
+    workload = sharegpt_like(60, rate=8.0)
+    continuous, static = simulate(workload), simulate(workload, policy="static")
+    assert continuous.ttft["p50"] < static.ttft["p50"] / 5
+
+
+def test_better_hardware_is_faster():
+    workload = alpaca_like(20)
+    seconds = [simulate(workload, hardware=name).seconds for name in ("laptop", "a100", "h200")]
+    assert seconds == sorted(seconds, reverse=True)
+    own = Hardware("own", 1e15, 1e13, 200e9, overhead_s=0.0)
+    assert simulate(workload, hardware=own, model=MODELS["embedded"]).seconds < seconds[-1]
+
+
+class ShortestFirst(SchedulingPolicy):
+    """A policy of one's own."""
+
+    def key(self, request):
+        return len(request.prompt_token_ids)
+
+
+def test_a_policy_of_ones_own():
+    workload = sharegpt_like(30)
+    result = simulate(workload, policy=ShortestFirst(), max_num_seqs=1)
+    served = sorted(result.requests, key=lambda r: r.first_token_time)
+    lengths = [r.num_prompt_tokens for r in served]
+    assert lengths == sorted(lengths)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"hardware": "abacus"}, "hardware must be one of 'laptop', 'a100', 'h200' or a Hardware"),
+        ({"model": "gpt"}, "model must be one of 'embedded', .* or a ModelShape, got 'gpt'"),
+        ({"manager": "slab"}, "manager must be one of 'paged', 'contiguous-exact', .* got 'slab'"),
+        ({"policy": "lifo"}, "scheduling_policy must be one of 'fcfs'"),
+        ({"num_blocks": 1}, "num_blocks must be an integer of at least 2, got 1"),
+        ({"block_size": 0}, "block_size must be an integer of at least 1, got 0"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be an integer of at least 1, got 0"),
+        ({"max_num_batched_tokens": 9, "enable_chunked_prefill": False}, "at least max_model_len="),
+        ({"max_model_len": 3}, "has 4 tokens, but max_model_len is 3"),
+    ],
+)
+def test_bad_input_is_refused_by_name(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        simulate([SimRequest(0.0, [1, 2, 3, 4], 2)], **arguments)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (SimRequest(-1.0, [1], 1), r"workload\[1\].arrival_time must be .* got -1.0"),
+        (SimRequest(0.0, [1], 1, after=1), r"workload\[1\].after must be None or the index of an"),
+        (SimRequest(0.0, [1], 0), "max_tokens must be an integer of at least 1"),
+        (SimRequest(0.0, [], 1), "the prompt is empty"),
+    ],
+)
+def test_a_bad_workload_is_refused_by_name(entry, message):
+    with pytest.raises(ValueError, match=message):
+        simulate([SimRequest(0.0, [1], 1), entry])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: alpaca_like(0), "num_requests must be an integer of at least 1, got 0"),
+        (lambda: alpaca_like(5, rate=0), "rate must be a number of requests per second above 0"),
+        (lambda: shared_prefix(5, num_shared=-1), "num_shared must be an integer of at least 0"),
+        (lambda: multi_turn_chat(5, num_turns=0), "num_turns must be an integer of at least 1"),
+        (lambda: multi_turn_chat(5, think_time=-1), "think_time must be a number of seconds of"),
+        (lambda: simulate([]), "workload must be at least one request, got 0"),
+    ],
+)
+def test_a_workload_out_of_range_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# -- the command -------------------------------------------------------------------------------
+
+
+def test_run_prints_for_people_and_for_programs():
+    done = CliRunner().invoke(
+        app,
+        ["run", "--workload", "chat", "--requests", "20", "--rate", "2", "--hardware", "h200",
+         "--policy", "prefill_first", "--json"],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[0] == "chat on llama-8b, h200, paged, prefill_first"
+    for name in ("throughput", "TTFT", "TPOT", "ITL", "preemptions", "prefix hits", "held memory"):
+        assert any(line.startswith(name) for line in lines)
+    numbers = json.loads(lines[-1])
+    assert numbers["num_requests"] == 20
+    assert numbers["ttft"]["p50"] <= numbers["ttft"]["p90"] <= numbers["ttft"]["p99"]
+    result = simulate(multi_turn_chat(20, rate=2.0), hardware="h200", policy="prefill_first")
+    expected = as_dict(result)
+    del expected["wall_seconds"], numbers["wall_seconds"]
+    assert numbers == expected
+
+
+def test_run_on_slabs_without_chunks():
+    arguments = ["run", "--requests", "5", "--rate", "inf", "--manager", "contiguous-max",
+                 "--allocator", "first_fit", "--no-chunked-prefill", "--no-prefix-caching",
+                 "--max-num-batched-tokens", "8192", "--seed", "3"]  # fmt: skip
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "426,768 slots\n" in done.stdout
+
+
+def test_one_token_each_has_no_time_between_tokens():
+    result = simulate([SimRequest(0.0, [1], 1)])
+    assert as_dict(result)["itl"] == {"p50": None, "p90": None, "p99": None}
+    assert "ITL          none" in describe(result)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--workload", "nonsense"], "workload must be one of 'sharegpt', 'alpaca', "),
+        (["run", "--requests", "0"], "num_requests must be an integer of at least 1, got 0"),
+        (["run", "--requests", "3", "--model", "opt-13b", "--hardware", "x"], "hardware must be"),
+        (["waste", "--allocator", "pile"], "allocator must be one of 'buddy', 'first_fit'"),
+        (["replay", "nowhere.json", "--out", "x"], "nowhere.json"),
+    ],
+)
+def test_bad_input_to_the_command_is_one_sentence(arguments, message):
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("Error: ")
+    assert message in done.stderr
+
+
+def test_waste_prints_the_papers_numbers_beside_ours():
+    done = CliRunner().invoke(app, ["waste", "--requests", "60"])
+    assert done.exit_code == 0, done.output
+    for number in ("(20.4%)", "(26.8%)", "(38.2%)", "(96.3%)", "(57.3%)", "(36.6%)"):
+        assert number in done.stdout
