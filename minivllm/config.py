@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -23,7 +24,6 @@ _ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
     "hf_overrides": (None, "config.json is used as it is"),
     "enable_lora": (False, "there are no adapters yet"),
     "disable_log_stats": (True, "no statistics are logged yet"),
-    "swap_space": (0, "preemption recomputes; nothing is swapped"),
 }
 
 
@@ -51,6 +51,7 @@ class EngineArgs:
     gpu_memory_utilization: float = 0.9  # share of a GPU that weights and KV cache may fill
     kv_cache_memory_bytes: int | None = None  # the KV cache's size, instead of measuring
     num_gpu_blocks_override: int | None = None  # blocks in the pool, the null block included
+    swap_space: float = 4  # GiB of host memory for requests that are swapped out
     enable_prefix_caching: bool = True  # reuse full blocks of equal prefixes
 
     # scheduling
@@ -59,6 +60,8 @@ class EngineArgs:
     enable_chunked_prefill: bool = True  # False: a prompt is computed in one piece
     long_prefill_token_threshold: int = 0  # a prompt's share of a step while others wait; 0: all
     scheduling_policy: Any = "fcfs"  # by name, or one of your own
+
+    preemption_mode: str | None = None  # "recompute", "swap"; None: swap if there are siblings
 
     # what you see
     trace: bool = False  # record every state change, for figures
@@ -75,7 +78,6 @@ class EngineArgs:
     hf_overrides: dict | None = None
     enable_lora: bool = False
     disable_log_stats: bool = True
-    swap_space: float = 0
     enforce_eager: bool = True  # there are no CUDA graphs yet, so both values mean the same
 
     def __post_init__(self):
@@ -95,6 +97,12 @@ class EngineArgs:
         share = self.gpu_memory_utilization
         ok = is_number(share) and 0 < share <= 1
         check(ok, "gpu_memory_utilization", share, "a number above 0 and at most 1")
+        total = _host_memory_gib()
+        ok = is_number(self.swap_space) and 0 <= self.swap_space <= total
+        allowed = f"a number of GiB from 0 to the {total:.1f} that this machine has"
+        check(ok, "swap_space", self.swap_space, allowed)
+        ok = self.preemption_mode in (None, "recompute", "swap")
+        check(ok, "preemption_mode", self.preemption_mode, "'recompute', 'swap' or None")
         check(self.dtype in DTYPES, "dtype", self.dtype, f"one of {', '.join(DTYPES)}")
         check(self.device in DEVICES, "device", self.device, f"one of {', '.join(DEVICES)}")
         for field in fields(self):
@@ -129,3 +137,11 @@ class EngineArgs:
             "since a prompt is then never split",
         )
         return max_len, budget
+
+
+def _host_memory_gib() -> float:
+    """Physical memory; without limit where the system does not tell (Windows)."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    except (AttributeError, ValueError):
+        return float("inf")

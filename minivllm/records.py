@@ -100,6 +100,22 @@ class Preempted(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class SwappedOut(Record):
+    """A running sequence gave way and what it has computed is kept in these host blocks."""
+
+    seq_id: str
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SwappedIn(Record):
+    """A sequence is back from the host, in these blocks."""
+
+    seq_id: str
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Scheduled(Record):
     """This step computes ``num_tokens`` tokens of a sequence, from ``num_computed_tokens`` on.
 

@@ -28,6 +28,8 @@ from minivllm.records import (
     StepEnded,
     StepPlanned,
     StepStarted,
+    SwappedIn,
+    SwappedOut,
 )
 
 
@@ -39,7 +41,7 @@ class SequenceState:
     request_id: str
     token_ids: list[int]
     num_prompt_tokens: int
-    status: str = "waiting"  # waiting, running, preempted, or a finish reason
+    status: str = "waiting"  # waiting, running, preempted, swapped, or a finish reason
     block_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     num_scheduled_tokens: int = 0  # by the current step
@@ -56,6 +58,7 @@ class State:
     sequences: dict[str, SequenceState] = field(default_factory=dict)
     running: list[str] = field(default_factory=list)  # sequences, in the order of admission
     waiting: list[str] = field(default_factory=list)  # requests, the next one first
+    swapped: list[str] = field(default_factory=list)  # sequences whose blocks are on the host
     cached: set[int] = field(default_factory=set)  # blocks that the prefix cache can find
 
     @property
@@ -124,11 +127,23 @@ class State:
                 seq.status = "preempted"
                 seq.num_computed_tokens = 0
                 seq.num_preemptions += 1
+            case SwappedOut():
+                self.running.remove(seq.seq_id)
+                self.swapped.append(seq.seq_id)
+                seq.status = "swapped"
+                seq.num_preemptions += 1
+            case SwappedIn():
+                self.swapped.remove(seq.seq_id)
+                self.running.append(seq.seq_id)
+                seq.block_ids = list(record.block_ids)
+                seq.status = "running"
+                self.cached.difference_update(record.block_ids)
             case Scheduled():
                 if record.kind != "running":
                     if seq.request_id in self.waiting:
                         self.waiting.remove(seq.request_id)
-                    self.running.append(seq.seq_id)
+                    if seq.seq_id not in self.running:
+                        self.running.append(seq.seq_id)
                 seq.status = "running"
                 seq.num_computed_tokens = record.num_computed_tokens  # a hit counts as computed
                 seq.num_scheduled_tokens = record.num_tokens
@@ -137,6 +152,8 @@ class State:
             case Finished():
                 if seq.seq_id in self.running:
                     self.running.remove(seq.seq_id)
+                elif seq.seq_id in self.swapped:
+                    self.swapped.remove(seq.seq_id)
                 elif seq.request_id in self.waiting:
                     self.waiting.remove(seq.request_id)
                 seq.status = record.reason

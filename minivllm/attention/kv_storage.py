@@ -35,9 +35,9 @@ class KVStorage:
         """K and V of one layer, each ``[num_blocks, block_size, num_kv_heads, head_dim]``."""
         return self.data[index, 0], self.data[index, 1]
 
-    def copy_blocks(self, src: list[int], dst: list[int]) -> None:
-        """Copy whole blocks, in every layer."""
-        self.data[:, :, dst] = self.data[:, :, src]
+    def copy_from(self, other: KVStorage, src: list[int], dst: list[int]) -> None:
+        """Copy whole blocks from another storage, in every layer: device to host or back."""
+        self.data[:, :, dst] = other.data[:, :, src].to(self.data.device)
 
     @staticmethod
     def block_bytes(

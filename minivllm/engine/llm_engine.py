@@ -47,7 +47,11 @@ class LLMEngine:
         self.trace = Trace(worker.num_blocks, args.block_size, budget) if args.trace else None
         self.scheduler = Scheduler(
             KVCacheManager(
-                worker.num_blocks, args.block_size, args.enable_prefix_caching, self.trace
+                worker.num_blocks,
+                args.block_size,
+                args.enable_prefix_caching,
+                worker.num_host_blocks,
+                self.trace,
             ),
             max_num_batched_tokens=budget,
             max_num_seqs=args.max_num_seqs,
@@ -55,6 +59,7 @@ class LLMEngine:
             enable_chunked_prefill=args.enable_chunked_prefill,
             long_prefill_token_threshold=args.long_prefill_token_threshold,
             policy=make_policy(args.scheduling_policy),
+            preemption_mode=args.preemption_mode,
             find_stop_string=self._find_stop_string,
             trace=self.trace,
         )

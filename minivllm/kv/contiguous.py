@@ -11,6 +11,7 @@ from bisect import insort
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from minivllm.kv.swap_space import SwapSpace
 from minivllm.request import Sequence
 from minivllm.validation import check, is_int
 
@@ -210,6 +211,7 @@ class ContiguousKVCacheManager:
         self.max_model_len = max_model_len
         self.reservation = reservation
         self.block_tables: dict[str, Slab] = {}
+        self.swap_space = SwapSpace(0)  # a slab never gives way
         check(
             is_int(max_model_len, 2) and self.block_pool.can_allocate(max_model_len),
             "max_model_len",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from minivllm.kv.block_pool import BlockPool, KVCacheBlock
 from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy, cdiv
 from minivllm.kv.prefix_cache import PrefixCache
+from minivllm.kv.swap_space import KVCacheBlockSwap, SwapSpace
 from minivllm.records import (
     BlockCopied,
     BlockForgotten,
@@ -15,6 +16,7 @@ from minivllm.records import (
     BlocksCached,
     BlocksFreed,
     BlocksShared,
+    SwappedIn,
 )
 from minivllm.request import Sequence
 from minivllm.trace import Trace
@@ -27,6 +29,7 @@ class KVCacheManager:
         num_blocks: the pool's size, the null block included.
         block_size: positions per block.
         enable_prefix_caching: find full blocks again that hold what is about to be computed.
+        num_host_blocks: blocks in host memory, for swapping.
         trace: listens to every allocation and free, if given.
     """
 
@@ -35,12 +38,14 @@ class KVCacheManager:
         num_blocks: int,
         block_size: int,
         enable_prefix_caching: bool = False,
+        num_host_blocks: int = 0,
         trace: Trace | None = None,
     ):
         self.block_size = block_size
         self.prefix_cache = PrefixCache(block_size) if enable_prefix_caching else None
         self.block_pool = BlockPool(num_blocks, self.prefix_cache)
         self.block_tables: dict[str, BlockTable] = {}
+        self.swap_space = SwapSpace(num_host_blocks)
         self.trace = trace
 
     @property
@@ -147,8 +152,10 @@ class KVCacheManager:
         """The sequence's whole table, in the order of its positions."""
         return self.block_tables[seq_id].block_ids
 
-    def free(self, seq: Sequence) -> None:
+    def free(self, seq: Sequence, keep_host_blocks: bool = False) -> None:
         """Take all blocks back, the last one first. A sequence that holds none is no error."""
+        if not keep_host_blocks:
+            self.swap_space.free(seq.seq_id)
         table = self.block_tables.pop(seq.seq_id, None)
         if table is None:
             return
@@ -160,6 +167,58 @@ class KVCacheManager:
         if self.trace is not None and table.blocks:
             self.trace.record(BlocksFreed, seq.seq_id, tuple(table.block_ids))
         self.block_pool.free(reversed(table.blocks))
+
+    def swap_out(
+        self, seqs: list[Sequence], copies: list[KVCacheBlockCopy]
+    ) -> list[KVCacheBlockSwap] | None:
+        """Move what sequences have computed to the host and take their blocks back.
+
+        Args:
+            seqs: all sequences of a request.
+            copies: of this step's plan; those of these sequences will not be made, so what they
+                should have got is still in their sources.
+
+        Returns:
+            What must be copied before anything else in this step, or None if the host has too
+            little room; then nothing has changed.
+        """
+        source = {copy.dst: copy.src for copy in copies}
+        tables = {}
+        for seq in seqs:
+            ids = self.get_block_ids(seq.seq_id)[: cdiv(seq.num_computed_tokens, self.block_size)]
+            tables[seq.seq_id] = [source.get(block_id, block_id) for block_id in ids]
+        swaps = self.swap_space.take(tables)
+        if swaps is not None:
+            for seq in seqs:
+                self.free(seq, keep_host_blocks=True)
+        return swaps
+
+    def can_swap_in(self, seqs: list[Sequence]) -> bool:
+        """Is there room for them, and for each to go on?"""
+        tables = self.swap_space.tables
+        grow = sum(
+            cdiv(seq.num_tokens, self.block_size) - len(tables[seq.seq_id]) + 1 for seq in seqs
+        )
+        coming = len(self.swap_space.distinct_blocks([seq.seq_id for seq in seqs]))
+        alone = self.block_pool.num_free_blocks == self.block_pool.num_usable_blocks
+        return coming + grow <= self.block_pool.num_free_blocks or alone
+
+    def swap_in(self, seqs: list[Sequence]) -> list[KVCacheBlockSwap]:
+        """Give sequences fresh blocks for what they have on the host, shared as it was."""
+        host = self.swap_space.distinct_blocks([seq.seq_id for seq in seqs])
+        home = dict(zip(host, self.block_pool.allocate(len(host)), strict=True))
+        swaps = [KVCacheBlockSwap(src.block_id, dst.block_id) for src, dst in home.items()]
+        for block in home.values():
+            block.ref_cnt = 0  # counted anew, by the tables that point to it
+        for seq in seqs:
+            table = self.block_tables[seq.seq_id] = BlockTable(self.block_size)
+            table.blocks = [home[block] for block in self.swap_space.tables[seq.seq_id]]
+            for block in table.blocks:
+                block.ref_cnt += 1
+            self.swap_space.free(seq.seq_id)
+            if self.trace is not None:
+                self.trace.record(SwappedIn, seq.seq_id, tuple(table.block_ids))
+        return swaps
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks. Refuses (False) while any block is in use."""
@@ -178,3 +237,5 @@ class KVCacheManager:
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` if a block is lost, counted wrongly or held by two owners."""
         self.block_pool.check_integrity(table.blocks for table in self.block_tables.values())
+        self.swap_space.check_integrity()
+        assert not self.block_tables.keys() & self.swap_space.tables.keys()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from minivllm.kv.block_table import KVCacheBlockCopy
+from minivllm.kv.swap_space import KVCacheBlockSwap
 from minivllm.sampling_params import SamplingParams
 
 
@@ -34,6 +35,8 @@ class SchedulerOutput:
     num_computed_tokens: dict[str, int] = field(default_factory=dict)
     # blocks to append to the sequence's table; for one that was not running: its whole table
     new_block_ids: dict[str, list[int]] = field(default_factory=dict)
+    swaps_out: list[KVCacheBlockSwap] = field(default_factory=list)  # device to host, first of all
+    swaps_in: list[KVCacheBlockSwap] = field(default_factory=list)  # host to device, then
     block_copies: list[KVCacheBlockCopy] = field(default_factory=list)  # before the forward pass
     # the prompt is computed in this step: draw a token for each child, too, and let it begin
     forks: dict[str, list[str]] = field(default_factory=dict)

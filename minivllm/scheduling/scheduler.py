@@ -11,7 +11,15 @@ from collections.abc import Callable
 
 from minivllm.kv.manager import KVCacheManager
 from minivllm.logger import init_logger
-from minivllm.records import Finished, Forked, Preempted, RequestAdded, Sampled, Scheduled
+from minivllm.records import (
+    Finished,
+    Forked,
+    Preempted,
+    RequestAdded,
+    Sampled,
+    Scheduled,
+    SwappedOut,
+)
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.output import NewRequestData, SchedulerOutput
 from minivllm.scheduling.policies import FCFSPolicy, SchedulingPolicy
@@ -33,6 +41,8 @@ class Scheduler:
         long_prefill_token_threshold: the most that one sequence computes in a step while there are
             others; 0 is no limit.
         policy: who comes first and who gives way; None for first come, first served.
+        preemption_mode: "recompute" or "swap"; None recomputes a request with one sequence and
+            swaps one with several.
         find_stop_string: called with a sequence that got a token; says which of its stop strings
             its text now holds. (Nothing in this room knows text.)
         trace: listens to every decision, if given.
@@ -47,6 +57,7 @@ class Scheduler:
         enable_chunked_prefill: bool = True,
         long_prefill_token_threshold: int = 0,
         policy: SchedulingPolicy | None = None,
+        preemption_mode: str | None = None,
         find_stop_string: Callable[[Sequence], str | None] = lambda seq: None,
         trace: Trace | None = None,
     ):
@@ -57,11 +68,13 @@ class Scheduler:
         self.enable_chunked_prefill = enable_chunked_prefill
         self.long_prefill_token_threshold = long_prefill_token_threshold
         self.policy = policy or FCFSPolicy()
+        self.preemption_mode = preemption_mode
         self.find_stop_string = find_stop_string
         self.trace = trace
         self.requests: dict[str, Request] = {}  # all that are not finished
         self.sequences: dict[str, Sequence] = {}  # theirs, those that are not finished
         self.waiting: list[Request] = []  # by the policy's key, the next one first
+        self.swapped: list[Request] = []  # on the host; by the policy's key, too
         self.running: list[Sequence] = []  # in order of admission; siblings side by side
         self.finished_req_ids: list[str] = []  # what the next plan tells the runner to forget
         self.num_preemptions = 0
@@ -117,7 +130,7 @@ class Scheduler:
         self.requests[request.request_id] = request
         self.sequences[request.request_id] = request.seqs[0]
         self._ids_in_use.update(request.seq_ids)
-        index = self._enqueue(request)
+        index = self._enqueue(request, self.waiting)
         if self.trace is not None:
             prompt = tuple(request.prompt_token_ids)
             self.trace.record(RequestAdded, request.request_id, prompt, index)
@@ -134,8 +147,10 @@ class Scheduler:
         if not (self.policy.prefill_first and plan.num_scheduled_tokens):
             self._continue_running(plan)
             # A step that had to preempt has no room to give away.
-            if may_admit and not plan.preempted_req_ids:
-                self._admit_waiting(plan)
+            if not plan.preempted_req_ids:
+                self._swap_in(plan)
+                if may_admit:
+                    self._admit_waiting(plan)
         plan.finished_req_ids, self.finished_req_ids = self.finished_req_ids, []
         if self.trace is not None:
             self._trace_plan(plan)
@@ -166,15 +181,29 @@ class Scheduler:
 
     def _admit_waiting(self, plan: SchedulerOutput) -> None:
         """Who waits is admitted while the budget lasts. Nobody overtakes the first in the queue."""
-        while self.waiting and self.budget > 0:
-            request = self.waiting[0]
-            to_come = sum(seq.request.num_forks_to_come for seq in self.running)
-            siblings = len(request.unfinished_seqs) + request.num_forks_to_come
-            if len(self.running) + to_come + siblings > self.max_num_seqs:
-                return
-            if not self._admit(request, plan):
+        while self.waiting and self.budget > 0 and not self.swapped:
+            if not (self._may_run(self.waiting[0]) and self._admit(self.waiting[0], plan)):
                 return
             self.waiting.pop(0)
+
+    def _swap_in(self, plan: SchedulerOutput) -> None:
+        """Who is on the host comes back before anyone new begins, and goes on where it was."""
+        while self.swapped and self.budget > 0 and self._may_run(self.swapped[0]):
+            seqs = self.swapped[0].unfinished_seqs
+            if not self.kv_manager.can_swap_in(seqs):
+                return
+            self.swapped.pop(0)
+            plan.swaps_in += self.kv_manager.swap_in(seqs)
+            self.running += seqs
+            for seq in seqs:
+                num_new = self._cap(seq.num_tokens - seq.num_computed_tokens)
+                self._begin(seq, num_new, plan)
+
+    def _may_run(self, request: Request) -> bool:
+        """Would all its sequences, those to come included, still fit under ``max_num_seqs``?"""
+        to_come = sum(seq.request.num_forks_to_come for seq in self.running)
+        siblings = len(request.unfinished_seqs) + request.num_forks_to_come
+        return len(self.running) + to_come + siblings <= self.max_num_seqs
 
     def _admit(self, request: Request, plan: SchedulerOutput) -> bool:
         """Admit all sequences of a request, or change nothing and return False.
@@ -192,6 +221,8 @@ class Scheduler:
             if not fits or (num_new > self.budget and not self.enable_chunked_prefill):
                 for sibling in reversed(admitted):
                     self._withdraw(sibling, plan)
+                    manager.free(sibling)
+                    sibling.num_computed_tokens = 0
                 return False
             manager.admit(seq, hit)
             admitted.append(seq)
@@ -261,7 +292,8 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless queues, requests and blocks tell the same story."""
         self.kv_manager.check_integrity()
-        waiting = [seq for request in self.waiting for seq in request.unfinished_seqs]
+        queues = (*self.waiting, *self.swapped)
+        waiting = [seq for request in queues for seq in request.unfinished_seqs]
         queued = [seq.seq_id for seq in (*self.running, *waiting)]
         alive = [seq for request in self.requests.values() for seq in request.unfinished_seqs]
         assert sorted(queued) == sorted(self.sequences), f"{queued} != {list(self.sequences)}"
@@ -270,6 +302,8 @@ class Scheduler:
         assert set(self.kv_manager.block_tables) == running, "only running sequences hold blocks"
         to_come = sum(seq.request.num_forks_to_come for seq in self.running)
         assert len(running) + to_come <= self.max_num_seqs
+        swapped = {seq.seq_id for request in self.swapped for seq in request.unfinished_seqs}
+        assert set(self.kv_manager.swap_space.tables) == swapped, "only the swapped are on the host"
         for seq in self.running:
             held = len(self.kv_manager.block_tables[seq.seq_id].blocks)
             assert seq.num_computed_tokens <= held * self.kv_manager.block_size, seq
@@ -315,23 +349,48 @@ class Scheduler:
         victims = [seq for seq in self.running if seq.request is request]
         request.num_preemptions += 1
         self.num_preemptions += 1
-        index = self._enqueue(request)
+        swaps = self._try_to_swap_out(victims, plan)
+        index = self._enqueue(request, self.waiting if swaps is None else self.swapped)
         for seq in victims:
             self.running.remove(seq)
             self._withdraw(seq, plan)
             plan.preempted_req_ids.append(seq.seq_id)
-            if self.trace is not None:
-                self.trace.record(Preempted, seq.seq_id, index if seq is victims[0] else None)
+            if swaps is None:
+                self.kv_manager.free(seq)
+                seq.num_computed_tokens = 0
+                if self.trace is not None:
+                    self.trace.record(Preempted, seq.seq_id, index if seq is victims[0] else None)
         logger.warning(
-            "Request %s is preempted because there is not enough KV cache; this costs a "
-            "recomputation. A larger cache or a smaller max_num_seqs avoids it. "
-            "Preemptions so far: %d",
+            "Request %s is preempted because there is not enough KV cache; this costs a %s. "
+            "A larger cache or a smaller max_num_seqs avoids it. Preemptions so far: %d",
             request.request_id,
+            "recomputation" if swaps is None else "copy to the host and back",
             self.num_preemptions,
         )
 
+    def _try_to_swap_out(self, victims: list[Sequence], plan: SchedulerOutput) -> list | None:
+        """Keep what is computed on the host, if that is the mode and there is room."""
+        mode = self.preemption_mode or ("swap" if len(victims) > 1 else "recompute")
+        if mode == "recompute" or victims[0].num_computed_tokens == 0:
+            return None
+        swaps = self.kv_manager.swap_out(victims, plan.block_copies)
+        if swaps is None:
+            logger.warning(
+                "Request %s cannot be swapped out: %d host blocks are free. It is recomputed; a "
+                "larger swap_space avoids that.",
+                victims[0].request.request_id,
+                self.kv_manager.swap_space.num_free_blocks,
+            )
+            return None
+        plan.swaps_out += swaps
+        if self.trace is not None:
+            for seq in victims:
+                table = self.kv_manager.swap_space.tables[seq.seq_id]
+                self.trace.record(SwappedOut, seq.seq_id, tuple(b.block_id for b in table))
+        return swaps
+
     def _withdraw(self, seq: Sequence, plan: SchedulerOutput) -> None:
-        """Take a sequence's blocks back, and itself out of the plan if it is there."""
+        """Take a sequence out of the plan, if it is there."""
         self.budget += plan.num_scheduled_tokens.pop(seq.seq_id, 0)
         plan.num_computed_tokens.pop(seq.seq_id, None)
         plan.new_block_ids.pop(seq.seq_id, None)
@@ -339,14 +398,12 @@ class Scheduler:
         plan.block_copies = [copy for copy in plan.block_copies if copy.seq_id != seq.seq_id]
         if seq.seq_id in plan.resumed_req_ids:
             plan.resumed_req_ids.remove(seq.seq_id)
-        self.kv_manager.free(seq)
         seq.status = RequestStatus.PREEMPTED
-        seq.num_computed_tokens = 0
 
-    def _enqueue(self, request: Request) -> int:
+    def _enqueue(self, request: Request, queue: list[Request]) -> int:
         """Let a request wait where its key says; returns how many stand before it."""
-        index = bisect_right(self.waiting, self.policy.key(request), key=self.policy.key)
-        self.waiting.insert(index, request)
+        index = bisect_right(queue, self.policy.key(request), key=self.policy.key)
+        queue.insert(index, request)
         return index
 
     def _trace_plan(self, plan: SchedulerOutput) -> None:
@@ -374,8 +431,9 @@ class Scheduler:
         if not request.unfinished_seqs:
             del self.requests[request.request_id]
             self._ids_in_use.difference_update(request.seq_ids)
-            if request in self.waiting:
-                self.waiting.remove(request)
+            for queue in (self.waiting, self.swapped):
+                if request in queue:
+                    queue.remove(request)
 
     def _finish_if_over(self, seq: Sequence, token_id: int) -> None:
         """End-of-sequence token, stop token, stop string, length: the first that holds counts."""

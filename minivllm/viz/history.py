@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from minivllm.records import Finished, Preempted, Sampled, Scheduled, StepPlanned
+from minivllm.records import Finished, Preempted, Sampled, Scheduled, StepPlanned, SwappedOut
 from minivllm.trace import State, Trace
 from minivllm.validation import check
 from minivllm.viz.palette import Owner, owners_of
@@ -89,9 +89,10 @@ def read_history(trace: Trace) -> History:
 def _note(history: History, state: State, record) -> None:
     """What a record says, given the state just before it."""
     match record:
-        case Preempted(step, seq_id):
+        case Preempted(step, seq_id) | SwappedOut(step, seq_id):
             history.rows[seq_id].setdefault(step, Cell()).preempted = True
-            history.num_discarded += state.sequences[seq_id].num_computed_tokens
+            if isinstance(record, Preempted):
+                history.num_discarded += state.sequences[seq_id].num_computed_tokens
             history.counts["preempted"] += 1
         case Finished(step, seq_id, reason):
             history.counts["finished"] += 1
@@ -113,7 +114,7 @@ def _note_plan(history: History, state: State, step: int) -> None:
     history.steps[step].num_tokens = state.num_scheduled_tokens
     history.steps[step].num_blocks = len(state.ref_counts)
     for seq_id, seq in state.sequences.items():
-        kind = {"waiting": "waiting", "preempted": "waiting", "running": "idle"}.get(seq.status)
-        if kind is not None:
+        kind = "idle" if seq.status == "running" else "waiting"
+        if seq.status in ("running", "waiting", "preempted", "swapped"):
             cell = history.rows[seq_id].setdefault(step, Cell())
             cell.kind = cell.kind or kind

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from minivllm.outputs import RequestOutput
-from minivllm.records import Finished, Preempted, RequestAdded, Sampled, Scheduled
+from minivllm.records import Finished, Preempted, RequestAdded, Sampled, Scheduled, SwappedOut
 from minivllm.trace import Trace
 from minivllm.viz.blocks import Decode
 from minivllm.viz.grid import block_grid
@@ -134,7 +134,7 @@ def _events(trace: Trace, step: int) -> str:
                 if kind != "running":
                     verb = "admits" if kind == "new" else "brings back"
                     told[verb].append(owners[seq_id].letter)
-            case Preempted(_, seq_id):
+            case Preempted(_, seq_id) | SwappedOut(_, seq_id):
                 told["preempts"].append(owners[seq_id].letter)
             case Sampled(_, seq_id):
                 told["samples for"].append(owners[seq_id].letter)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minivllm.kv.block_table import slots_of
-from minivllm.records import BlockCopied, BlocksAllocated
+from minivllm.records import BlockCopied, BlocksAllocated, SwappedIn
 from minivllm.trace import SequenceState, Trace
 from minivllm.validation import check
 from minivllm.viz.palette import Owner, owners_of
@@ -123,7 +123,7 @@ def _allocated_in(trace: Trace, step: int) -> set[tuple[str, int]]:
     """Pairs of a sequence and a block that it got in this step, to fill or to copy into."""
     pairs = set()
     for record in trace.at(step):
-        if isinstance(record, BlocksAllocated):
+        if isinstance(record, (BlocksAllocated, SwappedIn)):
             pairs.update((record.seq_id, block_id) for block_id in record.block_ids)
         elif isinstance(record, BlockCopied):
             pairs.add((record.seq_id, record.dst))

@@ -22,12 +22,20 @@ class ModelRunner:
     Args:
         model: the decoder, on its device.
         kv_storage: the tensors behind the plan's block ids.
+        host_storage: those behind the ids of host blocks.
         block_size: positions per block.
     """
 
-    def __init__(self, model: DecoderForCausalLM, kv_storage: KVStorage, block_size: int):
+    def __init__(
+        self,
+        model: DecoderForCausalLM,
+        kv_storage: KVStorage,
+        host_storage: KVStorage,
+        block_size: int,
+    ):
         self.model = model
         self.kv_storage = kv_storage
+        self.host_storage = host_storage
         self.block_size = block_size
         self.device = kv_storage.data.device
         self.input_batch = InputBatch()
@@ -42,11 +50,9 @@ class ModelRunner:
             and of the siblings that begin there. A chunk that stops short has nothing to say yet.
         """
         self.input_batch.update(plan)
+        self._move_blocks(plan)
         if not plan.num_scheduled_tokens:
             return {}
-        if plan.block_copies:
-            copies = plan.block_copies
-            self.kv_storage.copy_blocks([c.src for c in copies], [c.dst for c in copies])
         token_ids, positions, metadata = self.prepare_inputs(plan)
         hidden = self.model(token_ids, positions, self.kv_storage, metadata)
         seq_ids, rows = self._caught_up(plan)
@@ -60,6 +66,17 @@ class ModelRunner:
         for state, token_id in zip(states, tokens, strict=True):
             state.token_ids.append(token_id)
         return dict(zip(seq_ids, tokens, strict=True))
+
+    def _move_blocks(self, plan: SchedulerOutput) -> None:
+        """Swaps and copies, in this order: each may reuse a block that the one before has left."""
+        device, host = self.kv_storage, self.host_storage
+        for moves, target, source in (
+            (plan.swaps_out, host, device),
+            (plan.swaps_in, device, host),
+            (plan.block_copies, device, device),
+        ):
+            if moves:
+                target.copy_from(source, [m.src for m in moves], [m.dst for m in moves])
 
     def prepare_inputs(
         self, plan: SchedulerOutput

@@ -12,6 +12,7 @@ import torch
 from minivllm import envs
 from minivllm.attention.kv_storage import KVStorage
 from minivllm.config import EngineArgs
+from minivllm.kv.block_table import cdiv
 from minivllm.logger import init_logger
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
@@ -51,10 +52,17 @@ class Worker:
         model = load_model(directory, config, self.dtype, self.device)
         if self.device.type == "cuda":  # what the weights leave
             self.num_blocks = self._num_blocks(max_model_len)
-        storage = KVStorage(
-            config.num_layers, self.num_blocks, args.block_size, *shape, self.dtype, self.device
+        # More host blocks than all running sequences could fill are of no use to anyone.
+        most = args.max_num_seqs * cdiv(max_model_len, args.block_size)
+        self.num_host_blocks = min(int(args.swap_space * 2**30) // self.block_bytes, most)
+        storage, host_storage = (
+            KVStorage(config.num_layers, num_blocks, args.block_size, *shape, self.dtype, device)
+            for num_blocks, device in (
+                (self.num_blocks, self.device),
+                (self.num_host_blocks + 1, torch.device("cpu")),
+            )
         )
-        self.model_runner = ModelRunner(model, storage, args.block_size)
+        self.model_runner = ModelRunner(model, storage, host_storage, args.block_size)
         self._log_size(max_model_len)
 
     @staticmethod
@@ -93,7 +101,7 @@ class Worker:
     def _log_size(self, max_model_len: int) -> None:
         usable = self.num_blocks - 1
         concurrency = usable * self.args.block_size / max_model_len
-        logger.info("# GPU blocks: %d, # CPU blocks: 0", self.num_blocks)
+        logger.info("# GPU blocks: %d, # CPU blocks: %d", self.num_blocks, self.num_host_blocks)
         logger.info(
             "Maximum concurrency for %d tokens per request: %.2fx", max_model_len, concurrency
         )

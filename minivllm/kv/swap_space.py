@@ -1,0 +1,74 @@
+"""SwapSpace: blocks in host memory for requests that had to give way, and the way there and back.
+
+(vLLM 0.6.6: the CPU half of CpuGpuBlockAllocator, vllm/core/block/cpu_gpu_block_allocator.py; V1
+recomputes instead, and offloads through connectors.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minivllm.kv.block_pool import BlockPool, KVCacheBlock
+
+
+@dataclass(frozen=True)
+class KVCacheBlockSwap:
+    """Before this step's forward pass, a block's content crosses to or from the host."""
+
+    src: int
+    dst: int
+
+
+class SwapSpace:
+    """A pool of host blocks, and which of them each swapped sequence has.
+
+    Args:
+        num_blocks: how many; 0 if nothing is ever swapped.
+    """
+
+    def __init__(self, num_blocks: int):
+        self.pool = BlockPool(num_blocks + 1) if num_blocks > 0 else None  # its block 0 is unused
+        self.tables: dict[str, list[KVCacheBlock]] = {}
+
+    @property
+    def num_free_blocks(self) -> int:
+        return 0 if self.pool is None else self.pool.num_free_blocks
+
+    def take(self, tables: dict[str, list[int]]) -> list[KVCacheBlockSwap] | None:
+        """Find room for the content of these tables; what they share, they go on sharing.
+
+        Args:
+            tables: device block ids by sequence.
+
+        Returns:
+            One swap per distinct block, or None if there is too little room; then nothing has
+            changed.
+        """
+        distinct = list(dict.fromkeys(b for table in tables.values() for b in table))
+        if len(distinct) > self.num_free_blocks:
+            return None
+        home = dict(zip(distinct, self.pool.allocate(len(distinct)), strict=True))
+        self._point(tables, home)
+        return [KVCacheBlockSwap(src, dst.block_id) for src, dst in home.items()]
+
+    def _point(self, tables: dict[str, list[int]], home: dict[int, KVCacheBlock]) -> None:
+        for block in home.values():
+            block.ref_cnt = 0  # counted anew, by the tables that point to it
+        for seq_id, table in tables.items():
+            self.tables[seq_id] = [home[block_id] for block_id in table]
+            for block in self.tables[seq_id]:
+                block.ref_cnt += 1
+
+    def distinct_blocks(self, seq_ids: list[str]) -> list[KVCacheBlock]:
+        """The host blocks of these sequences, each once."""
+        return list(dict.fromkeys(b for seq_id in seq_ids for b in self.tables[seq_id]))
+
+    def free(self, seq_id: str) -> None:
+        """Give back what a sequence has here, if anything."""
+        if seq_id in self.tables:
+            self.pool.free(reversed(self.tables.pop(seq_id)))
+
+    def check_integrity(self) -> None:
+        """Raise ``AssertionError`` unless every host block is accounted for exactly once."""
+        if self.pool is not None:
+            self.pool.check_integrity(self.tables.values())
