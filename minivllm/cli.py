@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from minivllm.version import __version__
 
@@ -95,5 +96,6 @@ def _refusing_politely(function, *args) -> None:
     try:
         function(*args)
     except (ValueError, FileNotFoundError) as error:
-        Console(stderr=True).print(f"[bold red]Error:[/] {error}", highlight=False)
+        console = Console(stderr=True, highlight=False, emoji=False)
+        console.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(2) from error

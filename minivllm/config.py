@@ -81,6 +81,9 @@ class EngineArgs:
     enforce_eager: bool = True  # there are no CUDA graphs yet, so both values mean the same
 
     def __post_init__(self):
+        ok = self.model is None or isinstance(self.model, (str, os.PathLike))
+        check(ok, "model", self.model, "the path of a model directory, or None")
+
         def int_from(name: str, low: int, optional: bool = False) -> None:
             value = getattr(self, name)
             ok = (optional and value is None) or is_int(value, low)

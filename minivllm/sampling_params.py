@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from minivllm.validation import check, is_int, is_number, known_names_only
 
 _SAMPLING_EPS = 1e-5  # below this temperature: greedy
 _MIN_TEMPERATURE = 1e-2  # a temperature between the two is raised to this one
+_FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens")
+# Fields of vLLM's of which we have the default only.
+_ONLY_THE_DEFAULT = {
+    "min_p": 0.0,
+    "min_tokens": 0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "logprobs": None,
+    "prompt_logprobs": None,
+    "bad_words": None,
+    "logit_bias": None,
+    "allowed_token_ids": None,
+    "spaces_between_special_tokens": True,
+    "truncate_prompt_tokens": None,
+}
 
 
 @known_names_only
-@dataclass
+@dataclass(repr=False)
 class SamplingParams:
     """What one request asks of the sampler and of the end of its text.
 
@@ -46,6 +62,20 @@ class SamplingParams:
     detokenize: bool = True
     skip_special_tokens: bool = True
 
+    # accepted so that vLLM scripts run; see _ONLY_THE_DEFAULT
+    min_p: float = 0.0
+    min_tokens: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    bad_words: list[str] | None = None
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    spaces_between_special_tokens: bool = True
+    truncate_prompt_tokens: int | None = None
+
     stop_strings: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self):
@@ -56,12 +86,16 @@ class SamplingParams:
         check(ok, "top_p", self.top_p, "a number above 0 and at most 1")
         ok = is_int(self.top_k, -1)
         check(ok, "top_k", self.top_k, "an integer of at least 1, or 0 or -1 to keep all")
-        ok = self.seed is None or is_int(self.seed)
-        check(ok, "seed", self.seed, "an integer or None")
+        self.seed = None if self.seed == -1 else self.seed  # as in vLLM
+        ok = self.seed is None or is_int(self.seed, 0)
+        check(ok, "seed", self.seed, "an integer of at least 0, or None or -1 for no seed")
         ok = self.max_tokens is None or is_int(self.max_tokens, 1)
         check(ok, "max_tokens", self.max_tokens, "an integer of at least 1, or None for no limit")
-        for name in ("include_stop_str_in_output", "ignore_eos", "detokenize"):
+        for name in _FLAGS:
             check(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+        for name, default in _ONLY_THE_DEFAULT.items():
+            ok = getattr(self, name) == default
+            check(ok, name, getattr(self, name), f"{default!r} in minivllm (it is not built yet)")
         self.stop_strings = self._stop_strings()
         ids = [] if self.stop_token_ids is None else self.stop_token_ids
         ok = isinstance(ids, (list, tuple)) and all(is_int(i, 0) for i in ids)
@@ -85,6 +119,15 @@ class SamplingParams:
         ok = isinstance(stop, (list, tuple)) and all(isinstance(s, str) and s for s in stop)
         check(ok, "stop", self.stop, "a non-empty string or a list of them")
         return tuple(stop)
+
+    def __repr__(self) -> str:
+        """Only what differs from the defaults."""
+        different = (
+            f"{f.name}={getattr(self, f.name)!r}"
+            for f in fields(self)
+            if f.init and getattr(self, f.name) != f.default
+        )
+        return f"SamplingParams({', '.join(different)})"
 
     @property
     def greedy(self) -> bool:

@@ -37,7 +37,8 @@ def is_number(value: Any) -> bool:
 
 def known_names_only(cls: type) -> type:
     """Class decorator for a dataclass: an unknown keyword is a clear ``ValueError``."""
-    fields, original = list(cls.__dataclass_fields__), cls.__init__
+    fields = [name for name, field in cls.__dataclass_fields__.items() if field.init]
+    original = cls.__init__
 
     def __init__(self, *args, **kwargs):
         check_names(cls.__name__, kwargs, fields)

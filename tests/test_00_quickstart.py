@@ -160,7 +160,7 @@ def test_what_the_engine_logs(tiny_chat, capsys, monkeypatch):
 
     monkeypatch.setattr(logging.getLogger("minivllm"), "level", logging.INFO)
     logging.getLogger("minivllm.worker.worker").manager._clear_cache()
-    LLM(str(tiny_chat), num_gpu_blocks_override=201, max_model_len=320)
+    LLM(str(tiny_chat), num_gpu_blocks_override=201, max_model_len=320, swap_space=0)
     out = capsys.readouterr().out
     assert "# GPU blocks: 201, # CPU blocks: 0" in out
     assert "Maximum concurrency for 320 tokens per request: 10.00x" in out
@@ -290,11 +290,11 @@ def test_abort_reports_abort_and_frees(engine):
     engine.add_request("a", "Hello", GREEDY)
     engine.add_request("b", "Hello", GREEDY)
     engine.step()
-    output = engine.abort_request("a")
+    (output,) = engine.abort_request(["a", "nobody"])
     assert (output.finished, output.outputs[0].finish_reason) == (True, "abort")
     assert len(output.outputs[0].token_ids) == 1
     engine.check_integrity()
-    assert engine.abort_request("a") is None
+    assert engine.abort_request("a") == []
     while engine.has_unfinished_requests():
         engine.step()
     pool = engine.scheduler.kv_manager.block_pool
@@ -396,10 +396,20 @@ def test_other_mistakes_in_a_call(llm):
         llm.generate(["a"], [GREEDY, GREEDY], use_tqdm=False)
     with pytest.raises(ValueError, match="sampling_params must be a SamplingParams"):
         llm.generate(["a"], {"temperature": 0}, use_tqdm=False)
-    with pytest.raises(ValueError, match="messages must be a non-empty list of messages"):
+    with pytest.raises(
+        ValueError, match=r"messages must be a non-empty list of messages.* got 'hello'"
+    ):
         llm.chat("hello", GREEDY, use_tqdm=False)
     with pytest.raises(ValueError, match="a message must be a dict"):
         llm.chat([{"content": "hello"}], GREEDY, use_tqdm=False)
+    with pytest.raises(ValueError, match=r"content must be text, .* got None"):
+        llm.chat([{"role": "user"}], GREEDY, use_tqdm=False)
+    with pytest.raises(ValueError, match="the chat template cannot render"):
+        llm.chat([{"role": "user", "content": "x"}], GREEDY, chat_template="{% bad", use_tqdm=False)
+    with pytest.raises(ValueError, match="priority must be a list of integers, got 1"):
+        llm.generate("a", GREEDY, use_tqdm=False, priority=1)
+    with pytest.raises(ValueError, match="model must be the path"):
+        LLM(3)
     with pytest.raises(ValueError, match="every id in stop_token_ids"):
         llm.generate("a", SamplingParams(stop_token_ids=[10**6]), use_tqdm=False)
 
@@ -499,10 +509,10 @@ def test_a_tensor_too_few_too_many_or_of_another_shape(copy):
     weights = load_file(copy / "model.safetensors")
     name = "model.layers.1.mlp.up_proj.weight"
     save_file({k: v for k, v in weights.items() if k != name}, copy / "model.safetensors")
-    with pytest.raises(ValueError, match=f"lacks '{name}'"):
+    with pytest.raises(ValueError, match=f"lacks 1 tensors, the first is '{name}'"):
         load(copy)
     save_file(weights | {"model.extra": torch.zeros(1)}, copy / "model.safetensors")
-    with pytest.raises(ValueError, match=r"unknown 'model\.extra'"):
+    with pytest.raises(ValueError, match=r"has 1 unknown tensors, the first is 'model\.extra'"):
         load(copy)
     save_file(weights | {name: torch.zeros(3, 3)}, copy / "model.safetensors")
     with pytest.raises(ValueError, match=rf"{name} .* has shape \(3, 3\)"):

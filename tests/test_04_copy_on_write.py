@@ -245,3 +245,31 @@ def test_text_of_every_sample(tiny_chat):
 def test_greedy_samples_would_all_be_the_same():
     with pytest.raises(ValueError, match="n must be 1 for greedy sampling"):
         SamplingParams(n=2, temperature=0)
+
+
+def test_siblings_that_share_only_a_chunk_after_a_preemption_are_refused():
+    """Their first one computes a chunk of 8; the others could count on no more of the prompt."""
+    scheduler = make(17, 4, 8, 8, 80, caching=True, preemption_mode="recompute")
+    scheduler.add_request(request("long", 4, max_tokens=60))
+    with pytest.raises(ValueError, match=r"can grow to 2 x 48 tokens, which takes 22 blocks of 4"):
+        scheduler.add_request(request("pair", 32, max_tokens=16, n=2))
+    run(scheduler)
+
+
+@pytest.mark.parametrize("num_blocks", [39, 40, 41])
+def test_siblings_longer_than_a_chunk_come_back(num_blocks):
+    scheduler = make(num_blocks, 4, 8, 8, 80, caching=True, preemption_mode="recompute")
+    scheduler.add_request(request("long", 4, max_tokens=60))
+    scheduler.add_request(request("pair", 32, max_tokens=48, n=2))
+    run(scheduler)
+    assert scheduler.num_preemptions > 0
+
+
+def test_siblings_come_back_though_together_they_exceed_an_unsplit_step():
+    scheduler = make(
+        42, 4, 64, 8, 64, enable_chunked_prefill=False, preemption_mode="recompute"
+    )  # fmt: skip
+    scheduler.add_request(request("one", 8, max_tokens=55))
+    scheduler.add_request(request("four", 8, max_tokens=30, n=4))
+    run(scheduler)
+    assert scheduler.num_preemptions > 0

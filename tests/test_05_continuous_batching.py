@@ -354,7 +354,7 @@ def test_what_ends_a_sequence_and_in_which_order(token, params, reason):
 
 
 def test_a_stop_string_comes_before_the_length():
-    scheduler = make(find_stop_string=lambda seq: "END" if seq.token_ids[-1] == 8 else None)
+    scheduler = make(append_text=lambda seq: "END" if seq.token_ids[-1] == 8 else None)
     scheduler.add_request(request("a", 3, max_tokens=1))
     seq = scheduler.sequences["a"]
     scheduler.update_from_output(scheduler.schedule(), {"a": 8})

@@ -58,6 +58,15 @@ def test_ties_at_the_kth_place_are_kept():
     assert (probs > 0).tolist() == [[True, True, True, False]]
 
 
+def test_ties_do_not_widen_top_p():
+    probs = filtered_probs(torch.zeros(1, 8), [SamplingParams(top_p=0.5)])
+    assert probs.tolist() == [[0.25] * 4 + [0] * 4]
+
+
+def test_repr_says_what_differs():
+    assert repr(SamplingParams(max_tokens=5)) == "SamplingParams(max_tokens=5)"
+
+
 def test_the_best_token_always_stays():
     probs = filtered_probs(torch.tensor([[0.0, 0.1, 0.0]]), [SamplingParams(top_p=1e-9)])
     assert probs.tolist() == [[0, 1, 0]]
@@ -123,7 +132,10 @@ def test_a_greedy_row_takes_no_number_from_its_generator():
         ("top_p", 1.01, "above 0 and at most 1"),
         ("top_k", -2, "at least 1, or 0 or -1"),
         ("top_k", 1.5, "at least 1, or 0 or -1"),
-        ("seed", 0.5, "an integer or None"),
+        ("seed", 0.5, "at least 0, or None"),
+        ("seed", -2, "at least 0, or None"),
+        ("min_p", 0.1, "0.0 in minivllm"),
+        ("skip_special_tokens", "no", "True or False"),
         ("max_tokens", 0, "at least 1"),
         ("max_tokens", -3, "at least 1"),
         ("n", 0, "1"),

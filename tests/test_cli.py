@@ -44,6 +44,7 @@ def test_generate(tiny_chat):
     ("args", "message"),
     [
         (("generate", "x", "--model", "/no/such/model"), "is not a directory"),
+        (("generate", "x", "--model", "[/x]"), "model '[/x]' is not a directory"),
         (("generate", "x", "--top-p", "7"), "top_p must be a number above 0 and at most 1"),
         (("generate", ""), "the prompt is empty"),
     ],

@@ -60,7 +60,7 @@ class LLMEngine:
             long_prefill_token_threshold=args.long_prefill_token_threshold,
             policy=make_policy(args.scheduling_policy),
             preemption_mode=args.preemption_mode,
-            find_stop_string=self._find_stop_string,
+            append_text=self._append_text,
             trace=self.trace,
         )
         self._detokenizers: dict[str, Detokenizer] = {}
@@ -104,13 +104,15 @@ class LLMEngine:
         updated = self.scheduler.update_from_output(plan, sampled)
         return [self._make_output(r) for r in dict.fromkeys(seq.request for seq in updated)]
 
-    def abort_request(self, request_id: str) -> RequestOutput | None:
-        """End a request and free its blocks. Returns its last output; None for an unknown id."""
-        request = self.scheduler.requests.get(request_id)
-        if request is None:
-            return None
-        self.scheduler.finish_request(request_id, RequestStatus.FINISHED_ABORTED)
-        return self._make_output(request)
+    def abort_request(self, request_id: str | list[str]) -> list[RequestOutput]:
+        """End requests and free their blocks. Returns their last outputs; unknown ids have none."""
+        outputs = []
+        for one in [request_id] if isinstance(request_id, str) else request_id:
+            request = self.scheduler.requests.get(one)
+            if request is not None:
+                self.scheduler.finish_request(one, RequestStatus.FINISHED_ABORTED)
+                outputs.append(self._make_output(request))
+        return outputs
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks. Refuses (False) while any block is in use."""
@@ -130,7 +132,7 @@ class LLMEngine:
         alive = {seq.seq_id for r in self.scheduler.requests.values() for seq in r.seqs}
         assert self._detokenizers.keys() <= alive
 
-    def _find_stop_string(self, seq: Sequence) -> str | None:
+    def _append_text(self, seq: Sequence) -> str | None:
         detokenizer = self._detokenizer(seq)
         return detokenizer and detokenizer.append(seq.token_ids[-1])
 

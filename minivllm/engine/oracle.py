@@ -61,7 +61,7 @@ def choose(logits: torch.Tensor, params, generator: Random) -> tuple[int, float]
         return int(logits.argmax()), best - second
     number = generator.random()
     logits = logits.double() / params.temperature
-    order = logits.argsort(descending=True).tolist()
+    order = logits.argsort(descending=True, stable=True).tolist()
     values, margin = logits.tolist(), 1.0
     kept = order
     if 0 < params.top_k < len(order):

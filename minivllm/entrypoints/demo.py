@@ -31,7 +31,7 @@ QUESTIONS = ["How old is Cleo Hart?", "What is Ben Ortiz's phone number?"]
 
 def run_demo(report: Path) -> None:
     """Generate, chat, and show what the engine did."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     console.rule("[bold]minivllm demo")
     start = time.perf_counter()
     llm = LLM(
@@ -41,7 +41,8 @@ def run_demo(report: Path) -> None:
 
     params = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=24, seed=0)
     for output in llm.generate(PROMPTS, params):
-        console.print(f"  [bold]{escape(output.prompt)}[/]{escape(output.outputs[0].text)}")
+        text = f"  [bold]{escape(output.prompt)}[/]{escape(output.outputs[0].text)}"
+        console.print(text, soft_wrap=True)
 
     console.print("\nA table in the system prompt, asked twice:")
     system = {"role": "system", "content": f"Answer questions about this table.\n\n{TABLE}"}
@@ -53,8 +54,9 @@ def run_demo(report: Path) -> None:
             use_tqdm=False,
         )[0]
         seconds = time.perf_counter() - start
-        console.print(f"  [bold]{escape(question)}[/] {escape(answer.outputs[0].text)}", end=" ")
-        console.print(f"[dim]({len(answer.prompt_token_ids)} prompt tokens, {seconds:.2f} s)[/]")
+        cost = f"{len(answer.prompt_token_ids)} prompt tokens, {answer.num_cached_tokens} cached"
+        text = f"  [bold]{escape(question)}[/] {escape(answer.outputs[0].text)}"
+        console.print(f"{text} [dim]({cost}, {seconds:.2f} s)[/]", soft_wrap=True)
 
     console.print("\nWhat just ran, step by step:")
     console.print(timeline(llm.trace).text, markup=False, soft_wrap=True)

@@ -80,6 +80,7 @@ class LLM:
         ok = len(params) == len(prompts)
         check(ok, "len(sampling_params)", len(params), f"{len(prompts)}, one for each prompt")
         priority = [0] * len(prompts) if priority is None else priority
+        check(isinstance(priority, (list, tuple)), "priority", priority, "a list of integers")
         ok = len(priority) == len(prompts)
         check(ok, "len(priority)", len(priority), f"{len(prompts)}, one for each prompt")
         requests = []
@@ -123,8 +124,10 @@ class LLM:
         Raises:
             ValueError: if a conversation cannot be rendered or run; then none has been started.
         """
+        ok = isinstance(messages, (list, tuple)) and len(messages) > 0
+        check(ok, "messages", messages, "a non-empty list of messages, or of conversations")
         conversations = messages
-        if isinstance(messages, (list, tuple)) and messages and isinstance(messages[0], dict):
+        if isinstance(messages[0], dict):
             conversations = [messages]
         prompts = [
             render_chat(

@@ -16,9 +16,10 @@ from minivllm.sampling_params import SamplingParams
 def run_generate(prompts: list[str], model: str | None, params: dict) -> None:
     """Complete each prompt and print it with its completion."""
     params = SamplingParams(**params)
-    llm, console = LLM(model), Console(highlight=False)
+    llm, console = LLM(model), Console(highlight=False, emoji=False)
     for output in llm.generate(prompts, params):
-        console.print(f"[bold]{escape(output.prompt)}[/]{escape(output.outputs[0].text)}")
+        text = f"[bold]{escape(output.prompt)}[/]{escape(output.outputs[0].text)}"
+        console.print(text, soft_wrap=True)
 
 
 def stream_chat(llm: LLM, conversation: list[dict], params: SamplingParams) -> Iterator[str]:
@@ -44,7 +45,7 @@ def run_chat(model: str | None, system: str | None, params: dict) -> None:
     if system is not None:
         text = Path(system).read_text() if _is_file(system) else system
         conversation.append({"role": "system", "content": text})
-    llm, console = LLM(model), Console(highlight=False)
+    llm, console = LLM(model), Console(highlight=False, emoji=False)
     console.print("[dim]An empty line or Ctrl-D ends the conversation.[/]")
     while True:
         try:
@@ -62,6 +63,10 @@ def run_chat(model: str | None, system: str | None, params: dict) -> None:
                 console.print(escape(piece), end="", soft_wrap=True)
         except KeyboardInterrupt:
             console.print(" [dim](interrupted)[/]", end="")
+        except ValueError as error:  # most often: the conversation has become too long
+            console.print(f"[red]{escape(str(error))}[/]", soft_wrap=True)
+            conversation.pop()
+            continue
         console.print()
         conversation.append({"role": "assistant", "content": answer})
 

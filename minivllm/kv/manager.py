@@ -54,13 +54,13 @@ class KVCacheManager:
         pool = self.block_pool
         return 1 - pool.num_free_blocks / pool.num_usable_blocks
 
-    def num_blocks_at_most(self, num_prompt: int, num_tokens: int, n: int) -> int:
+    def num_blocks_at_most(self, num_shared: int, num_tokens: int, n: int) -> int:
         """How many blocks ``n`` samples of a prompt hold when each has grown to ``num_tokens``.
 
-        They share the full blocks of the prompt. Without a prefix cache they cannot be counted on
-        to do so: after a preemption each is computed by itself.
+        They share full blocks of their first ``num_shared`` tokens. Without a prefix cache they
+        cannot be counted on to do so: after a preemption each is computed by itself.
         """
-        shared = 0 if self.prefix_cache is None else num_prompt // self.block_size
+        shared = 0 if self.prefix_cache is None else num_shared // self.block_size
         return shared + n * (cdiv(num_tokens, self.block_size) - shared)
 
     def get_computed_blocks(self, seq: Sequence) -> list[KVCacheBlock]:

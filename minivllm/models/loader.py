@@ -40,7 +40,10 @@ def load_model(
 def _read_weights(directory: Path) -> dict[str, torch.Tensor]:
     index = directory / "model.safetensors.index.json"
     if index.is_file():
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ValueError(f"{index} cannot be read: {error!r}") from error
         files = [directory / name for name in names]
     else:
         files = sorted(directory.glob("*.safetensors"))
@@ -54,14 +57,15 @@ def _read_weights(directory: Path) -> dict[str, torch.Tensor]:
             weights.update(load_file(file))
         except SafetensorError as error:
             raise ValueError(f"{file} is broken or truncated: {error}") from error
-    return weights
+    # old Llama checkpoints carry the rotary frequencies, which follow from the config
+    return {k: v for k, v in weights.items() if not k.endswith("rotary_emb.inv_freq")}
 
 
 def _check_names_and_shapes(directory: Path, needed: dict, weights: dict) -> None:
     missing, extra = sorted(needed.keys() - weights.keys()), sorted(weights.keys() - needed.keys())
     if missing or extra:
-        parts = [f"lacks {missing[0]!r} and {len(missing) - 1} more"] if missing else []
-        parts += [f"has an unknown {extra[0]!r} and {len(extra) - 1} more"] if extra else []
+        parts = [f"lacks {len(missing)} tensors, the first is {missing[0]!r}"] if missing else []
+        parts += [f"has {len(extra)} unknown tensors, the first is {extra[0]!r}"] if extra else []
         raise ValueError(f"the checkpoint in {str(directory)!r} {' and '.join(parts)}.")
     for name, tensor in weights.items():
         if tensor.shape != needed[name].shape:

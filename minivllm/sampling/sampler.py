@@ -40,12 +40,11 @@ def filtered_probs(logits: torch.Tensor, params: list[SamplingParams]) -> torch.
     probs = logits.softmax(dim=-1)
 
     # top_p: a token stays if those better than it have not reached p yet; so the best one always
-    # stays. The smallest probability that stays is the threshold.
-    best_first = probs.sort(dim=-1, descending=True).values
+    # stays. Among equals the one with the smaller id is the better.
+    best_first, order = probs.sort(dim=-1, descending=True, stable=True)
     sum_of_better = best_first.cumsum(dim=-1) - best_first
-    num_kept = (sum_of_better < column(top_p, torch.float64)).sum(dim=-1, keepdim=True)
-    threshold = best_first.gather(1, num_kept - 1)
-    probs = probs.masked_fill(probs < threshold, 0)
+    dropped = sum_of_better >= column(top_p, torch.float64)
+    probs = probs.masked_fill(torch.zeros_like(dropped).scatter(-1, order, dropped), 0)
     return probs / probs.sum(dim=-1, keepdim=True)
 
 

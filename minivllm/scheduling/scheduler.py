@@ -43,8 +43,9 @@ class Scheduler:
         policy: who comes first and who gives way; None for first come, first served.
         preemption_mode: "recompute" or "swap"; None recomputes a request with one sequence and
             swaps one with several.
-        find_stop_string: called with a sequence that got a token; says which of its stop strings
-            its text now holds. (Nothing in this room knows text.)
+        append_text: called once for every token that is no end-of-sequence or stop token, with the
+            sequence that got it; says which stop string its text now holds. (Nothing in this room
+            knows text.)
         trace: listens to every decision, if given.
     """
 
@@ -58,7 +59,7 @@ class Scheduler:
         long_prefill_token_threshold: int = 0,
         policy: SchedulingPolicy | None = None,
         preemption_mode: str | None = None,
-        find_stop_string: Callable[[Sequence], str | None] = lambda seq: None,
+        append_text: Callable[[Sequence], str | None] = lambda seq: None,
         trace: Trace | None = None,
     ):
         self.kv_manager = kv_manager
@@ -69,7 +70,7 @@ class Scheduler:
         self.long_prefill_token_threshold = long_prefill_token_threshold
         self.policy = policy or FCFSPolicy()
         self.preemption_mode = preemption_mode
-        self.find_stop_string = find_stop_string
+        self.append_text = append_text
         self.trace = trace
         self.requests: dict[str, Request] = {}  # all that are not finished
         self.sequences: dict[str, Sequence] = {}  # theirs, those that are not finished
@@ -78,6 +79,7 @@ class Scheduler:
         self.running: list[Sequence] = []  # in order of admission; siblings side by side
         self.finished_req_ids: list[str] = []  # what the next plan tells the runner to forget
         self.num_preemptions = 0
+        self.budget = max_num_batched_tokens  # what is left of it in the step being planned
         self._num_arrived = 0
         self._ids_in_use: set[str] = set()  # of all sequences, those to be forked included
 
@@ -109,8 +111,11 @@ class Scheduler:
                 "request run at once; lower n or raise max_num_seqs."
             )
         longest = limit if params.max_tokens is None else min(limit, n + params.max_tokens)
-        needed = self.kv_manager.num_blocks_at_most(n, longest - 1, params.n)  # the last token has
-        usable = self.kv_manager.block_pool.num_usable_blocks  # no K and V
+        # Computed again after a preemption, siblings share what the first of them computes in one
+        # step. (The last token of a sequence has no K and V.)
+        shared = min(n, self.max_num_batched_tokens, self.long_prefill_token_threshold or n)
+        needed = self.kv_manager.num_blocks_at_most(shared, longest - 1, params.n)
+        usable = self.kv_manager.block_pool.num_usable_blocks
         if needed > usable:
             raise ValueError(
                 f"the request can grow to {params.n} x {longest} tokens, which takes {needed} "
@@ -166,6 +171,8 @@ class Scheduler:
                 self.max_model_len - 1 - seq.num_computed_tokens,
             )
             if num_new > 1:
+                if num_new > self.budget and not self.enable_chunked_prefill:
+                    return  # a sibling that could not begin with the others
                 num_new = self._cap(num_new)
             # No room? Somebody gives way, until it fits or its own request has given way.
             while True:
@@ -206,7 +213,7 @@ class Scheduler:
         return len(self.running) + to_come + siblings <= self.max_num_seqs
 
     def _admit(self, request: Request, plan: SchedulerOutput) -> bool:
-        """Admit all sequences of a request, or change nothing and return False.
+        """Admit all sequences of a request, or give all blocks back and return False.
 
         All that is known of each must fit, though only a chunk is computed now: two half-admitted
         prompts could otherwise starve each other.
@@ -218,7 +225,8 @@ class Scheduler:
             fits = promised + manager.num_blocks_to_admit(seq, hit) <= (
                 manager.block_pool.num_free_blocks
             )
-            if not fits or (num_new > self.budget and not self.enable_chunked_prefill):
+            too_long = num_new > self.budget and not self.enable_chunked_prefill
+            if not fits or (too_long and not admitted):
                 for sibling in reversed(admitted):
                     self._withdraw(sibling, plan)
                     manager.free(sibling)
@@ -226,7 +234,7 @@ class Scheduler:
                 return False
             manager.admit(seq, hit)
             admitted.append(seq)
-            self._begin(seq, self._cap(num_new), plan)
+            self._begin(seq, 0 if too_long else self._cap(num_new), plan)
             promised += manager.num_blocks_missing(seq)
         for seq in admitted:
             manager.count_query(seq)
@@ -443,7 +451,7 @@ class Scheduler:
             self._finish(seq, stopped)
         elif params.stop_token_ids and token_id in params.stop_token_ids:
             self._finish(seq, stopped, stop_reason=token_id)
-        elif (stop_string := self.find_stop_string(seq)) is not None:
+        elif (stop_string := self.append_text(seq)) is not None:
             self._finish(seq, stopped, stop_reason=stop_string)
         elif seq.num_output_tokens == params.max_tokens or seq.num_tokens >= self.max_model_len:
             self._finish(seq, capped)
