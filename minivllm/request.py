@@ -41,6 +41,9 @@ class Sequence:
     The whole scheduler is this subtraction: ``num_tokens - num_computed_tokens`` are still to be
     computed. For a new prompt that is all of it; for a decode it is 1; after a preemption it is
     everything again. There are no phases.
+
+    (The word is V0's. vLLM V1 has no sequences and no forks: it runs ``n`` samples as ``n``
+    requests that share their prompt through the prefix cache.)
     """
 
     __slots__ = ("block_hashes", "index", "num_computed_tokens", "num_prompt_tokens", "request",

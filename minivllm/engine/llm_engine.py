@@ -26,6 +26,8 @@ from minivllm.worker.worker import Worker
 class LLMEngine:
     """Scheduler and worker, with text at both ends.
 
+    (In vLLM V1 the four lines of ``step`` are ``EngineCore.step``, in a process of its own.)
+
     Args:
         args: what to run and within which limits.
 

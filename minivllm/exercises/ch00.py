@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minivllm.exercises.exercise import Exercise, NotYet
+from minivllm.exercises.exercise import Exercise, NotYet, whole_number
 from minivllm.records import Preempted
 from minivllm.sim import dry_run
 
@@ -13,6 +13,7 @@ CHATS = [(30, 20), (12, 40), (25, 25), (8, 8), (40, 10), (16, 16)]
 
 
 def _check_blocks(answer) -> str:
+    answer = whole_number(answer)
     cached = PROMPT + OUTPUT - 1
     if answer == -(-(cached + 1) // BLOCK_SIZE):
         raise NotYet(
@@ -35,6 +36,7 @@ def _crowd_trace():
 
 
 def _check_steps(answer) -> str:
+    answer = whole_number(answer)
     right = _crowd_trace().num_steps
     if answer == -(-sum(prompt for prompt, _ in CROWD) // CROWD_BUDGET) + 4:
         raise NotYet("almost: a decode takes a token of the budget, too, so the last prompt waits.")
@@ -53,7 +55,7 @@ def _preemptions(num_blocks: int) -> int:
 
 
 def _check_pool(answer) -> str:
-    if not isinstance(answer, int) or answer < 17:
+    if whole_number(answer) < 17:
         raise NotYet("a pool must hold at least one sequence of 64 tokens: 16 blocks and block 0.")
     count = _preemptions(answer)
     if count:

@@ -6,47 +6,49 @@ import random
 
 from minivllm.exercises.exercise import Exercise, NotYet
 
-LLAMA_8B = {"num_layers": 32, "num_heads": 32, "num_kv_heads": 8, "head_dim": 128, "bytes": 2}
+QWEN_7B = {"num_layers": 28, "num_heads": 28, "num_kv_heads": 4, "head_dim": 128, "bytes": 2}
 GPU_GIB, WEIGHTS_GIB, CHATS, CHAT_TOKENS = 80, 15, 100, 8192
 
 
 def _check_bytes(answer) -> str:
-    c = LLAMA_8B
+    c = QWEN_7B
     right = 2 * c["num_layers"] * c["num_kv_heads"] * c["head_dim"] * c["bytes"]
     wrong = {
-        right // 2: "that is K or V; both are kept.",
-        right * 4: "that counts the 32 query heads; only the 8 K and V heads are kept.",
-        right // 32: "that is one layer.",
-        right // 2 * 4: "that is all 32 heads, and K only.",
+        right // 2: "that is K or V, or numbers and not bytes; both are kept, 2 bytes each.",
+        right * 7: "that counts the 28 query heads; only the 4 K and V heads are kept.",
+        right // 28: "that is one layer.",
     }
     if answer != right:
-        raise NotYet(wrong.get(answer, f"{answer:,} is not it; write down the shape of K first."))
-    return f"{right:,} bytes: a chat of 8,192 tokens fills {right * 8192 / 2**30:.0f} GiB."
+        raise NotYet(wrong.get(answer, f"{answer} is not it; write down the shape of K first."))
+    return f"{right:,} bytes: a chat of 8,192 tokens fills {right * 8192 / 2**30:.2f} GiB."
 
 
 def _solve_bytes() -> int:
-    return 2 * 32 * 8 * 128 * 2  # K and V, layers, KV heads, head size, bytes per number
+    return 2 * 28 * 4 * 128 * 2  # K and V, layers, KV heads, head size, bytes per number
 
 
 def _check_work(answer) -> str:
     rng = random.Random(0)
     for _ in range(50):
-        p, n, cached = rng.randint(1, 99), rng.randint(1, 99), rng.random() < 0.5
+        p, n = rng.randint(1, 99), rng.randint(2, 99)
+        k = rng.randint(1, n - 1)
         try:
-            got = answer(p, n, cached)
+            got = answer(p, n, k)
         except Exception as error:
-            raise NotYet(f"work({p}, {n}, {cached}) raised {error!r}.") from error
-        right = p + n - 1 if cached else sum(range(p, p + n))
+            raise NotYet(f"work({p}, {n}, {k}) raised {error!r}.") from error
+        right = (p + k - 1) + (p + n - 1)
+        if got != right and got == right - (k - 1):
+            raise NotYet("it had computed some of its own tokens before the loss, too.")
         if got != right:
-            raise NotYet(f"work({p}, {n}, {cached}) should be {right}, yours says {got}.")
-    return "linear with the cache, quadratic without."
+            raise NotYet(f"work({p}, {n}, {k}) should be {right}, yours says {got}.")
+    return "this is what a preemption costs: notebook 06."
 
 
 def _solve_work():
-    def work(num_prompt: int, num_output: int, cached: bool) -> int:
-        if cached:  # each token is computed once, and the last one never
-            return num_prompt + num_output - 1
-        return sum(range(num_prompt, num_prompt + num_output))
+    def work(p: int, n: int, k: int) -> int:
+        before = p + k - 1  # the k-th token was sampled and not yet computed
+        after = p + n - 1  # prompt and output again, but for the last token
+        return before + after
 
     return work
 
@@ -54,7 +56,7 @@ def _solve_work():
 def _check_design(answer) -> str:
     try:
         kv_heads, bytes_per_number = answer
-    except TypeError:
+    except (TypeError, ValueError):
         raise NotYet("give a pair (KV heads, bytes per number).") from None
     if kv_heads not in (1, 2, 4, 8, 16, 32) or bytes_per_number not in (1, 2, 4):
         raise NotYet("KV heads must divide 32, and a number takes 1, 2 or 4 bytes.")
@@ -78,7 +80,7 @@ bytes_per_token = Exercise(
 )
 work = Exercise(
     _check_work,
-    "Without a cache, step i computes everything that is known by then.",
+    "Count the two parts by themselves. Which token had been sampled, but not computed?",
     _solve_work,
 )
 design = Exercise(

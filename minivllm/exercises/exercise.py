@@ -9,9 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from minivllm.validation import is_int
+
 
 class NotYet(Exception):
     """An answer is wrong; the message says in which way."""
+
+
+def whole_number(answer: Any) -> int:
+    """The answer, if it is a whole number; else a word about that."""
+    if not is_int(answer):
+        raise NotYet("give a whole number.")
+    return answer
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,10 @@ class KVCacheBlock:
 
 
 class FreeQueue:
-    """The free blocks, next to be used first. A linked list: a hit takes one out of the middle."""
+    """The free blocks, next to be used first. A linked list: a hit takes one out of the middle.
+
+    (vLLM: FreeKVCacheBlockQueue)
+    """
 
     def __init__(self, blocks: Iterable[KVCacheBlock]):
         self._end = KVCacheBlock(-1)  # before the first and after the last
@@ -110,7 +113,7 @@ class BlockPool:
         return len(self.free_queue)
 
     def allocate(self, n: int) -> list[KVCacheBlock]:
-        """Take ``n`` blocks, each with one reference, from the head of the free queue.
+        """Take ``n`` blocks, each with one reference, from the free queue (vLLM: get_new_blocks).
 
         What such a block held can no longer be found from now on: eviction is lazy.
 
@@ -127,14 +130,14 @@ class BlockPool:
         return taken
 
     def share(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Add one reference to each block; a free one leaves the queue."""
+        """Add one reference to each block; a free one leaves the queue (vLLM: touch)."""
         for block in blocks:
             if block.ref_cnt == 0:
                 self.free_queue.remove(block)
             block.ref_cnt += 1
 
     def free(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Drop one reference on each block; those that reach 0 can be handed out again.
+        """Drop one reference on each block; at 0 it can be handed out again (vLLM: free_blocks).
 
         What can be found again goes to the *end* of the queue, in the given order: the least
         recently used is evicted first. What cannot goes to the *front*, since nothing is lost by
