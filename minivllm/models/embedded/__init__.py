@@ -1,0 +1,11 @@
+"""The chat model that ships with the package: a Qwen2 of a few million parameters.
+
+It is trained from nothing on generated text (`corpus.py`), so it needs no download.
+"""
+
+from pathlib import Path
+
+
+def embedded_model_path() -> Path:
+    """Directory of the embedded checkpoint, in Hugging Face form."""
+    return Path(__file__).parent / "checkpoint"

@@ -1,0 +1,266 @@
+"""Tool calls: the system prompt lists functions, the answer calls the right one."""
+
+import random
+from dataclasses import dataclass
+from string import ascii_uppercase
+
+from minivllm.models.embedded import words
+from minivllm.models.embedded.chat_format import tool_call, tool_response, tools_section
+from minivllm.models.embedded.facts import vary
+from minivllm.models.embedded.people import Population, invented_word
+from minivllm.models.embedded.prompts import plain_system
+from minivllm.models.embedded.sample import Sample
+from minivllm.models.embedded.smalltalk import UNKNOWN_ANSWER, exchanges
+
+
+def _parameter(kind: str, description: str, **more: object) -> dict:
+    return {"type": kind, "description": description, **more}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function: its schema, and requests whose ``{slots}`` become its arguments."""
+
+    name: str
+    description: str
+    parameters: dict[str, dict]
+    required: tuple[str, ...]
+    requests: tuple[str, ...]
+
+    def schema(self, rng: random.Random) -> dict:
+        """The OpenAI form of the function, with or without the parts that may be missing."""
+        parameters = {
+            name: dict(value) if rng.random() < 0.7 else {"type": value["type"]}
+            for name, value in self.parameters.items()
+        }
+        function = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": {
+                "type": "object",
+                "properties": parameters,
+                "required": list(self.required),
+            },
+        }
+        return {"type": "function", "function": function}
+
+
+_LOCATION = _parameter("string", "The city, e.g. San Francisco")
+_UNIT = _parameter("string", "The unit", enum=["celsius", "fahrenheit"])
+
+TOOLS = (
+    Tool(
+        "get_weather",
+        "Get the current weather in a given location",
+        {"location": _LOCATION, "unit": _UNIT},
+        ("location",),
+        (
+            "What is the weather in {location}?",
+            "What is the weather like in {location}?",
+            "What's the weather like in {location} today?",
+            "What's the weather in {location}?",
+            "How is the weather in {location}?",
+            "How is the weather in {location} right now?",
+            "Tell me the weather in {location}.",
+            "Is it raining in {location}?",
+            "Is it warm in {location}?",
+            "What is the temperature in {location}?",
+            "How warm is it in {location}?",
+            "Can you check the weather in {location}?",
+            "Can you tell me the weather for {location}?",
+            "I am going to {location}. How is the weather?",
+            "Please get the weather for {location}.",
+            "weather {location}",
+            "What is the weather in {location} in {unit}?",
+            "What's the weather like in {location} in {unit}?",
+            "What is the temperature in {location} in {unit}?",
+            "Tell me the weather in {location} in {unit}.",
+            "How hot is it in {location}, in {unit}?",
+            "What is the weather in {location}? Use {unit}.",
+            "Give me the weather in {location} in degrees {unit}.",
+            "How is the weather in {location}? Please answer in {unit}.",
+        ),
+    ),
+    Tool(
+        "get_time",
+        "Get the current time in a city",
+        {"city": _parameter("string", "The name of the city")},
+        ("city",),
+        (
+            "What time is it in {city}?",
+            "What is the time in {city}?",
+            "Tell me the time in {city}.",
+            "How late is it in {city}?",
+            "What is the current time in {city}?",
+            "Can you tell me what time it is in {city}?",
+        ),
+    ),
+    Tool(
+        "get_stock_price",
+        "Get the latest price of a stock",
+        {"symbol": _parameter("string", "The symbol of the stock")},
+        ("symbol",),
+        (
+            "What is the stock price of {symbol}?",
+            "How much is a share of {symbol}?",
+            "What is the price of {symbol}?",
+            "Get the stock price for {symbol}.",
+            "How is the stock {symbol} doing?",
+            "Tell me the price of the {symbol} stock.",
+        ),
+    ),
+    Tool(
+        "search_web",
+        "Search the web",
+        {"query": _parameter("string", "What to search for")},
+        ("query",),
+        (
+            "Search the web for {query}.",
+            "Search for {query}.",
+            "Find something about {query} on the web.",
+            "Look up {query} on the internet.",
+            "Please search the internet for {query}.",
+            "Google {query}.",
+        ),
+    ),
+    Tool(
+        "convert_currency",
+        "Convert an amount of money into another currency",
+        {
+            "amount": _parameter("number", "The amount of money"),
+            "from": _parameter("string", "The currency of the amount"),
+            "to": _parameter("string", "The currency that is wanted"),
+        },
+        ("amount", "from", "to"),
+        (
+            "Convert {amount} {from} to {to}.",
+            "How much is {amount} {from} in {to}?",
+            "How many {to} do I get for {amount} {from}?",
+            "What are {amount} {from} in {to}?",
+        ),
+    ),
+    Tool(
+        "add",
+        "Add two numbers",
+        {"a": _parameter("integer", "The first number"),
+         "b": _parameter("integer", "The second number")},
+        ("a", "b"),
+        ("What is {a} + {b}?", "Add {a} and {b}.", "How much is {a} plus {b}?",
+         "What is the sum of {a} and {b}?", "Calculate {a} + {b}."),
+    ),
+    Tool(
+        "send_email",
+        "Send an email to a person",
+        {"to": _parameter("string", "The address"), "subject": _parameter("string", "The subject")},
+        ("to", "subject"),
+        ("Send an email to {to} about {subject}.", "Write to {to} about {subject}.",
+         "Email {to} with the subject {subject}."),
+    ),
+    Tool(
+        "set_timer",
+        "Start a timer",
+        {"minutes": _parameter("integer", "The length in minutes")},
+        ("minutes",),
+        ("Set a timer for {minutes} minutes.", "Start a timer of {minutes} minutes.",
+         "Wake me in {minutes} minutes.", "Remind me in {minutes} minutes."),
+    ),
+)  # fmt: skip
+
+_CURRENCIES = "dollars euros pounds yen francs rupees pesos USD EUR GBP JPY CHF INR".split()
+
+
+class _Values:
+    """Draws values for the slots of requests."""
+
+    def __init__(self, rng: random.Random, held_out: bool) -> None:
+        self.rng, self.held_out = rng, held_out
+
+    def draw(self, slot: str) -> str | int:
+        rng = self.rng
+        if slot in ("location", "city"):
+            listed = words.HELD_OUT_CITIES if self.held_out else words.CITIES
+            parts = [invented_word(rng).capitalize() for _ in range(rng.choice((1, 1, 2)))]
+            invented = " ".join(parts)
+            place = invented if rng.random() < 0.4 else rng.choice(listed)
+            if slot == "location" and rng.random() < 0.2:
+                place += ", " + rng.choice(words.REGIONS)
+            return place
+        if slot == "unit":
+            return rng.choice(("celsius", "fahrenheit"))
+        if slot == "symbol":
+            return "".join(rng.choice(ascii_uppercase) for _ in range(rng.randint(2, 5)))
+        if slot in ("query", "subject"):
+            return " ".join(invented_word(rng, 0.01) for _ in range(rng.randint(1, 3)))
+        if slot == "to" and rng.random() < 0.5:
+            population = Population(rng, 0.5, self.held_out)
+            return population.email(population.name())
+        if slot in ("from", "to"):
+            return rng.choice(_CURRENCIES)
+        return rng.randint(1, rng.choice((9, 99, 999, 9999)))
+
+
+def request(rng: random.Random, tool: Tool, held_out: bool = False) -> tuple[str, dict]:
+    """A random request for the tool and the arguments it asks for, in the schema's order."""
+    template = rng.choice(tool.requests)
+    values = _Values(rng, held_out)
+    arguments = {slot: values.draw(slot) for slot in tool.parameters if f"{{{slot}}}" in template}
+    if "from" in arguments:
+        arguments["from"], arguments["to"] = rng.sample(_CURRENCIES, 2)
+    if tool.name == "send_email":
+        population = Population(rng, 0.5, held_out)
+        arguments["to"] = population.email(population.name())
+    return template.format(**arguments), arguments
+
+
+def offered_tools(rng: random.Random, tool: Tool) -> list[dict]:
+    """The schemas in the system prompt: this tool and up to three others, in random order."""
+    others = rng.sample([t for t in TOOLS if t is not tool], rng.choice((0, 0, 1, 1, 2, 3)))
+    offered = [tool, *others]
+    rng.shuffle(offered)
+    return [each.schema(rng) for each in offered]
+
+
+def _weather_answer(rng: random.Random, sample: Sample, arguments: dict) -> None:
+    """The tool's answer and what the model says about it."""
+    place, unit = arguments["location"], arguments.get("unit", "celsius")
+    result: dict[str, object] = {
+        "location": place,
+        "temperature": rng.randint(-20, 40) if unit == "celsius" else rng.randint(0, 100),
+        "unit": unit,
+    }
+    if rng.random() < 0.3:
+        del result["location"]
+    if rng.random() < 0.5:
+        result["condition"] = rng.choice(("sunny", "cloudy", "rainy", "windy", "snowy", "foggy"))
+    read = sample.turn("user", tool_response(result))
+    sky = f" and {result['condition']}" if "condition" in result else ""
+    said = sample.answer(f"It is {result['temperature']} degrees {unit}{sky} in {place}.")
+    sample.copied_from("question", f" {result['temperature']}", said, read)
+
+
+def tool_chat(rng: random.Random, held_out: bool = False) -> Sample:
+    """One or two requests that need a tool; sometimes also one that does not."""
+    sample = Sample("tool")
+    tool = TOOLS[0] if rng.random() < 0.45 else rng.choice(TOOLS[1:])
+    system = plain_system(rng) + "\n\n" if rng.random() < 0.5 else ""
+    sample.turn("system", system + tools_section(offered_tools(rng, tool)))
+    for number in range(rng.randint(1, 3)):
+        if number and rng.random() < 0.25:
+            if rng.random() < 0.3:
+                sample.turn("user", f"Who is {invented_word(rng).capitalize()}?")
+                sample.answer(UNKNOWN_ANSWER)
+            else:
+                requests, answer = rng.choice(exchanges())
+                sample.turn("user", rng.choice(requests[:2]))
+                sample.answer(answer)
+            continue
+        text, arguments = request(rng, tool, held_out)
+        wanted = [str(value) for value in arguments.values()]
+        varied = vary(rng, text)
+        asked = sample.turn("user", varied if all(v in varied for v in wanted) else text)
+        said = sample.answer(tool_call(tool.name, arguments))
+        for value in wanted:
+            sample.copied_from("question", value, said, asked)
+        if tool.name == "get_weather" and rng.random() < 0.4:
+            _weather_answer(rng, sample, arguments)
+    return sample
