@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from minivllm.logger import init_logger
 from minivllm.version import __version__
 
 app = typer.Typer(
@@ -38,7 +39,8 @@ def main(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
-    os.environ.setdefault("MINIVLLM_LOGGING_LEVEL", "WARNING")  # the output is for people
+    if "MINIVLLM_LOGGING_LEVEL" not in os.environ:
+        init_logger("minivllm").setLevel("WARNING")  # the output is for people
 
 
 @app.command()

@@ -83,4 +83,4 @@ def test_the_demo_answers_and_writes_its_report(tmp_path):
     assert "The age of Cleo Hart is 51." in result.stdout
     assert "The phone number of Ben Ortiz is 555-7719." in result.stdout
     assert re.search(r"^tokens .*█", result.stdout, re.MULTILINE), "the timeline"
-    assert report.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert report.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
