@@ -3,6 +3,7 @@
 Tables hold people from the held-out lists or with invented names, and a part of the questions is
 worded in ways that training does not use. The plain table suites are full of near misses (shared
 first and last names, names built from rare pieces); the everyday ones are not.
+The usual ones are worded as most people would, by a generator of their own.
 """
 
 import random
@@ -16,6 +17,7 @@ from minivllm.models.embedded.sample import Sample
 from minivllm.models.embedded.smalltalk import exchanges
 from minivllm.models.embedded.tables import TableShape, table_conversation
 from minivllm.models.embedded.tools import tool_chat
+from minivllm.models.embedded.usual_tables import usual_conversation
 from minivllm.models.embedded.words import CAPITALS
 
 Messages = list[dict[str, str]]
@@ -71,6 +73,12 @@ def everyday_cases(seed: str, rows: int, padded: bool, count: int) -> list[Case]
     return _drawn(name, count, lambda rng: table_conversation(rng, shape))
 
 
+def usual_cases(seed: str, rows: int, padded: bool, count: int) -> list[Case]:
+    """Tables and questions as people usually write them, from a generator of their own."""
+    name = f"{seed}-usual-{rows}-{padded}"
+    return _drawn(name, count, lambda rng: usual_conversation(rng, rows, padded))
+
+
 def capital_cases(seed: str, count: int) -> list[Case]:
     """Every country, asked in a random way."""
     rng = random.Random(f"{seed}-capital")
@@ -102,6 +110,10 @@ def small_talk_cases() -> list[Case]:
 def all_suites(seed: str, count: int) -> dict[str, list[Case]]:
     """All suites by name, those that are drawn at random with `count` cases each."""
     suites = {}
+    for rows in (3, 10, 30):
+        for padded in (False, True):
+            drawing = "padded" if padded else "unpadded"
+            suites[f"usual table, {rows} rows, {drawing}"] = usual_cases(seed, rows, padded, count)
     for rows in (3, 10, 20, 30):
         for padded in (False, True):
             drawing = "padded" if padded else "unpadded"
