@@ -11,7 +11,7 @@ from test_05_continuous_batching import request, run, step
 
 from minivllm import LLM, SamplingParams
 from minivllm.kv.manager import KVCacheManager
-from minivllm.records import SwappedIn, SwappedOut
+from minivllm.records import BlockCopied, SwappedIn, SwappedOut
 from minivllm.request import RequestStatus
 from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.scheduler import Scheduler
@@ -201,6 +201,27 @@ def test_samples_come_back_from_the_host_with_all_they_had(tiny_qwen2):
         runs = llm.generate(prompts, params, use_tqdm=False)
         outputs.append([[c.token_ids for c in o.outputs] for o in runs])
         assert bool(list(llm.trace.of(SwappedOut))) == (num_blocks == 31)
+    assert outputs[0] == outputs[1]
+
+
+def test_siblings_that_still_share_their_last_block_copy_it_when_they_are_back(tiny_qwen2):
+    """Thrown out between the fork and the first write, they write in the step of their return."""
+    outputs = []
+    for num_blocks in (100, 7):
+        llm = make_llm(
+            tiny_qwen2, block_size=4, max_model_len=24, trace=True,
+            num_gpu_blocks_override=num_blocks, enable_prefix_caching=False,
+        )  # fmt: skip
+        params = [
+            SamplingParams(temperature=0, max_tokens=12, ignore_eos=True),
+            SamplingParams(n=3, temperature=1.0, seed=3, max_tokens=3, ignore_eos=True),
+        ]
+        prompts = [list(range(8)), list(range(20, 26))]
+        runs = llm.generate(prompts, params, use_tqdm=False)
+        outputs.append([[c.token_ids for c in o.outputs] for o in runs])
+    assert len(list(llm.trace.of(SwappedOut))) == 3
+    back = next(llm.trace.of(SwappedIn)).step
+    assert back in {record.step for record in llm.trace.of(BlockCopied)}
     assert outputs[0] == outputs[1]
 
 

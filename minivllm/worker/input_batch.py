@@ -44,7 +44,8 @@ class InputBatch:
                 list(new.token_ids), new.sampling_params, new.seed
             )
         for copy in plan.block_copies:
-            self.states[copy.seq_id].block_ids[-1] = copy.dst
+            if copy.seq_id not in plan.resumed_req_ids:  # else it is in the whole table below
+                self.states[copy.seq_id].block_ids[-1] = copy.dst
         for seq_id, block_ids in plan.new_block_ids.items():
             self.states[seq_id].block_ids += block_ids
 
