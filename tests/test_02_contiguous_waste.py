@@ -10,12 +10,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from minivllm.kv.contiguous import (
     ALLOCATORS,
     RESERVATIONS,
-    BuddyPool,
     ContiguousKVCacheManager,
-    FirstFitPool,
     SlotUsage,
-    next_power_of_2,
 )
+from minivllm.kv.slab_pool import BuddyPool, FirstFitPool, next_power_of_2
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.scheduler import Scheduler
