@@ -48,3 +48,13 @@ class SchedulerOutput:
     @property
     def total_num_scheduled_tokens(self) -> int:
         return sum(self.num_scheduled_tokens.values())
+
+    def withdraw(self, seq_id: str) -> int:
+        """Take a sequence out again. Returns how many tokens it would have computed."""
+        self.num_computed_tokens.pop(seq_id, None)
+        self.new_block_ids.pop(seq_id, None)
+        self.forks.pop(seq_id, None)
+        self.block_copies = [copy for copy in self.block_copies if copy.seq_id != seq_id]
+        if seq_id in self.resumed_req_ids:
+            self.resumed_req_ids.remove(seq_id)
+        return self.num_scheduled_tokens.pop(seq_id, 0)

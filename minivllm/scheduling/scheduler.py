@@ -21,8 +21,10 @@ from minivllm.records import (
     SwappedOut,
 )
 from minivllm.request import Request, RequestStatus, Sequence
+from minivllm.scheduling.limits import check_limits
 from minivllm.scheduling.output import NewRequestData, SchedulerOutput
 from minivllm.scheduling.policies import FCFSPolicy, SchedulingPolicy
+from minivllm.scheduling.stop import check_stop
 from minivllm.trace import Trace
 
 logger = init_logger(__name__)
@@ -43,9 +45,7 @@ class Scheduler:
         policy: who comes first and who gives way; None for first come, first served.
         preemption_mode: "recompute" or "swap"; None recomputes a request with one sequence and
             swaps one with several.
-        append_text: called once for every token that is no end-of-sequence or stop token, with the
-            sequence that got it; says which stop string its text now holds. (Nothing in this room
-            knows text.)
+        append_text: see ``check_stop``; nothing in this room knows text.
         trace: listens to every decision, if given.
     """
 
@@ -88,40 +88,10 @@ class Scheduler:
 
     def check_request(self, request: Request) -> None:
         """Raise ``ValueError`` unless this request can be added and could run on its own."""
-        n, limit = len(request.prompt_token_ids), self.max_model_len
         for seq_id in request.seq_ids:
             if seq_id in self._ids_in_use:
                 raise ValueError(f"request_id {seq_id!r} is in use; choose another.")
-        if n == 0:
-            raise ValueError("the prompt is empty; it must have at least one token.")
-        if n >= limit:
-            raise ValueError(
-                f"the prompt has {n} tokens, but max_model_len is {limit} and at least one token "
-                f"must be left for the output; shorten it to {limit - 1} or raise max_model_len."
-            )
-        if request.priority != 0 and not self.policy.uses_priority:
-            raise ValueError(
-                f"priority is {request.priority}, but scheduling_policy is not 'priority'; "
-                "choose that policy or leave the priority at 0."
-            )
-        params = request.sampling_params
-        if params.n > self.max_num_seqs:
-            raise ValueError(
-                f"n is {params.n}, but max_num_seqs is {self.max_num_seqs}, and all samples of a "
-                "request run at once; lower n or raise max_num_seqs."
-            )
-        longest = limit if params.max_tokens is None else min(limit, n + params.max_tokens)
-        # Computed again after a preemption, siblings share what the first of them computes in one
-        # step. (The last token of a sequence has no K and V.)
-        shared = min(n, self.max_num_batched_tokens, self.long_prefill_token_threshold or n)
-        needed = self.kv_manager.num_blocks_at_most(shared, longest - 1, params.n)
-        usable = self.kv_manager.block_pool.num_usable_blocks
-        if needed > usable:
-            raise ValueError(
-                f"the request can grow to {params.n} x {longest} tokens, which takes {needed} "
-                f"blocks of {self.kv_manager.block_size}, but the whole KV cache holds {usable}; "
-                "lower max_tokens or n, or enlarge the cache."
-            )
+        check_limits(request, self)
 
     def add_request(self, request: Request) -> None:
         """Let a request wait, at the place in the queue that the policy gives it.
@@ -285,7 +255,9 @@ class Scheduler:
                 sibling.token_ids.append(token_id)
                 if self.trace is not None:
                     self.trace.record(Sampled, sibling.seq_id, token_id)
-                self._finish_if_over(sibling, token_id)
+                end = check_stop(sibling, self.append_text, self.max_model_len)
+                if end is not None:
+                    self._finish(sibling, *end)
             updated += siblings
         if self.trace is not None:
             self.trace.end_step()
@@ -399,13 +371,7 @@ class Scheduler:
 
     def _withdraw(self, seq: Sequence, plan: SchedulerOutput) -> None:
         """Take a sequence out of the plan, if it is there."""
-        self.budget += plan.num_scheduled_tokens.pop(seq.seq_id, 0)
-        plan.num_computed_tokens.pop(seq.seq_id, None)
-        plan.new_block_ids.pop(seq.seq_id, None)
-        plan.forks.pop(seq.seq_id, None)
-        plan.block_copies = [copy for copy in plan.block_copies if copy.seq_id != seq.seq_id]
-        if seq.seq_id in plan.resumed_req_ids:
-            plan.resumed_req_ids.remove(seq.seq_id)
+        self.budget += plan.withdraw(seq.seq_id)
         seq.status = RequestStatus.PREEMPTED
 
     def _enqueue(self, request: Request, queue: list[Request]) -> int:
@@ -442,16 +408,3 @@ class Scheduler:
             for queue in (self.waiting, self.swapped):
                 if request in queue:
                     queue.remove(request)
-
-    def _finish_if_over(self, seq: Sequence, token_id: int) -> None:
-        """End-of-sequence token, stop token, stop string, length: the first that holds counts."""
-        request, params = seq.request, seq.request.sampling_params
-        stopped, capped = RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED
-        if token_id in request.eos_token_ids and not params.ignore_eos:
-            self._finish(seq, stopped)
-        elif params.stop_token_ids and token_id in params.stop_token_ids:
-            self._finish(seq, stopped, stop_reason=token_id)
-        elif (stop_string := self.append_text(seq)) is not None:
-            self._finish(seq, stopped, stop_reason=stop_string)
-        elif seq.num_output_tokens == params.max_tokens or seq.num_tokens >= self.max_model_len:
-            self._finish(seq, capped)
