@@ -16,7 +16,6 @@ _ONLY_THE_DEFAULT = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
-    "logprobs": None,
     "prompt_logprobs": None,
     "bad_words": None,
     "logit_bias": None,
@@ -42,6 +41,7 @@ class SamplingParams:
         include_stop_str_in_output: leave the string or token that stopped it in the text.
         ignore_eos: go on after the end-of-sequence token.
         max_tokens: the longest output, in tokens.
+        logprobs: report each token's logprob, and those of this many best tokens; -1 is all.
         detokenize: False returns token ids only.
         skip_special_tokens: leave special tokens out of the text.
 
@@ -59,6 +59,7 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     max_tokens: int | None = 16
+    logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
 
@@ -68,7 +69,6 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
-    logprobs: int | None = None
     prompt_logprobs: int | None = None
     bad_words: list[str] | None = None
     logit_bias: dict[int, float] | None = None
@@ -91,6 +91,8 @@ class SamplingParams:
         check(ok, "seed", self.seed, "an integer of at least 0, or None or -1 for no seed")
         ok = self.max_tokens is None or is_int(self.max_tokens, 1)
         check(ok, "max_tokens", self.max_tokens, "an integer of at least 1, or None for no limit")
+        ok = self.logprobs is None or is_int(self.logprobs, -1)
+        check(ok, "logprobs", self.logprobs, "an integer of at least 0, -1 for all, or None")
         for name in _FLAGS:
             check(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         for name, default in _ONLY_THE_DEFAULT.items():

@@ -108,9 +108,9 @@ def test_sampler_equals_the_oracles_choice_beside_any_neighbours(seed, temperatu
         SamplingParams(temperature=2.0),
         SamplingParams(temperature=1.0, top_p=0.5),
     ]
-    together = Sampler()(logits, params, [Random(seed + i) for i in range(4)])
+    together = Sampler()(logits, params, [Random(seed + i) for i in range(4)]).token_ids
     for i in range(4):
-        alone = Sampler()(logits[i : i + 1], [params[i]], [Random(seed + i)])
+        alone = Sampler()(logits[i : i + 1], [params[i]], [Random(seed + i)]).token_ids
         token, margin = choose(logits[i], params[i], Random(seed + i))
         assert together[i] == alone[0]
         assert together[i] == token or margin < 1e-9
@@ -120,6 +120,24 @@ def test_a_greedy_row_takes_no_number_from_its_generator():
     generator = Random(3)
     Sampler()(torch.zeros(1, 4), [SamplingParams(temperature=0)], [generator])
     assert generator.random() == Random(3).random()
+
+
+def test_logprobs_are_the_raw_models():
+    logits = torch.randn(3, 30, generator=torch.Generator().manual_seed(0)) * 4
+    params = [
+        SamplingParams(temperature=0.4, top_k=3, logprobs=2),
+        SamplingParams(),
+        SamplingParams(temperature=0, logprobs=0),
+    ]
+    out = Sampler()(logits, params, [Random(i) for i in range(3)])
+    assert sorted(out.logprobs) == [0, 2]
+    exact = logits.log_softmax(-1)
+    for row, k in ((0, 2), (2, 0)):
+        ids, values, rank = out.logprobs[row]
+        order = exact[row].argsort(descending=True).tolist()
+        assert ids == [out.token_ids[row], *order[:k]]
+        assert values == pytest.approx(exact[row][ids].tolist())
+        assert rank == 1 + order.index(ids[0])
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,8 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Move every sequence that fits into the budget. Returns those that got a token."""
         plan = self.scheduler.schedule()
-        sampled = self.model_runner.execute_model(plan)
-        updated = self.scheduler.update_from_output(plan, sampled)
+        output = self.model_runner.execute_model(plan)
+        updated = self.scheduler.update_from_output(plan, output.sampled)
         return [self._make_output(r) for r in dict.fromkeys(seq.request for seq in updated)]
 
     def abort_request(self, request_id: str | list[str]) -> list[RequestOutput]:

@@ -7,11 +7,14 @@ what a seeded request gets does not depend on what shares its batch.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
 
 import torch
 
+from minivllm.sampling.logprobs import gather_logprobs
 from minivllm.sampling_params import SamplingParams
+from minivllm.scheduling.output import TokenLogprobs
 
 
 def filtered_probs(logits: torch.Tensor, params: list[SamplingParams]) -> torch.Tensor:
@@ -63,13 +66,21 @@ def draw(probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     return torch.searchsorted(edges, numbers[:, None] * edges[:, -1:], right=True)[:, 0]
 
 
+@dataclass(frozen=True)
+class SamplerOutput:
+    """One token per row, and logprobs by row for those that asked."""
+
+    token_ids: list[int]
+    logprobs: dict[int, TokenLogprobs]
+
+
 class Sampler:
     """Chooses the next tokens of a batch."""
 
     def __call__(
         self, logits: torch.Tensor, params: list[SamplingParams], generators: list[Random]
-    ) -> list[int]:
-        """One token id per row.
+    ) -> SamplerOutput:
+        """One token per row.
 
         Args:
             logits: float32 ``[n, vocab]``.
@@ -84,4 +95,16 @@ class Sampler:
             )
             probs = filtered_probs(logits[rows], [params[i] for i in rows])
             tokens[rows] = draw(probs, numbers)
-        return tokens.tolist()
+        token_ids = tokens.tolist()
+        return SamplerOutput(token_ids, self._logprobs(logits, token_ids, params))
+
+    @staticmethod
+    def _logprobs(
+        logits: torch.Tensor, token_ids: list[int], params: list[SamplingParams]
+    ) -> dict[int, TokenLogprobs]:
+        rows = [i for i, p in enumerate(params) if p.logprobs is not None]
+        if not rows:
+            return {}
+        wanted = [params[i].logprobs for i in rows]
+        gathered = gather_logprobs(logits[rows], [token_ids[i] for i in rows], wanted)
+        return dict(zip(rows, gathered, strict=True))

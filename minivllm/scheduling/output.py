@@ -1,12 +1,13 @@
-"""SchedulerOutput: the plan of one step, and all that crosses from the scheduler to the runner.
+"""SchedulerOutput goes to the runner, ModelRunnerOutput comes back; nothing else crosses.
 
-It holds ids, integers and what is new; never a live ``Request``. So the same plan could be sent to
-several workers, or to another process. (vLLM: vllm/v1/core/sched/output.py)
+They hold ids, integers and what is new; never a live ``Request``. So the same plan could be sent to
+several workers, or to another process. (vLLM: vllm/v1/core/sched/output.py, vllm/v1/outputs.py)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from minivllm.kv.block_table import KVCacheBlockCopy
 from minivllm.kv.swap_space import KVCacheBlockSwap
@@ -25,7 +26,7 @@ class NewRequestData:
 
 @dataclass
 class SchedulerOutput:
-    """One flat batch: prefill chunks and decodes side by side.
+    """The plan of one step. One flat batch: prefill chunks and decodes side by side.
 
     Sequence ``s`` computes its positions ``num_computed_tokens[s]`` up to
     ``num_computed_tokens[s] + num_scheduled_tokens[s]``, exclusive. The dicts are in batch order.
@@ -58,3 +59,22 @@ class SchedulerOutput:
         if seq_id in self.resumed_req_ids:
             self.resumed_req_ids.remove(seq_id)
         return self.num_scheduled_tokens.pop(seq_id, 0)
+
+
+class TokenLogprobs(NamedTuple):
+    """A token and the best ones in its place, as the raw model sees them (natural logarithms)."""
+
+    token_ids: list[int]  # the token itself, then the k best, the best first
+    logprobs: list[float]  # in the same order
+    rank: int  # the token's place among all tokens, 1 for the best
+
+
+@dataclass
+class ModelRunnerOutput:
+    """What one step has computed."""
+
+    # the next token of every sequence whose last known token was computed, and of the siblings
+    # that begin there
+    sampled: dict[str, int] = field(default_factory=dict)
+    # of the sampled tokens, for the sequences that asked for it
+    logprobs: dict[str, TokenLogprobs] = field(default_factory=dict)

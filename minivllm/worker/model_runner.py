@@ -12,7 +12,7 @@ from minivllm.attention.metadata import AttentionMetadata
 from minivllm.kv.block_table import slots_of
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.sampling.sampler import Sampler
-from minivllm.scheduling.output import SchedulerOutput
+from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.worker.input_batch import InputBatch
 
 
@@ -42,30 +42,28 @@ class ModelRunner:
         self.sampler = Sampler()
 
     @torch.inference_mode()
-    def execute_model(self, plan: SchedulerOutput) -> dict[str, int]:
-        """Compute a plan's tokens.
-
-        Returns:
-            By sequence id, the next token of every sequence whose last known token was computed,
-            and of the siblings that begin there. A chunk that stops short has nothing to say yet.
-        """
+    def execute_model(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        """Compute a plan's tokens. A chunk that stops short of its last has nothing to say yet."""
         self.input_batch.update(plan)
         self._move_blocks(plan)
         if not plan.num_scheduled_tokens:
-            return {}
+            return ModelRunnerOutput()
         token_ids, positions, metadata = self.prepare_inputs(plan)
         hidden = self.model(token_ids, positions, self.kv_storage, metadata)
         seq_ids, rows = self._caught_up(plan)
         if not rows:
-            return {}
+            return ModelRunnerOutput()
         logits = self.model.compute_logits(hidden[rows])
         states = [self.input_batch[seq_id] for seq_id in seq_ids]
-        tokens = self.sampler(
+        chosen = self.sampler(
             logits, [s.sampling_params for s in states], [s.generator for s in states]
         )
-        for state, token_id in zip(states, tokens, strict=True):
+        for state, token_id in zip(states, chosen.token_ids, strict=True):
             state.token_ids.append(token_id)
-        return dict(zip(seq_ids, tokens, strict=True))
+        return ModelRunnerOutput(
+            sampled=dict(zip(seq_ids, chosen.token_ids, strict=True)),
+            logprobs={seq_ids[row]: logprobs for row, logprobs in chosen.logprobs.items()},
+        )
 
     def _move_blocks(self, plan: SchedulerOutput) -> None:
         """Swaps and copies, in this order: each may reuse a block that the one before has left."""
