@@ -13,6 +13,7 @@ _HOME_OF = {
     "LLMEngine": "minivllm.engine.llm_engine",
     "EngineArgs": "minivllm.config",
     "SamplingParams": "minivllm.sampling_params",
+    "BeamSearchParams": "minivllm.sampling_params",
     "RequestOutput": "minivllm.outputs",
     "CompletionOutput": "minivllm.outputs",
     "Trace": "minivllm.trace",

@@ -45,6 +45,24 @@ class CompletionOutput:
 
 
 @dataclass
+class BeamSearchSequence:
+    """One continuation that a beam search has found; tokens and text begin with the prompt."""
+
+    tokens: list[int]
+    text: str
+    cum_logprob: float
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass
+class BeamSearchOutput:
+    """What a beam search has found for one prompt, the best first."""
+
+    sequences: list[BeamSearchSequence]
+
+
+@dataclass
 class RequestOutput:
     """Everything known about a request so far; its last one has ``finished=True``.
 

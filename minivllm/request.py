@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from minivllm.outputs import RequestMetrics
-from minivllm.sampling_params import SamplingParams
+from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
 
 class RequestStatus(IntEnum):
@@ -17,6 +17,7 @@ class RequestStatus(IntEnum):
     FINISHED_STOPPED = 3
     FINISHED_LENGTH_CAPPED = 4
     FINISHED_ABORTED = 5
+    FINISHED_DROPPED = 6  # a beam that gave way to better ones
 
     @property
     def is_finished(self) -> bool:
@@ -32,6 +33,7 @@ _FINISH_REASON = {
     RequestStatus.FINISHED_STOPPED: "stop",
     RequestStatus.FINISHED_LENGTH_CAPPED: "length",
     RequestStatus.FINISHED_ABORTED: "abort",
+    RequestStatus.FINISHED_DROPPED: "dropped",
 }
 
 
@@ -46,8 +48,9 @@ class Sequence:
     requests that share their prompt through the prefix cache.)
     """
 
-    __slots__ = ("block_hashes", "index", "num_computed_tokens", "num_prompt_tokens", "request",
-                 "seq_id", "status", "stop_reason", "token_ids")  # fmt: skip
+    __slots__ = ("block_hashes", "cumulative_logprob", "index", "num_computed_tokens",
+                 "num_prompt_tokens", "request", "seq_id", "status", "stop_reason",
+                 "token_ids")  # fmt: skip
 
     def __init__(self, request: Request, index: int):
         self.seq_id = request.seq_id(index)
@@ -57,6 +60,7 @@ class Sequence:
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
         self.block_hashes: list[bytes] = []  # the names of its full blocks, as far as asked for
+        self.cumulative_logprob = 0.0  # of its output; only beams need it
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
 
@@ -66,6 +70,7 @@ class Sequence:
         child.token_ids = list(self.token_ids)
         child.num_computed_tokens = self.num_computed_tokens
         child.block_hashes = list(self.block_hashes)
+        child.cumulative_logprob = self.cumulative_logprob
         child.status = self.status
         return child
 
@@ -91,7 +96,7 @@ class Sequence:
 class Request:
     """What a user asked for: a prompt, its sampling parameters and the sequences it grows into.
 
-    Until its prompt is computed it is one sequence; then it forks into ``sampling_params.n``.
+    Until its prompt is computed it is one sequence; then it forks into ``n``, samples or beams.
 
     Args:
         request_id: any string that is not in use.
@@ -103,6 +108,7 @@ class Request:
         arrival_time: seconds of ``time.monotonic()``.
         priority: the smaller, the more important; 0 unless the policy is "priority".
         cache_salt: only requests with the same salt share cached blocks.
+        beam_params: for a beam search; ``sampling_params`` are then those of one beam.
     """
 
     def __init__(
@@ -116,6 +122,7 @@ class Request:
         arrival_time: float = 0.0,
         priority: int = 0,
         cache_salt: str | None = None,
+        beam_params: BeamSearchParams | None = None,
     ):
         self.request_id = request_id
         self.prompt = prompt
@@ -127,6 +134,8 @@ class Request:
         self.arrival_index = -1  # set when it is added: 0, 1, 2, ...
         self.priority = priority
         self.cache_salt = cache_salt
+        self.beam_params = beam_params
+        self.n = sampling_params.n if beam_params is None else beam_params.beam_width
         self.metrics = RequestMetrics(arrival_time)
         self.num_cached_tokens: int | None = None  # the hit of its first scheduling
         self.num_preemptions = 0
@@ -139,11 +148,11 @@ class Request:
     @property
     def seq_ids(self) -> list[str]:
         """The ids of all samples, those to come included."""
-        return [self.seq_id(index) for index in range(self.sampling_params.n)]
+        return [self.seq_id(index) for index in range(self.n)]
 
     @property
     def num_forks_to_come(self) -> int:
-        return self.sampling_params.n - len(self.seqs)
+        return self.n - len(self.seqs)
 
     @property
     def unfinished_seqs(self) -> list[Sequence]:

@@ -135,3 +135,49 @@ class SamplingParams:
     def greedy(self) -> bool:
         """True if the best token is always taken."""
         return self.temperature < _SAMPLING_EPS
+
+
+@known_names_only
+@dataclass
+class BeamSearchParams:
+    """Look for the likeliest continuations instead of drawing them.
+
+    Args:
+        beam_width: how many continuations are followed, and returned, the best first.
+        max_tokens: the longest output, in tokens.
+        ignore_eos: go on after the end-of-sequence token.
+        temperature: 0; there is nothing to draw.
+        length_penalty: a continuation's score is its log probability divided by its length (with
+            the prompt) to this power; above 0 favours longer ones.
+        include_stop_str_in_output: leave the end-of-sequence token in the text.
+
+    Raises:
+        ValueError: for an unknown name or a value outside its range, naming both.
+    """
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+
+    def __post_init__(self):
+        for name in ("beam_width", "max_tokens"):
+            ok = is_int(getattr(self, name), 1)
+            check(ok, name, getattr(self, name), "an integer of at least 1")
+        for name in ("ignore_eos", "include_stop_str_in_output"):
+            check(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+        ok = is_number(self.temperature) and self.temperature == 0
+        check(ok, "temperature", self.temperature, "0 for beams, since nothing is drawn")
+        check(is_number(self.length_penalty), "length_penalty", self.length_penalty, "a number")
+
+    def for_one_beam(self) -> SamplingParams:
+        """What each beam asks of the sampler: enough candidates that ``beam_width`` go on."""
+        return SamplingParams(
+            temperature=0,
+            logprobs=2 * self.beam_width,
+            max_tokens=self.max_tokens,
+            ignore_eos=self.ignore_eos,
+            include_stop_str_in_output=self.include_stop_str_in_output,
+        )

@@ -16,7 +16,7 @@ from minivllm.models.embedded import embedded_model_path
 from minivllm.models.model_config import ModelConfig
 from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.request import Request, RequestStatus, Sequence
-from minivllm.sampling_params import SamplingParams
+from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
@@ -76,7 +76,7 @@ class LLMEngine:
         self,
         request_id: str,
         prompt: str | dict,
-        params: SamplingParams,
+        params: SamplingParams | BeamSearchParams,
         arrival_time: float | None = None,
         priority: int = 0,
     ) -> None:
@@ -85,7 +85,7 @@ class LLMEngine:
         Args:
             request_id: any string that is not in use.
             prompt: see ``Processor.make_request``.
-            params: how to sample and when to stop.
+            params: how to sample, or how to search, and when to stop.
             arrival_time: seconds of ``time.monotonic()``; None is now.
             priority: the smaller, the more important; needs ``scheduling_policy="priority"``.
 
@@ -103,7 +103,7 @@ class LLMEngine:
         """Move every sequence that fits into the budget. Returns those that got a token."""
         plan = self.scheduler.schedule()
         output = self.model_runner.execute_model(plan)
-        updated = self.scheduler.update_from_output(plan, output.sampled)
+        updated = self.scheduler.update_from_output(plan, output.sampled, output.logprobs)
         return [self._make_output(r) for r in dict.fromkeys(seq.request for seq in updated)]
 
     def abort_request(self, request_id: str | list[str]) -> list[RequestOutput]:
@@ -152,13 +152,14 @@ class LLMEngine:
     def _make_output(self, request: Request) -> RequestOutput:
         completions = [
             CompletionOutput(
-                index=seq.index,
-                text=self._text(seq),
+                index=index,
+                text=self._text(seq) if request.beam_params is None else self._beam_text(seq),
                 token_ids=seq.output_token_ids,
+                cumulative_logprob=None if request.beam_params is None else seq.cumulative_logprob,
                 finish_reason=seq.status.finish_reason,
                 stop_reason=seq.stop_reason,
             )
-            for seq in request.seqs
+            for index, seq in enumerate(request.seqs)
         ]
         finished = not request.unfinished_seqs
         self._note_time(request, finished)
@@ -187,6 +188,17 @@ class LLMEngine:
                 detokenizer.append(seq.token_ids[-1])
             detokenizer.finish()
         return detokenizer.streamable(seq.status.is_finished)
+
+    def _beam_text(self, seq: Sequence) -> str:
+        """A beam's past changes when another takes its place, so its text is made anew."""
+        if self.tokenizer is None:
+            return ""
+        token_ids = seq.output_token_ids
+        if seq.status == RequestStatus.FINISHED_STOPPED:
+            if seq.request.beam_params.include_stop_str_in_output:
+                return self.tokenizer.decode(token_ids)
+            token_ids = token_ids[:-1]
+        return self.tokenizer.decode(token_ids, skip_special_tokens=True)
 
     @staticmethod
     def _note_time(request: Request, finished: bool) -> None:

@@ -11,7 +11,7 @@ from random import Random
 
 from minivllm.models.model_config import ModelConfig
 from minivllm.request import Request
-from minivllm.sampling_params import SamplingParams
+from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.validation import check, check_names, is_int
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -58,7 +58,7 @@ class Processor:
         self,
         request_id: str,
         prompt: str | dict,
-        params: SamplingParams,
+        params: SamplingParams | BeamSearchParams,
         arrival_time: float | None = None,
         priority: int = 0,
     ) -> Request:
@@ -76,10 +76,16 @@ class Processor:
             ValueError: naming what is wrong with the prompt or the parameters.
         """
         check(isinstance(request_id, str), "request_id", request_id, "a string")
-        check(isinstance(params, SamplingParams), "sampling_params", params, "a SamplingParams")
+        ok = isinstance(params, (SamplingParams, BeamSearchParams))
+        check(ok, "sampling_params", params, "a SamplingParams or a BeamSearchParams")
         check(is_int(priority), "priority", priority, "an integer")
         text, token_ids, cache_salt = self._encode(prompt)
-        vocab_size = self.model_config.vocab_size
+        vocab_size, beam_params = self.model_config.vocab_size, None
+        if isinstance(params, BeamSearchParams):
+            beam_params, params = params, params.for_one_beam()
+            most = vocab_size // 2
+            ok = beam_params.beam_width <= most
+            check(ok, "beam_width", beam_params.beam_width, f"at most {most}, half the vocabulary")
         for name, ids in (
             ("prompt_token_ids", token_ids),
             ("stop_token_ids", params.stop_token_ids or []),
@@ -99,6 +105,7 @@ class Processor:
             arrival_time=time.monotonic() if arrival_time is None else arrival_time,
             priority=priority,
             cache_salt=cache_salt,
+            beam_params=beam_params,
         )
 
     def _encode(self, prompt: str | list | dict) -> tuple[str | None, list[int], str | None]:

@@ -14,10 +14,12 @@ from tqdm.auto import tqdm
 from minivllm.config import EngineArgs
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.entrypoints.chat_utils import render_chat
-from minivllm.outputs import RequestOutput
-from minivllm.sampling_params import SamplingParams
+from minivllm.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput
+from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.trace import Trace
 from minivllm.validation import check, check_names
+
+AnyParams = SamplingParams | BeamSearchParams
 
 
 class LLM:
@@ -53,7 +55,7 @@ class LLM:
     def generate(
         self,
         prompts: str | dict | list,
-        sampling_params: SamplingParams | list[SamplingParams] | None = None,
+        sampling_params: AnyParams | list[AnyParams] | None = None,
         use_tqdm: bool | Callable[..., tqdm] = True,
         priority: list[int] | None = None,
     ) -> list[RequestOutput]:
@@ -62,8 +64,8 @@ class LLM:
         Args:
             prompts: one prompt or a list of them; a prompt is text, a list of token ids,
                 ``{"prompt": text}`` or ``{"prompt_token_ids": [...]}``.
-            sampling_params: one for all, or a list of one for each; None for
-                ``get_default_sampling_params()``.
+            sampling_params: one for all, or a list of one for each; ``BeamSearchParams`` search
+                instead of sampling; None for ``get_default_sampling_params()``.
             use_tqdm: show a progress bar (or a function that makes one, in tqdm's manner).
             priority: one for each prompt, the smaller the more important; needs
                 ``scheduling_policy="priority"``.
@@ -141,6 +143,41 @@ class LLM:
             for conversation in conversations
         ]
         return self.generate(prompts, sampling_params, use_tqdm)
+
+    def beam_search(
+        self,
+        prompts: str | dict | list,
+        params: BeamSearchParams,
+        use_tqdm: bool | Callable[..., tqdm] = False,
+    ) -> list[BeamSearchOutput]:
+        """Find the likeliest continuations of prompts.
+
+        Args:
+            prompts: as for ``generate``.
+            params: how many, how long, and how they are scored.
+            use_tqdm: as for ``generate``.
+
+        Returns:
+            For each prompt its ``beam_width`` best continuations, the best first.
+
+        Raises:
+            ValueError: if any prompt cannot be run, naming it; then none has been started.
+        """
+        check(isinstance(params, BeamSearchParams), "params", params, "a BeamSearchParams")
+        return [
+            BeamSearchOutput([self._with_prompt(output, found) for found in output.outputs])
+            for output in self.generate(prompts, params, use_tqdm)
+        ]
+
+    def _with_prompt(self, output: RequestOutput, found: CompletionOutput) -> BeamSearchSequence:
+        tokens, tokenizer = [*output.prompt_token_ids, *found.token_ids], self.get_tokenizer()
+        return BeamSearchSequence(
+            tokens,
+            "" if tokenizer is None else tokenizer.decode(tokens),
+            found.cumulative_logprob,
+            found.finish_reason,
+            found.stop_reason,
+        )
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks. Refuses (False) while any block is in use."""

@@ -25,22 +25,28 @@ def check_limits(request: Request, scheduler: Scheduler) -> None:
             f"priority is {request.priority}, but scheduling_policy is not 'priority'; "
             "choose that policy or leave the priority at 0."
         )
-    params = request.sampling_params
-    if params.n > scheduler.max_num_seqs:
+    params, name = request.sampling_params, "n" if request.beam_params is None else "beam_width"
+    if request.n > scheduler.max_num_seqs:
         raise ValueError(
-            f"n is {params.n}, but max_num_seqs is {scheduler.max_num_seqs}, and all samples of a "
-            "request run at once; lower n or raise max_num_seqs."
+            f"{name} is {request.n}, but max_num_seqs is {scheduler.max_num_seqs}, and all "
+            f"sequences of a request run at once; lower {name} or raise max_num_seqs."
+        )
+    if request.beam_params is not None and request.n > scheduler.max_num_batched_tokens:
+        raise ValueError(
+            f"beam_width is {request.n}, but max_num_batched_tokens is "
+            f"{scheduler.max_num_batched_tokens}, and all beams advance in the same step; "
+            "lower beam_width or raise max_num_batched_tokens."
         )
     longest = limit if params.max_tokens is None else min(limit, n + params.max_tokens)
     # Computed again after a preemption, siblings share what the first of them computes in one
     # step. (The last token of a sequence has no K and V.)
     shared = min(n, scheduler.max_num_batched_tokens, scheduler.long_prefill_token_threshold or n)
     manager = scheduler.kv_manager
-    needed = manager.num_blocks_at_most(shared, longest - 1, params.n)
+    needed = manager.num_blocks_at_most(shared, longest - 1, request.n)
     usable = manager.block_pool.num_usable_blocks
     if needed > usable:
         raise ValueError(
-            f"the request can grow to {params.n} x {longest} tokens, which takes {needed} "
+            f"the request can grow to {request.n} x {longest} tokens, which takes {needed} "
             f"blocks of {manager.block_size}, but the whole KV cache holds {usable}; "
-            "lower max_tokens or n, or enlarge the cache."
+            f"lower max_tokens or {name}, or enlarge the cache."
         )

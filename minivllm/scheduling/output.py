@@ -6,6 +6,7 @@ several workers, or to another process. (vLLM: vllm/v1/core/sched/output.py, vll
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,6 +23,15 @@ class NewRequestData:
     token_ids: list[int]  # the prompt
     sampling_params: SamplingParams
     seed: int  # of the generator that draws its tokens
+
+
+@dataclass(frozen=True)
+class BeamMove:
+    """``seq_id`` goes on as ``parent_id`` was before the last step, with ``token_id`` appended."""
+
+    seq_id: str
+    parent_id: str
+    token_id: int
 
 
 @dataclass
@@ -45,6 +55,7 @@ class SchedulerOutput:
     resumed_req_ids: list[str] = field(default_factory=list)  # back from a preemption
     preempted_req_ids: list[str] = field(default_factory=list)  # their blocks are gone
     finished_req_ids: list[str] = field(default_factory=list)  # since the last plan: forget them
+    beam_moves: list[BeamMove] = field(default_factory=list)  # what the last step's beams became
 
     @property
     def total_num_scheduled_tokens(self) -> int:
@@ -67,6 +78,11 @@ class TokenLogprobs(NamedTuple):
     token_ids: list[int]  # the token itself, then the k best, the best first
     logprobs: list[float]  # in the same order
     rank: int  # the token's place among all tokens, 1 for the best
+
+    @property
+    def best(self) -> Iterator[tuple[int, float]]:
+        """The best tokens and their log probabilities, the best first."""
+        return zip(self.token_ids[1:], self.logprobs[1:], strict=True)
 
 
 @dataclass

@@ -7,7 +7,9 @@ step lets the second catch up with the first. (vLLM: vllm/v1/core/sched/schedule
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from types import MappingProxyType
 
 from minivllm.kv.manager import KVCacheManager
 from minivllm.logger import init_logger
@@ -21,8 +23,9 @@ from minivllm.records import (
     SwappedOut,
 )
 from minivllm.request import Request, RequestStatus, Sequence
+from minivllm.scheduling.beams import Beams
 from minivllm.scheduling.limits import check_limits
-from minivllm.scheduling.output import NewRequestData, SchedulerOutput
+from minivllm.scheduling.output import BeamMove, NewRequestData, SchedulerOutput, TokenLogprobs
 from minivllm.scheduling.policies import FCFSPolicy, SchedulingPolicy
 from minivllm.scheduling.stop import check_stop
 from minivllm.trace import Trace
@@ -78,6 +81,8 @@ class Scheduler:
         self.swapped: list[Request] = []  # on the host; by the policy's key, too
         self.running: list[Sequence] = []  # in order of admission; siblings side by side
         self.finished_req_ids: list[str] = []  # what the next plan tells the runner to forget
+        self.beams: dict[str, Beams] = {}  # by request id, of those that search
+        self.beam_moves: list[BeamMove] = []  # what the next plan tells the runner of them
         self.num_preemptions = 0
         self.budget = max_num_batched_tokens  # what is left of it in the step being planned
         self._num_arrived = 0
@@ -105,6 +110,11 @@ class Scheduler:
         self.requests[request.request_id] = request
         self.sequences[request.request_id] = request.seqs[0]
         self._ids_in_use.update(request.seq_ids)
+        if request.beam_params is not None:
+            longest = len(request.prompt_token_ids) + request.sampling_params.max_tokens
+            self.beams[request.request_id] = Beams(
+                request.beam_params, request.eos_token_ids, min(longest, self.max_model_len)
+            )
         index = self._enqueue(request, self.waiting)
         if self.trace is not None:
             prompt = tuple(request.prompt_token_ids)
@@ -126,7 +136,10 @@ class Scheduler:
                 self._swap_in(plan)
                 if may_admit:
                     self._admit_waiting(plan)
+        for seq_id in (*(new.seq_id for new in plan.scheduled_new_reqs), *plan.resumed_req_ids):
+            plan.new_block_ids[seq_id] = self.kv_manager.get_block_ids(seq_id)
         plan.finished_req_ids, self.finished_req_ids = self.finished_req_ids, []
+        plan.beam_moves, self.beam_moves = self.beam_moves, []
         if self.trace is not None:
             self._trace_plan(plan)
         return plan
@@ -136,10 +149,10 @@ class Scheduler:
         index = 0
         while index < len(self.running) and self.budget > 0:
             seq = self.running[index]
-            num_new = min(
-                seq.num_tokens - seq.num_computed_tokens,
-                self.max_model_len - 1 - seq.num_computed_tokens,
-            )
+            num_new = self._num_to_compute(seq, plan)
+            if num_new == 0:  # a beam that waits for the others
+                index += 1
+                continue
             if num_new > 1:
                 if num_new > self.budget and not self.enable_chunked_prefill:
                     return  # a sibling that could not begin with the others
@@ -173,8 +186,7 @@ class Scheduler:
             plan.swaps_in += self.kv_manager.swap_in(seqs)
             self.running += seqs
             for seq in seqs:
-                num_new = self._cap(seq.num_tokens - seq.num_computed_tokens)
-                self._begin(seq, num_new, plan)
+                self._begin(seq, self._cap(self._num_to_compute(seq, plan)), plan)
 
     def _may_run(self, request: Request) -> bool:
         """Would all its sequences, those to come included, still fit under ``max_num_seqs``?"""
@@ -204,7 +216,8 @@ class Scheduler:
                 return False
             manager.admit(seq, hit)
             admitted.append(seq)
-            self._begin(seq, 0 if too_long else self._cap(num_new), plan)
+            num_new = 0 if too_long else self._cap(self._num_to_compute(seq, plan))
+            self._begin(seq, num_new, plan)
             promised += manager.num_blocks_missing(seq)
         for seq in admitted:
             manager.count_query(seq)
@@ -227,19 +240,25 @@ class Scheduler:
         if num_new > 0:
             self.kv_manager.allocate_slots(seq, num_new, plan.block_copies)
             self._put_into(plan, seq, num_new, [])
-        plan.new_block_ids[seq.seq_id] = self.kv_manager.get_block_ids(seq.seq_id)
 
-    def update_from_output(self, plan: SchedulerOutput, sampled: dict[str, int]) -> list[Sequence]:
+    def update_from_output(
+        self,
+        plan: SchedulerOutput,
+        sampled: dict[str, int],
+        logprobs: Mapping[str, TokenLogprobs] = MappingProxyType({}),
+    ) -> list[Sequence]:
         """Append what the step sampled, and free at once what it finished.
 
         Args:
             plan: the step's plan.
             sampled: one token id for each sequence that caught up, by sequence id.
+            logprobs: for each beam that caught up; its likeliest next tokens are looked for there.
 
         Returns:
             The sequences that got a token in this step.
         """
         updated = []
+        searches: dict[Request, None] = {}
         for seq_id, num_new in plan.num_scheduled_tokens.items():
             seq = self.sequences.get(seq_id)
             if seq is None:  # aborted while the step was on its way
@@ -247,9 +266,12 @@ class Scheduler:
             seq.num_computed_tokens += num_new
             if seq_id not in sampled:  # a chunk that did not reach the end of the prompt
                 continue
+            if seq.request.beam_params is not None:
+                searches[seq.request] = None
+                continue
             siblings = [seq]
             if seq_id in plan.forks:
-                siblings += self._fork(seq)
+                siblings += self._fork(seq, range(1, seq.request.n))
             for sibling in siblings:
                 token_id = sampled[sibling.seq_id]
                 sibling.token_ids.append(token_id)
@@ -259,6 +281,8 @@ class Scheduler:
                 if end is not None:
                     self._finish(sibling, *end)
             updated += siblings
+        for request in searches:
+            updated += self._move_beams(request, logprobs)
         if self.trace is not None:
             self.trace.end_step()
         return updated
@@ -297,6 +321,18 @@ class Scheduler:
             num_new = threshold
         return min(num_new, self.budget)
 
+    def _num_to_compute(self, seq: Sequence, plan: SchedulerOutput) -> int:
+        """What a sequence lacks; but beams take the step to their next tokens all together."""
+        computed = seq.num_computed_tokens
+        num_new = min(seq.num_tokens, self.max_model_len - 1) - computed
+        if seq.request.beam_params is not None:
+            live = seq.request.unfinished_seqs
+            behind = any(s.num_tokens - s.num_computed_tokens > 1 for s in live)
+            led = live[0].seq_id in plan.num_scheduled_tokens
+            leads = seq is live[0] and self.budget >= len(live)
+            num_new -= len(live) > 1 and (behind or not (led or leads))
+        return num_new
+
     def _put_into(
         self, plan: SchedulerOutput, seq: Sequence, num_new: int, new_ids: list[int]
     ) -> None:
@@ -305,24 +341,53 @@ class Scheduler:
         if new_ids:
             plan.new_block_ids[seq.seq_id] = new_ids
         request = seq.request
-        if request.num_forks_to_come and seq.num_computed_tokens + num_new == seq.num_tokens:
+        samples = request.num_forks_to_come and request.beam_params is None
+        if samples and seq.num_computed_tokens + num_new == seq.num_tokens:
             plan.forks[seq.seq_id] = request.seq_ids[1:]
         self.budget -= num_new
 
-    def _fork(self, seq: Sequence) -> list[Sequence]:
-        """The other samples of a request whose prompt has been computed, now running beside it."""
-        children = []
-        for index in range(1, seq.request.sampling_params.n):
+    def _fork(self, seq: Sequence, indices: Iterable[int]) -> list[Sequence]:
+        """Siblings that share all a sequence has, now running beside it."""
+        request, children = seq.request, []
+        for index in indices:
             child = seq.fork(index)
             self.kv_manager.fork(seq, child)
             self.sequences[child.seq_id] = child
             children.append(child)
             if self.trace is not None:
                 self.trace.record(Forked, seq.seq_id, child.seq_id)
-        seq.request.seqs += children
-        place = self.running.index(seq) + 1
+        place = self.running.index(request.seqs[-1]) + 1
         self.running[place:place] = children
+        request.seqs += children
         return children
+
+    def _move_beams(
+        self, request: Request, logprobs: Mapping[str, TokenLogprobs]
+    ) -> list[Sequence]:
+        """Let the best candidates go on: fork beams with several, end those with none."""
+        beams, live = self.beams[request.request_id], request.unfinished_seqs
+        going_on = beams.choose(live, logprobs)
+        for seq in live:
+            if seq not in going_on:
+                self._finish(seq, RequestStatus.FINISHED_DROPPED)
+        # A beam's id is its place among the k, which another may take.
+        request.seqs = [seq for seq in live if seq in going_on]
+        places = {seq.index for seq in going_on}
+        free = (index for index in range(request.n) if index not in places)
+        for parent, options in going_on.items():
+            children = self._fork(parent, islice(free, len(options) - 1))
+            for seq, (token_id, cumulative) in zip((parent, *children), options, strict=True):
+                seq.token_ids.append(token_id)
+                seq.cumulative_logprob = cumulative
+                self.beam_moves.append(BeamMove(seq.seq_id, parent.seq_id, token_id))
+                if self.trace is not None:
+                    self.trace.record(Sampled, seq.seq_id, token_id)
+        live = request.unfinished_seqs
+        if beams.is_over(live):
+            for seq in live:
+                self._finish(seq, beams.status_at_end(seq))
+            request.seqs = beams.best(live)
+        return request.seqs
 
     def _preempt(self, request: Request, plan: SchedulerOutput) -> None:
         """Free all blocks of a request; it waits at its place in the queue, to compute anew."""
@@ -383,12 +448,13 @@ class Scheduler:
     def _trace_plan(self, plan: SchedulerOutput) -> None:
         kinds = {data.seq_id: "new" for data in plan.scheduled_new_reqs}
         kinds |= dict.fromkeys(plan.resumed_req_ids, "resumed")
-        for seq_id in dict.fromkeys((*plan.num_scheduled_tokens, *plan.resumed_req_ids)):
-            seq, num_new = self.sequences[seq_id], plan.num_scheduled_tokens.get(seq_id, 0)
-            computed = seq.num_computed_tokens
-            samples = computed + num_new == seq.num_tokens
-            kind = kinds.get(seq_id, "running")
-            self.trace.record(Scheduled, seq_id, kind, computed, num_new, samples)
+        for seq in self.running:
+            num_new = plan.num_scheduled_tokens.get(seq.seq_id, 0)
+            kind = kinds.get(seq.seq_id, "running")
+            if num_new > 0 or kind == "resumed":
+                computed = seq.num_computed_tokens
+                samples = computed + num_new == seq.num_tokens
+                self.trace.record(Scheduled, seq.seq_id, kind, computed, num_new, samples)
         self.trace.plan_step()
 
     def _finish(self, seq: Sequence, status: RequestStatus, stop_reason=None) -> None:
@@ -400,9 +466,11 @@ class Scheduler:
         self.kv_manager.free(seq)
         del self.sequences[seq.seq_id]
         self.finished_req_ids.append(seq.seq_id)
+        self.beam_moves = [move for move in self.beam_moves if move.seq_id != seq.seq_id]
         if self.trace is not None:
             self.trace.record(Finished, seq.seq_id, status.finish_reason)
         if not request.unfinished_seqs:
+            self.beams.pop(request.request_id, None)
             del self.requests[request.request_id]
             self._ids_in_use.difference_update(request.seq_ids)
             for queue in (self.waiting, self.swapped):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from minivllm.sampling_params import SamplingParams
-from minivllm.scheduling.output import SchedulerOutput
+from minivllm.scheduling.output import BeamMove, SchedulerOutput
 
 
 @dataclass
@@ -37,6 +37,7 @@ class InputBatch:
         """Follow a plan: forget, begin, and let block tables grow."""
         for seq_id in plan.finished_req_ids:
             self.states.pop(seq_id, None)
+        self._move_beams(plan.beam_moves)
         for seq_id in plan.preempted_req_ids:  # tokens and generator stay: it will come back
             self.states[seq_id].block_ids = []
         for new in plan.scheduled_new_reqs:
@@ -48,6 +49,18 @@ class InputBatch:
                 self.states[copy.seq_id].block_ids[-1] = copy.dst
         for seq_id, block_ids in plan.new_block_ids.items():
             self.states[seq_id].block_ids += block_ids
+
+    def _move_beams(self, moves: list[BeamMove]) -> None:
+        """Let beams become what the scheduler chose, in place of the tokens drawn here."""
+        parents = {move.parent_id: self.states[move.parent_id] for move in moves}
+        for move in moves:
+            parent = parents[move.parent_id]
+            self.states[move.seq_id] = CachedRequestState(
+                [*parent.token_ids[:-1], move.token_id],
+                parent.sampling_params,
+                parent.seed,
+                list(parent.block_ids),
+            )
 
     def fork(self, seq_id: str, child_ids: list[str]) -> None:
         """Let siblings begin with all that a sequence has; the i-th draws with ``seed + i``."""

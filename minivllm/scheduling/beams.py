@@ -1,0 +1,107 @@
+"""Beam search: the ``k`` likeliest continuations of a prompt, kept alive by forking and freeing.
+
+A step gives every beam its ``2k`` likeliest next tokens. Of all these candidates the best ``k`` go
+on: a beam with several of them is forked, one with none gives its blocks back. A candidate that
+ends the text is set aside, complete. (vLLM: vllm/beam_search.py and ``LLM.beam_search``, which
+sends every beam as a new request in every step. Here they stay inside the engine, as in V0.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import itemgetter
+
+from minivllm.request import RequestStatus, Sequence
+from minivllm.sampling_params import BeamSearchParams
+from minivllm.scheduling.output import TokenLogprobs
+
+
+class Beams:
+    """The beams of one request.
+
+    Args:
+        params: how many beams, and how they are scored.
+        eos_token_ids: the tokens that complete a text.
+        max_len: the longest sequence, prompt and output.
+    """
+
+    def __init__(self, params: BeamSearchParams, eos_token_ids: frozenset[int], max_len: int):
+        self.width = params.beam_width
+        self.length_penalty = params.length_penalty
+        self.eos_token_ids = frozenset() if params.ignore_eos else eos_token_ids
+        self.max_len = max_len
+        self.completed: list[Sequence] = []  # the best of them, at most ``width``
+
+    def score(self, seq: Sequence) -> float:
+        """Log probability over length ** penalty; a final end-of-sequence token has no length."""
+        return self._score(seq.cumulative_logprob, seq.num_tokens - self._is_complete(seq))
+
+    def choose(
+        self, live: list[Sequence], logprobs: Mapping[str, TokenLogprobs]
+    ) -> dict[Sequence, list[tuple[int, float]]]:
+        """Set aside what is complete; say which beams go on.
+
+        Args:
+            live: the beams, all of one length.
+            logprobs: for each beam's id its ``2 * width`` best next tokens (enough that ``width``
+                remain whatever ends the text).
+
+        Returns:
+            For each beam that goes on the tokens it goes on with, and the cumulative log
+            probabilities with these; ``width`` tokens in all.
+        """
+        ranked = [
+            (seq.cumulative_logprob + logprob, seq, token_id)
+            for seq in live
+            for token_id, logprob in logprobs[seq.seq_id].best
+        ]
+        ranked.sort(key=itemgetter(0), reverse=True)
+        going_on: dict[Sequence, list[tuple[int, float]]] = {}
+        num_left = self.width
+        for cumulative, seq, token_id in ranked:
+            if token_id in self.eos_token_ids:
+                self._set_aside(seq, token_id, cumulative)
+            elif num_left > 0:
+                going_on.setdefault(seq, []).append((token_id, cumulative))
+                num_left -= 1
+        return going_on
+
+    def is_over(self, live: list[Sequence]) -> bool:
+        """True if the beams are as long as they may be, or none could still be among the best.
+
+        Log probabilities only fall, so no beam's score can pass what its present one would give at
+        the most favourable length.
+        """
+        if not live:  # each of the best candidates ended the text
+            return True
+        length = live[0].num_tokens
+        if length >= self.max_len:
+            return True
+        if len(self.completed) < self.width:
+            return False
+        likeliest = max(seq.cumulative_logprob for seq in live)
+        best_to_come = max(self._score(likeliest, n) for n in (length, self.max_len))
+        return self.score(self.completed[-1]) >= best_to_come
+
+    def status_at_end(self, seq: Sequence) -> RequestStatus:
+        """How a beam ends that is not complete when the search is over."""
+        if seq.num_tokens >= self.max_len:
+            return RequestStatus.FINISHED_LENGTH_CAPPED
+        return RequestStatus.FINISHED_DROPPED
+
+    def best(self, live: list[Sequence]) -> list[Sequence]:
+        """The ``width`` best of what is complete and what is not, the best first."""
+        return sorted(self.completed + live, key=self.score, reverse=True)[: self.width]
+
+    def _set_aside(self, seq: Sequence, token_id: int, cumulative: float) -> None:
+        complete = seq.fork(seq.index)
+        complete.token_ids.append(token_id)
+        complete.cumulative_logprob = cumulative
+        complete.status = RequestStatus.FINISHED_STOPPED
+        self.completed = self.best([complete])
+
+    def _is_complete(self, seq: Sequence) -> bool:
+        return seq.token_ids[-1] in self.eos_token_ids
+
+    def _score(self, cumulative_logprob: float, length: int) -> float:
+        return cumulative_logprob / length**self.length_penalty
