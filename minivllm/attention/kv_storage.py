@@ -45,15 +45,3 @@ class KVStorage:
     ) -> int:
         """Bytes of one block over all layers: ``2 * layers * B * kv_heads * head_dim * bytes``."""
         return 2 * num_layers * block_size * num_kv_heads * head_dim * dtype.itemsize
-
-
-def write_slots(
-    key: torch.Tensor,
-    value: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    slot_mapping: torch.Tensor,
-) -> None:
-    """Put each token's K and V, ``[num_tokens, num_kv_heads, head_dim]``, where its slot is."""
-    key_cache.flatten(0, 1)[slot_mapping] = key
-    value_cache.flatten(0, 1)[slot_mapping] = value

@@ -5,52 +5,38 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.backend import AttentionBackend
 
 
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    metadata: AttentionMetadata,
-    scale: float,
-) -> torch.Tensor:
-    """Causal attention of a flat batch over the paged KV cache.
+class PagedTorch(AttentionBackend):
+    """Runs wherever torch does, one sequence after the other."""
 
-    Every sequence's newest tokens are its rows of ``query``; their K and V are in the cache
-    already. Row ``j`` of a sequence of ``seq_len`` tokens with ``query_len`` rows stands at
-    position ``seq_len - query_len + j`` and sees everything up to itself.
+    name = "paged_torch"
 
-    Args:
-        query: ``[num_tokens, num_heads, head_dim]``.
-        key_cache, value_cache: ``[num_blocks, block_size, num_kv_heads, head_dim]``.
-        metadata: which rows and which blocks belong to which sequence.
-        scale: multiplies the scores, usually ``head_dim ** -0.5``.
+    def attend(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
+        block_size = key_cache.shape[1]
+        output = torch.empty_like(query)
+        starts = metadata.query_start_loc.tolist()
+        for i, seq_len in enumerate(metadata.seq_lens.tolist()):
+            rows = slice(starts[i], starts[i + 1])
+            query_len = starts[i + 1] - starts[i]
 
-    Returns:
-        ``[num_tokens, num_heads, head_dim]``.
-    """
-    block_size = key_cache.shape[1]
-    output = torch.empty_like(query)
-    starts = metadata.query_start_loc.tolist()
-    for i, seq_len in enumerate(metadata.seq_lens.tolist()):
-        rows = slice(starts[i], starts[i + 1])
-        query_len = starts[i + 1] - starts[i]
+            # 1. Translate: the physical blocks of this sequence, in logical order, become one
+            #    contiguous [seq_len, num_kv_heads, head_dim]; the last block's end falls off.
+            blocks = metadata.block_table[i, : -(-seq_len // block_size)]
+            keys = key_cache[blocks].flatten(0, 1)[:seq_len]
+            values = value_cache[blocks].flatten(0, 1)[:seq_len]
 
-        # 1. Translate: the physical blocks of this sequence, in logical order, become one
-        #    contiguous [seq_len, num_kv_heads, head_dim]; the last block's unused end falls off.
-        blocks = metadata.block_table[i, : -(-seq_len // block_size)]
-        keys = key_cache[blocks].flatten(0, 1)[:seq_len]
-        values = value_cache[blocks].flatten(0, 1)[:seq_len]
-
-        # 2. Attend: a single row sees all; several rows are a triangle at the right-hand end.
-        mask = None
-        if query_len > 1:
-            mask = torch.ones(query_len, seq_len, dtype=torch.bool, device=query.device)
-            mask = mask.tril(diagonal=seq_len - query_len)
-        heads_first = (x.transpose(0, 1).unsqueeze(0) for x in (query[rows], keys, values))
-        attended = F.scaled_dot_product_attention(
-            *heads_first, attn_mask=mask, scale=scale, enable_gqa=True
-        )
-        output[rows] = attended[0].transpose(0, 1)
-    return output
+            # 2. Attend: a single row sees all; several rows are a triangle at the right-hand end.
+            mask = None
+            if query_len > 1 or sliding_window is not None:
+                mask = torch.ones(query_len, seq_len, dtype=torch.bool, device=query.device)
+                mask = mask.tril(diagonal=seq_len - query_len)
+                if sliding_window is not None:
+                    mask = mask.triu(diagonal=seq_len - query_len - sliding_window + 1)
+            heads_first = (x.transpose(0, 1).unsqueeze(0) for x in (query[rows], keys, values))
+            attended = F.scaled_dot_product_attention(
+                *heads_first, attn_mask=mask, scale=scale, enable_gqa=True
+            )
+            output[rows] = attended[0].transpose(0, 1)
+        return output

@@ -1,7 +1,7 @@
 """One decoder for the Llama and Qwen2 family, on flat ragged tokens and a paged KV cache.
 
-An ordinary transformer but for two lines in ``Attention``: K and V go to slots, and attention reads
-them back through the block table. Module names are Hugging Face's, so weights load by name.
+An ordinary transformer but for one line in ``Attention``: the backend puts K and V into slots, and
+reads them back through the block table. Module names are Hugging Face's, so weights load by name.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from minivllm.attention.kv_storage import KVStorage, write_slots
+from minivllm.attention.backend import AttentionBackend
+from minivllm.attention.kv_storage import KVStorage
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.attention.paged_torch import paged_attention
 from minivllm.models.layers import GatedMLP, RMSNorm, rotary_tables, rotate
 from minivllm.models.model_config import ModelConfig
 
@@ -37,12 +37,12 @@ class Attention(nn.Module):
         sin: torch.Tensor,
         kv_cache: tuple[torch.Tensor, torch.Tensor],
         metadata: AttentionMetadata,
+        backend: AttentionBackend,
     ) -> torch.Tensor:
         query = rotate(self.q_proj(x).unflatten(-1, (-1, self.head_dim)), cos, sin)
         key = rotate(self.k_proj(x).unflatten(-1, (-1, self.head_dim)), cos, sin)
         value = self.v_proj(x).unflatten(-1, (-1, self.head_dim))
-        write_slots(key, value, *kv_cache, metadata.slot_mapping)
-        out = paged_attention(query, *kv_cache, metadata, scale=self.head_dim**-0.5)
+        out = backend.forward(query, key, value, kv_cache, metadata, scale=self.head_dim**-0.5)
         return self.o_proj(out.flatten(-2))
 
 
@@ -56,8 +56,8 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = GatedMLP(config.hidden_size, config.intermediate_size, config.mlp_bias)
 
-    def forward(self, x, cos, sin, kv_cache, metadata) -> torch.Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, kv_cache, metadata)
+    def forward(self, x, cos, sin, kv_cache, metadata, backend) -> torch.Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, kv_cache, metadata, backend)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -88,6 +88,7 @@ class DecoderForCausalLM(nn.Module):
         positions: torch.Tensor,
         kv_storage: KVStorage,
         metadata: AttentionMetadata,
+        backend: AttentionBackend,
     ) -> torch.Tensor:
         """Hidden states of a flat batch.
 
@@ -95,6 +96,7 @@ class DecoderForCausalLM(nn.Module):
             token_ids, positions: int64 ``[num_tokens]``, all sequences one after the other.
             kv_storage: written at this batch's slots, read through its block tables.
             metadata: which rows belong to which sequence.
+            backend: does the writing and the reading.
 
         Returns:
             ``[num_tokens, hidden_size]``, after the final norm.
@@ -102,7 +104,7 @@ class DecoderForCausalLM(nn.Module):
         x = self.model.embed_tokens(token_ids)
         cos, sin = rotary_tables(positions, self.config.head_dim, self.config.rope_theta, x.dtype)
         for index, layer in enumerate(self.model.layers):
-            x = layer(x, cos, sin, kv_storage.layer(index), metadata)
+            x = layer(x, cos, sin, kv_storage.layer(index), metadata, backend)
         return self.model.norm(x)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:

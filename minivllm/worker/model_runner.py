@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
+from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_storage import KVStorage
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.kv.block_table import slots_of
@@ -24,6 +27,7 @@ class ModelRunner:
         kv_storage: the tensors behind the plan's block ids.
         host_storage: those behind the ids of host blocks.
         block_size: positions per block.
+        attention: how the layers write and read the cache.
     """
 
     def __init__(
@@ -32,11 +36,13 @@ class ModelRunner:
         kv_storage: KVStorage,
         host_storage: KVStorage,
         block_size: int,
+        attention: AttentionBackend,
     ):
         self.model = model
         self.kv_storage = kv_storage
         self.host_storage = host_storage
         self.block_size = block_size
+        self.attention = attention
         self.device = kv_storage.data.device
         self.input_batch = InputBatch()
         self.sampler = Sampler()
@@ -49,7 +55,7 @@ class ModelRunner:
         if not plan.num_scheduled_tokens:
             return ModelRunnerOutput()
         token_ids, positions, metadata = self.prepare_inputs(plan)
-        hidden = self.model(token_ids, positions, self.kv_storage, metadata)
+        hidden = self.model(token_ids, positions, self.kv_storage, metadata, self.attention)
         seq_ids, rows = self._caught_up(plan)
         if not rows:
             return ModelRunnerOutput()
@@ -68,13 +74,13 @@ class ModelRunner:
     def _move_blocks(self, plan: SchedulerOutput) -> None:
         """Swaps and copies, in this order: each may reuse a block that the one before has left."""
         device, host = self.kv_storage, self.host_storage
-        for moves, target, source in (
-            (plan.swaps_out, host, device),
-            (plan.swaps_in, device, host),
-            (plan.block_copies, device, device),
+        for moves, copy in (
+            (plan.swaps_out, partial(host.copy_from, device)),
+            (plan.swaps_in, partial(device.copy_from, host)),
+            (plan.block_copies, partial(self.attention.copy_blocks, device)),
         ):
             if moves:
-                target.copy_from(source, [m.src for m in moves], [m.dst for m in moves])
+                copy([m.src for m in moves], [m.dst for m in moves])
 
     def prepare_inputs(
         self, plan: SchedulerOutput

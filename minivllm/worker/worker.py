@@ -11,6 +11,7 @@ import torch
 
 from minivllm import envs
 from minivllm.attention.kv_storage import KVStorage
+from minivllm.attention.paged_torch import PagedTorch
 from minivllm.config import EngineArgs
 from minivllm.kv.block_table import cdiv
 from minivllm.logger import init_logger
@@ -62,7 +63,7 @@ class Worker:
                 (self.num_host_blocks + 1, torch.device("cpu")),
             )
         )
-        self.model_runner = ModelRunner(model, storage, host_storage, args.block_size)
+        self.model_runner = ModelRunner(model, storage, host_storage, args.block_size, PagedTorch())
         self._log_size(max_model_len)
 
     @staticmethod

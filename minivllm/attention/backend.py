@@ -1,0 +1,87 @@
+"""AttentionBackend: what a way to read scattered blocks must be able to do.
+
+(vLLM: AttentionImpl, vllm/v1/attention/backend.py)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+
+from minivllm.attention.kv_storage import KVStorage
+from minivllm.attention.metadata import AttentionMetadata
+
+
+class AttentionBackend(ABC):
+    """Writes K and V into slots, and attends to them through the block table.
+
+    A backend keeps nothing between calls. ``attend`` is the kernel, each backend's own; the two
+    methods that only move data are plain torch here, and may be overridden.
+    """
+
+    name: str
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: tuple[torch.Tensor, torch.Tensor],
+        metadata: AttentionMetadata,
+        scale: float,
+        sliding_window: int | None = None,
+    ) -> torch.Tensor:
+        """One layer's attention for a flat batch: write first, for all, and only then read.
+
+        So a sequence may read what another one writes in the same step, which is what lets two
+        requests that arrive together share a prefix.
+
+        Args:
+            query: ``[num_tokens, num_heads, head_dim]``.
+            key, value: ``[num_tokens, num_kv_heads, head_dim]``, this step's.
+            kv_cache: the layer's K and V, ``[num_blocks, block_size, num_kv_heads, head_dim]``.
+            metadata: which rows and which blocks belong to which sequence.
+            scale: multiplies the scores, usually ``head_dim ** -0.5``.
+            sliding_window: how many tokens a token sees, itself included; None: all before it.
+
+        Returns:
+            ``[num_tokens, num_heads, head_dim]``.
+        """
+        self.write_slots(key, value, *kv_cache, metadata.slot_mapping)
+        return self.attend(query, *kv_cache, metadata, scale, sliding_window)
+
+    @abstractmethod
+    def attend(
+        self,
+        query: torch.Tensor,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        metadata: AttentionMetadata,
+        scale: float,
+        sliding_window: int | None = None,
+    ) -> torch.Tensor:
+        """Causal attention of a flat batch over the paged KV cache; arguments as in ``forward``.
+
+        Every sequence's newest tokens are its rows of ``query``; their K and V are in the cache
+        already. Row ``j`` of a sequence of ``seq_len`` tokens with ``query_len`` rows stands at
+        position ``i = seq_len - query_len + j`` and sees the positions ``i - sliding_window + 1``
+        (or 0) to ``i``. Slots that hold no token of the sequence are never looked at: they may
+        hold anything.
+        """
+
+    def write_slots(
+        self,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> None:
+        """Put each token's K and V, ``[num_tokens, num_kv_heads, head_dim]``, where its slot is."""
+        key_cache.flatten(0, 1)[slot_mapping] = key
+        value_cache.flatten(0, 1)[slot_mapping] = value
+
+    def copy_blocks(self, kv_storage: KVStorage, src: list[int], dst: list[int]) -> None:
+        """Copy whole blocks within the device, in every layer: what copy-on-write asks for."""
+        kv_storage.copy_from(kv_storage, src, dst)
