@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from minivllm.exercises.exercise import Exercise, NotYet, whole_number
+from minivllm.exercises.answers import NotYet, whole_number
+from minivllm.exercises.exercise import Exercise
 from minivllm.records import Preempted
 from minivllm.sim import dry_run
 

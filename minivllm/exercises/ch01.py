@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from minivllm.exercises.exercise import Exercise, NotYet
+from minivllm.exercises.answers import NotYet
+from minivllm.exercises.exercise import Exercise
 
 QWEN_7B = {"num_layers": 28, "num_heads": 28, "num_kv_heads": 4, "head_dim": 128, "bytes": 2}
 GPU_GIB, WEIGHTS_GIB, CHATS, CHAT_TOKENS = 80, 15, 100, 8192

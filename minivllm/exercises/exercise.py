@@ -6,41 +6,45 @@ import html
 import inspect
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pprint import pformat
+from random import Random
 from typing import Any
 
-from minivllm.validation import is_int
+from minivllm.exercises.answers import NotYet, is_blank
+from minivllm.validation import check, is_int
 
 
-class NotYet(Exception):
-    """An answer is wrong; the message says in which way."""
-
-
-def whole_number(answer: Any) -> int:
-    """The answer, if it is a whole number; else a word about that."""
-    if not is_int(answer):
-        raise NotYet("give a whole number.")
-    return answer
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Exercise:
     """One exercise.
 
     Args:
-        check: raises ``NotYet`` with an explanation unless its argument is a right answer; returns
-            what there is to learn from it.
+        judge: called with an answer and what is given; raises ``NotYet`` with an explanation
+            unless the answer is right; returns what there is to learn from it.
         hint: one sentence.
-        solution: a function without arguments that returns a right answer.
+        solution: a function of what is given that returns a right answer.
+        question: what is asked; empty if the notebook asks it.
+        given: the names and numbers of the problem, for the reader's own code, too.
     """
 
-    check: Callable[[Any], str]
+    judge: Callable[..., str]
     hint: str
-    solution: Callable[[], Any]
+    solution: Callable[..., Any]
+    question: str = ""
+    given: dict[str, Any] = field(default_factory=dict)
+
+    def check(self, answer: Any) -> str:
+        """What there is to learn from a right answer.
+
+        Raises:
+            NotYet: for any other answer, of whatever type, saying what is wrong with it.
+        """
+        return self.judge(answer, **self.given)
 
     def grade(self, answer: Any) -> None:
         """Print whether the answer is right, and if not, what is wrong. None is no answer yet."""
-        if answer is None:
+        if is_blank(answer):
             print("not solved yet")
             return
         try:
@@ -48,10 +52,36 @@ class Exercise:
         except NotYet as explanation:
             print(f"not yet: {explanation}")
 
+    def solve(self) -> Any:
+        """A right answer."""
+        return self.solution(**self.given)
+
     def show_help(self) -> Folded:
         """The hint and the solution's source, each folded."""
         source = textwrap.dedent(inspect.getsource(self.solution))
         return Folded({"Hint": self.hint, "Solution": source})
+
+    def __repr__(self) -> str:
+        """The question, and below it what is given."""
+        lines = textwrap.wrap(self.question, 90)
+        for name, value in self.given.items():
+            text = pformat(value, width=90 - len(name), compact=True, sort_dicts=False)
+            lines.append(f"    {name} = " + text.replace("\n", "\n" + " " * (len(name) + 7)))
+        return "\n".join(lines)
+
+
+def seeded(draw: Callable[[Random], Exercise]) -> Callable[[int], Exercise]:
+    """Turn a function that draws an exercise into one that makes it from a seed.
+
+    The same seed gives the same problem, on every machine; another one a fresh one.
+    """
+
+    def make(seed: int = 0) -> Exercise:
+        check(is_int(seed, 0), "seed", seed, "an integer of at least 0")
+        return draw(Random(f"{draw.__module__}.{draw.__name__} {seed}"))
+
+    make.__module__, make.__name__, make.__doc__ = draw.__module__, draw.__name__, draw.__doc__
+    return make
 
 
 class Folded:

@@ -1,0 +1,56 @@
+"""What a reader hands in, taken apart with care: whatever it is, it gets a sentence in return."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from minivllm.validation import is_int
+
+
+class NotYet(Exception):
+    """An answer is wrong; the message says in which way."""
+
+
+def is_blank(answer: Any) -> bool:
+    """None and ``...`` stand for "no answer yet", also inside a list, a tuple or a dict."""
+    if isinstance(answer, Mapping):
+        return any(map(is_blank, answer.values()))
+    if isinstance(answer, (list, tuple)):
+        return any(map(is_blank, answer))
+    return answer is None or answer is ...
+
+
+def whole_number(answer: Any) -> int:
+    """The answer, if it is a whole number; else a word about that."""
+    if not is_int(answer):
+        raise NotYet("give a whole number.")
+    return answer
+
+
+def whole_numbers(answer: Any, names: Sequence[str]) -> list[int]:
+    """One whole number for each name, in their order."""
+    ok = isinstance(answer, (list, tuple)) and len(answer) == len(names)
+    if not ok or not all(map(is_int, answer)):
+        raise NotYet(f"give {len(names)} whole numbers: {', '.join(names)}.")
+    return list(answer)
+
+
+def number_list(answer: Any, what: str) -> list[int]:
+    """A list of whole numbers of any length."""
+    if not isinstance(answer, (list, tuple)) or not all(map(is_int, answer)):
+        raise NotYet(f"give a list of whole numbers: {what}.")
+    return list(answer)
+
+
+def numbers_by_name(answer: Any, names: Collection[Any], what: str) -> dict[Any, int]:
+    """A dict from (some of) these names to whole numbers."""
+    names = list(names)
+    example, last = names[0], names[-1]
+    if not isinstance(answer, Mapping) or not all(map(is_int, answer.values())):
+        raise NotYet(f"give a dict of whole numbers, like {{{example!r}: 1}}: {what}.")
+    for name in answer:
+        if name not in names:
+            known = ", ".join(map(str, names)) if len(names) < 10 else f"{example} to {last}"
+            raise NotYet(f"{name!r} is none of {known}.")
+    return dict(answer)

@@ -1,0 +1,27 @@
+"""Small requests with a name, for exercises."""
+
+from __future__ import annotations
+
+from minivllm.request import Request
+from minivllm.sampling_params import SamplingParams
+
+
+def ask(
+    name: str,
+    prompt: int | list[int],
+    num_output: int,
+    arrival_step: int = 0,
+    *,
+    n: int = 1,
+    priority: int = 0,
+    cache_salt: str | None = None,
+) -> Request:
+    """A request of this name: its prompt as token ids, or so many tokens."""
+    return Request(
+        name,
+        [0] * prompt if isinstance(prompt, int) else prompt,
+        SamplingParams(n=n, max_tokens=num_output, ignore_eos=True),
+        arrival_time=arrival_step,
+        priority=priority,
+        cache_salt=cache_salt,
+    )

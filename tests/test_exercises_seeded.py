@@ -1,0 +1,159 @@
+"""Problems made from a seed: the same again, fresh ones, right solutions, wrong answers told."""
+
+import pytest
+
+from minivllm.exercises import ch02, ch03, ch04, ch05, ch06, ch07, ch08
+from minivllm.exercises.answers import NotYet
+
+SEEDED = {
+    f"{make.__module__.rsplit('.', 1)[1]}.{make.__name__}": make
+    for make in (
+        ch02.waste, ch02.holes, ch02.reservation,
+        ch03.translation, ch03.tables, ch03.block_size,
+        ch04.ref_counts, ch04.copies, ch04.samples,
+        ch05.budget, ch05.batching,
+        ch06.victim, ch06.cost,
+        ch07.chunks, ch07.slo,
+        ch08.hits, ch08.eviction,
+    )
+}  # fmt: skip
+SEEDS = range(30)
+
+NONSENSE = [
+    "x", "ABC", "", 3.5, float("nan"), -1, 0, 10**9, True, [], {}, (), object(), int, (1,), (1, 2),
+    [1, 2, 3], [[1]], [[1, 2, 3]] * 3, ["x"] * 3, ["A"], [("A", 1)], lambda *given: 1, {1: 2},
+    {"A": 1}, {"A": [1]}, {"A": "x"}, {"A": ["x"]}, {"A": [10**9]}, {(1,): 1}, {1, 2},
+    ("max", "buddy", 0), ("max", "buddy", 10**6), ("max", [], 90), (0, 0), (8, 10**9),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_every_seed_has_a_problem_of_its_own_and_the_solution_is_right(name):
+    make = SEEDED[name]
+    exercises = [make(seed) for seed in SEEDS]
+    assert len({repr(exercise) for exercise in exercises}) == len(SEEDS)
+    for exercise in exercises:
+        assert exercise.check(exercise.solve())
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_the_same_seed_gives_the_same_problem(name):
+    make = SEEDED[name]
+    for seed in (0, 7):
+        assert make(seed).given == make(seed).given
+        assert make(seed).solve() == make(seed).solve()
+    assert make().given == make(0).given
+    with pytest.raises(ValueError, match="seed must be an integer of at least 0, got 'x'"):
+        make("x")
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_whatever_the_answer_is_it_gets_a_sentence(name):
+    exercise = SEEDED[name](1)
+    assert repr(exercise).startswith(exercise.question[:20])
+    for answer in NONSENSE:
+        if answer == exercise.solve():
+            continue
+        with pytest.raises(NotYet) as caught:
+            exercise.check(answer)
+        assert str(caught.value).endswith("."), answer
+
+
+@pytest.mark.parametrize("blank", [None, ..., [None, None], {"A": ...}, [(1, None, 3)]])
+def test_an_exercise_that_is_not_solved_is_no_failure(blank, capsys):
+    ch03.translation(3).grade(blank)
+    assert capsys.readouterr().out == "not solved yet\n"
+
+
+def replaced(answer, key, value):
+    """The same answer with one entry changed by ``value(old)``."""
+    changed = dict(answer) if isinstance(answer, dict) else list(answer)
+    changed[key] = value(changed[key])
+    return changed
+
+
+def a_triple(which, by):
+    return lambda answer: replaced(answer, 1, lambda t: replaced(t, which, lambda old: old + by))
+
+
+def off_by(by, key=0):
+    return lambda answer: replaced(answer, key, lambda old: old + by)
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "explanation"),
+    [
+        ("ch02.waste", off_by(3, "reserved"), "one per request too many. The last token"),
+        ("ch02.waste", off_by(-3, "internal"), "one per request too few. The last token"),
+        ("ch02.waste", off_by(5, "internal"), r"internal: you have \d+; the slabs have A \d+, B"),
+        ("ch02.waste", off_by(1, "free"), r"free: of \d+ slots, \d+ lie in slabs, so \d+ are free"),
+        ("ch02.waste", lambda a: {"tokens": a["tokens"]}, "'reserved' is missing"),
+        ("ch02.holes", off_by(1), r"the free slots are \d+ to \d+, .*: that is \d+, not \d+"),
+        ("ch02.holes", lambda a: (a[0], a[0]), "are free, but not in one piece: slots"),
+        ("ch02.holes", off_by(1, 1), r"no free piece has \d+ slots"),
+        ("ch02.holes", off_by(-1, 1), r"\d+ slots fit, but a larger one would, too"),
+        ("ch02.reservation", lambda a: ("exact", *a[1:]), "nobody knows how long an answer will"),
+        ("ch02.reservation", lambda a: (*a[:2], 20), "max_model_len=20 refuses the request of"),
+        ("ch02.reservation", lambda a: ("max", "buddy", 256), r"2 are admitted at once, \d are"),
+        ("ch03.translation", a_triple(1, 1), r"block \d+ is right for token (\d+), but its offset "
+                                             r"is \1 mod \d+ = \d+, not \d+"),
+        ("ch03.translation", a_triple(0, 50), r"entry \d+ // \d+ = \d of the table, which is"),
+        ("ch03.translation", a_triple(2, -1), r"its slot is \d+ \* \d+ \+ \d+ = \d+, not \d+"),
+        ("ch03.tables", lambda a: replaced(a, "D", lambda t: [90, *t[1:]]),
+         r"entry 0 of D's table is block \d+, not 90: when it was needed, the free queue began"),
+        ("ch03.tables", lambda a: replaced(a, "D", lambda t: t[:-1]), r"D has \d+ tokens, so it"),
+        ("ch03.tables", lambda a: {**a, "Z": [1]}, "'Z' has no table at the end"),
+        ("ch03.block_size", lambda a: 64, r"blocks of 64 are too large: [\d.]+% of the held"),
+        ("ch03.block_size", lambda a: 1, r"100.0% hold tokens, but blocks of 2 do: [\d.]+%"),
+        ("ch04.ref_counts", off_by(1, 1), r"block 1 has positions 0 to \d, and stands in the "
+                                          r"tables of A, A/1(, A/\d)*: its count is \d, not \d"),
+        ("ch04.ref_counts", lambda a: {b: a[b] for b in a if b != 2}, "block 2 is missing: it has"),
+        ("ch04.ref_counts", lambda a: {**a, 90: 1}, r"nobody holds block 90; \d+ blocks are held"),
+        ("ch04.copies", off_by(1), r"step 0 writes (at offset|position) \d+"),
+        ("ch04.copies", lambda a: a[1:], "give 6 numbers, one per step; you have 5"),
+        ("ch04.samples", off_by(1, 1), r"\d+ samples are too many: the request can grow to"),
+        ("ch04.samples", off_by(-1, 1), r"\d+ samples run, but .* would hold \d+"),
+        ("ch04.samples", lambda a: (1, 1), r"with blocks of 1 a table grows to \d+ entries"),
+        ("ch05.budget", lambda a: dict.fromkeys(a, 12), "tokens together, and the budget is"),
+        ("ch05.budget", lambda a: {}, r"[A-E] gets \d+ tokens, not 0: it wants \d+ - \d+ = \d+"),
+        ("ch05.batching", off_by(-1), r"static: it takes \d+ steps, not \d+\. By their index"),
+        ("ch05.batching", off_by(1, 1), r"continuous: it takes \d+ steps, not \d+"),
+        ("ch06.victim", lambda a: [*a, *a], "you name"),
+        ("ch06.victim", lambda a: [], r"blocks of [A-D, ]+ are full and 0 are free; the"),
+        ("ch06.victim", lambda a: ["Z"], "'Z' does not run"),
+        ("ch06.cost", lambda a: (a[0], a[1] // 2), "blocks: that is one way"),
+        ("ch06.cost", off_by(50), r"tokens: [ABC] had computed \d+"),
+        ("ch06.cost", off_by(1, 1), r"blocks: \d+ hold tokens with K and V and cross twice"),
+        ("ch07.chunks", off_by(1), r"chunk 0 is \d+ tokens, not \d+: \d+ are left of the prompt"),
+        ("ch07.chunks", lambda a: a[:-1], r"it takes \d+ steps, and you have \d+ chunks"),
+        ("ch07.slo", lambda a: 32, r"the TTFT p90 is \d+ ms, \d+ ms are promised: larger steps"),
+        ("ch07.slo", lambda a: 4096, r"the ITL p99 is [\d.]+ ms, [\d.]+ ms are promised: smaller"),
+        ("ch08.hits", off_by(1, 3), r"\d+ is no multiple of \d; only full blocks count"),
+        ("ch08.hits", lambda a: a[1:], "give 6 numbers, one per prompt; you have 5"),
+        ("ch08.eviction", lambda a: [0] * 7, r"prompt \d: \d of its tokens are still there, not 0"),
+    ],
+)  # fmt: skip
+def test_a_wrong_answer_is_told_what_is_wrong(name, spoil, explanation):
+    exercise = SEEDED[name](1)
+    with pytest.raises(NotYet, match=explanation):
+        exercise.check(spoil(exercise.solve()))
+
+
+def hits_with(**wanted):
+    """The first problem whose second prompt is of this kind."""
+    for seed in range(99):
+        exercise = ch08.hits(seed)
+        prompts, salts, size = (exercise.given[k] for k in ("prompts", "salts", "block_size"))
+        if len(prompts[1]) == wanted.get("length", 3) * size and salts[1] == wanted.get("salt"):
+            return exercise, exercise.solve()
+    raise AssertionError("no such problem")
+
+
+def test_the_last_token_is_never_found_and_a_salt_keeps_strangers_apart():
+    exercise, answer = hits_with(length=3)
+    full = len(exercise.given["prompts"][1])
+    with pytest.raises(NotYet, match="one token must be computed to have logits"):
+        exercise.check([answer[0], full, *answer[2:]])
+    exercise, answer = hits_with(length=4, salt="me")
+    with pytest.raises(NotYet, match="nobody with the salt 'me' was there before"):
+        exercise.check([answer[0], 3 * exercise.given["block_size"], *answer[2:]])
