@@ -1,10 +1,8 @@
 """The scheduler alone, without a model: equal to vLLM's own on recorded runs, and edge by edge."""
 
-import gzip
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -16,9 +14,8 @@ from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.policies import SchedulingPolicy, make_policy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.sim import replay
+from minivllm.sim.recordings import GOLDEN, load_recording
 from minivllm.sim.replay import sample_for
-
-GOLDEN = sorted((Path(__file__).parent / "data" / "golden").glob("*.json.gz"))
 
 
 def make(
@@ -56,14 +53,10 @@ def run(scheduler, limit=10_000):
     return plans
 
 
-def load(path):
-    return json.loads(gzip.decompress(path.read_bytes()))
-
-
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.name.split(".")[0])
 def test_decides_what_vllm_decides(path):
     """Every schedule, hit, block id and preemption of vLLM 0.32.0's own scheduler."""
-    golden = load(path)
+    golden = load_recording(path)
     ours = replay({"config": golden["config"], "requests": golden["requests"]})
     for want, got in zip(golden["steps"], ours["steps"], strict=True):
         assert got == want
@@ -75,7 +68,7 @@ def test_replay_as_a_command(tmp_path):
         [sys.executable, "-m", "minivllm.sim", "replay", GOLDEN[0], "--out", tmp_path / "out.json"]
     )
     assert done.returncode == 0
-    assert json.loads((tmp_path / "out.json").read_text()) == load(GOLDEN[0])
+    assert json.loads((tmp_path / "out.json").read_text()) == load_recording(GOLDEN[0])
     (tmp_path / "bad.json").write_text('{"config": {}, "requests": []}')
     done = subprocess.run(
         [sys.executable, "-m", "minivllm.sim", "replay", tmp_path / "bad.json", "--out", "x"],
@@ -88,14 +81,14 @@ def test_replay_as_a_command(tmp_path):
 
 @pytest.mark.parametrize("key", ["id", "arrival_step", "prompt_token_ids", "max_tokens"])
 def test_a_recording_that_lacks_a_key_is_refused(key):
-    workload = load(GOLDEN[0])
+    workload = load_recording(GOLDEN[0])
     del workload["requests"][1][key]
     with pytest.raises(ValueError, match=rf"requests\[1\]\['{key}'\] must be given"):
         replay(workload)
 
 
 def test_a_recording_with_a_negative_length_is_refused():
-    workload = load(GOLDEN[0])
+    workload = load_recording(GOLDEN[0])
     workload["requests"][2]["max_tokens"] = -1
     with pytest.raises(ValueError, match=r"requests\[2\]\['max_tokens'\] must be .* got -1"):
         replay(workload)

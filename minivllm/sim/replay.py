@@ -1,11 +1,12 @@
 """Replay: a recorded workload through our scheduler, written down in the recording's own format.
 
-The recordings are of vLLM's scheduler (``tests/data/golden``); equal files mean equal decisions,
+The recordings are of vLLM's scheduler (``minivllm/sim/golden``); equal files mean equal decisions,
 block ids included. A made-up model takes the place of the real one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from minivllm.kv.manager import KVCacheManager
@@ -41,30 +42,8 @@ def replay(workload: dict[str, Any], policy: SchedulingPolicy | None = None) -> 
     Raises:
         ValueError: for a missing key or a value out of range, by name.
     """
-    _validate(workload)
-    config = workload["config"]
-    manager = KVCacheManager(
-        config["num_gpu_blocks"], config["block_size"], config["enable_prefix_caching"]
-    )
-    scheduler = Scheduler(
-        manager,
-        config["max_num_batched_tokens"],
-        config["max_num_seqs"],
-        config["max_model_len"],
-        enable_chunked_prefill=config["enable_chunked_prefill"],
-        long_prefill_token_threshold=config["long_prefill_token_threshold"],
-        policy=policy or make_policy(config["policy"]),
-    )
-    requests = [_request(entry) for entry in workload["requests"]]
-    arrivals, steps = list(requests), []
-    with silenced("minivllm.scheduling.scheduler"):
-        while arrivals or scheduler.has_unfinished_requests():
-            while arrivals and arrivals[0].arrival_time <= len(steps):
-                scheduler.add_request(arrivals.pop(0))
-            if scheduler.has_unfinished_requests():
-                steps.append({"step": len(steps), **_step(scheduler)})
-            else:
-                steps.append({"step": len(steps), "idle": True})
+    scheduler, requests = _prepare(workload, policy, KVCacheManager)
+    steps = list(_steps(scheduler, requests))
     results = {
         request.request_id: {
             "prompt_len": request.seqs[0].num_prompt_tokens,
@@ -77,6 +56,13 @@ def replay(workload: dict[str, Any], policy: SchedulingPolicy | None = None) -> 
     return {**workload, "steps": steps, "results": results}
 
 
+def replay_steps(
+    workload: dict[str, Any], kv_cache_manager_cls: type[KVCacheManager] = KVCacheManager
+) -> Iterator[dict[str, Any]]:
+    """The steps of a replay one by one, with a ``KVCacheManager`` of your own."""
+    return _steps(*_prepare(workload, None, kv_cache_manager_cls))
+
+
 def sample_for(scheduler: Scheduler, plan: SchedulerOutput) -> dict[str, int]:
     """One fake token for every sequence that this plan lets catch up, and for its forks."""
     sampled = {}
@@ -86,6 +72,42 @@ def sample_for(scheduler: Scheduler, plan: SchedulerOutput) -> dict[str, int]:
             for sibling_id in (seq_id, *plan.forks.get(seq_id, ())):
                 sampled[sibling_id] = fake_token(seq)
     return sampled
+
+
+def _prepare(
+    workload: dict[str, Any],
+    policy: SchedulingPolicy | None,
+    kv_cache_manager_cls: type[KVCacheManager],
+) -> tuple[Scheduler, list[Request]]:
+    _validate(workload)
+    config = workload["config"]
+    manager = kv_cache_manager_cls(
+        config["num_gpu_blocks"], config["block_size"], config["enable_prefix_caching"]
+    )
+    scheduler = Scheduler(
+        manager,
+        config["max_num_batched_tokens"],
+        config["max_num_seqs"],
+        config["max_model_len"],
+        enable_chunked_prefill=config["enable_chunked_prefill"],
+        long_prefill_token_threshold=config["long_prefill_token_threshold"],
+        policy=policy or make_policy(config["policy"]),
+    )
+    return scheduler, [_request(entry) for entry in workload["requests"]]
+
+
+def _steps(scheduler: Scheduler, requests: list[Request]) -> Iterator[dict[str, Any]]:
+    arrivals, step = list(requests), 0
+    while arrivals or scheduler.has_unfinished_requests():
+        while arrivals and arrivals[0].arrival_time <= step:
+            scheduler.add_request(arrivals.pop(0))
+        if scheduler.has_unfinished_requests():
+            with silenced("minivllm.scheduling.scheduler"):
+                described = _step(scheduler)
+            yield {"step": step, **described}
+        else:
+            yield {"step": step, "idle": True}
+        step += 1
 
 
 def _step(scheduler: Scheduler) -> dict[str, Any]:
