@@ -62,6 +62,7 @@ class EngineArgs:
     scheduling_policy: Any = "fcfs"  # by name, or one of your own
 
     preemption_mode: str | None = None  # "recompute", "swap"; None: swap if there are siblings
+    kv_cache_manager_cls: Any = None  # a subclass of KVCacheManager of your own; None: that one
 
     # what you see
     trace: bool = False  # record every state change, for figures
@@ -106,6 +107,9 @@ class EngineArgs:
         check(ok, "swap_space", self.swap_space, allowed)
         ok = self.preemption_mode in (None, "recompute", "swap")
         check(ok, "preemption_mode", self.preemption_mode, "'recompute', 'swap' or None")
+        cls = self.kv_cache_manager_cls
+        ok = cls is None or (isinstance(cls, type) and hasattr(cls, "allocate_slots"))
+        check(ok, "kv_cache_manager_cls", cls, "a subclass of KVCacheManager, or None")
         check(self.dtype in DTYPES, "dtype", self.dtype, f"one of {', '.join(DTYPES)}")
         check(self.device in DEVICES, "device", self.device, f"one of {', '.join(DEVICES)}")
         for field in fields(self):

@@ -47,8 +47,9 @@ class LLMEngine:
         worker = Worker(args, directory, self.model_config, self.max_model_len)
         self.model_runner = worker.model_runner
         self.trace = Trace(worker.num_blocks, args.block_size, budget) if args.trace else None
+        kv_cache_manager_cls = args.kv_cache_manager_cls or KVCacheManager
         self.scheduler = Scheduler(
-            KVCacheManager(
+            kv_cache_manager_cls(
                 worker.num_blocks,
                 args.block_size,
                 args.enable_prefix_caching,

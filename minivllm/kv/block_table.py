@@ -71,7 +71,7 @@ class BlockTable:
 
     def fork(self, pool: BlockPool) -> BlockTable:
         """A table of the same blocks: nothing is allocated, nothing copied."""
-        child = BlockTable(self.block_size)
+        child = type(self)(self.block_size)
         child.blocks = list(self.blocks)
         pool.share(child.blocks)
         return child

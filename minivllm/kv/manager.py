@@ -33,6 +33,9 @@ class KVCacheManager:
         trace: listens to every allocation and free, if given.
     """
 
+    block_table_cls = BlockTable  # of your own in a subclass, as is the next one
+    prefix_cache_cls = PrefixCache
+
     def __init__(
         self,
         num_blocks: int,
@@ -42,7 +45,7 @@ class KVCacheManager:
         trace: Trace | None = None,
     ):
         self.block_size = block_size
-        self.prefix_cache = PrefixCache(block_size) if enable_prefix_caching else None
+        self.prefix_cache = self.prefix_cache_cls(block_size) if enable_prefix_caching else None
         self.block_pool = BlockPool(num_blocks, self.prefix_cache)
         self.block_tables: dict[str, BlockTable] = {}
         self.swap_space = SwapSpace(num_host_blocks)
@@ -86,7 +89,7 @@ class KVCacheManager:
 
     def admit(self, seq: Sequence, hit: list[KVCacheBlock]) -> None:
         """Begin a table with the blocks of a hit; they count as computed."""
-        table = self.block_tables[seq.seq_id] = BlockTable(self.block_size)
+        table = self.block_tables[seq.seq_id] = self.block_table_cls(self.block_size)
         seq.num_computed_tokens = len(hit) * self.block_size
         if hit:
             self.block_pool.share(hit)
@@ -211,7 +214,7 @@ class KVCacheManager:
         for block in home.values():
             block.ref_cnt = 0  # counted anew, by the tables that point to it
         for seq in seqs:
-            table = self.block_tables[seq.seq_id] = BlockTable(self.block_size)
+            table = self.block_tables[seq.seq_id] = self.block_table_cls(self.block_size)
             table.blocks = [home[block] for block in self.swap_space.tables[seq.seq_id]]
             for block in table.blocks:
                 block.ref_cnt += 1

@@ -66,11 +66,16 @@ class PrefixCache:
         """
         hit = []
         for name in self.names(seq, (seq.num_tokens - 1) // self.block_size):
-            same = self._blocks.get(name)
-            if not same:
+            block = self.get(name)
+            if block is None:
                 break
-            hit.append(next(iter(same.values())))
+            hit.append(block)
         return hit
+
+    def get(self, name: bytes) -> KVCacheBlock | None:
+        """A block of this name, the one that has had it longest; None if there is none."""
+        same = self._blocks.get(name)
+        return next(iter(same.values())) if same else None
 
     def add(self, block: KVCacheBlock, name: bytes) -> None:
         """Let a block be found by this name."""
