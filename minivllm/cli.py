@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
+from minivllm.console import refusing_politely
 from minivllm.logger import init_logger
 from minivllm.version import __version__
 
@@ -52,7 +51,8 @@ def demo(
     """Four prompts, a table that is asked twice, and a picture of what just ran."""
     from minivllm.entrypoints.demo import run_demo
 
-    _refusing_politely(run_demo, report)
+    with refusing_politely():
+        run_demo(report)
 
 
 @app.command()
@@ -70,7 +70,8 @@ def generate(
 
     params = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p,
               "top_k": top_k, "seed": seed}  # fmt: skip
-    _refusing_politely(run_generate, prompts, model, params)
+    with refusing_politely():
+        run_generate(prompts, model, params)
 
 
 @app.command()
@@ -90,14 +91,5 @@ def chat(
 
     params = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p,
               "top_k": top_k, "seed": seed}  # fmt: skip
-    _refusing_politely(run_chat, model, system, params)
-
-
-def _refusing_politely(function, *args) -> None:
-    """Bad input is one red sentence and exit status 2, not a traceback."""
-    try:
-        function(*args)
-    except (ValueError, FileNotFoundError) as error:
-        console = Console(stderr=True, highlight=False, emoji=False)
-        console.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
-        raise typer.Exit(2) from error
+    with refusing_politely():
+        run_chat(model, system, params)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from minivllm.console import refusing_politely
 from minivllm.kv.contiguous import ALLOCATORS
 from minivllm.scheduling.policies import POLICIES
 from minivllm.sim.cost import HARDWARE, MODELS
@@ -30,7 +29,7 @@ def replay_command(
     out: Annotated[Path, typer.Option(help="Where the same with our steps and results goes.")],
 ) -> None:
     """Run a workload in the recordings' format and write down every decision."""
-    with _refusing_politely():
+    with refusing_politely():
         data = workload.read_bytes()
         text = gzip.decompress(data) if workload.suffix == ".gz" else data
         out.write_text(json.dumps(replay(json.loads(text))))
@@ -70,7 +69,7 @@ def run_command(
     as_json: Annotated[bool, typer.Option("--json", help="All numbers in a last line.")] = False,
 ) -> None:
     """Serve a workload in simulated time and say how that went."""
-    with _refusing_politely():
+    with refusing_politely():
         names = ", ".join(map(repr, WORKLOADS))
         check(workload in WORKLOADS, "workload", workload, f"one of {names}")
         result = simulate(
@@ -102,18 +101,8 @@ def waste_command(
     allocator: Allocator = "buddy",
 ) -> None:
     """Where the KV memory goes without paging and with it, beside the paper's figure 2."""
-    with _refusing_politely():
+    with refusing_politely():
         typer.echo(describe_waste(measure_waste(requests, seed, allocator)))
-
-
-@contextmanager
-def _refusing_politely() -> Iterator[None]:
-    """Bad input is one sentence and exit status 2, not a traceback."""
-    try:
-        yield
-    except (ValueError, FileNotFoundError) as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(2) from error
 
 
 if __name__ == "__main__":

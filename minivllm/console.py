@@ -1,0 +1,21 @@
+"""What every command does alike: bad input is one sentence, not a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+
+@contextmanager
+def refusing_politely() -> Iterator[None]:
+    """Bad input, or a file that cannot be read, is one red sentence and exit status 2."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        console = Console(stderr=True, highlight=False, emoji=False)
+        console.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(2) from error
