@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from hashlib import sha256
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from minivllm.request import Sequence
@@ -51,12 +52,16 @@ class PrefixCache:
         return (block for same in self._blocks.values() for block in same.values())
 
     def names(self, seq: Sequence, num_blocks: int) -> list[bytes]:
-        """The names of a sequence's first blocks; each is computed once in its life."""
+        """The names of a sequence's blocks: the first ``num_blocks`` and all others known so far.
+
+        Each is computed once in its life, and the list is the sequence's own: a copy would cost
+        more the longer the sequence has grown.
+        """
         known, size = seq.block_hashes, self.block_size
         for i in range(len(known), num_blocks):
             parent, extra = (known[-1], None) if known else (_ROOT, seq.request.cache_salt)
             known.append(hash_block(parent, seq.token_ids[i * size : (i + 1) * size], extra))
-        return known[:num_blocks]
+        return known
 
     def longest_hit(self, seq: Sequence) -> list[KVCacheBlock]:
         """The blocks that hold the longest known prefix of a sequence. Looking changes nothing.
@@ -65,7 +70,8 @@ class PrefixCache:
         exactly ``k`` blocks, all known, hits ``k - 1``.
         """
         hit = []
-        for name in self.names(seq, (seq.num_tokens - 1) // self.block_size):
+        at_most = (seq.num_tokens - 1) // self.block_size
+        for name in islice(self.names(seq, at_most), at_most):
             block = self.get(name)
             if block is None:
                 break
