@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from minivllm.bench.command import app as bench_app
 from minivllm.console import refusing_politely
 from minivllm.logger import init_logger
 from minivllm.version import __version__
@@ -15,6 +16,7 @@ from minivllm.version import __version__
 app = typer.Typer(
     help="vLLM small enough to read.", no_args_is_help=True, pretty_exceptions_enable=False
 )
+app.add_typer(bench_app, name="bench")
 
 Model = Annotated[
     str | None, typer.Option(help="Hugging Face directory; none for the embedded model.")

@@ -15,7 +15,8 @@ PACKAGE = Path(__file__).parents[1] / "minivllm"
 ROOMS = [
     "version", "validation", "envs", "logger", "config", "sampling_params", "outputs", "request",
     "console", "records", "trace", "kv", "scheduling", "sim", "viz", "exercises", "attention",
-    "models", "sampling", "worker", "engine", "entrypoints", "cli", "__main__",
+    "models", "sampling", "worker", "engine", "entrypoints", "bench", "cli",
+    "__main__",
 ]  # fmt: skip
 PURE = ROOMS[: ROOMS.index("attention")]
 

@@ -1,0 +1,111 @@
+"""What every benchmark prints: where it ran, on what, the ceiling, the figures, a line of JSON.
+
+The last line of the output is one JSON object with the keys ``benchmark``, ``environment``,
+``workload``, ``ceiling``, ``results`` and ``against``. The lines above it say the same to people.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from minivllm.version import __version__
+
+_PACKAGES = ("torch", "transformers", "triton", "numba", "vllm")
+
+
+def environment() -> dict[str, Any]:
+    """The machine and the software: what somebody needs to know who wants the same figures."""
+    return {
+        "minivllm": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": cpu_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+        **{name: found for name in _PACKAGES if (found := _version(name)) is not None},
+    }
+
+
+def cpu_name() -> str:
+    """As Linux tells it; elsewhere what Python knows."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or "unknown"
+
+
+def _version(package: str) -> str | None:
+    for name in (package, f"{package}-cpu"):  # vLLM's CPU build has a name of its own
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+class Report:
+    """Prints a benchmark as it comes in, and all of it as JSON in the end.
+
+    Args:
+        benchmark: its name.
+        workload: what is done, in words and numbers that repeat it.
+    """
+
+    def __init__(self, benchmark: str, workload: dict[str, Any]):
+        self._console = Console(highlight=False, emoji=False, soft_wrap=True)
+        self._json: dict[str, Any] = {
+            "benchmark": benchmark,
+            "environment": environment(),
+            "workload": workload,
+            "ceiling": {},
+            "results": {},
+            "against": None,
+        }
+        self._console.print(f"[bold]minivllm bench {benchmark}[/]")
+        self.facts("environment", self._json["environment"])
+        self.facts("workload", workload)
+
+    def facts(self, title: str, facts: dict[str, Any]) -> None:
+        """One line of names and values."""
+        known = ", ".join(f"{k} {_text(v)}" for k, v in facts.items() if v is not None)
+        self._console.print(f"{title}: {known}", markup=False)
+
+    def ceiling(self, values: dict[str, Any], why: str) -> None:
+        """What this machine could do at best, measured in this run."""
+        self._json["ceiling"] |= values
+        self.facts(f"ceiling ({why})", values)
+
+    def table(self, title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Figures for people."""
+        table = Table(title=title, title_justify="left", title_style="bold", box=None)
+        for index, name in enumerate(head):
+            table.add_column(name, justify="right" if index else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*map(_text, row))
+        self._console.print(table)
+
+    def note(self, text: str) -> None:
+        """A sentence for people."""
+        self._console.print(text, markup=False)
+
+    def finish(self, results: dict[str, Any], against: dict[str, Any] | None) -> None:
+        """The last line."""
+        self._json |= {"results": results, "against": against}
+        self._console.print(json.dumps(self._json), markup=False)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
