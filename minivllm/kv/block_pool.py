@@ -31,17 +31,15 @@ class KVCacheBlock:
 class FreeQueue:
     """The free blocks, next to be used first. A linked list: a hit takes one out of the middle.
 
+    How many there are is asked all the time, so ``num_free_blocks`` is a plain number.
     (vLLM: FreeKVCacheBlockQueue)
     """
 
     def __init__(self, blocks: Iterable[KVCacheBlock]):
         self._end = KVCacheBlock(-1)  # before the first and after the last
         self._end.prev_free = self._end.next_free = self._end
-        self._length = 0
+        self.num_free_blocks = 0
         self.append(blocks)
-
-    def __len__(self) -> int:
-        return self._length
 
     def __iter__(self) -> Iterator[KVCacheBlock]:
         block = self._end.next_free
@@ -60,7 +58,7 @@ class FreeQueue:
         block.prev_free.next_free = block.next_free
         block.next_free.prev_free = block.prev_free
         block.prev_free = block.next_free = None
-        self._length -= 1
+        self.num_free_blocks -= 1
 
     def append(self, blocks: Iterable[KVCacheBlock]) -> None:
         """Put blocks at the end, in this order."""
@@ -77,7 +75,7 @@ class FreeQueue:
         block.prev_free, block.next_free = before.prev_free, before
         before.prev_free.next_free = block
         before.prev_free = block
-        self._length += 1
+        self.num_free_blocks += 1
 
 
 class BlockPool:
@@ -110,7 +108,7 @@ class BlockPool:
 
     @property
     def num_free_blocks(self) -> int:
-        return len(self.free_queue)
+        return self.free_queue.num_free_blocks
 
     def allocate(self, n: int) -> list[KVCacheBlock]:
         """Take ``n`` blocks, each with one reference, from the free queue (vLLM: get_new_blocks).
@@ -120,8 +118,8 @@ class BlockPool:
         Raises:
             ValueError: if fewer than ``n`` are free; then nothing has changed.
         """
-        if n > len(self.free_queue):
-            raise ValueError(f"cannot allocate {n} blocks: {len(self.free_queue)} are free.")
+        if n > self.num_free_blocks:
+            raise ValueError(f"cannot allocate {n} blocks: {self.num_free_blocks} are free.")
         taken = [self.free_queue.popleft() for _ in range(n)]
         for block in taken:
             if block.block_hash is not None:
@@ -175,7 +173,7 @@ class BlockPool:
                 f"but stands in block tables {count[block.block_id]} times"
             )
         queued = [block.block_id for block in self.free_queue]
-        assert len(queued) == len(self.free_queue), f"the free queue miscounts {queued}"
+        assert len(queued) == self.free_queue.num_free_blocks, f"the free queue miscounts {queued}"
         assert len(queued) == len(set(queued)), f"a block is queued twice: {queued}"
         unused = {b.block_id for b in self.blocks[1:] if b.ref_cnt == 0}
         assert set(queued) == unused, f"free queue {sorted(queued)} != unused {sorted(unused)}"

@@ -48,15 +48,16 @@ class BlockTable:
 
     def num_missing_blocks(self, num_tokens: int) -> int:
         """How many blocks must be added before ``num_tokens`` positions fit."""
-        return max(0, cdiv(num_tokens, self.block_size) - len(self.blocks))
+        missing = -(-num_tokens // self.block_size) - len(self.blocks)
+        return missing if missing > 0 else 0
 
     def must_copy(self, position: int) -> bool:
         """Would writing ``position`` change a block that others hold, too?
 
         Only the partly filled last block can be in question: full ones are never written again.
         """
-        logical, offset = divmod(position, self.block_size)
-        return offset > 0 and self.blocks[logical].ref_cnt > 1
+        partly_filled = position % self.block_size > 0
+        return partly_filled and self.blocks[position // self.block_size].ref_cnt > 1
 
     def copy_on_write(self, seq_id: str, pool: BlockPool) -> KVCacheBlockCopy:
         """Give the last block up for a new one that is to get its content.

@@ -114,32 +114,33 @@ class KVCacheManager:
             The ids of the new blocks (often none: the last block still has room), or None if there
             are too few free ones; then nothing has changed.
         """
-        table = self.block_tables[seq.seq_id]
-        num_tokens = seq.num_computed_tokens + num_new_tokens
+        table, computed = self.block_tables[seq.seq_id], seq.num_computed_tokens
+        num_tokens = computed + num_new_tokens
         missing = table.num_missing_blocks(num_tokens)
-        must_copy = table.must_copy(seq.num_computed_tokens)
-        if missing + must_copy > self.block_pool.num_free_blocks:
-            return None
-        if must_copy:
-            copies.append(table.copy_on_write(seq.seq_id, self.block_pool))
-            if self.trace is not None:
-                self.trace.record(BlockCopied, seq.seq_id, copies[-1].src, copies[-1].dst)
+        must_copy = table.must_copy(computed)
         new_ids = []
-        if missing > 0:
-            new_blocks = self.block_pool.allocate(missing)
-            table.blocks += new_blocks
-            new_ids = [block.block_id for block in new_blocks]
-            if self.trace is not None:
-                self.trace.record(BlocksAllocated, seq.seq_id, tuple(new_ids))
+        if missing or must_copy:  # most often neither: the last block still has room
+            if missing + must_copy > self.block_pool.num_free_blocks:
+                return None
+            if must_copy:
+                copies.append(table.copy_on_write(seq.seq_id, self.block_pool))
+                if self.trace is not None:
+                    self.trace.record(BlockCopied, seq.seq_id, copies[-1].src, copies[-1].dst)
+            if missing:
+                new_blocks = self.block_pool.allocate(missing)
+                table.blocks += new_blocks
+                new_ids = [block.block_id for block in new_blocks]
+                if self.trace is not None:
+                    self.trace.record(BlocksAllocated, seq.seq_id, tuple(new_ids))
         if self.prefix_cache is not None:
-            self._register(seq, table, num_tokens // self.block_size)
+            # those before what is computed are registered already
+            first, num_full = computed // self.block_size, num_tokens // self.block_size
+            if first < num_full:
+                self._register(seq, table, first, num_full)
         return new_ids
 
-    def _register(self, seq: Sequence, table: BlockTable, num_full: int) -> None:
-        """Let the sequence's first ``num_full`` blocks be found."""
-        first = seq.num_computed_tokens // self.block_size  # those before are registered already
-        if num_full <= first:
-            return
+    def _register(self, seq: Sequence, table: BlockTable, first: int, num_full: int) -> None:
+        """Let the sequence's blocks from ``first`` to ``num_full``, exclusive, be found."""
         names = self.prefix_cache.names(seq, num_full)
         for i in range(first, num_full):
             self.prefix_cache.add(table.blocks[i], names[i])
