@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 
 from minivllm.kv.block_table import cdiv
-from minivllm.records import BlockCopied, BlocksAllocated
 from minivllm.trace import Trace
 from minivllm.viz import blocks as look
 from minivllm.viz.figure import Figure
@@ -19,16 +16,17 @@ from minivllm.viz.layout import (
     draw_header,
     header_width,
 )
-from minivllm.viz.palette import GREY, LINE, PAPER
-from minivllm.viz.snapshot import HeldBlock, Snapshot, take_snapshot
+from minivllm.viz.palette import GREY
+from minivllm.viz.pool import SLOT_WIDTH, Pool, draw_tile, tile_size
+from minivllm.viz.pool_map import draw_map, map_legend
+from minivllm.viz.snapshot import take_snapshot
 from minivllm.viz.svg import Drawing
-from minivllm.viz.wording import count, pad
+from minivllm.viz.wording import pad
 
-MAX_DETAILED = 64  # more blocks than this are drawn without their slots
+MAX_TILES = 160  # of more blocks there is a map
 MAX_WITH_TOKENS = 32
 GAP = 8
-
-Box = tuple[float, float, float, float]  # x, y, width, height
+MAP_COLUMNS, MAP_CELL = 50, 14
 
 
 def block_grid(
@@ -55,166 +53,78 @@ def block_grid(
         ValueError: for a trace without steps, or a step or moment that it does not have.
     """
     snapshot = take_snapshot(trace, step, after)
-    pool = _Pool.of(trace, snapshot)
+    pool = Pool.of(trace, snapshot)
     return Figure(_svg(pool, decode), _text(pool), pool.alt)
-
-
-@dataclass(frozen=True)
-class _Pool:
-    """The physical side of a snapshot: one entry per block, and what to say about them all."""
-
-    snapshot: Snapshot
-    holders: dict[int, list[HeldBlock]]
-    num_drawn: int  # blocks; the rest of a large pool was never used
-
-    @property
-    def cached_and_free(self) -> set[int]:
-        """Blocks that nobody holds and the prefix cache can still find."""
-        return set(self.snapshot.cached - self.holders.keys())
-
-    @classmethod
-    def of(cls, trace: Trace, snapshot: Snapshot) -> _Pool:
-        num_drawn = snapshot.num_blocks
-        if num_drawn > MAX_DETAILED:
-            used = [b for record in trace.of(BlocksAllocated) for b in record.block_ids]
-            used += [record.dst for record in trace.of(BlockCopied)]
-            num_drawn = min(num_drawn, cdiv(max(used, default=0) + 1, 20) * 20)
-        return cls(snapshot, snapshot.holders, num_drawn)
-
-    @property
-    def detailed(self) -> bool:
-        few = self.num_drawn <= MAX_DETAILED
-        return few and self.snapshot.block_size <= look.MAX_SLOTS
-
-    def block(self, block_id: int) -> HeldBlock | None:
-        """What is in a block, as the one of its holders sees it that uses most of it."""
-        return max(self.holders.get(block_id, ()), key=lambda b: b.num_used, default=None)
-
-    def letters(self, block_id: int) -> str:
-        """Who holds it: "A", "A B", "A B +2"."""
-        letters = [held.owner.letter for held in self.holders[block_id]]
-        return " ".join(letters[:2]) + (f" +{len(letters) - 2}" if len(letters) > 2 else "")
-
-    @cached_property
-    def blocks(self) -> list[HeldBlock]:
-        return [self.block(block_id) for block_id in sorted(self.holders)]
-
-    @property
-    def title(self) -> str:
-        return f"Block pool, {self.snapshot.moment}"
-
-    @property
-    def facts(self) -> str:
-        """The numbers that matter, in one line."""
-        held, usable = len(self.holders), self.snapshot.num_blocks - 1
-        slots = held * self.snapshot.block_size
-        used = sum(block.num_used for block in self.blocks)
-        written = sum(block.num_written for block in self.blocks)
-        shared = sum(block.ref_count > 1 for block in self.blocks)
-        parts = [f"{held} of {count(usable, 'block')} held"]
-        if held:
-            parts.append(f"{used} of their {count(slots, 'slot')} used, {slots - used} empty")
-        if written:
-            parts.append(f"{written} written by this step")
-        if shared:
-            parts.append(f"{shared} shared")
-        if self.cached_and_free:
-            parts.append(f"{len(self.cached_and_free)} free but cached")
-        return " · ".join(parts)
-
-    @property
-    def footnote(self) -> str:
-        left_out = self.snapshot.num_blocks - self.num_drawn
-        return f"{count(left_out, 'more block')} never used, not drawn." if left_out else ""
-
-    @property
-    def alt(self) -> str:
-        owners = [t.owner.letter for t in self.snapshot.tables if t.blocks]
-        who = ", ".join(owners) if len(owners) <= 8 else count(len(owners), "sequence")
-        held, *rest = self.facts.split(" · ")
-        return f"{self.title}: " + "; ".join([f"{held} by {who}" if who else held, *rest]) + "."
 
 
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _svg(pool: _Pool, decode: look.Decode) -> str:
+def _svg(pool: Pool, decode: look.Decode) -> str:
+    draw = _draw_tiles if pool.num_drawn <= MAX_TILES else _draw_map
+    return draw(pool, decode)
+
+
+def _draw_tiles(pool: Pool, decode: look.Decode) -> str:
     with_tokens = decode is not None and pool.detailed and pool.num_drawn <= MAX_WITH_TOKENS
-    width, height = _tile_size(pool, with_tokens)
+    width, height = tile_size(pool, look.TEXT_SLOT_WIDTH if with_tokens else SLOT_WIDTH)
     fit = int((MAX_WIDTH - 2 * MARGIN + GAP) // (width + GAP))
     # Round numbers of columns, so that an id can be found without counting.
     columns = next(n for n in (20, 10, 8, 5, 4, 2, 1) if n <= fit)
     lines = cdiv(pool.num_drawn, columns)
     columns = min(columns, pool.num_drawn)
-    sheet_width = max(
-        2 * MARGIN + columns * (width + GAP) - GAP, header_width(pool.title, pool.facts)
-    )
     entries = look.legend_entries(pool.blocks, any_cached=bool(pool.cached_and_free))
-    legend = Legend(entries, sheet_width - 2 * MARGIN)
-    bottom = HEADER_HEIGHT + lines * (height + GAP)
-    sheet_height = bottom + legend.height + (16 if pool.footnote else 0) + MARGIN / 2
-    drawing = Drawing(sheet_width, sheet_height, pool.title, pool.alt)
-    draw_header(drawing, pool.title, pool.facts)
+    sheet = _Sheet(pool, columns * (width + GAP) - GAP, lines * (height + GAP), entries)
+    drawing = sheet.drawing
     with drawing.group(fill=GREY, font_size=11):  # what most texts have in common
         for block_id in range(pool.num_drawn):
             line, column = divmod(block_id, columns)
-            x, y = MARGIN + column * (width + GAP), HEADER_HEIGHT + line * (height + GAP)
-            if block_id in pool.holders:
-                _draw_held(drawing, pool, block_id, (x, y, width, height), decode, with_tokens)
-            else:
-                cached = block_id in pool.snapshot.cached
-                _draw_bare(drawing, block_id, (x, y, width, height), cached)
-    if pool.footnote:
-        drawing.text(MARGIN, bottom + 10, pool.footnote, fill=GREY)
-        bottom += 16
-    legend.draw(drawing, MARGIN, bottom)
-    return drawing.to_string()
+            box = MARGIN + column * (width + GAP), HEADER_HEIGHT + line * (height + GAP)
+            block = pool.block(block_id)
+            changed = block is not None and block.is_new
+            draw_tile(drawing, pool, block_id, (*box, width, height), changed, decode, with_tokens)
+    return sheet.finish()
 
 
-def _tile_size(pool: _Pool, with_tokens: bool) -> tuple[float, float]:
-    if not pool.detailed:
-        return 38, 44
-    size = pool.snapshot.block_size
-    slot_width = look.TEXT_SLOT_WIDTH if with_tokens else 18
-    slots = min(size, look.SLOTS_PER_LINE) * slot_width
-    return max(62, slots + 8), 22 + look.slot_lines(size) * look.SLOT_HEIGHT + 6
+def _draw_map(pool: Pool, _: look.Decode) -> str:
+    lines = cdiv(pool.num_drawn, MAP_COLUMNS)
+    names = 44
+    entries = map_legend([pool])
+    new = {block.block_id for block in pool.blocks if block.is_new}
+    if new:
+        entries.append((look.changed_swatch, "allocated in this step"))
+    sheet = _Sheet(pool, names + MAP_COLUMNS * MAP_CELL, lines * MAP_CELL + GAP, entries)
+    with sheet.drawing.group(fill=GREY, font_size=11, text_anchor="end"):
+        for line in range(lines):
+            y = HEADER_HEIGHT + line * MAP_CELL + 11
+            sheet.drawing.text(MARGIN + names - 8, y, line * MAP_COLUMNS)
+    draw_map(sheet.drawing, pool, MARGIN + names, HEADER_HEIGHT, MAP_COLUMNS, MAP_CELL, new)
+    return sheet.finish()
 
 
-def _draw_held(
-    drawing: Drawing, pool: _Pool, block_id: int, box: Box, decode: look.Decode, with_tokens: bool
-) -> None:
-    block = pool.block(block_id)
-    x, y, width, height = box
-    drawing.rect(*box, rx=4, fill=PAPER, **look.outline(block))
-    drawing.text(x + 5, y + 15, block_id)
-    times = f"×{block.ref_count}" if block.ref_count > 1 else ""
-    bold = {"fill": block.owner.edge, "font_size": 12, "font_weight": "bold"}
-    if pool.detailed:
-        letters = f"{pool.letters(block_id)} {times}".strip()
-        drawing.text(x + width - 5, y + 15, letters, text_anchor="end", **bold)
-        if block.ref_count > 1:
-            drawing.hatch(x + 2, y + 21, width - 4, height - 23)
-        look.draw_slots(drawing, x + 4, y + 24, width - 8, block, decode, with_tokens)
-    else:
-        letters = block.owner.letter + times
-        drawing.text(x + width / 2, y + 29, letters, text_anchor="middle", **bold)
-        look.draw_fill_bar(drawing, x + 4, y + 34, width - 8, 6, block)
+class _Sheet:
+    """The paper: what is above the blocks, and below them."""
 
+    def __init__(self, pool: Pool, width: float, height: float, entries: list):
+        width = max(2 * MARGIN + width, header_width(pool.title, pool.facts))
+        self.pool, self.legend = pool, Legend(entries, width - 2 * MARGIN)
+        self.bottom = HEADER_HEIGHT + height
+        sheet_height = self.bottom + self.legend.height + (16 if pool.footnote else 0) + MARGIN / 2
+        self.drawing = Drawing(width, sheet_height, pool.title, pool.alt)
+        draw_header(self.drawing, pool.title, pool.facts)
 
-def _draw_bare(drawing: Drawing, block_id: int, box: Box, cached: bool) -> None:
-    """A free block, or the null block, which nobody ever holds."""
-    fill = "#eeeeee" if block_id == 0 else PAPER
-    x, y, width, _ = box
-    drawing.rect(*box, rx=4, fill=fill, **(look.DOTTED if cached else {"stroke": LINE}))
-    drawing.text(x + 5, y + 15, block_id)
-    if block_id == 0:
-        drawing.text(x + width - 5, y + 15, "null", text_anchor="end")
+    def finish(self) -> str:
+        if self.pool.footnote:
+            self.drawing.text(MARGIN, self.bottom + 10, self.pool.footnote, fill=GREY)
+            self.bottom += 16
+        self.legend.draw(self.drawing, MARGIN, self.bottom)
+        return self.drawing.to_string()
 
 
 # -- in characters -------------------------------------------------------------------------------
 
 
-def _text(pool: _Pool) -> str:
+def _text(pool: Pool) -> str:
     cells = [_text_cell(pool, block_id) for block_id in range(pool.num_drawn)]
     cell_width = max(len(cell) for cell in cells)
     fit = max(1, 96 // (cell_width + 2))
@@ -233,7 +143,7 @@ def _text(pool: _Pool) -> str:
     return "\n".join([*lines, "", legend])
 
 
-def _text_cell(pool: _Pool, block_id: int) -> str:
+def _text_cell(pool: Pool, block_id: int) -> str:
     name = f"{block_id:>{len(str(pool.num_drawn - 1))}}"
     if block_id == 0:
         return f"{name} null"
@@ -243,5 +153,5 @@ def _text_cell(pool: _Pool, block_id: int) -> str:
     shared = f"×{block.ref_count}" if block.ref_count > 1 else ""
     new = "!" if block.is_new else ""
     slots = "".join(look.TEXT_MARK[slot.state] for slot in block.slots) if pool.detailed else ""
-    letters = pool.letters(block_id) if pool.detailed else block.owner.letter
+    letters = pool.label(block_id, 12).split(" ×")[0] if pool.detailed else block.owner.letter
     return " ".join(part for part in (name, letters, slots + shared + new) if part)

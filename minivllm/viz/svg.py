@@ -67,17 +67,13 @@ class Drawing:
 
     def hatch(self, x, y, width, height) -> None:
         """Diagonal lines over whatever is there."""
-        if not self._has_hatch:
-            self._has_hatch = True
-            pattern = ET.Element("pattern", _attributes(
-                id="hatch", width=6, height=6, patternUnits="userSpaceOnUse",
-                patternTransform="rotate(45)",
-            ))  # fmt: skip
-            ET.SubElement(pattern, "path", d="M0 0V6", stroke=GREY, **{"stroke-width": "2.4"})
-            defs = ET.Element("defs")
-            defs.append(pattern)
-            self.root.insert(2, defs)
+        self._define_hatch()
         self.rect(x, y, width, height, fill="url(#hatch)")
+
+    def hatch_path(self, d: str) -> None:
+        """The same over an area of any shape."""
+        self._define_hatch()
+        self.path(d, fill="url(#hatch)")
 
     @contextmanager
     def group(self, **attributes) -> Iterator[None]:
@@ -98,6 +94,19 @@ class Drawing:
                     if element.get(key) in new_names:
                         element.set(key, new_names[element.get(key)])
         return ET.tostring(self.root, encoding="unicode")
+
+    def _define_hatch(self) -> None:
+        if self._has_hatch:
+            return
+        self._has_hatch = True
+        pattern = ET.Element("pattern", _attributes(
+            id="hatch", width=6, height=6, patternUnits="userSpaceOnUse",
+            patternTransform="rotate(45)",
+        ))  # fmt: skip
+        ET.SubElement(pattern, "path", d="M0 0V6", stroke=GREY, **{"stroke-width": "2.4"})
+        defs = ET.Element("defs")
+        defs.append(pattern)
+        self.root.insert(2, defs)
 
     def _add(self, tag: str, title: str | None, **attributes) -> ET.Element:
         element = ET.SubElement(self._parent, tag, _attributes(**attributes))

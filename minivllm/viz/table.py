@@ -209,7 +209,8 @@ def _draw_entry(
     )  # fmt: skip
     shared = block.ref_count > 1
     height = 28 if shared else 22
-    drawing.rect(x + 1, top, width - 2, height, rx=4, fill=PAPER, **look.outline(block))
+    edge = look.outline(block.is_new, block.owner.edge)
+    drawing.rect(x + 1, top, width - 2, height, rx=4, fill=PAPER, **edge)
     if shared:
         drawing.hatch(x + 3, top + 19, width - 6, 7)
     drawing.text(x + 7, top + 15, _physical(block), font_weight="bold")
@@ -221,7 +222,8 @@ def _draw_small_entry(
     drawing: Drawing, block: HeldBlock, x: float, y: float, width: float, _: look.Decode
 ) -> None:
     """Logical index above, physical id and how full it is below."""
-    drawing.rect(x, y + 14, width, 26, rx=3, fill=PAPER, **look.outline(block))
+    edge = look.outline(block.is_new, block.owner.edge)
+    drawing.rect(x, y + 14, width, 26, rx=3, fill=PAPER, **edge)
     with drawing.group(text_anchor="middle"):
         drawing.text(x + width / 2, y + 10, block.logical, fill=GREY, font_size=11)
         drawing.text(x + width / 2, y + 27, block.block_id, font_weight="bold")

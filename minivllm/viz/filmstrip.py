@@ -1,0 +1,310 @@
+"""The filmstrip: the pool and the block tables in a few steps, side by side, with what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from minivllm.kv.block_table import cdiv
+from minivllm.records import (
+    BlockCopied,
+    BlocksAllocated,
+    BlocksShared,
+    Forked,
+    Preempted,
+    SwappedIn,
+    SwappedOut,
+)
+from minivllm.trace import Trace
+from minivllm.validation import check
+from minivllm.viz import blocks as look
+from minivllm.viz.figure import Figure
+from minivllm.viz.history import Cell, History, read_history
+from minivllm.viz.layout import (
+    HEADER_HEIGHT,
+    MARGIN,
+    MAX_WIDTH,
+    Legend,
+    draw_header,
+    header_width,
+)
+from minivllm.viz.palette import GREY
+from minivllm.viz.pool import Pool, draw_tile, tile_size
+from minivllm.viz.pool_map import draw_map, map_legend
+from minivllm.viz.snapshot import HeldBlock, Table, take_snapshot
+from minivllm.viz.svg import SANS_EM, Drawing
+from minivllm.viz.wording import count, shorten
+
+MOST_STEPS = 12
+USUAL_STEPS = 6
+MAX_TILES = 160  # of all frames together; beyond that each pool is a map
+MAX_TABLE_LINES = 8  # of chips below a pool
+SLOT_WIDTH = 12
+GAP, FRAME_GAP = 6, 26
+CAPTION = 40
+MAX_NAMED = 8  # sequences in a caption; of more, the decodes are only counted
+MAX_MARKED = 60  # changed squares of a map; more would hide what is below
+CHIP_WIDTH, CHIP_HEIGHT = 26, 18
+MAP_COLUMNS, MAP_CELL = 40, 6
+
+
+def filmstrip(trace: Trace, steps: Iterable[int] | None = None, after: str = "schedule") -> Figure:
+    """Draw a few steps side by side: each one's plan, pool and block tables.
+
+    Tiles and slots look as in ``block_grid``. A thick black edge is a block that changed hands
+    since the frame before; in the first frame, a block allocated in its step. Below each pool a row
+    of block ids per sequence is its block table. A large pool becomes a map of small squares.
+
+    Args:
+        trace: what the engine wrote.
+        steps: which ones, at most 12; None chooses up to 6 in which blocks changed hands.
+        after: "schedule" (what the forward pass sees) or "update" (the end of the step).
+
+    Raises:
+        ValueError: for a trace without steps, more steps than fit, none, or one that it does not
+            have.
+    """
+    history = read_history(trace)
+    steps = _eventful(trace) if steps is None else list(steps)
+    check(0 < len(steps) <= MOST_STEPS, "steps", steps, f"a list of 1 to {MOST_STEPS} steps")
+    pools = [Pool.of(trace, take_snapshot(trace, step, after)) for step in steps]
+    frames: list[Frame] = []
+    for step, pool in zip(steps, pools, strict=True):
+        before = frames[-1].pool if frames else None
+        frames.append(Frame(step, _plan(history, step), pool, _changed(before, pool)))
+    strip = Strip(frames, after)
+    return Figure(_svg(strip), _text(strip), strip.alt)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One step of the strip."""
+
+    step: int
+    plan: str  # "A 8 · B 1 · C ×"
+    pool: Pool
+    changed: set[int]
+
+    @property
+    def tables(self) -> list[Table]:
+        return [table for table in self.pool.snapshot.tables if table.blocks]
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The frames, and what to say about them."""
+
+    frames: list[Frame]
+    after: str
+
+    @property
+    def title(self) -> str:
+        steps = ", ".join(str(frame.step) for frame in self.frames)
+        return f"Filmstrip, {'step' if len(self.frames) == 1 else 'steps'} {steps}"
+
+    @property
+    def facts(self) -> str:
+        usable = self.frames[0].pool.snapshot.num_blocks - 1
+        held = ", ".join(str(len(frame.pool.holders)) for frame in self.frames)
+        return f"after {self.after} · {held} of {count(usable, 'block')} held"
+
+    @property
+    def alt(self) -> str:
+        frames = "; ".join(
+            f"step {f.step}: {f.plan.replace(' · ', ', ')}, {len(f.pool.holders)} blocks held, "
+            f"{len(f.changed)} changed"
+            for f in self.frames
+        )
+        return f"Filmstrip after {self.after}: {frames}."
+
+    @property
+    def as_map(self) -> bool:
+        num_tiles = sum(frame.pool.num_drawn for frame in self.frames)
+        return num_tiles > MAX_TILES or not self.frames[0].pool.detailed
+
+    @property
+    def with_tables(self) -> bool:
+        return not self.as_map and max(len(f.tables) for f in self.frames) <= MAX_TABLE_LINES
+
+
+def _eventful(trace: Trace) -> list[int]:
+    """Steps in which blocks changed hands, the first and the last of them included."""
+    kinds = (BlocksAllocated, BlocksShared, BlockCopied, Forked, Preempted, SwappedOut, SwappedIn)
+    steps = sorted({record.step for record in trace.of(*kinds)})
+    if len(steps) > USUAL_STEPS:
+        last = len(steps) - 1
+        steps = [steps[i * last // (USUAL_STEPS - 1)] for i in range(USUAL_STEPS)]
+    return steps or [0]
+
+
+def _plan(history: History, step: int) -> str:
+    """Who computes how many tokens in this step, and who gives way."""
+    told, decoding = [], []
+    for seq_id, row in history.rows.items():
+        cell, letter = row.get(step, Cell()), history.owners[seq_id].letter
+        if cell.preempted:
+            told.append(f"{letter} ×")
+        elif cell.kind == "prefill":
+            told.append(f"{letter} {cell.num_tokens}")
+        elif cell.kind == "decode":
+            decoding.append(f"{letter} 1")
+    if len(told) + len(decoding) > MAX_NAMED:
+        decoding = [count(len(decoding), "decode")] if decoding else []
+        told = told[:MAX_NAMED] + ([f"{len(told) - MAX_NAMED} more"] if told[MAX_NAMED:] else [])
+    return " · ".join(decoding + told) or "nothing to compute"
+
+
+def _changed(before: Pool | None, pool: Pool) -> set[int]:
+    """Blocks that other sequences hold than in the frame before."""
+    if before is None:
+        return {block.block_id for block in pool.blocks if block.is_new}
+    blocks = before.holders.keys() | pool.holders.keys()
+    return {b for b in blocks if _holders(before, b) != _holders(pool, b)}
+
+
+def _holders(pool: Pool, block_id: int) -> list[str]:
+    return sorted(block.owner.seq_id for block in pool.holders.get(block_id, ()))
+
+
+# -- drawn ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """How large a frame is, and how many stand in a line."""
+
+    columns: int
+    tile: tuple[float, float]
+    pool_width: float
+    pool_height: float
+    width: float
+    height: float
+
+    @classmethod
+    def of(cls, strip: Strip) -> _Sizes:
+        pool = strip.frames[0].pool
+        if strip.as_map:
+            columns, tile = MAP_COLUMNS, (MAP_CELL, MAP_CELL)
+            pool_width = min(columns, pool.num_drawn) * MAP_CELL
+            pool_height = cdiv(pool.num_drawn, columns) * MAP_CELL
+        else:
+            columns = next(
+                n for n, most in ((4, 16), (5, 25), (8, 10**9)) if pool.num_drawn <= most
+            )
+            columns = min(columns, pool.num_drawn)
+            tile = tile_size(pool, SLOT_WIDTH)
+            pool_width = columns * (tile[0] + GAP) - GAP
+            pool_height = cdiv(pool.num_drawn, columns) * (tile[1] + GAP) - GAP
+        lines = width = 0
+        if strip.with_tables:
+            lines = max(len(frame.tables) for frame in strip.frames)
+            longest = max((len(t.blocks) for f in strip.frames for t in f.tables), default=0)
+            width = 30 + longest * (CHIP_WIDTH + 3)
+        height = CAPTION + pool_height + (12 + lines * (CHIP_HEIGHT + 5) if lines else 0)
+        return cls(columns, tile, pool_width, pool_height, max(pool_width, width), height)
+
+    @property
+    def frames_in_a_line(self) -> int:
+        return max(1, int((MAX_WIDTH - 2 * MARGIN + FRAME_GAP) // (self.width + FRAME_GAP)))
+
+
+def _svg(strip: Strip) -> str:
+    sizes = _Sizes.of(strip)
+    columns = min(sizes.frames_in_a_line, len(strip.frames))
+    lines = cdiv(len(strip.frames), columns)
+    sheet_width = max(
+        2 * MARGIN + columns * (sizes.width + FRAME_GAP) - FRAME_GAP,
+        min(MAX_WIDTH, header_width(strip.title, strip.facts)),
+    )
+    legend = Legend(_legend(strip), sheet_width - 2 * MARGIN)
+    bottom = HEADER_HEIGHT + lines * (sizes.height + FRAME_GAP)
+    drawing = Drawing(sheet_width, bottom + legend.height + MARGIN / 2, strip.title, strip.alt)
+    draw_header(drawing, strip.title, strip.facts)
+    for index, frame in enumerate(strip.frames):
+        line, column = divmod(index, columns)
+        x = MARGIN + column * (sizes.width + FRAME_GAP)
+        y = HEADER_HEIGHT + line * (sizes.height + FRAME_GAP)
+        drawing.text(x, y + 14, f"step {frame.step}", font_size=13, font_weight="bold")
+        plan = shorten(frame.plan, int(sizes.width / (11 * SANS_EM)))
+        drawing.text(x, y + 30, plan, fill=GREY, font_size=11)
+        _draw_pool(drawing, strip, frame, sizes, x, y + CAPTION)
+        if strip.with_tables:
+            _draw_tables(drawing, frame, x, y + CAPTION + sizes.pool_height + 12)
+    legend.draw(drawing, MARGIN, bottom)
+    return drawing.to_string()
+
+
+def _draw_pool(
+    drawing: Drawing, strip: Strip, frame: Frame, sizes: _Sizes, x: float, y: float
+) -> None:
+    if strip.as_map:
+        marked = frame.changed if len(frame.changed) <= MAX_MARKED else ()
+        draw_map(drawing, frame.pool, x, y, sizes.columns, MAP_CELL, marked)
+        return
+    width, height = sizes.tile
+    with drawing.group(fill=GREY, font_size=11):
+        for block_id in range(frame.pool.num_drawn):
+            line, column = divmod(block_id, sizes.columns)
+            box = (x + column * (width + GAP), y + line * (height + GAP), width, height)
+            draw_tile(drawing, frame.pool, block_id, box, block_id in frame.changed, plain=True)
+
+
+def _draw_tables(drawing: Drawing, frame: Frame, x: float, y: float) -> None:
+    """A line of chips per sequence: its letter, and the ids of its blocks."""
+    for table in frame.tables:
+        drawing.text(
+            x + 22, y + 13, table.owner.letter, fill=table.owner.edge, font_weight="bold",
+            text_anchor="end",
+        )  # fmt: skip
+        with drawing.group(font_size=11, text_anchor="middle"):
+            for block in table.blocks:
+                left = x + 30 + block.logical * (CHIP_WIDTH + 3)
+                _draw_chip(drawing, block, left, y, block.block_id in frame.changed)
+        y += CHIP_HEIGHT + 5
+
+
+def _draw_chip(drawing: Drawing, block: HeldBlock, x: float, y: float, changed: bool) -> None:
+    edge = look.outline(changed, block.owner.edge)
+    drawing.rect(x, y, CHIP_WIDTH, CHIP_HEIGHT, rx=3, fill=block.owner.light, **edge)
+    if block.ref_count > 1:
+        drawing.hatch(x + 1, y + 13, CHIP_WIDTH - 2, CHIP_HEIGHT - 14)
+    drawing.text(x + CHIP_WIDTH / 2, y + 12, block.block_id)
+
+
+def _legend(strip: Strip) -> list:
+    if strip.as_map:
+        most = MAX_MARKED
+        entries = map_legend(frame.pool for frame in strip.frames)
+    else:
+        most = MAX_TILES
+        blocks = [block for frame in strip.frames for block in frame.pool.blocks]
+        cached = any(frame.pool.cached_and_free for frame in strip.frames)
+        entries = look.legend_entries(blocks, any_cached=cached, any_new=False)
+    if any(0 < len(frame.changed) <= most for frame in strip.frames):
+        entries.append((look.changed_swatch, "changed hands since the frame before"))
+    return entries
+
+
+# -- in characters -------------------------------------------------------------------------------
+
+
+def _text(strip: Strip) -> str:
+    lines = [strip.title, strip.facts]
+    for frame in strip.frames:
+        lines += ["", shorten(f"step {frame.step}: {frame.plan}", 96)]
+        for table in frame.tables[:MAX_TABLE_LINES]:
+            ids = (
+                f"{b.block_id}{f'×{b.ref_count}' if b.ref_count > 1 else ''}"
+                f"{'!' if b.block_id in frame.changed else ''}"
+                for b in table.blocks
+            )
+            lines.append(shorten(f"  {table.owner.letter} → {' '.join(ids)}", 96))
+        if len(frame.tables) > MAX_TABLE_LINES:
+            lines.append(f"  {count(len(frame.tables) - MAX_TABLE_LINES, 'more table')}")
+        cached = len(frame.pool.cached_and_free)
+        gone = sorted(frame.changed - frame.pool.holders.keys())
+        free = [f"{frame.pool.snapshot.num_blocks - 1 - len(frame.pool.holders)} free"]
+        free += [f"{cached} of them cached"] if cached else []
+        free += [shorten(f"given back: {' '.join(map(str, gone))}", 70)] if gone else []
+        lines.append("  " + ", ".join(free))
+    return "\n".join([*lines, "", "! changed hands since the frame before  ×N shared"])
