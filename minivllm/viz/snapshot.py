@@ -34,6 +34,7 @@ class HeldBlock:
     ref_count: int
     is_new: bool  # allocated in this step
     slots: tuple[Slot, ...]
+    copied_from: int | None = None  # the block whose content it gets in this step
 
     @property
     def num_used(self) -> int:
@@ -84,6 +85,7 @@ def take_snapshot(trace: Trace, step: int | None, after: str) -> Snapshot:
     step = trace.num_steps - 1 if step is None else step
     state = trace.state_at(step, after)
     owners, ref_counts, new = owners_of(trace), state.ref_counts, _allocated_in(trace, step)
+    copies = {(r.seq_id, r.dst): r.src for r in trace.at(step) if isinstance(r, BlockCopied)}
     tables = []
     for seq_id, owner in owners.items():
         if seq_id in state.sequences:
@@ -96,6 +98,7 @@ def take_snapshot(trace: Trace, step: int | None, after: str) -> Snapshot:
                     ref_counts[block_id],
                     (seq_id, block_id) in new,
                     _slots(seq, logical, state.block_size),
+                    copies.get((seq_id, block_id)),
                 )
                 for logical, block_id in enumerate(seq.block_ids)
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from minivllm.kv.block_table import cdiv
 from minivllm.trace import Trace
@@ -18,14 +17,14 @@ from minivllm.viz.layout import (
     header_width,
 )
 from minivllm.viz.palette import GREY, PAPER
-from minivllm.viz.snapshot import HeldBlock, Snapshot, Table, take_snapshot
-from minivllm.viz.svg import MONO_EM, Drawing
-from minivllm.viz.wording import count, num_columns, pad, shorten, span, token_label
+from minivllm.viz.snapshot import HeldBlock, Table, take_snapshot
+from minivllm.viz.svg import MONO_EM, SANS_EM, Drawing
+from minivllm.viz.table_text import table_text
+from minivllm.viz.tables import Tables, choose, copy_note, physical, positions, progress, slots
+from minivllm.viz.wording import shorten
 
-MAX_DETAILED = 48  # more entries than this are drawn without their slots and tokens
 NAMES = 182  # width of what stands to the left of the blocks
 GAP = 10
-TERMINAL = 96  # columns
 
 
 def block_table(
@@ -38,8 +37,9 @@ def block_table(
     """Draw block tables: logical blocks and their tokens above, physical blocks below.
 
     Slots are light if filled before this step, solid if it writes them, white if empty. A thick
-    black edge is an entry that this step added; hatching and ×N a block that N sequences share.
-    With many blocks, each entry shrinks to its two numbers and a bar of how full it is.
+    black edge is an entry that this step changed, "copy of" what it was copied from; hatching and
+    ×N a block that N sequences share. With many blocks, each entry shrinks to its two numbers and a
+    bar of how full it is; beyond 120, entries are left out, and it says so.
 
     Args:
         trace: what the engine wrote.
@@ -53,108 +53,43 @@ def block_table(
             that has not arrived by then.
     """
     snapshot = take_snapshot(trace, step, after)
-    tables = _Tables(snapshot, _choose(snapshot, sequences))
-    return Figure(_svg(tables, decode), _text(tables, decode), tables.alt)
-
-
-def _choose(snapshot: Snapshot, sequences: Iterable[str] | None) -> list[Table]:
-    if sequences is None:
-        return [table for table in snapshot.tables if table.blocks]
-    by_id = {table.seq.seq_id: table for table in snapshot.tables}
-    chosen = []
-    for seq_id in sequences:
-        if seq_id not in by_id:
-            known = ", ".join(map(repr, by_id)) or "none"
-            raise ValueError(f"{snapshot.moment}: no sequence {seq_id!r}; there are {known}.")
-        chosen.append(by_id[seq_id])
-    return chosen
-
-
-@dataclass(frozen=True)
-class _Tables:
-    """The chosen tables of a snapshot, and what to say about them."""
-
-    snapshot: Snapshot
-    tables: list[Table]
-
-    @property
-    def blocks(self) -> list[HeldBlock]:
-        return [block for table in self.tables for block in table.blocks]
-
-    @property
-    def detailed(self) -> bool:
-        few = len(self.blocks) <= MAX_DETAILED
-        return few and self.snapshot.block_size <= look.MAX_SLOTS
-
-    @property
-    def title(self) -> str:
-        return f"Block tables, {self.snapshot.moment}"
-
-    @property
-    def facts(self) -> str:
-        new = sum(block.is_new for block in self.blocks)
-        entries = f"{len(self.blocks)} {'entry' if len(self.blocks) == 1 else 'entries'}"
-        parts = [count(len(self.tables), "sequence"), entries, f"{new} new in this step"]
-        return " · ".join(parts)
-
-    @property
-    def alt(self) -> str:
-        if len(self.blocks) > MAX_DETAILED or not self.tables:
-            return f"{self.title}: {self.facts.replace(' · ', ', ')}."
-        rows = (
-            f"{t.owner.letter} → {', '.join(str(b.block_id) for b in t.blocks) or 'no block'}"
-            for t in self.tables
-        )
-        return f"{self.title}: {'; '.join(rows)}."
-
-
-def _positions(block: HeldBlock) -> str:
-    return f"pos {span(block.slots[0].position, block.slots[-1].position)}"
-
-
-def _slots(block: HeldBlock) -> str:
-    return f"slots {span(block.slots[0].slot, block.slots[-1].slot)}"
-
-
-def _physical(block: HeldBlock) -> str:
-    return f"{block.block_id}" + (f" ×{block.ref_count}" if block.ref_count > 1 else "")
-
-
-def _progress(table: Table) -> str:
-    """How many of its tokens are in the cache, and how many this step adds."""
-    now = table.seq.num_scheduled_tokens
-    return f"{table.seq.num_computed_tokens} computed" + (f" +{now} now" if now else "")
+    tables = Tables.of(snapshot, choose(snapshot, sequences))
+    return Figure(_svg(tables, decode), table_text(tables, decode), tables.alt)
 
 
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _svg(tables: _Tables, decode: look.Decode) -> str:
+def _svg(tables: Tables, decode: look.Decode) -> str:
     width, height = _entry_size(tables, decode)
     fit = max(1, int((MAX_WIDTH - 2 * MARGIN - NAMES + GAP) // (width + GAP)))
-    columns = min(fit, max((len(table.blocks) for table in tables.tables), default=1) or 1)
+    columns = min(fit, max((len(table.blocks) for table in tables.drawn), default=1) or 1)
     sheet_width = max(
         2 * MARGIN + NAMES + columns * (width + GAP) - GAP, header_width(tables.title, tables.facts)
     )
     legend = Legend(look.legend_entries(tables.blocks), sheet_width - 2 * MARGIN)
-    lines = [max(1, cdiv(len(table.blocks), columns)) for table in tables.tables]
+    lines = [max(1, cdiv(len(table.blocks), columns)) for table in tables.drawn]
     bottom = HEADER_HEIGHT + sum(lines) * height
-    drawing = Drawing(sheet_width, bottom + legend.height + MARGIN / 2, tables.title, tables.alt)
+    legend_top = bottom + (18 if tables.footnote else 0)
+    sheet_height = legend_top + legend.height + MARGIN / 2
+    drawing = Drawing(sheet_width, sheet_height, tables.title, tables.alt)
     draw_header(drawing, tables.title, tables.facts)
     y = HEADER_HEIGHT
     draw_entry = _draw_entry if tables.detailed else _draw_small_entry
-    for table, num_lines in zip(tables.tables, lines, strict=True):
+    for table, num_lines in zip(tables.drawn, lines, strict=True):
         _draw_name(drawing, table, y, tables.detailed)
         for block in table.blocks:
             line, column = divmod(block.logical, columns)
             x = MARGIN + NAMES + column * (width + GAP)
             draw_entry(drawing, block, x, y + line * height, width, decode)
         y += num_lines * height
-    legend.draw(drawing, MARGIN, bottom)
+    if tables.footnote:
+        drawing.text(MARGIN, bottom + 10, tables.footnote, fill=GREY)
+    legend.draw(drawing, MARGIN, legend_top)
     return drawing.to_string()
 
 
-def _entry_size(tables: _Tables, decode: look.Decode) -> tuple[float, float]:
+def _entry_size(tables: Tables, decode: look.Decode) -> tuple[float, float]:
     """Width and height of one entry, the gap below it included."""
     if not tables.detailed:
         return 34, 50
@@ -163,9 +98,10 @@ def _entry_size(tables: _Tables, decode: look.Decode) -> tuple[float, float]:
         ids = [str(slot.token) for b in tables.blocks for slot in b.slots if slot.token is not None]
         slot_width = max([24, *(len(token) * 11 * MONO_EM + 6 for token in ids)])
     size = tables.snapshot.block_size
-    headers = [len(f"{b.logical} {_positions(b)}") * 6.6 + 8 for b in tables.blocks]
-    chips = [len(f"{_physical(b)} {_slots(b)}") * 6.6 + 16 for b in tables.blocks]
-    width = max([min(size, look.SLOTS_PER_LINE) * slot_width, *headers, *chips])
+    headers = [len(f"{b.logical} {positions(b)}") * 6.6 + 8 for b in tables.blocks]
+    chips = [len(f"{physical(b)} {slots(b)}") * 6.6 + 16 for b in tables.blocks]
+    copies = [2 * len(copy_note(b)) * 11 * SANS_EM + 16 for b in tables.blocks if copy_note(b)]
+    width = max([min(size, look.SLOTS_PER_LINE) * slot_width, *headers, *chips, *copies])
     return width, 16 + look.slot_lines(size) * look.SLOT_HEIGHT + 16 + 22 + 18
 
 
@@ -179,7 +115,7 @@ def _draw_name(drawing: Drawing, table: Table, y: float, detailed: bool) -> None
         font_weight="bold", font_size=14 if len(owner.letter) == 1 else 11,
     )  # fmt: skip
     drawing.text(MARGIN + 33, middle - 2, shorten(owner.seq_id, 12), font_weight="bold")
-    drawing.text(MARGIN + 33, middle + 12, _progress(table), fill=GREY, font_size=11)
+    drawing.text(MARGIN + 33, middle + 12, progress(table), fill=GREY, font_size=11)
     with drawing.group(fill=GREY, font_size=11, text_anchor="end"):
         right = MARGIN + NAMES - 10
         if not table.blocks:
@@ -200,22 +136,24 @@ def _draw_entry(
     """Logical index and positions, slots, an arrow, physical id and slot numbers."""
     drawing.text(x + 1, y + 12, block.logical, font_weight="bold")
     with drawing.group(fill=GREY, font_size=11, text_anchor="end"):
-        drawing.text(x + width - 1, y + 12, _positions(block))
+        drawing.text(x + width - 1, y + 12, positions(block))
     look.draw_slots(drawing, x, y + 16, width, block, decode, labels=True)
     top, middle = y + _chip_top(block), x + width / 2
     drawing.path(
         f"M{middle:g} {top - 15:g}V{top - 3:g}M{middle - 4:g} {top - 7:g}L{middle:g} {top - 3:g}"
         f"L{middle + 4:g} {top - 7:g}", fill="none", stroke=GREY, stroke_width=1.5,
     )  # fmt: skip
+    if copy_note(block):
+        drawing.text(middle + 8, top - 4, copy_note(block), font_size=11, font_weight="bold")
     shared = block.ref_count > 1
     height = 28 if shared else 22
     edge = look.outline(block.is_new, block.owner.edge)
     drawing.rect(x + 1, top, width - 2, height, rx=4, fill=PAPER, **edge)
     if shared:
         drawing.hatch(x + 3, top + 19, width - 6, 7)
-    drawing.text(x + 7, top + 15, _physical(block), font_weight="bold")
+    drawing.text(x + 7, top + 15, physical(block), font_weight="bold")
     with drawing.group(fill=GREY, font_size=11, text_anchor="end"):
-        drawing.text(x + width - 7, top + 15, _slots(block))
+        drawing.text(x + width - 7, top + 15, slots(block))
 
 
 def _draw_small_entry(
@@ -228,62 +166,3 @@ def _draw_small_entry(
         drawing.text(x + width / 2, y + 10, block.logical, fill=GREY, font_size=11)
         drawing.text(x + width / 2, y + 27, block.block_id, font_weight="bold")
     look.draw_fill_bar(drawing, x + 4, y + 31, width - 8, 6, block)
-
-
-# -- in characters -------------------------------------------------------------------------------
-
-
-def _text(tables: _Tables, decode: look.Decode) -> str:
-    lines = [tables.title, tables.facts]
-    for table in tables.tables:
-        lines += ["", f"{table.owner.letter} {table.owner.seq_id}: {_progress(table)}"]
-        if not table.blocks:
-            lines.append(f"  {table.seq.status}: no block")
-        elif tables.detailed:
-            lines += _text_entries(table, decode)
-        else:
-            lines += _text_small_entries(table)
-    legend = ["+ written by this step", "□ empty"] if tables.detailed else ["logical→physical"]
-    legend += ["! new in this step"] if any(b.is_new for b in tables.blocks) else []
-    legend += ["×N shared by N sequences"] if any(b.ref_count > 1 for b in tables.blocks) else []
-    return "\n".join([*lines, "", "  ".join(legend)])
-
-
-def _text_entries(table: Table, decode: look.Decode) -> list[str]:
-    """Four lines: logical block and positions, tokens, physical block and slots."""
-    columns = []
-    for block in table.blocks:
-        tokens = (
-            "□" if slot.token is None
-            else "+" * (slot.state == "written") + token_label(slot.token, decode, 12)
-            for slot in block.slots
-        )  # fmt: skip
-        columns.append((
-            f"{block.logical} ({_positions(block)})",
-            " ".join(tokens),
-            f"{_physical(block)}{'!' * block.is_new} ({_slots(block)})",
-        ))  # fmt: skip
-    lines: list[str] = []
-    names = ("logical", "tokens", "physical")
-    widths = [max(map(num_columns, column)) for column in columns]
-    while columns:
-        fit = 1
-        while fit < len(columns) and 11 + sum(widths[: fit + 1]) + 3 * fit <= TERMINAL:
-            fit += 1
-        taken, columns = columns[:fit], columns[fit:]
-        for name, cells in zip(names, zip(*taken, strict=True), strict=True):
-            padded = (pad(cell, width) for cell, width in zip(cells, widths, strict=False))
-            lines.append(f"  {name:<8} {' │ '.join(padded)}".rstrip())
-        widths = widths[fit:]
-    return lines
-
-
-def _text_small_entries(table: Table) -> list[str]:
-    lines, line = [], " "
-    for block in table.blocks:
-        entry = f" {block.logical}→{_physical(block).replace(' ', '')}{'!' * block.is_new}"
-        if len(line) + len(entry) > TERMINAL:
-            lines.append(line)
-            line = " "
-        line += entry
-    return [*lines, line]
