@@ -8,6 +8,8 @@ from minivllm.viz.history import Cell, History, StepUse
 from minivllm.viz.palette import Owner
 from minivllm.viz.wording import count, span
 
+MAX_ROWS = 300
+
 
 @dataclass(frozen=True)
 class Chart:
@@ -15,7 +17,7 @@ class Chart:
 
     first: int
     last: int
-    rows: list[tuple[Owner, dict[int, Cell]]]  # those with something to show, by arrival
+    all_rows: list[tuple[Owner, dict[int, Cell]]]  # those with something to show, by arrival
     steps: list[StepUse]
     max_num_batched_tokens: int
     num_usable_blocks: int
@@ -33,8 +35,20 @@ class Chart:
         )  # fmt: skip
 
     @property
+    def rows(self) -> list[tuple[Owner, dict[int, Cell]]]:
+        """Those that are shown."""
+        return self.all_rows[:MAX_ROWS]
+
+    @property
+    def footnote(self) -> str:
+        left_out = len(self.all_rows) - len(self.rows)
+        return (
+            f"and {count(left_out, 'more sequence')}; choose with first=, last=" if left_out else ""
+        )
+
+    @property
     def cells(self) -> list[Cell]:
-        return [cell for _, row in self.rows for cell in row.values()]
+        return [cell for _, row in self.all_rows for cell in row.values()]
 
     @property
     def lanes(self) -> list[tuple[str, str, list[int], int]]:
@@ -56,7 +70,7 @@ class Chart:
         preempted = sum(cell.preempted for cell in self.cells)
         finished = sum(cell.finish_reason is not None for cell in self.cells)
         parts = [
-            count(len(self.rows), "sequence"),
+            count(len(self.all_rows), "sequence"),
             f"{count(tokens, 'token')} computed",
             count(preempted, "preemption"),
             f"{finished} finished",

@@ -30,6 +30,7 @@ def timeline_text(chart: Chart) -> str:
     lines += (
         (pad(name, name_width) + row).rstrip() for name, row in draw(chart, names, width, room)
     )
+    lines += ["", chart.footnote] if chart.footnote else []
     return "\n".join([*lines, "", _legend(chart, numbers=draw is _wide)])
 
 
