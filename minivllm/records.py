@@ -48,11 +48,13 @@ class BlocksShared(Record):
 class BlocksCached(Record):
     """These blocks will be full after this step, and can be found by others from now on.
 
-    They stay so until they are allocated again or forgotten.
+    They stay so until they are allocated again or forgotten. Each one's name is a digest of the
+    name of the block before it and of its own tokens.
     """
 
     seq_id: str
     block_ids: tuple[int, ...]
+    block_hashes: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)

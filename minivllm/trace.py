@@ -236,19 +236,24 @@ class Trace:
         Raises:
             ValueError: for a step that has not happened, or another moment.
         """
+        state = State(step, self.num_blocks, self.block_size)
+        for record in self.until(step, after):
+            state.apply(record)
+        return state
+
+    def until(self, step: int, after: str = "update") -> Iterator[Record]:
+        """The records up to a moment, in order. Arguments and errors are those of ``state_at``."""
         if not -1 <= step < self.num_steps:
             last = self.num_steps - 1
             raise ValueError(f"step must be between -1 and {last}, the last one, got {step!r}.")
         if after not in ("schedule", "update"):
             raise ValueError(f"after must be 'schedule' or 'update', got {after!r}.")
-        state = State(step, self.num_blocks, self.block_size)
         for record in self.records:
             if step == -1 and isinstance(record, StepStarted):
-                break
-            state.apply(record)
+                return
+            yield record
             if record.step == step and isinstance(record, _LAST_RECORD[after]):
-                break
-        return state
+                return
 
     def __repr__(self) -> str:
         return (

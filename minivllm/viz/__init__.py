@@ -8,8 +8,18 @@ timeline(llm.trace)
 from minivllm.viz.figure import Figure
 from minivllm.viz.filmstrip import filmstrip
 from minivllm.viz.grid import block_grid
+from minivllm.viz.prefix_tree import prefix_tree
 from minivllm.viz.report import report, save_report
 from minivllm.viz.table import block_table
 from minivllm.viz.timeline import timeline
 
-__all__ = ["Figure", "block_grid", "block_table", "filmstrip", "report", "save_report", "timeline"]
+__all__ = [
+    "Figure",
+    "block_grid",
+    "block_table",
+    "filmstrip",
+    "prefix_tree",
+    "report",
+    "save_report",
+    "timeline",
+]

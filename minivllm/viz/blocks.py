@@ -103,7 +103,7 @@ def legend_entries(
     if any_new and any(block.is_new for block in blocks):
         entries.append((changed_swatch, "block allocated in this step"))
     if any(block.ref_count > 1 for block in blocks):
-        entries.append((_hatched_swatch, "block shared by ×N sequences"))
+        entries.append((hatched_swatch, "block shared by ×N sequences"))
     if any_cached:
         entries.append((_swatch(**DOTTED), "free, but still cached"))
     return entries
@@ -139,6 +139,6 @@ def _slot_swatch(state: str) -> Swatch:
     return _swatch(**{"stroke": NOBODY.edge, **_look(state, NOBODY)})
 
 
-def _hatched_swatch(drawing: Drawing, x: float, y: float) -> None:
+def hatched_swatch(drawing: Drawing, x: float, y: float) -> None:
     drawing.rect(x, y, SWATCH_WIDTH, SWATCH_HEIGHT, rx=2, fill=PAPER, stroke=NOBODY.edge)
     drawing.hatch(x, y, SWATCH_WIDTH, SWATCH_HEIGHT)
