@@ -12,6 +12,7 @@ from minivllm.viz.prefix_tree import prefix_tree
 from minivllm.viz.report import report, save_report
 from minivllm.viz.table import block_table
 from minivllm.viz.timeline import timeline
+from minivllm.viz.waste import waste_bars
 
 __all__ = [
     "Figure",
@@ -22,4 +23,5 @@ __all__ = [
     "report",
     "save_report",
     "timeline",
+    "waste_bars",
 ]
