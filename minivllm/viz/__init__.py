@@ -9,6 +9,7 @@ from minivllm.viz.figure import Figure
 from minivllm.viz.filmstrip import filmstrip
 from minivllm.viz.grid import block_grid
 from minivllm.viz.prefix_tree import prefix_tree
+from minivllm.viz.queues import queues
 from minivllm.viz.report import report, save_report
 from minivllm.viz.table import block_table
 from minivllm.viz.timeline import timeline
@@ -20,6 +21,7 @@ __all__ = [
     "block_table",
     "filmstrip",
     "prefix_tree",
+    "queues",
     "report",
     "save_report",
     "timeline",
