@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from minivllm.outputs import RequestOutput
 from minivllm.records import (
     BlockCopied,
     BlockForgotten,
@@ -254,6 +256,31 @@ class Trace:
             yield record
             if record.step == step and isinstance(record, _LAST_RECORD[after]):
                 return
+
+    def save_html(
+        self,
+        path: str | Path,
+        title: str = "What the engine did",
+        outputs: Iterable[RequestOutput] | None = None,
+        decode: Callable[[int], str] | None = None,
+    ) -> None:
+        """Write one page that steps through the run: a file that needs no server and no network.
+
+        A slider, the arrow keys or a play button go through the steps, ``#step=7`` in the address
+        opens one of them. Of a very long run not every step is shown, and the page says so.
+
+        Args:
+            path: of the file; an existing one is replaced.
+            title: of the page.
+            outputs: what ``LLM.generate`` returned, to show texts beside letters.
+            decode: turns a token id into text, to be shown in place of the id.
+
+        Raises:
+            ValueError: for a trace without steps.
+        """
+        from minivllm.viz.page import page
+
+        Path(path).write_text(page(self, title, outputs, decode), encoding="utf-8")
 
     def __repr__(self) -> str:
         return (

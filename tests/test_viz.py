@@ -9,7 +9,6 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.records import (
     BlockCopied,
     BlocksAllocated,
@@ -23,7 +22,7 @@ from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.sim.replay import sample_for
 from minivllm.trace import Trace
-from minivllm.viz import block_grid, block_table, report, save_report, timeline
+from minivllm.viz import block_grid, block_table, timeline
 from minivllm.viz.history import read_history
 from minivllm.viz.palette import letter, owners_of
 from minivllm.viz.snapshot import take_snapshot
@@ -245,8 +244,6 @@ def test_token_texts_are_escaped():
         figure = function(single(), 3, decode=lambda token: text)
         assert '<&"�↵' in texts(figure)
     assert '<&"�↵' in block_table(single(), 3, decode=lambda token: text).text
-    page = report(single(), title=text, decode=lambda token: text)
-    assert "<title>&lt;&amp;&quot;" in page
 
 
 def test_large_pools_leave_out_what_was_never_used():
@@ -293,7 +290,7 @@ def test_one_figure_many_views(tmp_path):
 
 def test_bad_input_is_refused():
     trace, empty = single(), Trace(8, 4, 64)
-    for function in (timeline, block_grid, block_table, report):
+    for function in (timeline, block_grid, block_table):
         with pytest.raises(ValueError, match="at least one step"):
             function(empty)
     for function in (block_grid, block_table):
@@ -307,34 +304,6 @@ def test_bad_input_is_refused():
         timeline(trace, first=8)
     with pytest.raises(ValueError, match="last must be between first and 7"):
         timeline(trace, first=3, last=2)
-
-
-def test_report_holds_every_frame_and_nothing_from_elsewhere(tmp_path):
-    trace = preempting()
-    completion = CompletionOutput(0, "a text", [7], finish_reason="stop")
-    output = RequestOutput("req-1", "A <prompt>", [1], None, [completion], finished=True)
-    save_report(trace, tmp_path / "report.html", title="A run", outputs=[output])
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert page == report(trace, title="A run", outputs=[output])
-    assert timeline(trace).svg in page
-    for step in range(trace.num_steps):
-        assert f'data-step="{step}"' in page
-        assert block_grid(trace, step).svg in page
-        assert block_table(trace, step).svg in page
-    assert '<th scope="row">B</th><td>req-1</td><td>A &lt;prompt&gt;</td><td>a text</td>' in page
-    assert "<dt>preemptions</dt><dd>3</dd>" in page
-    assert "http" not in page.replace('xmlns="http://www.w3.org/2000/svg"', "")
-    assert not re.search(r"(src|href)=|@import|url\((?!#)", page)
-
-
-def test_a_long_report_says_which_steps_it_shows():
-    trace = crowd()
-    page = report(trace)
-    assert len(page) < 2_000_000
-    steps = [int(step) for step in re.findall(r'data-step="(\d+)" data-events', page)]
-    assert steps[0] == 0
-    assert steps[-1] == trace.num_steps - 1
-    assert f"{len(steps)} of {trace.num_steps} steps, evenly chosen" in page
 
 
 def test_pure_python():

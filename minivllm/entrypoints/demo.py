@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from minivllm.entrypoints.llm import LLM
 from minivllm.sampling_params import SamplingParams
-from minivllm.viz import save_report, timeline
+from minivllm.viz import timeline
 
 PROMPTS = [
     "Hello, my name is",
@@ -40,7 +40,8 @@ def run_demo(report: Path) -> None:
     console.print(f"The embedded model is loaded ({time.perf_counter() - start:.1f} s).\n")
 
     params = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=24, seed=0)
-    for output in llm.generate(PROMPTS, params):
+    outputs = llm.generate(PROMPTS, params)
+    for output in outputs:
         text = f"  [bold]{escape(output.prompt)}[/]{escape(output.outputs[0].text)}"
         console.print(text, soft_wrap=True)
 
@@ -54,11 +55,13 @@ def run_demo(report: Path) -> None:
             use_tqdm=False,
         )[0]
         seconds = time.perf_counter() - start
+        outputs.append(answer)
         cost = f"{len(answer.prompt_token_ids)} prompt tokens, {answer.num_cached_tokens} cached"
         text = f"  [bold]{escape(question)}[/] {escape(answer.outputs[0].text)}"
         console.print(f"{text} [dim]({cost}, {seconds:.2f} s)[/]", soft_wrap=True)
 
     console.print("\nWhat just ran, step by step:")
     console.print(timeline(llm.trace).text, markup=False, soft_wrap=True)
-    save_report(llm.trace, report, title="minivllm demo")
+    decode = llm.get_tokenizer().decode
+    llm.trace.save_html(report, "minivllm demo", outputs, decode=lambda token: decode([token]))
     console.print(f"\nThe same with every block, step by step: [bold]{report.resolve()}[/]")

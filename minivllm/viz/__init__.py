@@ -10,7 +10,6 @@ from minivllm.viz.filmstrip import filmstrip
 from minivllm.viz.grid import block_grid
 from minivllm.viz.prefix_tree import prefix_tree
 from minivllm.viz.queues import queues
-from minivllm.viz.report import report, save_report
 from minivllm.viz.table import block_table
 from minivllm.viz.timeline import timeline
 from minivllm.viz.waste import waste_bars
@@ -22,8 +21,6 @@ __all__ = [
     "filmstrip",
     "prefix_tree",
     "queues",
-    "report",
-    "save_report",
     "timeline",
     "waste_bars",
 ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
 
 _VISIBLE = {" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍"}
 
@@ -39,3 +40,26 @@ def count(number: int, noun: str) -> str:
 def span(first: int, last: int) -> str:
     """ "3" or "3–5"."""
     return str(first) if first == last else f"{first}–{last}"
+
+
+def listing(items: Sequence[str], most: int | None = None) -> str:
+    """ "A", "A and B", "A, B and C"; with more than ``most``: "A, B and 7 others"."""
+    shown = list(items[:most])
+    if len(items) > len(shown):
+        shown.append(count(len(items) - len(shown), "other"))
+    *first, last = shown or [""]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def block_list(block_ids: Sequence[int]) -> str:
+    """ "block 3", "blocks 3 and 5", "blocks 2, 4 to 7 and 9"; of many runs, how many blocks."""
+    runs = [
+        [block_id for _, block_id in run]
+        for _, run in groupby(enumerate(block_ids), lambda pair: pair[1] - pair[0])
+    ]
+    parts: list[str] = []
+    for run in runs:
+        parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
+    if len(parts) > 8:
+        return count(len(block_ids), "block")
+    return f"block{'s' if len(block_ids) > 1 else ''} {listing(parts)}"

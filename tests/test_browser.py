@@ -1,0 +1,265 @@
+"""The page and the stepper in a real browser: ``pytest -m browser``.
+
+Needs ``pip install -e ".[browser]"`` and Chromium, from the system or from
+``playwright install chromium``. Without them these tests fail; they are never skipped.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from test_viz import cached, chunked, crowd, preempting, sampled
+
+from minivllm.viz.frames import frames
+from minivllm.viz.palette import owners_of
+
+pytestmark = pytest.mark.browser
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        pytest.fail('tests marked browser need playwright: pip install -e ".[browser]"')
+    with sync_playwright() as playwright:
+        own = playwright.chromium.executable_path
+        found = next(filter(None, map(shutil.which, NAMES)), own)
+        if not Path(found).exists():
+            pytest.fail(
+                f"tests marked browser need one of {', '.join(NAMES)} in the PATH, or: "
+                "playwright install chromium"
+            )
+        browser = playwright.chromium.launch(executable_path=found)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium, tmp_path):
+    """Save a trace as a page and open it. In the end it must have been quiet and alone."""
+    contexts, noise, requests = [], [], []
+
+    def open_page(trace, fragment="", width=1100, scheme="light", scripts=True, **options):
+        path = tmp_path / "run.html"
+        trace.save_html(path, **options)
+        contexts.append(
+            chromium.new_context(
+                viewport={"width": width, "height": 900}, color_scheme=scheme,
+                java_script_enabled=scripts,
+            )
+        )  # fmt: skip
+        view = contexts[-1].new_page()
+        view.on("console", lambda message: noise.append(message.text))
+        view.on("pageerror", lambda error: noise.append(str(error)))
+        view.on("request", lambda request: requests.append(request.url))
+        view.goto(path.as_uri() + fragment)
+        return view
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not noise
+    assert {url.split(":")[0] for url in requests} <= {"file", "data"}
+    assert {url.split("#")[0] for url in requests if url.startswith("file")} == {
+        (tmp_path / "run.html").as_uri()
+    }
+
+
+def step_of(view) -> int:
+    return int(re.match(r"step (\d+) of", view.text_content("#step"))[1])
+
+
+def wait_for_step(view, step):
+    from playwright.sync_api import expect
+
+    expect(view.locator("#step")).to_have_text(re.compile(rf"^step {step} of"), timeout=20_000)
+
+
+def assert_shows(view, trace, step):
+    """Words, pool, tables and queues are those of ``Trace.state_at``."""
+    state, owners = trace.state_at(step, "schedule"), owners_of(trace)
+    assert step_of(view) == step
+    frame = list(frames(trace))[step]
+    words = view.locator("#words dd").all_text_contents()
+    assert words == [text for text in (frame.before, frame.plan, frame.result) if text]
+
+    ref_counts = state.ref_counts
+    blocks = view.eval_on_selector_all(
+        "#pool .block",
+        "all => all.map(b => [Number(b.dataset.block), b.className, b.dataset.owners || ''])",
+    )
+    assert [block_id for block_id, _, _ in blocks] == list(range(len(blocks)))
+    assert len(blocks) == trace.num_blocks
+    for block_id, look, letters in blocks:
+        holders = [s for s in state.sequences.values() if block_id in s.block_ids]
+        assert letters.split() == [owners[s.seq_id].letter for s in holders]
+        assert ("shared" in look.split()) == (ref_counts.get(block_id, 0) > 1)
+        assert ("cached" in look.split()) == (block_id in state.cached and not holders)
+    filled, written = view.eval_on_selector_all(
+        "#pool .block.held:not(.shared)",
+        "all => ['filled', 'written'].map(key => "
+        "all.reduce((sum, b) => sum + Number(b.dataset[key]), 0))",
+    )
+    size, alone = trace.block_size, {b for b, times in ref_counts.items() if times == 1}
+    expected = [0, 0]
+    for seq in state.sequences.values():
+        for position in range(seq.num_computed_tokens + seq.num_scheduled_tokens):
+            if seq.block_ids and seq.block_ids[position // size] in alone:
+                expected[position >= seq.num_computed_tokens] += 1
+    assert [filled, written] == expected
+
+    tables = view.eval_on_selector_all(
+        "#tables > [data-seq]",
+        "all => all.map(row => [row.dataset.seq, [...row.querySelectorAll('.entry')]"
+        ".map(entry => [Number(entry.dataset.block), Number(entry.dataset.ref)])])",
+    )
+    assert tables == [
+        [s.seq_id, [[b, ref_counts[b]] for b in s.block_ids]]
+        for s in (state.sequences[seq_id] for seq_id in owners if seq_id in state.sequences)
+        if s.block_ids
+    ]
+    queues = dict(
+        zip(
+            [name.split(" (")[0] for name in view.locator("#queue dt").all_text_contents()],
+            [row.locator(".badge").all_text_contents() for row in view.locator("#queue dd").all()],
+            strict=True,
+        )
+    )
+    assert queues["Running"] == [owners[seq_id].letter for seq_id in state.running]
+    assert queues["Waiting"] == [owners[seq_id].letter for seq_id in state.waiting]
+
+
+@pytest.mark.parametrize("world", [chunked, preempting, sampled, cached])
+def test_every_step_shows_the_state_of_the_trace(open_page, world):
+    trace = world()
+    view = open_page(trace)
+    for step in range(trace.num_steps):
+        assert_shows(view, trace, step)
+        view.keyboard.press("ArrowRight")
+
+
+def test_keys_step_and_stop_at_the_ends(open_page):
+    trace = preempting()
+    view = open_page(trace)
+    last = trace.num_steps - 1
+    for key, step in [
+        ("ArrowLeft", 0), ("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", last),
+        ("ArrowRight", last), ("ArrowLeft", last - 1), ("Home", 0),
+    ]:  # fmt: skip
+        view.keyboard.press(key)
+        assert_shows(view, trace, step)
+    view.focus("#slider")  # moves by itself, and must not move twice
+    for key, step in [("ArrowRight", 1), ("End", last), ("Home", 0)]:
+        view.keyboard.press(key)
+        assert_shows(view, trace, step)
+    view.click("#forward")
+    view.click("#forward")
+    view.click("#back")
+    assert_shows(view, trace, 1)
+
+
+def test_the_address_names_the_step(open_page):
+    trace = preempting()
+    view = open_page(trace, "#step=7")
+    assert_shows(view, trace, 7)
+    view.keyboard.press("ArrowRight")
+    assert view.evaluate("location.hash") == "#step=8"
+    view.evaluate("location.hash = 'step=20'")
+    wait_for_step(view, 20)
+    assert_shows(view, trace, 20)
+    view = open_page(trace, "#step=999")
+    assert_shows(view, trace, trace.num_steps - 1)
+    for nonsense in ("#step=-3", "#step=x", "#elsewhere"):
+        assert_shows(open_page(trace, nonsense), trace, 0)
+
+
+def test_play_goes_on_to_the_end_and_begins_anew(open_page):
+    trace = cached()
+    view = open_page(trace)
+    last = trace.num_steps - 1
+    view.keyboard.press("Space")
+    assert view.text_content("#play") == "Pause"
+    wait_for_step(view, last)
+    assert view.text_content("#play") == "Play"
+    view.click("#play")
+    assert step_of(view) == 0
+    wait_for_step(view, 1)
+    view.keyboard.press("ArrowLeft")  # whoever steps by hand has stopped it
+    assert view.text_content("#play") == "Play"
+    assert step_of(view) == 0
+
+
+def test_a_click_on_the_timeline_goes_there(open_page):
+    trace = chunked()
+    view = open_page(trace)
+    chart = view.locator("#chart svg")
+    x, width = (float(chart.get_attribute(f"data-{name}")) for name in ("x", "step"))
+    chart.click(position={"x": x + 4.5 * width, "y": 90})
+    assert_shows(view, trace, 4)
+
+
+def test_it_can_be_listened_to(open_page):
+    trace = sampled()
+    view = open_page(trace, "#step=1")
+    tree = view.locator("body").aria_snapshot()
+    for spoken in (
+        'slider "Step"', 'button "Play"', 'button "One step back"', 'button "One step forward"',
+        'heading "Step by step"', 'img "Block pool: 5 of 19 blocks held', 'list "blocks of A1"',
+        "logical block 0 is block 1, shared by 3", "logical block 1 is block 5, new",
+        'img "Timeline, steps 0–3',
+    ):  # fmt: skip
+        assert spoken in tree
+    assert view.get_attribute("#words", "aria-live") == "polite"
+    assert view.get_attribute("#slider", "aria-valuetext") == "step 1 of 3"
+    view.click("#play")
+    assert view.get_attribute("#words", "aria-live") == "off"
+
+
+def test_without_scripts_it_still_tells_how_it_began_and_ended(open_page):
+    trace = preempting()
+    view = open_page(trace, scripts=False)
+    first, *_, last = frames(trace)
+    assert view.locator("#chart svg").is_visible()
+    assert view.locator("#still").is_visible()
+    assert view.locator("#still dd").all_text_contents() == [first.words, last.words]
+    assert not view.locator("#live").is_visible()
+    assert not open_page(trace).locator("#still").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_telephone_by_day_and_by_night(open_page, scheme):
+    paper = {}
+    for width in (400, 1100):
+        view = open_page(crowd(), "#step=150", width=width, scheme=scheme)
+        assert view.evaluate("document.documentElement.scrollWidth") == width
+        paper[width] = view.evaluate("getComputedStyle(document.body).backgroundColor")
+    red = int(re.search(r"\d+", paper[400])[0])
+    assert red > 200 if scheme == "light" else red < 60
+
+
+def test_token_texts_cannot_break_out(open_page):
+    text = "</script><b>&\"'"
+    view = open_page(chunked(), "#step=1", title=text, decode=lambda token: text)
+    assert view.title() == text
+    assert view.text_content("h1") == text
+    assert view.locator("b", has_text="&\"'").count() == 0
+    assert f"A draws “{text}”" in view.text_content("#words")
+    assert view.locator("#tables .slot.filled").first.text_content() == "</scr…"
+
+
+def test_a_folded_page_says_so_and_finds_the_nearest_step(open_page, monkeypatch):
+    monkeypatch.setattr("minivllm.viz.page.MAX_CHARACTERS", 4000)
+    trace = preempting()
+    view = open_page(trace, "#step=7")
+    note = view.text_content("#help")
+    shown, of = map(int, re.search(r"(\d+) of (\d+) steps, evenly chosen", note).groups())
+    assert of == trace.num_steps
+    assert 2 < shown < of
+    assert step_of(view) <= 7
+    assert_shows(view, trace, step_of(view))
+    view.keyboard.press("End")
+    assert_shows(view, trace, trace.num_steps - 1)
