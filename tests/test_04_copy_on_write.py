@@ -31,6 +31,16 @@ def test_a_fork_takes_nothing_and_copies_nothing():
     assert ref_counts(scheduler, "a/2") == [3, 3, 3]
 
 
+def test_a_finished_sequence_cannot_be_forked():
+    scheduler = make()
+    scheduler.add_request(request("a", 10, max_tokens=1))
+    parent = scheduler.sequences["a"]
+    step(scheduler)
+    with pytest.raises(ValueError, match=r"sequence 'a' \(FINISHED_LENGTH_CAPPED\) has no blocks"):
+        scheduler.kv_manager.fork(parent, parent.fork(1))
+    scheduler.check_integrity()
+
+
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_k_writers_of_a_partly_filled_block_cost_k_minus_1_copies(n):
     scheduler = make()

@@ -149,7 +149,16 @@ class KVCacheManager:
             self.trace.record(BlocksCached, seq.seq_id, ids, tuple(names[first:]))
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Let a sequence begin with all the blocks of another, shared until one of them writes."""
+        """Let a sequence begin with all the blocks of another, shared until one of them writes.
+
+        Raises:
+            ValueError: if the parent has no table: it is finished, or does not run yet.
+        """
+        if parent.seq_id not in self.block_tables:
+            raise ValueError(
+                f"sequence {parent.seq_id!r} ({parent.status.name}) has no blocks to share; only a "
+                "running sequence can be forked."
+            )
         self.block_tables[child.seq_id] = self.block_tables[parent.seq_id].fork(self.block_pool)
 
     def get_block_ids(self, seq_id: str) -> list[int]:

@@ -9,11 +9,17 @@ sends every beam as a new request in every step. Here they stay inside the engin
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
-from minivllm.request import RequestStatus, Sequence
+from minivllm.records import Sampled
+from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.sampling_params import BeamSearchParams
-from minivllm.scheduling.output import TokenLogprobs
+from minivllm.scheduling.output import BeamMove, TokenLogprobs
+
+if TYPE_CHECKING:
+    from minivllm.scheduling.scheduler import Scheduler
 
 
 class Beams:
@@ -105,3 +111,32 @@ class Beams:
 
     def _score(self, cumulative_logprob: float, length: int) -> float:
         return cumulative_logprob / length**self.length_penalty
+
+
+def advance_beams(
+    scheduler: Scheduler, request: Request, logprobs: Mapping[str, TokenLogprobs]
+) -> list[Sequence]:
+    """Let the best candidates go on: fork beams with several, end those with none."""
+    beams, live = scheduler.beams[request.request_id], request.unfinished_seqs
+    going_on = beams.choose(live, logprobs)
+    for seq in live:
+        if seq not in going_on:
+            scheduler.finish(seq, RequestStatus.FINISHED_DROPPED)
+    # A beam's id is its place among the k, which another may take.
+    request.seqs = [seq for seq in live if seq in going_on]
+    places = {seq.index for seq in going_on}
+    free = (index for index in range(request.n) if index not in places)
+    for parent, options in going_on.items():
+        children = scheduler.fork(parent, islice(free, len(options) - 1))
+        for seq, (token_id, cumulative) in zip((parent, *children), options, strict=True):
+            seq.token_ids.append(token_id)
+            seq.cumulative_logprob = cumulative
+            scheduler.beam_moves.append(BeamMove(seq.seq_id, parent.seq_id, token_id))
+            if scheduler.trace is not None:
+                scheduler.trace.record(Sampled, seq.seq_id, token_id)
+    live = request.unfinished_seqs
+    if beams.is_over(live):
+        for seq in live:
+            scheduler.finish(seq, beams.status_at_end(seq))
+        request.seqs = beams.best(live)
+    return request.seqs

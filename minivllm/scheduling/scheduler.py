@@ -8,29 +8,25 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
 from types import MappingProxyType
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.logger import init_logger
 from minivllm.records import (
     Finished,
     Forked,
-    Preempted,
     RequestAdded,
     Sampled,
     Scheduled,
-    SwappedOut,
 )
 from minivllm.request import Request, RequestStatus, Sequence
-from minivllm.scheduling.beams import Beams
+from minivllm.scheduling.beams import Beams, advance_beams
+from minivllm.scheduling.integrity import check_integrity
 from minivllm.scheduling.limits import check_limits
 from minivllm.scheduling.output import BeamMove, NewRequestData, SchedulerOutput, TokenLogprobs
 from minivllm.scheduling.policies import FCFSPolicy, SchedulingPolicy
+from minivllm.scheduling.preemption import preempt
 from minivllm.scheduling.stop import check_stop
 from minivllm.trace import Trace
-
-logger = init_logger(__name__)
 
 
 class Scheduler:
@@ -115,7 +111,7 @@ class Scheduler:
             self.beams[request.request_id] = Beams(
                 request.beam_params, request.eos_token_ids, min(longest, self.max_model_len)
             )
-        index = self._enqueue(request, self.waiting)
+        index = self.enqueue(request, self.waiting)
         if self.trace is not None:
             prompt = tuple(request.prompt_token_ids)
             self.trace.record(RequestAdded, request.request_id, prompt, index)
@@ -162,7 +158,7 @@ class Scheduler:
                 new_ids = self.kv_manager.allocate_slots(seq, num_new, plan.block_copies)
                 if new_ids is not None:
                     break
-                self._preempt(self.policy.victim(self.running).request, plan)
+                preempt(self, self.policy.victim(self.running).request, plan)
                 if seq.status != RequestStatus.RUNNING:
                     return
                 index = self.running.index(seq)  # somebody before it may have gone
@@ -210,7 +206,7 @@ class Scheduler:
             too_long = num_new > self.budget and not self.enable_chunked_prefill
             if not fits or (too_long and not admitted):
                 for sibling in reversed(admitted):
-                    self._withdraw(sibling, plan)
+                    self.withdraw(sibling, plan)
                     manager.free(sibling)
                     sibling.num_computed_tokens = 0
                 return False
@@ -271,7 +267,7 @@ class Scheduler:
                 continue
             siblings = [seq]
             if seq_id in plan.forks:
-                siblings += self._fork(seq, range(1, seq.request.n))
+                siblings += self.fork(seq, range(1, seq.request.n))
             for sibling in siblings:
                 token_id = sampled[sibling.seq_id]
                 sibling.token_ids.append(token_id)
@@ -279,10 +275,10 @@ class Scheduler:
                     self.trace.record(Sampled, sibling.seq_id, token_id)
                 end = check_stop(sibling, self.append_text, self.max_model_len)
                 if end is not None:
-                    self._finish(sibling, *end)
+                    self.finish(sibling, *end)
             updated += siblings
         for request in searches:
-            updated += self._move_beams(request, logprobs)
+            updated += advance_beams(self, request, logprobs)
         if self.trace is not None:
             self.trace.end_step()
         return updated
@@ -291,26 +287,11 @@ class Scheduler:
         """End all sequences of a request, wherever they are. An unknown id is ignored."""
         if request_id in self.requests:
             for seq in self.requests[request_id].unfinished_seqs:
-                self._finish(seq, status)
+                self.finish(seq, status)
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless queues, requests and blocks tell the same story."""
-        self.kv_manager.check_integrity()
-        queues = (*self.waiting, *self.swapped)
-        waiting = [seq for request in queues for seq in request.unfinished_seqs]
-        queued = [seq.seq_id for seq in (*self.running, *waiting)]
-        alive = [seq for request in self.requests.values() for seq in request.unfinished_seqs]
-        assert sorted(queued) == sorted(self.sequences), f"{queued} != {list(self.sequences)}"
-        assert {seq.seq_id: seq for seq in alive} == self.sequences
-        running = {seq.seq_id for seq in self.running}
-        assert set(self.kv_manager.block_tables) == running, "only running sequences hold blocks"
-        to_come = sum(seq.request.num_forks_to_come for seq in self.running)
-        assert len(running) + to_come <= self.max_num_seqs
-        swapped = {seq.seq_id for request in self.swapped for seq in request.unfinished_seqs}
-        assert set(self.kv_manager.swap_space.tables) == swapped, "only the swapped are on the host"
-        for seq in self.running:
-            held = len(self.kv_manager.block_tables[seq.seq_id].blocks)
-            assert seq.num_computed_tokens <= held * self.kv_manager.block_size, seq
+        check_integrity(self)
 
     # -- one idea each -------------------------------------------------------------------------
 
@@ -346,7 +327,7 @@ class Scheduler:
             plan.forks[seq.seq_id] = request.seq_ids[1:]
         self.budget -= num_new
 
-    def _fork(self, seq: Sequence, indices: Iterable[int]) -> list[Sequence]:
+    def fork(self, seq: Sequence, indices: Iterable[int]) -> list[Sequence]:
         """Siblings that share all a sequence has, now running beside it."""
         request, children = seq.request, []
         for index in indices:
@@ -361,85 +342,12 @@ class Scheduler:
         request.seqs += children
         return children
 
-    def _move_beams(
-        self, request: Request, logprobs: Mapping[str, TokenLogprobs]
-    ) -> list[Sequence]:
-        """Let the best candidates go on: fork beams with several, end those with none."""
-        beams, live = self.beams[request.request_id], request.unfinished_seqs
-        going_on = beams.choose(live, logprobs)
-        for seq in live:
-            if seq not in going_on:
-                self._finish(seq, RequestStatus.FINISHED_DROPPED)
-        # A beam's id is its place among the k, which another may take.
-        request.seqs = [seq for seq in live if seq in going_on]
-        places = {seq.index for seq in going_on}
-        free = (index for index in range(request.n) if index not in places)
-        for parent, options in going_on.items():
-            children = self._fork(parent, islice(free, len(options) - 1))
-            for seq, (token_id, cumulative) in zip((parent, *children), options, strict=True):
-                seq.token_ids.append(token_id)
-                seq.cumulative_logprob = cumulative
-                self.beam_moves.append(BeamMove(seq.seq_id, parent.seq_id, token_id))
-                if self.trace is not None:
-                    self.trace.record(Sampled, seq.seq_id, token_id)
-        live = request.unfinished_seqs
-        if beams.is_over(live):
-            for seq in live:
-                self._finish(seq, beams.status_at_end(seq))
-            request.seqs = beams.best(live)
-        return request.seqs
-
-    def _preempt(self, request: Request, plan: SchedulerOutput) -> None:
-        """Free all blocks of a request; it waits at its place in the queue, to compute anew."""
-        victims = [seq for seq in self.running if seq.request is request]
-        request.num_preemptions += 1
-        self.num_preemptions += 1
-        swaps = self._try_to_swap_out(victims, plan)
-        index = self._enqueue(request, self.waiting if swaps is None else self.swapped)
-        for seq in victims:
-            self.running.remove(seq)
-            self._withdraw(seq, plan)
-            plan.preempted_req_ids.append(seq.seq_id)
-            if swaps is None:
-                self.kv_manager.free(seq)
-                seq.num_computed_tokens = 0
-                if self.trace is not None:
-                    self.trace.record(Preempted, seq.seq_id, index if seq is victims[0] else None)
-        logger.warning(
-            "Request %s is preempted because there is not enough KV cache; this costs a %s. "
-            "A larger cache or a smaller max_num_seqs avoids it. Preemptions so far: %d",
-            request.request_id,
-            "recomputation" if swaps is None else "copy to the host and back",
-            self.num_preemptions,
-        )
-
-    def _try_to_swap_out(self, victims: list[Sequence], plan: SchedulerOutput) -> list | None:
-        """Keep what is computed on the host, if that is the mode and there is room."""
-        mode = self.preemption_mode or ("swap" if len(victims) > 1 else "recompute")
-        if mode == "recompute" or victims[0].num_computed_tokens == 0:
-            return None
-        swaps = self.kv_manager.swap_out(victims, plan.block_copies)
-        if swaps is None:
-            logger.warning(
-                "Request %s cannot be swapped out: %d host blocks are free. It is recomputed; a "
-                "larger swap_space avoids that.",
-                victims[0].request.request_id,
-                self.kv_manager.swap_space.num_free_blocks,
-            )
-            return None
-        plan.swaps_out += swaps
-        if self.trace is not None:
-            for seq in victims:
-                table = self.kv_manager.swap_space.tables[seq.seq_id]
-                self.trace.record(SwappedOut, seq.seq_id, tuple(b.block_id for b in table))
-        return swaps
-
-    def _withdraw(self, seq: Sequence, plan: SchedulerOutput) -> None:
+    def withdraw(self, seq: Sequence, plan: SchedulerOutput) -> None:
         """Take a sequence out of the plan, if it is there."""
         self.budget += plan.withdraw(seq.seq_id)
         seq.status = RequestStatus.PREEMPTED
 
-    def _enqueue(self, request: Request, queue: list[Request]) -> int:
+    def enqueue(self, request: Request, queue: list[Request]) -> int:
         """Let a request wait where its key says; returns how many stand before it."""
         index = bisect_right(queue, self.policy.key(request), key=self.policy.key)
         queue.insert(index, request)
@@ -457,7 +365,7 @@ class Scheduler:
                 self.trace.record(Scheduled, seq.seq_id, kind, computed, num_new, samples)
         self.trace.plan_step()
 
-    def _finish(self, seq: Sequence, status: RequestStatus, stop_reason=None) -> None:
+    def finish(self, seq: Sequence, status: RequestStatus, stop_reason=None) -> None:
         """End one sequence and free its blocks; with the last one its request is over."""
         request = seq.request
         if seq.status == RequestStatus.RUNNING:

@@ -69,7 +69,7 @@ def dry_run(
     )
     requests = [_request(index, entry) for index, entry in enumerate(workload)]
     arrivals = sorted(requests, key=lambda request: request.arrival_time)
-    with silenced("minivllm.scheduling.scheduler"):
+    with silenced("minivllm.scheduling.preemption"):
         while arrivals or scheduler.has_unfinished_requests():
             if trace.num_steps == max_steps:
                 raise RuntimeError(f"after {max_steps} steps {', '.join(scheduler.requests)} wait.")

@@ -102,7 +102,7 @@ def _steps(scheduler: Scheduler, requests: list[Request]) -> Iterator[dict[str, 
         while arrivals and arrivals[0].arrival_time <= step:
             scheduler.add_request(arrivals.pop(0))
         if scheduler.has_unfinished_requests():
-            with silenced("minivllm.scheduling.scheduler"):
+            with silenced("minivllm.scheduling.preemption"):
                 described = _step(scheduler)
             yield {"step": step, **described}
         else:

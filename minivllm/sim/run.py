@@ -103,7 +103,7 @@ def simulate(
         policy=make_policy(policy),
     )
     run = _Run(workload, scheduler, cost)
-    with silenced("minivllm.scheduling.scheduler"):
+    with silenced("minivllm.scheduling.preemption"):
         run.until_all_is_done()
     return run.result(time.perf_counter() - begin)
 
