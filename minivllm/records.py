@@ -14,16 +14,17 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class RequestAdded(Record):
-    """A request joined the waiting queue, with so many before it."""
+    """A request joined the waiting queue, with so many before it. ``time`` as in StepStarted."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
     queue_index: int
+    time: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class StepStarted(Record):
-    """``schedule()`` begins. ``time`` is in seconds since the trace began."""
+    """``schedule()`` begins. ``time`` is in seconds of the trace's clock since it began."""
 
     time: float
 

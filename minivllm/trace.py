@@ -168,15 +168,23 @@ class Trace:
         num_blocks: blocks in the pool, the null block included.
         block_size: positions per block.
         max_num_batched_tokens: the token budget of a step.
+        clock: seconds from any beginning; a simulation has its own.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, max_num_batched_tokens: int):
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        max_num_batched_tokens: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_num_batched_tokens = max_num_batched_tokens
         self.records: list[Record] = []
         self.step = -1
-        self._start = time.perf_counter()
+        self.clock = clock
+        self._start = clock()
 
     # -- written by the engine ---------------------------------------------------------------
 
@@ -184,15 +192,19 @@ class Trace:
         """Append a record of this kind, at the current step."""
         self.records.append(kind(self.step, *values))
 
+    def now(self) -> float:
+        """Seconds since the trace began."""
+        return self.clock() - self._start
+
     def start_step(self) -> None:
         self.step += 1
-        self.record(StepStarted, time.perf_counter() - self._start)
+        self.record(StepStarted, self.now())
 
     def plan_step(self) -> None:
-        self.record(StepPlanned, time.perf_counter() - self._start)
+        self.record(StepPlanned, self.now())
 
     def end_step(self) -> None:
-        self.record(StepEnded, time.perf_counter() - self._start)
+        self.record(StepEnded, self.now())
 
     def clear(self) -> None:
         """Forget finished business. Only between runs: no sequence may be alive.
@@ -206,7 +218,7 @@ class Trace:
             raise RuntimeError(f"the trace cannot be cleared while {alive} are alive.")
         self.records.clear()
         self.step = -1
-        self._start = time.perf_counter()
+        self._start = self.clock()
 
     # -- read by everyone else ---------------------------------------------------------------
 

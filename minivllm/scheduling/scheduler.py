@@ -114,7 +114,7 @@ class Scheduler:
         index = self.enqueue(request, self.waiting)
         if self.trace is not None:
             prompt = tuple(request.prompt_token_ids)
-            self.trace.record(RequestAdded, request.request_id, prompt, index)
+            self.trace.record(RequestAdded, request.request_id, prompt, index, self.trace.now())
 
     def schedule(self) -> SchedulerOutput:
         """Plan one step: which sequences compute how many tokens, into which blocks."""

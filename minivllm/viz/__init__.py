@@ -5,9 +5,11 @@ llm.generate("The capital of France is")
 timeline(llm.trace)
 """
 
-from minivllm.viz.figure import Figure
+from minivllm.viz.figure import Figure, Plot
 from minivllm.viz.filmstrip import filmstrip
 from minivllm.viz.grid import block_grid
+from minivllm.viz.latency import latency
+from minivllm.viz.pareto import pareto
 from minivllm.viz.prefix_tree import prefix_tree
 from minivllm.viz.queues import queues
 from minivllm.viz.table import block_table
@@ -16,9 +18,12 @@ from minivllm.viz.waste import waste_bars
 
 __all__ = [
     "Figure",
+    "Plot",
     "block_grid",
     "block_table",
     "filmstrip",
+    "latency",
+    "pareto",
     "prefix_tree",
     "queues",
     "timeline",

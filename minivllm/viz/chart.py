@@ -42,9 +42,9 @@ class Chart:
     @property
     def footnote(self) -> str:
         left_out = len(self.all_rows) - len(self.rows)
-        return (
-            f"and {count(left_out, 'more sequence')}; choose with first=, last=" if left_out else ""
-        )
+        if not left_out:
+            return ""
+        return f"and {count(left_out, 'more sequence')}; choose steps with first= and last=."
 
     @property
     def cells(self) -> list[Cell]:

@@ -1,14 +1,15 @@
-"""Figure: one picture, three ways to take it in. Drawn, in characters, and in one sentence."""
+"""Figure and Plot: one picture, three ways to take it in. Drawn, in words, and in one sentence."""
 
 from __future__ import annotations
 
+from base64 import b64encode
 from dataclasses import dataclass
 from pathlib import Path
 
 
 @dataclass(frozen=True, repr=False)
 class Figure:
-    """What every function of this room returns.
+    """What the functions of this room return, but for curves.
 
     A notebook shows the SVG and a terminal the text; both are the same bytes on every run of the
     same trace, so that a test can compare them.
@@ -34,3 +35,31 @@ class Figure:
         return self.text
 
     __repr__ = __str__  # so that a plain Python prompt shows the picture, too
+
+
+@dataclass(frozen=True, repr=False)
+class Plot:
+    """Curves, drawn by matplotlib.
+
+    Args:
+        png: the picture; its pixels depend on the version of matplotlib, so no test compares them.
+        text: the numbers that matter, in aligned monospace; these are compared.
+        alt: one sentence with the most important of them.
+    """
+
+    png: bytes
+    text: str
+    alt: str
+
+    def save(self, path: str | Path) -> None:
+        """Write the PNG to a file."""
+        Path(path).write_bytes(self.png)
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict, dict]:
+        data = {"image/png": b64encode(self.png).decode(), "text/plain": self.text}
+        return data, {"image/png": {"alt": self.alt}}
+
+    def __str__(self) -> str:
+        return self.text
+
+    __repr__ = __str__

@@ -305,6 +305,6 @@ def _text(strip: Strip) -> str:
         gone = sorted(frame.changed - frame.pool.holders.keys())
         free = [f"{frame.pool.snapshot.num_blocks - 1 - len(frame.pool.holders)} free"]
         free += [f"{cached} of them cached"] if cached else []
-        free += [shorten(f"given back: {' '.join(map(str, gone))}", 70)] if gone else []
-        lines.append("  " + ", ".join(free))
+        free += [f"given back: {' '.join(map(str, gone))}"] if gone else []
+        lines.append(shorten("  " + ", ".join(free), 96))
     return "\n".join([*lines, "", "! changed hands since the frame before  ×N shared"])

@@ -16,7 +16,7 @@ GREY = "#5f5f5f"  # labels that step back (still 6:1 on white)
 LINE = "#b8b8b8"  # outlines of what is empty or free
 PAPER = "#ffffff"
 
-_OKABE_ITO = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442")
+OKABE_ITO = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def owners_of(trace: Trace) -> dict[str, Owner]:
 
 
 def _owner(seq_id: str, index: int) -> Owner:
-    solid = _OKABE_ITO[index % len(_OKABE_ITO)]
+    solid = OKABE_ITO[index % len(OKABE_ITO)]
     red, green, blue = _channels(solid)
     dark = 0.30 * red + 0.59 * green + 0.11 * blue < 140
     return Owner(

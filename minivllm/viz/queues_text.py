@@ -51,4 +51,5 @@ def _levels(queues: Queues) -> list[str]:
             lines.append(pad(name, 10) + "".join(LEVELS[-(-n * 8 // peak)] for n in highest))
             lines.append(f"          peak {peak} (█)")
     marks = "".join("×" if any(m.preempted for m in column) else " " for column in columns)
-    return [*lines, ("preempted " + marks).rstrip()] if marks.strip() else lines
+    lines += ["preempted " + marks] if marks.strip() else []
+    return [line.rstrip() for line in lines]

@@ -1,0 +1,505 @@
+"""The figures of a run: told by the trace, the same bytes every time, small at 300 requests."""
+
+import random
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from functools import cache
+
+import pytest
+
+from minivllm.kv.contiguous import SlotUsage
+from minivllm.kv.manager import KVCacheManager
+from minivllm.kv.prefix_cache import hash_block
+from minivllm.logger import silenced
+from minivllm.records import (
+    BlockCopied,
+    BlocksAllocated,
+    BlocksCached,
+    BlocksShared,
+    Preempted,
+    Sampled,
+    Scheduled,
+    SwappedOut,
+)
+from minivllm.request import Request
+from minivllm.sampling_params import SamplingParams
+from minivllm.scheduling.scheduler import Scheduler
+from minivllm.sim.replay import sample_for
+from minivllm.sim.run import simulate
+from minivllm.sim.waste import PAPER, WasteRow
+from minivllm.sim.workloads import alpaca_like
+from minivllm.trace import Trace
+from minivllm.viz import (
+    block_grid,
+    block_table,
+    filmstrip,
+    latency,
+    pareto,
+    prefix_tree,
+    queues,
+    timeline,
+    waste_bars,
+)
+from minivllm.viz.latency import read_latencies
+from minivllm.viz.palette import owners_of
+from minivllm.viz.pareto import frontier
+from minivllm.viz.prefix_branches import fold
+from minivllm.viz.prefix_chain import read_prefix_tree
+from minivllm.viz.waste import mean_usage
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def serve(
+    requests, num_blocks, block_size=4, budget=64, caching=False, host=0, mode=None, max_num_seqs=64
+):
+    """Trace a scheduler. ``requests``: each one's step of arrival, name, prompt and parameters."""
+    trace = Trace(num_blocks, block_size, budget)
+    manager = KVCacheManager(num_blocks, block_size, caching, host, trace=trace)
+    scheduler = Scheduler(
+        manager, budget, max_num_seqs, max_model_len=512, preemption_mode=mode, trace=trace
+    )
+    todo = list(requests)
+    with silenced("minivllm.scheduling.scheduler"):
+        while todo or scheduler.has_unfinished_requests():
+            while todo and todo[0][0] <= trace.num_steps:
+                _, name, prompt, params = todo.pop(0)
+                scheduler.add_request(Request(name, list(prompt), params))
+            plan = scheduler.schedule()
+            scheduler.update_from_output(plan, sample_for(scheduler, plan))
+    return trace
+
+
+def params(max_tokens, n=1):
+    return SamplingParams(max_tokens=max_tokens, n=n, ignore_eos=True, seed=0)
+
+
+@cache
+def chunked():
+    """C comes two steps later, and its prompt is computed in chunks."""
+    return serve(
+        [(0, "A", range(9), params(5)), (0, "B", range(30, 33), params(6)),
+         (2, "C", range(50, 64), params(3))], 12, budget=8,
+    )  # fmt: skip
+
+
+@cache
+def preempting(mode="recompute"):
+    requests = [("A", 7), ("B", 6), ("C", 5)]
+    return serve(
+        [(0, name, range(n), params(10)) for name, n in requests], 10, budget=16, host=20, mode=mode
+    )
+
+
+def swapping():
+    return preempting("swap")
+
+
+@cache
+def forking():
+    return serve(
+        [(0, "A", range(6), params(5, n=3)), (0, "B", range(20, 29), params(4))], 14, budget=16
+    )
+
+
+SYSTEM = range(100, 112)  # three blocks of 4
+
+
+@cache
+def sharing():
+    """Three share a beginning; D then evicts what it needs; E finds what is left."""
+    return serve(
+        [(0, "A", [*SYSTEM, 1, 2, 3, 4, 5], params(4)),
+         (3, "B", [*SYSTEM, 7, 8, 9, 10, 11, 12], params(4)),
+         (3, "C", [*SYSTEM[:8], 40, 41, 42, 43, 44], params(3)),
+         (8, "D", range(200, 222), params(3)),
+         (11, "E", [*SYSTEM, 1, 2, 3, 4, 5], params(3))], 14, budget=32, caching=True,
+    )  # fmt: skip
+
+
+@cache
+def crowd():
+    """300 requests, some of them preempted, behind six system prompts."""
+    rng = random.Random(1)
+    prompts = [range(1000 * i, 1000 * i + 48) for i in range(6)]
+    return serve(
+        [(int(i * 1.2), f"req-{i}",
+          [*rng.choice(prompts)[: rng.choice((16, 32, 48))], *[5000 + i] * rng.randrange(5, 120)],
+          params(rng.randrange(5, 60))) for i in range(300)],
+        140, block_size=16, budget=256, caching=True,
+    )  # fmt: skip
+
+
+TINY = [chunked, preempting, swapping, forking, sharing]
+WORLDS = [*TINY, crowd]
+FIGURES = [timeline, block_grid, block_table, filmstrip, prefix_tree, queues]
+
+
+def drawing(figure):
+    return ET.fromstring(figure.svg)
+
+
+def texts(figure):
+    return [element.text for element in drawing(figure).iter(f"{SVG}text")]
+
+
+def check_figure(figure, again):
+    """Stable, small, readable on any background, and nothing that GitHub strips."""
+    assert (figure.svg, figure.text, figure.alt) == (again.svg, again.text, again.alt)
+    assert len(figure.svg) < 60_000
+    root = drawing(figure)
+    assert root.find(f"{SVG}desc").text == figure.alt
+    assert figure.alt.endswith(".")
+    tags = {element.tag.removeprefix(SVG) for element in root.iter()}
+    assert tags <= {"svg", "title", "desc", "defs", "pattern", "g", "rect", "path", "text"}
+    width, height = float(root.get("width")), float(root.get("height"))
+    assert width <= 960
+    paper = root.find(f"{SVG}rect")
+    assert (paper.get("width"), paper.get("fill")) == (root.get("width"), "#ffffff")
+    for element in root.iter():
+        assert float(element.get("font-size", 11)) >= 11
+        assert not {"style", "class"} & element.attrib.keys()
+    for text in root.iter(f"{SVG}text"):
+        assert 0 <= float(text.get("x")) <= width
+        assert 0 <= float(text.get("y")) <= height
+    for line in figure.text.splitlines():
+        assert len(line) <= 110  # the facts of a pool
+        assert line == line.rstrip()
+
+
+@pytest.mark.parametrize("draw", FIGURES)
+@pytest.mark.parametrize("world", WORLDS)
+def test_one_call_draws_any_run(draw, world):
+    check_figure(draw(world()), draw(world()))
+
+
+@pytest.mark.parametrize("draw", FIGURES)
+def test_a_trace_without_steps_is_refused(draw):
+    with pytest.raises(ValueError, match="at least one step"):
+        draw(Trace(8, 4, 64))
+
+
+def test_the_crowd_is_one():
+    trace = crowd()
+    assert len(trace.request_ids) == 300
+    assert len(list(trace.of(Preempted))) > 50
+    figure = timeline(trace)
+    assert figure.text.count("\n") > 300  # a line for each
+    assert "300 sequences" in figure.alt
+    assert "map" not in figure.alt
+
+
+def test_beyond_300_sequences_the_timeline_says_what_it_leaves_out():
+    requests = [(i, f"r{i}", range(i, i + 5), params(2)) for i in range(310)]
+    figure = timeline(serve(requests, 40))
+    note = "and 10 more sequences; choose steps with first= and last=."
+    assert note in texts(figure)
+    assert note in figure.text
+    assert "310 sequences" in figure.alt
+
+
+# -- the filmstrip ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", TINY)
+def test_a_filmstrip_holds_the_tables_of_its_steps(world):
+    trace = world()
+    steps = range(min(12, trace.num_steps))
+    figure = filmstrip(trace, steps)
+    frames = figure.text.split("\n\n")[1:-1]
+    letters = {seq_id: owner.letter for seq_id, owner in owners_of(trace).items()}
+    before = {}
+    for step, frame in zip(steps, frames, strict=True):
+        state = trace.state_at(step, "schedule")
+        tables = {
+            letter: ids.replace("!", "").split()
+            for letter, ids in re.findall(r"^  (\w+) → (.*)$", frame, re.MULTILINE)
+        }
+        counts = state.ref_counts
+        label = {b: f"{b}×{n}" if n > 1 else str(b) for b, n in counts.items()}
+        assert tables == {
+            letters[s.seq_id]: [label[b] for b in s.block_ids]
+            for s in state.sequences.values()
+            if s.block_ids
+        }
+        marked = {int(b) for b in re.findall(r"(\d+)(?:×\d+)?!", frame)}
+        gone = re.search("given back: ([0-9 ]+)", frame)
+        marked |= {int(b) for b in gone[1].split()} if gone else set()
+        now = {}
+        for seq in state.sequences.values():
+            for block_id in seq.block_ids:
+                now.setdefault(block_id, []).append(seq.seq_id)
+        if step > 0:
+            assert marked == {b for b in before.keys() | now if before.get(b) != now.get(b)}
+        before = now
+
+
+def test_what_changed_hands_is_outlined():
+    figure = filmstrip(preempting(), [5, 6, 10])
+    assert "step 6: A 1 · B 1 · C ×" in figure.text
+    outlined = [e for e in drawing(figure).iter(f"{SVG}rect") if e.get("stroke-width") == "2.5"]
+    changed = [int(n) for n in re.findall(r"(\d+) changed", figure.alt)]
+    assert len(outlined) >= sum(changed) + 1  # tiles, chips below them, and one in the legend
+    assert all(n > 0 for n in changed)
+
+
+def test_a_filmstrip_chooses_its_steps_or_is_told():
+    trace = preempting()
+    busy = {r.step for r in trace.of(BlocksAllocated, BlockCopied, Preempted)}
+    chosen = [int(n) for n in re.findall(r"^step (\d+):", filmstrip(trace).text, re.MULTILINE)]
+    assert 2 < len(chosen) <= 6
+    assert set(chosen) <= busy
+    assert (chosen[0], chosen[-1]) == (min(busy), max(busy))
+    assert "Filmstrip, step 3" in texts(filmstrip(trace, [3]))
+    for steps in ([], range(13)):
+        with pytest.raises(ValueError, match="steps must be a list of 1 to 12 steps"):
+            filmstrip(trace, steps)
+    with pytest.raises(ValueError, match="step must be between"):
+        filmstrip(trace, [99])
+
+
+# -- the block table -------------------------------------------------------------------------------
+
+
+def test_a_copy_names_its_source():
+    trace = forking()
+    copies = list(trace.of(BlockCopied))
+    assert len(copies) == 2
+    figure = block_table(trace, copies[0].step)
+    for copy in copies:
+        assert f"copy of {copy.src}" in texts(figure)
+        assert f"{copy.dst}! (copy of {copy.src})" in figure.text
+        assert f"{copy.dst} is a copy of {copy.src}" in figure.alt
+
+
+def test_a_large_table_says_what_it_leaves_out():
+    trace = crowd()
+    step = trace.num_steps // 2
+    held = sum(len(s.block_ids) for s in trace.state_at(step, "schedule").sequences.values())
+    assert held > 120
+    figure = block_table(trace, step)
+    assert f"and {held - 120} entries more; choose with sequences=[...]." in texts(figure)
+    assert "120 entries" in figure.alt
+
+
+# -- the prefix tree -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", ["schedule", "update"])
+def test_the_tree_is_the_prefix_cache(after):
+    trace = sharing()
+    for step in range(trace.num_steps):
+        tree, state = read_prefix_tree(trace, step, after), trace.state_at(step, after)
+        found = {block_id for node in tree.nodes.values() for block_id in node.block_ids}
+        assert found == state.cached
+        for node in tree.nodes.values():
+            assert node.name == hash_block(node.parent.name or bytes(32), list(node.token_ids))
+            assert node.ref_count == sum(state.ref_counts.get(b, 0) for b in node.block_ids)
+        assert tree.count("held") + tree.count("free") + tree.count("evicted") == len(tree.nodes)
+    hits = sum(len(r.block_ids) for r in trace.of(BlocksShared))
+    assert sum(len(node.hit_by) for node in tree.nodes.values()) == hits == 9
+    registered = sum(len(r.block_hashes) for r in trace.of(BlocksCached))
+    assert sum(len(node.computed_by) for node in tree.nodes.values()) == registered
+
+
+def test_the_tree_tells_who_shares_and_what_was_evicted():
+    trace = sharing()
+    figure = prefix_tree(trace, 3)
+    assert "└─ block 1 ×3!: 100 101 102 103 (A, hit by B C)" in figure.text
+    assert "block 2 ×3" in texts(figure)
+    assert "A, hit by B C" in texts(figure)
+    assert "url(#hatch-" in figure.svg
+    later = prefix_tree(trace, 9)
+    assert "evicted" in texts(later)
+    assert "evicted: 5 " in later.text
+    assert "7 free but cached, 1 evicted" in later.alt
+    dotted = [e for e in drawing(later).iter(f"{SVG}rect") if e.get("stroke-dasharray") == "2 3"]
+    assert len(dotted) == 7 + 1  # one in the legend
+    words = prefix_tree(trace, 3, decode=lambda token: f" t{token}")
+    assert "·t100·t101" in words.svg
+
+
+def test_a_tree_survives_a_trace_that_was_cleared():
+    trace = Trace(12, 4, 64)
+    manager = KVCacheManager(12, 4, enable_prefix_caching=True, trace=trace)
+    scheduler = Scheduler(manager, 64, 8, max_model_len=64, trace=trace)
+    for name in ("first", "second"):
+        trace.clear()
+        scheduler.add_request(Request(name, list(range(9)), params(1)))
+        plan = scheduler.schedule()
+        scheduler.update_from_output(plan, sample_for(scheduler, plan))
+    figure = prefix_tree(trace)
+    assert "0 1 2 3 (before the trace, hit by A)" in figure.text
+
+
+def test_a_large_tree_counts_what_it_folds():
+    trace = crowd()
+    tree = read_prefix_tree(trace, trace.num_steps - 1, "update")
+    root = fold(tree)
+    boxes = list(root.walk())
+    assert len(boxes) <= 31
+    drawn = sum(len(box.nodes) for box in boxes) - 1
+    hidden = sum(box.num_hidden_blocks for box in boxes)
+    assert drawn + hidden == len(tree.nodes) > 300
+    assert sum(node.depth == 0 for box in boxes for node in box.nodes) >= 6
+
+
+# -- the queues ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_queues_are_those_of_the_trace(world):
+    trace = world()
+    figure = queues(trace)
+    lines = figure.text.splitlines()
+    gave_way = list(trace.of(Preempted, SwappedOut))
+    assert f"{len(gave_way)} preemption" in figure.alt
+    letters = {seq_id: owner.letter for seq_id, owner in owners_of(trace).items()}
+    peak = max(len(trace.state_at(s, "schedule").running) for s in range(0, trace.num_steps, 7))
+    assert int(re.search(r"at most (\d+) running", figure.alt)[1]) >= peak
+    if world is crowd:
+        return
+    for step in range(trace.num_steps):
+        state = trace.state_at(step, "schedule")
+        preempted = {r.seq_id for r in gave_way if r.step == step}
+        (line,) = [line for line in lines if re.match(rf"step +{step} ", line)]
+        for name in ("running", "swapped", "waiting"):
+            shown = re.search(rf"{name} ((?:\w+×? )*(?:\w+×?|-))(?:  |$)", line)
+            ids = getattr(state, name)
+            expected = " ".join(letters[i] + "×" * (i in preempted) for i in ids) or "-"
+            assert (shown[1] if shown else "-") == expected
+
+
+def test_a_preemption_is_marked_where_it_happened():
+    for world in (preempting, swapping):
+        figure = queues(world())
+        (record,) = world().of(Preempted, SwappedOut)
+        assert texts(figure).count("×") == 1 + 1  # one in the legend
+        assert figure.alt.endswith(f"1 preemption, in step {record.step}.")
+
+
+# -- waste -----------------------------------------------------------------------------------------
+
+
+def test_waste_of_a_trace_is_counted_slot_by_slot():
+    for world in (chunked, forking, sharing):
+        trace = world()
+        usage = mean_usage(trace)
+        assert sum(usage) == pytest.approx((trace.num_blocks - 1) * trace.block_size)
+        tokens = []
+        for step in range(trace.num_steps):
+            state = trace.state_at(step, "schedule")
+            slots = set()
+            for seq in state.sequences.values():
+                if seq.block_ids:
+                    for position in range(seq.num_computed_tokens + seq.num_scheduled_tokens):
+                        block_id = seq.block_ids[position // trace.block_size]
+                        slots.add((block_id, position % trace.block_size))
+            tokens.append(len(slots))
+        assert usage.tokens == pytest.approx(sum(tokens) / trace.num_steps)
+
+
+def test_waste_bars_show_their_numbers_and_the_papers():
+    rows = [WasteRow("contiguous-max", SlotUsage(20, 14, 57, 0, 5, 4), PAPER["contiguous-max"])]
+    figure = waste_bars(rows)
+    check_figure(figure, waste_bars(rows))
+    words = "tokens 20.0%, reserved 14.0%, internal 57.0%, external 5.0%, free 4.0%"
+    assert words in texts(figure)
+    assert words in figure.alt
+    assert (
+        "tokens 20.4%, reserved 13.3%, internal 57.3%, external 8.9% (Orca (Max) in the paper)"
+        in (texts(figure))
+    )
+    result = simulate(alpaca_like(20, rate=5.0), num_blocks=200)
+    figure = waste_bars(
+        {"a run": chunked(), "a simulation": result, "by hand": SlotUsage(*[1] * 6)}
+    )
+    check_figure(figure, figure)
+    assert f"a simulation: tokens {result.memory.tokens:.1%}" in figure.alt
+    widths = [
+        float(e.get("width"))
+        for e in drawing(figure).iter(f"{SVG}rect")
+        if e.find(f"{SVG}title") is not None
+    ]
+    assert sum(widths) == pytest.approx(3 * 600, abs=0.1)
+    with pytest.raises(ValueError, match="usages must be at least one"):
+        waste_bars({})
+
+
+# -- curves ----------------------------------------------------------------------------------------
+
+
+def test_latencies_are_counted_in_steps():
+    trace = chunked()
+    found = read_latencies(trace)
+    spans = {span.request_id: span for span in found.spans}
+    # C arrives before step 2; its 14 tokens take 6, 6 and 2 of the budget of 8.
+    assert spans["C"].ttft == 3
+    assert (spans["A"].ttft, spans["B"].ttft) == (2, 2)
+    assert [span.tpot for span in found.spans] == [1, 1, 1]
+    assert sum(span.num_output_tokens for span in found.spans) == len(list(trace.of(Sampled)))
+    slow = {span.request_id: span for span in read_latencies(preempting()).spans}
+    assert slow["C"].num_preemptions == 1
+    away = sum(1 for r in preempting().of(Scheduled) if r.seq_id == "C")
+    assert slow["C"].finished_time > away
+    assert max(read_latencies(preempting()).itl) == 5
+    assert len(read_latencies(forking()).spans) == 4
+
+
+def test_latencies_in_seconds_come_from_the_traces_clock():
+    now = [0.0]
+    trace = Trace(20, 4, 64, clock=lambda: now[0])
+    manager = KVCacheManager(20, 4, trace=trace)
+    scheduler = Scheduler(manager, 64, 8, max_model_len=64, trace=trace)
+    now[0] = 2.0
+    scheduler.add_request(Request("x", [1, 2, 3], params(3)))
+    for seconds in (0.5, 0.25, 0.125):
+        plan = scheduler.schedule()
+        now[0] += seconds
+        scheduler.update_from_output(plan, sample_for(scheduler, plan))
+    found = read_latencies(trace, "seconds")
+    assert found.values["TTFT"] == [500.0]
+    assert found.values["ITL"] == [125.0, 250.0]
+    assert found.values["TPOT"] == [187.5]
+    assert found.unit == "ms"
+
+
+def test_latency_plots():
+    plot = latency(chunked())
+    assert plot.png.startswith(b"\x89PNG")
+    assert latency(chunked()).png == plot.png
+    head, ttft, *_ = plot.text.splitlines()
+    assert head.split() == ["in", "steps", "p50", "p90", "p99"]
+    assert ttft.split() == ["TTFT", "2", "2.8", "2.98"]
+    data, metadata = plot._repr_mimebundle_()
+    assert data["text/plain"] == plot.text == str(plot)
+    assert metadata["image/png"]["alt"] == plot.alt
+    assert "TTFT 2 at p50" in plot.alt
+    result = simulate(alpaca_like(20, rate=5.0), num_blocks=200)
+    both = latency({"one": result, "another": result})
+    assert f"{result.ttft['p50'] * 1e3:.3g}" in both.text
+    assert both.text.count("TPOT") == 2
+    with pytest.raises(ValueError, match="all in the same unit"):
+        latency({"steps": chunked(), "seconds": result})
+    with pytest.raises(ValueError, match="clock must be 'steps' or 'seconds', got 'hours'"):
+        latency(chunked(), clock="hours")
+
+
+def test_pareto_names_those_that_nobody_beats():
+    points = {"a": (1, 9), "b": (2, 4), "c": (3, 4), "d": (4, 1), "e": (4, 1), "f": (5, 5)}
+    assert frontier(points) == ["a", "b", "d", "e"]
+    plot = pareto(points, x="TTFT", y="TPOT")
+    assert [line.split()[0] for line in plot.text.splitlines() if "beaten" in line] == ["c", "f"]
+    assert plot.png.startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="two finite numbers"):
+        pareto({"a": (1, float("nan"))})
+
+
+def test_matplotlib_waits_until_it_is_needed(tmp_path):
+    code = "import sys, minivllm.viz; assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    plot = pareto({"a": (1, 2)})
+    plot.save(tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes() == plot.png
