@@ -1,0 +1,231 @@
+"""The labs: right solutions pass every check, typical wrong ones are told what they do."""
+
+import inspect
+import re
+
+import pytest
+
+from minivllm import LLM, SamplingParams
+from minivllm.exercises import labs
+from minivllm.exercises.labs import grading, solutions, stubs
+from minivllm.exercises.labs.run import Fault, run
+from minivllm.exercises.labs.worlds import worlds
+from minivllm.exercises.requests import ask
+from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
+from minivllm.kv.manager import KVCacheManager
+from minivllm.records import StepEnded, StepPlanned, StepStarted
+from minivllm.sim import dry_run
+
+LABS = {
+    "allocate_slots": labs.allocate_slots,
+    "copy_on_write": labs.copy_on_write,
+    "longest_hit": labs.longest_hit,
+}
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_the_solution_passes_every_check(name, capsys):
+    labs.grade(LABS[name].solution)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines] == [["passed", check] for check in grading.CHECKS]
+    source = inspect.getsource(LABS[name].solution)
+    assert "super()" not in source
+    shown = LABS[name].show_help()._repr_mimebundle_()["text/html"]
+    assert shown.count("<details>") == 2
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_a_stub_is_not_solved_yet(name, capsys):
+    labs.grade(LABS[name].stub)
+    assert capsys.readouterr().out == "not solved yet\n"
+    assert f"class {LABS[name].stub.__name__}" in repr(LABS[name])
+
+
+@pytest.mark.parametrize("nonsense", [None, 3, "MyManager", dict, stubs])
+def test_what_is_no_lab_is_told_so(nonsense, capsys):
+    labs.grade(nonsense)
+    assert "give a class that extends KVCacheManager, BlockTable or" in capsys.readouterr().out
+
+
+def test_the_small_worlds_have_all_that_can_happen():
+    happened = set()
+    for world in worlds():
+        for moment in run(world, KVCacheManager, check_books=True):
+            plan = moment.plan
+            happened |= {
+                name
+                for name in ("block_copies", "swaps_in", "swaps_out", "forks", "resumed_req_ids")
+                if getattr(plan, name)
+            }
+            if any(plan.num_computed_tokens.get(d.seq_id) for d in plan.scheduled_new_reqs):
+                happened.add("hit")
+            if set(plan.preempted_req_ids) and not plan.swaps_out:
+                happened.add("recompute")
+    assert happened == {
+        "block_copies", "swaps_in", "swaps_out", "forks", "resumed_req_ids", "hit", "recompute",
+    }  # fmt: skip
+
+
+def spoilt(solution, right, wrong):
+    """The solution with a typical mistake in one place, as a class of its own."""
+    source = inspect.getsource(solution)
+    assert source.count(right) == 1, right
+    names = dict(vars(solutions))
+    exec(source.replace(right, wrong), names)
+    return names[solution.__name__]
+
+
+TAKES_ANY, ALLOWED = solutions.AllocateSlots, "if num_new + (1 if shared else 0) > pool"
+WRITES, LOOKS = solutions.CopyOnWrite, solutions.LongestHit
+FOUND = "return found[: found.index(None)] if None in found else found"
+MISTAKES = {
+    "no look whether there is room": (
+        TAKES_ANY, ALLOWED, "if False and num_new > pool",
+        r"ValueError in line \d+, allocate_slots: cannot allocate 1 blocks: 0 are free",
+    ),
+    "the copy is not counted": (
+        TAKES_ANY, ALLOWED, "if num_new > pool",
+        r"'a copy, and no free block', step 1: ValueError in line \d+, allocate_slots: cannot",
+    ),
+    "only the new tokens are counted": (
+        TAKES_ANY, "end = seq.num_computed_tokens, seq.num_computed_tokens + num_new_tokens",
+        "end = seq.num_computed_tokens, num_new_tokens",
+        r"step 3: A has 2 blocks for 9 positions; it needs 3",
+    ),
+    "a spare block": (
+        TAKES_ANY, "(end + size - 1) // size", "end // size + 1",
+        r"A has 3 blocks for 8 positions; 2 will do",
+    ),
+    "blocks are looked at, not taken": (
+        TAKES_ANY, "pool.allocate(num_new)]", "list(pool.free_queue)[:num_new]]",
+        r"block 1 stands in A's table and is still free: blocks are taken with block_pool.allocate",
+    ),
+    "full blocks are not registered": (
+        TAKES_ANY, "self.prefix_cache.add(block, name)", "pass",
+        r"block 1 of A is full after this step, and nobody can find it",
+    ),
+    "blocks are registered that are not full": (
+        TAKES_ANY, "names(seq, end // size)", "names(seq, len(table.blocks))",
+        r"block 3 of A can be found, but is not full after this step",
+    ),
+    "the whole table is returned": (
+        TAKES_ANY, "return new_ids", "return table.block_ids",
+        r"A got no new block in this step; allocate_slots returned \[1, 2\]",
+    ),
+    "the copy is not announced": (
+        TAKES_ANY, "copies.append(copy)", "pass",
+        r"A writes position 6 into block 2, which A/1 still reads: it must be copied first",
+    ),
+    "copied without need": (
+        WRITES, "ref_cnt >= 2", "ref_cnt >= 1",
+        r"block 2 is copied for A, though nobody else reads it",
+    ),
+    "never copied": (
+        WRITES, "return self.blocks[position // self.block_size].ref_cnt >= 2", "return False",
+        r"A writes position 6 into block 2, which A/1 still reads: it must be copied first",
+    ),
+    "a new block is asked about": (
+        WRITES, "position % self.block_size == 0", "False",
+        r"step 0: IndexError in line \d+, must_copy: list index out of range",
+    ),
+    "the old reference is kept": (
+        WRITES, "pool.free([shared])", "pass",
+        r"block 2 has 2 references, and stands in the tables of nobody: a reference too many",
+    ),
+    "there and back": (
+        WRITES, "src=shared.block_id, dst=own.block_id", "src=own.block_id, dst=shared.block_id",
+        r"A should go on in a copy of block 2, block 3; you copy 3 to 2",
+    ),
+    "the shared block stays": (
+        WRITES, "self.blocks.append(own)", "self.blocks.append(shared)",
+        r"step 1: you gave block 2 to A, which A/1 still reads",
+    ),
+    "all tokens are found": (
+        LOOKS, "(seq.num_tokens - 1) // self.block_size", "seq.num_tokens // self.block_size",
+        r"all 12 tokens of B are taken as found, but at least one must be computed",
+    ),
+    "the first block only": (
+        LOOKS, FOUND, "return [found[0]] if any(found) else []",
+        r"4 tokens of B are found, but 8 are known",
+    ),
+    "nothing is ever found": (LOOKS, FOUND, "return []", r"0 tokens of B are found, but 8 are"),
+    "looking takes a reference": (
+        LOOKS, FOUND, "return [b for b in found if b and not setattr(b, 'ref_cnt', b.ref_cnt + 1)]",
+        r"block 1 has 2 references, and stands in the tables of B: a reference too many was",
+    ),
+    "the last block first": (
+        LOOKS, FOUND, "return [block for block in found[::-1] if block]",
+        r"entry 0 of B's table is block 2; block 1 holds these tokens",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_wrong_solution_is_told_its_fault(mistake, capsys):
+    solution, right, wrong, fault = MISTAKES[mistake]
+    labs.grade(spoilt(solution, right, wrong))
+    out = capsys.readouterr().out
+    assert re.search(fault, out), out
+    assert out.count("not run") == 2
+    assert "FAILED" in out
+
+
+class FreesForwards(KVCacheManager):
+    """Gives the first block back first, so that a prefix is evicted before what follows it."""
+
+    def free(self, seq, keep_host_blocks=False):
+        self.block_tables[seq.seq_id].blocks.reverse()
+        super().free(seq, keep_host_blocks)
+
+
+class CopiesBack(BlockTable):
+    """The books balance, but the content goes the wrong way."""
+
+    __slots__ = ()
+
+    def copy_on_write(self, seq_id, pool):
+        copy = super().copy_on_write(seq_id, pool)
+        return KVCacheBlockCopy(seq_id, copy.dst, copy.src)
+
+
+def test_recordings_and_oracle_find_faults_by_themselves():
+    with pytest.raises(Fault, match=r"^recording \w+, step \d+: .* is .*, vLLM has "):
+        grading.CHECKS["golden"](FreesForwards)
+    with pytest.raises(Fault, match=r"^recording \w+: ValueError in line \d+, allocate_slots: "):
+        grading.CHECKS["golden"](spoilt(TAKES_ANY, ALLOWED, "if False and num_new > pool"))
+    with pytest.raises(Fault, match=r"output token \d is \d+, and \d+ if everything is recomputed"):
+        grading.CHECKS["oracle"](labs.plug_in(CopiesBack))
+    all_found = labs.plug_in(spoilt(*MISTAKES["all tokens are found"][:3]))
+    with pytest.raises(Fault, match=r"^request 9 \(prompt of 8 tokens\): output token 0 is"):
+        grading.CHECKS["oracle"](all_found)
+    with pytest.raises(Fault, match=r"scheduled are \['r1', .*\], vLLM has \['r1', "):
+        grading.CHECKS["golden"](all_found)
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_a_solution_serves_and_draws_like_the_engine(name, tiny_qwen2):
+    cls = labs.plug_in(LABS[name].solution)
+    workload = [ask("A", 6, 9, n=2), ask("B", 9, 8, 1), ask("C", 9, 6, 2)]
+    settings = {"num_blocks": 9, "block_size": 4, "max_model_len": 24, "num_host_blocks": 20,
+                "enable_prefix_caching": True}  # fmt: skip
+    ours = dry_run(workload, **settings)
+    workload = [ask("A", 6, 9, n=2), ask("B", 9, 8, 1), ask("C", 9, 6, 2)]
+    theirs = dry_run(workload, kv_cache_manager_cls=cls, **settings)
+    clock = (StepStarted, StepPlanned, StepEnded)
+    assert [r for r in theirs.records if not isinstance(r, clock)] == [
+        r for r in ours.records if not isinstance(r, clock)
+    ]
+    limits = {"skip_tokenizer_init": True, "block_size": 4, "max_model_len": 64}
+    params = SamplingParams(n=3, seed=1, max_tokens=6, ignore_eos=True)
+    outputs = [
+        LLM(str(tiny_qwen2), num_gpu_blocks_override=41, **limits, **chosen).generate(
+            list(range(30)), params, use_tqdm=False
+        )[0].outputs
+        for chosen in ({}, {"kv_cache_manager_cls": cls})
+    ]  # fmt: skip
+    assert [o.token_ids for o in outputs[0]] == [o.token_ids for o in outputs[1]]
+
+
+def test_what_is_no_manager_is_refused():
+    with pytest.raises(ValueError, match=r"kv_cache_manager_cls must be a subclass of KVCacheMan"):
+        LLM(kv_cache_manager_cls=3)
