@@ -1,28 +1,34 @@
 """The simulator: a roofline by hand, seeded workloads, and books that balance after every run."""
 
+import gzip
 import json
 import math
 import statistics
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+import minivllm.sim
 from minivllm.scheduling.policies import SchedulingPolicy
-from minivllm.sim import simulate
+from minivllm.sim import dry_run, replay, simulate
 from minivllm.sim.__main__ import app
 from minivllm.sim.cost import HARDWARE, MODELS, CostModel, Hardware, attended_pairs
 from minivllm.sim.report import as_dict, describe
 from minivllm.sim.result import percentiles
 from minivllm.sim.run import MANAGERS
+from minivllm.sim.sharing import measure_sharing
+from minivllm.sim.waste import PAPER
 from minivllm.sim.workloads import (
     WORKLOADS,
     SimRequest,
     alpaca_like,
     multi_turn_chat,
+    parallel_sampling,
     shared_prefix,
     sharegpt_like,
 )
@@ -163,11 +169,13 @@ def books_balance(workload, result):
         else:
             after = result.requests[entry.after].finished_time
             assert times.arrival_time == after + entry.arrival_time
-    num_output = sum(entry.num_output for entry in workload)
-    assert len(result.inter_token_times) == num_output - len(workload)
+    num_output = sum(entry.num_output * entry.n for entry in workload)
+    gaps_of = [entry.n * (entry.num_output - 1) for entry in workload]
+    assert len(result.inter_token_times) == sum(gaps_of)
     assert result.output_throughput * result.seconds == pytest.approx(num_output)
-    gaps = sum(r.finished_time - r.first_token_time for r in result.requests)
-    assert sum(result.inter_token_times) == pytest.approx(gaps)
+    if all(entry.n == 1 for entry in workload):
+        gaps = sum(r.finished_time - r.first_token_time for r in result.requests)
+        assert sum(result.inter_token_times) == pytest.approx(gaps)
     assert sum(result.memory) == pytest.approx(1)
     assert 0 < result.tokens_in_held <= 1
     assert 0 <= result.prefix_hit_rate <= 1
@@ -185,15 +193,16 @@ def books_balance(workload, result):
 )
 def test_any_run_serves_everybody(seed, num_requests, name, manager, policy, chunked, caching):
     rng = Random(seed)
+    assume(name != "n-samples" or manager == "paged")  # slabs cannot share
     workload = WORKLOADS[name](num_requests, rng.choice([0.5, 50.0, math.inf]), seed)
     result = simulate(
         workload,
         manager=manager,
         policy=policy,
-        num_blocks=2048 // 8 + 1 + rng.randrange(200),
+        num_blocks=(4 if name == "n-samples" else 1) * 2048 // 8 + 1 + rng.randrange(200),
         block_size=8,
         max_model_len=2048,
-        max_num_seqs=rng.randint(1, 9),
+        max_num_seqs=rng.randint(4 if name == "n-samples" else 1, 9),
         max_num_batched_tokens=2048 if not chunked else rng.choice([16, 100, 2048]),
         enable_chunked_prefill=chunked,
         enable_prefix_caching=caching,
@@ -201,35 +210,89 @@ def test_any_run_serves_everybody(seed, num_requests, name, manager, policy, chu
     books_balance(workload, result)
 
 
-def test_the_paged_meter_agrees_with_the_block_tables(monkeypatch):
+@pytest.fixture
+def counting_tables(monkeypatch):
+    """Beside the meter, every step's block tables are counted; returns what they hold."""
+    from minivllm.sim.memory import MemoryMeter
+
+    def add(meter, seconds, num_seen, num_empty):
+        manager = meter.scheduler.kv_manager
+        tables = [table.block_ids for table in manager.block_tables.values()]
+        held = manager.block_size * len({block for table in tables for block in table})
+        unshared = manager.block_size * sum(map(len, tables))
+        assert num_seen + num_empty == unshared
+        counted.append((seconds, num_seen, held, unshared))
+        real(meter, seconds, num_seen, num_empty)
+
+    real, counted = MemoryMeter.add, []
+    monkeypatch.setattr(MemoryMeter, "add", add)
+    return counted
+
+
+def test_the_paged_meter_agrees_with_the_block_tables(counting_tables):
     """Empty slots are counted from lengths; here they are counted in the tables themselves."""
-    import minivllm.sim.run as run
-
-    def counting(scheduler, plan):
-        usage, manager = real(scheduler, plan), scheduler.kv_manager
-        held, filled = set(), set()
-        for seq in scheduler.running:
-            tokens = seq.num_computed_tokens + plan.num_scheduled_tokens.get(seq.seq_id, 0)
-            for index, block_id in enumerate(manager.get_block_ids(seq.seq_id)):
-                slots = {block_id * manager.block_size + i for i in range(manager.block_size)}
-                held |= slots
-                in_use = tokens - index * manager.block_size
-                filled |= {s for s in slots if s % manager.block_size < in_use}
-        assert usage.held == len(held)
-        assert usage.tokens == len(filled)
-        seen.append(usage)
-        return usage
-
-    real, seen = run.slot_usage, []
-    monkeypatch.setattr(run, "slot_usage", counting)
     result = simulate(
-        shared_prefix(12, num_shared=40),
-        num_blocks=20,
-        max_model_len=600,
+        sharegpt_like(12),
+        num_blocks=130,
+        max_model_len=2048,
         max_num_batched_tokens=64,
+        enable_prefix_caching=False,
     )
-    assert len(seen) == result.num_steps
+    assert len(counting_tables) == result.num_steps
     assert result.num_preemptions > 0
+    total = 129 * 16 * sum(seconds for seconds, *_ in counting_tables)
+    tokens, held = (sum(s * counts[i] for s, *counts in counting_tables) for i in (0, 1))
+    assert result.memory.tokens == pytest.approx(tokens / total)
+    assert result.memory.held == pytest.approx(held / total)
+    assert result.saved_by_sharing == pytest.approx(0)
+
+
+def test_samples_share_what_the_tables_say(counting_tables):
+    result = simulate(parallel_sampling(10, n=3), num_blocks=150, enable_prefix_caching=False,
+                      max_model_len=600)  # fmt: skip
+    held, unshared = (sum(s * counts[i] for s, *counts in counting_tables) for i in (1, 2))
+    assert result.saved_by_sharing == pytest.approx(1 - held / unshared)
+    assert 0.02 < result.saved_by_sharing < 2 / 3
+
+
+def test_samples_by_hand():
+    """A prompt of 32 and 3 answers of 2: one prefill, then three of 3 blocks that share 2."""
+    result = simulate([SimRequest(0.0, [1] * 32, 2, n=3)])
+    cost = CostModel(A100, LLAMA)
+    prefill = cost.step_seconds(32, 32 * 33 // 2, 64)
+    decode = cost.step_seconds(3, 99, 102)
+    assert result.seconds == pytest.approx(prefill + decode)
+    assert list(result.inter_token_times) == pytest.approx([decode] * 3)
+    assert result.output_throughput == pytest.approx(6 / result.seconds)
+    held, unshared = 2 * prefill + 5 * decode, 2 * prefill + 9 * decode
+    assert result.saved_by_sharing == pytest.approx(1 - held / unshared)
+
+
+def test_who_follows_waits_for_the_last_sample():
+    """Three samples and a budget of two: one of them ends later than the others."""
+    workload = [SimRequest(0.0, [1] * 2, 4, n=3), SimRequest(1.0, [2] * 2, 1, after=0)]
+    result = simulate(workload, max_num_batched_tokens=2)
+    first, second = result.requests
+    assert second.arrival_time == first.finished_time + 1.0
+    assert first.num_samples == 3
+    assert len(result.inter_token_times) == 3 * 3
+
+
+def test_sharing_beside_the_paper():
+    """Alpaca-like samples save about what the paper says; longer prompts save more."""
+    alpaca, sharegpt = sorted(measure_sharing(40), key=lambda row: row.lengths)
+    for row in (alpaca, sharegpt):
+        assert list(row.saved.values()) == sorted(row.saved.values())
+        assert set(row.saved) == {2, 4, 6}
+    low, high = alpaca.paper
+    assert low - 0.02 < alpaca.saved[2] < alpaca.saved[6] < high + 0.02
+    assert sharegpt.saved[6] > alpaca.saved[6]
+
+
+def test_the_papers_bars_are_whole():
+    for bar in PAPER.values():
+        if bar.reserved is not None:
+            assert sum(bar[1:]) == pytest.approx(1, abs=0.0015)
 
 
 def test_a_tight_pool_preempts_and_costs_time():
@@ -282,6 +345,69 @@ def test_a_policy_of_ones_own():
     assert lengths == sorted(lengths)
 
 
+class NobodyEver(SchedulingPolicy):
+    """Keeps everybody out."""
+
+    def may_admit(self, running):
+        return False
+
+
+class NotYet(SchedulingPolicy):
+    """Lets somebody in at the fifth time of asking."""
+
+    asked = 0
+
+    def may_admit(self, running):
+        self.asked += 1
+        return self.asked >= 5
+
+
+def a_recording():
+    path = Path(minivllm.sim.__file__).parent / "golden"
+    return json.loads(gzip.decompress(sorted(path.glob("*.json.gz"))[0].read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda w: w["config"].update(block_size=0),
+            r"config\['block_size'\] must be an integer of",
+        ),
+        (lambda w: w["config"].update(policy="lifo"), "scheduling_policy must be one of"),
+        (lambda w: w["config"].update(enable_prefix_caching=1), "must be true or false, got 1"),
+        (lambda w: w.update(requests={}), r"the workload's 'requests' must be a list, got \{\}"),
+        (lambda w: w["requests"].append(3), r"must be an object, got 3"),
+        (lambda w: w["requests"][0].update(max_tokens=-1), r"requests\[0\]\['max_tokens'\] must"),
+        (lambda w: w["requests"][0].update(prompt_token_ids="abc"), "must be a list of integers"),
+        (lambda w: w["requests"][0].update(id=7), r"requests\[0\]\['id'\] must be a string"),
+    ],
+)
+def test_a_bad_recording_is_refused_by_name(change, message):
+    workload = a_recording()
+    change(workload)
+    with pytest.raises(ValueError, match=message):
+        replay(workload)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda: simulate([SimRequest(0.0, [1], 1)] * 2, policy=NobodyEver()),
+        lambda: replay(a_recording(), policy=NobodyEver()),
+        lambda: dry_run([(3, 4)], num_blocks=300, policy=NobodyEver()),
+    ],
+)
+def test_a_policy_that_admits_nobody_is_told_so(run):
+    with pytest.raises(ValueError, match=r"scheduling_policy NobodyEver admits nobody: \d+ unfin"):
+        run()
+
+
+def test_a_policy_may_wait_while_somebody_is_to_come():
+    workload = [SimRequest(0.0, [1], 1), SimRequest(9.0, [1], 1)]
+    assert len(simulate(workload, policy=NotYet()).requests) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -306,8 +432,12 @@ def test_bad_input_is_refused_by_name(arguments, message):
     [
         (SimRequest(-1.0, [1], 1), r"workload\[1\].arrival_time must be .* got -1.0"),
         (SimRequest(0.0, [1], 1, after=1), r"workload\[1\].after must be None or the index of an"),
-        (SimRequest(0.0, [1], 0), "max_tokens must be an integer of at least 1"),
-        (SimRequest(0.0, [], 1), "the prompt is empty"),
+        (SimRequest(0.0, [1], 0), r"workload\[1\].num_output must be an integer of at least 1"),
+        (SimRequest(0.0, [], 1), r"workload\[1\].prompt_token_ids must be a list of at least one"),
+        (SimRequest(0.0, [1, "a"], 1), r"workload\[1\].prompt_token_ids must be a list of at"),
+        (SimRequest(0.0, [1], 1, n=0), r"workload\[1\].n must be an integer of at least 1, got 0"),
+        (SimRequest(0.0, [1], 1, n=300), "n is 300, but max_num_seqs is 256"),
+        ((0.0, [1], 1), r"workload\[1\] must be a SimRequest, got \(0.0"),
     ],
 )
 def test_a_bad_workload_is_refused_by_name(entry, message):
@@ -323,6 +453,16 @@ def test_a_bad_workload_is_refused_by_name(entry, message):
         (lambda: shared_prefix(5, num_shared=-1), "num_shared must be an integer of at least 0"),
         (lambda: multi_turn_chat(5, num_turns=0), "num_turns must be an integer of at least 1"),
         (lambda: multi_turn_chat(5, think_time=-1), "think_time must be a number of seconds of"),
+        (lambda: parallel_sampling(5, n=0), "n must be an integer of at least 1, got 0"),
+        (lambda: parallel_sampling(5, lengths="x"), "lengths must be one of 'sharegpt', 'alpaca'"),
+        (
+            lambda: dry_run([(3, 4), (0, 4)], num_blocks=9),
+            r"workload\[1\] must be \(prompt tokens, output",
+        ),
+        (
+            lambda: dry_run([(3, -1)], num_blocks=9),
+            r"workload\[0\] must be \(prompt tokens, output",
+        ),
         (lambda: simulate([]), "workload must be at least one request, got 0"),
     ],
 )
@@ -384,6 +524,22 @@ def test_bad_input_to_the_command_is_one_sentence(arguments, message):
     assert done.exit_code == 2
     assert done.stderr.startswith("Error: ")
     assert message in done.stderr
+
+
+def test_sharing_prints_the_papers_ranges_beside_ours():
+    done = CliRunner().invoke(app, ["sharing", "--requests", "5"])
+    assert done.exit_code == 0, done.output
+    for text in ("6.1% to 9.8%", "16.2% to 30.5%", "alpaca-like", "n=6", "quoted"):
+        assert text in done.stdout
+
+
+def test_a_recording_that_is_not_json_is_named(tmp_path):
+    for name, content in (("a.json", b"{"), ("a.json.gz", b"no gzip")):
+        path = tmp_path / name
+        path.write_bytes(content)
+        done = CliRunner().invoke(app, ["replay", str(path), "--out", str(tmp_path / "out")])
+        assert done.exit_code == 2
+        assert f"{path} is not JSON" in " ".join(done.stderr.split())
 
 
 def test_waste_prints_the_papers_numbers_beside_ours():

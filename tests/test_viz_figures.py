@@ -62,7 +62,7 @@ def serve(
         manager, budget, max_num_seqs, max_model_len=512, preemption_mode=mode, trace=trace
     )
     todo = list(requests)
-    with silenced("minivllm.scheduling.scheduler"):
+    with silenced("minivllm.scheduling.preemption"):
         while todo or scheduler.has_unfinished_requests():
             while todo and todo[0][0] <= trace.num_steps:
                 _, name, prompt, params = todo.pop(0)

@@ -54,7 +54,7 @@ def first_wrong_token(kv_cache_manager_cls: type[KVCacheManager]) -> str | None:
     for request in requests.values():
         engine.submit(request)
     steps = 0
-    with silenced("minivllm.scheduling.scheduler"):
+    with silenced("minivllm.scheduling.preemption"):
         while engine.has_unfinished_requests() and steps < MAX_STEPS:
             engine.step()
             steps += 1

@@ -1,11 +1,11 @@
-"""``python -m minivllm.sim``: ``replay`` a recording, ``run`` a workload, count the ``waste``."""
+"""``python -m minivllm.sim``: ``replay``, ``run``, ``waste`` and ``sharing``."""
 
 from __future__ import annotations
 
 import gzip
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,8 +14,9 @@ from minivllm.kv.contiguous import ALLOCATORS
 from minivllm.scheduling.policies import POLICIES
 from minivllm.sim.cost import HARDWARE, MODELS
 from minivllm.sim.replay import replay
-from minivllm.sim.report import as_dict, describe, describe_waste
+from minivllm.sim.report import as_dict, describe, describe_sharing, describe_waste
 from minivllm.sim.run import MANAGERS, simulate
+from minivllm.sim.sharing import measure_sharing
 from minivllm.sim.waste import measure_waste
 from minivllm.sim.workloads import WORKLOADS
 from minivllm.validation import check
@@ -30,9 +31,15 @@ def replay_command(
 ) -> None:
     """Run a workload in the recordings' format and write down every decision."""
     with refusing_politely():
-        data = workload.read_bytes()
-        text = gzip.decompress(data) if workload.suffix == ".gz" else data
-        out.write_text(json.dumps(replay(json.loads(text))))
+        out.write_text(json.dumps(replay(_read_json(workload))))
+
+
+def _read_json(path: Path) -> Any:
+    data = path.read_bytes()
+    try:
+        return json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    except (ValueError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path} is not JSON: {error}.") from error
 
 
 def _one_of(names) -> str:
@@ -103,6 +110,16 @@ def waste_command(
     """Where the KV memory goes without paging and with it, beside the paper's figure 2."""
     with refusing_politely():
         typer.echo(describe_waste(measure_waste(requests, seed, allocator)))
+
+
+@app.command("sharing")
+def sharing_command(
+    requests: Annotated[int, typer.Option(help="How many, of each workload.")] = 200,
+    seed: Seed = 0,
+) -> None:
+    """How many blocks several samples of one prompt save, beside the paper's figure 15."""
+    with refusing_politely():
+        typer.echo(describe_sharing(measure_sharing(requests, seed)))
 
 
 if __name__ == "__main__":

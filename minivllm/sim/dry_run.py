@@ -10,8 +10,10 @@ from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.policies import SchedulingPolicy, make_policy
 from minivllm.scheduling.scheduler import Scheduler
+from minivllm.sim.progress import check_progress
 from minivllm.sim.replay import sample_for
 from minivllm.trace import Trace
+from minivllm.validation import check, is_int
 
 
 def dry_run(
@@ -49,7 +51,7 @@ def dry_run(
             ``LLM``.
 
     Raises:
-        ValueError: for a request that could never run.
+        ValueError: for a request that could never run, or a policy that admits nobody.
         RuntimeError: if somebody still waits or runs after ``max_steps``.
     """
     trace = Trace(num_blocks, block_size, max_num_batched_tokens)
@@ -76,6 +78,7 @@ def dry_run(
             while arrivals and arrivals[0].arrival_time <= trace.num_steps:
                 scheduler.add_request(arrivals.pop(0))
             plan = scheduler.schedule()
+            check_progress(scheduler, plan, more_to_come=bool(arrivals))
             scheduler.update_from_output(plan, sample_for(scheduler, plan))
             scheduler.check_integrity()
     return trace
@@ -84,6 +87,13 @@ def dry_run(
 def _request(index: int, entry: tuple[int, int] | Request) -> Request:
     if isinstance(entry, Request):
         return entry
+    ok = isinstance(entry, tuple) and len(entry) == 2 and all(is_int(n, 1) for n in entry)
+    check(
+        ok,
+        f"workload[{index}]",
+        entry,
+        "(prompt tokens, output tokens), each at least 1, or a Request",
+    )
     num_prompt, num_output = entry
     params = SamplingParams(max_tokens=num_output, ignore_eos=True)
     return Request(str(index), [0] * num_prompt, params)

@@ -3,31 +3,11 @@
 from __future__ import annotations
 
 from minivllm.kv.contiguous import ContiguousKVCacheManager, SlotUsage
-from minivllm.scheduling.output import SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
 
 
-def slot_usage(scheduler: Scheduler, plan: SchedulerOutput) -> SlotUsage:
-    """What the slots are doing while the plan runs; what it writes counts as written.
-
-    Of blocks, only a sequence's last one can hold empty slots. Most of them are about to be filled,
-    but all are called internal waste here, which is more than is wasted, never less. A shared block
-    is counted once. What the prefix cache keeps of those who left is free: it goes when asked.
-    """
-    manager = scheduler.kv_manager
-    if isinstance(manager, ContiguousKVCacheManager):
-        waiting = scheduler.waiting
-        return manager.slot_usage(waiting[0].seqs[0] if waiting else None)
-    scheduled, size, empty = plan.num_scheduled_tokens, manager.block_size, 0
-    for seq in scheduler.running:
-        empty += -(seq.num_computed_tokens + scheduled.get(seq.seq_id, 0)) % size
-    pool = manager.block_pool
-    free = pool.num_free_blocks * size
-    return SlotUsage(pool.num_usable_blocks * size - free - empty, 0, empty, 0, 0, free)
-
-
 class SlotMeter:
-    """Adds up slot usages, each for as long as it lasted. (Every step comes by here: no loops.)"""
+    """Adds up what slots do, each time for as long as it lasted. (All steps come by: no loops.)"""
 
     def __init__(self):
         self.seconds = 0.0
@@ -35,9 +15,17 @@ class SlotMeter:
         self._tokens = self._reserved = self._internal = 0.0  # slots times seconds
         self._rounding = self._external = self._free = 0.0
 
-    def add(self, usage: SlotUsage, seconds: float) -> None:
-        """The pool was used like this for so long."""
-        tokens, reserved, internal, rounding, external, free = usage
+    def add(
+        self,
+        seconds: float,
+        tokens: float,
+        reserved: float,
+        internal: float,
+        rounding: float,
+        external: float,
+        free: float,
+    ) -> None:
+        """The pool was used like this for so long; see ``SlotUsage``."""
         held = tokens + reserved + internal + rounding
         self.seconds += seconds
         self._held_seconds += seconds * tokens / held if held else seconds
@@ -59,5 +47,56 @@ class SlotMeter:
 
     @property
     def tokens_in_held(self) -> float:
-        """The share of held slots that hold tokens, mean over time, 0 to 1."""
+        """The share of held slots that hold tokens, mean over time; 1 if nothing was held."""
         return self._held_seconds / self.seconds if self.seconds else 1.0
+
+
+class MemoryMeter:
+    """Watches a scheduler's KV memory, step by step.
+
+    Attributes:
+        all_steps: what the slots did, all the time.
+        under_load: the same over those steps in which somebody had to wait.
+    """
+
+    def __init__(self, scheduler: Scheduler):
+        self.scheduler = scheduler
+        self.all_steps, self.under_load = SlotMeter(), SlotMeter()
+        self._is_contiguous = isinstance(scheduler.kv_manager, ContiguousKVCacheManager)
+        self._held = self._unshared = 0.0  # slots times seconds
+
+    def add(self, seconds: float, num_seen: int, num_empty: int) -> None:
+        """A planned step runs for so long; what it writes counts as written.
+
+        Of blocks, only a sequence's last one can hold empty slots. Most of them are about to be
+        filled, but all are called internal waste here, which is more than is wasted, never less.
+        What the prefix cache keeps of those who left is free: it goes when asked.
+
+        Args:
+            seconds: that the step takes.
+            num_seen: over all running sequences, their tokens with K and V.
+            num_empty: over all running sequences, the empty slots in their last blocks.
+        """
+        scheduler = self.scheduler
+        manager, waiting = scheduler.kv_manager, scheduler.waiting
+        if self._is_contiguous:
+            usage = manager.slot_usage(waiting[0].seqs[0] if waiting else None)
+        else:
+            pool, size = manager.block_pool, manager.block_size
+            free = pool.num_free_blocks * size
+            held = pool.num_usable_blocks * size - free  # a shared block is counted once
+            self._held += held * seconds
+            self._unshared += (num_seen + num_empty) * seconds
+            usage = held - num_empty, 0, num_empty, 0, 0, free
+        self.all_steps.add(seconds, *usage)
+        if waiting:
+            self.under_load.add(seconds, *usage)
+
+    @property
+    def saved_by_sharing(self) -> float:
+        """The share of blocks that sharing saves, mean over time, 0 to 1.
+
+        What all sequences would hold if each had blocks of its own, less what they do hold, divided
+        by the first (PagedAttention paper, section 6.3).
+        """
+        return 1 - self._held / self._unshared if self._unshared else 0.0

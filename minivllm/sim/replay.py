@@ -16,11 +16,13 @@ from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.output import SchedulerOutput
 from minivllm.scheduling.policies import SchedulingPolicy, make_policy
 from minivllm.scheduling.scheduler import Scheduler
+from minivllm.sim.progress import check_progress
 from minivllm.validation import check, is_int
 
-_CONFIG = ("block_size", "num_gpu_blocks", "max_num_batched_tokens", "max_num_seqs",
-           "enable_prefix_caching", "long_prefill_token_threshold", "max_model_len",
-           "enable_chunked_prefill", "policy")  # fmt: skip
+# what a config has, and the least of each number
+_NUMBERS = {"block_size": 1, "num_gpu_blocks": 2, "max_num_batched_tokens": 1, "max_num_seqs": 1,
+            "long_prefill_token_threshold": 0, "max_model_len": 2}  # fmt: skip
+_SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill")
 _REQUEST = ("id", "arrival_step", "prompt_token_ids", "max_tokens")
 
 
@@ -103,17 +105,18 @@ def _steps(scheduler: Scheduler, requests: list[Request]) -> Iterator[dict[str, 
             scheduler.add_request(arrivals.pop(0))
         if scheduler.has_unfinished_requests():
             with silenced("minivllm.scheduling.preemption"):
-                described = _step(scheduler)
+                described = _step(scheduler, more_to_come=bool(arrivals))
             yield {"step": step, **described}
         else:
             yield {"step": step, "idle": True}
         step += 1
 
 
-def _step(scheduler: Scheduler) -> dict[str, Any]:
+def _step(scheduler: Scheduler, more_to_come: bool) -> dict[str, Any]:
     """One step, as a recording describes it."""
     manager = scheduler.kv_manager
     plan = scheduler.schedule()
+    check_progress(scheduler, plan, more_to_come)
     after_schedule = {
         "scheduled": _scheduled(plan, manager),
         "total": plan.total_num_scheduled_tokens,
@@ -162,12 +165,27 @@ def _request(entry: dict[str, Any]) -> Request:
 
 def _validate(workload: dict[str, Any]) -> None:
     check(isinstance(workload, dict), "a workload", type(workload).__name__, "an object")
-    for key in ("config", "requests"):
+    for key, kind in (("config", dict), ("requests", list)):
         check(key in workload, f"the workload's {key!r}", None, "given")
-    for key in _CONFIG:
-        check(key in workload["config"], f"config[{key!r}]", None, "given")
+        ok = isinstance(workload[key], kind)
+        check(ok, f"the workload's {key!r}", workload[key], f"a {kind.__name__}")
+    config = workload["config"]
+    for key in (*_NUMBERS, *_SWITCHES, "policy"):
+        check(key in config, f"config[{key!r}]", None, "given")
+    for key, low in _NUMBERS.items():
+        ok = is_int(config[key], low)
+        check(ok, f"config[{key!r}]", config[key], f"an integer of at least {low}")
+    for key in _SWITCHES:
+        check(isinstance(config[key], bool), f"config[{key!r}]", config[key], "true or false")
     for index, entry in enumerate(workload["requests"]):
+        where = f"requests[{index}]"
+        check(isinstance(entry, dict), where, entry, "an object")
         for key in _REQUEST:
-            check(key in entry, f"requests[{index}][{key!r}]", None, "given")
-        where = f"requests[{index}]['max_tokens']"
-        check(is_int(entry["max_tokens"], 1), where, entry["max_tokens"], "an integer above 0")
+            check(key in entry, f"{where}[{key!r}]", None, "given")
+        check(isinstance(entry["id"], str), f"{where}['id']", entry["id"], "a string")
+        for key, low in (("arrival_step", 0), ("max_tokens", 1)):
+            ok = is_int(entry[key], low)
+            check(ok, f"{where}[{key!r}]", entry[key], f"an integer of at least {low}")
+        prompt = entry["prompt_token_ids"]
+        ok = isinstance(prompt, list) and all(map(is_int, prompt))
+        check(ok, f"{where}['prompt_token_ids']", prompt, "a list of integers")

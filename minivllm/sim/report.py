@@ -6,6 +6,7 @@ from math import isnan
 from typing import Any
 
 from minivllm.sim.result import SimulationResult
+from minivllm.sim.sharing import SharingRow
 from minivllm.sim.waste import WasteRow
 
 
@@ -26,6 +27,7 @@ def as_dict(result: SimulationResult) -> dict[str, Any]:
         "num_preemptions": result.num_preemptions,
         "prefix_hit_rate": result.prefix_hit_rate,
         "tokens_in_held": result.tokens_in_held,
+        "saved_by_sharing": result.saved_by_sharing,
         "memory": result.memory._asdict(),
         "memory_under_load": result.memory_under_load._asdict(),
         "num_blocks": result.num_blocks,
@@ -55,6 +57,7 @@ def describe(result: SimulationResult) -> str:
         ("preemptions", f"{result.num_preemptions:,}"),
         ("prefix hits", f"{result.prefix_hit_rate:.1%} of the tokens looked up"),
         ("held memory", f"{result.tokens_in_held:.1%} of its slots hold tokens"),
+        ("sharing", f"{result.saved_by_sharing:.1%} of the blocks saved"),
         ("whole pool", _shares(result)),
         ("steps", f"{result.num_steps:,}, simulated in {result.wall_seconds:.1f} s"),
     ]
@@ -63,7 +66,7 @@ def describe(result: SimulationResult) -> str:
 
 def describe_waste(rows: tuple[WasteRow, ...]) -> str:
     """The paper's figure 2 as a table: ours, and the paper's number in brackets."""
-    head = ("in % of the pool", "tokens", "reserved", "internal", "external", "= rounding",
+    head = ("in % of the pool", "tokens", "reserved", "internal", "external & others", "= rounding",
             "+ in pieces", "+ left over")  # fmt: skip
     table = [head]
     for row in rows:
@@ -80,17 +83,43 @@ def describe_waste(rows: tuple[WasteRow, ...]) -> str:
                 f"{ours.free:.1%}",
             )
         )
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in table]
     paged = rows[-1]
-    lines += [
+    lines = [
+        *_aligned(table),
         "",
-        "In brackets: figure 2 of the PagedAttention paper. External is, as there, all that is in",
-        "nobody's reservation: what the allocator rounds up, what is free in pieces that are too",
-        "small for the next request, and what would be too little for it even in one piece.",
+        "In brackets, quoted: figure 2 of the PagedAttention paper, whose bars add up to 100 %",
+        "but for rounding. External & others is, as there, all that is in nobody's reservation:",
+        "what the allocator rounds up, what is free in pieces that are too small for the next",
+        "request, and what would be too little for it even in one piece.",
         f"Of the slots that paged sequences hold, {paged.waste_in_held:.1%} are empty.",
     ]
     return "\n".join(lines)
+
+
+def describe_sharing(rows: tuple[SharingRow, ...]) -> str:
+    """The paper's figure 15 as a table: ours, and the range that the paper names."""
+    sizes = list(rows[0].saved)
+    table = [("blocks saved", *(f"n={n}" for n in sizes), "paper")]
+    for row in rows:
+        low, high = row.paper
+        shares = (f"{row.saved[n]:.1%}" for n in sizes)
+        table.append((f"{row.lengths}-like", *shares, f"{low:.1%} to {high:.1%}"))
+    return "\n".join(
+        [
+            *_aligned(table),
+            "",
+            "Blocks saved by sharing, divided by all blocks without it. The range on the right is",
+            "for 2 to 6 samples, quoted from section 6.3 of the PagedAttention paper. Ours differs",
+            "as far as lengths do: drawn from distributions with the data sets' means, prompts and",
+            "answers apart, and all samples of a request equally long.",
+        ]
+    )
+
+
+def _aligned(table: list[tuple[str, ...]]) -> list[str]:
+    """Rows of cells as lines, every column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in table]
 
 
 def _without_nan(percentiles: dict[str, float]) -> dict[str, float | None]:

@@ -43,7 +43,8 @@ class RequestTimes:
     first_token_time: float
     finished_time: float
     num_prompt_tokens: int
-    num_output_tokens: int
+    num_output_tokens: int  # of each sample
+    num_samples: int
     num_cached_tokens: int  # of its prompt, when it was first scheduled
     num_preemptions: int
 
@@ -54,7 +55,7 @@ class RequestTimes:
 
     @property
     def tpot(self) -> float:
-        """Time per output token after the first, the mean of this request; nan if it has one."""
+        """Time per output token of a sample, after the first; nan if there is no other."""
         if self.num_output_tokens == 1:
             return math.nan
         return (self.finished_time - self.first_token_time) / (self.num_output_tokens - 1)
@@ -66,7 +67,7 @@ class SimulationResult:
 
     Attributes:
         requests: in the workload's order.
-        inter_token_times: gaps between two tokens of the same request, of all requests (ITL).
+        inter_token_times: gaps between two tokens of the same sequence, of all sequences (ITL).
         seconds: from 0 to the end of the last step.
         num_steps, num_preemptions: of the scheduler.
         num_blocks, block_size: the pool's; a contiguous pool has blocks of one slot.
@@ -74,6 +75,7 @@ class SimulationResult:
         memory: what the slots did, as shares of the pool, mean over the time of all steps.
         memory_under_load: the same over those steps in which somebody had to wait.
         tokens_in_held: the share of held slots that held tokens, mean over the same time as memory.
+        saved_by_sharing: the share of blocks that sharing saves, mean over the same time.
         wall_seconds: what the simulation itself took.
     """
 
@@ -88,6 +90,7 @@ class SimulationResult:
     memory: SlotUsage
     memory_under_load: SlotUsage
     tokens_in_held: float
+    saved_by_sharing: float
     wall_seconds: float
 
     @property
@@ -102,8 +105,8 @@ class SimulationResult:
 
     @property
     def output_throughput(self) -> float:
-        """Generated tokens per second."""
-        return sum(r.num_output_tokens for r in self.requests) / self.seconds
+        """Generated tokens per second, of all samples."""
+        return sum(r.num_output_tokens * r.num_samples for r in self.requests) / self.seconds
 
     @cached_property
     def ttft(self) -> dict[str, float]:

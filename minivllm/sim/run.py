@@ -20,10 +20,11 @@ from minivllm.scheduling.output import SchedulerOutput
 from minivllm.scheduling.policies import SchedulingPolicy, make_policy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.sim.cost import HARDWARE, MODELS, CostModel, Hardware, ModelShape, attended_pairs
-from minivllm.sim.memory import SlotMeter, slot_usage
+from minivllm.sim.memory import MemoryMeter
+from minivllm.sim.progress import check_progress
 from minivllm.sim.result import RequestTimes, SimulationResult
-from minivllm.sim.workloads import SimRequest
-from minivllm.validation import check, is_int, is_number
+from minivllm.sim.workloads import SimRequest, check_entry
+from minivllm.validation import check, is_int
 
 MANAGERS = ("paged", *(f"contiguous-{reservation}" for reservation in RESERVATIONS))
 
@@ -61,7 +62,8 @@ def simulate(
             enable_chunked_prefill, enable_prefix_caching: as for ``LLM``.
 
     Raises:
-        ValueError: for an unknown name, a value out of range, or a request that could never run.
+        ValueError: for an unknown name, a value out of range, a request that could never run, or a
+            policy that admits nobody.
     """
     begin = time.perf_counter()
     check(len(workload) > 0, "workload", len(workload), "at least one request")
@@ -115,13 +117,14 @@ class _Run:
         self.workload, self.scheduler, self.cost = workload, scheduler, cost
         self.now = 0.0
         self.num_steps = 0
-        self.requests: dict[int, Request] = {}  # by their index in the workload
+        self.requests: dict[str, Request] = {}  # by the ids of their sequences
+        self.last_token_times: dict[str, float] = {}  # of the sequences that are not finished
         self.inter_token_times = array("d")
-        self.memory, self.memory_under_load = SlotMeter(), SlotMeter()
+        self.memory = MemoryMeter(scheduler)
         self.arrivals: list[tuple[float, int]] = []  # a heap
         self.followers: dict[str, list[int]] = {}  # by request id: who comes after its end
         for index, entry in enumerate(workload):
-            _validate(entry, index)
+            check_entry(entry, index)
             if entry.after is None:
                 self.arrivals.append((entry.arrival_time, index))
             else:
@@ -139,57 +142,77 @@ class _Run:
 
     def _arrive(self, arrival_time: float, index: int) -> None:
         entry = self.workload[index]
-        params = SamplingParams(max_tokens=entry.num_output, ignore_eos=True)
+        params = SamplingParams(n=entry.n, max_tokens=entry.num_output, ignore_eos=True)
         request = Request(str(index), entry.prompt_token_ids, params, arrival_time=arrival_time)
         self.scheduler.add_request(request)
-        self.requests[index] = request
+        self.requests |= dict.fromkeys(request.seq_ids, request)
 
     def _step(self) -> None:
         scheduler = self.scheduler
         plan = scheduler.schedule()
+        if not plan.num_scheduled_tokens:
+            check_progress(scheduler, plan, more_to_come=bool(self.arrivals))
         sampled, seconds = self._execute(plan)
-        usage = slot_usage(scheduler, plan)
-        self.memory.add(usage, seconds)
-        if scheduler.waiting:
-            self.memory_under_load.add(usage, seconds)
         self.num_steps += 1
         self.now = now = self.now + seconds
+        last_token_times, gaps = self.last_token_times, self.inter_token_times
         for seq in scheduler.update_from_output(plan, sampled):
-            metrics = seq.request.metrics
-            if metrics.first_token_time is None:
-                metrics.first_token_time = now
-            else:
-                self.inter_token_times.append(now - metrics.last_token_time)
-            metrics.last_token_time = now
-        for request_id in scheduler.finished_req_ids:
-            for follower in self.followers.get(request_id, ()):
-                pause = self.workload[follower].arrival_time
-                heapq.heappush(self.arrivals, (now + pause, follower))
+            seq_id = seq.seq_id
+            before = last_token_times.get(seq_id)
+            if before is not None:
+                gaps.append(now - before)
+            elif seq.request.metrics.first_token_time is None:
+                seq.request.metrics.first_token_time = now
+            last_token_times[seq_id] = now
+        for seq_id in scheduler.finished_req_ids:
+            del last_token_times[seq_id]
+            self._finish(self.requests[seq_id])
 
     def _execute(self, plan: SchedulerOutput) -> tuple[dict[str, int], float]:
-        """In place of a model: who caught up says its last token again. And what it took."""
-        sampled, num_tokens, num_attended, num_kv = {}, 0, 0, 0
-        scheduled = plan.num_scheduled_tokens
-        for seq in self.scheduler.running:
-            num_new = scheduled.get(seq.seq_id)
-            if num_new is None:
-                continue
-            context = seq.num_computed_tokens + num_new
-            num_tokens += num_new
-            num_kv += context + num_new
+        """In place of a model: who caught up says its last token again. And what it took.
+
+        Every token of every sequence passes here, so cost and memory are counted in one loop.
+        """
+        scheduler, scheduled = self.scheduler, plan.num_scheduled_tokens
+        block_size = scheduler.kv_manager.block_size
+        sampled, num_tokens, num_attended, num_kv, num_seen, num_empty = {}, 0, 0, 0, 0, 0
+        for seq in scheduler.running:
+            seq_id, token_ids, computed = seq.seq_id, seq.token_ids, seq.num_computed_tokens
+            num_new = scheduled.get(seq_id, 0)
+            context = computed + num_new
+            num_seen += context
+            num_empty += -context % block_size
             if num_new == 1:
                 num_attended += context
+            elif num_new:
+                num_attended += attended_pairs(computed, num_new)
             else:
-                num_attended += attended_pairs(seq.num_computed_tokens, num_new)
-            if context == len(seq.token_ids):
-                sampled[seq.seq_id] = seq.token_ids[-1]
-        return sampled, self.cost.step_seconds(num_tokens, num_attended, num_kv)
+                continue  # it runs, but the budget did not reach it
+            num_tokens += num_new
+            num_kv += context
+            if context == len(token_ids):
+                sampled[seq_id] = token_ids[-1]
+        for seq_id, children in plan.forks.items():
+            for index, child_id in enumerate(children, 1):
+                sampled[child_id] = sampled[seq_id] + (index << 32)  # an answer of its own
+        seconds = self.cost.step_seconds(num_tokens, num_attended, num_kv + num_tokens)
+        self.memory.add(seconds, num_seen, num_empty)
+        return sampled, seconds
+
+    def _finish(self, request: Request) -> None:
+        """One of its sequences is over; with the last one, whoever waits for its end may come."""
+        request.metrics.last_token_time = self.now
+        if request.request_id in self.scheduler.requests:
+            return
+        for follower in self.followers.pop(request.request_id, ()):
+            pause = self.workload[follower].arrival_time
+            heapq.heappush(self.arrivals, (self.now + pause, follower))
 
     def result(self, wall_seconds: float) -> SimulationResult:
         cache = self.scheduler.kv_manager.prefix_cache
         queried = cache.num_queried_tokens if cache is not None else 0
         return SimulationResult(
-            requests=tuple(_times(self.requests[i]) for i in range(len(self.workload))),
+            requests=tuple(_times(self.requests[str(i)]) for i in range(len(self.workload))),
             inter_token_times=self.inter_token_times,
             seconds=self.now,
             num_steps=self.num_steps,
@@ -197,9 +220,10 @@ class _Run:
             num_blocks=self.scheduler.kv_manager.block_pool.num_usable_blocks,
             block_size=self.scheduler.kv_manager.block_size,
             prefix_hit_rate=cache.num_hit_tokens / queried if queried else 0.0,
-            memory=self.memory.shares,
-            memory_under_load=self.memory_under_load.shares,
-            tokens_in_held=self.memory.tokens_in_held,
+            memory=self.memory.all_steps.shares,
+            memory_under_load=self.memory.under_load.shares,
+            tokens_in_held=self.memory.all_steps.tokens_in_held,
+            saved_by_sharing=self.memory.saved_by_sharing,
             wall_seconds=wall_seconds,
         )
 
@@ -213,14 +237,6 @@ def _preset(name: str, value, presets: dict):
     return value if isinstance(value, kind) else presets[value]
 
 
-def _validate(entry: SimRequest, index: int) -> None:
-    ok = is_number(entry.arrival_time) and entry.arrival_time >= 0
-    where = f"workload[{index}]"
-    check(ok, f"{where}.arrival_time", entry.arrival_time, "a number of seconds of at least 0")
-    ok = entry.after is None or (is_int(entry.after, 0) and entry.after < index)
-    check(ok, f"{where}.after", entry.after, "None or the index of an earlier request")
-
-
 def _times(request: Request) -> RequestTimes:
     metrics, seq = request.metrics, request.seqs[0]
     return RequestTimes(
@@ -230,6 +246,7 @@ def _times(request: Request) -> RequestTimes:
         finished_time=metrics.last_token_time,
         num_prompt_tokens=seq.num_prompt_tokens,
         num_output_tokens=seq.num_output_tokens,
+        num_samples=len(request.seqs),
         num_cached_tokens=request.num_cached_tokens,
         num_preemptions=request.num_preemptions,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from minivllm.validation import check, is_int, is_number
@@ -24,12 +24,35 @@ class SimRequest:
         prompt_token_ids: the simulated answer goes on with the last of them.
         num_output: tokens of the answer; simulated requests ignore the end-of-sequence token.
         after: the index of the request whose end this one waits for, or None.
+        n: how many answers are asked for, all of them equally long.
     """
 
     arrival_time: float
     prompt_token_ids: list[int]
     num_output: int
     after: int | None = None
+    n: int = 1
+
+
+def check_entry(entry: SimRequest, index: int) -> None:
+    """Raise ``ValueError`` naming the first field of a workload's entry that cannot be.
+
+    Args:
+        entry: to be served.
+        index: its place in the workload.
+    """
+    where = f"workload[{index}]"
+    check(isinstance(entry, SimRequest), where, entry, "a SimRequest")
+    prompt, after, time = entry.prompt_token_ids, entry.after, entry.arrival_time
+    ok = is_number(time) and time >= 0
+    check(ok, f"{where}.arrival_time", time, "a number of seconds of at least 0")
+    ok = isinstance(prompt, list) and len(prompt) > 0 and all(map(is_int, prompt))
+    check(ok, f"{where}.prompt_token_ids", prompt, "a list of at least one integer")
+    for name in ("num_output", "n"):
+        value = getattr(entry, name)
+        check(is_int(value, 1), f"{where}.{name}", value, "an integer of at least 1")
+    ok = after is None or (is_int(after, 0) and after < index)
+    check(ok, f"{where}.after", after, "None or the index of an earlier request")
 
 
 @dataclass(frozen=True)
@@ -98,6 +121,25 @@ def shared_prefix(
     ]
 
 
+def parallel_sampling(
+    num_requests: int,
+    rate: float = math.inf,
+    seed: int = 0,
+    n: int = 4,
+    lengths: str = "alpaca",
+) -> list[SimRequest]:
+    """Requests that each ask for ``n`` answers.
+
+    Args:
+        num_requests, rate, seed: as above.
+        n: answers to each prompt.
+        lengths: "alpaca" or "sharegpt".
+    """
+    check(is_int(n, 1), "n", n, "an integer of at least 1")
+    check(lengths in LENGTHS, "lengths", lengths, "one of " + ", ".join(map(repr, LENGTHS)))
+    return [replace(r, n=n) for r in _independent(lengths, num_requests, rate, seed)]
+
+
 def multi_turn_chat(
     num_requests: int,
     rate: float = math.inf,
@@ -137,6 +179,7 @@ WORKLOADS: dict[str, Callable[..., list[SimRequest]]] = {
     "alpaca": alpaca_like,
     "shared-prefix": shared_prefix,
     "chat": multi_turn_chat,
+    "n-samples": parallel_sampling,
 }
 
 

@@ -55,7 +55,7 @@ def run(world: World, manager_cls: type[KVCacheManager], check_books: bool) -> I
                 raise Fault(f"after {step} steps {', '.join(scheduler.requests)} are not done")
             while arrivals and arrivals[0].arrival_time <= step:
                 scheduler.add_request(arrivals.pop(0))
-            with silenced("minivllm.scheduling.scheduler"):
+            with silenced("minivllm.scheduling.preemption"):
                 plan = scheduler.schedule()
             if check_books:
                 _check_books(scheduler, step)
