@@ -10,6 +10,7 @@ from minivllm.validation import check, is_int, is_number, known_names_only
 
 DTYPES = ("auto", "float32", "float", "float16", "half", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
+ATTENTION_BACKENDS = ("auto", "paged_torch", "paged_numba", "paged_triton", "reference")
 
 # Arguments of vLLM's LLM(...) that scripts pass, of which we have the default only, and why.
 _ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
@@ -43,6 +44,7 @@ class EngineArgs:
     skip_tokenizer_init: bool = False  # token ids in, token ids out: no tokenizer is loaded
     dtype: str = "auto"  # "auto": as config.json says
     device: str = "auto"  # "auto": a GPU if torch sees one
+    attention_backend: str = "auto"  # how layers read the KV cache; see attention/selector.py
     seed: int = 0  # where requests without a seed of their own get theirs
 
     # memory
@@ -112,6 +114,9 @@ class EngineArgs:
         check(ok, "kv_cache_manager_cls", cls, "a subclass of KVCacheManager, or None")
         check(self.dtype in DTYPES, "dtype", self.dtype, f"one of {', '.join(DTYPES)}")
         check(self.device in DEVICES, "device", self.device, f"one of {', '.join(DEVICES)}")
+        ok = self.attention_backend in ATTENTION_BACKENDS
+        allowed = f"one of {', '.join(ATTENTION_BACKENDS)}"
+        check(ok, "attention_backend", self.attention_backend, allowed)
         for field in fields(self):
             if field.type == "bool":
                 value = getattr(self, field.name)

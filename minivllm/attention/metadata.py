@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AttentionMetadata:
     """Built once per step by the model runner, read by every attention layer.
 

@@ -1,42 +1,107 @@
-"""Paged attention in plain PyTorch: gather each sequence's blocks by its table, then attend."""
+"""Paged attention in plain PyTorch: gather keys and values by the block table, then attend.
+
+Gathering copies everything that is read, which costs as much as the attention itself; a kernel that
+reads the blocks where they are (``paged_numba``, ``paged_triton``) saves that. What torch can do is
+to copy little at a time, so that the copy is still in the processor's cache when it is read.
+"""
 
 from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 
 from minivllm.attention.backend import AttentionBackend
+from minivllm.attention.metadata import AttentionMetadata
+
+TILE_ROWS = 128  # rows of one sequence that attend together: bounds the mask of a long prompt
+TILES_TOGETHER = 4  # tiles of like length in one call: more would fall out of the processor's cache
+
+
+@dataclass(frozen=True)
+class TileBatch:
+    """Tiles of as many rows each, one from a sequence, that attend in one call."""
+
+    rows: torch.Tensor  # int64 [tiles, n]: their rows in the flat batch
+    slots: torch.Tensor  # int64 [tiles, length]: where the keys they may see are
+    visible: torch.Tensor  # bool [tiles, n, length]: which row sees which key
 
 
 class PagedTorch(AttentionBackend):
-    """Runs wherever torch does, one sequence after the other."""
+    """Runs wherever torch does."""
 
     name = "paged_torch"
 
     def attend(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
-        block_size = key_cache.shape[1]
+        _, block_size, num_kv_heads, _ = key_cache.shape
+        group = query.shape[1] // num_kv_heads
+        keys, values = (cache.flatten(0, 1).flatten(1) for cache in (key_cache, value_cache))
         output = torch.empty_like(query)
-        starts = metadata.query_start_loc.tolist()
-        for i, seq_len in enumerate(metadata.seq_lens.tolist()):
-            rows = slice(starts[i], starts[i + 1])
-            query_len = starts[i + 1] - starts[i]
-
-            # 1. Translate: the physical blocks of this sequence, in logical order, become one
-            #    contiguous [seq_len, num_kv_heads, head_dim]; the last block's end falls off.
-            blocks = metadata.block_table[i, : -(-seq_len // block_size)]
-            keys = key_cache[blocks].flatten(0, 1)[:seq_len]
-            values = value_cache[blocks].flatten(0, 1)[:seq_len]
-
-            # 2. Attend: a single row sees all; several rows are a triangle at the right-hand end.
-            mask = None
-            if query_len > 1 or sliding_window is not None:
-                mask = torch.ones(query_len, seq_len, dtype=torch.bool, device=query.device)
-                mask = mask.tril(diagonal=seq_len - query_len)
-                if sliding_window is not None:
-                    mask = mask.triu(diagonal=seq_len - query_len - sliding_window + 1)
-            heads_first = (x.transpose(0, 1).unsqueeze(0) for x in (query[rows], keys, values))
-            attended = F.scaled_dot_product_attention(
-                *heads_first, attn_mask=mask, scale=scale, enable_gqa=True
+        for batch in tile_batches(metadata, block_size, sliding_window):
+            # 1. Translate: slots all over the pool become one [tiles, kv_heads, length, head_dim].
+            tiles, length = batch.slots.shape
+            k, v = (
+                rows.index_select(0, batch.slots.flatten())
+                .view(tiles, length, num_kv_heads, -1)
+                .transpose(1, 2)
+                for rows in (keys, values)
             )
-            output[rows] = attended[0].transpose(0, 1)
+            # 2. Attend. The query heads of a group read the same keys, so they stand beside each
+            #    other as if they were more rows: nothing has to be repeated for them.
+            q = query[batch.rows].unflatten(2, (num_kv_heads, group)).permute(0, 2, 3, 1, 4)
+            mask = batch.visible.unsqueeze(1).repeat(1, 1, group, 1)
+            attended = F.scaled_dot_product_attention(
+                q.flatten(2, 3), k, v, attn_mask=mask, scale=scale
+            )
+            attended = attended.unflatten(2, (group, -1)).permute(0, 3, 1, 2, 4)
+            output[batch.rows] = attended.flatten(2, 3)
         return output
+
+
+@lru_cache(maxsize=2)  # every layer asks for the same; some models have two kinds of layers
+def tile_batches(
+    metadata: AttentionMetadata, block_size: int, sliding_window: int | None
+) -> list[TileBatch]:
+    """Cut a flat batch into tiles, and put tiles of like shape together.
+
+    A decode is a tile of one row. A long prompt is many, and none reads keys that come after its
+    last row, so that half of the square is never computed.
+    """
+    tiles_of_size = defaultdict(list)
+    starts = metadata.query_start_loc.tolist()
+    for seq, seq_len in enumerate(metadata.seq_lens.tolist()):
+        for row in range(starts[seq], starts[seq + 1], TILE_ROWS):
+            position = seq_len - (starts[seq + 1] - row)
+            size = min(TILE_ROWS, starts[seq + 1] - row)
+            tiles_of_size[size].append((position, row, seq))
+    batches = []
+    for size, tiles in tiles_of_size.items():
+        tiles.sort()  # neighbours have like lengths, so that little is padded
+        for i in range(0, len(tiles), TILES_TOGETHER):
+            some = torch.tensor(tiles[i : i + TILES_TOGETHER], device=metadata.seq_lens.device)
+            batches.append(_batch(some, size, metadata.block_table, block_size, sliding_window))
+    return batches
+
+
+def _batch(tiles, size, block_table, block_size, sliding_window) -> TileBatch:
+    """One batch from rows ``(position, row, sequence)`` of the tiles' first tokens."""
+    first, row, seq = tiles.T.unsqueeze(2)  # each [tiles, 1]
+    steps = torch.arange(size, device=tiles.device)
+    at = first + steps  # [tiles, n]: the position of every row
+    last = at[:, -1:]
+    begin = torch.zeros_like(first)
+    if sliding_window is not None:
+        begin = (first - sliding_window + 1).clamp(min=0)
+    length = int((last - begin).max()) + 1
+    key_at = begin + torch.arange(length, device=tiles.device)  # [tiles, length]
+    visible = key_at.unsqueeze(1) <= at.unsqueeze(2)
+    if sliding_window is not None:
+        visible &= key_at.unsqueeze(1) > at.unsqueeze(2) - sliding_window
+    # Where a shorter tile is padded it reads its last key again: never a slot that may hold
+    # garbage, since a masked NaN is still a NaN.
+    key_at = torch.minimum(key_at, last)
+    blocks = block_table.long()[seq.squeeze(1)].gather(1, key_at // block_size)
+    return TileBatch(row + steps, blocks * block_size + key_at % block_size, visible)

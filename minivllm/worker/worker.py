@@ -11,7 +11,7 @@ import torch
 
 from minivllm import envs
 from minivllm.attention.kv_storage import KVStorage
-from minivllm.attention.paged_torch import PagedTorch
+from minivllm.attention.selector import make_backend
 from minivllm.config import EngineArgs
 from minivllm.kv.block_table import cdiv
 from minivllm.logger import init_logger
@@ -34,13 +34,15 @@ class Worker:
         max_model_len: the longest sequence that must fit.
 
     Raises:
-        ValueError: if the cache would be too small for one sequence of that length.
+        ValueError: if the attention backend cannot run here, or the cache would be too small for
+            one sequence of that length.
     """
 
     def __init__(self, args: EngineArgs, directory: Path, config: ModelConfig, max_model_len: int):
         self.args = args
         self.config = config
         self.device = self._pick_device(args.device)
+        attention = make_backend(args.attention_backend, self.device)
         self.dtype = config.dtype
         if args.dtype != "auto":
             self.dtype = _DTYPES.get(args.dtype) or getattr(torch, args.dtype)
@@ -63,7 +65,7 @@ class Worker:
                 (self.num_host_blocks + 1, torch.device("cpu")),
             )
         )
-        self.model_runner = ModelRunner(model, storage, host_storage, args.block_size, PagedTorch())
+        self.model_runner = ModelRunner(model, storage, host_storage, args.block_size, attention)
         self._log_size(max_model_len)
 
     @staticmethod

@@ -1,0 +1,39 @@
+"""Attention as it is defined: one row, one head, one position at a time. Slow, obviously right."""
+
+from __future__ import annotations
+
+import torch
+
+from minivllm.attention.backend import AttentionBackend
+
+
+class Reference(AttentionBackend):
+    """What the other backends are held to.
+
+    Args:
+        dtype: what to compute in; ``torch.float64`` to judge others by.
+    """
+
+    name = "reference"
+
+    def __init__(self, dtype: torch.dtype = torch.float32):
+        self.dtype = dtype
+
+    def attend(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
+        block_size = key_cache.shape[1]
+        group = query.shape[1] // key_cache.shape[2]  # query heads that share one KV head
+        output = torch.empty_like(query)
+        starts = metadata.query_start_loc.tolist()
+        for seq, seq_len in enumerate(metadata.seq_lens.tolist()):
+            table = metadata.block_table[seq].tolist()
+            for row in range(starts[seq], starts[seq + 1]):
+                position = seq_len - (starts[seq + 1] - row)
+                begin = 0 if sliding_window is None else max(0, position - sliding_window + 1)
+                visible = range(begin, position + 1)
+                slots = [(table[p // block_size], p % block_size) for p in visible]
+                keys = torch.stack([key_cache[slot] for slot in slots]).to(self.dtype)
+                values = torch.stack([value_cache[slot] for slot in slots]).to(self.dtype)
+                for head in range(query.shape[1]):
+                    scores = keys[:, head // group] @ query[row, head].to(self.dtype) * scale
+                    output[row, head] = scores.softmax(0) @ values[:, head // group]
+        return output

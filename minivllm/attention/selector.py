@@ -1,0 +1,87 @@
+"""Which backend? By name, or the best that can run here.
+
+A backend's file is imported when it is chosen and not before: some need packages of their own.
+(vLLM: vllm/v1/attention/selector.py)
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.util import find_spec
+
+import torch
+
+from minivllm.attention.backend import AttentionBackend
+from minivllm.logger import init_logger
+
+logger = init_logger(__name__)
+
+_CLASSES = {
+    "reference": "Reference",
+    "paged_torch": "PagedTorch",
+    "paged_numba": "PagedNumba",
+    "paged_triton": "PagedTriton",
+}
+
+
+def make_backend(name: str, device: torch.device) -> AttentionBackend:
+    """The backend called ``name``; "auto" is explained in the log.
+
+    Raises:
+        ValueError: if it cannot run on this device or in this environment, saying what would do.
+    """
+    if name == "auto":
+        name, why = _best_for(device)
+        logger.info("Using %s attention: %s.", name, why)
+    elif (obstacle := _obstacle(name, device)) is not None:
+        raise ValueError(f"attention_backend={name!r} {obstacle}.")
+    module = importlib.import_module(f"minivllm.attention.{name}")
+    return getattr(module, _CLASSES[name])()
+
+
+def _best_for(device: torch.device) -> tuple[str, str]:
+    """The fastest that can run, and why."""
+    kind = "a GPU" if device.type == "cuda" else "a CPU"
+    first = "paged_triton" if device.type == "cuda" else "paged_numba"
+    package = first.removeprefix("paged_")
+    if _obstacle(first, device) is None:
+        return first, f"{kind}, and {package} is installed"
+    return "paged_torch", f"{kind}, and {package} is not installed"
+
+
+def _obstacle(name: str, device: torch.device) -> str | None:
+    """Why a backend cannot run, as the end of a sentence; None if it can."""
+    if name == "paged_numba":
+        if device.type != "cpu":
+            return "runs on a CPU only; use 'paged_triton' or 'auto'"
+        if find_spec("numba") is None:
+            return "needs numba: pip install 'minivllm[numba]', or use 'paged_torch' or 'auto'"
+    if name == "paged_triton":
+        if find_spec("triton") is None:
+            return "needs triton, which is to be had for Linux; use 'paged_torch' or 'auto'"
+        if device.type == "cpu":
+            return _interpreter_obstacle()
+    return None
+
+
+def _interpreter_obstacle() -> str | None:
+    """Triton decides when it is first imported whether kernels are compiled or interpreted."""
+    import numpy
+    import triton
+    from triton.runtime.interpreter import InterpretedFunction
+
+    if not isinstance(triton.language.sum, InterpretedFunction):
+        return (
+            "on a CPU needs Triton's interpreter: set TRITON_INTERPRET=1 in the environment before "
+            "triton is first imported, or use 'paged_torch' or 'auto'"
+        )
+    if _version(numpy) >= (2, 4) and _version(triton) < (3, 7, 1):
+        return (
+            f"on a CPU: the interpreter of Triton {triton.__version__} fails with NumPy "
+            f"{numpy.__version__}; install triton>=3.7.1 or numpy<2.4"
+        )
+    return None
+
+
+def _version(package) -> tuple[int, ...]:
+    return tuple(int(part) for part in package.__version__.split(".")[:3] if part.isdigit())
