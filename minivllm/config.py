@@ -46,6 +46,7 @@ class EngineArgs:
     device: str = "auto"  # "auto": a GPU if torch sees one
     attention_backend: str = "auto"  # how layers read the KV cache; see attention/selector.py
     seed: int = 0  # where requests without a seed of their own get theirs
+    max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all
 
     # memory
     block_size: int = 16  # positions per KV block
@@ -92,6 +93,7 @@ class EngineArgs:
             ok = (optional and value is None) or is_int(value, low)
             check(ok, name, value, f"an integer of at least {low}")
 
+        int_from("max_logprobs", -1)
         int_from("block_size", 1)
         int_from("max_model_len", 2, optional=True)
         int_from("kv_cache_memory_bytes", 1, optional=True)

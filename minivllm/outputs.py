@@ -8,12 +8,23 @@ from typing import Any
 
 @dataclass
 class RequestMetrics:
-    """When things happened to one request, in seconds of ``time.monotonic()``."""
+    """When things happened to one request, in seconds of ``time.monotonic()``.
+
+    (Names of 0.6.6: vllm/sequence.py, RequestMetrics)
+    """
 
     arrival_time: float
+    first_scheduled_time: float | None = None  # once: a preemption does not change it
     first_token_time: float | None = None
     last_token_time: float | None = None
     finished_time: float | None = None
+
+    @property
+    def time_in_queue(self) -> float | None:
+        """Seconds from arrival until it was scheduled for the first time."""
+        if self.first_scheduled_time is None:
+            return None
+        return self.first_scheduled_time - self.arrival_time
 
     @property
     def time_to_first_token(self) -> float | None:
@@ -24,18 +35,30 @@ class RequestMetrics:
 
 
 @dataclass
+class Logprob:
+    """How likely the model thought a token, and its place among all of them, 1 for the best."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None  # its text by itself; None where no text is made
+
+
+@dataclass
 class CompletionOutput:
     """One completion of a prompt.
 
-    ``finish_reason`` is None while it goes on, then "stop", "length" or "abort"; ``stop_reason`` is
-    the string or token id that stopped it, None for the end-of-sequence token.
+    ``finish_reason`` is None while it goes on, then "stop", "length", "abort" or "error" (where all
+    tokens were forbidden); ``stop_reason`` is
+    the string or token id that stopped it, None for the end-of-sequence token. ``logprobs`` has one
+    dict per token, from token ids to ``Logprob``: the token itself and as many of the best as were
+    asked for, as the raw model saw them; ``cumulative_logprob`` is the sum over the tokens.
     """
 
     index: int
     text: str
     token_ids: list[int]
     cumulative_logprob: float | None = None
-    logprobs: list[Any] | None = None
+    logprobs: list[dict[int, Logprob]] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     lora_request: Any = None
@@ -66,13 +89,14 @@ class BeamSearchOutput:
 class RequestOutput:
     """Everything known about a request so far; its last one has ``finished=True``.
 
+    ``prompt_logprobs`` has one dict per prompt token, None for the first, before which is nothing.
     ``num_cached_tokens`` are those that the prefix cache spared when it was first scheduled.
     """
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
-    prompt_logprobs: list[Any] | None
+    prompt_logprobs: list[dict[int, Logprob] | None] | None
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics | None = None

@@ -18,6 +18,7 @@ class RequestStatus(IntEnum):
     FINISHED_LENGTH_CAPPED = 4
     FINISHED_ABORTED = 5
     FINISHED_DROPPED = 6  # a beam that gave way to better ones
+    FINISHED_ERROR = 7  # nothing was left to sample
 
     @property
     def is_finished(self) -> bool:
@@ -34,6 +35,7 @@ _FINISH_REASON = {
     RequestStatus.FINISHED_LENGTH_CAPPED: "length",
     RequestStatus.FINISHED_ABORTED: "abort",
     RequestStatus.FINISHED_DROPPED: "dropped",
+    RequestStatus.FINISHED_ERROR: "error",
 }
 
 
@@ -85,6 +87,13 @@ class Sequence:
     @property
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def skip_reading_prefix_cache(self) -> bool:
+        """Somebody wants to see the whole prompt computed, and that has not happened yet."""
+        params = self.request.sampling_params
+        asked = params.skip_reading_prefix_cache or params.prompt_logprobs is not None
+        return asked and self.num_output_tokens == 0
 
     def __repr__(self) -> str:
         return (

@@ -1,109 +1,137 @@
-"""SamplingParams: how the next token is chosen and when a sequence ends. The names are vLLM's."""
+"""SamplingParams: how the next token is chosen and when a sequence ends. The names are vLLM's.
+
+(vLLM: vllm/sampling_params.py)
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any
 
 from minivllm.validation import check, is_int, is_number, known_names_only
 
 _SAMPLING_EPS = 1e-5  # below this temperature: greedy
 _MIN_TEMPERATURE = 1e-2  # a temperature between the two is raised to this one
-_FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens")
-# Fields of vLLM's of which we have the default only.
-_ONLY_THE_DEFAULT = {
-    "min_p": 0.0,
-    "min_tokens": 0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "repetition_penalty": 1.0,
-    "prompt_logprobs": None,
-    "bad_words": None,
-    "logit_bias": None,
-    "allowed_token_ids": None,
-    "spaces_between_special_tokens": True,
-    "truncate_prompt_tokens": None,
+_FLAGS = (
+    "ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens",
+    "include_stop_str_in_output",
+)  # fmt: skip
+# Fields of vLLM's of which we have the default only, and why.
+_ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
+    "best_of": (None, "draw n with logprobs=0 and keep those with the best cumulative_logprob"),
+    "guided_decoding": (None, "there are no grammars yet"),
+    "structured_outputs": (None, "there are no grammars yet"),
+    "logprob_token_ids": (None, "logprobs=-1 reports all tokens"),
+    "flat_logprobs": (False, "logprobs are dicts of Logprob"),
+    "stream_interval": (None, "a stream has an output for every token"),
+    "thinking_token_budget": (None, "no part of an output is counted by itself"),
+    "repetition_detection": (None, "penalties discourage repetition"),
+    "extra_args": (None, "there is nobody to read them"),
 }
+
+
+class RequestOutputKind(Enum):
+    """What a stream's outputs hold: all so far, only what is new, or nothing before the end."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
 
 
 @known_names_only
 @dataclass(repr=False)
 class SamplingParams:
-    """What one request asks of the sampler and of the end of its text.
+    """What one request asks of the sampler, of the end of its text and of its outputs.
 
     Args:
         n: completions per prompt, each with a generator of its own: ``seed + i`` for the i-th.
+        presence_penalty: subtracted from the logit of every token of the output, in [-2, 2].
+        frequency_penalty: the same, times how often the output has it, in [-2, 2].
+        repetition_penalty: divides positive logits of tokens of prompt and output and multiplies
+            negative ones; above 0, 1 does nothing.
         temperature: divides the logits; 0 (anything below 1e-5) is greedy.
         top_p: keep the smallest set of best tokens whose probabilities reach this sum, in (0, 1].
         top_k: keep this many best tokens; 0 or -1 keeps all.
+        min_p: keep tokens with at least this share of the best one's probability, in [0, 1].
         seed: makes the draws of this request its own, whatever shares its batch.
         stop: strings that end the text; they are not part of it.
         stop_token_ids: tokens that end the sequence.
-        include_stop_str_in_output: leave the string or token that stopped it in the text.
         ignore_eos: go on after the end-of-sequence token.
-        max_tokens: the longest output, in tokens.
+        max_tokens: the longest output, in tokens; None is as long as the model allows.
+        min_tokens: nothing can stop the output before it has this many tokens.
         logprobs: report each token's logprob, and those of this many best tokens; -1 is all.
+        prompt_logprobs: the same for the prompt's tokens, which are then all computed.
         detokenize: False returns token ids only.
         skip_special_tokens: leave special tokens out of the text.
+        spaces_between_special_tokens: False puts no space between special tokens in the text.
+        include_stop_str_in_output: leave the string or token that stopped it in the text.
+        output_kind: what a stream's outputs hold; ``LLM.generate`` returns the last only.
+        logit_bias: added to the logits of these tokens, each in [-100, 100].
+        allowed_token_ids: only these tokens can be sampled.
+        bad_words: the output never gets to the last token of one of these words.
+        logits_processors: functions ``f(output_ids, logits)`` or ``f(prompt_ids, output_ids,
+            logits)`` of one row that return its new logits, before all else. (As in 0.6.6.)
+        truncate_prompt_tokens: keep only this many last tokens of the prompt; -1 is as many as
+            the model takes.
+        skip_reading_prefix_cache: compute the whole prompt; None does so for prompt_logprobs only.
 
     Raises:
         ValueError: for an unknown name or a value outside its range, naming both.
     """
 
     n: int = 1
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    max_tokens: int | None = 16
-    logprobs: int | None = None
-    detokenize: bool = True
-    skip_special_tokens: bool = True
-
-    # accepted so that vLLM scripts run; see _ONLY_THE_DEFAULT
-    min_p: float = 0.0
-    min_tokens: int = 0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
     prompt_logprobs: int | None = None
-    bad_words: list[str] | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
-    spaces_between_special_tokens: bool = True
+    bad_words: list[str] | None = None
+    logits_processors: list[Callable] | None = None
     truncate_prompt_tokens: int | None = None
+    skip_reading_prefix_cache: bool | None = None
+
+    # known, so that a refusal can say why; see _ONLY_THE_DEFAULT
+    best_of: int | None = None
+    guided_decoding: Any = None
+    structured_outputs: Any = None
+    logprob_token_ids: list[int] | None = None
+    flat_logprobs: bool = False
+    stream_interval: int | None = None
+    thinking_token_budget: int | None = None
+    repetition_detection: Any = None
+    extra_args: dict | None = None
 
     stop_strings: tuple[str, ...] = field(init=False, repr=False)
+    # What a model's tokenizer makes of it: filled in by the processor, in the request's own copy.
+    all_stop_token_ids: frozenset[int] = field(init=False, repr=False)  # EOS among them
+    bad_words_token_ids: list[list[int]] = field(init=False, repr=False)
 
     def __post_init__(self):
-        check(is_int(self.n, 1), "n", self.n, "an integer of at least 1")
-        t = self.temperature
-        check(is_number(t) and t >= 0, "temperature", t, "a number of at least 0")
-        ok = is_number(self.top_p) and 0 < self.top_p <= 1
-        check(ok, "top_p", self.top_p, "a number above 0 and at most 1")
-        ok = is_int(self.top_k, -1)
-        check(ok, "top_k", self.top_k, "an integer of at least 1, or 0 or -1 to keep all")
         self.seed = None if self.seed == -1 else self.seed  # as in vLLM
-        ok = self.seed is None or is_int(self.seed, 0)
-        check(ok, "seed", self.seed, "an integer of at least 0, or None or -1 for no seed")
-        ok = self.max_tokens is None or is_int(self.max_tokens, 1)
-        check(ok, "max_tokens", self.max_tokens, "an integer of at least 1, or None for no limit")
-        ok = self.logprobs is None or is_int(self.logprobs, -1)
-        check(ok, "logprobs", self.logprobs, "an integer of at least 0, -1 for all, or None")
-        for name in _FLAGS:
-            check(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
-        for name, default in _ONLY_THE_DEFAULT.items():
+        self._check_numbers()
+        self._check_tokens_and_text()
+        for name, (default, why) in _ONLY_THE_DEFAULT.items():
             ok = getattr(self, name) == default
-            check(ok, name, getattr(self, name), f"{default!r} in minivllm (it is not built yet)")
-        self.stop_strings = self._stop_strings()
-        ids = [] if self.stop_token_ids is None else self.stop_token_ids
-        ok = isinstance(ids, (list, tuple)) and all(is_int(i, 0) for i in ids)
-        check(ok, "stop_token_ids", self.stop_token_ids, "a list of token ids")
-        ok = self.detokenize or not self.stop_strings
-        check(ok, "stop", self.stop, "empty when detokenize=False, since no text is made")
+            check(ok, name, getattr(self, name), f"{default!r} in minivllm ({why})")
         if _SAMPLING_EPS <= self.temperature < _MIN_TEMPERATURE:
             from minivllm.logger import init_logger
 
@@ -116,11 +144,73 @@ class SamplingParams:
         ok = self.n == 1 or not self.greedy
         check(ok, "n", self.n, "1 for greedy sampling, which would give n times the same")
 
-    def _stop_strings(self) -> tuple[str, ...]:
-        stop = [] if self.stop is None else [self.stop] if isinstance(self.stop, str) else self.stop
-        ok = isinstance(stop, (list, tuple)) and all(isinstance(s, str) and s for s in stop)
+    def _check_numbers(self) -> None:
+        def number(name: str, ok: Callable[[float], bool], allowed: str) -> None:
+            value = getattr(self, name)
+            check(is_number(value) and ok(value), name, value, f"a number {allowed}")
+
+        def integer(name: str, low: int, allowed: str, optional: bool = False) -> None:
+            value = getattr(self, name)
+            ok = is_int(value, low) or (optional and value is None)
+            check(ok, name, value, f"an integer of at least {allowed}")
+
+        integer("n", 1, "1")
+        number("presence_penalty", lambda x: -2 <= x <= 2, "from -2 to 2")
+        number("frequency_penalty", lambda x: -2 <= x <= 2, "from -2 to 2")
+        number("repetition_penalty", lambda x: x > 0, "above 0")
+        number("temperature", lambda x: x >= 0, "of at least 0")
+        number("top_p", lambda x: 0 < x <= 1, "above 0 and at most 1")
+        integer("top_k", -1, "1, or 0 or -1 to keep all")
+        number("min_p", lambda x: 0 <= x <= 1, "from 0 to 1")
+        integer("seed", 0, "0, or None or -1 for no seed", optional=True)
+        integer("max_tokens", 1, "1, or None for no limit", optional=True)
+        integer("min_tokens", 0, "0")
+        ok = self.max_tokens is None or self.min_tokens <= self.max_tokens
+        check(ok, "min_tokens", self.min_tokens, f"at most max_tokens={self.max_tokens}")
+        integer("logprobs", -1, "0, or -1 for all, or None", optional=True)
+        integer("prompt_logprobs", -1, "0, or -1 for all, or None", optional=True)
+        ok = self.truncate_prompt_tokens != 0
+        check(ok, "truncate_prompt_tokens", 0, "an integer of at least 1, or -1, or None")
+        integer("truncate_prompt_tokens", -1, "1, or -1, or None", optional=True)
+
+    def _check_tokens_and_text(self) -> None:
+        def a_list(value: Any, ok: Callable[[Any], bool]) -> bool:
+            if value is None:
+                return True
+            return isinstance(value, (list, tuple)) and all(ok(item) for item in value)
+
+        for name in _FLAGS:
+            check(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+        skip = self.skip_reading_prefix_cache
+        ok = skip is None or isinstance(skip, bool)
+        check(ok, "skip_reading_prefix_cache", skip, "True, False or None")
+        ok = skip is not False or self.prompt_logprobs is None
+        check(ok, "skip_reading_prefix_cache", skip, "True or None with prompt_logprobs")
+        ok = isinstance(self.output_kind, RequestOutputKind)
+        check(ok, "output_kind", self.output_kind, "a RequestOutputKind")
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop
+        ok = a_list(stop, lambda s: isinstance(s, str) and s)
         check(ok, "stop", self.stop, "a non-empty string or a list of them")
-        return tuple(stop)
+        self.stop_strings = tuple(stop or ())
+        ok = self.detokenize or not self.stop_strings
+        check(ok, "stop", self.stop, "empty when detokenize=False, since no text is made")
+        ids = self.stop_token_ids
+        check(a_list(ids, lambda i: is_int(i, 0)), "stop_token_ids", ids, "a list of token ids")
+        self.all_stop_token_ids = frozenset(ids or ())
+        ids = self.allowed_token_ids
+        ok = a_list(ids, lambda i: is_int(i, 0)) and (ids is None or len(ids) > 0)
+        check(ok, "allowed_token_ids", ids, "a list of at least one token id, or None")
+        ok = a_list(self.bad_words, lambda word: isinstance(word, str) and word.strip())
+        check(ok, "bad_words", self.bad_words, "a list of non-empty strings")
+        self.bad_words_token_ids = []
+        ok = a_list(self.logits_processors, callable)
+        check(ok, "logits_processors", self.logits_processors, "a list of functions")
+        bias = self.logit_bias
+        ok = bias is None or (isinstance(bias, dict) and all(is_int(i, 0) for i in bias))
+        check(ok, "logit_bias", bias, "a dict from token ids to numbers")
+        for value in (bias or {}).values():
+            ok = is_number(value) and -100 <= value <= 100
+            check(ok, "every value of logit_bias", value, "a number from -100 to 100")
 
     def __repr__(self) -> str:
         """Only what differs from the defaults."""

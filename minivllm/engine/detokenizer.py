@@ -1,14 +1,13 @@
-"""Detokenizer: tokens become text as they come, and stop strings are found in it.
+"""Detokenizer: the text of one growing sequence, and the stop strings in it.
 
-A token need not be whole text: a character of several bytes may take several tokens. Text is
-released once it is whole. (vLLM: vllm/v1/engine/detokenizer.py)
+(vLLM: vllm/v1/engine/detokenizer.py)
 """
 
 from __future__ import annotations
 
+from minivllm.engine.token_stream import FastStream, SlowStream
 from minivllm.sampling_params import SamplingParams
 
-_BROKEN = "\N{REPLACEMENT CHARACTER}"  # how a tokenizer shows bytes that are no character yet
 _CONTEXT = 5  # prompt tokens decoded along, since some tokenizers treat a text's start differently
 
 
@@ -22,27 +21,28 @@ class Detokenizer:
     """
 
     def __init__(self, tokenizer, prompt_token_ids: list[int], params: SamplingParams):
-        self.tokenizer = tokenizer
+        kind = FastStream if getattr(tokenizer, "is_fast", False) else SlowStream
+        self._stream = kind(tokenizer, list(prompt_token_ids[-_CONTEXT:]), params)
         self.params = params
         self.text = ""
         self.stopped = False  # a stop string was found, and the text ends there
         self.finished = False
-        # Decoded so far: ids[:_done]. Decoding starts again at _context each time, and what was
-        # there before is cut off, so that every token is seen beside its neighbours.
-        self._ids = list(prompt_token_ids[-_CONTEXT:])
-        self._context, self._done = 0, len(self._ids)
+        self._num_tokens = 0
+        self._may_stop_from = 0  # stop strings are looked for in the text from here on
 
     def append(self, token_id: int) -> str | None:
         """Add a token. Returns the stop string that the text now holds, after cutting it there."""
         old_length = len(self.text)
-        self._ids.append(token_id)
-        self._release(final=False)
+        self.text += self._stream.push(token_id)
+        self._num_tokens += 1
+        if self._num_tokens <= self.params.min_tokens:
+            self._may_stop_from = len(self.text)
         return self._find_stop(old_length)
 
     def finish(self) -> None:
         """Release what is left, whole or not, unless a stop string has ended the text."""
         if not self.stopped:
-            self._release(final=True)
+            self.text += self._stream.rest()
         self.finished = True
 
     def streamable(self, finished: bool) -> str:
@@ -56,21 +56,16 @@ class Detokenizer:
         held_back = max(len(stop) for stop in stops) - 1
         return self.text[: max(0, len(self.text) - held_back)]
 
-    def _decode(self, ids: list[int]) -> str:
-        return self.tokenizer.decode(ids, skip_special_tokens=self.params.skip_special_tokens)
-
-    def _release(self, final: bool) -> None:
-        before = self._decode(self._ids[self._context : self._done])
-        now = self._decode(self._ids[self._context :])
-        if final or (len(now) > len(before) and not now.endswith(_BROKEN)):
-            self.text += now[len(before) :]
-            self._context, self._done = self._done, len(self._ids)
-
     def _find_stop(self, old_length: int) -> str | None:
+        """The stop string that ends first, so that it matters not how text falls into tokens."""
+        found = []
         for stop in self.params.stop_strings:
-            at = self.text.find(stop, max(0, old_length - len(stop) + 1))
+            at = self.text.find(stop, max(self._may_stop_from, old_length - len(stop) + 1))
             if at >= 0:
-                end = at + len(stop) if self.params.include_stop_str_in_output else at
-                self.text, self.stopped = self.text[:end], True
-                return stop
-        return None
+                found.append((at + len(stop), at, stop))
+        if not found:
+            return None
+        end, start, stop = min(found, key=lambda place: place[0])
+        self.text = self.text[: end if self.params.include_stop_str_in_output else start]
+        self.stopped = True
+        return stop

@@ -1,7 +1,7 @@
 """The oracle: what "right" means. No cache, no blocks, no batch; everything anew for every token.
 
 It shares the weights and the layers' arithmetic with the engine and nothing else: attention is a
-dense matrix, the filters are loops over one sorted row. Tests hold the engine to it.
+dense matrix, and a token is chosen by ``sampling/reference.py``. Tests hold the engine to it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ import torch
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.models.layers import rotary_tables, rotate
 from minivllm.request import Request
+from minivllm.sampling.reference import choose
 
 
 @dataclass
 class OracleOutput:
-    """What a request must produce, and how clear each choice was.
-
-    ``margins[i]`` says how far the numbers may be off before token ``i`` would be another one: for
-    greedy the gap between the two best logits, for sampling the distance of the drawn number from
-    the edges of its interval, and of each filter from letting one token more or fewer through.
+    """What a request must produce, and how clear each choice was: ``margins[i]`` says how far the
+    numbers may be off before token ``i`` would be another one.
     """
 
     token_ids: list[int]
@@ -54,52 +52,20 @@ def next_token_logits(model: DecoderForCausalLM, token_ids: list[int]) -> torch.
     return model.compute_logits(model.model.norm(x[-1:]))[0]
 
 
-def choose(logits: torch.Tensor, params, generator: Random) -> tuple[int, float]:
-    """One token by the rules of ``SamplingParams``, and the margin of that choice."""
-    if params.greedy:
-        best, second = logits.topk(2).values.tolist()
-        return int(logits.argmax()), best - second
-    number = generator.random()
-    logits = logits.double() / params.temperature
-    order = logits.argsort(descending=True, stable=True).tolist()
-    values, margin = logits.tolist(), 1.0
-    kept = order
-    if 0 < params.top_k < len(order):
-        worst = values[order[params.top_k - 1]]
-        kept = [t for t in order if values[t] >= worst]
-        margin = worst - values[order[len(kept)]] if len(kept) < len(order) else 1.0
-    probs = dict(zip(kept, logits[kept].softmax(0).tolist(), strict=True))
-    if params.top_p < 1:
-        nucleus, total = [], 0.0
-        for token in kept:
-            margin = min(margin, abs(params.top_p - total))
-            if total >= params.top_p:
-                break
-            nucleus.append(token)
-            total += probs[token]
-        probs = {t: probs[t] / total for t in nucleus}
-    edge = 0.0
-    for token in sorted(probs):
-        low, edge = edge, edge + probs[token]
-        if number < edge:
-            break
-    return token, min(margin, number - low, edge - number)
-
-
 def run(
     model: DecoderForCausalLM, request: Request, max_model_len: int, index: int = 0
 ) -> OracleOutput:
     """Generate sample ``index`` of one request, alone."""
     params, generator = request.sampling_params, Random(request.seed + index)
-    token_ids, margins = list(request.prompt_token_ids), []
+    prompt, output, margins = request.prompt_token_ids, [], []
     while True:
-        token, margin = choose(next_token_logits(model, token_ids), params, generator)
-        token_ids.append(token)
+        logits = next_token_logits(model, prompt + output).tolist()
+        token, margin = choose(logits, params, prompt, output, generator)
+        output.append(token)
         margins.append(margin)
-        output = token_ids[len(request.prompt_token_ids) :]
         if token in request.eos_token_ids and not params.ignore_eos:
             return OracleOutput(output, margins, "stop", None)
         if token in (params.stop_token_ids or ()):
             return OracleOutput(output, margins, "stop", token)
-        if len(output) == params.max_tokens or len(token_ids) >= max_model_len:
+        if len(output) == params.max_tokens or len(prompt) + len(output) >= max_model_len:
             return OracleOutput(output, margins, "length", None)

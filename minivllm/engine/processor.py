@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -47,11 +48,22 @@ class Processor:
         tokenizer: a Hugging Face tokenizer, or None if prompts are token ids only.
         model_config: for the vocabulary and the end-of-sequence tokens.
         seed: where requests without a seed of their own get theirs.
+        max_model_len: the longest sequence; a prompt can be cut to one less.
+        max_logprobs: how many best tokens a request may ask for; -1 is all.
     """
 
-    def __init__(self, tokenizer, model_config: ModelConfig, seed: int):
+    def __init__(
+        self,
+        tokenizer,
+        model_config: ModelConfig,
+        seed: int,
+        max_model_len: int,
+        max_logprobs: int = 20,
+    ):
         self.tokenizer = tokenizer
         self.model_config = model_config
+        self.max_model_len = max_model_len
+        self.max_logprobs = max_logprobs
         self._seeds = Random(seed)
 
     def make_request(
@@ -80,21 +92,18 @@ class Processor:
         check(ok, "sampling_params", params, "a SamplingParams or a BeamSearchParams")
         check(is_int(priority), "priority", priority, "an integer")
         text, token_ids, cache_salt = self._encode(prompt)
-        vocab_size, beam_params = self.model_config.vocab_size, None
+        self._check_ids("prompt_token_ids", token_ids)
+        beam_params = None
         if isinstance(params, BeamSearchParams):
             beam_params, params = params, params.for_one_beam()
-            most = vocab_size // 2
+            most = self.model_config.vocab_size // 2
             ok = beam_params.beam_width <= most
             check(ok, "beam_width", beam_params.beam_width, f"at most {most}, half the vocabulary")
-        for name, ids in (
-            ("prompt_token_ids", token_ids),
-            ("stop_token_ids", params.stop_token_ids or []),
-        ):
-            for token_id in ids:
-                ok = is_int(token_id, 0) and token_id < vocab_size
-                check(ok, f"every id in {name}", token_id, f"an integer from 0 to {vocab_size - 1}")
-        ok = self.tokenizer is not None or not params.stop_strings
-        check(ok, "stop", params.stop, "empty when skip_tokenizer_init=True: no text is made")
+        else:
+            self._check_logprobs(params)
+        params = self._complete(params)
+        if params.truncate_prompt_tokens is not None:
+            token_ids = token_ids[-self._num_to_keep(params.truncate_prompt_tokens) :]
         return Request(
             request_id,
             token_ids,
@@ -107,6 +116,62 @@ class Processor:
             cache_salt=cache_salt,
             beam_params=beam_params,
         )
+
+    def _check_ids(self, name: str, token_ids) -> None:
+        vocab_size = self.model_config.vocab_size
+        for token_id in token_ids:
+            ok = is_int(token_id, 0) and token_id < vocab_size
+            check(ok, f"every id in {name}", token_id, f"an integer from 0 to {vocab_size - 1}")
+
+    def _check_logprobs(self, params: SamplingParams) -> None:
+        for name in ("logprobs", "prompt_logprobs"):
+            limit, asked = self.max_logprobs, getattr(params, name) or 0
+            ok = limit == -1 or 0 <= asked <= limit
+            check(ok, name, asked, f"at most max_logprobs={limit}")
+
+    def _complete(self, params: SamplingParams) -> SamplingParams:
+        """The request's own copy, validated once more, and what this model makes of it."""
+        params = replace(params)
+        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            self._check_ids(name, getattr(params, name) or ())
+        for name, value in (("stop", params.stop_strings), ("bad_words", params.bad_words)):
+            ok = self.tokenizer is not None or not value
+            check(ok, name, value, "empty when skip_tokenizer_init=True: there is no text")
+        params.all_stop_token_ids |= self.model_config.eos_token_ids
+        params.bad_words_token_ids = self._encode_bad_words(params.bad_words or [])
+        self._check_something_is_left(params)
+        return params
+
+    def _encode_bad_words(self, words: list[str]) -> list[list[int]]:
+        """Each word as it is at the start of a text, and as it is after a space."""
+        encoded = []
+        for word in words:
+            for text in (word.lstrip(), " " + word.lstrip()):
+                ids = self.tokenizer.encode(text, add_special_tokens=False)
+                self._check_ids(f"bad_words ({word!r})", ids)
+                if ids and ids not in encoded:
+                    encoded.append(ids)
+        return encoded
+
+    @staticmethod
+    def _check_something_is_left(params: SamplingParams) -> None:
+        allowed = params.allowed_token_ids
+        if allowed is None:
+            return
+        left = set(allowed) - {ids[0] for ids in params.bad_words_token_ids if len(ids) == 1}
+        if params.min_tokens:
+            left -= params.all_stop_token_ids
+        if not left:
+            raise ValueError(
+                f"allowed_token_ids is {allowed!r}, and bad_words and min_tokens forbid all of "
+                "them; allow one more."
+            )
+
+    def _num_to_keep(self, asked: int) -> int:
+        most = self.max_model_len - 1  # one more token must fit, the first of the output
+        ok = asked <= most
+        check(ok, "truncate_prompt_tokens", asked, f"at most {most}, one less than max_model_len")
+        return most if asked == -1 else asked
 
     def _encode(self, prompt: str | list | dict) -> tuple[str | None, list[int], str | None]:
         """Text (if there was one), token ids and cache salt (if there is one)."""

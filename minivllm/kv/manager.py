@@ -68,7 +68,9 @@ class KVCacheManager:
 
     def get_computed_blocks(self, seq: Sequence) -> list[KVCacheBlock]:
         """The blocks that hold the sequence's longest known prefix. Nothing changes."""
-        return [] if self.prefix_cache is None else self.prefix_cache.longest_hit(seq)
+        if self.prefix_cache is None or seq.skip_reading_prefix_cache:
+            return []
+        return self.prefix_cache.longest_hit(seq)
 
     def num_blocks_to_admit(self, seq: Sequence, hit: list[KVCacheBlock]) -> int:
         """How many free blocks the whole of a sequence takes that holds nothing yet.
@@ -79,7 +81,7 @@ class KVCacheManager:
 
     def count_query(self, seq: Sequence) -> None:
         """Count what a sequence, just admitted, asked of the prefix cache and what it got."""
-        if self.prefix_cache is not None:
+        if self.prefix_cache is not None and not seq.skip_reading_prefix_cache:
             self.prefix_cache.num_queried_tokens += seq.num_tokens
             self.prefix_cache.num_hit_tokens += seq.num_computed_tokens
 

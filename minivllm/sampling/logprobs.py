@@ -6,19 +6,23 @@ how it was asked. (vLLM: vllm/v1/sample/sampler.py, gather_logprobs)
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from minivllm.scheduling.output import TokenLogprobs
 
+_ROWS_AT_ONCE = 256  # of logits over the whole vocabulary: a long prompt has more than fit
+
 
 def gather_logprobs(
-    logits: torch.Tensor, token_ids: list[int], num_top: list[int]
+    logits: torch.Tensor, token_ids: torch.Tensor, num_top: list[int]
 ) -> list[TokenLogprobs]:
     """For every row the logprob and rank of its token, and those of its best tokens.
 
     Args:
         logits: float32 ``[n, vocab]``, as they came from the model.
-        token_ids: the token of each row.
+        token_ids: the token of each row, int64 ``[n]``.
         num_top: how many of the best tokens each row wants beside it; -1 is all.
 
     Returns:
@@ -27,7 +31,7 @@ def gather_logprobs(
     vocab_size = logits.shape[-1]
     num_top = [vocab_size if k == -1 else k for k in num_top]
     logprobs = logits.log_softmax(dim=-1)
-    own_ids = torch.tensor(token_ids, device=logits.device)[:, None]
+    own_ids = token_ids[:, None]
     own = logprobs.gather(1, own_ids)
     ranks = 1 + (logprobs > own).sum(dim=-1)
     best, best_ids = logprobs.topk(max(num_top), dim=-1)
@@ -37,3 +41,25 @@ def gather_logprobs(
         TokenLogprobs(row_ids[: 1 + k], row_values[: 1 + k], rank)
         for row_ids, row_values, rank, k in zip(ids, values, ranks.tolist(), num_top, strict=True)
     ]
+
+
+def prompt_logprobs(
+    compute_logits: Callable[[torch.Tensor], torch.Tensor],
+    hidden: torch.Tensor,
+    token_ids: list[int],
+    num_top: int,
+) -> list[TokenLogprobs]:
+    """For every prompt token its logprob and those of the best ones in its place.
+
+    Args:
+        compute_logits: the model's head.
+        hidden: ``[n, hidden_size]``, each row one position before its token.
+        token_ids: n of them.
+        num_top: how many of the best tokens to report beside each; -1 is all.
+    """
+    found = []
+    for begin in range(0, len(token_ids), _ROWS_AT_ONCE):
+        rows = slice(begin, begin + _ROWS_AT_ONCE)
+        ids = torch.tensor(token_ids[rows], device=hidden.device)
+        found += gather_logprobs(compute_logits(hidden[rows]), ids, [num_top] * len(ids))
+    return found

@@ -14,6 +14,8 @@ from minivllm.kv.block_table import KVCacheBlockCopy
 from minivllm.kv.swap_space import KVCacheBlockSwap
 from minivllm.sampling_params import SamplingParams
 
+NO_TOKEN = -1  # sampled where masks and the user's functions leave nothing to sample
+
 
 @dataclass(frozen=True)
 class NewRequestData:
@@ -94,3 +96,5 @@ class ModelRunnerOutput:
     sampled: dict[str, int] = field(default_factory=dict)
     # of the sampled tokens, for the sequences that asked for it
     logprobs: dict[str, TokenLogprobs] = field(default_factory=dict)
+    # by sequence and by position: of the prompt's tokens that this step has come to
+    prompt_logprobs: dict[str, dict[int, TokenLogprobs]] = field(default_factory=dict)

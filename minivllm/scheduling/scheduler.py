@@ -6,6 +6,7 @@ step lets the second catch up with the first. (vLLM: vllm/v1/core/sched/schedule
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -22,7 +23,13 @@ from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.beams import Beams, advance_beams
 from minivllm.scheduling.integrity import check_integrity
 from minivllm.scheduling.limits import check_limits
-from minivllm.scheduling.output import BeamMove, NewRequestData, SchedulerOutput, TokenLogprobs
+from minivllm.scheduling.output import (
+    NO_TOKEN,
+    BeamMove,
+    NewRequestData,
+    SchedulerOutput,
+    TokenLogprobs,
+)
 from minivllm.scheduling.policies import FCFSPolicy, SchedulingPolicy
 from minivllm.scheduling.preemption import preempt
 from minivllm.scheduling.stop import check_stop
@@ -225,6 +232,7 @@ class Scheduler:
         request = seq.request
         if seq.status == RequestStatus.WAITING:
             request.num_cached_tokens = seq.num_computed_tokens
+            request.metrics.first_scheduled_time = time.monotonic()
             plan.scheduled_new_reqs.append(
                 NewRequestData(
                     seq.seq_id, request.prompt_token_ids, request.sampling_params, request.seed
@@ -270,6 +278,9 @@ class Scheduler:
                 siblings += self.fork(seq, range(1, seq.request.n))
             for sibling in siblings:
                 token_id = sampled[sibling.seq_id]
+                if token_id == NO_TOKEN:
+                    self._finish(sibling, RequestStatus.FINISHED_ERROR)
+                    continue
                 sibling.token_ids.append(token_id)
                 if self.trace is not None:
                     self.trace.record(Sampled, sibling.seq_id, token_id)

@@ -9,22 +9,30 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from minivllm.sampling_params import SamplingParams
+import torch
+
+from minivllm.sampling.metadata import SamplingMetadata, SamplingState
 from minivllm.scheduling.output import BeamMove, SchedulerOutput
 
 
-@dataclass
-class CachedRequestState:
+@dataclass(eq=False)
+class CachedRequestState(SamplingState):
     """One sequence as the runner knows it."""
 
-    token_ids: list[int]
-    sampling_params: SamplingParams
-    seed: int
+    seed: int  # of its generator
     block_ids: list[int] = field(default_factory=list)
-    generator: Random = field(init=False)
 
-    def __post_init__(self):
-        self.generator = Random(self.seed)
+
+def _child(parent: CachedRequestState, token_ids: list[int], seed: int) -> CachedRequestState:
+    """Shares the parent's past and blocks; draws with a generator of its own."""
+    return CachedRequestState(
+        parent.sampling_params,
+        Random(seed),
+        token_ids,
+        parent.num_prompt_tokens,
+        seed,
+        list(parent.block_ids),
+    )
 
 
 class InputBatch:
@@ -32,6 +40,7 @@ class InputBatch:
 
     def __init__(self):
         self.states: dict[str, CachedRequestState] = {}
+        self._sampling_metadata: SamplingMetadata | None = None  # of the last step that sampled
 
     def update(self, plan: SchedulerOutput) -> None:
         """Follow a plan: forget, begin, and let block tables grow."""
@@ -41,8 +50,9 @@ class InputBatch:
         for seq_id in plan.preempted_req_ids:  # tokens and generator stay: it will come back
             self.states[seq_id].block_ids = []
         for new in plan.scheduled_new_reqs:
+            prompt = list(new.token_ids)
             self.states[new.seq_id] = CachedRequestState(
-                list(new.token_ids), new.sampling_params, new.seed
+                new.sampling_params, Random(new.seed), prompt, len(prompt), new.seed
             )
         for copy in plan.block_copies:
             if copy.seq_id not in plan.resumed_req_ids:  # else it is in the whole table below
@@ -55,23 +65,23 @@ class InputBatch:
         parents = {move.parent_id: self.states[move.parent_id] for move in moves}
         for move in moves:
             parent = parents[move.parent_id]
-            self.states[move.seq_id] = CachedRequestState(
-                [*parent.token_ids[:-1], move.token_id],
-                parent.sampling_params,
-                parent.seed,
-                list(parent.block_ids),
-            )
+            token_ids = [*parent.token_ids[:-1], move.token_id]
+            self.states[move.seq_id] = _child(parent, token_ids, parent.seed)
 
     def fork(self, seq_id: str, child_ids: list[str]) -> None:
         """Let siblings begin with all that a sequence has; the i-th draws with ``seed + i``."""
         parent = self.states[seq_id]
         for i, child_id in enumerate(child_ids, start=1):
-            self.states[child_id] = CachedRequestState(
-                list(parent.token_ids),
-                parent.sampling_params,
-                parent.seed + i,
-                list(parent.block_ids),
-            )
+            self.states[child_id] = _child(parent, list(parent.token_ids), parent.seed + i)
+
+    def sampling_metadata(self, seq_ids: list[str], logits: torch.Tensor) -> SamplingMetadata:
+        """The sampling parameters of these rows: the last step's, if they are the same."""
+        states = [self.states[seq_id] for seq_id in seq_ids]
+        metadata = self._sampling_metadata
+        if metadata is None or metadata.states != states:
+            metadata = SamplingMetadata(states, logits.shape[-1], logits.device)
+            self._sampling_metadata = metadata
+        return metadata
 
     def __getitem__(self, seq_id: str) -> CachedRequestState:
         return self.states[seq_id]

@@ -14,8 +14,9 @@ from minivllm.attention.kv_storage import KVStorage
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.kv.block_table import slots_of
 from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.sampling.logprobs import prompt_logprobs
 from minivllm.sampling.sampler import Sampler
-from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
+from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from minivllm.worker.input_batch import InputBatch
 
 
@@ -56,20 +57,16 @@ class ModelRunner:
             return ModelRunnerOutput()
         token_ids, positions, metadata = self.prepare_inputs(plan)
         hidden = self.model(token_ids, positions, self.kv_storage, metadata, self.attention)
+        output = ModelRunnerOutput(prompt_logprobs=self._prompt_logprobs(plan, hidden))
         seq_ids, rows = self._caught_up(plan)
-        if not rows:
-            return ModelRunnerOutput()
-        logits = self.model.compute_logits(hidden[rows])
-        states = [self.input_batch[seq_id] for seq_id in seq_ids]
-        chosen = self.sampler(
-            logits, [s.sampling_params for s in states], [s.generator for s in states]
-        )
-        for state, token_id in zip(states, chosen.token_ids, strict=True):
-            state.token_ids.append(token_id)
-        return ModelRunnerOutput(
-            sampled=dict(zip(seq_ids, chosen.token_ids, strict=True)),
-            logprobs={seq_ids[row]: logprobs for row, logprobs in chosen.logprobs.items()},
-        )
+        if rows:
+            logits = self.model.compute_logits(hidden[rows])
+            metadata = self.input_batch.sampling_metadata(seq_ids, logits)
+            chosen = self.sampler(logits, metadata)
+            output.sampled = dict(zip(seq_ids, metadata.append(chosen.token_ids), strict=True))
+            output.sampled |= {seq_ids[row]: NO_TOKEN for row in chosen.hopeless_rows}
+            output.logprobs = {seq_ids[row]: one for row, one in chosen.logprobs.items()}
+        return output
 
     def _move_blocks(self, plan: SchedulerOutput) -> None:
         """Swaps and copies, in this order: each may reuse a block that the one before has left."""
@@ -107,6 +104,26 @@ class ModelRunner:
             torch.tensor(positions, device=self.device),
             metadata,
         )
+
+    def _prompt_logprobs(
+        self, plan: SchedulerOutput, hidden: torch.Tensor
+    ) -> dict[str, dict[int, TokenLogprobs]]:
+        """Of the prompt positions in this batch, for who asked; see ``ModelRunnerOutput``."""
+        found, end = {}, 0
+        for seq_id, num_new in plan.num_scheduled_tokens.items():
+            row, end = end, end + num_new
+            state = self.input_batch[seq_id]
+            num_top = state.sampling_params.prompt_logprobs
+            if num_top is None or len(state.token_ids) > state.num_prompt_tokens:
+                continue  # nobody asked, or they are known: this one comes back from a preemption
+            # the row of position p says how likely the token at p + 1 was
+            start = plan.num_computed_tokens[seq_id] + 1
+            token_ids = state.token_ids[start : start + num_new]
+            logprobs = prompt_logprobs(
+                self.model.compute_logits, hidden[row : row + len(token_ids)], token_ids, num_top
+            )
+            found[seq_id] = dict(enumerate(logprobs, start=start))
+        return found
 
     def _caught_up(self, plan: SchedulerOutput) -> tuple[list[str], list[int]]:
         """The sequences whose last known token is in the batch, and the flat row it is in.

@@ -1,0 +1,86 @@
+"""Temperature, min_p, top_k, top_p: which tokens a draw may still hit, and with what probability.
+
+Each filter takes logits and returns logits, ``-inf`` for what it drops, so they can be looked at
+one by one. The order matters: top_p measures what top_k has left over.
+(vLLM: vllm/v1/sample/ops/topk_topp_sampler.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from minivllm.sampling_params import SamplingParams
+
+
+def apply_temperature(logits: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
+    """Above 1 flattens, below 1 sharpens. ``[n, vocab]`` and ``[n, 1]``, as for all filters."""
+    return logits / temperature
+
+
+def apply_min_p(logits: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
+    """Drop tokens with less than this share of the best one's probability."""
+    best = logits.amax(dim=-1, keepdim=True)
+    return logits.masked_fill(logits < best + min_p.log(), -torch.inf)
+
+
+def apply_top_k(logits: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
+    """Drop tokens below the k-th best; ties with it are kept. (int64)"""
+    kth_best = logits.topk(int(top_k.max()), dim=-1).values.gather(1, top_k - 1)
+    return logits.masked_fill(logits < kth_best, -torch.inf)
+
+
+def apply_top_p(logits: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """Drop a token if those better than it already have this much probability together.
+
+    So the best one always stays. Among equals the one with the smaller id is the better.
+    """
+    best_first, order = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
+    sum_of_better = best_first.cumsum(dim=-1) - best_first
+    dropped = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, sum_of_better >= top_p)
+    return logits.masked_fill(dropped, -torch.inf)
+
+
+class Filters:
+    """The filters of a batch, each for the rows that use it.
+
+    Args:
+        params: one per row, none of them greedy.
+        vocab_size: columns of the logits.
+        device: where the logits are.
+    """
+
+    def __init__(self, params: list[SamplingParams], vocab_size: int, device: torch.device):
+        top_k = [p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params]
+        self._steps: list[tuple[Callable, torch.Tensor | None, torch.Tensor]] = []
+        for apply, values, off in (
+            (apply_temperature, [float(p.temperature) for p in params], 1),
+            (apply_min_p, [float(p.min_p) for p in params], 0),
+            (apply_top_k, top_k, vocab_size),
+            (apply_top_p, [float(p.top_p) for p in params], 1),
+        ):
+            rows = [i for i, value in enumerate(values) if value != off]
+            if not rows:
+                continue
+            dtype = torch.int64 if apply is apply_top_k else torch.float64
+            column = torch.tensor([values[i] for i in rows], dtype=dtype, device=device)[:, None]
+            some = torch.tensor(rows, device=device) if len(rows) < len(params) else None
+            self._steps.append((apply, some, column))
+
+    def probs(self, logits: torch.Tensor) -> torch.Tensor:
+        """The distributions that tokens are drawn from.
+
+        Args:
+            logits: float ``[n, vocab]``; they are left as they are.
+
+        Returns:
+            float64 ``[n, vocab]``; each row sums to 1.
+        """
+        x = logits.double()
+        for apply, rows, values in self._steps:
+            if rows is None:
+                x = apply(x, values)
+            else:
+                x = x.index_copy(0, rows, apply(x[rows], values))
+        return x.softmax(dim=-1)

@@ -1,0 +1,89 @@
+"""What may be said and how gladly: functions of the user's, allowed tokens, biases.
+
+(vLLM 0.6.6: vllm/entrypoints/openai/logits_processors.py, and SamplingParams.logits_processors)
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from minivllm.sampling.metadata import SamplingState
+
+
+class UserProcessors:
+    """Functions that a request brings along, each for its own row."""
+
+    def __init__(self, rows: list[tuple[int, SamplingState]]):
+        self.rows = rows
+
+    @classmethod
+    def of(cls, states: list[SamplingState], vocab_size, device) -> UserProcessors | None:
+        rows = [(i, s) for i, s in enumerate(states) if s.sampling_params.logits_processors]
+        return cls(rows) if rows else None
+
+    def apply(self, logits: torch.Tensor) -> None:
+        for row, state in self.rows:
+            prompt = state.token_ids[: state.num_prompt_tokens]
+            for function in state.sampling_params.logits_processors:
+                wants_prompt = len(inspect.signature(function).parameters) == 3
+                past = (prompt, state.output_token_ids) if wants_prompt else (
+                    state.output_token_ids,
+                )  # fmt: skip
+                logits[row] = function(*past, logits[row])
+
+    def append(self, token_ids: torch.Tensor) -> None:
+        """Nothing: the functions are given the tokens anew each time."""
+
+
+class AllowedTokens:
+    """Everything else is impossible."""
+
+    def __init__(self, rows: torch.Tensor, forbidden: torch.Tensor):
+        self.rows = rows  # int64 [m]
+        self.forbidden = forbidden  # bool [m, vocab]
+
+    @classmethod
+    def of(cls, states: list[SamplingState], vocab_size: int, device) -> AllowedTokens | None:
+        allowed = [s.sampling_params.allowed_token_ids for s in states]
+        rows = [i for i, ids in enumerate(allowed) if ids is not None]
+        if not rows:
+            return None
+        forbidden = torch.ones(len(rows), vocab_size, dtype=torch.bool, device=device)
+        for i, row in enumerate(rows):
+            forbidden[i, allowed[row]] = False
+        return cls(torch.tensor(rows, device=device), forbidden)
+
+    def apply(self, logits: torch.Tensor) -> None:
+        logits[self.rows] = logits[self.rows].masked_fill(self.forbidden, -torch.inf)
+
+    def append(self, token_ids: torch.Tensor) -> None:
+        """Nothing: what is allowed stays allowed."""
+
+
+class LogitBias:
+    """Some tokens' logits are moved by a constant."""
+
+    def __init__(self, rows: torch.Tensor, ids: torch.Tensor, values: torch.Tensor):
+        self.rows, self.ids, self.values = rows, ids, values  # [pairs]
+
+    @classmethod
+    def of(cls, states: list[SamplingState], vocab_size, device) -> LogitBias | None:
+        triples = [
+            (row, token_id, value)
+            for row, s in enumerate(states)
+            for token_id, value in (s.sampling_params.logit_bias or {}).items()
+        ]
+        if not triples:
+            return None
+        rows, ids, values = (torch.tensor(x, device=device) for x in zip(*triples, strict=True))
+        return cls(rows, ids, values.float())
+
+    def apply(self, logits: torch.Tensor) -> None:
+        logits.index_put_((self.rows, self.ids), self.values, accumulate=True)
+
+    def append(self, token_ids: torch.Tensor) -> None:
+        """Nothing: a bias does not change."""

@@ -1,0 +1,64 @@
+"""Penalties: what has been said becomes less likely.
+
+Repetition looks at prompt and output, frequency and presence at the output only.
+(vLLM: vllm/model_executor/layers/utils.py, apply_penalties)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from minivllm.sampling.metadata import SamplingState
+
+
+def count_tokens(lists: list[list[int]], vocab_size: int, device: torch.device) -> torch.Tensor:
+    """How often each token is in each list: int64 ``[len(lists), vocab]``."""
+    longest = max(len(ids) for ids in lists)
+    padded = [ids + [vocab_size] * (longest - len(ids)) for ids in lists]
+    index = torch.tensor(padded, dtype=torch.int64, device=device)
+    counts = torch.zeros(len(lists), vocab_size + 1, dtype=torch.int64, device=device)
+    return counts.scatter_add_(1, index, torch.ones_like(index))[:, :vocab_size]
+
+
+class Penalties:
+    """All three, for the rows that ask for any of them."""
+
+    def __init__(self, rows: list[int], states: list[SamplingState], vocab_size, device):
+        states = [states[row] for row in rows]
+        params = [s.sampling_params for s in states]
+
+        def column(values):
+            return torch.tensor(values, dtype=torch.float32, device=device)[:, None]
+
+        self.rows = torch.tensor(rows, device=device)  # int64 [m]
+        self.repetition = column([p.repetition_penalty for p in params])  # [m, 1], as the others
+        self.frequency = column([p.frequency_penalty for p in params])
+        self.presence = column([p.presence_penalty for p in params])
+        prompts = [s.token_ids[: s.num_prompt_tokens] for s in states]
+        self.in_prompt = count_tokens(prompts, vocab_size, device) > 0  # bool [m, vocab]
+        outputs = [s.output_token_ids for s in states]
+        self.counts = count_tokens(outputs, vocab_size, device)  # of the output, int64 [m, vocab]
+
+    @classmethod
+    def of(cls, states: list[SamplingState], vocab_size: int, device) -> Penalties | None:
+        rows = [i for i, s in enumerate(states) if _uses_any(s.sampling_params)]
+        return cls(rows, states, vocab_size, device) if rows else None
+
+    def apply(self, logits: torch.Tensor) -> None:
+        x, in_output = logits[self.rows], self.counts > 0
+        repeated = torch.where(x > 0, x / self.repetition, x * self.repetition)
+        x = torch.where(self.in_prompt | in_output, repeated, x)
+        logits[self.rows] = x - self.frequency * self.counts - self.presence * in_output
+
+    def append(self, token_ids: torch.Tensor) -> None:
+        new = token_ids[self.rows][:, None]
+        self.counts.scatter_add_(1, new, torch.ones_like(new))
+
+
+def _uses_any(params) -> bool:
+    return bool(
+        params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty
+    )
