@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -15,7 +16,8 @@ from minivllm.config import EngineArgs
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.entrypoints.chat_utils import render_chat
 from minivllm.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput
-from minivllm.sampling_params import BeamSearchParams, SamplingParams
+from minivllm.request import Request
+from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from minivllm.trace import Trace
 from minivllm.validation import check, check_names
 
@@ -38,6 +40,7 @@ class LLM:
         check_names("LLM", kwargs, [field.name for field in fields(EngineArgs)])
         self.llm_engine = LLMEngine(EngineArgs(model=model, **kwargs))
         self._num_requests = 0
+        self._inboxes: dict[str, deque[RequestOutput]] = {}  # by request id: who waits for it
 
     @property
     def trace(self) -> Trace | None:
@@ -76,31 +79,34 @@ class LLM:
         Raises:
             ValueError: if any prompt cannot be run, naming it; then none has been started.
         """
-        prompts = _as_list(prompts)
-        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
-        params = params if isinstance(params, (list, tuple)) else [params] * len(prompts)
-        ok = len(params) == len(prompts)
-        check(ok, "len(sampling_params)", len(params), f"{len(prompts)}, one for each prompt")
-        priority = [0] * len(prompts) if priority is None else priority
-        check(isinstance(priority, (list, tuple)), "priority", priority, "a list of integers")
-        ok = len(priority) == len(prompts)
-        check(ok, "len(priority)", len(priority), f"{len(prompts)}, one for each prompt")
-        requests = []
-        for index, (prompt, one, rank) in enumerate(zip(prompts, params, priority, strict=True)):
-            request_id = str(self._num_requests + index)
-            try:
-                request = self.llm_engine.processor.make_request(
-                    request_id, prompt, one, priority=rank
-                )
-                self.llm_engine.scheduler.check_request(request)
-            except ValueError as error:
-                raise ValueError(f"prompt {index} of {len(prompts)}: {error}") from error
-            requests.append(request)
-        self._num_requests += len(requests)
+        requests = self._make_requests(prompts, sampling_params, priority)
         for request in requests:
-            self.llm_engine.submit(request)
-        outputs = self._run({request.request_id for request in requests}, use_tqdm)
+            request.sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
+        outputs = self._with_progress(requests, use_tqdm)
         return [outputs[request.request_id] for request in requests]
+
+    def stream(
+        self,
+        prompts: str | dict | list,
+        sampling_params: AnyParams | list[AnyParams] | None = None,
+        priority: list[int] | None = None,
+    ) -> Iterator[RequestOutput]:
+        """Complete prompts, and hand out what there is after every step.
+
+        What an output holds says ``SamplingParams.output_kind``: all so far (CUMULATIVE), what is
+        new (DELTA), or the whole at its end (FINAL_ONLY). Whoever stops listening ends the
+        requests. (vLLM's ``LLM`` has no such method; there it is ``AsyncLLM.generate``.)
+
+        Args:
+            prompts, sampling_params, priority: as for ``generate``.
+
+        Returns:
+            Outputs of all prompts as they come; ``request_id`` counts up in the order of prompts.
+
+        Raises:
+            ValueError: at once, if any prompt cannot be run, naming it.
+        """
+        return self._outputs_of(self._make_requests(prompts, sampling_params, priority))
 
     def chat(
         self,
@@ -183,36 +189,78 @@ class LLM:
         """Forget all cached blocks. Refuses (False) while any block is in use."""
         return self.llm_engine.reset_prefix_cache()
 
-    def _run(self, mine: set[str], use_tqdm: bool | Callable[..., tqdm]) -> dict:
-        """Step until these requests are finished; their last outputs by id."""
+    def _make_requests(self, prompts, sampling_params, priority) -> list[Request]:
+        """One request per prompt, all of them checked; the engine knows nothing of them yet."""
+        prompts = _as_list(prompts)
+        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
+        params = params if isinstance(params, (list, tuple)) else [params] * len(prompts)
+        ok = len(params) == len(prompts)
+        check(ok, "len(sampling_params)", len(params), f"{len(prompts)}, one for each prompt")
+        priority = [0] * len(prompts) if priority is None else priority
+        check(isinstance(priority, (list, tuple)), "priority", priority, "a list of integers")
+        ok = len(priority) == len(prompts)
+        check(ok, "len(priority)", len(priority), f"{len(prompts)}, one for each prompt")
+        requests = []
+        for index, (prompt, one, rank) in enumerate(zip(prompts, params, priority, strict=True)):
+            request_id = str(self._num_requests + index)
+            try:
+                request = self.llm_engine.processor.make_request(
+                    request_id, prompt, one, priority=rank
+                )
+                self.llm_engine.scheduler.check_request(request)
+            except ValueError as error:
+                raise ValueError(f"prompt {index} of {len(prompts)}: {error}") from error
+            requests.append(request)
+        self._num_requests += len(requests)
+        return requests
+
+    def _outputs_of(self, requests: list[Request]) -> Iterator[RequestOutput]:
+        """Step until these are finished; whoever else is running gets what is theirs, too."""
+        inbox: deque[RequestOutput] = deque()
+        unfinished = {request.request_id for request in requests}
+        try:
+            for request in requests:
+                self.llm_engine.submit(request)
+                self._inboxes[request.request_id] = inbox
+            while unfinished:
+                while not inbox:
+                    for output in self.llm_engine.step():
+                        if output.request_id in self._inboxes:
+                            self._inboxes[output.request_id].append(output)
+                output = inbox.popleft()
+                if output.finished:
+                    unfinished.remove(output.request_id)
+                    del self._inboxes[output.request_id]
+                yield output
+        finally:  # interrupted, or nobody listens any more: leave no orphan in the engine
+            for request_id in unfinished:
+                self._inboxes.pop(request_id, None)
+                self.llm_engine.abort_request(request_id)
+
+    def _with_progress(
+        self, requests: list[Request], use_tqdm: bool | Callable[..., tqdm]
+    ) -> dict[str, RequestOutput]:
+        """The finished outputs of requests by id, with a progress bar."""
         outputs: dict[str, RequestOutput] = {}
         make_bar = tqdm if isinstance(use_tqdm, bool) else use_tqdm
         tokens_in = tokens_out = 0
         with make_bar(
-            total=len(mine),
+            total=len(requests),
             desc="Processed prompts",
             dynamic_ncols=True,
             disable=not use_tqdm,
             postfix="est. speed input: 0.00 toks/s, output: 0.00 toks/s",
         ) as bar:
-            try:
-                while len(outputs) < len(mine):
-                    for output in self.llm_engine.step():
-                        if not output.finished or output.request_id not in mine:
-                            continue
-                        outputs[output.request_id] = output
-                        tokens_in += len(output.prompt_token_ids)
-                        tokens_out += sum(len(c.token_ids) for c in output.outputs)
-                        seconds = bar.format_dict["elapsed"] or 1e-9 if use_tqdm else 1
-                        bar.postfix = (
-                            f"est. speed input: {tokens_in / seconds:.2f} toks/s, "
-                            f"output: {tokens_out / seconds:.2f} toks/s"
-                        )
-                        bar.update(1)
-            except BaseException:  # interrupted: leave no orphan in the engine
-                for request_id in mine - outputs.keys():
-                    self.llm_engine.abort_request(request_id)
-                raise
+            for output in self._outputs_of(requests):
+                outputs[output.request_id] = output
+                tokens_in += len(output.prompt_token_ids)
+                tokens_out += sum(len(c.token_ids) for c in output.outputs)
+                seconds = bar.format_dict["elapsed"] or 1e-9 if use_tqdm else 1
+                bar.postfix = (
+                    f"est. speed input: {tokens_in / seconds:.2f} toks/s, "
+                    f"output: {tokens_out / seconds:.2f} toks/s"
+                )
+                bar.update(1)
         return outputs
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -10,7 +11,7 @@ from rich.markup import escape
 
 from minivllm.entrypoints.chat_utils import render_chat
 from minivllm.entrypoints.llm import LLM
-from minivllm.sampling_params import SamplingParams
+from minivllm.sampling_params import RequestOutputKind, SamplingParams
 
 
 def run_generate(prompts: list[str], model: str | None, params: dict) -> None:
@@ -24,18 +25,9 @@ def run_generate(prompts: list[str], model: str | None, params: dict) -> None:
 
 def stream_chat(llm: LLM, conversation: list[dict], params: SamplingParams) -> Iterator[str]:
     """The answer to a conversation, piece by piece as it is generated."""
-    engine = llm.llm_engine
-    prompt = render_chat(engine.tokenizer, conversation, add_generation_prompt=True)
-    engine.add_request("chat", prompt, params)
-    shown = 0
-    try:
-        while engine.has_unfinished_requests():
-            for output in engine.step():
-                text = output.outputs[0].text
-                yield text[shown:]
-                shown = len(text)
-    finally:  # whoever listens may stop early
-        engine.abort_request("chat")
+    prompt = render_chat(llm.get_tokenizer(), conversation, add_generation_prompt=True)
+    for output in llm.stream(prompt, replace(params, output_kind=RequestOutputKind.DELTA)):
+        yield output.outputs[0].text
 
 
 def run_chat(model: str | None, system: str | None, params: dict) -> None:

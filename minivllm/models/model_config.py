@@ -13,7 +13,10 @@ SUPPORTED_ARCHITECTURES = {
     "LlamaForCausalLM": {},
     "Qwen2ForCausalLM": {"qkv_bias": True},
 }
-_SAMPLING_DEFAULTS = ("temperature", "top_k", "top_p")
+# What generation_config.json may say of sampling, and the names here.
+_SAMPLING_DEFAULTS = {
+    name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+} | {"max_new_tokens": "max_tokens"}
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,11 @@ class ModelConfig:
             mlp_bias=getattr(hf, "mlp_bias", False),
             dtype=_torch_dtype(getattr(hf, "dtype", None)),
             eos_token_ids=frozenset(eos_ids),
-            default_sampling={k: generation[k] for k in _SAMPLING_DEFAULTS if k in generation},
+            default_sampling={
+                ours: generation[theirs]
+                for theirs, ours in _SAMPLING_DEFAULTS.items()
+                if generation.get(theirs) is not None
+            },
         )
 
 
