@@ -24,7 +24,6 @@ _ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
     "cpu_offload_gb": (0, "weights stay on one device"),
     "hf_overrides": (None, "config.json is used as it is"),
     "enable_lora": (False, "there are no adapters yet"),
-    "disable_log_stats": (True, "no statistics are logged yet"),
 }
 
 
@@ -69,6 +68,7 @@ class EngineArgs:
 
     # what you see
     trace: bool = False  # record every state change, for figures
+    disable_log_stats: bool = True  # False: a line in the log every few seconds
 
     # accepted so that vLLM scripts run; see _ONLY_THE_DEFAULT
     tokenizer_mode: str = "auto"
@@ -81,7 +81,6 @@ class EngineArgs:
     cpu_offload_gb: float = 0
     hf_overrides: dict | None = None
     enable_lora: bool = False
-    disable_log_stats: bool = True
     enforce_eager: bool = True  # there are no CUDA graphs yet, so both values mean the same
 
     def __post_init__(self):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 _TABLE: dict[str, tuple[str, str]] = {
     # name: (default, meaning)
     "MINIVLLM_LOGGING_LEVEL": ("INFO", "how much the engine logs: DEBUG, INFO, WARNING or ERROR"),
+    "MINIVLLM_LOG_STATS_INTERVAL": ("10", "seconds between two lines of engine statistics"),
+    "MINIVLLM_TRACE_FUNCTION": ("0", "1: write every function call to a file, for debugging"),
+    "MINIVLLM_CACHE_ROOT": ("~/.cache/minivllm", "where files are written that nobody need keep"),
     "MINIVLLM_CPU_KVCACHE_SPACE": ("1", "GiB of memory for the KV cache when the device is a CPU"),
 }
 
@@ -30,14 +34,31 @@ def logging_level() -> str:
     return level
 
 
+def log_stats_interval() -> float:
+    return _number_above_0("MINIVLLM_LOG_STATS_INTERVAL", "seconds")
+
+
+def trace_function() -> bool:
+    text = get("MINIVLLM_TRACE_FUNCTION")
+    if text not in ("0", "1"):
+        raise ValueError(f"MINIVLLM_TRACE_FUNCTION must be 0 or 1, got {text!r}.")
+    return text == "1"
+
+
+def cache_root() -> Path:
+    return Path(get("MINIVLLM_CACHE_ROOT")).expanduser()
+
+
 def cpu_kvcache_bytes() -> int:
-    text = get("MINIVLLM_CPU_KVCACHE_SPACE")
+    return int(_number_above_0("MINIVLLM_CPU_KVCACHE_SPACE", "GiB") * 2**30)
+
+
+def _number_above_0(name: str, unit: str) -> float:
+    text = get(name)
     try:
-        gib = float(text)
+        number = float(text)
     except ValueError:
-        gib = 0.0
-    if not 0 < gib < float("inf"):
-        raise ValueError(
-            f"MINIVLLM_CPU_KVCACHE_SPACE must be a number of GiB above 0, got {text!r}."
-        )
-    return int(gib * 2**30)
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise ValueError(f"{name} must be a number of {unit} above 0, got {text!r}.")
+    return number

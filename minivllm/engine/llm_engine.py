@@ -8,8 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from minivllm.config import EngineArgs
+from minivllm.engine import function_trace
 from minivllm.engine.output_processor import OutputProcessor
 from minivllm.engine.processor import Processor, load_tokenizer
+from minivllm.engine.stat_logger import LoggingStatLogger
 from minivllm.kv.manager import KVCacheManager
 from minivllm.models.embedded import embedded_model_path
 from minivllm.models.model_config import ModelConfig
@@ -36,6 +38,7 @@ class LLMEngine:
     """
 
     def __init__(self, args: EngineArgs):
+        function_trace.start_if_asked()
         directory = Path(args.model) if args.model is not None else embedded_model_path()
         self.model_config = ModelConfig.from_directory(directory)
         self.max_model_len, budget = args.resolve_limits(self.model_config.max_position_embeddings)
@@ -48,7 +51,6 @@ class LLMEngine:
         worker = Worker(args, directory, self.model_config, self.max_model_len)
         self.model_runner = worker.model_runner
         self.trace = Trace(worker.num_blocks, args.block_size, budget) if args.trace else None
-        self.output_processor = OutputProcessor(self.tokenizer)
         kv_cache_manager_cls = args.kv_cache_manager_cls or KVCacheManager
         self.scheduler = Scheduler(
             kv_cache_manager_cls(
@@ -65,9 +67,11 @@ class LLMEngine:
             long_prefill_token_threshold=args.long_prefill_token_threshold,
             policy=make_policy(args.scheduling_policy),
             preemption_mode=args.preemption_mode,
-            append_text=self.output_processor.append_text,
+            append_text=lambda seq: self.output_processor.append_text(seq),
             trace=self.trace,
         )
+        self.stats = LoggingStatLogger(self.scheduler, enabled=not args.disable_log_stats)
+        self.output_processor = OutputProcessor(self.tokenizer, self.stats)
 
     @classmethod
     def from_engine_args(cls, args: EngineArgs) -> LLMEngine:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 
 from minivllm.engine.detokenizer import Detokenizer
+from minivllm.engine.stat_logger import LoggingStatLogger
 from minivllm.outputs import CompletionOutput, Logprob, RequestOutput
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.sampling_params import RequestOutputKind
@@ -79,10 +80,12 @@ class OutputProcessor:
 
     Args:
         tokenizer: a Hugging Face tokenizer, or None if no text is made.
+        stats: counts what every step gave.
     """
 
-    def __init__(self, tokenizer):
+    def __init__(self, tokenizer, stats: LoggingStatLogger):
         self.tokenizer = tokenizer
+        self.stats = stats
         self.sequences: dict[str, SequenceOutput] = {}  # by sequence id
         # by request id: of each prompt position (but the first), and what users get of them
         self.prompt_positions: dict[str, dict[int, TokenLogprobs]] = {}
@@ -108,6 +111,7 @@ class OutputProcessor:
             got_token = seq.status != RequestStatus.FINISHED_ERROR
             if seq.seq_id in output.logprobs and got_token and seq.request.beam_params is None:
                 self._of(seq).add_logprobs(output.logprobs[seq.seq_id])
+        self.stats.record(updated)
         made = [self.make_output(r) for r in dict.fromkeys(seq.request for seq in updated)]
         return [output for output in made if output is not None]
 

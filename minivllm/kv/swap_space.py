@@ -34,6 +34,11 @@ class SwapSpace:
     def num_free_blocks(self) -> int:
         return 0 if self.pool is None else self.pool.num_free_blocks
 
+    @property
+    def usage(self) -> float:
+        """The share of host blocks that hold something, 0 to 1."""
+        return 0.0 if self.pool is None else 1 - self.num_free_blocks / self.pool.num_usable_blocks
+
     def take(self, tables: dict[str, list[int]]) -> list[KVCacheBlockSwap] | None:
         """Find room for the content of these tables; what they share, they go on sharing.
 

@@ -1,0 +1,120 @@
+"""When things happened to a request, what the engine logs, and the environment's table."""
+
+import re
+import sys
+import threading
+
+import pytest
+
+from minivllm import LLM, SamplingParams, envs
+from minivllm.engine import stat_logger
+
+PARAMS = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+
+
+@pytest.fixture
+def llm(tiny_qwen2):
+    return LLM(
+        str(tiny_qwen2), skip_tokenizer_init=True, num_gpu_blocks_override=41, block_size=4,
+        max_num_seqs=2, max_model_len=64,
+    )  # fmt: skip
+
+
+def test_times_of_a_request_are_in_order(llm):
+    outputs = llm.generate([[i, 1, 2] for i in range(4)], PARAMS, use_tqdm=False)
+    for output in outputs:
+        m = output.metrics
+        assert (
+            m.arrival_time <= m.first_scheduled_time <= m.first_token_time
+            <= m.last_token_time <= m.finished_time
+        )  # fmt: skip
+        assert m.time_in_queue == m.first_scheduled_time - m.arrival_time
+    begun = [output.metrics.first_scheduled_time for output in outputs]
+    assert max(begun[:2]) < min(o.metrics.finished_time for o in outputs) <= min(begun[2:])
+
+
+def test_the_log_says_what_the_engine_does(llm, monkeypatch, capsys):
+    clock = iter(range(100))
+    monkeypatch.setattr(stat_logger.time, "monotonic", lambda: float(next(clock)))
+    engine = llm.llm_engine
+    engine.stats = stat_logger.LoggingStatLogger(engine.scheduler, enabled=True)
+    engine.output_processor.stats = engine.stats
+    for i in range(4):
+        engine.add_request(str(i), {"prompt_token_ids": [5] * 9}, PARAMS, arrival_time=0.0)
+    while engine.has_unfinished_requests():
+        engine.step()
+        if engine.stats.num_generation_tokens == 4:
+            engine.stats.log()
+    logged = [line for line in capsys.readouterr().out.splitlines() if "throughput" in line]
+    number = r"(\d+\.\d)"
+    line = re.compile(
+        rf"Avg prompt throughput: {number} tokens/s, Avg generation throughput: {number} tokens/s, "
+        rf"Running: (\d+) reqs, Waiting: (\d+) reqs, GPU KV cache usage: {number}%, "
+        rf"Prefix cache hit rate: {number}%"
+    )
+    first = line.search(logged[0])
+    assert (first[3], first[4]) == ("2", "2")
+    assert float(first[1]) > 0
+    # two of 18 blocks' worth of tokens came from the cache: the second prompt's first two blocks
+    assert (first[5], first[6]) == ("10.0", f"{100 * 8 / 18:.1f}")
+    assert (engine.stats.num_prompt_tokens, engine.stats.num_generation_tokens) == (36, 16)
+
+
+def test_what_is_swapped_is_in_the_log(tiny_qwen2, capsys):
+    llm = LLM(
+        str(tiny_qwen2), skip_tokenizer_init=True, num_gpu_blocks_override=13, block_size=4,
+        max_model_len=48, max_num_seqs=3, preemption_mode="swap", enable_prefix_caching=False,
+    )  # fmt: skip
+    engine = llm.llm_engine
+    for i in range(3):
+        params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+        engine.add_request(str(i), {"prompt_token_ids": [i] * 12}, params)
+    while not engine.scheduler.swapped:
+        engine.step()
+    engine.stats.log()
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert re.search(r"Swapped: 1 reqs, CPU KV cache usage: [1-9]\d*\.\d%$", line)
+
+
+def test_statistics_are_logged_only_when_asked_for(tiny_qwen2, monkeypatch, capsys):
+    monkeypatch.setenv("MINIVLLM_LOG_STATS_INTERVAL", "1e-9")
+    for disabled in (True, False):
+        llm = LLM(
+            str(tiny_qwen2), skip_tokenizer_init=True, num_gpu_blocks_override=41,
+            disable_log_stats=disabled,
+        )  # fmt: skip
+        llm.generate([1, 2, 3], PARAMS, use_tqdm=False)
+        assert ("Avg prompt throughput" in capsys.readouterr().out) == (not disabled)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "read"),
+    [
+        ("MINIVLLM_LOGGING_LEVEL", "LOUD", envs.logging_level),
+        ("MINIVLLM_LOG_STATS_INTERVAL", "0", envs.log_stats_interval),
+        ("MINIVLLM_LOG_STATS_INTERVAL", "often", envs.log_stats_interval),
+        ("MINIVLLM_CPU_KVCACHE_SPACE", "-1", envs.cpu_kvcache_bytes),
+        ("MINIVLLM_TRACE_FUNCTION", "yes", envs.trace_function),
+    ],
+)
+def test_a_bad_value_in_the_environment_is_named(monkeypatch, name, value, read):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=f"^{name} must be .* got '{value}'"):
+        read()
+
+
+def test_a_function_trace_names_every_call(tiny_qwen2, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("MINIVLLM_TRACE_FUNCTION", "1")
+    monkeypatch.setenv("MINIVLLM_CACHE_ROOT", str(tmp_path))
+    try:
+        llm = LLM(str(tiny_qwen2), skip_tokenizer_init=True, num_gpu_blocks_override=41)
+        llm.generate([1, 2, 3], PARAMS, use_tqdm=False)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    (path,) = (tmp_path / "function_traces").iterdir()
+    assert f"every call is written to {path}" in capsys.readouterr().out
+    text = path.read_text()
+    assert text.count("Call to schedule in ") == text.count("Return from schedule in ") == 4
+    call = r"Call to schedule in \S+scheduler\.py:\d+ from step in \S+llm_engine\.py:\d"
+    assert re.search(call, text)
