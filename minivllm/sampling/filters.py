@@ -36,10 +36,19 @@ def apply_top_p(logits: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
 
     So the best one always stays. Among equals the one with the smaller id is the better.
     """
-    best_first, order = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
+    probs = logits.softmax(dim=-1)
+    # All tokens below this have less than 1 - top_p together, so none of them is needed: only the
+    # others are sorted, which are few where the model is sure of itself.
+    enough = (1 - top_p) / logits.shape[-1]
+    num_sorted = int((probs >= enough).sum(dim=-1).max())
+    best_first = probs.topk(num_sorted, dim=-1).values
     sum_of_better = best_first.cumsum(dim=-1) - best_first
-    dropped = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, sum_of_better >= top_p)
-    return logits.masked_fill(dropped, -torch.inf)
+    num_kept = (sum_of_better < top_p).sum(dim=-1, keepdim=True)
+    least = best_first.gather(1, num_kept - 1)
+    better, equal = probs > least, probs == least
+    places_left = num_kept - better.sum(dim=-1, keepdim=True)
+    kept = better | (equal & (equal.cumsum(dim=-1, dtype=torch.int32) <= places_left))
+    return logits.masked_fill(~kept, -torch.inf)
 
 
 class Filters:
