@@ -1,5 +1,6 @@
 """Problems made from a seed: the same again, fresh ones, right solutions, wrong answers told."""
 
+import numpy
 import pytest
 
 from minivllm.exercises import ch02, ch03, ch04, ch05, ch06, ch07, ch08
@@ -57,6 +58,9 @@ def test_whatever_the_answer_is_it_gets_a_sentence(name):
         with pytest.raises(NotYet) as caught:
             exercise.check(answer)
         assert str(caught.value).endswith("."), answer
+        assert "cannot be read" not in str(caught.value), answer
+    with pytest.raises(NotYet, match=r"give|is missing|cannot be read"):
+        exercise.check(numpy.array([[1, 2], [3, 4]]))
 
 
 @pytest.mark.parametrize("blank", [None, ..., [None, None], {"A": ...}, [(1, None, 3)]])
@@ -157,3 +161,11 @@ def test_the_last_token_is_never_found_and_a_salt_keeps_strangers_apart():
     exercise, answer = hits_with(length=4, salt="me")
     with pytest.raises(NotYet, match="nobody with the salt 'me' was there before"):
         exercise.check([answer[0], 3 * exercise.given["block_size"], *answer[2:]])
+
+
+def test_integers_of_other_libraries_are_whole_numbers():
+    exercise = ch02.holes(2)
+    free, largest = exercise.solve()
+    assert exercise.check((numpy.int64(free), numpy.int32(largest)))
+    with pytest.raises(NotYet, match="give 2 whole numbers"):
+        exercise.check((float(free), numpy.float32(largest)))

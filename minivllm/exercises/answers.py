@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from operator import index
 from typing import Any
-
-from minivllm.validation import is_int
 
 
 class NotYet(Exception):
@@ -21,36 +20,41 @@ def is_blank(answer: Any) -> bool:
     return answer is None or answer is ...
 
 
+def is_whole(value: Any) -> bool:
+    """True for an integer, also one of NumPy's or torch's; a bool is none."""
+    return hasattr(type(value), "__index__") and not isinstance(value, bool)
+
+
 def whole_number(answer: Any) -> int:
     """The answer, if it is a whole number; else a word about that."""
-    if not is_int(answer):
+    if not is_whole(answer):
         raise NotYet("give a whole number.")
-    return answer
+    return index(answer)
 
 
 def whole_numbers(answer: Any, names: Sequence[str]) -> list[int]:
     """One whole number for each name, in their order."""
     ok = isinstance(answer, (list, tuple)) and len(answer) == len(names)
-    if not ok or not all(map(is_int, answer)):
+    if not ok or not all(map(is_whole, answer)):
         raise NotYet(f"give {len(names)} whole numbers: {', '.join(names)}.")
-    return list(answer)
+    return list(map(index, answer))
 
 
 def number_list(answer: Any, what: str) -> list[int]:
     """A list of whole numbers of any length."""
-    if not isinstance(answer, (list, tuple)) or not all(map(is_int, answer)):
+    if not isinstance(answer, (list, tuple)) or not all(map(is_whole, answer)):
         raise NotYet(f"give a list of whole numbers: {what}.")
-    return list(answer)
+    return list(map(index, answer))
 
 
 def numbers_by_name(answer: Any, names: Collection[Any], what: str) -> dict[Any, int]:
     """A dict from (some of) these names to whole numbers."""
     names = list(names)
     example, last = names[0], names[-1]
-    if not isinstance(answer, Mapping) or not all(map(is_int, answer.values())):
+    if not isinstance(answer, Mapping) or not all(map(is_whole, answer.values())):
         raise NotYet(f"give a dict of whole numbers, like {{{example!r}: 1}}: {what}.")
     for name in answer:
         if name not in names:
             known = ", ".join(map(str, names)) if len(names) < 10 else f"{example} to {last}"
             raise NotYet(f"{name!r} is none of {known}.")
-    return dict(answer)
+    return {name: index(number) for name, number in answer.items()}

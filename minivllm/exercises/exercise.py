@@ -40,7 +40,13 @@ class Exercise:
         Raises:
             NotYet: for any other answer, of whatever type, saying what is wrong with it.
         """
-        return self.judge(answer, **self.given)
+        try:
+            return self.judge(answer, **self.given)
+        except NotYet:
+            raise
+        except Exception as error:  # there is no end to what may be handed in
+            reason = f"{type(error).__name__}: {error}"
+            raise NotYet(f"this answer cannot be read ({reason}).") from error
 
     def grade(self, answer: Any) -> None:
         """Print whether the answer is right, and if not, what is wrong. None is no answer yet."""
@@ -63,7 +69,7 @@ class Exercise:
 
     def __repr__(self) -> str:
         """The question, and below it what is given."""
-        lines = textwrap.wrap(self.question, 90)
+        lines = textwrap.wrap(self.question or "The question stands in the notebook.", 90)
         for name, value in self.given.items():
             text = pformat(value, width=90 - len(name), compact=True, sort_dicts=False)
             lines.append(f"    {name} = " + text.replace("\n", "\n" + " " * (len(name) + 7)))

@@ -28,4 +28,5 @@ def check_integrity(scheduler: Scheduler) -> None:
     )
     for seq in scheduler.running:
         held = len(scheduler.kv_manager.block_tables[seq.seq_id].blocks)
-        assert seq.num_computed_tokens <= held * scheduler.kv_manager.block_size, seq
+        room = held * scheduler.kv_manager.block_size
+        assert seq.num_computed_tokens <= room, f"{seq} holds {held} blocks"
