@@ -6,6 +6,7 @@ if asked to (``LLM(trace=True)``); otherwise each place costs one ``is not None`
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -293,6 +294,23 @@ class Trace:
         from minivllm.viz.page import page
 
         Path(path).write_text(page(self, title, outputs, decode), encoding="utf-8")
+
+    def save_chrome_trace(self, path: str | Path, clock: str = "seconds") -> None:
+        """Write the run for Perfetto: open https://ui.perfetto.dev and drop the file there.
+
+        A track per sequence with its waits and chunks, counters for free blocks, budget and queues,
+        and an arrow from each preemption to the return.
+
+        Args:
+            path: of the file, JSON; an existing one is replaced.
+            clock: "seconds" as measured (or simulated), or "steps": each lasts a millisecond.
+
+        Raises:
+            ValueError: for a trace without steps, or another clock.
+        """
+        from minivllm.viz.chrome_trace import chrome_trace
+
+        Path(path).write_text(json.dumps(chrome_trace(self, clock)), encoding="utf-8")
 
     def __repr__(self) -> str:
         return (
