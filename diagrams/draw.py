@@ -1,11 +1,30 @@
-"""Draw this folder's pictures again: ``python diagrams/draw.py``. Each is of a real run."""
+"""Draw this folder's pictures again: ``python diagrams/draw.py``.
 
+The timeline is of a real run. The diagrams are drawn by hand, in the files beside this one, and a
+test looks up every class that they name.
+"""
+
+import importlib
+import sys
+from functools import partial
 from pathlib import Path
 
 from minivllm import LLM, SamplingParams
 from minivllm.viz import Figure, timeline
 
 HERE = Path(__file__).parent
+DIAGRAMS = ("architecture", "life_of_a_request", "life_of_a_block", "one_step")
+
+
+def load(name: str):
+    """The module of a diagram, from wherever this file is run."""
+    if str(HERE) not in sys.path:
+        sys.path.insert(0, str(HERE))
+    return importlib.import_module(name)
+
+
+def draw_diagram(name: str) -> Figure:
+    return load(name).draw()
 
 
 def draw_timeline() -> Figure:
@@ -37,6 +56,7 @@ def draw_timeline() -> Figure:
 
 
 PICTURES = {"timeline.svg": draw_timeline}
+PICTURES |= {f"{name}.svg": partial(draw_diagram, name) for name in DIAGRAMS}
 
 if __name__ == "__main__":
     for name, draw in PICTURES.items():

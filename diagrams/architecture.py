@@ -1,0 +1,131 @@
+"""The house: who owns whom, from LLM down to the KV cache. Every class named here exists."""
+
+from __future__ import annotations
+
+from canvas import BLUE, GREEN, GREY, ORANGE, PINK, PLAIN, RED, Canvas
+
+from minivllm.viz.figure import Figure
+
+# What the picture names, and where it is: a test looks each of them up.
+CLASSES = {
+    "LLM": "minivllm.entrypoints.llm",
+    "LLMEngine": "minivllm.engine.llm_engine",
+    "Processor": "minivllm.engine.processor",
+    "Detokenizer": "minivllm.engine.detokenizer",
+    "Scheduler": "minivllm.scheduling.scheduler",
+    "SchedulingPolicy": "minivllm.scheduling.policies",
+    "SchedulerOutput": "minivllm.scheduling.output",
+    "ModelRunnerOutput": "minivllm.scheduling.output",
+    "KVCacheManager": "minivllm.kv.manager",
+    "BlockPool": "minivllm.kv.block_pool",
+    "BlockTable": "minivllm.kv.block_table",
+    "PrefixCache": "minivllm.kv.prefix_cache",
+    "SwapSpace": "minivllm.kv.swap_space",
+    "Worker": "minivllm.worker.worker",
+    "ModelRunner": "minivllm.worker.model_runner",
+    "InputBatch": "minivllm.worker.input_batch",
+    "DecoderForCausalLM": "minivllm.models.decoder",
+    "DecoderLayer": "minivllm.models.decoder",
+    "Attention": "minivllm.models.decoder",
+    "AttentionBackend": "minivllm.attention.backend",
+    "KVStorage": "minivllm.attention.kv_storage",
+    "Sampler": "minivllm.sampling.sampler",
+    "Trace": "minivllm.trace",
+}
+ALT = (
+    "Architecture: LLM owns LLMEngine. The engine hands text to Processor and Detokenizer and owns "
+    "a Scheduler and a Worker. Scheduler owns KVCacheManager, which owns BlockPool, a BlockTable "
+    "per sequence, PrefixCache and SwapSpace. Worker owns ModelRunner, which owns InputBatch, the "
+    "model and Sampler; the model's Attention layers read KVStorage through an AttentionBackend. "
+    "Only SchedulerOutput and ModelRunnerOutput cross between the two sides."
+)
+
+
+def draw() -> Figure:
+    page = Canvas(
+        "Who owns whom", "An arrow leads from an object to what it makes or holds. Only plans and "
+        "tokens cross the middle.", ALT, 960, 806,
+    )  # fmt: skip
+    llm = page.box(
+        360, 78, 240, 54, "LLM", ("prompts in, texts out, in prompt order",), colour=BLUE
+    )
+    engine = page.box(
+        330, 164, 300, 66, "LLMEngine", ("step(): schedule, execute,", "update, make outputs"),
+        colour=BLUE,
+    )  # fmt: skip
+    processor = page.box(
+        60, 170, 196, 54, "Processor", ("text and parameters → Request",), colour=BLUE
+    )
+    detokenizer = page.box(
+        704, 170, 196, 54, "Detokenizer", ("token ids → text that is certain",), colour=BLUE
+    )
+    page.arrow([llm.bottom, engine.top])
+    page.arrow([engine.left, processor.right])
+    page.arrow([engine.right, detokenizer.left])
+
+    page.region(24, 270, 440, 404, "scheduling/, kv/", "pure Python: only numbers")
+    page.region(496, 270, 440, 404, "torch: tensors", "worker/, models/, attention/, sampling/")
+    scheduler = page.box(
+        52, 306, 216, 62, "Scheduler", ("who runs next, under", "one token budget?"), colour=GREEN
+    )
+    policy = page.box(
+        296, 306, 156, 62, "SchedulingPolicy", ("who comes first,", "who gives way?"), colour=GREEN
+    )
+    manager = page.box(
+        100, 428, 288, 66, "KVCacheManager", ("is there room, and which blocks?", "the only door"),
+        colour=ORANGE,
+    )  # fmt: skip
+    pool = page.box(40, 562, 184, 46, "BlockPool", ("free blocks, ref counts",), colour=ORANGE)
+    table = page.box(264, 562, 184, 46, "BlockTable", ("one per sequence",), colour=ORANGE)
+    cache = page.box(40, 618, 184, 46, "PrefixCache", ("full blocks by hash",), colour=ORANGE)
+    swap = page.box(264, 618, 184, 46, "SwapSpace", ("blocks on the host",), colour=ORANGE)
+    page.arrow([scheduler.right, policy.left])
+    page.arrow([scheduler.at("bottom", 0.6), (scheduler.x + 0.6 * 216, 428)])
+    for part in (pool, table):
+        page.arrow([manager.at("bottom", 0.5), (244, 528), (part.top[0], 528), part.top])
+    for part, x in ((cache, 244), (swap, 244)):
+        y = part.left[1]
+        page.arrow([(244, 528), (x, y), (part.right if part is cache else part.left)])
+
+    worker = page.box(
+        524, 306, 180, 62, "Worker", ("a device: loads the model,", "sizes the cache"), colour=RED
+    )
+    runner = page.box(
+        736, 306, 184, 62, "ModelRunner", ("plan → tensors", "→ logits → tokens"), colour=RED
+    )
+    batch = page.box(736, 428, 184, 52, "InputBatch", ("what it knows of each",), colour=RED)
+    model = page.box(512, 428, 200, 52, "DecoderForCausalLM", ("a usual transformer",), colour=PINK)
+    sampler = page.box(736, 500, 184, 46, "Sampler", ("logits → a token",), colour=RED)
+    layer = page.box(512, 494, 200, 46, "DecoderLayer", ("attention, MLP, norms",), colour=PINK)
+    attention = page.box(
+        512, 558, 200, 46, "Attention", ("keeps no cache of its own",), colour=PINK
+    )
+    backend = page.box(
+        512, 622, 200, 46, "AttentionBackend", ("write slots, read blocks",), colour=RED
+    )
+    storage = page.box(736, 622, 184, 46, "KVStorage", ("K and V of every block",), colour=RED)
+    page.arrow([worker.right, runner.left])
+    page.arrow([runner.bottom, batch.top])
+    page.arrow([(724, 400), (724, 523), sampler.left])
+    page.arrow([runner.at("bottom", 0.2), (772.8, 400), (612, 400), model.top])
+    page.arrow([model.bottom, layer.top])
+    page.arrow([layer.bottom, attention.top])
+    page.arrow([attention.bottom, backend.top])
+    page.arrow([backend.right, storage.left])
+
+    page.arrow([engine.at("bottom", 0.2), (390, 250), (220, 250), scheduler.at("top", 0.7777)])
+    page.arrow([engine.at("bottom", 0.8), (570, 250), (662, 250), worker.at("top", 0.7667)])
+    # What crosses, below the two sides.
+    page.box(
+        360, 690, 240, 44, "SchedulerOutput", ("a plan: ids, counts, blocks, copies",), colour=PLAIN
+    )
+    page.box(360, 746, 240, 44, "ModelRunnerOutput", ("the tokens that were drawn",), colour=PLAIN)
+    grey = {"colour": GREY, "dashed": True}
+    page.arrow([(244, 674), (244, 712), (360, 712)], **grey)
+    page.arrow([(600, 712), (716, 712), (716, 674)], **grey)
+    page.arrow([(776, 674), (776, 768), (600, 768)], **grey)
+    page.arrow([(360, 768), (184, 768), (184, 674)], **grey)
+    page.box(
+        60, 78, 196, 66, "Trace", ("Scheduler and manager", "write it, if asked to"), dashed=True
+    )
+    return page.figure()

@@ -1,0 +1,133 @@
+"""A page for boxes and arrows, as presentation attributes only: what GitHub shows as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minivllm.viz.figure import Figure
+from minivllm.viz.palette import GREY, INK, LINE, PAPER
+from minivllm.viz.svg import MONO, Drawing
+
+# Okabe-Ito, thinned: fill and edge.
+BLUE = ("#d5e8f4", "#0072b2")
+GREEN = ("#d3ece4", "#007a59")
+ORANGE = ("#fae8c4", "#a86f00")
+RED = ("#f8dccb", "#b04a00")
+PINK = ("#f4e1eb", "#8f4a72")
+PLAIN = ("#ffffff", "#5f5f5f")
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle on the page, with the four points where arrows end."""
+
+    name: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def left(self) -> Point:
+        return self.x, self.y + self.height / 2
+
+    @property
+    def right(self) -> Point:
+        return self.x + self.width, self.y + self.height / 2
+
+    @property
+    def top(self) -> Point:
+        return self.x + self.width / 2, self.y
+
+    @property
+    def bottom(self) -> Point:
+        return self.x + self.width / 2, self.y + self.height
+
+    def at(self, side: str, part: float = 0.5) -> Point:
+        """A point on a side, ``part`` of the way along it."""
+        return {
+            "left": (self.x, self.y + part * self.height),
+            "right": (self.x + self.width, self.y + part * self.height),
+            "top": (self.x + part * self.width, self.y),
+            "bottom": (self.x + part * self.width, self.y + self.height),
+        }[side]
+
+
+class Canvas:
+    """What is drawn on it is also written down: the text twin of the picture."""
+
+    def __init__(self, title: str, subtitle: str, alt: str, width: int, height: int):
+        self.drawing = Drawing(width, height, title, alt)
+        self.alt, self.lines = alt, [title, subtitle, ""]
+        self.drawing.text(24, 36, title, font_size=19, font_weight="bold")
+        self.drawing.text(24, 57, subtitle, font_size=13, fill=GREY)
+
+    def figure(self) -> Figure:
+        return Figure(self.drawing.to_string(), "\n".join(self.lines), self.alt)
+
+    def region(self, x, y, width, height, name: str = "", note: str = "") -> None:
+        """A quiet frame around boxes that belong together."""
+        self.drawing.rect(x, y, width, height, rx=10, fill="#f7f7f7", stroke=LINE)
+        if name:
+            self.drawing.text(x + 14, y + 22, name, font_weight="bold", fill=GREY, font_size=13)
+            self.drawing.text(x + width - 14, y + 22, note, fill=GREY, text_anchor="end")
+
+    def box(
+        self, x, y, width, height, name: str, notes: tuple[str, ...] = (),
+        colour: tuple[str, str] = PLAIN, dashed: bool = False, mono: bool = True,
+    ) -> Box:  # fmt: skip
+        """A named thing, and what it does in a line or two."""
+        dash = {"stroke_dasharray": "5 4"} if dashed else {}
+        fill, edge = colour
+        self.drawing.rect(
+            x, y, width, height, rx=6, fill=fill, stroke=edge, stroke_width=1.5, **dash
+        )
+        first = y + height / 2 + 5 - len(notes) * 8
+        family = {"font_family": MONO} if mono else {}
+        with self.drawing.group(text_anchor="middle"):
+            self.drawing.text(
+                x + width / 2, first, name, font_weight="bold", font_size=14, **family
+            )
+            with self.drawing.group(fill="#3d3d3d", font_size=12):
+                for index, note in enumerate(notes, start=1):
+                    self.drawing.text(x + width / 2, first + 17 * index, note)
+        self.lines.append(name + (": " + " ".join(notes) if notes else ""))
+        return Box(name, x, y, width, height)
+
+    def arrow(
+        self, points: list[Point], label: str = "", at: Point = (0, 0), anchor: str = "middle",
+        dashed: bool = False, colour: str = INK,
+    ) -> None:  # fmt: skip
+        """A line through points with a head at its end; its label at a place of its own."""
+        d = "M" + "L".join(f"{x:g} {y:g}" for x, y in points)
+        dash = {"stroke_dasharray": "5 4"} if dashed else {}
+        self.drawing.path(d, fill="none", stroke=colour, stroke_width=1.5, **dash)
+        self._head(points[-2], points[-1], colour)
+        if label:
+            self.label(label, at, anchor)
+            self.lines.append(f"  {label.replace('|', ' ')}")
+
+    def label(self, text: str, at: Point, anchor: str = "middle") -> None:
+        """Words beside a line; ``|`` breaks them. White behind them keeps them readable."""
+        for index, line in enumerate(text.split("|")):
+            self.drawing.text(
+                at[0], at[1] + 15 * index, line, text_anchor=anchor, font_size=12,
+                stroke=PAPER, stroke_width=4, paint_order="stroke", stroke_linejoin="round",
+            )  # fmt: skip
+
+    def words(self, x, y, text: str, **attributes) -> None:
+        """A line of free text."""
+        self.drawing.text(x, y, text, **{"font_size": 12, "fill": GREY, **attributes})
+        self.lines.append(text)
+
+    def _head(self, start: Point, end: Point, colour: str) -> None:
+        (x, y), (dx, dy) = end, (end[0] - start[0], end[1] - start[1])
+        length = (dx * dx + dy * dy) ** 0.5
+        dx, dy = dx / length, dy / length
+        back, side = (x - 9 * dx, y - 9 * dy), (4.5 * dy, -4.5 * dx)
+        self.drawing.path(
+            f"M{x:.1f} {y:.1f}L{back[0] + side[0]:.1f} {back[1] + side[1]:.1f}"
+            f"L{back[0] - side[0]:.1f} {back[1] - side[1]:.1f}Z", fill=colour,
+        )  # fmt: skip

@@ -1,0 +1,111 @@
+"""The diagrams: drawn from code, readable on GitHub, and speaking of what is really there."""
+
+import importlib
+import importlib.util
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parents[1] / "diagrams"
+SVG = "{http://www.w3.org/2000/svg}"
+
+_spec = importlib.util.spec_from_file_location("draw_diagrams", HERE / "draw.py")
+draw = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(draw)
+
+
+@pytest.fixture(params=draw.DIAGRAMS)
+def name(request):
+    return request.param
+
+
+def root_of(name):
+    return ET.parse(HERE / f"{name}.svg").getroot()
+
+
+def boxes(name):
+    """Left, top, right, bottom of every box; not the paper, not the quiet frames around boxes."""
+    found = []
+    for rect in root_of(name).iter(f"{SVG}rect"):
+        if rect.get("rx") == "6":
+            x, y, width, height = (float(rect.get(k)) for k in ("x", "y", "width", "height"))
+            found.append((x, y, x + width, y + height))
+    return found
+
+
+def words(name):
+    return [text.text for text in root_of(name).iter(f"{SVG}text")]
+
+
+def test_the_committed_picture_is_current(name):
+    committed = (HERE / f"{name}.svg").read_text(encoding="utf-8")
+    assert draw.draw_diagram(name).svg == committed, "run: python diagrams/draw.py"
+
+
+def test_it_is_readable_on_github(name):
+    root = root_of(name)
+    tags = {element.tag.removeprefix(SVG) for element in root.iter()}
+    assert tags <= {"svg", "title", "desc", "g", "rect", "path", "text"}
+    paper = root.find(f"{SVG}rect")
+    assert (paper.get("width"), paper.get("fill")) == (root.get("width"), "#ffffff")
+    assert len(root.find(f"{SVG}desc").text) > 100
+    for element in root.iter():
+        assert not {"style", "class"} & element.attrib.keys()
+        assert float(element.get("font-size", 12)) >= 12
+    assert (HERE / f"{name}.svg").stat().st_size < 60_000
+
+
+def test_nothing_overlaps_or_leaves_the_page(name):
+    page = float(root_of(name).get("width")), float(root_of(name).get("height"))
+    placed = boxes(name)
+    assert len(placed) >= 5
+    for index, (left, top, right, bottom) in enumerate(placed):
+        assert 0 < left < right < page[0]
+        assert 0 < top < bottom < page[1]
+        for other in placed[:index]:
+            apart = right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
+            assert apart, (placed[index], other)
+
+
+def test_every_box_is_wide_enough_for_its_words(name):
+    figure = draw.draw_diagram(name)
+    assert figure.text.count("\n") > 6
+    texts = list(root_of(name).iter(f"{SVG}text"))
+    for left, top, right, bottom in boxes(name):
+        for text in texts:
+            x, y = float(text.get("x")), float(text.get("y"))
+            if left < x < right and top < y < bottom:
+                em = 0.61 * 14 if text.get("font-family") else 0.5 * 12
+                assert len(text.text) * em <= right - left, text.text
+
+
+def test_every_class_in_the_architecture_exists():
+    named = draw.load("architecture").CLASSES
+    for class_name, module in named.items():
+        assert isinstance(getattr(importlib.import_module(module), class_name), type)
+    shown = {
+        text.text for text in root_of("architecture").iter(f"{SVG}text") if text.get("font-family")
+    }
+    assert shown == named.keys()
+
+
+def test_what_the_step_calls_exists():
+    from minivllm.engine.llm_engine import LLMEngine
+    from minivllm.scheduling.scheduler import Scheduler
+    from minivllm.worker.model_runner import ModelRunner
+
+    heads = [w for w in words("one_step") if re.match(r"\d ", w)]
+    calls = [re.sub(r"^\d +|\(.*", "", head) for head in heads]
+    assert calls == ["schedule", "execute_model", "update_from_output", "make outputs"]
+    assert callable(Scheduler.schedule)
+    assert callable(ModelRunner.execute_model)
+    assert callable(Scheduler.update_from_output)
+    assert callable(LLMEngine.step)
+    named = {
+        w for name in draw.DIAGRAMS for w in words(name) if re.fullmatch(r"(?:[A-Z]\w+){2,}", w)
+    }
+    known = draw.load("architecture").CLASSES.keys() | {"RequestOutput"}
+    states = {"WAITING", "RUNNING", "PREEMPTED", "SWAPPED", "FINISHED"}
+    assert {w for w in named if re.search("[a-z][A-Z]", w)} - states <= known
