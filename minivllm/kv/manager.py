@@ -148,7 +148,7 @@ class KVCacheManager:
             self.prefix_cache.add(table.blocks[i], names[i])
         if self.trace is not None:
             ids = tuple(block.block_id for block in table.blocks[first:num_full])
-            self.trace.record(BlocksCached, seq.seq_id, ids, tuple(names[first:]))
+            self.trace.record(BlocksCached, seq.seq_id, ids, tuple(names[first:num_full]))
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Let a sequence begin with all the blocks of another, shared until one of them writes.
