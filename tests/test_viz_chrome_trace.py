@@ -77,7 +77,7 @@ def run(mode="recompute", n=1, abort=(), clock=None):
     manager = KVCacheManager(15, 4, num_host_blocks=30, trace=trace)
     scheduler = Scheduler(manager, 12, 8, max_model_len=64, preemption_mode=mode, trace=trace)
     abort = dict(abort)
-    with silenced("minivllm.scheduling.scheduler"):
+    with silenced("minivllm.scheduling.preemption"):
         for index in range(5):
             params = SamplingParams(max_tokens=12, n=n, ignore_eos=True, seed=0)
             scheduler.add_request(Request(f"r{index}", [index] * (5 + index), params))

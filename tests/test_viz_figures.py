@@ -446,6 +446,8 @@ def test_latencies_are_counted_in_steps():
     assert slow["C"].finished_time > away
     assert max(read_latencies(preempting()).itl) == 5
     assert len(read_latencies(forking()).spans) == 4
+    cached = {span.request_id: span.num_cached_tokens for span in read_latencies(sharing()).spans}
+    assert cached == {"A": 0, "B": 12, "C": 8, "D": 0, "E": 16}
 
 
 def test_latencies_in_seconds_come_from_the_traces_clock():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from minivllm.records import Forked, Preempted, RequestAdded, Sampled, SwappedOut
+from minivllm.records import Forked, Preempted, RequestAdded, Sampled, Scheduled, SwappedOut
 from minivllm.sim.result import PERCENTILES, RequestTimes, SimulationResult, percentiles
 from minivllm.trace import Trace
 from minivllm.validation import check
@@ -94,13 +94,16 @@ def read_latencies(source: Source, clock: str = "steps", name: str = "") -> Late
     prompt: dict[str, int] = {}
     tokens: dict[str, list[float]] = {}  # by sequence: when each was there
     preemptions: Counter[str] = Counter()
-    for record in source.of(RequestAdded, Forked, Sampled, Preempted, SwappedOut):
+    cached: Counter[str] = Counter()  # by sequence: tokens of its first hit
+    for record in source.of(RequestAdded, Forked, Scheduled, Sampled, Preempted, SwappedOut):
         match record:
             case RequestAdded(_, seq_id, prompt_token_ids):
                 arrival[seq_id] = times.arrival(record)
                 prompt[seq_id] = len(prompt_token_ids)
             case Forked(_, seq_id, child_id):
                 arrival[child_id], prompt[child_id] = arrival[seq_id], prompt[seq_id]
+            case Scheduled(_, seq_id, "new", num_computed_tokens):
+                cached[seq_id] = num_computed_tokens
             case Sampled(step, seq_id):
                 tokens.setdefault(seq_id, []).append(times.end(step))
             case Preempted(_, seq_id) | SwappedOut(_, seq_id):
@@ -108,11 +111,18 @@ def read_latencies(source: Source, clock: str = "steps", name: str = "") -> Late
     check(len(tokens) > 0, "trace", source, "of a run in which at least one token was sampled")
     spans = [
         RequestTimes(
-            seq_id, arrival[seq_id], at[0], at[-1], prompt[seq_id], len(at), 0,
-            preemptions[seq_id],
+            seq_id,
+            arrival_time=arrival[seq_id],
+            first_token_time=at[0],
+            finished_time=at[-1],
+            num_prompt_tokens=prompt[seq_id],
+            num_output_tokens=len(at),
+            num_samples=1,
+            num_cached_tokens=cached[seq_id],
+            num_preemptions=preemptions[seq_id],
         )
         for seq_id, at in tokens.items()
-    ]  # fmt: skip
+    ]
     gaps = [b - a for at in tokens.values() for a, b in pairwise(at)]
     return Latencies(name, clock, spans, gaps)
 
