@@ -10,6 +10,7 @@ import nbformat
 from nbclient import NotebookClient
 
 HERE = Path(__file__).parent
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def execute(path: Path) -> None:
@@ -28,6 +29,9 @@ def execute(path: Path) -> None:
         coalesce_streams=True,
     )
     client.execute()
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop(WIDGET_VIEW, None)  # nothing is live in a file
     # Only what every machine agrees on: nothing of this one's kernel or Python version.
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},

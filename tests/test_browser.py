@@ -4,13 +4,23 @@ Needs ``pip install -e ".[browser]"`` and Chromium, from the system or from
 ``playwright install chromium``. Without them these tests fail; they are never skipped.
 """
 
+import base64
+import os
 import re
 import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
 from pathlib import Path
 
+import nbformat
 import pytest
 from test_viz import cached, chunked, crowd, preempting, sampled
 
+from minivllm.sim.dry_run import dry_run
+from minivllm.viz import stepper
 from minivllm.viz.frames import frames
 from minivllm.viz.palette import owners_of
 
@@ -263,3 +273,119 @@ def test_a_folded_page_says_so_and_finds_the_nearest_step(open_page, monkeypatch
     assert_shows(view, trace, step_of(view))
     view.keyboard.press("End")
     assert_shows(view, trace, trace.num_steps - 1)
+
+
+# -- the stepper in a notebook ---------------------------------------------------------------------
+
+WORLD = "[(6, 5), (9, 4), (3, 6)], num_blocks=12, block_size=4, max_num_batched_tokens=8"
+CELL = f"""\
+from minivllm.sim.dry_run import dry_run
+from minivllm.viz import stepper
+
+stepper(dry_run({WORLD}))
+"""
+
+
+@pytest.fixture
+def walk():
+    """What the notebook's cell makes."""
+    return stepper(eval(f"dry_run({WORLD})", {"dry_run": dry_run}))
+
+
+@pytest.fixture
+def notebook(tmp_path, walk):
+    """A file as it is committed: executed, and with nothing live in it."""
+    data = walk.still._repr_mimebundle_()
+    output = nbformat.v4.new_output("execute_result", data, execution_count=1)
+    cell = nbformat.v4.new_code_cell(CELL, id="stepper", outputs=[output], execution_count=1)
+    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    path = tmp_path / "stepper.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=kernel), path)
+    return path
+
+
+@pytest.mark.parametrize("saved_live", [False, True])
+def test_nbconvert_shows_the_still_picture(chromium, notebook, walk, saved_live):
+    from nbconvert import HTMLExporter
+
+    if saved_live:  # from a running notebook, whose widgets are gone when it is converted
+        content = nbformat.read(notebook, as_version=4)
+        content.cells[0].outputs[0].data.update(walk._repr_mimebundle_())
+        nbformat.write(content, notebook)
+    page = notebook.with_suffix(".html")
+    page.write_text(HTMLExporter().from_filename(notebook)[0], encoding="utf-8")
+    context = chromium.new_context(offline=True)
+    view = context.new_page()
+    view.goto(page.as_uri(), wait_until="domcontentloaded")
+    picture = view.locator(".jp-OutputArea-output img")
+    assert picture.is_visible()
+    assert picture.evaluate("img => img.decode().then(() => img.naturalWidth)") > 600
+    drawn = base64.b64decode(picture.get_attribute("src").split(",")[1]).decode()
+    assert drawn == walk.still.svg
+    context.close()
+
+
+@pytest.fixture
+def jupyter_lab(notebook, tmp_path):
+    """A server of its own over the folder of the notebook, with nobody's settings."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    homes = ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_SETTINGS_DIR",
+             "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR")  # fmt: skip
+    server = subprocess.Popen(
+        [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}",
+         "--ServerApp.port_retries=0", "--IdentityProvider.token=", f"--notebook-dir={tmp_path}",
+         "--LabApp.extension_manager=readonly"],
+        env={**os.environ, **{name: str(tmp_path / name.lower()) for name in homes}},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api", timeout=5).close()
+            break
+        except OSError:
+            assert server.poll() is None, "JupyterLab did not start"
+            assert time.monotonic() < deadline, "JupyterLab did not answer"
+            time.sleep(0.5)
+    yield f"http://127.0.0.1:{port}/lab/tree/{notebook.name}"
+    server.terminate()
+    server.wait(30)
+
+
+def test_in_jupyterlab_the_slider_steps(chromium, jupyter_lab, walk):
+    from playwright.sync_api import expect
+
+    context = chromium.new_context(viewport={"width": 1200, "height": 1000})
+    context.set_default_timeout(120_000)
+    view = context.new_page()
+    view.goto(jupyter_lab)
+    output = view.locator(".jp-Notebook .jp-OutputArea-output")
+    # Before anything has run. (A file that the reader has not trusted is shown in characters.)
+    expect(output).to_contain_text("Filmstrip, steps", timeout=120_000)
+    view.get_by_text("| Idle").wait_for()  # until then a kernel is on its way
+    view.click(".jp-Notebook .jp-CodeCell .cm-content")
+    view.keyboard.press("Shift+Enter")
+    output.locator(".widget-slider").wait_for()
+    expect(output).not_to_contain_text("Filmstrip, steps")
+
+    def expect_step(step):
+        words = output.locator(".widget-html-content").first
+        expect(words).to_contain_text(walk.frames[step].plan, timeout=60_000)
+        picture = output.locator("svg text", has_text=f"Block pool, step {step}, after schedule")
+        expect(picture).to_be_visible(timeout=60_000)
+
+    last = len(walk.frames) - 1
+    expect_step(0)
+    handle = output.locator(".noUi-handle")
+    for key, step in [("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", last)]:
+        handle.press(key)
+        expect_step(step)
+    output.get_by_title("one step back").click()
+    expect_step(last - 1)
+    handle.press("Home")
+    expect_step(0)
+    output.locator(".widget-play button").first.click()
+    expect_step(last)
+    context.close()

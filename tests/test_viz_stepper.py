@@ -1,11 +1,17 @@
 """The frames of a run in words and numbers, and what is made of them: the page and the stepper."""
 
 import dataclasses
+import importlib.util
 import json
 import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
 from inspect import isclass
 from itertools import pairwise
+from pathlib import Path
 
+import nbformat
 import pytest
 from test_viz import cached, chunked, crowd, preempting, sampled, sharing, single
 
@@ -33,7 +39,7 @@ from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.sim.replay import sample_for
 from minivllm.trace import Trace
-from minivllm.viz import timeline
+from minivllm.viz import block_grid, block_table, filmstrip, stepper, timeline
 from minivllm.viz.frames import frames
 from minivllm.viz.wording import block_list, listing
 
@@ -245,7 +251,7 @@ def test_every_kind_of_record_has_its_words():
                "block_hashes": (b"3",),
                "queue_index": 0, "block_id": 3, "src": 3, "dst": 4, "child_id": "a/1",
                "kind": "running", "num_computed_tokens": 12, "num_tokens": 1, "samples": True,
-               "token_id": 5, "reason": "stop"}  # fmt: skip
+               "token_id": 5, "reason": "stop", "time": 0.0}  # fmt: skip
     decode = (Scheduled, "a", "running", 12, 1, True)
     silent = tell((prompt("a", 1, 2, 3), []), ([decode], []))
     for kind in kinds - silent_kinds:
@@ -390,3 +396,102 @@ def test_a_run_without_steps_is_refused(tmp_path):
     with pytest.raises(ValueError, match="at least one step"):
         Trace(8, 4, 64).save_html(tmp_path / "run.html")
     assert not (tmp_path / "run.html").exists()
+
+
+# -- the stepper -----------------------------------------------------------------------------------
+
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+NOTEBOOK = """\
+from minivllm.sim.dry_run import dry_run
+from minivllm.viz import stepper
+
+stepper(dry_run([(6, 5), (9, 4)], num_blocks=9, block_size=4, max_model_len=16))
+"""
+
+
+@pytest.mark.parametrize("world", [chunked, swapping, cached])
+def test_the_slider_changes_words_and_picture(world):
+    trace = world()
+    walk = stepper(trace)
+    steps = [*range(trace.num_steps), *reversed(range(trace.num_steps))]
+    for step in steps[:: 1 + len(steps) // 20]:
+        walk.slider.value = step
+        frame = walk.frames[step]
+        assert frame.plan in walk.words.value
+        assert frame.result in walk.words.value
+        for figure in (block_grid(trace, step), block_table(trace, step)):
+            assert figure.svg.removeprefix("<svg ") in walk.picture.value
+
+
+def test_the_buttons_step_and_stop_at_the_ends():
+    walk = stepper(single())
+    walk.back.click()
+    assert walk.slider.value == 0
+    for _ in range(20):
+        walk.forward.click()
+    assert walk.slider.value == 7
+    walk.back.click()
+    assert walk.slider.value == 6
+    assert "step 6" in walk.picture.value
+
+
+def test_the_queues_are_told():
+    walk = stepper(swapping())
+    walk.slider.value = 8
+    assert walk.words.value.endswith("Running: A and A1. On the host: B and B1.</div>")
+    walk = stepper(chunked())
+    assert walk.words.value.endswith("Running: A. Waiting: B and C.</div>")
+
+
+def test_one_bundle_is_live_and_still():
+    trace = sampled()
+    walk = stepper(trace, steps=[0, 1])
+    bundle = walk._repr_mimebundle_()
+    assert bundle.keys() == {WIDGET_VIEW, "image/svg+xml", "text/plain"}
+    assert bundle[WIDGET_VIEW]["model_id"] == walk.box.model_id
+    still, again = walk.still, stepper(sampled(), steps=[0, 1]).still
+    assert (still.svg, still.text, still.alt) == (again.svg, again.text, again.alt)
+    strip = filmstrip(trace, [0, 1])
+    assert strip.svg in still.svg
+    root = ET.fromstring(still.svg)
+    drawn = " ".join(text.text for text in root.findall("{http://www.w3.org/2000/svg}text"))
+    for frame in walk.frames[:2]:
+        assert frame.words in drawn.replace("step 1 ", "")
+        assert f"step {frame.step}: {frame.words}" in bundle["text/plain"]
+    assert repr(walk) == bundle["text/plain"]
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="at least one step"):
+        stepper(Trace(8, 4, 64))
+    with pytest.raises(ValueError, match="step must be between -1 and 7"):
+        stepper(single(), steps=[8])
+
+
+def test_without_ipywidgets_it_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    with pytest.raises(ImportError, match=r"minivllm\[notebooks\].*save_html"):
+        stepper(single())
+
+
+def test_a_committed_stepper_is_compared_but_for_what_is_live(tmp_path):
+    """Strict nbval passes over it, and fails if it shows something else."""
+    path = Path(__file__).parents[1] / "notebooks" / "execute.py"
+    spec = importlib.util.spec_from_file_location("execute", path)
+    execute = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(execute)
+    good, tampered = tmp_path / "good.ipynb", tmp_path / "tampered.ipynb"
+    cells = [nbformat.v4.new_code_cell(NOTEBOOK, id="stepper")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), good)
+    execute.execute(good)
+    (output,) = nbformat.read(good, as_version=4).cells[0].outputs
+    assert output.data.keys() == {"image/svg+xml", "text/plain"}
+    text = good.read_text(encoding="utf-8")
+    tampered.write_text(text.replace("A and B decode", "A decodes"), encoding="utf-8")
+    assert tampered.read_text(encoding="utf-8") != text
+    command = [sys.executable, "-m", "pytest", "-q", "--nbval", "--nbval-current-env",
+               "-p", "no:cacheprovider", f"--rootdir={tmp_path}", "-c", "/dev/null",
+               str(good), str(tampered)]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert re.search("FAILED .*tampered.ipynb", done.stdout)

@@ -65,7 +65,7 @@ def filmstrip(trace: Trace, steps: Iterable[int] | None = None, after: str = "sc
             have.
     """
     history = read_history(trace)
-    steps = _eventful(trace) if steps is None else list(steps)
+    steps = eventful_steps(trace) if steps is None else list(steps)
     check(0 < len(steps) <= MOST_STEPS, "steps", steps, f"a list of 1 to {MOST_STEPS} steps")
     pools = [Pool.of(trace, take_snapshot(trace, step, after)) for step in steps]
     frames: list[Frame] = []
@@ -127,7 +127,7 @@ class Strip:
         return not self.as_map and max(len(f.tables) for f in self.frames) <= MAX_TABLE_LINES
 
 
-def _eventful(trace: Trace) -> list[int]:
+def eventful_steps(trace: Trace) -> list[int]:
     """Steps in which blocks changed hands, the first and the last of them included."""
     kinds = (BlocksAllocated, BlocksShared, BlockCopied, Forked, Preempted, SwappedOut, SwappedIn)
     steps = sorted({record.step for record in trace.of(*kinds)})
