@@ -28,11 +28,12 @@ from minivllm.sim.workloads import (
     SimRequest,
     alpaca_like,
     multi_turn_chat,
-    parallel_sampling,
+    several_answers,
     shared_prefix,
     sharegpt_like,
 )
 
+SEVERAL = ("n-samples", "beams")  # answers to one prompt: 4 of them
 A100, LLAMA = HARDWARE["a100"], MODELS["llama-8b"]
 
 
@@ -193,16 +194,16 @@ def books_balance(workload, result):
 )
 def test_any_run_serves_everybody(seed, num_requests, name, manager, policy, chunked, caching):
     rng = Random(seed)
-    assume(name != "n-samples" or manager == "paged")  # slabs cannot share
+    assume(name not in SEVERAL or manager == "paged")  # slabs cannot share
     workload = WORKLOADS[name](num_requests, rng.choice([0.5, 50.0, math.inf]), seed)
     result = simulate(
         workload,
         manager=manager,
         policy=policy,
-        num_blocks=(4 if name == "n-samples" else 1) * 2048 // 8 + 1 + rng.randrange(200),
+        num_blocks=(4 if name in SEVERAL else 1) * 2048 // 8 + 1 + rng.randrange(200),
         block_size=8,
         max_model_len=2048,
-        max_num_seqs=rng.randint(4 if name == "n-samples" else 1, 9),
+        max_num_seqs=rng.randint(4 if name in SEVERAL else 1, 9),
         max_num_batched_tokens=2048 if not chunked else rng.choice([16, 100, 2048]),
         enable_chunked_prefill=chunked,
         enable_prefix_caching=caching,
@@ -247,8 +248,10 @@ def test_the_paged_meter_agrees_with_the_block_tables(counting_tables):
     assert result.saved_by_sharing == pytest.approx(0)
 
 
-def test_samples_share_what_the_tables_say(counting_tables):
-    result = simulate(parallel_sampling(10, n=3), num_blocks=150, enable_prefix_caching=False,
+@pytest.mark.parametrize("beams", [False, True])
+def test_answers_share_what_the_tables_say(counting_tables, beams):
+    workload = several_answers(10, n=3, beams=beams)
+    result = simulate(workload, num_blocks=150, enable_prefix_caching=False,
                       max_model_len=600)  # fmt: skip
     held, unshared = (sum(s * counts[i] for s, *counts in counting_tables) for i in (1, 2))
     assert result.saved_by_sharing == pytest.approx(1 - held / unshared)
@@ -280,13 +283,16 @@ def test_who_follows_waits_for_the_last_sample():
 
 def test_sharing_beside_the_paper():
     """Alpaca-like samples save about what the paper says; longer prompts save more."""
-    alpaca, sharegpt = sorted(measure_sharing(40), key=lambda row: row.lengths)
-    for row in (alpaca, sharegpt):
+    rows = {(row.lengths, row.beams): row for row in measure_sharing(12)}
+    for row in rows.values():
+        assert list(row.saved) == [2, 4, 6]
         assert list(row.saved.values()) == sorted(row.saved.values())
-        assert set(row.saved) == {2, 4, 6}
-    low, high = alpaca.paper
-    assert low - 0.02 < alpaca.saved[2] < alpaca.saved[6] < high + 0.02
-    assert sharegpt.saved[6] > alpaca.saved[6]
+    for beams in (False, True):
+        alpaca, sharegpt = rows["alpaca", beams], rows["sharegpt", beams]
+        low, high = alpaca.paper
+        assert low - 0.1 < alpaca.saved[2] < alpaca.saved[6] < high + 0.1
+        assert sharegpt.saved[6] > alpaca.saved[6]
+    assert rows["alpaca", True].saved[2] > rows["alpaca", False].saved[6]
 
 
 def test_the_papers_bars_are_whole():
@@ -453,8 +459,8 @@ def test_a_bad_workload_is_refused_by_name(entry, message):
         (lambda: shared_prefix(5, num_shared=-1), "num_shared must be an integer of at least 0"),
         (lambda: multi_turn_chat(5, num_turns=0), "num_turns must be an integer of at least 1"),
         (lambda: multi_turn_chat(5, think_time=-1), "think_time must be a number of seconds of"),
-        (lambda: parallel_sampling(5, n=0), "n must be an integer of at least 1, got 0"),
-        (lambda: parallel_sampling(5, lengths="x"), "lengths must be one of 'sharegpt', 'alpaca'"),
+        (lambda: several_answers(5, n=0), "n must be an integer of at least 1, got 0"),
+        (lambda: several_answers(5, lengths="x"), "lengths must be one of 'sharegpt', 'alpaca'"),
         (
             lambda: dry_run([(3, 4), (0, 4)], num_blocks=9),
             r"workload\[1\] must be \(prompt tokens, output",

@@ -114,10 +114,10 @@ def waste_command(
 
 @app.command("sharing")
 def sharing_command(
-    requests: Annotated[int, typer.Option(help="How many, of each workload.")] = 200,
+    requests: Annotated[int, typer.Option(help="How many, of each workload.")] = 100,
     seed: Seed = 0,
 ) -> None:
-    """How many blocks several samples of one prompt save, beside the paper's figure 15."""
+    """How many blocks several answers to one prompt save, beside the paper's figure 15."""
     with refusing_politely():
         typer.echo(describe_sharing(measure_sharing(requests, seed)))
 

@@ -103,15 +103,17 @@ def describe_sharing(rows: tuple[SharingRow, ...]) -> str:
     for row in rows:
         low, high = row.paper
         shares = (f"{row.saved[n]:.1%}" for n in sizes)
-        table.append((f"{row.lengths}-like", *shares, f"{low:.1%} to {high:.1%}"))
+        name = f"{row.lengths}-like, {'beams' if row.beams else 'samples'}"
+        table.append((name, *shares, f"{low:.1%} to {high:.1%}"))
     return "\n".join(
         [
             *_aligned(table),
             "",
-            "Blocks saved by sharing, divided by all blocks without it. The range on the right is",
-            "for 2 to 6 samples, quoted from section 6.3 of the PagedAttention paper. Ours differs",
-            "as far as lengths do: drawn from distributions with the data sets' means, prompts and",
-            "answers apart, and all samples of a request equally long.",
+            "Blocks saved by sharing, divided by all blocks without it. The range on the right,",
+            "for n from 2 to 6, is quoted from section 6.3 of the PagedAttention paper. Ours is",
+            "another as far as lengths are: drawn from distributions with the data sets' means,",
+            "prompts and answers apart, all samples of a request equally long. And of the beams'",
+            "candidates random ones go on, where a model prefers some.",
         ]
     )
 

@@ -15,13 +15,13 @@ from minivllm.kv.contiguous import RESERVATIONS, ContiguousKVCacheManager
 from minivllm.kv.manager import KVCacheManager
 from minivllm.logger import silenced
 from minivllm.request import Request
-from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.output import SchedulerOutput
 from minivllm.scheduling.policies import SchedulingPolicy, make_policy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.sim.cost import HARDWARE, MODELS, CostModel, Hardware, ModelShape, attended_pairs
 from minivllm.sim.memory import MemoryMeter
 from minivllm.sim.progress import check_progress
+from minivllm.sim.requests import RandomSurvivors, make_request
 from minivllm.sim.result import RequestTimes, SimulationResult
 from minivllm.sim.workloads import SimRequest, check_entry
 from minivllm.validation import check, is_int
@@ -118,9 +118,10 @@ class _Run:
         self.now = 0.0
         self.num_steps = 0
         self.requests: dict[str, Request] = {}  # by the ids of their sequences
-        self.last_token_times: dict[str, float] = {}  # of the sequences that are not finished
+        self.last_token_times: dict[str, float] = {}  # by the ids of sequences
         self.inter_token_times = array("d")
         self.memory = MemoryMeter(scheduler)
+        self.survivors = RandomSurvivors()
         self.arrivals: list[tuple[float, int]] = []  # a heap
         self.followers: dict[str, list[int]] = {}  # by request id: who comes after its end
         for index, entry in enumerate(workload):
@@ -142,8 +143,7 @@ class _Run:
 
     def _arrive(self, arrival_time: float, index: int) -> None:
         entry = self.workload[index]
-        params = SamplingParams(n=entry.n, max_tokens=entry.num_output, ignore_eos=True)
-        request = Request(str(index), entry.prompt_token_ids, params, arrival_time=arrival_time)
+        request = make_request(entry, str(index), arrival_time)
         self.scheduler.add_request(request)
         self.requests |= dict.fromkeys(request.seq_ids, request)
 
@@ -153,10 +153,11 @@ class _Run:
         if not plan.num_scheduled_tokens:
             check_progress(scheduler, plan, more_to_come=bool(self.arrivals))
         sampled, seconds = self._execute(plan)
+        survivors = self.survivors.draw(scheduler.sequences, sampled) if scheduler.beams else {}
         self.num_steps += 1
         self.now = now = self.now + seconds
         last_token_times, gaps = self.last_token_times, self.inter_token_times
-        for seq in scheduler.update_from_output(plan, sampled):
+        for seq in scheduler.update_from_output(plan, sampled, survivors):
             seq_id = seq.seq_id
             before = last_token_times.get(seq_id)
             if before is not None:
@@ -165,7 +166,6 @@ class _Run:
                 seq.request.metrics.first_token_time = now
             last_token_times[seq_id] = now
         for seq_id in scheduler.finished_req_ids:
-            del last_token_times[seq_id]
             self._finish(self.requests[seq_id])
 
     def _execute(self, plan: SchedulerOutput) -> tuple[dict[str, int], float]:
@@ -204,6 +204,8 @@ class _Run:
         request.metrics.last_token_time = self.now
         if request.request_id in self.scheduler.requests:
             return
+        for seq_id in request.seq_ids:
+            self.last_token_times.pop(seq_id, None)
         for follower in self.followers.pop(request.request_id, ()):
             pause = self.workload[follower].arrival_time
             heapq.heappush(self.arrivals, (self.now + pause, follower))

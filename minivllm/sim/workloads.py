@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 
 from minivllm.validation import check, is_int, is_number
@@ -25,6 +26,7 @@ class SimRequest:
         num_output: tokens of the answer; simulated requests ignore the end-of-sequence token.
         after: the index of the request whose end this one waits for, or None.
         n: how many answers are asked for, all of them equally long.
+        beams: they are those of a beam search of that width, not samples.
     """
 
     arrival_time: float
@@ -32,6 +34,7 @@ class SimRequest:
     num_output: int
     after: int | None = None
     n: int = 1
+    beams: bool = False
 
 
 def check_entry(entry: SimRequest, index: int) -> None:
@@ -121,12 +124,13 @@ def shared_prefix(
     ]
 
 
-def parallel_sampling(
+def several_answers(
     num_requests: int,
     rate: float = math.inf,
     seed: int = 0,
     n: int = 4,
     lengths: str = "alpaca",
+    beams: bool = False,
 ) -> list[SimRequest]:
     """Requests that each ask for ``n`` answers.
 
@@ -134,10 +138,11 @@ def parallel_sampling(
         num_requests, rate, seed: as above.
         n: answers to each prompt.
         lengths: "alpaca" or "sharegpt".
+        beams: search for them instead of sampling.
     """
     check(is_int(n, 1), "n", n, "an integer of at least 1")
     check(lengths in LENGTHS, "lengths", lengths, "one of " + ", ".join(map(repr, LENGTHS)))
-    return [replace(r, n=n) for r in _independent(lengths, num_requests, rate, seed)]
+    return [replace(r, n=n, beams=beams) for r in _independent(lengths, num_requests, rate, seed)]
 
 
 def multi_turn_chat(
@@ -179,7 +184,8 @@ WORKLOADS: dict[str, Callable[..., list[SimRequest]]] = {
     "alpaca": alpaca_like,
     "shared-prefix": shared_prefix,
     "chat": multi_turn_chat,
-    "n-samples": parallel_sampling,
+    "n-samples": several_answers,
+    "beams": partial(several_answers, beams=True),
 }
 
 
