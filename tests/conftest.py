@@ -1,7 +1,12 @@
 """Small random checkpoints, made once per test run: the engine's food when text does not matter."""
 
+import os
+
 import pytest
 import torch
+
+if not torch.cuda.is_available():  # Triton asks when it is first imported: see attention/kernels
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def _save(model, directory):

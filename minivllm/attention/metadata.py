@@ -30,6 +30,8 @@ class AttentionMetadata:
     seq_lens: torch.Tensor  # int32 [num_seqs]: computed tokens, this step's included
     block_table: torch.Tensor  # int32 [num_seqs, max_blocks]: physical block ids, padded with 0
     slot_mapping: torch.Tensor  # int64 [num_tokens]: the slot that each token's K and V go to
+    max_query_len: int  # the most rows that one sequence has; known here, where it costs nothing
+    max_seq_len: int  # and the most tokens
 
     @classmethod
     def build(
@@ -55,4 +57,6 @@ class AttentionMetadata:
             tensor(seq_lens, torch.int32),
             tensor(padded, torch.int32),
             tensor(slot_mapping, torch.int64),
+            max(query_lens),
+            max(seq_lens),
         )

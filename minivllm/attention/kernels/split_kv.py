@@ -1,0 +1,145 @@
+"""Split-KV decode: several programs share one long sequence, and a second kernel merges them.
+
+``paged_decode`` has a program per sequence and KV head. One chat with 32,768 tokens and 8 KV heads
+is then 8 programs on a GPU with room for hundreds. Here each sequence is cut into ranges, each with
+a program of its own, which leaves its result and the log of its sum of exps (lse). The whole is the
+mean of the parts' results, weighted with ``exp(lse)``: each part's share of the whole sum.
+(FlashDecoding, Dao et al. 2023; vLLM: paged_attention_v2 and its reduce kernel)
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from minivllm.attention.kernels.decode import load_group
+from minivllm.attention.kernels.online_softmax import (
+    NO_WINDOW,
+    attend_range,
+    attend_range_torch,
+    launch_shape,
+)
+
+SHORTEST_SPLIT = 256  # positions; below this, merging costs more than it brings
+
+
+def choose_num_splits(num_programs: int, max_seq_len: int, num_processors: int) -> int:
+    """How many ranges to cut sequences into, so that every processor has work.
+
+    Args:
+        num_programs: sequences times KV heads: what there is without splitting.
+        max_seq_len: tokens of the longest sequence.
+        num_processors: streaming multiprocessors of the GPU; 1 under the interpreter.
+    """
+    wanted = 2 * num_processors // num_programs  # two each, so that one loads while one computes
+    return max(1, min(wanted, max_seq_len // SHORTEST_SPLIT))
+
+
+def split_ranges(begin: int, seq_len: int, num_splits: int) -> list[tuple[int, int]]:
+    """The ranges of positions that the programs of one sequence take; some may be empty."""
+    length = -(-(seq_len - begin) // num_splits)
+    starts = [min(seq_len, begin + split * length) for split in range(num_splits)]
+    return [(start, min(seq_len, start + length)) for start in starts]
+
+
+def split_decode_torch(
+    query, key_cache, value_cache, block_table, seq_lens, scale, num_splits, window=NO_WINDOW,
+    tile=64,
+):  # fmt: skip
+    """The twin of ``split_decode``."""
+    num_kv_heads = key_cache.shape[2]
+    grouped = query.unflatten(1, (num_kv_heads, -1))
+    parts = torch.empty(*grouped.shape[:3], num_splits, grouped.shape[3])
+    lse = torch.empty(parts.shape[:4])
+    for seq, seq_len in enumerate(seq_lens.tolist()):
+        ranges = split_ranges(max(0, seq_len - window), seq_len, num_splits)
+        for kv_head in range(num_kv_heads):
+            rows = grouped[seq, kv_head]
+            row_at = torch.full((len(rows),), seq_len - 1)
+            for split, (begin, end) in enumerate(ranges):
+                parts[seq, kv_head, :, split], lse[seq, kv_head, :, split] = attend_range_torch(
+                    rows, row_at, key_cache, value_cache, block_table[seq], kv_head, begin, end,
+                    window, scale, tile,
+                )  # fmt: skip
+    return merge_splits_torch(parts.flatten(1, 2), lse.flatten(1, 2)).to(query.dtype)
+
+
+def merge_splits_torch(parts: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+    """The twin of the second kernel: ``[..., num_splits, head_dim]`` to ``[..., head_dim]``."""
+    weights = lse.softmax(-1)
+    return (weights.unsqueeze(-1) * parts).sum(-2)
+
+
+def split_decode(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    scale: float,
+    num_splits: int,
+    window: int = NO_WINDOW,
+) -> torch.Tensor:
+    """As ``paged_decode``, with ``num_splits`` programs for each of its programs."""
+    query = query.contiguous()
+    num_seqs, num_heads, head_dim = query.shape
+    output = torch.empty_like(query)
+    parts = query.new_empty(num_seqs, num_heads, num_splits, head_dim, dtype=torch.float32)
+    lse = query.new_empty(num_seqs, num_heads, num_splits, dtype=torch.float32)
+    shape = launch_shape(query, key_cache, rows=num_heads // key_cache.shape[2])
+    _split_decode_kernel[(num_seqs, shape["KV_HEADS"], num_splits)](
+        parts, lse, query, key_cache, value_cache, block_table, seq_lens, block_table.stride(0),
+        num_splits, window, scale, **shape,
+    )  # fmt: skip
+    _merge_splits_kernel[(num_seqs * num_heads,)](
+        output, parts, lse, num_splits,
+        HEAD_DIM=head_dim, LANES=shape["LANES"], SPLITS=triton.next_power_of_2(num_splits),
+    )  # fmt: skip
+    return output
+
+
+@triton.jit
+def _split_decode_kernel(
+    parts, lse, query, key_cache, value_cache, block_table, seq_lens, table_stride, num_splits,
+    window, scale,
+    BLOCK_SIZE: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, GROUP: tl.constexpr,
+    ROWS: tl.constexpr, LANES: tl.constexpr, TILE: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    seq, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    seq_len = tl.load(seq_lens + seq)
+    q, _, inside = load_group(query, seq, kv_head, KV_HEADS, HEAD_DIM, GROUP, ROWS, LANES)
+    if UPCAST:
+        q = q.to(tl.float32)
+    row_at = tl.full([ROWS], 0, tl.int32) + seq_len - 1
+    first = tl.maximum(0, seq_len - window)
+    length = tl.cdiv(seq_len - first, num_splits)
+    begin = first + split * length
+    out, row_lse = attend_range(
+        q, row_at, key_cache, value_cache, block_table + seq * table_stride, kv_head,
+        begin, tl.minimum(seq_len, begin + length), window, scale,
+        BLOCK_SIZE, KV_HEADS, HEAD_DIM, ROWS, LANES, TILE, UPCAST,
+    )  # fmt: skip
+    row, lane = tl.arange(0, ROWS), tl.arange(0, LANES)
+    part = ((seq * KV_HEADS + kv_head) * GROUP + row) * num_splits + split
+    tl.store(parts + part[:, None] * HEAD_DIM + lane[None, :], out, mask=inside)
+    tl.store(lse + part, row_lse, mask=row < GROUP)
+
+
+@triton.jit
+def _merge_splits_kernel(
+    output, parts, lse, num_splits,
+    HEAD_DIM: tl.constexpr, LANES: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """One program per row of the output: a sequence's query head."""
+    row = tl.program_id(0)
+    split, lane = tl.arange(0, SPLITS), tl.arange(0, LANES)
+    part = row * num_splits + split
+    exists = split < num_splits
+    row_lse = tl.load(lse + part, mask=exists, other=float("-inf"))
+    weights = tl.exp(row_lse - tl.max(row_lse, 0))
+    weights /= tl.sum(weights, 0)
+    inside = exists[:, None] & (lane < HEAD_DIM)[None, :]
+    values = tl.load(parts + part[:, None] * HEAD_DIM + lane[None, :], mask=inside, other=0.0)
+    merged = tl.sum(weights[:, None] * values, 0)
+    tl.store(output + row * HEAD_DIM + lane, merged, mask=lane < HEAD_DIM)

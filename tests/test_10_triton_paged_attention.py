@@ -1,0 +1,174 @@
+"""The Triton kernels under the interpreter: equal to the reference and to their twins in torch."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from paged_batches import TOLERANCE, batches, make_batch
+
+from minivllm import LLM, SamplingParams
+from minivllm.attention import selector
+from minivllm.attention.kv_storage import KVStorage
+
+pytest.importorskip("triton", reason="Triton is to be had for Linux")
+
+from minivllm.attention.kernels import cache, online_softmax
+from minivllm.attention.kernels.decode import paged_decode, paged_decode_torch
+from minivllm.attention.kernels.recorder import record_loads
+from minivllm.attention.kernels.varlen import varlen_attention_torch
+from minivllm.attention.paged_triton import PagedTriton
+
+CPU = torch.device("cpu")
+
+
+def same(a, b, dtype=torch.float32):
+    torch.testing.assert_close(a, b, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+# ---- attention -------------------------------------------------------------------------------
+
+
+@settings(max_examples=12, deadline=None)
+@given(batch=batches(longest=30, most_tokens=30))
+def test_equal_to_the_reference(batch):
+    batch.check(PagedTriton())
+
+
+@pytest.mark.parametrize(
+    "seqs",
+    [[(1, 64), (1, 65), (1, 129)], [(3, 70), (1, 64), (66, 66)], [(140, 150)]],
+    ids=["decodes", "mixed", "many tiles of rows"],
+)
+@pytest.mark.parametrize("window", [None, 20])
+def test_across_the_edges_of_tiles(seqs, window):
+    make_batch(seqs, block_size=7, kv_heads=1, group=3, window=window).check(PagedTriton())
+
+
+def test_the_longest_rows_have_smaller_tiles():
+    batch = make_batch([(2, 40), (1, 33)], kv_heads=1, head_dim=160)
+    shape = online_softmax.launch_shape(batch.query, batch.key_cache, rows=2)
+    assert (shape["LANES"], shape["TILE"], shape["ROWS"]) == (256, 32, 16)
+    batch.check(PagedTriton())
+
+
+def test_a_larger_score_may_come_in_every_tile():
+    """Keys that point the query's way more and more: the running maximum moves each time."""
+    batch = make_batch([(1, 200)], kv_heads=1, group=1)
+    slots = batch.metadata.block_table[0].long().unsqueeze(1) * 4 + torch.arange(4)
+    for position, slot in enumerate(slots.flatten()[:200]):
+        batch.key_cache.flatten(0, 1)[slot] = batch.query[0, 0] * position / 20
+    batch.check(PagedTriton())
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+def test_kernels_and_their_twins(dtype):
+    decodes = make_batch([(1, 9), (1, 70)], block_size=5, head_dim=48, dtype=dtype)
+    tables = decodes.key_cache, decodes.value_cache, decodes.metadata.block_table
+    args = decodes.query, *tables, decodes.metadata.seq_lens, decodes.scale
+    for window in (online_softmax.NO_WINDOW, 6):
+        same(paged_decode(*args, window), paged_decode_torch(*args, window, tile=16), dtype)
+    mixed = make_batch([(9, 20), (1, 7), (4, 4)], block_size=3, dtype=dtype, window=5)
+    twin = varlen_attention_torch(
+        mixed.query, mixed.key_cache, mixed.value_cache, mixed.metadata.block_table,
+        mixed.metadata.query_start_loc, mixed.metadata.seq_lens, mixed.scale,
+        window=5, tokens=4, tile=8,
+    )  # fmt: skip
+    same(mixed.attend(PagedTriton()), twin, dtype)
+
+
+# ---- moving K and V --------------------------------------------------------------------------
+
+
+def test_writing_into_slots_skips_padding_and_takes_rows_that_lie_apart():
+    fused = torch.randn(5, 3 * 2 * 40, generator=torch.Generator().manual_seed(0))
+    key, value = (part.unflatten(1, (2, 40)) for part in fused.chunk(3, dim=1)[1:])
+    slots = torch.tensor([7, 0, -1, 11, -1])
+    written = []
+    for write in (cache.write_slots, cache.write_slots_torch):
+        caches = torch.full((2, 4, 3, 2, 40), torch.nan)
+        write(key, value, *caches, slots)
+        written.append(caches.flatten(1, 2))
+    assert torch.equal(written[0].isnan(), written[1].isnan())
+    assert torch.equal(written[0].nan_to_num(), written[1].nan_to_num())
+    assert torch.equal(written[0][0, [7, 0, 11]], key[[0, 1, 3]])
+    assert written[0][1, [1, 2, 3, 4, 5, 6, 8, 9, 10]].isnan().all()
+
+
+def test_copying_blocks_and_a_block_that_is_both_source_and_target():
+    storage = KVStorage(3, 6, 5, 2, 48, torch.float32, CPU)
+    storage.data.normal_(generator=torch.Generator().manual_seed(0))
+    before = storage.data.clone()
+    cache.copy_blocks(storage.data, [1, 2, 1], [4, 5, 3])
+    cache.copy_blocks_torch(before, [1, 2, 1], [4, 5, 3])
+    assert torch.equal(storage.data, before)
+    PagedTriton().copy_blocks(storage, [1, 4], [4, 0])
+    assert torch.equal(storage.data[:, :, [4, 0]], before[:, :, [1, 4]])
+
+
+# ---- which program reads what ----------------------------------------------------------------
+
+
+def test_each_program_reads_its_own_sequences_blocks():
+    batch = make_batch([(1, 9), (1, 3), (1, 66)], block_size=4)
+    with record_loads(batch.key_cache) as loads:
+        batch.attend(PagedTriton())
+    tables, seq_lens = batch.metadata.block_table.tolist(), [9, 3, 66]
+    for seq in range(3):
+        for kv_head in range(2):
+            read = [b for load in loads if load.program == (seq, kv_head, 0) for b in load.blocks]
+            used = -(-seq_lens[seq] // 4)
+            assert read == tables[seq][:used]
+    assert len(loads) == 2 * (1 + 1 + 2)  # one load per tile of 64 positions
+    before = len(loads)
+    batch.attend(PagedTriton())
+    assert len(loads) == before
+
+
+# ---- in the engine ---------------------------------------------------------------------------
+
+
+def test_the_engine_says_the_same_under_the_interpreter():
+    said = {}
+    for name in ("paged_torch", "paged_triton"):
+        llm = LLM(
+            attention_backend=name, dtype="float32", block_size=3, max_model_len=32,
+            num_gpu_blocks_override=20, max_num_batched_tokens=4,
+        )  # fmt: skip
+        params = [
+            SamplingParams(temperature=0, max_tokens=2),
+            SamplingParams(n=2, temperature=0.8, seed=1, max_tokens=3, ignore_eos=True),
+        ]
+        outputs = llm.generate(["The capital of France is", "Hello"], params, use_tqdm=False)
+        said[name] = [c.token_ids for output in outputs for c in output.outputs]
+    assert said["paged_triton"] == said["paged_torch"]
+    assert [len(token_ids) for token_ids in said["paged_triton"]] == [2, 3, 3]
+
+
+# ---- errors ----------------------------------------------------------------------------------
+
+
+def test_a_cpu_without_the_interpreter_is_told_what_to_do():
+    code = (
+        "import torch\n"
+        "from minivllm.attention.selector import make_backend\n"
+        "make_backend('paged_triton', torch.device('cpu'))"
+    )
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert done.stderr.splitlines()[-1] == (
+        "ValueError: attention_backend='paged_triton' on a CPU needs Triton's interpreter: set "
+        "TRITON_INTERPRET=1 in the environment before triton is first imported, or use "
+        "'paged_torch' or 'auto'."
+    )
+
+
+def test_an_interpreter_and_a_numpy_that_do_not_fit(monkeypatch):
+    monkeypatch.setattr("triton.__version__", "3.6.0")
+    monkeypatch.setattr("numpy.__version__", "2.4.1")
+    with pytest.raises(ValueError, match=r"Triton 3\.6\.0 fails .* install triton>=3\.7\.1"):
+        selector.make_backend("paged_triton", CPU)
+    monkeypatch.setattr("numpy.__version__", "2.3.5")
+    assert selector.make_backend("paged_triton", CPU).name == "paged_triton"
