@@ -1,5 +1,6 @@
 """Backends that run on any CPU: equal to the definition, and to each other inside the engine."""
 
+import subprocess
 import sys
 
 import pytest
@@ -41,7 +42,7 @@ def test_the_reference_is_dense_attention():
 
 
 @pytest.mark.parametrize("name", FOR_A_CPU)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(batch=batches())
 def test_equal_to_the_reference(name, batch):
     batch.check(make_backend(name, CPU))
@@ -110,9 +111,9 @@ def run_engine(name):
     )  # fmt: skip
     prompts = ["The capital of France is", "The capital of Japan is", "Hello, my name is"]
     params = [
-        SamplingParams(temperature=0, max_tokens=8),
-        SamplingParams(temperature=0, max_tokens=10, ignore_eos=True),
-        SamplingParams(n=3, temperature=0.8, seed=1, max_tokens=8, ignore_eos=True),
+        SamplingParams(temperature=0, max_tokens=4),
+        SamplingParams(temperature=0, max_tokens=7, ignore_eos=True),
+        SamplingParams(n=3, temperature=0.8, seed=1, max_tokens=4, ignore_eos=True),
     ]
     outputs = llm.generate(prompts, params, use_tqdm=False)
     assert llm.llm_engine.model_runner.attention.name == name
@@ -161,8 +162,6 @@ def test_every_name_that_may_be_asked_for_is_there():
 
 
 def test_numba_is_imported_only_when_it_is_used():
-    import subprocess
-
     code = (
         "import sys, torch\n"
         "from minivllm.attention.selector import make_backend\n"

@@ -1,4 +1,4 @@
-"""Paged attention as three loops over memory, compiled by numba: the definition, and fast on a CPU.
+"""Paged decode as loops over memory, compiled by numba: the definition, and fast on a CPU.
 
 Blocks are read where they are, through the block table, so that nothing is copied or padded. Numba
 is an optional extra (``pip install "minivllm[numba]"``), and this file is imported only when it is
@@ -12,29 +12,34 @@ import torch
 from numba import config, njit, prange, set_num_threads
 from numba.extending import overload
 
-from minivllm.attention.backend import AttentionBackend
+from minivllm.attention.paged_torch import PagedTorch
 
 # Sums may be reordered, which is what lets a processor add 16 numbers at once; the rest of
 # fastmath (no NaN, no infinity) is not wanted. numpy's error model divides without asking for 0.
 _FAST = {"fastmath": {"reassoc", "contract"}, "error_model": "numpy"}
 
 
-class PagedNumba(AttentionBackend):
-    """For a CPU; computes in float32 whatever the cache is kept in."""
+class PagedNumba(PagedTorch):
+    """Loops for batches of decodes; torch for the rest.
+
+    A decode reads each key for a handful of query heads, so that all depends on how it is read. A
+    step with prompts is products of large matrices, and those are best left to torch.
+    """
 
     name = "paged_numba"
 
     def attend(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
+        if metadata.max_query_len > 1:
+            return super().attend(query, key_cache, value_cache, metadata, scale, sliding_window)
         output = torch.empty(query.shape, dtype=torch.float32)
         set_num_threads(min(torch.get_num_threads(), config.NUMBA_NUM_THREADS))
-        _attend(
+        _paged_decode(
             output.numpy(),
             query.float().contiguous().numpy(),
             _as_numpy(key_cache),
             _as_numpy(value_cache),
-            metadata.query_start_loc.numpy(),
-            metadata.seq_lens.numpy(),
             metadata.block_table.numpy(),
+            metadata.seq_lens.numpy(),
             np.float32(scale),
             sliding_window or np.iinfo(np.int64).max,
         )
@@ -42,42 +47,38 @@ class PagedNumba(AttentionBackend):
 
 
 @njit(parallel=True, cache=True, **_FAST)
-def _attend(
-    output, query, key_cache, value_cache, query_start_loc, seq_lens, block_table, scale, window
-):
+def _paged_decode(output, query, key_cache, value_cache, block_table, seq_lens, scale, window):
+    """One new token per sequence, its last. All in float32, whatever the cache is kept in."""
     block_size, num_kv_heads, head_dim = key_cache.shape[1:]
-    num_rows = len(query)
-    group = query.shape[1] // num_kv_heads
-    for item in prange(num_kv_heads * num_rows):  # for every KV head, for every row: on any thread
-        kv_head, row = item // num_rows, item % num_rows
+    group = query.shape[1] // num_kv_heads  # query heads that share one KV head
+    for item in prange(len(query) * num_kv_heads):  # each sequence's KV heads, on any thread
+        seq, kv_head = item // num_kv_heads, item % num_kv_heads
         first_head = kv_head * group
-        seq = np.searchsorted(query_start_loc, row, side="right") - 1
-        position = seq_lens[seq] - (query_start_loc[seq + 1] - row)
-        begin = max(0, position - window + 1)
-        weights = np.empty((group, position + 1 - begin), np.float32)
+        begin = max(0, seq_lens[seq] - window)
+        weights = np.empty((group, seq_lens[seq] - begin), np.float32)
         scratch = np.empty(head_dim, np.float32)
 
         # 1. The score of every visible token: its key times the query, for all heads of the group.
-        for p in range(begin, position + 1):
-            key = key_cache[block_table[seq, p // block_size], p % block_size, kv_head]
-            key = widen(key, scratch)
+        for p in range(begin, seq_lens[seq]):
+            block = block_table[seq, p // block_size]
+            key = widen(key_cache[block, p % block_size, kv_head], scratch)
             for g in range(group):
                 dot = np.float32(0)
                 for d in range(head_dim):
-                    dot += query[row, first_head + g, d] * key[d]
+                    dot += query[seq, first_head + g, d] * key[d]
                 weights[g, p - begin] = dot * scale
         # 2. Softmax. The largest score is taken off first, so that exp cannot overflow.
         for g in range(group):
             weights[g] = np.exp(weights[g] - weights[g].max())
             weights[g] /= weights[g].sum()
         # 3. The sum of the values, each with its weight.
-        output[row, first_head : first_head + group] = 0
-        for p in range(begin, position + 1):
-            value = value_cache[block_table[seq, p // block_size], p % block_size, kv_head]
-            value = widen(value, scratch)
+        output[seq, first_head : first_head + group] = 0
+        for p in range(begin, seq_lens[seq]):
+            block = block_table[seq, p // block_size]
+            value = widen(value_cache[block, p % block_size, kv_head], scratch)
             for g in range(group):
                 for d in range(head_dim):
-                    output[row, first_head + g, d] += weights[g, p - begin] * value[d]
+                    output[seq, first_head + g, d] += weights[g, p - begin] * value[d]
 
 
 def _as_numpy(cache: torch.Tensor) -> np.ndarray:
