@@ -11,16 +11,17 @@ from minivllm.validation import check, is_int, is_number, known_names_only
 DTYPES = ("auto", "float32", "float", "float16", "half", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 ATTENTION_BACKENDS = ("auto", "paged_torch", "paged_numba", "paged_triton", "reference")
+# load_format: which kinds of weight files to look for, in this order
+LOAD_FORMATS = {"auto": ("safetensors", "pt"), "safetensors": ("safetensors",), "pt": ("pt",),
+                "dummy": ()}  # fmt: skip
 
 # Arguments of vLLM's LLM(...) that scripts pass, of which we have the default only, and why.
 _ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
     "tokenizer_mode": ("auto", "the fast tokenizer is used whenever there is one"),
-    "trust_remote_code": (False, "no code is ever run from a model directory"),
+    "trust_remote_code": (False, "no code that comes with a model is ever run"),
     "tensor_parallel_size": (1, "one device runs the whole model"),
     "pipeline_parallel_size": (1, "one device runs the whole model"),
     "quantization": (None, "weights are used as they are stored"),
-    "revision": (None, "models are read from a local directory"),
-    "tokenizer_revision": (None, "models are read from a local directory"),
     "cpu_offload_gb": (0, "weights stay on one device"),
     "hf_overrides": (None, "config.json is used as it is"),
     "enable_lora": (False, "there are no adapters yet"),
@@ -38,8 +39,13 @@ class EngineArgs:
         ValueError: for an unknown name or a value outside its range, naming both.
     """
 
-    model: str | None = None  # a Hugging Face directory; None: the model that ships with minivllm
-    tokenizer: str | None = None  # a directory of its own for the tokenizer; None: the model's
+    model: str | None = None  # a directory or a hub's name; None: the model in this package
+    revision: str | None = None  # which version of the hub's model; None: its default
+    tokenizer: str | None = None  # a directory or name of the tokenizer's own; None: the model's
+    tokenizer_revision: str | None = None  # as for the model
+    download_dir: str | None = None  # where downloads are kept; None: the hub's own cache
+    load_format: str = "auto"  # "safetensors", "pt" (.bin); auto: what is there; "dummy": random
+    use_tqdm_on_load: bool = True  # a progress bar over the files of a checkpoint
     skip_tokenizer_init: bool = False  # token ids in, token ids out: no tokenizer is loaded
     dtype: str = "auto"  # "auto": as config.json says
     device: str = "auto"  # "auto": a GPU if torch sees one
@@ -76,8 +82,6 @@ class EngineArgs:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     quantization: str | None = None
-    revision: str | None = None
-    tokenizer_revision: str | None = None
     cpu_offload_gb: float = 0
     hf_overrides: dict | None = None
     enable_lora: bool = False
@@ -85,7 +89,15 @@ class EngineArgs:
 
     def __post_init__(self):
         ok = self.model is None or isinstance(self.model, (str, os.PathLike))
-        check(ok, "model", self.model, "the path of a model directory, or None")
+        check(ok, "model", self.model, "the path of a model directory, a hub's name, or None")
+        for name in ("revision", "tokenizer_revision", "download_dir"):
+            value = getattr(self, name)
+            ok = value is None or (isinstance(value, str) and value != "")
+            check(ok, name, value, "a string")
+        ok = self.model is not None or self.revision is None
+        check(ok, "revision", self.revision, "None without a model: the embedded one has no other")
+        ok = self.load_format in LOAD_FORMATS
+        check(ok, "load_format", self.load_format, f"one of {', '.join(LOAD_FORMATS)}")
 
         def int_from(name: str, low: int, optional: bool = False) -> None:
             value = getattr(self, name)

@@ -12,6 +12,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "MINIVLLM_TRACE_FUNCTION": ("0", "1: write every function call to a file, for debugging"),
     "MINIVLLM_CACHE_ROOT": ("~/.cache/minivllm", "where files are written that nobody need keep"),
     "MINIVLLM_CPU_KVCACHE_SPACE": ("1", "GiB of memory for the KV cache when the device is a CPU"),
+    "MINIVLLM_USE_MODELSCOPE": ("0", "1: download models from ModelScope, not Hugging Face"),
 }
 
 
@@ -39,10 +40,7 @@ def log_stats_interval() -> float:
 
 
 def trace_function() -> bool:
-    text = get("MINIVLLM_TRACE_FUNCTION")
-    if text not in ("0", "1"):
-        raise ValueError(f"MINIVLLM_TRACE_FUNCTION must be 0 or 1, got {text!r}.")
-    return text == "1"
+    return _flag("MINIVLLM_TRACE_FUNCTION")
 
 
 def cache_root() -> Path:
@@ -51,6 +49,10 @@ def cache_root() -> Path:
 
 def cpu_kvcache_bytes() -> int:
     return int(_number_above_0("MINIVLLM_CPU_KVCACHE_SPACE", "GiB") * 2**30)
+
+
+def use_modelscope() -> bool:
+    return _flag("MINIVLLM_USE_MODELSCOPE")
 
 
 def _number_above_0(name: str, unit: str) -> float:
@@ -62,3 +64,10 @@ def _number_above_0(name: str, unit: str) -> float:
     if not 0 < number < float("inf"):
         raise ValueError(f"{name} must be a number of {unit} above 0, got {text!r}.")
     return number
+
+
+def _flag(name: str) -> bool:
+    text = get(name)
+    if text.lower() not in ("0", "1", "false", "true"):
+        raise ValueError(f"{name} must be 0 or 1, got {text!r}.")
+    return text.lower() in ("1", "true")

@@ -474,9 +474,8 @@ def test_an_architecture_we_do_not_have(copy):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0,
-          "original_max_position_embeddings": 128}}, "rope_type='yarn'"),
+        ({"hidden_act": "mish"}, "hidden_act='mish'"),
+        ({"rope_parameters": {"rope_type": "spiral", "rope_theta": 1e4}}, "rope_type='spiral'"),
     ],
 )  # fmt: skip
 def test_a_variant_we_do_not_have(copy, changes, message):
@@ -516,7 +515,7 @@ def test_a_tensor_too_few_too_many_or_of_another_shape(copy):
     with pytest.raises(ValueError, match=r"has 1 unknown tensors, the first is 'model\.extra'"):
         load(copy)
     save_file(weights | {name: torch.zeros(3, 3)}, copy / "model.safetensors")
-    with pytest.raises(ValueError, match=rf"{name} .* has shape \(3, 3\)"):
+    with pytest.raises(ValueError, match=rf"{name}' has shape \(3, 3\)"):
         load(copy)
 
 

@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from minivllm.config import EngineArgs
 from minivllm.engine import function_trace
 from minivllm.engine.output_processor import OutputProcessor
 from minivllm.engine.processor import Processor, load_tokenizer
 from minivllm.engine.stat_logger import LoggingStatLogger
 from minivllm.kv.manager import KVCacheManager
-from minivllm.models.embedded import embedded_model_path
+from minivllm.models.hub import model_directory, tokenizer_directory
 from minivllm.models.model_config import ModelConfig
 from minivllm.outputs import RequestOutput
 from minivllm.request import Request, RequestStatus
@@ -39,12 +37,12 @@ class LLMEngine:
 
     def __init__(self, args: EngineArgs):
         function_trace.start_if_asked()
-        directory = Path(args.model) if args.model is not None else embedded_model_path()
+        directory = model_directory(args)
         self.model_config = ModelConfig.from_directory(directory)
-        self.max_model_len, budget = args.resolve_limits(self.model_config.max_position_embeddings)
+        self.max_model_len, budget = args.resolve_limits(self.model_config.max_model_len)
         self.tokenizer = None
         if not args.skip_tokenizer_init:
-            self.tokenizer = load_tokenizer(args.tokenizer or directory)
+            self.tokenizer = load_tokenizer(tokenizer_directory(args, directory))
         self.processor = Processor(
             self.tokenizer, self.model_config, args.seed, self.max_model_len, args.max_logprobs
         )

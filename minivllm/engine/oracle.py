@@ -1,7 +1,8 @@
 """The oracle: what "right" means. No cache, no blocks, no batch; everything anew for every token.
 
-It shares the weights and the layers' arithmetic with the engine and nothing else: attention is a
-dense matrix, and a token is chosen by ``sampling/reference.py``. Tests hold the engine to it.
+It shares the weights and the layers with the engine, and nothing of what makes it an engine:
+attention is a dense matrix, and a token is chosen by ``sampling/reference.py``. Tests hold the
+engine to it (and the layers to transformers').
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from random import Random
 import torch
 
 from minivllm.models.decoder import DecoderForCausalLM
-from minivllm.models.layers import rotary_tables, rotate
 from minivllm.request import Request
 from minivllm.sampling.reference import choose
 
@@ -29,27 +29,32 @@ class OracleOutput:
     stop_reason: int | None
 
 
+class DenseAttention:
+    """In place of the paged backend and its storage: one sequence, every pair of its tokens."""
+
+    def layer(self, index: int) -> None:
+        """No layer has a cache."""
+
+    def forward(self, query, key, value, kv_cache, metadata, scale, sliding_window=None):
+        """As ``AttentionBackend.forward``, from the definition."""
+        group, n = query.shape[1] // key.shape[1], len(query)
+        key, value = (t.repeat_interleave(group, 1) for t in (key, value))
+        scores = torch.einsum("ihd,jhd->hij", query, key) * scale
+        positions = torch.arange(n, device=query.device)
+        distance = positions[:, None] - positions
+        unseen = (distance < 0) | (distance >= (sliding_window or n))
+        weights = scores.masked_fill(unseen, -torch.inf).softmax(-1)
+        return torch.einsum("hij,jhd->ihd", weights, value)
+
+
 @torch.inference_mode()
 def next_token_logits(model: DecoderForCausalLM, token_ids: list[int]) -> torch.Tensor:
     """float32 ``[vocab]``: one pass over all tokens, dense causal attention."""
-    config, n = model.config, len(token_ids)
-    device = model.lm_head.weight.device
-    x = model.model.embed_tokens(torch.tensor(token_ids, device=device))
-    positions = torch.arange(n, device=device)
-    cos, sin = rotary_tables(positions, config.head_dim, config.rope_theta, x.dtype)
-    future = torch.ones(n, n, dtype=torch.bool, device=device).triu(1)
-    for layer in model.model.layers:
-        attn = layer.self_attn
-        h = layer.input_layernorm(x)
-        q = rotate(attn.q_proj(h).view(n, config.num_heads, -1), cos, sin)
-        k = rotate(attn.k_proj(h).view(n, config.num_kv_heads, -1), cos, sin)
-        v = attn.v_proj(h).view(n, config.num_kv_heads, -1)
-        k, v = (t.repeat_interleave(config.num_heads // config.num_kv_heads, 1) for t in (k, v))
-        scores = torch.einsum("ihd,jhd->hij", q, k) * config.head_dim**-0.5
-        weights = scores.masked_fill(future, -torch.inf).softmax(-1)
-        x = x + attn.o_proj(torch.einsum("hij,jhd->ihd", weights, v).reshape(n, -1))
-        x = x + layer.mlp(layer.post_attention_layernorm(x))
-    return model.compute_logits(model.model.norm(x[-1:]))[0]
+    ids = torch.tensor(token_ids, device=model.lm_head.weight.device)
+    positions = torch.arange(len(token_ids), device=ids.device)
+    dense = DenseAttention()
+    hidden = model(ids, positions, dense, None, dense)
+    return model.compute_logits(hidden[-1:])[0]
 
 
 def run(

@@ -22,18 +22,17 @@ def load_tokenizer(directory: str | Path):
     """The Hugging Face tokenizer of a directory.
 
     Raises:
-        FileNotFoundError: if there is no such directory.
         ValueError: if it holds no readable tokenizer.
     """
-    if not Path(directory).is_dir():
-        raise FileNotFoundError(f"tokenizer {str(directory)!r} is not a directory.")
     from transformers import AutoTokenizer
 
     try:
         # transformers would make an empty tokenizer from a directory that has none
         if not any((Path(directory) / name).is_file() for name in _TOKENIZER_FILES):
             raise ValueError(f"none of {', '.join(_TOKENIZER_FILES)} is there")
-        return AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        return AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:
         raise ValueError(
             f"no tokenizer can be read from {str(directory)!r} ({error}); give a directory that "
@@ -60,6 +59,12 @@ class Processor:
         max_model_len: int,
         max_logprobs: int = 20,
     ):
+        # Special tokens may be added beyond the model's; those are refused where a prompt has them.
+        if tokenizer is not None and tokenizer.vocab_size > model_config.vocab_size:
+            raise ValueError(
+                f"the tokenizer has {tokenizer.vocab_size} tokens, but the model has "
+                f"{model_config.vocab_size}: they do not fit; give the right tokenizer=."
+            )
         self.tokenizer = tokenizer
         self.model_config = model_config
         self.max_model_len = max_model_len

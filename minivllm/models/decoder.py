@@ -1,10 +1,14 @@
-"""One decoder for the Llama and Qwen2 family, on flat ragged tokens and a paged KV cache.
+"""One decoder for every family, on flat ragged tokens and a paged KV cache.
 
 An ordinary transformer but for one line in ``Attention``: the backend puts K and V into slots, and
-reads them back through the block table. Module names are Hugging Face's, so weights load by name.
+reads them back through the block table. What a family does differently is said in a file of its own
+(``llama.py``, ``gpt2.py``, ...): other classes for the parts below, another reading of config.json.
+Module names are those of Hugging Face's Llama, except that q, k, v and gate, up are fused.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,74 +17,103 @@ from torch import nn
 from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_storage import KVStorage
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.models.layers import GatedMLP, RMSNorm, rotary_tables, rotate
+from minivllm.models.checkpoint import LoadsCheckpoint
+from minivllm.models.layers import Embedding, GatedMLP, Linear, QKVParallelLinear, RMSNorm
 from minivllm.models.model_config import ModelConfig
+from minivllm.models.rope import RotaryEmbedding, rotate
 
 
 class Attention(nn.Module):
     """Self-attention with grouped query heads over the paged cache."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, sliding_window: int | None):
         super().__init__()
-        self.head_dim = config.head_dim
+        self.scale = config.head_dim**-0.5
+        self.sliding_window = sliding_window
+        heads = (config.head_dim, config.num_heads, config.num_kv_heads)
+        self.qkv_proj = QKVParallelLinear(config.hidden_size, *heads, bias=config.qkv_bias)
+        self.q_norm = self.k_norm = nn.Identity()  # Qwen3 has norms here
         query_size = config.num_heads * config.head_dim
-        kv_size = config.num_kv_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, query_size, bias=config.qkv_bias)
-        self.k_proj = nn.Linear(config.hidden_size, kv_size, bias=config.qkv_bias)
-        self.v_proj = nn.Linear(config.hidden_size, kv_size, bias=config.qkv_bias)
-        self.o_proj = nn.Linear(query_size, config.hidden_size, bias=config.o_bias)
+        self.o_proj = Linear(query_size, config.hidden_size, bias=config.o_bias)
 
     def forward(
         self,
         x: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
+        rope: tuple[torch.Tensor, torch.Tensor] | None,
         kv_cache: tuple[torch.Tensor, torch.Tensor],
         metadata: AttentionMetadata,
         backend: AttentionBackend,
     ) -> torch.Tensor:
-        query = rotate(self.q_proj(x).unflatten(-1, (-1, self.head_dim)), cos, sin)
-        key = rotate(self.k_proj(x).unflatten(-1, (-1, self.head_dim)), cos, sin)
-        value = self.v_proj(x).unflatten(-1, (-1, self.head_dim))
-        out = backend.forward(query, key, value, kv_cache, metadata, scale=self.head_dim**-0.5)
+        query, key, value = self.qkv_proj(x)
+        query, key = rotate(self.q_norm(query), rope), rotate(self.k_norm(key), rope)
+        how = (self.scale, self.sliding_window)
+        out = backend.forward(query, key, value, kv_cache, metadata, *how)
         return self.o_proj(out.flatten(-2))
 
 
 class DecoderLayer(nn.Module):
     """Attention and MLP, each behind a norm and beside a residual."""
 
-    def __init__(self, config: ModelConfig):
-        super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = Attention(config)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = GatedMLP(config.hidden_size, config.intermediate_size, config.mlp_bias)
+    attention_class = Attention
+    mlp_class = GatedMLP
+    norm_class = RMSNorm
 
-    def forward(self, x, cos, sin, kv_cache, metadata, backend) -> torch.Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, kv_cache, metadata, backend)
+    def __init__(self, config: ModelConfig, sliding_window: int | None):
+        super().__init__()
+        self.input_layernorm = self.norm_class(config.hidden_size, config.norm_eps)
+        self.self_attn = self.attention_class(config, sliding_window)
+        self.post_attention_layernorm = self.norm_class(config.hidden_size, config.norm_eps)
+        self.mlp = self.mlp_class(config)
+
+    def forward(self, x, rope, kv_cache, metadata, backend) -> torch.Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), rope, kv_cache, metadata, backend)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class Decoder(nn.Module):
-    """Token embedding, layers, final norm: everything under ``model.`` in a checkpoint."""
+    """Embeddings, layers, final norm: everything under ``model.`` in a checkpoint."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, layer_class: type[DecoderLayer]):
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
+        self.embed_positions = self.rotary_emb = None
+        if config.rope is None:  # positions are learned; the first rows may stand for none
+            rows = config.max_position_embeddings + config.position_offset
+            self.embed_positions = Embedding(rows, config.hidden_size)
+        else:
+            self.rotary_emb = RotaryEmbedding(config.head_dim, config.rope)
+        self.layers = nn.ModuleList(layer_class(config, w) for w in config.sliding_windows)
+        self.norm = layer_class.norm_class(config.hidden_size, config.norm_eps)
 
 
-class DecoderForCausalLM(nn.Module):
-    """A decoder and the head that turns its last hidden state into logits."""
+class DecoderForCausalLM(LoadsCheckpoint):
+    """A decoder and the head that turns its last hidden state into logits.
+
+    Its subclasses are the architectures; their names are those in a config.json.
+    """
+
+    layer_class = DecoderLayer
 
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
-        self.model = Decoder(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.model = Decoder(config, self.layer_class)
         if config.tie_word_embeddings:
-            self.lm_head.weight = self.model.embed_tokens.weight
+            self.lm_head = self.model.embed_tokens
+        else:
+            self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    @classmethod
+    def read_config(cls, hf) -> dict[str, Any]:
+        """The ``ModelConfig`` fields that only this family knows, from a Hugging Face config."""
+        raise NotImplementedError
+
+    def embed(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """``[num_tokens]`` ids and positions to ``[num_tokens, hidden_size]``."""
+        x = self.model.embed_tokens(token_ids)
+        if self.model.embed_positions is not None:
+            x = x + self.model.embed_positions(positions + self.config.position_offset)
+        return x
 
     def forward(
         self,
@@ -101,10 +134,10 @@ class DecoderForCausalLM(nn.Module):
         Returns:
             ``[num_tokens, hidden_size]``, after the final norm.
         """
-        x = self.model.embed_tokens(token_ids)
-        cos, sin = rotary_tables(positions, self.config.head_dim, self.config.rope_theta, x.dtype)
+        x = self.embed(token_ids, positions)
+        rope = self.model.rotary_emb and self.model.rotary_emb(positions, x.dtype)
         for index, layer in enumerate(self.model.layers):
-            x = layer(x, cos, sin, kv_storage.layer(index), metadata, backend)
+            x = layer(x, rope, kv_storage.layer(index), metadata, backend)
         return self.model.norm(x)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:

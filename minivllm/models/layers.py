@@ -1,10 +1,92 @@
-"""The parts of a Llama-like decoder layer. All work on flat tokens: ``[num_tokens, ...]``."""
+"""The parts of a decoder layer. All work on flat tokens: ``[num_tokens, ...]``.
+
+Parameters begin empty: the loader fills them.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from minivllm.models.model_config import ModelConfig
+
+ACTIVATIONS = {
+    "silu": F.silu,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+def get_act_fn(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The function that a config.json calls so.
+
+    Raises:
+        ValueError: if we do not have it.
+    """
+    if name not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise ValueError(f"hidden_act={name!r} in config.json is not supported; {known} are.")
+    return ACTIVATIONS[name]
+
+
+class Embedding(nn.Embedding):
+    """``[num_tokens]`` ids to ``[num_tokens, hidden_size]``."""
+
+    def reset_parameters(self):
+        """Nothing: random numbers for billions of weights take a while."""
+
+
+class Linear(nn.Linear):
+    """``x @ weight.T + bias``."""
+
+    def reset_parameters(self):
+        """Nothing, as for ``Embedding``."""
+
+
+class MergedColumnParallelLinear(Linear):
+    """Several linear layers with the same input as one matrix: one GEMM instead of several.
+
+    (vLLM: the same name; "parallel" is where tensor parallelism would cut.)
+
+    Args:
+        input_size: width of the input.
+        output_sizes: the name of each part in a checkpoint, and its width.
+        bias: whether every part has one.
+    """
+
+    def __init__(self, input_size: int, output_sizes: dict[str, int], bias: bool):
+        super().__init__(input_size, sum(output_sizes.values()), bias)
+        self.output_sizes = output_sizes
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The outputs of the parts, ``[num_tokens, output_size]`` each: views, no copies."""
+        return super().forward(x).split(tuple(self.output_sizes.values()), dim=-1)
+
+    def named_shards(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each part's slice of weight and bias, under the name a checkpoint has for it."""
+        for kind, parameter in self.named_parameters():
+            parts = parameter.split(tuple(self.output_sizes.values()))
+            for name, part in zip(self.output_sizes, parts, strict=True):
+                yield f"{name}.{kind}", part
+
+
+class QKVParallelLinear(MergedColumnParallelLinear):
+    """The projections to queries, keys and values in one, with grouped heads."""
+
+    def __init__(self, hidden_size: int, head_dim: int, num_heads: int, num_kv_heads: int, bias):
+        sizes = {"q_proj": num_heads, "k_proj": num_kv_heads, "v_proj": num_kv_heads}
+        super().__init__(hidden_size, {name: n * head_dim for name, n in sizes.items()}, bias)
+        self.head_dim = head_dim
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Query, key and value, ``[num_tokens, heads, head_dim]`` each."""
+        return tuple(part.unflatten(-1, (-1, self.head_dim)) for part in super().forward(x))
 
 
 class RMSNorm(nn.Module):
@@ -21,32 +103,29 @@ class RMSNorm(nn.Module):
         return self.weight * x32.to(x.dtype)
 
 
-def rotary_tables(
-    positions: torch.Tensor, head_dim: int, theta: float, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosine and sine for each token's position, ``[num_tokens, 1, head_dim / 2]`` each.
-
-    Computed once per step, for all layers (RoFormer, Su et al. 2021).
-    """
-    exponents = torch.arange(0, head_dim, 2, device=positions.device).float() / head_dim
-    angles = positions.float()[:, None, None] / theta**exponents
-    return angles.cos().to(dtype), angles.sin().to(dtype)
-
-
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn each pair ``(x[i], x[i + head_dim / 2])`` of ``[num_tokens, heads, head_dim]``."""
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-
-
 class GatedMLP(nn.Module):
-    """``down(silu(gate(x)) * up(x))`` (Shazeer 2020)."""
+    """``down(act(gate(x)) * up(x))`` (Shazeer 2020)."""
 
-    def __init__(self, hidden_size: int, intermediate_size: int, bias: bool):
+    def __init__(self, config: ModelConfig):
         super().__init__()
-        self.gate_proj = nn.Linear(hidden_size, intermediate_size, bias=bias)
-        self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=bias)
-        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=bias)
+        sizes = {"gate_proj": config.intermediate_size, "up_proj": config.intermediate_size}
+        self.gate_up_proj = MergedColumnParallelLinear(config.hidden_size, sizes, config.mlp_bias)
+        self.act_fn = get_act_fn(config.hidden_act)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, config.mlp_bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = self.gate_up_proj(x)
+        return self.down_proj(self.act_fn(gate) * up)
+
+
+class MLP(nn.Module):
+    """``down(act(up(x)))``: what came before the gate."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.up_proj = Linear(config.hidden_size, config.intermediate_size, config.mlp_bias)
+        self.act_fn = get_act_fn(config.hidden_act)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, config.mlp_bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.act_fn(self.up_proj(x)))

@@ -52,7 +52,9 @@ class Worker:
         )
         if self.device.type == "cpu":  # a stated size: a cache too small is refused before loading
             self.num_blocks = self._num_blocks(max_model_len)
-        model = load_model(directory, config, self.dtype, self.device)
+        model = load_model(
+            directory, config, self.dtype, self.device, args.load_format, args.use_tqdm_on_load
+        )
         if self.device.type == "cuda":  # what the weights leave
             self.num_blocks = self._num_blocks(max_model_len)
         # More host blocks than all running sequences could fill are of no use to anyone.

@@ -1,0 +1,109 @@
+"""Where a model's files are: a directory here, or a download from a hub.
+
+(vLLM: vllm/model_executor/model_loader/weight_utils.py, ``download_weights_from_hf``)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from minivllm import envs
+from minivllm.config import LOAD_FORMATS, EngineArgs
+from minivllm.models.embedded import embedded_model_path
+from minivllm.models.weight_utils import FILE_FORMATS
+
+_CONFIG_AND_TOKENIZER = ["*.json", "*.txt", "*.model", "*.jinja"]
+# other people's formats of the same weights
+_NOT_WANTED = ["original/*", "metal/*", "onnx/*", "consolidated*", "training_args.bin"]
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+
+
+def model_directory(args: EngineArgs) -> Path:
+    """The directory of ``args.model``, downloaded from a hub if it is a name and not here yet.
+
+    The hub is Hugging Face's, or ModelScope with MINIVLLM_USE_MODELSCOPE. With
+    ``load_format="dummy"`` the weights stay there.
+
+    Raises:
+        FileNotFoundError: if there is no such directory and it cannot be downloaded.
+        ValueError: if a revision is asked of a directory.
+    """
+    if args.model is None:
+        return embedded_model_path()
+    return _directory("model", args.model, args.revision, args.download_dir, args.load_format)
+
+
+def tokenizer_directory(args: EngineArgs, model_directory: Path) -> Path:
+    """That of the tokenizer: the model's, unless another one or another revision is asked for.
+
+    Raises like ``model_directory``.
+    """
+    if args.tokenizer is None and args.tokenizer_revision is None:
+        return model_directory
+    name = args.tokenizer or args.model or model_directory
+    return _directory("tokenizer", name, args.tokenizer_revision, args.download_dir, "dummy")
+
+
+def _directory(
+    what: str,
+    name: str | os.PathLike,
+    revision: str | None,
+    download_dir: str | None,
+    load_format: str,
+) -> Path:
+    if Path(name).is_dir():
+        if revision is not None:
+            raise ValueError(
+                f"revision={revision!r} chooses among a hub's versions of a {what}, but "
+                f"{str(name)!r} is a directory; leave it out."
+            )
+        return Path(name)
+    if not _HUB_NAME.fullmatch(str(name)):
+        raise FileNotFoundError(
+            f"{what} {str(name)!r} is not a directory; give the path of a Hugging Face model "
+            "directory, a name like 'Qwen/Qwen3-0.6B', or no model at all for the embedded one."
+        )
+    hub, download = _hub()
+
+    def fetch(patterns: list[str]) -> Path:
+        return Path(
+            download(
+                str(name),
+                revision=revision,
+                cache_dir=download_dir,
+                allow_patterns=patterns,
+                ignore_patterns=_NOT_WANTED,
+            )
+        )
+
+    try:
+        directory = fetch(_CONFIG_AND_TOKENIZER)
+        for file_format in LOAD_FORMATS[load_format]:
+            fetch([FILE_FORMATS[file_format].shards])
+            if FILE_FORMATS[file_format].files(directory):
+                break
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        raise FileNotFoundError(
+            f"{what} {str(name)!r} is not a directory here, and {hub} does not give it: {reason} "
+            "(check name, revision, network, and whether it needs a token)."
+        ) from error
+    return directory
+
+
+def _hub() -> tuple[str, Callable[..., str]]:
+    """The hub's name and its function ``snapshot_download``."""
+    if not envs.use_modelscope():
+        from huggingface_hub import snapshot_download
+
+        return "the Hugging Face hub", snapshot_download
+    try:
+        from modelscope.hub.snapshot_download import snapshot_download
+    except ImportError as error:
+        raise ValueError(
+            "MINIVLLM_USE_MODELSCOPE needs the package 'modelscope'; pip install modelscope."
+        ) from error
+    return "ModelScope", snapshot_download

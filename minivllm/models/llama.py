@@ -1,0 +1,28 @@
+"""Llama 2 and 3 (Touvron et al. 2023): the plain case. The next files say how they differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.rope import read_rope
+
+
+class LlamaForCausalLM(DecoderForCausalLM):
+    """RMSNorm, rotary positions, grouped heads, a gated MLP; biases only where the config says."""
+
+    # old checkpoints carry the rotary frequencies, which follow from the config
+    ignored_tensors = ("rotary_emb.inv_freq",)
+
+    @classmethod
+    def read_config(cls, hf) -> dict[str, Any]:
+        attention_bias = getattr(hf, "attention_bias", False)
+        return {
+            "intermediate_size": hf.intermediate_size,
+            "hidden_act": hf.hidden_act,
+            "norm_eps": hf.rms_norm_eps,
+            "rope": read_rope(hf),
+            "qkv_bias": attention_bias,
+            "o_bias": attention_bias,
+            "mlp_bias": getattr(hf, "mlp_bias", False),
+        }

@@ -1,0 +1,152 @@
+"""Rotary positions (RoFormer, Su et al. 2021), and the ways to stretch them to longer texts.
+
+Each pair of numbers in a head turns by ``position * frequency``. A model trained on short texts
+reads longer ones when its slow frequencies, which never came full circle, are made slower still;
+the types differ in which ones they touch.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+
+class RotaryEmbedding(nn.Module):
+    """Cosine and sine for each token's position, computed once per step for all layers.
+
+    Args:
+        head_dim: numbers per head.
+        rope: ``rope_type``, ``rope_theta`` and what the type needs, as in a config.json.
+    """
+
+    def __init__(self, head_dim: int, rope: dict):
+        super().__init__()
+        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+        scaling, _ = ROPE_TYPES[rope["rope_type"]]
+        frequencies, self.attention_factor = scaling(1 / rope["rope_theta"] ** exponents, rope)
+        self.register_buffer("frequencies", frequencies, persistent=False)
+
+    def forward(self, positions: torch.Tensor, dtype: torch.dtype):
+        """Cosine and sine, ``[num_tokens, 1, head_dim / 2]`` each."""
+        angles = positions.float()[:, None, None] * self.frequencies
+        cos, sin = angles.cos() * self.attention_factor, angles.sin() * self.attention_factor
+        return cos.to(dtype), sin.to(dtype)
+
+
+def rotate(x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor] | None) -> torch.Tensor:
+    """Turn each pair ``(x[i], x[i + head_dim / 2])`` of ``[num_tokens, heads, head_dim]``.
+
+    ``rope`` is cosine and sine; None (positions are learned, not turned) leaves x as it is.
+    """
+    if rope is None:
+        return x
+    cos, sin = rope
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def _default(frequencies: torch.Tensor, rope: dict) -> tuple[torch.Tensor, float]:
+    return frequencies, 1.0
+
+
+def _linear(frequencies: torch.Tensor, rope: dict) -> tuple[torch.Tensor, float]:
+    """All slower: positions are squeezed into the trained range (Chen et al. 2023)."""
+    return frequencies / rope["factor"], 1.0
+
+
+def _llama3(frequencies: torch.Tensor, rope: dict) -> tuple[torch.Tensor, float]:
+    """Fast ones stay, slow ones are divided by the factor, those between go over smoothly.
+
+    (Llama 3.1's code, ``apply_scaling``)
+    """
+    turns = rope["original_max_position_embeddings"] * frequencies / (2 * math.pi)
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    keep = ((turns - low) / (high - low)).clamp(0, 1)
+    return keep * frequencies + (1 - keep) * frequencies / rope["factor"], 1.0
+
+
+def _yarn(frequencies: torch.Tensor, rope: dict) -> tuple[torch.Tensor, float]:
+    """As Llama 3's, but the ramp is linear in the pair's index, and attention is sharpened.
+
+    (YaRN, Peng et al. 2023, sections 3.2 and 3.4)
+    """
+    num_pairs, factor = len(frequencies), rope["factor"]
+
+    def pair_that_turns(times: float) -> float:
+        """The index of the pair that comes full circle so often in the trained length."""
+        wavelength = rope["original_max_position_embeddings"] / (2 * math.pi * times)
+        return num_pairs * math.log(wavelength) / math.log(rope["rope_theta"])
+
+    first = pair_that_turns(rope.get("beta_fast") or 32)
+    last = pair_that_turns(rope.get("beta_slow") or 1)
+    if rope.get("truncate", True):
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, 2 * num_pairs - 1)
+    pairs = torch.arange(num_pairs, dtype=torch.float32)
+    slow = ((pairs - first) / max(last - first, 0.001)).clamp(0, 1)
+
+    def sharpness(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
+
+    attention_factor = rope.get("attention_factor")
+    if attention_factor is None:
+        attention_factor = sharpness(1)
+        if rope.get("mscale") and rope.get("mscale_all_dim"):
+            attention_factor = sharpness(rope["mscale"]) / sharpness(rope["mscale_all_dim"])
+    return frequencies * (1 - slow) + frequencies / factor * slow, attention_factor
+
+
+# Each type of a config.json, and what it needs besides rope_theta. "dynamic" changes nothing up to
+# max_position_embeddings. Beyond, every length has frequencies of its own: K in the cache, turned
+# by those of another length, would be wrong, so that is where we stop (see max_positions).
+ROPE_TYPES = {
+    "default": (_default, ()),
+    "linear": (_linear, ("factor",)),
+    "dynamic": (_default, ("factor",)),
+    "llama3": (
+        _llama3,
+        ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    ),
+    "yarn": (_yarn, ("factor", "original_max_position_embeddings")),
+}
+
+
+def read_rope(hf) -> dict:
+    """The rotary parameters of a Hugging Face config, in the form of transformers 5.
+
+    Raises:
+        ValueError: for a type that we do not have, or one that lacks a number it needs.
+    """
+    rope = dict(getattr(hf, "rope_parameters", None) or getattr(hf, "rope_scaling", None) or {})
+    rope.setdefault("rope_type", rope.get("type", "default"))
+    rope["rope_theta"] = float(rope.get("rope_theta") or getattr(hf, "rope_theta", 10000.0))
+    rope.setdefault("original_max_position_embeddings", hf.max_position_embeddings)
+    if rope["rope_type"] not in ROPE_TYPES:
+        raise ValueError(
+            f"rope_type={rope['rope_type']!r} in config.json is not supported; "
+            f"minivllm knows {', '.join(ROPE_TYPES)}."
+        )
+    _, needed = ROPE_TYPES[rope["rope_type"]]
+    for name in needed:
+        if not isinstance(rope.get(name), (int, float)):
+            raise ValueError(
+                f"rope_type={rope['rope_type']!r} in config.json needs the number {name!r}, "
+                f"got {rope.get(name)!r}."
+            )
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ValueError(
+            f"partial_rotary_factor={rope['partial_rotary_factor']!r} in config.json is not "
+            "supported; every number of a head is turned."
+        )
+    return rope
+
+
+def max_positions(rope: dict, max_position_embeddings: int) -> int:
+    """The longest text that the scaling was made for (vLLM: ``_get_and_verify_max_len``)."""
+    if rope["rope_type"] == "yarn":
+        max_position_embeddings = rope["original_max_position_embeddings"]
+    if rope["rope_type"] in ("linear", "yarn"):
+        return int(max_position_embeddings * rope["factor"])
+    return max_position_embeddings

@@ -1,0 +1,106 @@
+"""Reading checkpoint files, one tensor at a time: a model is never twice in memory.
+
+(vLLM: vllm/model_executor/model_loader/weight_utils.py)
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from tqdm.auto import tqdm
+
+from minivllm.config import LOAD_FORMATS
+
+_BAR_FORMAT = "{desc}: {percentage:3.0f}% Completed | {n_fmt}/{total_fmt} [{elapsed}<{remaining}]\n"
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """How a kind of checkpoint file is named."""
+
+    whole: str  # the name if there is one file
+    shards: str  # those of several, where no index lists them
+
+    def files(self, directory: Path) -> list[Path]:
+        """A checkpoint's files in a directory, in order; none if it has no such checkpoint.
+
+        Raises:
+            FileNotFoundError: if the index names a file that is missing.
+            ValueError: if the index cannot be read.
+        """
+        index = directory / f"{self.whole}.index.json"
+        if not index.is_file():
+            whole = directory / self.whole
+            return [whole] if whole.is_file() else sorted(directory.glob(self.shards))
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ValueError(f"{index} cannot be read: {error!r}") from error
+        for name in names:
+            if not (directory / name).is_file():
+                raise FileNotFoundError(
+                    f"{directory / name} is missing, though {index.name} names it."
+                )
+        return [directory / name for name in names]
+
+
+FILE_FORMATS = {
+    "safetensors": FileFormat("model.safetensors", "*.safetensors"),
+    "pt": FileFormat("pytorch_model.bin", "pytorch_model*.bin"),
+}
+
+
+def weights_iterator(
+    directory: Path, load_format: str = "auto", use_tqdm: bool = True
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor of a checkpoint with its name, on the CPU; several files get a progress bar.
+
+    Raises:
+        FileNotFoundError: if there is no checkpoint, or a part of it is missing.
+        ValueError: if a file is broken, truncated, or holds more than tensors.
+    """
+    for name in LOAD_FORMATS[load_format]:
+        if files := FILE_FORMATS[name].files(directory):
+            break
+    else:
+        wanted = " or ".join(FILE_FORMATS[name].shards for name in LOAD_FORMATS[load_format])
+        raise FileNotFoundError(f"model directory {str(directory)!r} has no {wanted} file.")
+    read = {"safetensors": _read_safetensors, "pt": _read_pt}[name]
+    for file in tqdm(
+        files,
+        desc=f"Loading {name} checkpoint shards",
+        disable=not use_tqdm or len(files) == 1,
+        bar_format=_BAR_FORMAT,
+    ):
+        yield from read(file)
+
+
+def _read_safetensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    try:
+        with safe_open(file, framework="pt") as shard:
+            for name in shard.keys():  # noqa: SIM118  it is no dict
+                yield name, shard.get_tensor(name)
+    except SafetensorError as error:
+        raise ValueError(f"{file} is broken or truncated: {error}") from error
+
+
+def _read_pt(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    try:  # files from before torch 1.6 are no zip archives and cannot be mapped
+        shard = torch.load(
+            file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
+        )
+        if not all(isinstance(tensor, torch.Tensor) for tensor in shard.values()):
+            raise ValueError("there are other things than tensors in it")
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(
+            f"{file} is broken, truncated, or no plain dict of tensors (nothing else is ever "
+            f"unpickled): {reason}"
+        ) from error
+    yield from shard.items()

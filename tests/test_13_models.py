@@ -1,0 +1,158 @@
+"""Every architecture against transformers: logits, and greedy tokens out of the engine."""
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from minivllm import LLM, SamplingParams
+from minivllm.engine.oracle import next_token_logits
+from minivllm.models import registry
+from minivllm.models.loader import load_model
+from minivllm.models.model_config import ModelConfig
+
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 5e4, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
+}  # fmt: skip
+YARN = {
+    "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16,
+}  # fmt: skip
+
+# family, what differs from the small model below, and how long a sequence may be at most
+CONFIGS = {
+    "llama": ("Llama", {}, 64),
+    "llama-grouped-tied": ("Llama", {"num_key_value_heads": 2, "tie_word_embeddings": True}, 64),
+    "llama-biases": ("Llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 24}, 64),
+    "llama-llama3": ("Llama", {"rope_parameters": LLAMA3, "num_key_value_heads": 1}, 64),
+    "llama-linear": ("Llama", {"rope_parameters": {"rope_type": "linear", "factor": 3.0,
+                     "rope_theta": 1e4}}, 192),
+    "llama-dynamic": ("Llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 3.0,
+                      "rope_theta": 1e4}}, 64),
+    "llama-yarn": ("Llama", {"rope_parameters": YARN}, 64),
+    "mistral": ("Mistral", {"sliding_window": 7, "num_key_value_heads": 2}, 64),
+    "mistral-no-window": ("Mistral", {"sliding_window": None, "head_dim": 16}, 64),
+    "qwen2": ("Qwen2", {"num_key_value_heads": 2, "tie_word_embeddings": True}, 64),
+    "qwen2-window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 5,
+                     "max_window_layers": 1}, 64),
+    "qwen2-yarn": ("Qwen2", {"rope_parameters": YARN | {"mscale": 2.0, "mscale_all_dim": 0.5,
+                   "truncate": False}}, 64),
+    "qwen3": ("Qwen3", {"num_key_value_heads": 2, "head_dim": 24}, 64),
+    "qwen3-biases-tied": ("Qwen3", {"attention_bias": True, "tie_word_embeddings": True,
+                          "head_dim": 8}, 64),
+    "opt": ("OPT", {"ffn_dim": 48}, 64),
+    "opt-gelu-untied": ("OPT", {"ffn_dim": 40, "activation_function": "gelu", "enable_bias": False,
+                        "tie_word_embeddings": False}, 64),
+    "gpt2": ("GPT2", {}, 64),
+    "gpt2-inner-untied": ("GPT2", {"n_inner": 56, "activation_function": "relu",
+                          "tie_word_embeddings": False}, 64),
+}  # fmt: skip
+
+
+def make_model(family: str, **changes):
+    """A small random model of transformers; numbers that would stay 1 or 0 are random, too."""
+    sizes = {
+        "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "max_position_embeddings": 64, "bos_token_id": None, "eos_token_id": 96,
+        "pad_token_id": None,
+    }  # fmt: skip
+    if family not in ("GPT2", "OPT"):
+        sizes |= {"intermediate_size": 48, "num_key_value_heads": 4, "tie_word_embeddings": False}
+    if family == "OPT":
+        sizes |= {"word_embed_proj_dim": 32}
+    config = getattr(transformers, f"{family}Config")(**sizes | changes)
+    name = "GPT2LMHeadModel" if family == "GPT2" else f"{family}ForCausalLM"
+    generator = torch.Generator().manual_seed(7)
+    model = getattr(transformers, name)(config).eval()
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            is_norm = parameter.dim() == 1 and key.endswith("weight")
+            parameter.normal_(1.0 if is_norm else 0.0, 0.3, generator=generator)
+    return model
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def checkpoint(request, tmp_path_factory):
+    """transformers' model, the directory it was saved in, and the longest sequence."""
+    family, changes, max_len = CONFIGS[request.param]
+    model = make_model(family, **changes)
+    directory = tmp_path_factory.mktemp(request.param)
+    model.save_pretrained(directory)
+    return model, directory, max_len
+
+
+def test_logits_are_those_of_transformers(checkpoint):
+    theirs, directory, max_len = checkpoint
+    config = ModelConfig.from_directory(directory)
+    assert config.max_model_len == max_len
+    ours = load_model(directory, config, torch.float32, torch.device("cpu"))
+    ids = random.Random(3).choices(range(97), k=max_len)
+    for length in (1, 9, 33, max_len):
+        with torch.no_grad():
+            want = theirs(torch.tensor([ids[:length]])).logits[0, -1]
+        torch.testing.assert_close(next_token_logits(ours, ids[:length]), want, atol=1e-4, rtol=0)
+
+
+def clear_tokens(model, prompt: list[int], max_tokens: int) -> tuple[list[int], bool]:
+    """transformers' greedy tokens as long as the choice is clear, and whether all were."""
+    ids = list(prompt)
+    for _ in range(max_tokens):
+        with torch.no_grad():
+            best = model(torch.tensor([ids])).logits[0, -1].topk(2)
+        if best.values[0] - best.values[1] < 1e-4:
+            return ids[len(prompt) :], False
+        ids.append(int(best.indices[0]))
+    return ids[len(prompt) :], True
+
+
+def test_the_engine_says_what_transformers_says(checkpoint):
+    """With prefix caching, prompts in chunks, and a pool that is too small for all of them."""
+    theirs, directory, _ = checkpoint
+    llm = LLM(
+        str(directory), skip_tokenizer_init=True, block_size=4, max_model_len=40,
+        max_num_batched_tokens=11, num_gpu_blocks_override=13, use_tqdm_on_load=False,
+    )  # fmt: skip
+    rng = random.Random(5)
+    common = rng.choices(range(96), k=13)
+    prompts = [common[:n] + rng.choices(range(96), k=5) for n in (8, 13, 0, 13, 9)]
+    params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    assert llm.llm_engine.scheduler.num_preemptions > 0
+    assert any(output.num_cached_tokens for output in outputs)
+    all_clear = 0
+    for prompt, output in zip(prompts, outputs, strict=True):
+        want, clear = clear_tokens(theirs, prompt, 9)
+        assert output.outputs[0].token_ids[: len(want)] == want
+        all_clear += clear
+    assert all_clear >= 4
+
+
+def test_the_page_on_adding_a_model(tmp_path, monkeypatch):
+    """The file that the page shows is written, registered as it says, and equals transformers."""
+    page = (Path(registry.__file__).parent / "README.md").read_text()
+    file, line = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    architecture, module = re.fullmatch(r'    "(\w+)": "minivllm\.models\.(\w+)",\n', line).groups()
+    (tmp_path / f"{module}.py").write_text(file)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(registry.MODELS, architecture, module)
+    theirs = make_model("Gemma", num_key_value_heads=1, head_dim=16, tie_word_embeddings=True)
+    theirs.save_pretrained(tmp_path)
+    config = ModelConfig.from_directory(tmp_path)
+    ours = load_model(tmp_path, config, torch.float32, torch.device("cpu"))
+    ids = random.Random(3).choices(range(97), k=20)
+    with torch.no_grad():
+        want = theirs(torch.tensor([ids])).logits[0, -1]
+    torch.testing.assert_close(next_token_logits(ours, ids), want, atol=1e-4, rtol=0)
+    llm = LLM(str(tmp_path), skip_tokenizer_init=True, num_gpu_blocks_override=9)
+    params = SamplingParams(temperature=0, max_tokens=1)
+    output = llm.generate([ids], params, use_tqdm=False)[0]
+    assert output.outputs[0].token_ids == [int(want.argmax())]
+
+
+def test_every_model_file_is_on_the_page():
+    page = (Path(registry.__file__).parent / "README.md").read_text()
+    files = {file.name for file in Path(registry.__file__).parent.glob("*.py")} - {"__init__.py"}
+    assert {f for f in files if f"]({f})" not in page} == set()

@@ -1,0 +1,372 @@
+"""From a name to a model in memory: files of every kind, and one clear error for every mishap."""
+
+import json
+import shutil
+import sys
+import types
+
+import huggingface_hub
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from minivllm import LLM, EngineArgs, LLMEngine, SamplingParams
+from minivllm.models.hub import model_directory, tokenizer_directory
+from minivllm.models.loader import load_model
+from minivllm.models.model_config import ModelConfig
+
+CPU = torch.device("cpu")
+SMALL = {"skip_tokenizer_init": True, "num_gpu_blocks_override": 40}
+
+
+def load(directory, dtype=torch.float32, **kwargs):
+    return load_model(directory, ModelConfig.from_directory(directory), dtype, CPU, **kwargs)
+
+
+def parameters(model):
+    return {name: tensor.clone() for name, tensor in model.checkpoint_tensors().items()}
+
+
+def same(model, other) -> bool:
+    ours, theirs = parameters(model), parameters(other)
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[n], theirs[n]) for n in ours)
+
+
+def as_bin(source, target, shards=1, **kwargs):
+    """The same checkpoint in PyTorch's format."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors*"))
+    weights = {}
+    for file in sorted(source.glob("*.safetensors")):
+        weights |= load_file(file)
+    names = sorted(weights)
+    files = ["pytorch_model.bin"] if shards == 1 else [
+        f"pytorch_model-{i + 1:05}-of-{shards:05}.bin" for i in range(shards)
+    ]  # fmt: skip
+    for i, file in enumerate(files):
+        torch.save({n: weights[n] for n in names[i::shards]}, target / file, **kwargs)
+    if shards > 1:
+        weight_map = {n: files[i % shards] for i, n in enumerate(names)}
+        index = {"metadata": {}, "weight_map": weight_map}
+        (target / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    return target
+
+
+# -- fused layers --------------------------------------------------------------------------------
+
+
+def test_each_shard_is_in_its_slice_and_nothing_is_there_twice(tiny_qwen2):
+    model, stored = load(tiny_qwen2), load_file(tiny_qwen2 / "model.safetensors")
+    attention, mlp = model.model.layers[1].self_attn, model.model.layers[1].mlp
+    name = "model.layers.1.self_attn.{}_proj.{}"
+    for kind in ("weight", "bias"):
+        apart = [stored[name.format(part, kind)] for part in "qkv"]
+        assert torch.equal(getattr(attention.qkv_proj, kind), torch.cat(apart))
+    apart = [stored[f"model.layers.1.mlp.{part}_proj.weight"] for part in ("gate", "up")]
+    assert torch.equal(mlp.gate_up_proj.weight, torch.cat(apart))
+    assert sum(p.numel() for p in model.parameters()) == sum(t.numel() for t in stored.values())
+    assert not list(model.buffers()) or all(b.numel() < 64 for b in model.buffers())
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
+# -- kinds of files ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("fixture", ["tiny_qwen2", "tiny_llama"])
+def test_bins_hold_the_same_model(request, tmp_path, fixture, shards):
+    directory = request.getfixturevalue(fixture)
+    assert same(load(as_bin(directory, tmp_path / "bin", shards)), load(directory))
+
+
+def test_bins_from_before_torch_16(tiny_qwen2, tmp_path):
+    old = as_bin(tiny_qwen2, tmp_path / "old", _use_new_zipfile_serialization=False)
+    assert same(load(old), load(tiny_qwen2))
+
+
+def test_load_format_chooses(tiny_qwen2, tmp_path):
+    both = as_bin(tiny_qwen2, tmp_path / "both")
+    zeros = {k: torch.zeros_like(v) for k, v in load_file(tiny_qwen2 / "model.safetensors").items()}
+    save_file(zeros, both / "model.safetensors")
+    assert same(load(both, load_format="pt"), load(tiny_qwen2))
+    for choice in ("auto", "safetensors"):
+        assert not any(t.any() for t in parameters(load(both, load_format=choice)).values())
+    with pytest.raises(FileNotFoundError, match=r"has no pytorch_model\*\.bin file"):
+        load(tiny_qwen2, load_format="pt")
+    with pytest.raises(ValueError, match=r"load_format must be one of auto, .* got 'gguf'"):
+        LLM(str(tiny_qwen2), load_format="gguf")
+
+
+def test_dummy_weights_need_no_files_and_are_the_same_each_time(tiny_qwen2, tmp_path):
+    shutil.copy(tiny_qwen2 / "config.json", tmp_path)
+    model = load(tmp_path, load_format="dummy")
+    assert same(model, load(tmp_path, load_format="dummy"))
+    assert all(t.any() and t.abs().max() <= 1e-3 for t in parameters(model).values())
+    llm = LLM(str(tmp_path), load_format="dummy", **SMALL)
+    output = llm.generate([[1, 2]], SamplingParams(max_tokens=3, ignore_eos=True), use_tqdm=False)
+    assert len(output[0].outputs[0].token_ids) == 3
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16])
+def test_auto_keeps_the_checkpoints_dtype(tiny_qwen2, tmp_path, stored):
+    transformers.Qwen2ForCausalLM.from_pretrained(tiny_qwen2, dtype=stored).save_pretrained(
+        tmp_path
+    )
+    llm = LLM(str(tmp_path), **SMALL)
+    assert llm.llm_engine.model_runner.model.lm_head.weight.dtype == stored
+    assert llm.llm_engine.model_runner.kv_storage.data.dtype == stored
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    half = llm.generate([[1, 2, 3]], params, use_tqdm=False)[0].outputs[0].token_ids
+    assert len(half) == 4
+    full = LLM(str(tmp_path), **SMALL, dtype="float32")
+    weight = full.llm_engine.model_runner.model.model.embed_tokens.weight
+    want = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
+    assert torch.equal(weight, want.float())
+
+
+@pytest.mark.parametrize("family", ["Llama", "GPT2", "OPT"])
+def test_checkpoints_saved_without_a_head_or_with_more_than_weights(tmp_path, family):
+    sizes = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    more = {"ffn_dim": 24, "word_embed_proj_dim": 16} if family == "OPT" else {}
+    config = getattr(transformers, f"{family}Config")(**sizes, **more, tie_word_embeddings=True)
+    config.architectures = ["GPT2LMHeadModel" if family == "GPT2" else f"{family}ForCausalLM"]
+    bare = getattr(transformers, f"{family}Model")(config)
+    whole = getattr(transformers, config.architectures[0])(config)
+    whole.base_model.load_state_dict(bare.state_dict())
+    bare.save_pretrained(tmp_path / "bare")
+    whole.save_pretrained(tmp_path / "whole")
+    config.save_pretrained(tmp_path / "bare")
+    file = tmp_path / "whole" / "model.safetensors"
+    ballast = {
+        "Llama": "model.layers.0.self_attn.rotary_emb.inv_freq",
+        "GPT2": "transformer.h.0.attn.bias",
+        "OPT": "lm_head.weight",
+    }
+    save_file(load_file(file) | {ballast[family]: torch.zeros(3)}, file)
+    assert same(load(tmp_path / "bare"), load(tmp_path / "whole"))
+
+
+# -- what is seen meanwhile ----------------------------------------------------------------------
+
+
+def test_a_progress_bar_over_shards(tiny_llama, tiny_qwen2, tmp_path, capsys):
+    load(tiny_llama)
+    num_shards = len(list(tiny_llama.glob("*.safetensors")))
+    bar = capsys.readouterr().err
+    assert (
+        f"Loading safetensors checkpoint shards: 100% Completed | {num_shards}/{num_shards}" in bar
+    )
+    load(as_bin(tiny_qwen2, tmp_path / "bin", 2))
+    assert "Loading pt checkpoint shards: 100% Completed | 2/2" in capsys.readouterr().err
+    load(tiny_qwen2)  # one file: nothing to wait for
+    LLM(str(tiny_llama), **SMALL, use_tqdm_on_load=False)
+    assert capsys.readouterr().err == ""
+
+
+# -- files that are not what they should be ------------------------------------------------------
+
+
+def test_a_bin_cut_short(tiny_qwen2, tmp_path):
+    directory = as_bin(tiny_qwen2, tmp_path / "bin")
+    data = (directory / "pytorch_model.bin").read_bytes()
+    (directory / "pytorch_model.bin").write_bytes(data[: len(data) // 2])
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin is broken, truncated, or no plain"):
+        load(directory)
+
+
+class Intruder:
+    ran = False
+
+    def __reduce__(self):
+        return setattr, (Intruder, "ran", True)
+
+
+@pytest.mark.parametrize("content", [{"a": Intruder()}, {"a": 3}, [1, 2]])
+def test_a_bin_with_other_things_than_tensors(tiny_qwen2, tmp_path, content):
+    directory = as_bin(tiny_qwen2, tmp_path / "bin")
+    torch.save(content, directory / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="no plain dict of tensors"):
+        load(directory)
+    assert not Intruder.ran
+
+
+def test_a_missing_bin_shard_and_a_broken_index(tiny_qwen2, tmp_path):
+    directory = as_bin(tiny_qwen2, tmp_path / "bin", shards=2)
+    (directory / "pytorch_model-00002-of-00002.bin").unlink()
+    with pytest.raises(FileNotFoundError, match=r"00002\.bin is missing, though pytorch"):
+        load(directory)
+    (directory / "pytorch_model.bin.index.json").write_text('{"weight_map": 3}')
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin\.index\.json cannot be read"):
+        load(directory)
+
+
+def test_a_flipped_byte_in_the_header(tiny_qwen2, tmp_path):
+    directory = shutil.copytree(tiny_qwen2, tmp_path / "model")
+    data = bytearray((directory / "model.safetensors").read_bytes())
+    data[10] ^= 0xFF
+    (directory / "model.safetensors").write_bytes(data)
+    with pytest.raises(ValueError, match=r"model\.safetensors is broken or truncated"):
+        load(directory)
+
+
+# -- configs that we cannot run ------------------------------------------------------------------
+
+
+def llama_config(**changes):
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 20,
+        "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "num_key_value_heads": 2,
+    }  # fmt: skip
+    return config | changes
+
+
+def opt_config(**changes):
+    return {
+        "architectures": ["OPTForCausalLM"], "model_type": "opt", "vocab_size": 20, "ffn_dim": 24,
+        "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+    } | changes  # fmt: skip
+
+
+def gpt2_config(**changes):
+    return {
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 20, "n_embd": 16,
+        "n_layer": 1, "n_head": 2,
+    } | changes  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (llama_config(architectures=["NoSuchForCausalLM"], model_type="nosuch"),
+         "'NoSuchForCausalLM' is not supported; minivllm runs LlamaForCausalLM, MistralFor"),
+        (llama_config(architectures=None), r"'\(none\)' is not supported"),
+        (llama_config(rope_scaling={"rope_type": "spiral", "factor": 2.0}),
+         "rope_type='spiral' in config.json is not supported; minivllm knows default, linear, "),
+        (llama_config(rope_scaling={"type": "linear", "factor": "two"}), "factor"),
+        (llama_config(rope_parameters={"rope_type": "default", "partial_rotary_factor": 0.5,
+                      "rope_theta": 1e4}), "partial_rotary_factor=0.5"),
+        (llama_config(quantization_config={"quant_method": "gptq"}), "quantization_config="),
+        (llama_config(num_key_value_heads=3), "num_key_value_heads .* divisor of the 4 .* got 3"),
+        (llama_config(dtype="float64"), "dtype=.*float64.* float32, float16 and bfloat16 are"),
+        (opt_config(do_layer_norm_before=False), "do_layer_norm_before=False .* only True is"),
+        (opt_config(word_embed_proj_dim=8), "word_embed_proj_dim=8 .* only 16 is"),
+        (gpt2_config(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx=True"),
+        (gpt2_config(add_cross_attention=True), "add_cross_attention=True"),
+    ],
+)  # fmt: skip
+def test_a_config_we_cannot_run_is_refused_by_name(tmp_path, config, message):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=message):
+        LLM(str(tmp_path), load_format="dummy", skip_tokenizer_init=True)
+
+
+def test_code_that_comes_with_a_model_is_never_run(tmp_path, monkeypatch):
+    config = llama_config(model_type="mine", auto_map={"AutoConfig": "evil.Config"})
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "evil.py").write_text("raise SystemExit('this ran')")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question was asked"))
+    with pytest.raises(ValueError, match=r"config\.json cannot be read"):
+        LLM(str(tmp_path), skip_tokenizer_init=True)
+    with pytest.raises(ValueError, match=r"trust_remote_code must be False .*\(no code"):
+        LLM(str(tmp_path), trust_remote_code=True)
+
+
+def test_a_tokenizer_of_another_model(tiny_chat, tiny_qwen2):
+    with pytest.raises(ValueError, match="the tokenizer has 256 tokens, but the model has 97"):
+        LLM(str(tiny_qwen2), tokenizer=str(tiny_chat))
+
+
+# -- hubs, with the download replaced ------------------------------------------------------------
+
+
+class Hub:
+    """Stands for a hub's snapshot_download: copies what the patterns ask for."""
+
+    def __init__(self, repository, cache):
+        self.repository, self.cache, self.calls = repository, cache, []
+
+    def __call__(self, name, revision, cache_dir, allow_patterns, ignore_patterns):
+        self.calls.append((name, revision, cache_dir))
+        if name != "some/model":
+            raise OSError("404: no such repository\nand a long explanation")
+        for pattern in allow_patterns:
+            for file in self.repository.glob(pattern):
+                shutil.copy(file, self.cache)
+        return str(self.cache)
+
+
+@pytest.fixture
+def hub(tiny_chat, tmp_path, monkeypatch):
+    hub = Hub(tiny_chat, tmp_path)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
+    return hub
+
+
+def test_a_name_is_downloaded_and_runs(hub):
+    llm = LLM("some/model", revision="v2", download_dir="/downloads", num_gpu_blocks_override=200)
+    assert set(hub.calls) == {("some/model", "v2", "/downloads")}
+    params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+    assert len(llm.generate("Hi", params, use_tqdm=False)[0].outputs[0].token_ids) == 2
+
+
+def test_bins_are_downloaded_only_where_there_are_no_safetensors(hub, tiny_chat, tmp_path):
+    model_directory(EngineArgs("some/model"))
+    assert (hub.cache / "model.safetensors").is_file()
+    hub.cache = tmp_path / "bins"
+    hub.cache.mkdir()
+    hub.repository = as_bin(tiny_chat, tmp_path / "repository")
+    assert model_directory(EngineArgs("some/model")) == hub.cache
+    assert (hub.cache / "pytorch_model.bin").is_file()
+
+
+def test_dummy_weights_are_not_downloaded(hub):
+    directory = model_directory(EngineArgs("some/model", load_format="dummy"))
+    assert (directory / "config.json").is_file()
+    assert not list(directory.glob("*.safetensors"))
+
+
+def test_a_tokenizer_of_another_name_or_revision(hub, tiny_qwen2):
+    args = EngineArgs(str(tiny_qwen2), tokenizer="some/model", tokenizer_revision="v3")
+    assert tokenizer_directory(args, tiny_qwen2) == hub.cache
+    assert set(hub.calls) == {("some/model", "v3", None)}
+    assert not list(hub.cache.glob("*.safetensors"))
+    assert tokenizer_directory(EngineArgs(str(tiny_qwen2)), tiny_qwen2) == tiny_qwen2
+
+
+def test_what_a_hub_cannot_give(hub, tiny_qwen2):
+    message = (
+        "model 'other/model' is not a directory here, and the Hugging Face hub does not give it: "
+        r"404: no such repository \(check"
+    )
+    with pytest.raises(FileNotFoundError, match=message) as caught:
+        LLM("other/model")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="revision='v2' chooses among a hub's versions"):
+        LLM(str(tiny_qwen2), revision="v2")
+    with pytest.raises(ValueError, match="revision must be None without a model"):
+        LLM(revision="v2")
+    assert not any(name == str(tiny_qwen2) for name, _, _ in hub.calls)
+
+
+def test_modelscope(hub, tiny_chat, tmp_path, monkeypatch):
+    other = Hub(tiny_chat, tmp_path / "modelscope")
+    other.cache.mkdir()
+    module = types.ModuleType("modelscope.hub.snapshot_download")
+    module.snapshot_download = other
+    monkeypatch.setenv("MINIVLLM_USE_MODELSCOPE", "1")
+    monkeypatch.setitem(sys.modules, "modelscope.hub.snapshot_download", None)
+    with pytest.raises(ValueError, match="needs the package 'modelscope'; pip install"):
+        model_directory(EngineArgs("some/model"))
+    for name in ("modelscope", "modelscope.hub"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    engine = LLMEngine(EngineArgs("some/model", num_gpu_blocks_override=200))
+    assert engine.tokenizer is not None
+    assert other.calls
+    assert not hub.calls
+    with pytest.raises(FileNotFoundError, match="ModelScope does not give it"):
+        model_directory(EngineArgs("other/model"))
+    monkeypatch.setenv("MINIVLLM_USE_MODELSCOPE", "perhaps")
+    with pytest.raises(ValueError, match="MINIVLLM_USE_MODELSCOPE must be 0 or 1, got 'perhaps'"):
+        model_directory(EngineArgs("some/model"))
