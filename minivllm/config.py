@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from minivllm.validation import check, is_int, is_number, known_names_only
 
@@ -26,6 +26,14 @@ _ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
     "hf_overrides": (None, "config.json is used as it is"),
     "enable_lora": (False, "there are no adapters yet"),
 }
+
+
+class Limits(NamedTuple):
+    """How long a sequence may be, and how much a step may hold."""
+
+    max_model_len: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
 
 
 @known_names_only
@@ -56,15 +64,18 @@ class EngineArgs:
     # memory
     block_size: int = 16  # positions per KV block
     max_model_len: int | None = None  # prompt + output; None: as config.json says
-    gpu_memory_utilization: float = 0.9  # share of a GPU that weights and KV cache may fill
+    # share of a GPU that weights, activations and KV cache may fill; a CPU's KV cache has a stated
+    # size, MINIVLLM_CPU_KVCACHE_SPACE
+    gpu_memory_utilization: float = 0.9
     kv_cache_memory_bytes: int | None = None  # the KV cache's size, instead of measuring
     num_gpu_blocks_override: int | None = None  # blocks in the pool, the null block included
     swap_space: float = 4  # GiB of host memory for requests that are swapped out
     enable_prefix_caching: bool = True  # reuse full blocks of equal prefixes
 
     # scheduling
-    max_num_batched_tokens: int | None = None  # the budget of a step; None: 4096, or a whole prompt
-    max_num_seqs: int = 256  # sequences running at once
+    # the budget of a step; None: 4096, on a GPU 8192, on a large one 16384, or a whole prompt
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None  # sequences running at once; None: 256, large GPUs 1024
     enable_chunked_prefill: bool = True  # False: a prompt is computed in one piece
     long_prefill_token_threshold: int = 0  # a prompt's share of a step while others wait; 0: all
     scheduling_policy: Any = "fcfs"  # by name, or one of your own
@@ -110,13 +121,13 @@ class EngineArgs:
         int_from("kv_cache_memory_bytes", 1, optional=True)
         int_from("num_gpu_blocks_override", 2, optional=True)
         int_from("max_num_batched_tokens", 1, optional=True)
-        int_from("max_num_seqs", 1)
+        int_from("max_num_seqs", 1, optional=True)
         int_from("long_prefill_token_threshold", 0)
         check(is_int(self.seed, 0), "seed", self.seed, "an integer of at least 0")
         share = self.gpu_memory_utilization
         ok = is_number(share) and 0 < share <= 1
         check(ok, "gpu_memory_utilization", share, "a number above 0 and at most 1")
-        total = _host_memory_gib()
+        total = host_memory_gib()
         ok = is_number(self.swap_space) and 0 <= self.swap_space <= total
         allowed = f"a number of GiB from 0 to the {total:.1f} that this machine has"
         check(ok, "swap_space", self.swap_space, allowed)
@@ -138,8 +149,12 @@ class EngineArgs:
             value = getattr(self, name)
             check(value == default, name, value, f"{default!r} in minivllm ({why})")
 
-    def resolve_limits(self, model_max_len: int) -> tuple[int, int]:
-        """``(max_model_len, max_num_batched_tokens)`` for a model that can see ``model_max_len``.
+    def resolve_limits(self, model_max_len: int, gpu: tuple[str, int] | None = None) -> Limits:
+        """The limits to run with: those given, else vLLM's defaults for ``LLM``.
+
+        Args:
+            model_max_len: how many positions the model knows.
+            gpu: name and bytes of memory of the GPU; None on a CPU.
 
         Raises:
             ValueError: if a limit asks for more than the model or the other limits can give.
@@ -151,20 +166,26 @@ class EngineArgs:
             max_len,
             f"at most the {model_max_len} positions that this model knows",
         )
-        budget = self.max_num_batched_tokens
-        if budget is None:
-            budget = 4096 if self.enable_chunked_prefill else max(4096, max_len)
+        budget, max_num_seqs = 4096, 256
+        if gpu is not None:  # more on large ones, but for the A100 (vLLM: get_batch_defaults)
+            large = gpu[1] >= 70 * 2**30 and "a100" not in gpu[0].lower()
+            budget, max_num_seqs = (16384, 1024) if large else (8192, 256)
+        if not self.enable_chunked_prefill:
+            budget = max(budget, max_len)
+        limits = Limits(
+            max_len, self.max_num_batched_tokens or budget, self.max_num_seqs or max_num_seqs
+        )
         check(
-            self.enable_chunked_prefill or budget >= max_len,
+            self.enable_chunked_prefill or limits.max_num_batched_tokens >= max_len,
             "max_num_batched_tokens",
-            budget,
+            limits.max_num_batched_tokens,
             f"at least max_model_len={max_len} when enable_chunked_prefill=False, "
             "since a prompt is then never split",
         )
-        return max_len, budget
+        return limits
 
 
-def _host_memory_gib() -> float:
+def host_memory_gib() -> float:
     """Physical memory; without limit where the system does not tell (Windows)."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

@@ -19,7 +19,7 @@ from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
-from minivllm.worker.worker import Worker
+from minivllm.worker.worker import Worker, describe_gpu, pick_device
 
 
 class LLMEngine:
@@ -39,15 +39,18 @@ class LLMEngine:
         function_trace.start_if_asked()
         directory = model_directory(args)
         self.model_config = ModelConfig.from_directory(directory)
-        self.max_model_len, budget = args.resolve_limits(self.model_config.max_model_len)
+        device = pick_device(args.device)
+        limits = args.resolve_limits(self.model_config.max_model_len, describe_gpu(device))
+        self.max_model_len = limits.max_model_len
         self.tokenizer = None
         if not args.skip_tokenizer_init:
             self.tokenizer = load_tokenizer(tokenizer_directory(args, directory))
         self.processor = Processor(
             self.tokenizer, self.model_config, args.seed, self.max_model_len, args.max_logprobs
         )
-        worker = Worker(args, directory, self.model_config, self.max_model_len)
+        self.worker = worker = Worker(args, directory, self.model_config, limits, device)
         self.model_runner = worker.model_runner
+        budget = limits.max_num_batched_tokens
         self.trace = Trace(worker.num_blocks, args.block_size, budget) if args.trace else None
         kv_cache_manager_cls = args.kv_cache_manager_cls or KVCacheManager
         self.scheduler = Scheduler(
@@ -59,7 +62,7 @@ class LLMEngine:
                 self.trace,
             ),
             max_num_batched_tokens=budget,
-            max_num_seqs=args.max_num_seqs,
+            max_num_seqs=limits.max_num_seqs,
             max_model_len=self.max_model_len,
             enable_chunked_prefill=args.enable_chunked_prefill,
             long_prefill_token_threshold=args.long_prefill_token_threshold,

@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 from minivllm.config import EngineArgs
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.entrypoints.chat_utils import render_chat
+from minivllm.kv.memory import MemoryProfile
 from minivllm.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
@@ -184,6 +185,14 @@ class LLM:
             found.finish_reason,
             found.stop_reason,
         )
+
+    def profile_memory(self) -> MemoryProfile:
+        """Where the memory goes: weights, activations, KV cache. The log gets it as a table.
+
+        A GPU is measured when the engine starts, since the KV cache gets what is left. On a CPU its
+        size is stated, so the largest step that the limits allow is run now, once.
+        """
+        return self.llm_engine.worker.profile_memory()
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks. Refuses (False) while any block is in use."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from minivllm.kv.memory import kv_bytes_per_token
 from minivllm.models.registry import get_model_class
 from minivllm.models.rope import max_positions
 from minivllm.validation import check
@@ -55,8 +56,9 @@ class ModelConfig:
 
     def kv_bytes_per_token(self, dtype: torch.dtype | None = None) -> int:
         """Bytes of K and V that one token leaves behind, over all layers."""
-        numbers = 2 * self.num_layers * self.num_kv_heads * self.head_dim
-        return numbers * (dtype or self.dtype).itemsize
+        return kv_bytes_per_token(
+            self.num_layers, self.num_kv_heads, self.head_dim, (dtype or self.dtype).itemsize
+        )
 
     @classmethod
     def from_directory(cls, directory: str | Path) -> ModelConfig:

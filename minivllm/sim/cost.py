@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minivllm.kv.memory import kv_bytes_per_token
 from minivllm.validation import check, is_int, is_number
 
 
@@ -48,7 +49,9 @@ class ModelShape:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of K and V that one token leaves behind, over all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.bytes_per_number
+        return kv_bytes_per_token(
+            self.num_layers, self.num_kv_heads, self.head_dim, self.bytes_per_number
+        )
 
 
 HARDWARE = {

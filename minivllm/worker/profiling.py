@@ -1,0 +1,91 @@
+"""How much memory a full step needs beside weights and KV cache: run one, and look.
+
+(vLLM: ``profile_run`` in vllm/v1/worker/gpu_model_runner.py)
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from minivllm.kv.block_table import cdiv
+from minivllm.sampling_params import SamplingParams
+from minivllm.scheduling.output import NewRequestData, SchedulerOutput
+
+
+def full_step(max_tokens: int, max_seqs: int, max_model_len: int, block_size: int):
+    """The plan of the largest step that the limits allow: all tokens, and as many logits as can be.
+
+    The first sequences are as long as they may be, the others have a token each. All blocks are the
+    null block, so that a storage of one block is enough.
+
+    Returns:
+        A ``SchedulerOutput``.
+    """
+    lengths = [1] * min(max_tokens, max_seqs)
+    left = max_tokens - len(lengths)
+    for i in range(len(lengths)):
+        more = min(left, max_model_len - 2)  # a prompt leaves room for a token
+        lengths[i] += more
+        left -= more
+    params = SamplingParams(top_k=1000, top_p=0.99)  # sampling that takes the most memory
+    ids = [f"profile-{i}" for i in range(len(lengths))]
+    return SchedulerOutput(
+        num_scheduled_tokens=dict(zip(ids, lengths, strict=True)),
+        num_computed_tokens=dict.fromkeys(ids, 0),
+        new_block_ids={i: [0] * cdiv(n, block_size) for i, n in zip(ids, lengths, strict=True)},
+        scheduled_new_reqs=[
+            NewRequestData(i, [0] * n, params, seed=0) for i, n in zip(ids, lengths, strict=True)
+        ],
+    )
+
+
+def peak_bytes(device: torch.device, run: Callable[[], object]) -> int:
+    """The most memory that tensors made by ``run`` held at any one time.
+
+    On a GPU its allocator counts. On a CPU we count every tensor's storage from the operation that
+    makes it until it is let go; what an operation needs for itself meanwhile is not seen.
+    """
+    if device.type == "cpu":
+        with _LiveTensors() as live:
+            run()
+        return live.peak
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    run()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+class _LiveTensors(TorchDispatchMode):
+    """Adds up the storages that operations make, and takes away those that are let go."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        given = {id(t.untyped_storage()) for t in tree_leaves((args, kwargs)) if _is_tensor(t)}
+        for storage in (t.untyped_storage() for t in tree_leaves(result) if _is_tensor(t)):
+            if id(storage) in self._known or id(storage) in given:
+                continue  # a view, or written in place
+            self._known.add(id(storage))
+            self.now += storage.nbytes()
+            self.peak = max(self.peak, self.now)
+            weakref.finalize(storage, self._let_go, id(storage), storage.nbytes())
+        return result
+
+    def _let_go(self, key: int, nbytes: int) -> None:
+        self._known.discard(key)
+        self.now -= nbytes
+
+
+def _is_tensor(value) -> bool:
+    return isinstance(value, torch.Tensor)
