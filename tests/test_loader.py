@@ -200,13 +200,14 @@ def test_a_missing_bin_shard_and_a_broken_index(tiny_qwen2, tmp_path):
         load(directory)
 
 
-def test_a_flipped_byte_in_the_header(tiny_qwen2, tmp_path):
+def test_safetensors_that_are_none(tiny_qwen2, tmp_path):
     directory = shutil.copytree(tiny_qwen2, tmp_path / "model")
     data = bytearray((directory / "model.safetensors").read_bytes())
-    data[10] ^= 0xFF
-    (directory / "model.safetensors").write_bytes(data)
-    with pytest.raises(ValueError, match=r"model\.safetensors is broken or truncated"):
-        load(directory)
+    data[10] ^= 0xFF  # in the header
+    for content in (data, b"", b"version https://git-lfs.github.com/spec/v1"):
+        (directory / "model.safetensors").write_bytes(content)
+        with pytest.raises(ValueError, match=r"model\.safetensors is broken or truncated"):
+            load(directory)
 
 
 # -- configs that we cannot run ------------------------------------------------------------------
@@ -241,6 +242,8 @@ def gpt2_config(**changes):
         (llama_config(architectures=["NoSuchForCausalLM"], model_type="nosuch"),
          "'NoSuchForCausalLM' is not supported; minivllm runs LlamaForCausalLM, MistralFor"),
         (llama_config(architectures=None), r"'\(none\)' is not supported"),
+        ({}, r"'\(none\)' is not supported"),
+        ([], r"config\.json cannot be read"),
         (llama_config(rope_scaling={"rope_type": "spiral", "factor": 2.0}),
          "rope_type='spiral' in config.json is not supported; minivllm knows default, linear, "),
         (llama_config(rope_scaling={"type": "linear", "factor": "two"}), "factor"),

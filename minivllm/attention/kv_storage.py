@@ -38,10 +38,3 @@ class KVStorage:
     def copy_from(self, other: KVStorage, src: list[int], dst: list[int]) -> None:
         """Copy whole blocks from another storage, in every layer: device to host or back."""
         self.data[:, :, dst] = other.data[:, :, src].to(self.data.device)
-
-    @staticmethod
-    def block_bytes(
-        num_layers: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype
-    ) -> int:
-        """Bytes of one block over all layers: ``2 * layers * B * kv_heads * head_dim * bytes``."""
-        return 2 * num_layers * block_size * num_kv_heads * head_dim * dtype.itemsize

@@ -44,10 +44,9 @@ class Attention(nn.Module):
         metadata: AttentionMetadata,
         backend: AttentionBackend,
     ) -> torch.Tensor:
-        query, key, value = self.qkv_proj(x)
-        query, key = rotate(self.q_norm(query), rope), rotate(self.k_norm(key), rope)
-        how = (self.scale, self.sliding_window)
-        out = backend.forward(query, key, value, kv_cache, metadata, *how)
+        q, k, v = self.qkv_proj(x)
+        q, k = rotate(self.q_norm(q), rope), rotate(self.k_norm(k), rope)
+        out = backend.forward(q, k, v, kv_cache, metadata, self.scale, self.sliding_window)
         return self.o_proj(out.flatten(-2))
 
 

@@ -77,8 +77,8 @@ class ModelConfig:
         from transformers import AutoConfig
 
         try:
-            architecture = (json.loads(file.read_text())["architectures"] or ["(none)"])[0]
-        except (ValueError, KeyError, TypeError) as error:
+            architecture = (json.loads(file.read_text()).get("architectures") or ["(none)"])[0]
+        except (ValueError, KeyError, AttributeError) as error:
             raise ValueError(f"{file} cannot be read: {error!r}") from error
         model_class = get_model_class(architecture)
         try:

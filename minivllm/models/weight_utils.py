@@ -17,7 +17,10 @@ from tqdm.auto import tqdm
 
 from minivllm.config import LOAD_FORMATS
 
-_BAR_FORMAT = "{desc}: {percentage:3.0f}% Completed | {n_fmt}/{total_fmt} [{elapsed}<{remaining}]\n"
+_BAR_FORMAT = (  # vLLM's
+    "{desc}: {percentage:3.0f}% Completed | {n_fmt}/{total_fmt} "
+    "[{elapsed}<{remaining}, {rate_fmt}]\n"
+)
 
 
 @dataclass(frozen=True)

@@ -169,11 +169,11 @@ class Worker:
         )
         capacity = max(0, num_blocks - 1) * args.block_size
         if capacity < max_model_len - 1:  # a sequence's last token is never in the cache
+            or_less = f", or lower max_model_len to {capacity + 1} or less" if capacity else ""
             raise ValueError(
                 f"the KV cache holds {capacity} tokens ({max(0, num_blocks - 1)} usable blocks of "
                 f"{args.block_size}), less than one sequence of max_model_len={max_model_len}; "
-                f"raise num_gpu_blocks_override, kv_cache_memory_bytes or {self._knob}, or lower "
-                f"max_model_len to {capacity + 1} or less."
+                f"raise num_gpu_blocks_override, kv_cache_memory_bytes or {self._knob}{or_less}."
             )
         room = host_memory_gib() * 2**30
         if self.device.type == "cpu" and num_blocks * self.block_bytes > room:
