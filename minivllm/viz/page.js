@@ -152,9 +152,10 @@ function drawWords(frame) {
 function markTimeline(step) {
   const chart = document.querySelector("#chart svg"), now = $("now");
   const at = name => Number(chart.getAttribute("data-" + name));
-  const left = at("x") + (step - at("first")) * at("step") - 1, width = Math.max(4, at("step") + 2);
+  const left = at("x") + (step - at("first")) * at("step") - 1, width = Math.max(2, at("step") + 2);
   Object.assign(now.style, { left: left + "px", width: width + "px", top: at("top") - 2 + "px",
     height: at("bottom") - at("top") + 4 + "px" });
+  now.classList.toggle("thin", at("step") < 8);
   now.hidden = false;
   const view = $("chart");
   if (left < view.scrollLeft || left + width > view.scrollLeft + view.clientWidth)
@@ -246,6 +247,6 @@ $("shared-means").hidden = !frames.some(frame =>
 $("cached-means").hidden = !frames.some(frame => frame.cached.size);
 if (location.hash) $("steps-title").scrollIntoView();
 document.body.style.setProperty("--per-line", perLine);
-document.body.style.setProperty("--slot", run.tokens ? Math.max(2, run.tokens.width) + "ch" : "1.2rem");
+document.body.style.setProperty("--slot", run.tokens ? Math.max(3, run.tokens.width) + "ch" : "1.2rem");
 new ResizeObserver(layOut).observe($("pool"));
 show(linked());
