@@ -2,11 +2,14 @@
 
 import json
 import sys
+from itertools import pairwise
 
 import pytest
 from typer.testing import CliRunner
 
+from minivllm.bench.roofline import work_of
 from minivllm.bench.scheduler_core import RunningDecodes, hashing_us, lookup_us
+from minivllm.bench.workloads import WORKLOADS, BenchRequest, make_workload
 from minivllm.cli import app
 
 KEYS = ["benchmark", "environment", "workload", "ceiling", "results", "against"]
@@ -90,3 +93,157 @@ def test_the_scheduler_is_timed_without_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "False"
     assert "num_steps must be" in done.stderr
+
+
+# -- engines and kernels -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_ceiling(monkeypatch):
+    """The machine is measured on little, so that it takes no time; the figures mean nothing."""
+    monkeypatch.setattr("minivllm.bench.ceiling.LARGE", 2**16)
+    monkeypatch.setattr("minivllm.bench.ceiling.MATRIX_SIZE", {"cpu": 64, "cuda": 64})
+
+
+ONCE = ("--repeats", 1, "--attention-backend", "paged_torch")
+
+
+def test_throughput_beside_transformers(small_ceiling):
+    text, found = bench(
+        "throughput", "--num-requests", 2, "--workload", "w2", "--against", "transformers", *ONCE
+    )
+    assert list(found) == KEYS
+    assert (
+        found["workload"] | {"name": "w2", "requests": 2, "output_tokens": 32}
+        == (found["workload"])
+    )
+    assert set(found["ceiling"]) == {"read_gb_per_s", "copy_gb_per_s", "gflop_per_s", "seconds"}
+    results, peer = found["results"], found["against"]["transformers"]
+    assert results["num_cached_tokens"] == 512, "what the second request shares with the first"
+    assert results["output_tokens_per_second"] == pytest.approx(32 / results["seconds"])
+    share = found["ceiling"]["seconds"] / results["seconds"]
+    assert results["share_of_ceiling"] == pytest.approx(share)
+    assert peer["ratio"] == pytest.approx(peer["seconds"] / results["seconds"])
+    assert peer["same_answers"] == 2, "both decode greedily in float32"
+    assert "as fast as transformers" in text
+
+
+@pytest.mark.parametrize("workload", ["multi-turn", "n-samples"])
+def test_throughput_of_other_workloads(small_ceiling, workload):
+    args = ("--model", "embedded", "--num-requests", 3)
+    _, found = bench("throughput", "--workload", workload, *args, *ONCE)
+    assert found["workload"]["output_tokens"] == 3 * 32 * (4 if workload == "n-samples" else 1)
+    assert found["against"] is None
+    assert found["results"]["seconds"] > 0
+
+
+def test_latency_beside_transformers(small_ceiling):
+    args = ("--input-len", 8, "--output-len", 4, "--batch-size", 2, "--against", "transformers")
+    _, found = bench("latency", *args, *ONCE)
+    assert list(found) == KEYS
+    results = found["results"]
+    assert {"ttft_s", "tpot_s", "latency_s", "latency_percentiles_s"} <= set(results)
+    whole = results["ttft_s"] + 3 * results["tpot_s"]
+    assert whole == pytest.approx(results["latency_s"])
+    peer = found["against"]["transformers"]
+    assert peer["ratio"] == pytest.approx(peer["latency_s"] / results["latency_s"])
+
+
+def test_kernels(small_ceiling):
+    args = ("--batch", 2, "--context", 21, "--prefill", 9, "--num-heads", 4, "--num-kv-heads", 2,
+            "--head-dim", 8, "--block-size", 4)  # fmt: skip
+    _, found = bench("kernels", "--backend", "paged_torch", "--backend", "reference", *args)
+    assert list(found) == KEYS
+    rows = {(row["kernel"], row["case"]): row for row in found["results"]["rows"]}
+    names = ("decode", "decode alone", "prefill")
+    assert list(rows) == [(kernel, case) for kernel in ("paged_torch", "reference")
+                          for case in names]  # fmt: skip
+    row = rows["paged_torch", "decode"]
+    assert row["gb_per_s"] == pytest.approx(2 * 2 * 21 * 2 * 8 * 4 / row["seconds"] / 1e9)
+    row = rows["paged_torch", "prefill"]
+    assert row["gflop_per_s"] == pytest.approx(4 * 45 * 4 * 8 / row["seconds"] / 1e9)
+    assert positive(found["against"]["seconds"].values())
+    assert len(found["against"]["ratio"]) == 6
+
+
+def test_kernels_read_what_dense_attention_reads():
+    """The blocks that are timed hold real K and V: paged and dense agree on the same numbers."""
+    import torch
+
+    from minivllm.attention.selector import make_backend
+    from minivllm.bench.kernels import Case, Shape, _paged
+
+    shape = Shape(4, 2, 8, 4, torch.float32, torch.device("cpu"))
+    case = Case("decode", 3, 10, 2)
+    torch.manual_seed(0)
+    first = _paged(make_backend("reference", shape.device), case, shape)()
+    torch.manual_seed(0)
+    second = _paged(make_backend("paged_torch", shape.device), case, shape)()
+    assert first.shape == (6, 4, 8)
+    torch.testing.assert_close(first.float(), second, atol=1e-5, rtol=1e-5)
+
+
+def test_the_roofline_by_hand(tmp_path):
+    """One request of 3 tokens in and 3 out, on a model of one small layer."""
+    from types import SimpleNamespace
+
+    config = SimpleNamespace(hidden_size=4, num_heads=2, num_kv_heads=1, head_dim=2, num_layers=1,
+                             intermediate_size=8, vocab_size=10)  # fmt: skip
+    work = work_of(config, [[BenchRequest([1, 2, 3], 3)]], bytes_per_number=4)
+    layer, head = 4 * (4 + 2 * 2) + 4 * 4 + 3 * 4 * 8, 40
+    per_pair = 4 * 4
+    assert work.prefill_flops == 2 * layer * 3 + 2 * head + per_pair * 6
+    assert work.decode_flops == 2 * (layer + head) * 2 + per_pair * (4 + 5)
+    assert work.decode_bytes == 2 * (layer + head) * 4 + (4 + 5) * 2 * 2 * 4
+    assert work.least_seconds(1.0, 1e9) == work.prefill_flops + work.decode_flops
+    assert work.least_seconds(1e12, 1.0) == pytest.approx(work.decode_bytes)
+    hit = work_of(config, [[BenchRequest([1, 2, 3], 3)]], 4, num_cached_tokens=2)
+    assert hit.prefill_flops == 2 * layer + 2 * head + per_pair * 3
+    assert work_of(config, [[BenchRequest([1], 9)]], 4, cache_bytes=2**20).decode_bytes == 0
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_workloads_are_seeded(name):
+    first, again = make_workload(name, 6, 100), make_workload(name, 6, 100)
+    assert first == again
+    requests = [request for batch in first for request in batch]
+    assert len(requests) == 6
+    assert all(10 <= t < 100 for request in requests for t in request.prompt_token_ids)
+
+
+def test_a_turn_goes_on_from_the_last_one():
+    rounds = make_workload("multi-turn", 7, 100)
+    assert [len(batch) for batch in rounds] == [2, 2, 2, 1]
+    for before, after in pairwise(rounds):
+        for past, now in zip(before, after, strict=False):
+            said = past.prompt_token_ids
+            assert now.prompt_token_ids[: len(said)] == said
+
+
+def test_w1_is_the_one_that_others_were_measured_on():
+    """Figures for other engines are known for exactly these requests."""
+    (requests,) = make_workload("w1", None, 4096)
+    assert requests[0].prompt_token_ids[:4] == [1815, 488, 40, 381]
+    assert sum(len(request.prompt_token_ids) for request in requests) == 9522
+    assert sum(request.max_tokens for request in requests) == 4877
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["throughput", "--workload", "w9"], "workload must be one of 'nano', 'w1'"),
+        (["throughput", "--model", "huge"], "model must be one of 'tiny', 'small', 'embedded' or"),
+        (["throughput", "--num-requests", "0"], "num_requests must be an integer of at least 1"),
+        (["throughput", "--against", "sglang"], "against must be one of 'transformers', 'vllm'"),
+        (["throughput", "--repeats", "0"], "repeats must be an integer of at least 1, got 0"),
+        (["latency", "--output-len", "1"], "output_len must be an integer of at least 2, got 1"),
+        (["latency", "--threads", "0"], "threads must be an integer of at least 1, got 0"),
+        (["kernels", "--backend", "flash"], "backends must be one of paged_torch, paged_numba"),
+        (["kernels", "--num-kv-heads", "5"], "num_heads must be a multiple of num_kv_heads=5"),
+        (["kernels", "--dtype", "int4"], "dtype must be one of"),
+    ],
+)
+def test_engines_and_kernels_refuse(args, message):
+    done = CliRunner().invoke(app, ["bench", *args])
+    assert done.exit_code == 2, done.output
+    assert message in " ".join(done.stderr.split())

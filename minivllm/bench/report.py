@@ -12,6 +12,7 @@ import platform
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any
 
 from rich.console import Console
@@ -19,6 +20,7 @@ from rich.table import Table
 
 from minivllm.version import __version__
 
+WIDTH = 120  # columns that a table may fill; a narrower terminal folds lines
 _PACKAGES = ("torch", "transformers", "triton", "numba", "vllm")
 
 
@@ -63,7 +65,8 @@ class Report:
     """
 
     def __init__(self, benchmark: str, workload: dict[str, Any]):
-        self._console = Console(highlight=False, emoji=False, soft_wrap=True)
+        width = max(WIDTH, get_terminal_size().columns)
+        self._console = Console(highlight=False, emoji=False, soft_wrap=True, width=width)
         self._json: dict[str, Any] = {
             "benchmark": benchmark,
             "environment": environment(),
