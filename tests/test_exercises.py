@@ -98,7 +98,11 @@ def test_a_puzzle_asks_for_more_than_the_default(name):
     ("puzzle", "answer", "explanation"),
     [
         (ch05.puzzle, FCFSPolicy, "mean_finish is 19.67, at most 10.5 is asked for."),
-        (ch05.puzzle, Stubborn, "after 1000 steps A, B, C, D, E, F wait"),
+        (
+            ch05.puzzle,
+            Stubborn,
+            "scheduling_policy Stubborn admits nobody: 6 unfinished",
+        ),
         (ch05.puzzle, Broken(), "AttributeError: 'Request' object has no attribute 'length'"),
         (ch05.puzzle, "shortest first", "give a SchedulingPolicy, or a dict with policy"),
         (ch05.puzzle, {"policy": 3}, "scheduling_policy must be one of"),

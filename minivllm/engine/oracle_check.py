@@ -46,7 +46,7 @@ def first_wrong_token(kv_cache_manager_cls: type[KVCacheManager]) -> str | None:
             EngineArgs(
                 directory, skip_tokenizer_init=True, device="cpu", block_size=4,
                 max_model_len=MAX_MODEL_LEN, max_num_batched_tokens=16, max_num_seqs=8,
-                num_gpu_blocks_override=31, swap_space=0.01,
+                num_gpu_blocks_override=31, swap_space=0.01, attention_backend="paged_torch",
                 kv_cache_manager_cls=kv_cache_manager_cls,
             )
         )  # fmt: skip
@@ -59,7 +59,7 @@ def first_wrong_token(kv_cache_manager_cls: type[KVCacheManager]) -> str | None:
             engine.step()
             steps += 1
     if engine.has_unfinished_requests():
-        return f"after {steps} steps {', '.join(engine.scheduler.requests)} are not done"
+        return f"after {steps} steps some are not done: {', '.join(engine.scheduler.requests)}"
     for request in requests.values():
         for seq in request.seqs:
             wrong = _first_difference(engine, request, seq.index, seq.output_token_ids)

@@ -45,7 +45,7 @@ def dry_run(
         num_blocks: blocks in the pool, the null block included.
         num_host_blocks: the same in host memory, for swapping.
         kv_cache_manager_cls: a ``KVCacheManager`` of your own.
-        max_steps: when to give up: a policy of your own may let somebody wait for ever.
+        max_steps: when to give up: with a manager of your own somebody may run for ever.
         block_size, max_num_batched_tokens, max_num_seqs, max_model_len, enable_prefix_caching,
             enable_chunked_prefill, long_prefill_token_threshold, policy, preemption_mode: as for
             ``LLM``.
@@ -74,7 +74,9 @@ def dry_run(
     with silenced("minivllm.scheduling.preemption"):
         while arrivals or scheduler.has_unfinished_requests():
             if trace.num_steps == max_steps:
-                raise RuntimeError(f"after {max_steps} steps {', '.join(scheduler.requests)} wait.")
+                raise RuntimeError(
+                    f"after {max_steps} steps some are not done: {', '.join(scheduler.requests)}."
+                )
             while arrivals and arrivals[0].arrival_time <= trace.num_steps:
                 scheduler.add_request(arrivals.pop(0))
             plan = scheduler.schedule()

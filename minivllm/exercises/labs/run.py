@@ -52,7 +52,9 @@ def run(world: World, manager_cls: type[KVCacheManager], check_books: bool) -> I
         arrivals = sorted(world.requests(), key=lambda request: request.arrival_time)
         while arrivals or scheduler.has_unfinished_requests():
             if step == MAX_STEPS:
-                raise Fault(f"after {step} steps {', '.join(scheduler.requests)} are not done")
+                raise Fault(
+                    f"after {step} steps some are not done: {', '.join(scheduler.requests)}"
+                )
             while arrivals and arrivals[0].arrival_time <= step:
                 scheduler.add_request(arrivals.pop(0))
             with silenced("minivllm.scheduling.preemption"):

@@ -38,12 +38,14 @@ class AllocateSlots(KVCacheManager):
 
         # 3. Blocks that this step fills can be found from now on.
         if self.prefix_cache is not None:
-            names = self.prefix_cache.names(seq, end // size)
-            filled = list(zip(table.blocks, names, strict=False))[begin // size :]
-            for block, name in filled:
+            full_now = slice(begin // size, end // size)
+            filled = table.blocks[full_now]
+            names = self.prefix_cache.names(seq, end // size)[full_now]
+            for block, name in zip(filled, names, strict=True):
                 self.prefix_cache.add(block, name)
             if filled:
-                records.append((BlocksCached, tuple(block.block_id for block, _ in filled)))
+                ids = tuple(block.block_id for block in filled)
+                records.append((BlocksCached, ids, tuple(names)))
 
         if self.trace is not None:  # for the pictures
             for kind, *values in records:
@@ -74,5 +76,5 @@ class LongestHit(PrefixCache):
 
     def longest_hit(self, seq: Sequence) -> list[KVCacheBlock]:
         most = (seq.num_tokens - 1) // self.block_size
-        found = [self.get(name) for name in self.names(seq, most)]
+        found = [self.get(name) for name in self.names(seq, most)[:most]]
         return found[: found.index(None)] if None in found else found

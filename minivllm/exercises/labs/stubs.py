@@ -18,7 +18,8 @@ class MyManager(KVCacheManager):
         You have: self.block_tables[seq.seq_id], a BlockTable with blocks (a list of KVCacheBlock),
         must_copy(position) and copy_on_write(seq_id, pool); self.block_pool with num_free_blocks
         and allocate(n); self.block_size; seq.num_computed_tokens; and self.prefix_cache, which is
-        None or has names(seq, num_blocks), the names of the first blocks, and add(block, name).
+        None or has names(seq, num_blocks), a list of the names of at least so many blocks, from
+        the first one on, and add(block, name).
 
         1. If there are too few free blocks, for new ones and for the copy, return None; then
            nothing may have changed.
@@ -56,8 +57,8 @@ class MyCache(PrefixCache):
     def longest_hit(self, seq: Sequence) -> list[KVCacheBlock]:
         """The blocks that hold the longest known prefix of a sequence.
 
-        You have: self.names(seq, num_blocks), the names of its first blocks; self.get(name), a
-        block of that name or None; self.block_size; seq.num_tokens. Looking changes nothing, and
-        at least one token must be left to compute.
+        You have: self.names(seq, num_blocks), a list of the names of at least so many blocks, from
+        the first one on; self.get(name), a block of that name or None; self.block_size;
+        seq.num_tokens. Looking changes nothing, and at least one token must be left to compute.
         """
         raise NotImplementedError
