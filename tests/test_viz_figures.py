@@ -17,8 +17,12 @@ from minivllm.records import (
     BlockCopied,
     BlocksAllocated,
     BlocksCached,
+    BlocksFreed,
     BlocksShared,
+    Finished,
+    Forked,
     Preempted,
+    RequestAdded,
     Sampled,
     Scheduled,
     SwappedOut,
@@ -181,6 +185,51 @@ def test_a_trace_without_steps_is_refused(draw):
         draw(Trace(8, 4, 64))
 
 
+@cache
+def searching():
+    """Three beams: in step 1 the second is dropped, and born again from the third."""
+    trace = Trace(12, 4, 64)
+    trace.record(RequestAdded, "x", tuple(range(6)), 0)
+    trace.start_step()
+    trace.record(BlocksAllocated, "x", (1, 2))
+    trace.record(Scheduled, "x", "new", 0, 6, True)
+    trace.plan_step()
+    for child in ("x/1", "x/2"):
+        trace.record(Forked, "x", child)
+    for beam in ("x", "x/1", "x/2"):
+        trace.record(Sampled, beam, 7)
+    trace.end_step()
+    trace.start_step()
+    for beam, block_id in (("x", 3), ("x/1", 4)):
+        trace.record(BlockCopied, beam, 2, block_id)
+    for beam in ("x", "x/1", "x/2"):
+        trace.record(Scheduled, beam, "running", 6, 1, True)
+    trace.plan_step()
+    trace.record(BlocksFreed, "x/1", (1, 4))
+    trace.record(Finished, "x/1", "dropped")
+    trace.record(Forked, "x/2", "x/1")
+    for beam in ("x", "x/1", "x/2"):
+        trace.record(Sampled, beam, 8)
+    trace.end_step()
+    return trace
+
+
+@pytest.mark.parametrize("draw", FIGURES)
+def test_beams_that_take_each_others_places_can_be_drawn(draw, tmp_path):
+    check_figure(draw(searching()), draw(searching()))
+    assert [owner.letter for owner in owners_of(searching()).values()] == ["A", "A1", "A2"]
+    searching().save_chrome_trace(tmp_path / "run.json", clock="steps")
+    assert (tmp_path / "run.json").stat().st_size > 1000
+
+
+def test_a_dropped_beam_is_not_a_finished_one():
+    figure = timeline(searching())
+    assert "0 finished, 1 beam dropped" in figure.alt
+    assert "•¦" in figure.text
+    assert "beam dropped, its place taken" in texts(figure)
+    assert "copy of 2" in texts(block_table(searching(), 1))
+
+
 def test_the_crowd_is_one():
     trace = crowd()
     assert len(trace.request_ids) == 300
@@ -188,7 +237,6 @@ def test_the_crowd_is_one():
     figure = timeline(trace)
     assert figure.text.count("\n") > 300  # a line for each
     assert "300 sequences" in figure.alt
-    assert "map" not in figure.alt
 
 
 def test_beyond_300_sequences_the_timeline_says_what_it_leaves_out():

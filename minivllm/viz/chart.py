@@ -68,12 +68,14 @@ class Chart:
     def facts(self) -> str:
         tokens = sum(step.num_tokens for step in self.steps)
         preempted = sum(cell.preempted for cell in self.cells)
-        finished = sum(cell.finish_reason is not None for cell in self.cells)
+        finished = sum(cell.finished for cell in self.cells)
+        dropped = sum(cell.dropped for cell in self.cells)
         parts = [
             count(len(self.all_rows), "sequence"),
             f"{count(tokens, 'token')} computed",
             count(preempted, "preemption"),
             f"{finished} finished",
+            *([f"{count(dropped, 'beam')} dropped"] if dropped else []),
         ]
         return " · ".join(parts)
 

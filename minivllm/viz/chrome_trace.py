@@ -106,7 +106,7 @@ class _Writer:
         if not cells:  # it came after the last step, or went before the first
             return
         tid, times = self.tids[seq_id], self.times
-        reason = next((c.finish_reason for c in cells.values() if c.finish_reason), None)
+        reason = cells[max(cells)].finish_reason
         end = times.end(max(cells))
         name = f"{self.history.owners[seq_id].letter} {seq_id}"
         born = self.arrivals.get(seq_id, times.start(min(cells)))

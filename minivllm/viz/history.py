@@ -26,6 +26,16 @@ class Cell:
     preempted: bool = False
     finish_reason: str | None = None
 
+    @property
+    def finished(self) -> bool:
+        """Did it end in this step, and not give way to a better beam?"""
+        return self.finish_reason not in (None, "dropped")
+
+    @property
+    def dropped(self) -> bool:
+        """Did a better beam take its place?"""
+        return self.finish_reason == "dropped"
+
 
 @dataclass
 class StepUse:
@@ -95,7 +105,7 @@ def _note(history: History, state: State, record) -> None:
                 history.num_discarded += state.sequences[seq_id].num_computed_tokens
             history.counts["preempted"] += 1
         case Finished(step, seq_id, reason):
-            history.counts["finished"] += 1
+            history.counts["finished"] += reason != "dropped"
             if step >= 0:
                 history.rows[seq_id].setdefault(step, Cell()).finish_reason = reason
         case Scheduled(step, seq_id, _, start, num_tokens, samples):

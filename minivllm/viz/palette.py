@@ -46,11 +46,14 @@ def owners_of(trace: Trace) -> dict[str, Owner]:
     Samples of one request share its colour, stand behind it, and are told apart by a number.
     """
     families: dict[str, list[str]] = {}
+    request_of: dict[str, str] = {}
     for record in trace.of(RequestAdded, Forked):
         if isinstance(record, RequestAdded):
-            families.setdefault(record.request_id, [])
-        else:
-            families[record.seq_id].append(record.child_id)
+            families[record.request_id] = []
+            request_of[record.request_id] = record.request_id
+        elif record.child_id not in request_of:  # a beam's id can be born again
+            request_id = request_of[record.child_id] = request_of[record.seq_id]
+            families[request_id].append(record.child_id)
     owners = {}
     for index, (request_id, children) in enumerate(families.items()):
         owners[request_id] = parent = _owner(request_id, index)

@@ -19,6 +19,8 @@ MAX_LABELS = 600  # and more than this without their numbers and letters
 
 THIN = {"prefill": 4.0, "decode": 1.8, "idle": 0.6}  # how thick a line is where there is no cell
 
+DROPPED = {"stroke": INK, "stroke_width": 2, "stroke_dasharray": "3 3"}
+
 Run = tuple[int, int, Cell]  # start, stop, and how it looks
 
 
@@ -106,7 +108,10 @@ class Rows:
         if cell.preempted:
             size = min(18, max(11, self.height))
             draw_cross(drawing, x + self.axis.cell / 2, y + self.height / 2, size)
-        if cell.finish_reason is not None:
+        if cell.dropped:
+            d = f"M{x + self.axis.cell - 2:.2f} {y:g}v{self.height}"
+            drawing.path(d, "dropped: a better beam takes its place", **DROPPED)
+        if cell.finished:
             bar = min(4.0, max(2.0, self.axis.cell / 4))
             drawing.rect(
                 x + self.axis.cell - bar, y, bar, self.height, f"finished: {cell.finish_reason}",
@@ -148,7 +153,7 @@ class Rows:
                 x = self.axis.x(step)
                 if cell.preempted:
                     crosses.append(f"M{x - 3:.4g} {y + self.height / 2 - 3:g}l6 6m0-6l-6 6")
-                if cell.finish_reason is not None:
+                if cell.finished:
                     ends.append(f"M{x + self.axis.cell - 1:.4g} {y:g}v{self.height}")
             y += self.height
         if waits:
@@ -199,8 +204,10 @@ class Rows:
         ]
         if preempted:
             entries.append((cross_swatch, "preempted"))
-        if any(cell.finish_reason is not None for cell in cells):
+        if any(cell.finished for cell in cells):
             entries.append((_end_swatch, "finished"))
+        if any(cell.dropped for cell in cells) and self.num_runs <= MAX_CELLS:
+            entries.append((_dropped_swatch, "beam dropped, its place taken"))
         return entries
 
 
@@ -242,3 +249,7 @@ def _swatch(kind: str, thin: bool) -> Swatch:
 
 def _end_swatch(drawing: Drawing, x: float, y: float) -> None:
     drawing.rect(x + SWATCH_WIDTH - 4, y - 1, 4, SWATCH_HEIGHT + 2, fill=INK)
+
+
+def _dropped_swatch(drawing: Drawing, x: float, y: float) -> None:
+    drawing.path(f"M{x + SWATCH_WIDTH - 2:g} {y - 1:g}v{SWATCH_HEIGHT + 2}", **DROPPED)

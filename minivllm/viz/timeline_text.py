@@ -50,7 +50,7 @@ def _wide_cell(cell: Cell | None, width: int) -> str:
         return " " * width
     label = str(cell.num_tokens) if cell.kind == "prefill" else MARK[cell.kind]
     label = "×" if cell.preempted else label
-    end = "|" if cell.finish_reason is not None else ""
+    end = "|" if cell.finished else "¦" if cell.dropped else ""
     return f"{label + end:>{width + len(end)}}"[len(end) :]
 
 
@@ -79,7 +79,7 @@ def _narrow(chart: Chart, names: list[str], width: int, room: int):
 def _mark(cells: list[Cell]) -> str:
     if any(cell.preempted for cell in cells):
         return "×"
-    if any(cell.finish_reason is not None for cell in cells):
+    if any(cell.finished for cell in cells):
         return "|"
     kinds = {cell.kind for cell in cells}
     return next((MARK[kind] for kind in MARK if kind in kinds), " ")
@@ -92,6 +92,8 @@ def _legend(chart: Chart, numbers: bool) -> str:
         marks[0] = "number: prefill tokens"
     if any(cell.preempted for cell in chart.cells):
         marks.append("× preempted")
-    if any(cell.finish_reason is not None for cell in chart.cells):
+    if any(cell.finished for cell in chart.cells):
         marks.append("| finished")
+    if numbers and any(cell.dropped for cell in chart.cells):
+        marks.append("¦ beam dropped")
     return "  ".join(marks)
