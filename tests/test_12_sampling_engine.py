@@ -1,7 +1,9 @@
 """Every sampling parameter in the engine: against the oracle, transformers, and by example."""
 
+import json
 import math
 import random
+import shutil
 
 import pytest
 import torch
@@ -314,6 +316,20 @@ def test_a_prompt_that_is_too_long_is_cut_to_what_fits(llm):
     output = llm.generate([7] * 600, params, use_tqdm=False)[0]
     assert len(output.prompt_token_ids) == 511
     assert len(output.outputs[0].token_ids) == 1
+
+
+def test_what_a_model_says_of_sampling(tiny_chat, tmp_path):
+    directory = shutil.copytree(tiny_chat, tmp_path / "model")
+    says = {
+        "min_p": 0.1, "repetition_penalty": 1.2, "max_new_tokens": 5, "top_k": None,
+        "do_sample": True, "temperature": 0.4,
+    }  # fmt: skip
+    (directory / "generation_config.json").write_text(json.dumps(says))
+    llm = LLM(str(directory), num_gpu_blocks_override=200)
+    assert llm.get_default_sampling_params() == SamplingParams(
+        min_p=0.1, repetition_penalty=1.2, max_tokens=5, temperature=0.4
+    )
+    assert len(llm.generate("abc", use_tqdm=False)[0].outputs[0].token_ids) <= 5
 
 
 # -- best of n ---------------------------------------------------------------------------------

@@ -238,6 +238,13 @@ def test_streams_side_by_side_each_get_their_own(llm):
     assert not llm.llm_engine.has_unfinished_requests()
 
 
+def test_a_stream_whose_requests_are_aborted_ends(llm):
+    stream = llm.stream(["a", "b"], SamplingParams(max_tokens=50, ignore_eos=True))
+    request_id = next(stream).request_id
+    llm.llm_engine.abort_request([request_id, str(int(request_id) + 1)])
+    assert len(list(stream)) == 1  # the other one's first output was there already
+
+
 def test_who_stops_listening_ends_the_request(llm):
     stream = llm.stream(["a", "b"], SamplingParams(max_tokens=50, ignore_eos=True))
     next(stream)

@@ -232,10 +232,13 @@ class LLM:
                 self.llm_engine.submit(request)
                 self._inboxes[request.request_id] = inbox
             while unfinished:
-                while not inbox:
+                if not inbox:
+                    if not unfinished & self.llm_engine.scheduler.requests.keys():
+                        return  # somebody has aborted them
                     for output in self.llm_engine.step():
                         if output.request_id in self._inboxes:
                             self._inboxes[output.request_id].append(output)
+                    continue
                 output = inbox.popleft()
                 if output.finished:
                     unfinished.remove(output.request_id)

@@ -20,7 +20,7 @@ from minivllm.sampling_params import SamplingParams
 
 # What changes logits, in this order. Each has three methods: ``of`` looks at the batch and returns
 # None if no row asks for it; ``apply`` changes logits in place; ``append`` follows what was drawn.
-_IN_ORDER = (UserProcessors, AllowedTokens, BadWords, MinTokens, LogitBias, Penalties)
+IN_ORDER = (UserProcessors, AllowedTokens, BadWords, MinTokens, LogitBias, Penalties)
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class SamplingMetadata:
 
     def __init__(self, states: list[SamplingState], vocab_size: int, device: torch.device):
         self.states = states
-        made = (kind.of(states, vocab_size, device) for kind in _IN_ORDER)
+        made = (kind.of(states, vocab_size, device) for kind in IN_ORDER)
         self.processors = [processor for processor in made if processor is not None]
         # rows that draw; the others take the best token
         self.random_rows = [i for i, s in enumerate(states) if not s.sampling_params.greedy]
