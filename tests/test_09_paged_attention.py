@@ -3,18 +3,22 @@
 import subprocess
 import sys
 
+import numba
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from paged_batches import batches, make_batch
 
 from minivllm import LLM, SamplingParams
-from minivllm.attention import selector
+from minivllm.attention import paged_numba, selector
 from minivllm.attention.kv_storage import KVStorage
 from minivllm.attention.paged_torch import TILE_ROWS, TILES_TOGETHER, PagedTorch, tile_batches
 from minivllm.attention.reference import Reference
 from minivllm.attention.selector import make_backend
 from minivllm.config import ATTENTION_BACKENDS
+from minivllm.exercises import ch09
+from minivllm.exercises.answers import NotYet
 
 CPU = torch.device("cpu")
 FOR_A_CPU = ["paged_torch", "paged_numba", "reference"]
@@ -100,6 +104,21 @@ def test_copying_blocks_reaches_every_layer(backend):
     assert torch.equal(storage.data[:, :, :3], before[:, :, :3])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_the_loops_widen_every_finite_number(dtype):
+    """All 16-bit patterns, denormals included, stand for the value that torch gives them."""
+    numbers = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(dtype)
+    numbers = numbers[numbers.isfinite()].unsqueeze(1)
+
+    @numba.njit
+    def convert(rows, scratch):
+        return paged_numba.widen(rows, scratch)
+
+    scratch = np.empty(numbers.shape, np.float32)
+    converted = convert(paged_numba._as_numpy(numbers), scratch)
+    assert torch.equal(torch.from_numpy(converted), numbers.float())
+
+
 # ---- in the engine ---------------------------------------------------------------------------
 
 
@@ -171,3 +190,35 @@ def test_numba_is_imported_only_when_it_is_used():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+# ---- the notebook's exercises ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exercise", [ch09.slots, ch09.blocks_read, ch09.batches])
+def test_the_solution_is_right(exercise, capsys):
+    exercise.grade(exercise.solve())
+    exercise.grade(None)
+    right, unsolved = capsys.readouterr().out.splitlines()
+    assert right.startswith("right: ")
+    assert unsolved == "not solved yet"
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer", "explanation"),
+    [
+        (ch09.slots, [0, 7, 8, 20], "these are the positions"),
+        (ch09.slots, [40, 47, 16], "4 positions"),
+        (ch09.slots, [40, 47, 16, 75], "position 20 is not in slot 75"),
+        (ch09.slots, 40, "list of whole numbers"),
+        (ch09.blocks_read, lambda table, size, n, window: table, "should be"),
+        (ch09.blocks_read, lambda table: table, "raised TypeError"),
+        (ch09.batches, (39, 119), "the other way round"),
+        (ch09.batches, (120, 39), "in place, 120 chats take 40.2 ms"),
+        (ch09.batches, (119, 30), "gathered, 30 chats take 32.2 ms; more would fit"),
+        (ch09.batches, 119, "2 whole numbers"),
+    ],
+)
+def test_a_wrong_answer_is_told_why(exercise, answer, explanation):
+    with pytest.raises(NotYet, match=explanation):
+        exercise.check(answer)

@@ -38,13 +38,32 @@ def test_equal_to_the_reference(batch):
 
 
 @pytest.mark.parametrize(
-    "seqs",
-    [[(1, 64), (1, 65), (1, 129)], [(3, 70), (1, 64), (66, 66)], [(140, 150)]],
-    ids=["decodes", "mixed", "many tiles of rows"],
+    ("seqs", "group"),
+    [([(1, 64), (1, 65), (1, 129)], 3), ([(3, 70), (1, 64), (66, 66)], 3), ([(140, 150)], 1)],
+    ids=["decodes", "mixed", "tiles of rows"],
 )
 @pytest.mark.parametrize("window", [None, 20])
-def test_across_the_edges_of_tiles(seqs, window):
-    make_batch(seqs, block_size=7, kv_heads=1, group=3, window=window).check(PagedTriton())
+def test_across_the_edges_of_tiles(seqs, group, window):
+    """With the window, the last rows of a tile see nothing in the first tile of keys."""
+    make_batch(seqs, block_size=7, kv_heads=1, group=group, window=window).check(PagedTriton())
+
+
+def test_programs_write_apart_and_read_no_key_after_their_last_token(monkeypatch):
+    """On a GPU there is no order: two programs that write the same number would race."""
+    from triton.runtime.interpreter import interpreter_builder
+
+    written, store = [], interpreter_builder.create_masked_store
+
+    def store_and_tell(pointers, value, mask, *args):
+        written.extend(pointers.data[mask.data].tolist())
+        return store(pointers, value, mask, *args)
+
+    monkeypatch.setattr(interpreter_builder, "create_masked_store", store_and_tell)
+    batch = make_batch([(11, 13)], block_size=1, kv_heads=1, group=12)  # a token in 16 rows
+    with record_loads(batch.key_cache) as loads:
+        batch.check(PagedTriton())
+    assert len(written) == len(set(written)) == batch.query.numel()
+    assert [len(load.blocks) for load in loads] == list(range(3, 14))
 
 
 def test_the_longest_rows_have_smaller_tiles():

@@ -50,35 +50,34 @@ class PagedNumba(PagedTorch):
 def _paged_decode(output, query, key_cache, value_cache, block_table, seq_lens, scale, window):
     """One new token per sequence, its last. All in float32, whatever the cache is kept in."""
     block_size, num_kv_heads, head_dim = key_cache.shape[1:]
-    group = query.shape[1] // num_kv_heads  # query heads that share one KV head
-    for item in prange(len(query) * num_kv_heads):  # each sequence's KV heads, on any thread
-        seq, kv_head = item // num_kv_heads, item % num_kv_heads
-        first_head = kv_head * group
-        begin = max(0, seq_lens[seq] - window)
-        weights = np.empty((group, seq_lens[seq] - begin), np.float32)
-        scratch = np.empty(head_dim, np.float32)
+    num_heads = query.shape[1]
+    group = num_heads // num_kv_heads  # query heads that share one KV head
+    for seq in prange(len(query)):  # each on any thread
+        end = seq_lens[seq]
+        begin = max(0, end - window)
+        weights = np.empty((num_heads, end - begin), np.float32)
+        scratch = np.empty((num_kv_heads, head_dim), np.float32)
 
-        # 1. The score of every visible token: its key times the query, for all heads of the group.
-        for p in range(begin, seq_lens[seq]):
-            block = block_table[seq, p // block_size]
-            key = widen(key_cache[block, p % block_size, kv_head], scratch)
-            for g in range(group):
+        # 1. The score of every visible token: its key times the query, for each head. All heads of
+        #    a token are side by side in a block, so memory is read in the order in which it lies.
+        for p in range(begin, end):
+            key = widen(key_cache[block_table[seq, p // block_size], p % block_size], scratch)
+            for h in range(num_heads):
                 dot = np.float32(0)
                 for d in range(head_dim):
-                    dot += query[seq, first_head + g, d] * key[d]
-                weights[g, p - begin] = dot * scale
+                    dot += query[seq, h, d] * key[h // group, d]
+                weights[h, p - begin] = dot * scale
         # 2. Softmax. The largest score is taken off first, so that exp cannot overflow.
-        for g in range(group):
-            weights[g] = np.exp(weights[g] - weights[g].max())
-            weights[g] /= weights[g].sum()
+        for h in range(num_heads):
+            weights[h] = np.exp(weights[h] - weights[h].max())
+            weights[h] /= weights[h].sum()
         # 3. The sum of the values, each with its weight.
-        output[seq, first_head : first_head + group] = 0
-        for p in range(begin, seq_lens[seq]):
-            block = block_table[seq, p // block_size]
-            value = widen(value_cache[block, p % block_size, kv_head], scratch)
-            for g in range(group):
+        output[seq] = 0
+        for p in range(begin, end):
+            value = widen(value_cache[block_table[seq, p // block_size], p % block_size], scratch)
+            for h in range(num_heads):
                 for d in range(head_dim):
-                    output[seq, first_head + g, d] += weights[g, p - begin] * value[d]
+                    output[seq, h, d] += weights[h, p - begin] * value[h // group, d]
 
 
 def _as_numpy(cache: torch.Tensor) -> np.ndarray:
@@ -90,31 +89,29 @@ def _as_numpy(cache: torch.Tensor) -> np.ndarray:
     return cache.numpy()
 
 
-def widen(row, scratch):
-    """A row of the cache as float32, in ``scratch`` if it has to be converted."""
+def widen(token, scratch):
+    """K or V of a token as float32, in ``scratch`` if it has to be converted."""
     raise NotImplementedError("compiled code only: numba takes the overload below")
 
 
 @overload(widen)
-def _widen(row, scratch):
-    if row.dtype.name == "uint16":  # bfloat16 is the upper half of a float32
+def _widen(token, scratch):
+    if token.dtype.name == "uint16":  # bfloat16 is the upper half of a float32
 
-        def convert(row, scratch):
-            scratch.view(np.uint32)[:] = row.astype(np.uint32) << 16
+        def convert(token, scratch):
+            scratch.view(np.uint32)[:] = token.astype(np.uint32) << 16
             return scratch
-    elif row.dtype.name == "int16":
+    elif token.dtype.name == "int16":
         # float16: move exponent and fraction to where float32 has them, and make up for the other
         # bias of the exponent (15, not 127) with one multiplication. Right for all but inf and NaN.
-        def convert(row, scratch):
-            bits = scratch.view(np.uint32)
-            for d in range(len(row)):
-                half = np.uint32(row[d])
-                bits[d] = ((half & 0x7FFF) << 13) | ((half & 0x8000) << 16)
-                scratch[d] *= np.float32(2.0**112)
+        def convert(token, scratch):
+            bits = token.astype(np.uint32)
+            scratch.view(np.uint32)[:] = ((bits & 0x7FFF) << 13) | ((bits & 0x8000) << 16)
+            scratch *= np.float32(2.0**112)
             return scratch
     else:
 
-        def convert(row, scratch):
-            return row
+        def convert(token, scratch):
+            return token
 
     return convert
