@@ -35,16 +35,17 @@ def no_vllm(monkeypatch):
 
 def test_scheduler(no_vllm, monkeypatch):
     monkeypatch.setattr("minivllm.bench.scheduler.CACHE_SIZES", (10, 100))
-    text, found = bench("scheduler", "--num-requests", 3, "--num-steps", 512)
+    monkeypatch.setattr("minivllm.bench.scheduler.POOL_SIZES", (1, 3))
+    text, found = bench("scheduler", "--num-requests", 3, "--num-steps", 256)
     assert list(found) == KEYS
     assert found["workload"]["decodes"] == 3
     assert {"python", "cpu", "cores", "minivllm"} <= set(found["environment"])
     assert positive(found["ceiling"].values())
     results = found["results"]
     assert positive(results["us_per_request"].values())
-    assert [row["steps_done"] for row in results["by_steps_done"]] == [128, 512] * 2
+    assert [row["steps_done"] for row in results["by_steps_done"]] == [128, 256] * 2
     sizes = [row["num_blocks"] for row in results["by_pool_size"]]
-    assert sizes == [513, 8 * 513, 64 * 513] * 2, "at least one longest sequence"
+    assert sizes == [513, 3 * 513] * 2, "at least one longest sequence"
     assert [row["cached_blocks"] for row in results["lookup"]] == [10, 100]
     for name, us in results["us_per_request"].items():
         share = results["share_of_ceiling"][name]
@@ -130,9 +131,9 @@ def test_throughput_beside_transformers(small_ceiling):
 
 @pytest.mark.parametrize("workload", ["multi-turn", "n-samples"])
 def test_throughput_of_other_workloads(small_ceiling, workload):
-    args = ("--model", "embedded", "--num-requests", 3)
+    args = ("--model", "tiny", "--num-requests", 2)
     _, found = bench("throughput", "--workload", workload, *args, *ONCE)
-    assert found["workload"]["output_tokens"] == 3 * 32 * (4 if workload == "n-samples" else 1)
+    assert found["workload"]["output_tokens"] == 2 * 32 * (4 if workload == "n-samples" else 1)
     assert found["against"] is None
     assert found["results"]["seconds"] > 0
 

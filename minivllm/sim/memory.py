@@ -15,17 +15,9 @@ class SlotMeter:
         self._tokens = self._reserved = self._internal = 0.0  # slots times seconds
         self._rounding = self._external = self._free = 0.0
 
-    def add(
-        self,
-        seconds: float,
-        tokens: float,
-        reserved: float,
-        internal: float,
-        rounding: float,
-        external: float,
-        free: float,
-    ) -> None:
-        """The pool was used like this for so long; see ``SlotUsage``."""
+    def add(self, seconds: float, usage: tuple[float, ...]) -> None:
+        """The pool was used like this for so long; the numbers are those of ``SlotUsage``."""
+        tokens, reserved, internal, rounding, external, free = usage
         held = tokens + reserved + internal + rounding
         self.seconds += seconds
         self._held_seconds += seconds * tokens / held if held else seconds
@@ -88,9 +80,9 @@ class MemoryMeter:
             self._held += held * seconds
             self._unshared += (num_seen + num_empty) * seconds
             usage = held - num_empty, 0, num_empty, 0, 0, free
-        self.all_steps.add(seconds, *usage)
+        self.all_steps.add(seconds, usage)
         if waiting:
-            self.under_load.add(seconds, *usage)
+            self.under_load.add(seconds, usage)
 
     @property
     def saved_by_sharing(self) -> float:
