@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from minivllm.bench.workloads import BenchRequest, Round
+from minivllm.entrypoints.llm import LLM
+from minivllm.sampling_params import SamplingParams
 from minivllm.validation import check
 
 
@@ -33,8 +35,6 @@ class MinivllmEngine:
     name = "minivllm"
 
     def __init__(self, directory: Path, dtype: str, max_model_len: int, **options):
-        from minivllm import LLM
-
         self.llm = LLM(
             str(directory),
             dtype=dtype,
@@ -48,18 +48,12 @@ class MinivllmEngine:
         self.llm.reset_prefix_cache()
         self.num_cached_tokens, answers = 0, []
         for requests in rounds:
-            params = [_params(request) for request in requests]
+            params = [SamplingParams(**_settings(request)) for request in requests]
             prompts = [request.prompt_token_ids for request in requests]
             outputs = self.llm.generate(prompts, params, use_tqdm=False)
             self.num_cached_tokens += sum(output.num_cached_tokens for output in outputs)
             answers += [o.token_ids for output in outputs for o in output.outputs]
         return answers
-
-
-def _params(request: BenchRequest):
-    from minivllm import SamplingParams
-
-    return SamplingParams(**_settings(request))
 
 
 def _settings(request: BenchRequest) -> dict:
@@ -146,10 +140,10 @@ class VllmEngine:
     ):
         for name, value in _VLLM_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        from vllm import LLM, SamplingParams
+        import vllm
 
-        self._params = SamplingParams
-        self.llm = LLM(
+        self.make_params = vllm.SamplingParams
+        self.llm = vllm.LLM(
             str(directory),
             dtype=dtype,
             max_model_len=max_model_len,
@@ -165,7 +159,7 @@ class VllmEngine:
         self.llm.reset_prefix_cache()
         answers = []
         for requests in rounds:
-            params = [self._params(**_settings(request)) for request in requests]
+            params = [self.make_params(**_settings(request)) for request in requests]
             prompts = [{"prompt_token_ids": request.prompt_token_ids} for request in requests]
             outputs = self.llm.generate(prompts, params, use_tqdm=False)
             answers += [list(o.token_ids) for output in outputs for o in output.outputs]
