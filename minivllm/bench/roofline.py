@@ -33,7 +33,7 @@ def work_of(
     num_cached_tokens: int = 0,
     cache_bytes: int = 0,
 ) -> Work:
-    """Count the work of a workload.
+    """Count the work of a workload, for the Llama family: an MLP has three matrices.
 
     Args:
         config: the model's shape.
