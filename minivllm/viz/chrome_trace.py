@@ -1,7 +1,8 @@
 """A trace for Perfetto (ui.perfetto.dev) and chrome://tracing: their JSON Trace Event Format.
 
 Two processes: "engine" has a slice per step and the counters, "requests" a track per sequence with
-its waits and its chunks. An arrow leads from a preemption to the chunk that makes up for it.
+its waits and its chunks. An arrow leads over each preemption, from the last chunk before it to the
+return.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from minivllm.viz.times import Times
 from minivllm.viz.wording import count
 
 ENGINE, REQUESTS = 1, 2  # process ids
+FIRST_TRACK = 10  # a thread with its process's id would be taken for its main thread
 MICROSECONDS = {"seconds": 1e6, "steps": 1e3}  # a step is shown as a millisecond
 
 Event = dict[str, Any]
@@ -51,7 +53,7 @@ class _Writer:
     def __init__(self, trace: Trace, times: Times):
         self.trace, self.times = trace, times
         self.history: History = read_history(trace)
-        self.tids = {seq_id: index for index, seq_id in enumerate(self.history.rows, start=1)}
+        self.tids = {seq_id: index for index, seq_id in enumerate(self.history.rows, FIRST_TRACK)}
         self.arrivals = {r.request_id: times.arrival(r) for r in trace.of(RequestAdded)}
         self.swapped = {(r.seq_id, r.step) for r in trace.of(SwappedOut)}
         self.num_flows = 0
@@ -66,7 +68,7 @@ class _Writer:
         for pid, name in ((ENGINE, "engine"), (REQUESTS, "requests")):
             yield _metadata(pid, 0, "process_name", name=name)
             yield _metadata(pid, 0, "process_sort_index", sort_index=pid)
-        yield _metadata(ENGINE, 1, "thread_name", name="steps")
+        yield _metadata(ENGINE, FIRST_TRACK, "thread_name", name="steps")
         for seq_id, tid in self.tids.items():
             owner = self.history.owners[seq_id]
             name = owner.letter if owner.letter == seq_id else f"{owner.letter} {seq_id}"
@@ -82,9 +84,9 @@ class _Writer:
                 step, start = record.step, times.start(record.step)
                 tokens = state.num_scheduled_tokens
                 args = {"tokens": tokens, "running": len(state.running)}
-                yield self._slice(ENGINE, 1, f"step {step}", start, times.end(step), args)
+                yield self._slice(ENGINE, FIRST_TRACK, f"step {step}", start, times.end(step), args)
                 if times.planned(step) > start:
-                    yield self._slice(ENGINE, 1, "schedule", start, times.planned(step))
+                    yield self._slice(ENGINE, FIRST_TRACK, "schedule", start, times.planned(step))
                 yield from self._counters(start, state, tokens)
         yield from self._counters(times.end(self.trace.num_steps - 1), state, 0)
 
@@ -99,7 +101,7 @@ class _Writer:
         if not self.swapped:
             del values["swapped out"]
         for name, value in values.items():
-            yield self._event("C", ENGINE, 0, name, at, args={name: value})
+            yield self._event("C", ENGINE, 0, name, at, args={"value": value})
 
     def _sequence(self, seq_id: str, cells: dict[int, Cell]) -> Iterator[Event]:
         """One life: a slice for all of it, and in it the waits, the chunks and the marks."""
@@ -112,29 +114,31 @@ class _Writer:
         born = self.arrivals.get(seq_id, times.start(min(cells)))
         yield self._slice(REQUESTS, tid, name, born, end, {"finished": reason or "not yet"})
         since, why = self.arrivals.get(seq_id), "waiting"  # a fork has nothing to wait for
+        before = None  # when its last chunk began
         for step, cell in sorted(cells.items()):
             if cell.preempted:
                 since = times.start(step)
                 why = "swapped out" if (seq_id, step) in self.swapped else "preempted"
-                yield self._event("i", REQUESTS, tid, why, since, s="t")
             elif cell.kind in ("prefill", "decode", "idle"):
                 yield from self._wait(tid, why, since, times.planned(step))
                 yield self._chunk(tid, step, cell)
                 if since is not None and why != "waiting":
-                    yield from self._arrow(tid, since, times.planned(step))
-                since = None
+                    yield from self._arrow(tid, since if before is None else before, step)
+                since, before = None, times.planned(step)
         yield from self._wait(tid, why, since, end)
 
     def _wait(self, tid: int, why: str, since: float | None, until: float) -> Iterator[Event]:
         if since is not None and until > since:
             yield self._slice(REQUESTS, tid, why, since, until)
 
-    def _arrow(self, tid: int, start: float, end: float) -> Iterator[Event]:
-        """A flow, from the slice around ``start`` to the one around ``end``."""
+    def _arrow(self, tid: int, start: float, step: int) -> Iterator[Event]:
+        """From the slice that begins at ``start``, its last before it gave way, to the return."""
         flow = {"cat": "preemption", "id": self.num_flows}
         self.num_flows += 1
         yield self._event("s", REQUESTS, tid, "preemption", start, **flow)
-        yield self._event("f", REQUESTS, tid, "preemption", end, **flow, bp="e")
+        yield self._event(
+            "f", REQUESTS, tid, "preemption", self.times.planned(step), **flow, bp="e"
+        )
 
     def _chunk(self, tid: int, step: int, cell: Cell) -> Event:
         start, end = self.times.planned(step), self.times.end(step)
