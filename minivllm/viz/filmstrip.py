@@ -6,20 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from minivllm.kv.block_table import cdiv
-from minivllm.records import (
-    BlockCopied,
-    BlocksAllocated,
-    BlocksShared,
-    Forked,
-    Preempted,
-    SwappedIn,
-    SwappedOut,
-)
 from minivllm.trace import Trace
 from minivllm.validation import check
 from minivllm.viz import blocks as look
 from minivllm.viz.figure import Figure
-from minivllm.viz.history import Cell, History, read_history
+from minivllm.viz.history import read_history
 from minivllm.viz.layout import (
     HEADER_HEIGHT,
     MARGIN,
@@ -31,18 +22,23 @@ from minivllm.viz.layout import (
 from minivllm.viz.palette import GREY
 from minivllm.viz.pool import Pool, draw_tile, tile_size
 from minivllm.viz.pool_map import draw_map, map_legend
-from minivllm.viz.snapshot import HeldBlock, Table, take_snapshot
+from minivllm.viz.snapshot import HeldBlock, take_snapshot
+from minivllm.viz.strip import (
+    MAX_TILES,
+    Frame,
+    Strip,
+    changed_blocks,
+    eventful_steps,
+    plan_of,
+    strip_text,
+)
 from minivllm.viz.svg import SANS_EM, Drawing
-from minivllm.viz.wording import count, shorten
+from minivllm.viz.wording import shorten
 
 MOST_STEPS = 12
-USUAL_STEPS = 6
-MAX_TILES = 160  # of all frames together; beyond that each pool is a map
-MAX_TABLE_LINES = 8  # of chips below a pool
 SLOT_WIDTH = 12
 GAP, FRAME_GAP = 6, 26
 CAPTION = 40
-MAX_NAMED = 8  # sequences in a caption; of more, the decodes are only counted
 MAX_MARKED = 60  # changed squares of a map; more would hide what is below
 CHIP_WIDTH, CHIP_HEIGHT = 26, 18
 MAP_COLUMNS, MAP_CELL = 40, 6
@@ -71,99 +67,9 @@ def filmstrip(trace: Trace, steps: Iterable[int] | None = None, after: str = "sc
     frames: list[Frame] = []
     for step, pool in zip(steps, pools, strict=True):
         before = frames[-1].pool if frames else None
-        frames.append(Frame(step, _plan(history, step), pool, _changed(before, pool)))
+        frames.append(Frame(step, plan_of(history, step), pool, changed_blocks(before, pool)))
     strip = Strip(frames, after)
-    return Figure(_svg(strip), _text(strip), strip.alt)
-
-
-@dataclass(frozen=True)
-class Frame:
-    """One step of the strip."""
-
-    step: int
-    plan: str  # "A 8 · B 1 · C ×"
-    pool: Pool
-    changed: set[int]
-
-    @property
-    def tables(self) -> list[Table]:
-        return [table for table in self.pool.snapshot.tables if table.blocks]
-
-
-@dataclass(frozen=True)
-class Strip:
-    """The frames, and what to say about them."""
-
-    frames: list[Frame]
-    after: str
-
-    @property
-    def title(self) -> str:
-        steps = ", ".join(str(frame.step) for frame in self.frames)
-        return f"Filmstrip, {'step' if len(self.frames) == 1 else 'steps'} {steps}"
-
-    @property
-    def facts(self) -> str:
-        usable = self.frames[0].pool.snapshot.num_blocks - 1
-        held = ", ".join(str(len(frame.pool.holders)) for frame in self.frames)
-        return f"after {self.after} · {held} of {count(usable, 'block')} held"
-
-    @property
-    def alt(self) -> str:
-        frames = "; ".join(
-            f"step {f.step}: {f.plan.replace(' · ', ', ')}, {len(f.pool.holders)} blocks held, "
-            f"{len(f.changed)} changed"
-            for f in self.frames
-        )
-        return f"Filmstrip after {self.after}: {frames}."
-
-    @property
-    def as_map(self) -> bool:
-        num_tiles = sum(frame.pool.num_drawn for frame in self.frames)
-        return num_tiles > MAX_TILES or not self.frames[0].pool.detailed
-
-    @property
-    def with_tables(self) -> bool:
-        return not self.as_map and max(len(f.tables) for f in self.frames) <= MAX_TABLE_LINES
-
-
-def eventful_steps(trace: Trace) -> list[int]:
-    """Steps in which blocks changed hands, the first and the last of them included."""
-    kinds = (BlocksAllocated, BlocksShared, BlockCopied, Forked, Preempted, SwappedOut, SwappedIn)
-    steps = sorted({record.step for record in trace.of(*kinds)})
-    if len(steps) > USUAL_STEPS:
-        last = len(steps) - 1
-        steps = [steps[i * last // (USUAL_STEPS - 1)] for i in range(USUAL_STEPS)]
-    return steps or [0]
-
-
-def _plan(history: History, step: int) -> str:
-    """Who computes how many tokens in this step, and who gives way."""
-    told, decoding = [], []
-    for seq_id, row in history.rows.items():
-        cell, letter = row.get(step, Cell()), history.owners[seq_id].letter
-        if cell.preempted:
-            told.append(f"{letter} ×")
-        elif cell.kind == "prefill":
-            told.append(f"{letter} {cell.num_tokens}")
-        elif cell.kind == "decode":
-            decoding.append(f"{letter} 1")
-    if len(told) + len(decoding) > MAX_NAMED:
-        decoding = [count(len(decoding), "decode")] if decoding else []
-        told = told[:MAX_NAMED] + ([f"{len(told) - MAX_NAMED} more"] if told[MAX_NAMED:] else [])
-    return " · ".join(decoding + told) or "nothing to compute"
-
-
-def _changed(before: Pool | None, pool: Pool) -> set[int]:
-    """Blocks that other sequences hold than in the frame before."""
-    if before is None:
-        return {block.block_id for block in pool.blocks if block.is_new}
-    blocks = before.holders.keys() | pool.holders.keys()
-    return {b for b in blocks if _holders(before, b) != _holders(pool, b)}
-
-
-def _holders(pool: Pool, block_id: int) -> list[str]:
-    return sorted(block.owner.seq_id for block in pool.holders.get(block_id, ()))
+    return Figure(_svg(strip), strip_text(strip), strip.alt)
 
 
 # -- drawn ---------------------------------------------------------------------------------------
@@ -283,28 +189,3 @@ def _legend(strip: Strip) -> list:
     if any(0 < len(frame.changed) <= most for frame in strip.frames):
         entries.append((look.changed_swatch, "changed hands since the frame before"))
     return entries
-
-
-# -- in characters -------------------------------------------------------------------------------
-
-
-def _text(strip: Strip) -> str:
-    lines = [strip.title, strip.facts]
-    for frame in strip.frames:
-        lines += ["", shorten(f"step {frame.step}: {frame.plan}", 96)]
-        for table in frame.tables[:MAX_TABLE_LINES]:
-            ids = (
-                f"{b.block_id}{f'×{b.ref_count}' if b.ref_count > 1 else ''}"
-                f"{'!' if b.block_id in frame.changed else ''}"
-                for b in table.blocks
-            )
-            lines.append(shorten(f"  {table.owner.letter} → {' '.join(ids)}", 96))
-        if len(frame.tables) > MAX_TABLE_LINES:
-            lines.append(f"  {count(len(frame.tables) - MAX_TABLE_LINES, 'more table')}")
-        cached = len(frame.pool.cached_and_free)
-        gone = sorted(frame.changed - frame.pool.holders.keys())
-        free = [f"{frame.pool.snapshot.num_blocks - 1 - len(frame.pool.holders)} free"]
-        free += [f"{cached} of them cached"] if cached else []
-        free += [f"given back: {' '.join(map(str, gone))}"] if gone else []
-        lines.append(shorten("  " + ", ".join(free), 96))
-    return "\n".join([*lines, "", "! changed hands since the frame before  ×N shared"])
