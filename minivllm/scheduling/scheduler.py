@@ -279,7 +279,7 @@ class Scheduler:
             for sibling in siblings:
                 token_id = sampled[sibling.seq_id]
                 if token_id == NO_TOKEN:
-                    self._finish(sibling, RequestStatus.FINISHED_ERROR)
+                    self.finish(sibling, RequestStatus.FINISHED_ERROR)
                     continue
                 sibling.token_ids.append(token_id)
                 if self.trace is not None:
