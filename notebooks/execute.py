@@ -3,6 +3,7 @@
 Without arguments all of them. A change of picture then is one command and a readable diff.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -43,5 +44,6 @@ def execute(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    os.environ.pop("MPLBACKEND", None)  # a caller's choice would hide matplotlib's figures
     for notebook_path in [Path(p) for p in sys.argv[1:]] or sorted(HERE.glob("*.ipynb")):
         execute(notebook_path)

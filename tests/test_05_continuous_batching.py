@@ -182,34 +182,6 @@ def test_any_workload_ends_and_leaves_nothing(prompts, block_size, budget, max_n
             expected.append(token)
 
 
-def test_chunks_and_decodes_share_one_batch():
-    scheduler = make(budget=8)
-    scheduler.add_request(request("a", 3))
-    step(scheduler)
-    scheduler.add_request(request("b", 12))
-    plan = step(scheduler)
-    assert plan.num_scheduled_tokens == {"a": 1, "b": 7}
-    plan = step(scheduler)
-    assert plan.num_scheduled_tokens == {"a": 1, "b": 5}
-    assert scheduler.sequences["b"].num_output_tokens == 1
-
-
-def test_a_chunk_that_ends_on_a_block_boundary_takes_no_spare_block():
-    scheduler = make(budget=8, block_size=4)
-    scheduler.add_request(request("a", 10))
-    plan = step(scheduler)
-    assert plan.new_block_ids == {"a": [1, 2]}
-    assert step(scheduler).new_block_ids == {"a": [3]}
-
-
-def test_without_chunked_prefill_a_prompt_is_never_split():
-    scheduler = make(budget=12, max_model_len=12, enable_chunked_prefill=False)
-    scheduler.add_request(request("a", 7))
-    scheduler.add_request(request("b", 6))
-    assert step(scheduler).num_scheduled_tokens == {"a": 7}
-    assert step(scheduler).num_scheduled_tokens == {"a": 1, "b": 6}
-
-
 def test_nobody_overtakes_the_first_in_the_queue():
     scheduler = make(num_blocks=5, block_size=4, max_model_len=17)
     scheduler.add_request(request("a", 8, max_tokens=4))
