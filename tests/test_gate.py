@@ -43,6 +43,11 @@ def test_no_stderr_no_error_no_widget_state_no_wall_clock(path):
     assert set(metadata) == {"kernelspec", "language_info"}
 
 
+def test_nothing_live_is_committed(path):
+    view = "application/vnd.jupyter.widget-view+json"
+    assert not [o for o in outputs(path, "execute_result", "display_data") if view in o.data]
+
+
 def test_it_is_small(path):
     assert path.stat().st_size < 300_000
 
@@ -88,7 +93,7 @@ def test_the_pictures_are_current():
 def test_the_readmes_python_runs(capsys):
     """All of it, in one session, as a reader would paste it."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names = {}
     for block in blocks:
         exec(block, names)
