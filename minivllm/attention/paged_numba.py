@@ -99,15 +99,21 @@ def _widen(token, scratch):
     if token.dtype.name == "uint16":  # bfloat16 is the upper half of a float32
 
         def convert(token, scratch):
-            scratch.view(np.uint32)[:] = token.astype(np.uint32) << 16
+            bits = scratch.view(np.uint32)
+            for h in range(token.shape[0]):
+                for d in range(token.shape[1]):
+                    bits[h, d] = np.uint32(token[h, d]) << 16
             return scratch
     elif token.dtype.name == "int16":
         # float16: move exponent and fraction to where float32 has them, and make up for the other
         # bias of the exponent (15, not 127) with one multiplication. Right for all but inf and NaN.
         def convert(token, scratch):
-            bits = token.astype(np.uint32)
-            scratch.view(np.uint32)[:] = ((bits & 0x7FFF) << 13) | ((bits & 0x8000) << 16)
-            scratch *= np.float32(2.0**112)
+            bits = scratch.view(np.uint32)
+            for h in range(token.shape[0]):
+                for d in range(token.shape[1]):
+                    half = np.uint32(token[h, d])
+                    bits[h, d] = ((half & 0x7FFF) << 13) | ((half & 0x8000) << 16)
+                    scratch[h, d] *= np.float32(2.0**112)
             return scratch
     else:
 
