@@ -18,6 +18,10 @@ from minivllm.attention.paged_torch import PagedTorch
 # fastmath (no NaN, no infinity) is not wanted. numpy's error model divides without asking for 0.
 _FAST = {"fastmath": {"reassoc", "contract"}, "error_model": "numpy"}
 
+WORTH_SHARING = 1_000_000
+"""Multiplications of a layer from which on several threads are woken: about half a millisecond's
+work. On a busy machine waking one can take longer than that."""
+
 
 class PagedNumba(PagedTorch):
     """Loops for batches of decodes; torch for the rest.
@@ -33,7 +37,9 @@ class PagedNumba(PagedTorch):
             return super().attend(query, key_cache, value_cache, metadata, scale, sliding_window)
         output = torch.empty(query.shape, dtype=torch.float32)
         set_num_threads(min(torch.get_num_threads(), config.NUMBA_NUM_THREADS))
-        _paged_decode(
+        products = int(metadata.seq_lens.sum()) * query[0].numel()
+        decode = _decode_in_turn if products < WORTH_SHARING else _decode_shared
+        decode(
             output.numpy(),
             query.float().contiguous().numpy(),
             _as_numpy(key_cache),
@@ -46,38 +52,52 @@ class PagedNumba(PagedTorch):
         return output.to(query.dtype)
 
 
-@njit(parallel=True, cache=True, **_FAST)
-def _paged_decode(output, query, key_cache, value_cache, block_table, seq_lens, scale, window):
-    """One new token per sequence, its last. All in float32, whatever the cache is kept in."""
+@njit(cache=True, **_FAST)
+def _paged_decode(output, query, key_cache, value_cache, block_table, end, scale, window):
+    """The newest token of one sequence of length ``end``. In float32, whatever the cache is in."""
     block_size, num_kv_heads, head_dim = key_cache.shape[1:]
-    num_heads = query.shape[1]
+    num_heads = len(query)
     group = num_heads // num_kv_heads  # query heads that share one KV head
-    for seq in prange(len(query)):  # each on any thread
-        end = seq_lens[seq]
-        begin = max(0, end - window)
-        weights = np.empty((num_heads, end - begin), np.float32)
-        scratch = np.empty((num_kv_heads, head_dim), np.float32)
+    begin = max(0, end - window)
+    weights = np.empty((num_heads, end - begin), np.float32)
+    scratch = np.empty((num_kv_heads, head_dim), np.float32)
 
-        # 1. The score of every visible token: its key times the query, for each head. All heads of
-        #    a token are side by side in a block, so memory is read in the order in which it lies.
-        for p in range(begin, end):
-            key = widen(key_cache[block_table[seq, p // block_size], p % block_size], scratch)
-            for h in range(num_heads):
-                dot = np.float32(0)
-                for d in range(head_dim):
-                    dot += query[seq, h, d] * key[h // group, d]
-                weights[h, p - begin] = dot * scale
-        # 2. Softmax. The largest score is taken off first, so that exp cannot overflow.
+    # 1. The score of every visible token: its key times the query, for each head. All heads of a
+    #    token are side by side in a block, so memory is read in the order in which it lies.
+    for p in range(begin, end):
+        key = widen(key_cache[block_table[p // block_size], p % block_size], scratch)
         for h in range(num_heads):
-            weights[h] = np.exp(weights[h] - weights[h].max())
-            weights[h] /= weights[h].sum()
-        # 3. The sum of the values, each with its weight.
-        output[seq] = 0
-        for p in range(begin, end):
-            value = widen(value_cache[block_table[seq, p // block_size], p % block_size], scratch)
-            for h in range(num_heads):
-                for d in range(head_dim):
-                    output[seq, h, d] += weights[h, p - begin] * value[h // group, d]
+            dot = np.float32(0)
+            for d in range(head_dim):
+                dot += query[h, d] * key[h // group, d]
+            weights[h, p - begin] = dot * scale
+    # 2. Softmax. The largest score is taken off first, so that exp cannot overflow.
+    for h in range(num_heads):
+        weights[h] = np.exp(weights[h] - weights[h].max())
+        weights[h] /= weights[h].sum()
+    # 3. The sum of the values, each with its weight.
+    output[:] = 0
+    for p in range(begin, end):
+        value = widen(value_cache[block_table[p // block_size], p % block_size], scratch)
+        for h in range(num_heads):
+            for d in range(head_dim):
+                output[h, d] += weights[h, p - begin] * value[h // group, d]
+
+
+@njit(cache=True)
+def _decode_in_turn(output, query, key_cache, value_cache, block_table, seq_lens, scale, window):
+    for i in range(len(query)):
+        _paged_decode(
+            output[i], query[i], key_cache, value_cache, block_table[i], seq_lens[i], scale, window
+        )
+
+
+@njit(parallel=True, cache=True)
+def _decode_shared(output, query, key_cache, value_cache, block_table, seq_lens, scale, window):
+    for i in prange(len(query)):  # each on any thread
+        _paged_decode(
+            output[i], query[i], key_cache, value_cache, block_table[i], seq_lens[i], scale, window
+        )
 
 
 def _as_numpy(cache: torch.Tensor) -> np.ndarray:
