@@ -270,8 +270,8 @@ def test_whoever_runs_but_is_left_out_of_a_step_is_idle():
     figure = timeline(trace)
     assert "A, step 1: decode of 1 token from position 6" in tooltips(figure)
     assert "B, step 1: idle" in tooltips(figure)
-    assert "running, no budget left" in texts(figure)
-    assert "running, no budget left" in figure.text
+    assert "running, but not in this step" in texts(figure)
+    assert "running, but not in this step" in figure.text
 
 
 def test_letters():

@@ -194,7 +194,7 @@ class Rows:
         meanings = {
             "prefill": ("prefill or recomputation" if preempted else "prefill chunk") + numbers,
             "decode": "decode (1 token)",
-            "idle": "running, no budget left",
+            "idle": "running, but not in this step",
             "waiting": "waiting",
         }
         if self.thin:

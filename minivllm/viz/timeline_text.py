@@ -11,7 +11,7 @@ MARK = {"prefill": "█", "decode": "•", "idle": "·", "waiting": "░", "": "
 LEGEND = {
     "prefill": "█ prefill",
     "decode": "• decode",
-    "idle": "· running, no budget left",
+    "idle": "· running, but not in this step",
     "waiting": "░ waiting",
 }
 LEVELS = " ▁▂▃▄▅▆▇█"
