@@ -36,9 +36,12 @@ class PagedNumba(PagedTorch):
         if metadata.max_query_len > 1:
             return super().attend(query, key_cache, value_cache, metadata, scale, sliding_window)
         output = torch.empty(query.shape, dtype=torch.float32)
-        set_num_threads(min(torch.get_num_threads(), config.NUMBA_NUM_THREADS))
-        products = int(metadata.seq_lens.sum()) * query[0].numel()
-        decode = _decode_in_turn if products < WORTH_SHARING else _decode_shared
+        decode = _decode_in_turn
+        if int(metadata.seq_lens.sum()) * query[0].numel() >= WORTH_SHARING:
+            decode = _decode_shared
+            num_threads = torch.get_num_threads()
+            set_num_threads(min(num_threads, config.NUMBA_NUM_THREADS))
+            torch.set_num_threads(num_threads)  # numba's first threads change torch's number
         decode(
             output.numpy(),
             query.float().contiguous().numpy(),
