@@ -3,7 +3,7 @@
 import numpy
 import pytest
 
-from minivllm.exercises import ch02, ch03, ch04, ch05, ch06, ch07, ch08
+from minivllm.exercises import ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch11
 from minivllm.exercises.answers import NotYet
 
 SEEDED = {
@@ -16,6 +16,7 @@ SEEDED = {
         ch06.victim, ch06.cost,
         ch07.chunks, ch07.slo,
         ch08.hits, ch08.eviction,
+        ch11.merge, ch11.splits, ch11.partition,
     )
 }  # fmt: skip
 SEEDS = range(30)
@@ -135,6 +136,12 @@ def off_by(by, key=0):
         ("ch08.hits", off_by(1, 3), r"\d+ is no multiple of \d; only full blocks count"),
         ("ch08.hits", lambda a: a[1:], "give 6 numbers, one per prompt; you have 5"),
         ("ch08.eviction", lambda a: [0] * 7, r"prompt \d: \d of its tokens are still there, not 0"),
+        ("ch11.merge", lambda a: 10**6, "a weighted mean lies between the two results"),
+        ("ch11.splits", lambda a: 1, r"1 ranges take [\d,]+ token times; the best takes [\d,]+"),
+        ("ch11.splits", lambda a: 0, "give a number from 1 to 512"),
+        ("ch11.partition", lambda a: a // 2, r"partitions of \d+ need [\d,]+ MB, and there are"),
+        ("ch11.partition", lambda a: a * 2, r"partitions of \d+ fit, too"),
+        ("ch11.partition", lambda a: a + 1, "give a power of two"),
     ],
 )  # fmt: skip
 def test_a_wrong_answer_is_told_what_is_wrong(name, spoil, explanation):
@@ -169,3 +176,33 @@ def test_integers_of_other_libraries_are_whole_numbers():
     assert exercise.check((numpy.int64(free), numpy.int32(largest)))
     with pytest.raises(NotYet, match="give 2 whole numbers"):
         exercise.check((float(free), numpy.float32(largest)))
+
+
+def test_the_wrong_ways_to_merge_are_told_apart():
+    told = set()
+    for seed in SEEDS:
+        exercise = ch11.merge(seed)
+        (low, high), lengths = exercise.given["results"], exercise.given["lengths"]
+        right = exercise.solve()
+        assert low < right < high
+        wrong = {
+            "mean of the results": (low + high) // 2,
+            "weigh by length": round((lengths[0] * low + lengths[1] * high) / sum(lengths)),
+            "changed over": low + high - right,
+        }
+        for explanation, answer in wrong.items():
+            with pytest.raises(NotYet) as caught:
+                exercise.check(answer)
+            told |= {explanation} & {e for e in wrong if e in str(caught.value)}
+    assert told == set(wrong)
+
+
+def test_of_equally_fast_splits_the_smallest_is_asked_for():
+    """While the merge's own length grows with the parts, two numbers may still tie."""
+    for seed in SEEDS:
+        exercise = ch11.splits(seed)
+        given = exercise.given
+        programs = given["num_seqs"] * given["num_kv_heads"]
+        batch = programs, given["seq_len"], given["num_processors"]
+        times = [ch11.token_times(n, *batch) for n in range(1, 513)]
+        assert times.index(min(times)) + 1 == exercise.solve()
