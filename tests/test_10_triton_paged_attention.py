@@ -12,6 +12,8 @@ from paged_batches import TOLERANCE, batches, make_batch
 from minivllm import LLM, SamplingParams
 from minivllm.attention import selector
 from minivllm.attention.kv_storage import KVStorage
+from minivllm.exercises import ch10
+from minivllm.exercises.answers import NotYet
 
 pytest.importorskip("triton", reason="Triton is to be had for Linux")
 
@@ -191,3 +193,68 @@ def test_an_interpreter_and_a_numpy_that_do_not_fit(monkeypatch):
         selector.make_backend("paged_triton", CPU)
     monkeypatch.setattr("numpy.__version__", "2.3.5")
     assert selector.make_backend("paged_triton", CPU).name == "paged_triton"
+
+
+# ---- the notebook's exercises ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exercise", [ch10.loads, ch10.program_reads, ch10.fill])
+def test_the_solution_is_right(exercise, capsys):
+    exercise.grade(exercise.solve())
+    exercise.grade(None)
+    right, unsolved = capsys.readouterr().out.splitlines()
+    assert right.startswith("right: ")
+    assert unsolved == "not solved yet"
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer", "explanation"),
+    [
+        (ch10.loads, [[6], [1], [9], [4]], "3 lists, one for each turn"),
+        (ch10.loads, [[6, 1], [9], [4]], "turn 1 reads the positions 4 to 7; not blocks"),
+        (ch10.loads, [6, 1, 9], "list of whole numbers"),
+        (ch10.program_reads, lambda table, *case: table, "should be"),
+        (ch10.program_reads, lambda table: table, "raised TypeError"),
+        (ch10.fill, (16, 513), "16 chats are 128 programs for 132 processors"),
+        (ch10.fill, (132, 513), "fewer would do"),
+        (ch10.fill, (17, 512), "512 tokens are 128 programs"),
+        (ch10.fill, (17, 544), "544 tokens are enough .136 programs., but fewer would do"),
+        (ch10.fill, 17, "2 whole numbers"),
+    ],
+)
+def test_a_wrong_answer_is_told_why(exercise, answer, explanation):
+    with pytest.raises(NotYet, match=explanation):
+        exercise.check(answer)
+
+
+def test_the_loads_by_hand_are_those_of_the_loop():
+    """``attend_range_torch`` asks the table once per turn: the exercise's answer, from the code."""
+    asked = []
+
+    class Table(torch.Tensor):
+        def __getitem__(self, index):
+            blocks = torch.Tensor.__getitem__(self.as_subclass(torch.Tensor), index)
+            asked.append(list(dict.fromkeys(blocks.tolist())))
+            return blocks
+
+    caches = torch.zeros(2, 10, ch10.BLOCK_SIZE, 1, 32)
+    online_softmax.attend_range_torch(
+        torch.zeros(1, 32), torch.tensor([ch10.SEQ_LEN - 1]), *caches,
+        torch.tensor(ch10.TABLE).as_subclass(Table), 0, 0, ch10.SEQ_LEN,
+        online_softmax.NO_WINDOW, 1.0, ch10.TILE,
+    )  # fmt: skip
+    assert asked == ch10.loads.solve()
+
+
+def test_what_a_tile_reads_is_what_the_kernel_reads():
+    seqs, block_size, tokens = [(11, 13), (25, 40)], 3, 10  # 10 tokens of 12 heads in 128 rows
+    batch = make_batch(seqs, block_size=block_size, kv_heads=1, group=12)
+    with record_loads(batch.key_cache) as loads:
+        batch.attend(PagedTriton())
+    program_reads = ch10.program_reads.solve()
+    tables = batch.metadata.block_table.tolist()
+    for seq, (query_len, seq_len) in enumerate(seqs):
+        for tile in range(3):
+            read = [b for load in loads if load.program == (tile, 0, seq) for b in load.blocks]
+            case = block_size, query_len, seq_len, tile, tokens
+            assert read == program_reads(tables[seq], *case)
