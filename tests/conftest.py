@@ -5,8 +5,19 @@ import os
 import pytest
 import torch
 
+from minivllm.logger import init_logger
+
 if not torch.cuda.is_available():  # Triton asks when it is first imported: see attention/kernels
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture(autouse=True)
+def _the_log_as_it_was():
+    """A command that runs in a test's process quiets the log for good."""
+    logger = init_logger("minivllm")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 def _save(model, directory):
