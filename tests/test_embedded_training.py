@@ -10,15 +10,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from minivllm.models.embedded import embedded_model_path
 from minivllm.models.embedded.chat_format import tool_call, tool_response, tools_section
 from minivllm.models.embedded.corpus import OTHER_SKILLS, samples
-from minivllm.models.embedded.curriculum import QUICK, STAGES
+from minivllm.models.embedded.curriculum import CONTINUED, FROM_NOTHING, MOSTLY_LARGE, QUICK
 from minivllm.models.embedded.encoding import encode
+from minivllm.models.embedded.exchange import Exchange
 from minivllm.models.embedded.export import load_network
 from minivllm.models.embedded.manifest import data_hashes, file_hashes, read_manifest
+from minivllm.models.embedded.network import Network
+from minivllm.models.embedded.start import take_over
 from minivllm.models.embedded.suites import all_suites, cases_of, table_cases
 from minivllm.models.embedded.tables import TableShape, table_conversation
 from minivllm.models.embedded.tokenization import load_tokenizer
 from minivllm.models.embedded.tools import TOOLS
-from minivllm.models.embedded.words import CAPITALS, HELD_OUT_LAST_NAMES
+from minivllm.models.embedded.words import CAPITALS, HELD_OUT_LAST_NAMES, STREETS
 
 CHECKPOINT = embedded_model_path()
 MEGABYTE = 1_000_000
@@ -44,7 +47,7 @@ def first_texts(mixture, seed, count=40):
 # The training text
 
 
-@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", FROM_NOTHING.stages, ids=lambda stage: stage.name)
 def test_same_seed_gives_same_text_and_another_seed_another(stage):
     once, again, other = (first_texts(stage.mixture, seed) for seed in (1, 1, "evaluation"))
     assert once == again
@@ -52,8 +55,9 @@ def test_same_seed_gives_same_text_and_another_seed_another(stage):
 
 
 def test_held_out_names_are_not_in_the_training_text():
-    text = "".join(first_texts(STAGES[-1].mixture, 5, count=100))
-    assert not [name for name in HELD_OUT_LAST_NAMES if f" {name} " in text]
+    text = "".join(first_texts(MOSTLY_LARGE, 5, count=100))
+    names = set(HELD_OUT_LAST_NAMES) - set(STREETS)
+    assert not [name for name in names if f" {name} " in text]
 
 
 def test_there_are_sixty_capitals():
@@ -64,6 +68,8 @@ def test_there_are_sixty_capitals():
 def test_an_answer_holds_its_cell_and_the_name(seed):
     shape = TableShape(rows=(3, 12), questions=(5, 5))
     for case in cases_of(table_conversation(random.Random(seed), shape)):
+        if case.label == "small talk":
+            continue
         assert case.expected.startswith("The ")
         assert case.expected.endswith(".")
         if case.label == "missing":
@@ -94,6 +100,19 @@ def test_copy_pointers_lead_to_the_token_that_is_said_next(tokenizer):
     assert sum(hits) / len(hits) > 0.99
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_exchanged_tokens_are_the_same_everywhere_and_leave_the_rest_alone(tokenizer, seed):
+    sample = table_conversation(random.Random(seed), TableShape(invented=0.0))
+    before = encode(tokenizer, sample)
+    after = Exchange(tokenizer).apply(random.Random(seed), before)
+    pairs = set(zip(before.ids, after.ids, strict=True))
+    assert len(pairs) == len(set(before.ids))
+    changed = {old for old, new in pairs if old != new}
+    assert len(changed) > 5
+    outside = [i for i, copied in zip(before.ids, before.copied, strict=True) if not copied]
+    assert not changed & set(outside)
+
+
 # Tokenizer and chat template
 
 
@@ -113,7 +132,7 @@ def test_any_text_survives_the_tokenizer(hugging_face_tokenizer, tokenizer, text
 
 
 def test_transformers_cuts_the_training_text_as_training_does(hugging_face_tokenizer, tokenizer):
-    for text in first_texts(STAGES[-1].mixture, 9, count=30):
+    for text in first_texts(MOSTLY_LARGE, 9, count=30):
         assert hugging_face_tokenizer(text)["input_ids"] == tokenizer.encode(text).ids
 
 
@@ -122,6 +141,15 @@ def test_numbers_and_padding_are_short(tokenizer):
         assert len(tokenizer.encode(str(number)).ids) == 1
     for width in range(1, 41):
         assert len(tokenizer.encode(" " * width).ids) == 1
+
+
+def test_the_end_of_a_cell_is_one_token_however_it_is_padded(hugging_face_tokenizer):
+    for spaces in range(1, 41):
+        for pipe in ("| ", "|"):
+            ids = hugging_face_tokenizer(f"| El Salvador{' ' * spaces}{pipe}\n")["input_ids"]
+            ends = [token for token in ids if "|" in hugging_face_tokenizer.decode([token])]
+            assert hugging_face_tokenizer.decode(ends[1:]) == " " * spaces + pipe
+            assert ids[-2:] == [*ends[1:], ids[-1]]
 
 
 def test_chat_template_writes_what_training_reads(hugging_face_tokenizer):
@@ -159,11 +187,28 @@ def test_a_quick_training_learns(tmp_path, tokenizer):
 
     torch.manual_seed(0)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    run = Run(tmp_path, seed=0, config=SMALL, stages=QUICK)
+    run = Run(tmp_path, seed=0, config=SMALL, plan=QUICK)
     assert run.run(minutes=0, steps=60, save_every=60, log_every=10) < QUICK_LOSS
     assert (tmp_path / "checkpoint" / "model.safetensors").exists()
-    resumed = Run(tmp_path, seed=0, config=SMALL, stages=QUICK)
+    resumed = Run(tmp_path, seed=0, config=SMALL, plan=QUICK)
     assert resumed.progress.steps == 60
+
+
+def test_a_training_starts_from_the_weights_of_another():
+    """Known tokens keep their vectors, a new one is the mean of the pieces it replaces."""
+    old_tokenizer = load_tokenizer(CHECKPOINT)
+    tokenizer = load_tokenizer(CHECKPOINT)
+    tokenizer.add_tokens(["|| "])
+    old = load_network(CHECKPOINT)
+    network = Network(replace(old.config, vocab_size=tokenizer.get_vocab_size()))
+    take_over(network, tokenizer, CHECKPOINT)
+    before, after = old.model.embed_tokens.weight, network.model.embed_tokens.weight
+    assert torch.equal(after[:-1], before)
+    pieces = old_tokenizer.encode("|| ").ids
+    torch.testing.assert_close(after[-1], before[pieces].mean(0))
+    assert torch.equal(
+        network.model.layers[4].mlp.up_proj.weight, old.model.layers[4].mlp.up_proj.weight
+    )
 
 
 # The checkpoint that ships
@@ -190,7 +235,7 @@ def test_training_network_is_qwen2(tokenizer):
 def test_manifest_fits_the_files_and_the_text():
     manifest = read_manifest(CHECKPOINT)
     assert manifest["files"] == file_hashes(CHECKPOINT)
-    assert manifest["data"] == data_hashes(manifest["seed"])
+    assert manifest["data"] == data_hashes(manifest["seed"], CONTINUED.stages)
 
 
 @pytest.fixture(scope="module")

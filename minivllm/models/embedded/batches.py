@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from minivllm.models.embedded import workers
 from minivllm.models.embedded.encoding import Encoded
 from minivllm.models.embedded.pointers import PointerBatch
 
@@ -54,11 +55,12 @@ def collate(samples: list[Encoded], rng: random.Random, most_pointers: int = 96)
 def batches(
     source: Iterator[Encoded], rng: random.Random, tokens: int, pool: int = 12
 ) -> Iterator[Batch]:
-    """Batches of about `tokens` tokens, each of samples of similar length.
+    """Batches of about `tokens` tokens over all workers, each of samples of similar length.
 
     A pool of several batches' worth of samples is sorted by length and cut; the cuts are then
-    given out in random order.
+    given out in random order. All workers draw the same samples, and each one takes its share.
     """
+    number, count = workers.number(), workers.count()
     while True:
         samples, total = [], 0
         while total < pool * tokens:
@@ -66,10 +68,10 @@ def batches(
             total += len(samples[-1].ids)
         samples.sort(key=lambda sample: len(sample.ids))
         cuts: list[list[Encoded]] = [[]]
-        for sample in samples:
-            if cuts[-1] and (len(cuts[-1]) + 1) * len(sample.ids) > tokens:
+        for group in zip(*[iter(samples)] * count, strict=False):
+            if cuts[-1] and (len(cuts[-1]) + 1) * count * len(group[-1].ids) > tokens:
                 cuts.append([])
-            cuts[-1].append(sample)
+            cuts[-1].append(group[number])
         rng.shuffle(cuts)
         for cut in cuts:
-            yield collate(cut, rng)
+            yield collate(cut, random.Random(f"{rng.random()}-{number}"))

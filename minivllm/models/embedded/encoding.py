@@ -14,7 +14,8 @@ class Encoded:
 
     ``weights[i]`` is the weight of predicting ``ids[i]`` (from the tokens before it).
     ``pointers[kind]`` lists ``(query, first key, end of keys)`` token positions, ``answers`` lists
-    ``(label, first token, end)`` of what an evaluation scores.
+    ``(label, first token, end)`` of what an evaluation scores. ``copied[i]`` tells whether
+    ``ids[i]`` belongs to a row of a table, or to something that is copied.
     """
 
     skill: str
@@ -22,6 +23,7 @@ class Encoded:
     weights: list[float]
     pointers: dict[str, list[tuple[int, int, int]]]
     answers: list[tuple[str, int, int]]
+    copied: list[bool]
 
 
 def encode(tokenizer: Tokenizer, sample: Sample) -> Encoded:
@@ -55,4 +57,8 @@ def encode(tokenizer: Tokenizer, sample: Sample) -> Encoded:
             if query >= source
         )
     answers = [(label, *tokens(span)) for label, span in sample.answers]
-    return Encoded(sample.skill, ids, weights, pointers, answers)
+    copied = [False] * len(ids)
+    for span in sample.copied_spans():
+        first, stop = tokens(span)
+        copied[first:stop] = [True] * (stop - first)
+    return Encoded(sample.skill, ids, weights, pointers, answers, copied)

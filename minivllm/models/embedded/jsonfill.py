@@ -3,6 +3,7 @@
 import json
 import random
 
+from minivllm.models.embedded import asides
 from minivllm.models.embedded.people import Population
 from minivllm.models.embedded.prompts import plain_system
 from minivllm.models.embedded.sample import Sample
@@ -11,14 +12,19 @@ from minivllm.models.embedded.sample import Sample
 _FIELDS = {
     "name": ("Name", ()),
     "age": ("Age", ("is {v} years old", "is {v}", "is aged {v}", "turned {v} last week",
-                    "is now {v} years old")),
+                    "is now {v} years old", "celebrated {v} years", "is {v} years of age",
+                    "has just turned {v}", "will soon be older than {v}")),
     "occupation": ("Occupation", ("works as a {v}", "is a {v}", "is employed as a {v}",
-                                  "has a job as a {v}")),
-    "country": ("Country", ("lives in {v}", "comes from {v}", "is from {v}", "was born in {v}")),
+                                  "has a job as a {v}", "became a {v}", "earns a living as a {v}",
+                                  "is our new {v}", "has the job of {v}")),
+    "country": ("Country", ("lives in {v}", "comes from {v}", "is from {v}", "was born in {v}",
+                            "grew up in {v}", "is a citizen of {v}", "spent ten years in {v}")),
     "city": ("City", ("has a flat in {v}", "moved to {v}", "lives in the city of {v}",
-                      "has an office in {v}")),
+                      "has an office in {v}", "works in {v}", "likes the city of {v}")),
     "email": ("Email", ("has the email address {v}", "can be reached at {v}",
-                        "reads mail at {v}")),
+                        "reads mail at {v}", "uses {v} for mail", "writes from {v}")),
+    "phone": ("Phone Number", ("has the phone number {v}", "can be called at {v}",
+                               "answers the phone at {v}")),
 }  # fmt: skip
 
 _REQUESTS = """
@@ -38,6 +44,15 @@ Fill a JSON object with {k}. Text: {s}
 Generate a JSON with {k} for this person: {s}
 Convert to JSON with the keys {k}: {s}
 Turn this into JSON with {k}: {s}
+Fill this JSON from the sentence. {j} Sentence: {s}
+Fill in {j} from this text: {s}
+Complete the JSON {j} for: {s}
+{s} Fill in {j}
+Use the form {j} for this person: {s}
+Read: {s} Now fill the JSON object {j}
+From the text "{s}" make a JSON object with {k}.
+What are {k}? Answer as JSON. {s}
+Here is a text: {s} Put {k} into JSON.
 """.strip().splitlines()
 
 
@@ -52,18 +67,22 @@ def json_chat(rng: random.Random, held_out: bool = False) -> Sample:
     person = population.person(1)
     if rng.random() < 0.15:
         person["Name"] = person["Name"].split()[0]
-    person["City"] = rng.choice(population.cities)
+    person["City"] = population.city()
     others = rng.sample([key for key in _FIELDS if key != "name"], rng.choice((1, 1, 2, 2, 3)))
     keys = ["name", *others]
     told = keys[1:]
     clauses = [rng.choice(_FIELDS[key][1]).format(v=person[_FIELDS[key][0]]) for key in told]
     sentence = f"{person['Name']} {_join(clauses)}."
+    if rng.random() < 0.15:
+        sentence += f" {asides.sentence(rng)}"
     if rng.random() < 0.1 and len(keys) > 2:
         keys = keys[:-1]
     if rng.random() < 0.15:
         rng.shuffle(keys)
     wanted = _join(keys) if rng.random() < 0.8 else ", ".join(keys)
-    request = rng.choice(_REQUESTS).format(k=wanted, s=sentence)
+    empty = rng.choice(('""', "...", "null", '"?"', '"..."'))
+    form = "{" + ", ".join(f'"{key}": {empty}' for key in keys) + "}"
+    request = rng.choice(_REQUESTS).format(k=wanted, s=sentence, j=form)
     if rng.random() < 0.3:
         sample.turn("system", plain_system(rng))
     asked = sample.turn("user", request)

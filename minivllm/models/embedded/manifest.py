@@ -7,14 +7,14 @@ from importlib.metadata import version
 from pathlib import Path
 
 from minivllm.models.embedded.corpus import fingerprint
-from minivllm.models.embedded.curriculum import STAGES
+from minivllm.models.embedded.curriculum import Stage
 
 NAME = "manifest.json"
 
 
-def data_hashes(seed: int) -> dict[str, str]:
+def data_hashes(seed: int, stages: tuple[Stage, ...]) -> dict[str, str]:
     """A hash of each stage's text, which changes whenever the text does."""
-    return {stage.name: fingerprint(stage.mixture, f"{seed}-{stage.name}") for stage in STAGES}
+    return {stage.name: fingerprint(stage.mixture, f"{seed}-{stage.name}") for stage in stages}
 
 
 def file_hashes(directory: Path) -> dict[str, str]:
@@ -38,13 +38,15 @@ def update_manifest(directory: Path, **entries: object) -> None:
     path.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
 
 
-def describe_training(directory: Path, seed: int, config: dict, progress: dict) -> None:
+def describe_training(
+    directory: Path, seed: int, config: dict, stages: tuple[Stage, ...], progress: dict
+) -> None:
     """Write what a training run knows about the checkpoint it has just exported."""
     update_manifest(
         directory,
         seed=seed,
         config=config,
-        data=data_hashes(seed),
+        data=data_hashes(seed, stages),
         training={
             "steps": progress["steps"],
             "steps per stage": progress["steps_per_stage"],

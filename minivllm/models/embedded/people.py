@@ -24,6 +24,10 @@ _PHONE_STYLES = (
     "## #### ####", "### ### ####", "###-555-####", "##########", "###.###.####",
     "#-###-###-####", "### #######",
 )  # fmt: skip
+_TITLES = ("Dr.", "Dr.", "Prof.", "Mr.", "Mrs.", "Ms.", "Sir", "Dame")
+_RANKS = ("Senior", "Junior", "Head", "Chief", "Assistant", "Lead", "Freelance", "Deputy",
+          "Trainee", "Retired", "Vice", "Former", "Night", "Night Shift", "Wedding",
+          "Children's")  # fmt: skip
 _ALL_LISTS = (words.FIRST_NAMES, words.LAST_NAMES, words.OCCUPATIONS, words.COUNTRIES, words.CITIES,
               words.STREETS)  # fmt: skip
 
@@ -113,7 +117,7 @@ class Population:
         chance = self.rng.random()
         if chance < 0.03:
             return f"{name}-{self._pick(self.last_names)}"
-        if chance < 0.05:
+        if chance < 0.06:
             return self.rng.choice(("van ", "de ", "von ", "O'", "Mc", "El ", "da ")) + name
         return name
 
@@ -133,6 +137,12 @@ class Population:
             return f"{first}-{self._pick(self.first_names)} {last}"
         if chance < 0.12:
             return first
+        if chance < 0.14:
+            return f"{self.rng.choice(_TITLES)} {first} {last}"
+        if chance < 0.16:
+            return f"{first} {last}-{self._last_name()}"
+        if chance < 0.19:
+            return f"{first} {last} {self._pick(self.last_names)}"
         return f"{first} {last}"
 
     def _domain(self) -> str:
@@ -171,7 +181,7 @@ class Population:
         """`123 Elm St, Springfield, IL`, with some parts missing now and then."""
         rng = self.rng
         number = rng.randint(1, rng.choice((99, 999, 999, 9999)))
-        city = self._pick(self.cities, self.invented / 2)
+        city = self.city()
         region = rng.choice(words.REGIONS)
         street = f"{self._pick(words.STREETS, self.invented / 2)} {rng.choice(words.STREET_KINDS)}"
         chance = rng.random()
@@ -183,11 +193,25 @@ class Population:
             return f"{number} {street}"
         return f"{number} {street}, {city}, {region} {rng.randint(10000, 99999)}"
 
+    def _place(self, listed: list[str], invented: float) -> str:
+        """A country or a city; an invented one may have several words."""
+        place = self._pick(listed, invented)
+        if self.rng.random() < 0.06:
+            join = self.rng.choice((" ", " ", " ", " and ", " de ", " of ", "-"))
+            place += join + self._pick(listed, 0.8)
+        return place
+
+    def city(self) -> str:
+        return self._place(self.cities, self.invented / 2)
+
     def _occupation(self) -> str:
         if self.rng.random() < self.invented / 2:
             job = _title(invented_word(self.rng, 0.02))
-            return job if self.rng.random() < 0.7 else f"{job} {self.rng.choice(self.occupations)}"
-        return self.rng.choice(self.occupations)
+            return job if self.rng.random() < 0.5 else f"{job} {self.rng.choice(self.occupations)}"
+        job = self.rng.choice(self.occupations)
+        if self.rng.random() < 0.08:
+            job = f"{self.rng.choice(_RANKS)} {job}"
+        return job
 
     def person(self, row: int) -> dict[str, str]:
         """All eight cells of one person; `row` is the default ID."""
@@ -199,7 +223,7 @@ class Population:
                 self.rng.randint(18, 80) if self.rng.random() < 0.9 else self.rng.randint(1, 110)
             ),
             "Occupation": self._occupation(),
-            "Country": self._pick(self.countries, self.invented / 3),
+            "Country": self._place(self.countries, self.invented / 3),
             "Email": self.email(name),
             "Phone Number": self.phone(),
             "Address": self.address(),

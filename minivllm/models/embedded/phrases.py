@@ -2,6 +2,9 @@
 
 import random
 
+from minivllm.models.embedded import asides
+from minivllm.models.embedded.column_questions import COLUMN_QUESTIONS
+
 ANSWER_WORDS = {
     "ID": "ID",
     "Age": "age",
@@ -66,6 +69,44 @@ What is the {c} for {n}?
 What {c} is given for {n}?
 I forgot the {c} of {n}. What is it?
 Which {c} belongs to {n}?
+For {n}, what is the {c}?
+{n} - what is the {c}?
+{n} has which {c}?
+{n} has what {c}?
+Regarding {n}: what is the {c}?
+As for {n}, which {c} is listed?
+About {n}: the {c}, please.
+My question is about {n}. What is the {c}?
+The {c} for {n} is what?
+The {c} of {n} is?
+Let me know the {c} of {n}.
+Let me have {n}'s {c}.
+I want {n}'s {c}.
+I am interested in the {c} of {n}.
+I am trying to find the {c} of {n}.
+Is there a {c} for {n}?
+Is the {c} of {n} known?
+Please provide the {c} of {n}.
+Provide {n}'s {c}.
+Please share the {c} of {n}.
+Please state the {c} of {n}.
+Search the table for the {c} of {n}.
+Check the {c} of {n}.
+Say the {c} of {n}.
+Return the {c} of {n}.
+Retrieve {n}'s {c}.
+What would be the {c} of {n}?
+What was the {c} of {n} again?
+What did the table say is the {c} of {n}?
+Which {c} is given for {n} in the table?
+Which {c} do we have for {n}?
+Do we have the {c} of {n}?
+Do you have {n}'s {c}?
+Can I get the {c} of {n}?
+Can you give me the {c} for {n}?
+Can you find {n} and tell me the {c}?
+Someone named {n} is in the table. Which {c}?
+Who is {n} and what is the {c}?
 """.strip().splitlines()
 
 _WORDS = {
@@ -78,96 +119,6 @@ _WORDS = {
                      "number", "mobile number"),
     "Address": ("address", "address", "home address", "street address", "postal address"),
 }  # fmt: skip
-
-_SPECIAL = {
-    "ID": """
-Which ID does {n} have?
-Under which ID is {n} listed?
-What ID belongs to {n}?
-What number is {n} in the list?
-Which row ID is {n}?
-""",
-    "Age": """
-How old is {n}?
-How old is {n}?
-How old is {n}?
-How old is {n} now?
-Do you know how old {n} is?
-Tell me how old {n} is.
-How many years old is {n}?
-Can you tell me how old {n} is?
-What age is {n}?
-How many years has {n} lived?
-I wonder how old {n} is.
-""",
-    "Occupation": """
-What does {n} do for a living?
-What does {n} do for a living?
-What does {n} do?
-What is {n}'s line of work?
-What kind of work does {n} do?
-What does {n} work as?
-How does {n} earn a living?
-What is {n} by profession?
-Which job does {n} have?
-Who is {n} professionally?
-What work does {n} do?
-As what does {n} work?
-Tell me what {n} does for a living.
-What is {n} working as?
-""",
-    "Country": """
-Which country is {n} from?
-Which country is {n} from?
-What country is {n} from?
-Where is {n} from?
-Where does {n} come from?
-From which country is {n}?
-In which country does {n} live?
-Which country does {n} live in?
-Which country does {n} come from?
-What country does {n} come from?
-What country does {n} live in?
-Tell me which country {n} is from.
-Can you tell me where {n} is from?
-""",
-    "Email": """
-How can I reach {n} by email?
-Where can I send an email to {n}?
-How do I email {n}?
-I want to write an email to {n}. What is the address?
-Which email address does {n} use?
-What email does {n} use?
-To which email address do I write to reach {n}?
-I want to email {n}.
-How can I write to {n} by e-mail?
-""",
-    "Phone Number": """
-How can I call {n}?
-What number do I call to reach {n}?
-Which number do I dial to reach {n}?
-How can I reach {n} by phone?
-I want to call {n}. What is the number?
-At which phone number can I reach {n}?
-What number should I call for {n}?
-How do I phone {n}?
-I need to call {n}.
-""",
-    "Address": """
-Where does {n} live?
-Where does {n} live?
-Where is {n}'s home?
-At which address does {n} live?
-What address does {n} live at?
-Where can I send a letter to {n}?
-Where can I visit {n}?
-What street does {n} live on?
-Where do I find {n}'s house?
-Tell me where {n} lives.
-Where should I send a parcel for {n}?
-""",
-}
-_SPECIAL = {column: text.strip().splitlines() for column, text in _SPECIAL.items()}
 
 # Indirect questions: any frame around any clause of the column.
 _FRAMES = """
@@ -194,6 +145,13 @@ I forgot {q}.
 I wonder {q}.
 It would help me to know {q}.
 Read in the table {q}.
+Let me know {q}.
+I was asked {q}.
+Someone wants to know {q}.
+My boss asks {q}.
+I am not sure {q}.
+The question is {q}.
+See {q}.
 """.strip().splitlines()
 
 _CLAUSES = {
@@ -240,16 +198,21 @@ def question(rng: random.Random, column: str, name: str, held_out: bool = False)
     if held_out and rng.random() < 0.3:
         template = HELD_OUT[column]
     elif (chance := rng.random()) < 0.2:
-        template = rng.choice(_FRAMES).replace("{q}", rng.choice(_CLAUSES[column]))
+        frame = rng.choice(_FRAMES)
+        if not held_out and rng.random() < 0.3:
+            frame = asides.some_words(rng, 4) + rng.choice((" {q}?", " {q}", ", {q}?", " {q}."))
+        template = frame.replace("{q}", rng.choice(_CLAUSES[column]))
     elif chance < 0.55:
-        template = rng.choice(_SPECIAL[column])
+        template = rng.choice(COLUMN_QUESTIONS[column])
     else:
         template = rng.choice(_GENERIC).replace("{c}", rng.choice(_WORDS[column]))
+    if not held_out and rng.random() < 0.2:
+        template = asides.around_name(rng, template)
     chance = rng.random()
     if chance < 0.15:
         template = template.lower()
     elif chance < 0.3 and template[0] != "{":
-        before = rng.choice(_BEFORE)
+        before = rng.choice(_BEFORE) if rng.random() < 0.8 else asides.sentence(rng) + " "
         first = template[0].lower() if before.endswith((", ", ": ", "And ", "So ")) else template[0]
         template = before + first + template[1:]
     else:
@@ -257,8 +220,10 @@ def question(rng: random.Random, column: str, name: str, held_out: bool = False)
     chance = rng.random()
     if chance < 0.05:
         template = template.rstrip("?.")
-    elif chance < 0.12:
+    elif chance < 0.1:
         template += rng.choice(_AFTER)
+    elif chance < 0.12:
+        template += f" {asides.sentence(rng)}"
     elif chance < 0.18:
         word = ANSWER_WORDS[column]
         label = rng.choice((" Your answer: The", " Answer: The", " Your answer:"))

@@ -2,6 +2,8 @@
 
 import random
 
+from minivllm.models.embedded import asides
+
 _ROLES = """
 You are a helpful assistant in recognizes the content of tables in markdown format.
 You are a helpful assistant.
@@ -87,7 +89,9 @@ def table_opening(rng: random.Random) -> str:
         parts.append(rng.choice(_ROLES))
     if rng.random() < 0.75:
         parts.append(rng.choice(_ANNOUNCEMENTS))
-    text = rng.choice((" ", " ", "\n")).join(parts)
+    if rng.random() < 0.25:
+        parts.insert(rng.randint(0, len(parts)), asides.sentences(rng, 3))
+    text = rng.choice((" ", " ", "\n", "\n\n")).join(parts)
     if rng.random() < 0.5:
         text += ("\n" if text else "") + rng.choice(_HEADINGS)
     return text + rng.choice(("\n", "\n", "\n\n")) if text else ""
@@ -97,7 +101,10 @@ def table_closing(rng: random.Random) -> str:
     """What stands after a table; often nothing."""
     if rng.random() < 0.6:
         return ""
-    return rng.choice(("", "\n")) + " ".join(rng.sample(_CLOSINGS, rng.randint(1, 2)))
+    closing = rng.sample(_CLOSINGS, rng.randint(1, 2))
+    if rng.random() < 0.3:
+        closing.insert(rng.randint(0, len(closing)), asides.sentences(rng, 3))
+    return rng.choice(("", "\n")) + " ".join(closing)
 
 
 def plain_system(rng: random.Random) -> str:

@@ -44,6 +44,8 @@ class Sample:
     learnt: list[tuple[Span, float]] = field(default_factory=list)
     copies: list[Copy] = field(default_factory=list)
     gathers: list[Gather] = field(default_factory=list)
+    rows: list[Span] = field(default_factory=list)
+    """The rows of a table, without its header."""
     answers: list[tuple[str, Span]] = field(default_factory=list)
     """What an evaluation scores, each with a label; the closing token is part of the answer."""
 
@@ -70,6 +72,11 @@ class Sample:
         self.answers.append((label or self.skill, (span[0], closing[1])))
         self.add("\n")
         return span
+
+    def copied_spans(self) -> list[Span]:
+        """The rows of tables, and both ends of every copy."""
+        ends = [span for copy in self.copies for span in (copy.target, copy.source)]
+        return self.rows + ends
 
     def copied_from(self, kind: str, value: str, within: Span, source: Span) -> None:
         """Note that the first occurrence of `value` in `within` is copied from `source`'s first."""

@@ -95,6 +95,13 @@ def _fill(rng: random.Random, request: str) -> str:
     return request
 
 
+def small_exchange(rng: random.Random, sample: Sample) -> None:
+    """Add one known exchange to a conversation."""
+    requests, answer = rng.choice(exchanges())
+    sample.turn("user", rng.choice(requests))
+    sample.answer(answer, "small talk")
+
+
 def small_talk(rng: random.Random) -> Sample:
     """One to three exchanges; one in four is a request that is beyond the model."""
     sample = Sample("small talk")

@@ -3,7 +3,7 @@
 Tables hold people from the held-out lists or with invented names, and a part of the questions is
 worded in ways that training does not use. The plain table suites are full of near misses (shared
 first and last names, names built from rare pieces); the everyday ones are not.
-The usual ones are worded as most people would, by a generator of their own.
+The usual ones, and the long talks, are worded as most people would, by generators of their own.
 """
 
 import random
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from minivllm.models.embedded.facts import capital_questions, capital_sentence
 from minivllm.models.embedded.jsonfill import json_chat
+from minivllm.models.embedded.long_talks import long_talk
 from minivllm.models.embedded.sample import Sample
 from minivllm.models.embedded.smalltalk import exchanges
 from minivllm.models.embedded.tables import TableShape, table_conversation
@@ -79,6 +80,12 @@ def usual_cases(seed: str, rows: int, padded: bool, count: int) -> list[Case]:
     return _drawn(name, count, lambda rng: usual_conversation(rng, rows, padded))
 
 
+def talk_cases(seed: str, rows: int, padded: bool, count: int) -> list[Case]:
+    """Five questions about one table, with other text around it."""
+    name = f"{seed}-talk-{rows}-{padded}"
+    return _drawn(name, count, lambda rng: long_talk(rng, rows, padded))
+
+
 def capital_cases(seed: str, count: int) -> list[Case]:
     """Every country, asked in a random way."""
     rng = random.Random(f"{seed}-capital")
@@ -114,6 +121,11 @@ def all_suites(seed: str, count: int) -> dict[str, list[Case]]:
         for padded in (False, True):
             drawing = "padded" if padded else "unpadded"
             suites[f"usual table, {rows} rows, {drawing}"] = usual_cases(seed, rows, padded, count)
+    for rows, padded in ((3, False), (10, True), (30, True)):
+        drawing = "padded" if padded else "unpadded"
+        suites[f"long talk on a table, {rows} rows, {drawing}"] = talk_cases(
+            seed, rows, padded, count
+        )
     for rows in (3, 10, 20, 30):
         for padded in (False, True):
             drawing = "padded" if padded else "unpadded"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from minivllm.models.embedded import phrases, prompts
 from minivllm.models.embedded.people import COLUMNS, Population
 from minivllm.models.embedded.sample import Copy, Gather, Sample, Span
+from minivllm.models.embedded.smalltalk import small_exchange
 
 LOOKUP_WEIGHT = 4.0
 """Loss weight of the tokens after the name: there the lookup happens, the rest copies on."""
@@ -74,8 +75,10 @@ def draw_table(
     sample.add("|\n")
     rows, ends = [], []
     for person in people:
+        start = len(sample.text)
         rows.append(line(person))
         ends.append(len(sample.text) - 1)
+        sample.rows.append((start, ends[-1]))
     return Drawn(headers, rows, ends)
 
 
@@ -135,33 +138,42 @@ def note_answer_pointers(
         sample.copies.append(Copy("cell", value, source, closes=True))
 
 
+def absent_name(rng: random.Random, people: list[dict[str, str]], missing: str) -> str:
+    """A name that is probably not in the table, often one that is half right."""
+    one, other = (rng.choice(people)["Name"].split() for _ in range(2))
+    chance = rng.random()
+    if chance < 0.45:
+        return missing
+    if chance < 0.6:
+        return f"{missing.split()[0]} {other[-1]}"
+    if chance < 0.75:
+        return f"{other[0]} {missing.split()[-1]}"
+    if chance < 0.9:
+        return f"{one[0]} {other[-1]}"
+    spelling = list(" ".join(one))
+    spelling[rng.randrange(1, len(spelling))] = rng.choice("aeiourstnlm")
+    return "".join(spelling)
+
+
 def draw_questions(
     rng: random.Random, columns: list[str], people: list[dict[str, str]], missing: str, count: int
 ) -> list[Question]:
     """Random questions; some ask for a missing name (often half right) or a missing column."""
     askable = [c for c in columns if c != "Name"]
     absent = [c for c in COLUMNS if c not in columns]
-    present = {person["Name"] for person in people}
+    present = {person["Name"].lower() for person in people}
     questions: list[Question] = []
     while len(questions) < count:
         row = rng.randrange(len(people))
         column, name = rng.choice(askable), people[row]["Name"]
         chance = rng.random()
-        if chance < 0.13:
-            other = rng.choice(people)["Name"].split()
-            name = rng.choice(
-                (
-                    missing,
-                    missing,
-                    f"{missing.split()[0]} {other[-1]}",
-                    f"{other[0]} {missing.split()[-1]}",
-                )
-            )
-            row = None if name not in present else row
+        if chance < 0.16:
+            name = absent_name(rng, people, missing)
+            row = None if name.lower() not in present else row
             if row is None:
                 questions.append(Question(column, name, None))
             continue
-        if chance < 0.18 and absent:
+        if chance < 0.21 and absent:
             column = rng.choice(absent)
         questions.append(Question(column, name, row))
     return questions
@@ -209,10 +221,10 @@ def table_conversation(rng: random.Random, shape: TableShape) -> Sample:
     chance = rng.random()
     for question in questions:
         question.text = phrases.question(rng, question.column, question.name, shape.held_out)
-    if chance < 0.06:
+    if chance < 0.1:
         _plain_prompt(rng, sample, columns, people, layout, questions)
         return sample
-    in_user_turn = chance < 0.25
+    in_user_turn = chance < 0.29
     if not in_user_turn:
         sample.add("<|im_start|>system\n")
         sample.add(prompts.table_opening(rng))
@@ -221,6 +233,8 @@ def table_conversation(rng: random.Random, shape: TableShape) -> Sample:
     elif rng.random() < 0.3:
         sample.turn("system", prompts.plain_system(rng))
     for number, question in enumerate(questions):
+        if number and not shape.held_out and rng.random() < 0.03:
+            small_exchange(rng, sample)
         sample.add("<|im_start|>user\n")
         if number == 0 and in_user_turn:
             sample.add(prompts.table_opening(rng))
@@ -271,10 +285,12 @@ def _plain_prompt(
     sample.add(prompts.table_opening(rng))
     drawn = draw_table(sample, columns, people, layout)
     asked_word, answer_word = rng.choice(phrases.PLAIN_LABELS)
+    gap = rng.choice((" ", "\n"))
     for question in questions:
         sample.add(f"{asked_word} ")
         asked = sample.add(question.text)
-        sample.add(f" {answer_word} ")
+        sample.add(f" {answer_word}")
+        sample.add(gap, 1.0)
         _add_answer(sample, drawn, question, people, asked, chat=False)
         sample.add("\n", 1.0)
     note_table_pointers(sample, drawn)

@@ -3,7 +3,8 @@
 A word is the same token at the start of a line, inside quotes, in a table and in a sentence: the
 space before it is a token of its own. (Only some frequent small words, which are hardly ever
 copied, carry their space.) Pipes and other punctuation swallow the space behind them, runs of
-spaces and of dashes are single tokens (a padded table stays short), and digits come in chunks of
+spaces and of dashes are single tokens, and so is the end of a cell with all its padding (a padded
+table stays short, and a cell's end unlike the space between two words). Digits come in chunks of
 at most two, all of which are tokens: few enough that every one is met often.
 
 `transformers` (from version 5) cuts text for every Qwen2 model by Qwen2's own pattern, whatever
@@ -132,6 +133,18 @@ def restate_for_qwen2(learnt: Tokenizer) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(SPECIAL_TOKENS)
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token in whole + WHOLE_TOKENS])
+    return with_cell_ends(tokenizer)
+
+
+def with_cell_ends(tokenizer: Tokenizer) -> Tokenizer:
+    """Make the end of a padded cell one token: its spaces, the pipe, and the space behind that.
+
+    Otherwise the last space before ``" | "`` is the token that also stands between two words of a
+    cell, and a cell that nearly fills its column does not show where it ends.
+    """
+    padding = (" " * width for width in range(1, LONGEST_RUN + 1))
+    ends = [spaces + pipe for spaces in padding for pipe in ("|", "| ")]
+    tokenizer.add_tokens([AddedToken(end, normalized=False) for end in ends])
     return tokenizer
 
 

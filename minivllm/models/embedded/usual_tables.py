@@ -45,10 +45,10 @@ _QUESTIONS = {
     "Phone Number": ("What is {}'s phone number?", "What is the phone number of {}?"),
     "Address": ("What is the address of {}?", "Where does {} live?"),
 }
-_IN_WORDS = {"ID": "ID", "Phone Number": "phone number"}
+IN_WORDS = {"ID": "ID", "Phone Number": "phone number"}
 
 
-def _person(rng: random.Random, number: int, first: str) -> dict[str, str]:
+def drawn_person(rng: random.Random, number: int, first: str) -> dict[str, str]:
     last = rng.choice(_LAST)
     return {
         "ID": str(number),
@@ -62,7 +62,7 @@ def _person(rng: random.Random, number: int, first: str) -> dict[str, str]:
     }
 
 
-def _table(people: list[dict[str, str]], columns: list[str], padded: bool) -> str:
+def drawn_table(people: list[dict[str, str]], columns: list[str], padded: bool) -> str:
     rows = [{column: column for column in columns}, *people]
     widths = {c: max(len(row[c]) for row in rows) if padded else 0 for c in columns}
     lines = ["| " + " | ".join(row[c].ljust(widths[c]) for c in columns) + " |" for row in rows]
@@ -74,9 +74,11 @@ def usual_conversation(rng: random.Random, rows: int, padded: bool) -> Sample:
     """Up to three questions about one table; one in eight is about somebody who is not in it."""
     some = rng.sample(COLUMNS, rng.randint(4, 8))
     columns = [column for column in COLUMNS if column in some or column == "Name"]
-    people = [_person(rng, i, first) for i, first in enumerate(rng.sample(_FIRST, rows), start=1)]
+    people = [
+        drawn_person(rng, i, first) for i, first in enumerate(rng.sample(_FIRST, rows), start=1)
+    ]
     sample = Sample("usual table")
-    sample.turn("system", rng.choice(_AROUND).format(_table(people, columns, padded)))
+    sample.turn("system", rng.choice(_AROUND).format(drawn_table(people, columns, padded)))
     for _ in range(rng.randint(1, 3)):
         person = rng.choice(people)
         column = rng.choice([c for c in columns if c != "Name"])
@@ -84,6 +86,6 @@ def usual_conversation(rng: random.Random, rows: int, padded: bool) -> Sample:
         name = rng.choice(_ABSENT) if absent else person["Name"]
         cell = "not in the table" if absent else person[column]
         sample.turn("user", rng.choice(_QUESTIONS[column]).format(name))
-        answer = f"The {_IN_WORDS.get(column, column.lower())} of {name} is {cell}."
+        answer = f"The {IN_WORDS.get(column, column.lower())} of {name} is {cell}."
         sample.answer(answer, "missing" if absent else column)
     return sample

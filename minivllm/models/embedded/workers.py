@@ -1,0 +1,59 @@
+"""Several processes train one network: each reads its part of a batch, gradients are averaged.
+
+A process with one thread never waits for another within a step, which pays when the cores are
+shared with other programs. Without `in_workers` there is one process, and nothing to exchange.
+"""
+
+import socket
+from collections.abc import Callable, Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+def number() -> int:
+    """Which worker this is; worker 0 writes the files and the log."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def count() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def agreed(value: float) -> float:
+    """Worker 0's value, in every worker."""
+    shared = torch.tensor(value, dtype=torch.float64)
+    if dist.is_initialized():
+        dist.broadcast(shared, 0)
+    return shared.item()
+
+
+def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Replace each gradient by its mean over the workers."""
+    if not dist.is_initialized():
+        return
+    gradients: list[Tensor] = [parameter.grad for parameter in parameters]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    parts = (flat / count()).split([gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+def _work(worker: int, workers: int, port: int, job: Callable[..., None], arguments: tuple) -> None:
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=address, rank=worker, world_size=workers)
+    job(*arguments)
+    dist.destroy_process_group()
+
+
+def in_workers(workers: int, job: Callable[..., None], *arguments: object) -> None:
+    """Run the job in so many processes, or in this one if it is one."""
+    if workers == 1:
+        job(*arguments)
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(_work, (workers, port, job, arguments), nprocs=workers)
