@@ -23,7 +23,7 @@ import torch
 class AttentionMetadata:
     """Built once per step by the model runner, read by every attention layer.
 
-    (vLLM: CommonAttentionMetadata, vllm/v1/attention/backends/utils.py)
+    (vLLM 0.32: CommonAttentionMetadata, vllm/v1/attention/backend.py)
     """
 
     query_start_loc: torch.Tensor  # int32 [num_seqs + 1]: rows of sequence i are loc[i]:loc[i+1]

@@ -2,7 +2,8 @@
 
 One program per sequence and KV head. Its rows are the query heads of the group, so that each K and
 each V is read once for all of them: a decode is limited by memory, and this is what it is spared.
-(vLLM: paged_attention_v1, csrc/attention/attention_kernels.cuh, one program per *query* head)
+(vLLM 0.6.6's CUDA kernels: paged_attention_v1, csrc/attention/attention_kernels.cuh, one thread
+block per *query* head)
 """
 
 from __future__ import annotations

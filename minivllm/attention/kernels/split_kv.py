@@ -4,7 +4,8 @@
 is then 8 programs on a GPU with room for hundreds. Here each sequence is cut into ranges, each with
 a program of its own, which leaves its result and the log of its sum of exps (lse). The whole is the
 mean of the parts' results, weighted with ``exp(lse)``: each part's share of the whole sum.
-(FlashDecoding, Dao et al. 2023; vLLM: paged_attention_v2 and its reduce kernel)
+(FlashDecoding, Dao et al. 2023; vLLM 0.6.6's CUDA kernels: paged_attention_v2 and
+paged_attention_v2_reduce_kernel, csrc/attention/attention_kernels.cuh)
 """
 
 from __future__ import annotations

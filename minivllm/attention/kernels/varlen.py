@@ -3,7 +3,7 @@
 There is no prefill and no decode here either: every sequence has some new tokens at its end, and
 they see everything up to themselves. One program takes a few of them, ``ROWS // GROUP`` tokens with
 all the query heads that share its KV head, and reads the keys up to the last of these tokens.
-(vLLM: kernel_unified_attention_2d, vllm/v1/attention/ops/triton_unified_attention.py)
+(vLLM 0.32: kernel_unified_attention, vllm/v1/attention/ops/triton_unified_attention.py)
 """
 
 from __future__ import annotations
