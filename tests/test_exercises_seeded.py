@@ -3,7 +3,7 @@
 import numpy
 import pytest
 
-from minivllm.exercises import ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch11
+from minivllm.exercises import ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch11, ch13
 from minivllm.exercises.answers import NotYet
 
 SEEDED = {
@@ -17,6 +17,7 @@ SEEDED = {
         ch07.chunks, ch07.slo,
         ch08.hits, ch08.eviction,
         ch11.merge, ch11.splits, ch11.partition,
+        ch13.blocks, ch13.longest, ch13.gpu,
     )
 }  # fmt: skip
 SEEDS = range(30)
@@ -142,6 +143,19 @@ def off_by(by, key=0):
         ("ch11.partition", lambda a: a // 2, r"partitions of \d+ need [\d,]+ MB, and there are"),
         ("ch11.partition", lambda a: a * 2, r"partitions of \d+ fit, too"),
         ("ch11.partition", lambda a: a + 1, "give a power of two"),
+        ("ch13.blocks", lambda a: (a[0] // 2, a[1]), "this is half of it: K and V are both"),
+        ("ch13.blocks", lambda a: (a[0] + 1, a[1]), r"a token takes 2 \* \d+ \* \d+ \* \d+ num"),
+        ("ch13.blocks", off_by(1, 1), r"\d+ blocks of [\d,]+ bytes are more than [\d,]+ bytes"),
+        ("ch13.blocks", off_by(-1, 1), r"\d+ blocks fit, and one more would, too"),
+        ("ch13.longest", off_by(-1), r"starts: \d+ tokens have room, and one more has no K and V"),
+        ("ch13.longest", off_by(-2), r"starts: \d+ fits, and \d+ would, too"),
+        ("ch13.longest", off_by(2), r"starts: \d+ tokens leave \d+ behind; \d+ have room"),
+        ("ch13.longest", off_by(1, 1), r"concurrent: with \d+ the log says \d+\.\d+x"),
+        ("ch13.longest", off_by(-1, 1), r"concurrent: with \d+ the log says \d+\.\d+x"),
+        ("ch13.gpu", lambda a: ("S", a[1]), r"S is too small: \d+\.\d+x with steps of 2048"),
+        ("ch13.gpu", lambda a: ("XL", a[1]), "XL keeps the promise, but a cheaper one does, too"),
+        ("ch13.gpu", lambda a: (a[0], 2048), r"keeps the promise with steps of 4096 tokens, too"),
+        ("ch13.gpu", lambda a: (a[0], 100), "max_num_batched_tokens is one of 2048, 4096"),
     ],
 )  # fmt: skip
 def test_a_wrong_answer_is_told_what_is_wrong(name, spoil, explanation):
@@ -206,3 +220,25 @@ def test_of_equally_fast_splits_the_smallest_is_asked_for():
         batch = programs, given["seq_len"], given["num_processors"]
         times = [ch11.token_times(n, *batch) for n in range(1, 513)]
         assert times.index(min(times)) + 1 == exercise.solve()
+
+
+def test_a_token_is_not_counted_by_query_heads_layers_or_numbers():
+    exercise = ch13.blocks(1)
+    (right, num_blocks), given = exercise.solve(), exercise.given
+    for per_token, told in [
+        (right * given["num_heads"] // given["num_kv_heads"], "query heads keep nothing"),
+        (right // given["num_layers"], "this is one layer"),
+        (right // given["bytes_per_number"], "this many numbers|this is half of it"),
+    ]:
+        with pytest.raises(NotYet, match=told):
+            exercise.check((per_token, num_blocks))
+    with pytest.raises(NotYet, match=r"\d+ tokens fit; a block has \d+ of them"):
+        exercise.check((right, given["kv_cache_gib"] * 2**30 // right))
+
+
+def test_the_null_block_holds_no_token():
+    exercise = ch13.longest(1)
+    _, concurrent = exercise.solve()
+    everything = exercise.given["num_blocks"] * exercise.given["block_size"]
+    with pytest.raises(NotYet, match="block 0 is the null block"):
+        exercise.check((everything, concurrent))
