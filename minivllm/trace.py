@@ -1,4 +1,4 @@
-"""Trace: the engine's diary. One small frozen record per state change; the state, rebuilt.
+"""Trace: the engine's diary. One small frozen record per state change.
 
 Every figure, exercise and report is drawn from a Trace and nothing else. The engine writes it only
 if asked to (``LLM(trace=True)``); otherwise each place costs one ``is not None``.
@@ -8,158 +8,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from minivllm.outputs import RequestOutput
 from minivllm.records import (
-    BlockCopied,
-    BlockForgotten,
-    BlocksAllocated,
-    BlocksCached,
-    BlocksFreed,
-    BlocksShared,
-    Finished,
-    Forked,
-    Preempted,
     Record,
     RequestAdded,
-    Sampled,
-    Scheduled,
     StepEnded,
     StepPlanned,
     StepStarted,
-    SwappedIn,
-    SwappedOut,
 )
-
-
-@dataclass
-class SequenceState:
-    """One sequence at one moment of a trace."""
-
-    seq_id: str
-    request_id: str
-    token_ids: list[int]
-    num_prompt_tokens: int
-    status: str = "waiting"  # waiting, running, preempted, swapped, or a finish reason
-    block_ids: list[int] = field(default_factory=list)
-    num_computed_tokens: int = 0
-    num_scheduled_tokens: int = 0  # by the current step
-    num_preemptions: int = 0
-
-
-@dataclass
-class State:
-    """Everything the engine's bookkeeping held at one moment."""
-
-    step: int
-    num_blocks: int
-    block_size: int
-    sequences: dict[str, SequenceState] = field(default_factory=dict)
-    running: list[str] = field(default_factory=list)  # sequences, in the order of admission
-    waiting: list[str] = field(default_factory=list)  # requests, the next one first
-    swapped: list[str] = field(default_factory=list)  # sequences whose blocks are on the host
-    cached: set[int] = field(default_factory=set)  # blocks that the prefix cache can find
-
-    @property
-    def ref_counts(self) -> dict[int, int]:
-        """In how many tables each held block stands, by block id."""
-        return dict(Counter(b for s in self.sequences.values() for b in s.block_ids))
-
-    @property
-    def num_free_blocks(self) -> int:
-        """Free blocks; the null block is not one of them."""
-        return self.num_blocks - 1 - len(self.ref_counts)
-
-    @property
-    def num_scheduled_tokens(self) -> int:
-        """Tokens that the current step computes, of all sequences."""
-        return sum(s.num_scheduled_tokens for s in self.sequences.values())
-
-    def apply(self, record: Record) -> None:
-        """Let one more record happen."""
-        if isinstance(record, RequestAdded):
-            prompt = list(record.prompt_token_ids)
-            self.sequences[record.request_id] = SequenceState(
-                record.request_id, record.request_id, prompt, num_prompt_tokens=len(prompt)
-            )
-            self.waiting.insert(record.queue_index, record.request_id)
-            return
-        if isinstance(record, (StepStarted, StepPlanned)):
-            return
-        if isinstance(record, BlockForgotten):
-            self.cached.discard(record.block_id)
-            return
-        if isinstance(record, StepEnded):
-            for seq in self.sequences.values():
-                seq.num_computed_tokens += seq.num_scheduled_tokens
-                seq.num_scheduled_tokens = 0
-            return
-        seq = self.sequences[record.seq_id]
-        match record:
-            case BlocksAllocated():
-                seq.block_ids.extend(record.block_ids)
-                self.cached.difference_update(record.block_ids)
-            case BlocksShared():
-                seq.block_ids.extend(record.block_ids)
-            case BlocksCached():
-                self.cached.update(record.block_ids)
-            case BlockCopied():
-                seq.block_ids[-1] = record.dst
-                self.cached.discard(record.dst)
-            case Forked():
-                self.sequences[record.child_id] = replace(
-                    seq,
-                    seq_id=record.child_id,
-                    token_ids=list(seq.token_ids),
-                    block_ids=list(seq.block_ids),
-                )
-                siblings = [
-                    s for s in self.running if self.sequences[s].request_id == seq.request_id
-                ]
-                self.running.insert(self.running.index(siblings[-1]) + 1, record.child_id)
-            case BlocksFreed():
-                seq.block_ids.clear()
-            case Preempted():
-                self.running.remove(seq.seq_id)
-                if record.queue_index is not None:
-                    self.waiting.insert(record.queue_index, seq.request_id)
-                seq.status = "preempted"
-                seq.num_computed_tokens = 0
-                seq.num_preemptions += 1
-            case SwappedOut():
-                self.running.remove(seq.seq_id)
-                self.swapped.append(seq.seq_id)
-                seq.status = "swapped"
-                seq.num_preemptions += 1
-            case SwappedIn():
-                self.swapped.remove(seq.seq_id)
-                self.running.append(seq.seq_id)
-                seq.block_ids = list(record.block_ids)
-                seq.status = "running"
-                self.cached.difference_update(record.block_ids)
-            case Scheduled():
-                if record.kind != "running":
-                    if seq.request_id in self.waiting:
-                        self.waiting.remove(seq.request_id)
-                    if seq.seq_id not in self.running:
-                        self.running.append(seq.seq_id)
-                seq.status = "running"
-                seq.num_computed_tokens = record.num_computed_tokens  # a hit counts as computed
-                seq.num_scheduled_tokens = record.num_tokens
-            case Sampled():
-                seq.token_ids.append(record.token_id)
-            case Finished():
-                if seq.seq_id in self.running:
-                    self.running.remove(seq.seq_id)
-                elif seq.seq_id in self.swapped:
-                    self.swapped.remove(seq.seq_id)
-                elif seq.request_id in self.waiting:
-                    self.waiting.remove(seq.request_id)
-                seq.status = record.reason
+from minivllm.state import State
 
 
 class Trace:

@@ -14,7 +14,8 @@ PACKAGE = Path(__file__).parents[1] / "minivllm"
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [
     "version", "validation", "envs", "logger", "config", "sampling_params", "outputs", "request",
-    "console", "records", "trace", "kv", "scheduling", "sim", "viz", "exercises", "attention",
+    "console", "records", "state", "trace", "kv", "scheduling", "sim", "viz", "exercises",
+    "attention",
     "models", "sampling", "worker", "engine", "entrypoints", "bench", "cli",
     "__main__",
 ]  # fmt: skip

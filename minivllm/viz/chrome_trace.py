@@ -12,7 +12,8 @@ from typing import Any
 
 from minivllm.kv.block_table import cdiv
 from minivllm.records import RequestAdded, StepPlanned, SwappedOut
-from minivllm.trace import State, Trace
+from minivllm.state import State
+from minivllm.trace import Trace
 from minivllm.viz.history import Cell, History, read_history
 from minivllm.viz.times import Times
 from minivllm.viz.wording import count

@@ -14,7 +14,8 @@ from minivllm.records import (
     StepStarted,
     SwappedIn,
 )
-from minivllm.trace import State, Trace
+from minivllm.state import State
+from minivllm.trace import Trace
 from minivllm.validation import check
 from minivllm.viz.narration import Narration
 from minivllm.viz.palette import Owner, owners_of

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from minivllm.records import Finished, Preempted, Sampled, Scheduled, StepPlanned, SwappedOut
-from minivllm.trace import State, Trace
+from minivllm.state import State
+from minivllm.trace import Trace
 from minivllm.validation import check
 from minivllm.viz.palette import Owner, owners_of
 

@@ -22,7 +22,7 @@ from minivllm.records import (
     SwappedIn,
     SwappedOut,
 )
-from minivllm.trace import SequenceState, State
+from minivllm.state import SequenceState, State
 from minivllm.viz.palette import Owner
 from minivllm.viz.wording import block_list, count, listing, token_label
 

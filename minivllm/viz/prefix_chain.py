@@ -13,7 +13,8 @@ from minivllm.records import (
     Forked,
     SwappedIn,
 )
-from minivllm.trace import State, Trace
+from minivllm.state import State
+from minivllm.trace import Trace
 
 ROOT = b""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minivllm.records import Preempted, StepPlanned, SwappedOut
-from minivllm.trace import State, Trace
+from minivllm.state import State
+from minivllm.trace import Trace
 from minivllm.validation import check
 from minivllm.viz.figure import Figure
 from minivllm.viz.layout import (

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from minivllm.kv.block_table import slots_of
 from minivllm.records import BlockCopied, BlocksAllocated, SwappedIn
-from minivllm.trace import SequenceState, Trace
+from minivllm.state import SequenceState
+from minivllm.trace import Trace
 from minivllm.validation import check
 from minivllm.viz.palette import Owner, owners_of
 

@@ -9,7 +9,8 @@ from minivllm.kv.contiguous import SlotUsage
 from minivllm.records import StepPlanned
 from minivllm.sim.result import SimulationResult
 from minivllm.sim.waste import PaperBar, WasteRow
-from minivllm.trace import State, Trace
+from minivllm.state import State
+from minivllm.trace import Trace
 from minivllm.validation import check
 from minivllm.viz.figure import Figure
 from minivllm.viz.layout import (
