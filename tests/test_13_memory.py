@@ -28,8 +28,9 @@ def test_the_parts_of_a_profile_are_what_they_say(tiny_qwen2, caplog, monkeypatc
     monkeypatch.setattr(logging.getLogger("minivllm"), "propagate", True)
     with caplog.at_level(logging.INFO, logger="minivllm"):
         profile = llm.profile_memory()
-    stored = load_file(tiny_qwen2 / "model.safetensors").values()
-    assert profile.weights == sum(tensor.nbytes for tensor in stored)
+    stored = load_file(tiny_qwen2 / "model.safetensors")
+    tied = stored["model.embed_tokens.weight"].nbytes  # once more, packed for the product
+    assert profile.weights == tied + sum(tensor.nbytes for tensor in stored.values())
     assert profile.kv_cache == 65 * 16 * (2 * 2 * 2 * 8 * 4)  # K and V, layers, heads, size, bytes
     assert profile.kv_cache == llm.llm_engine.model_runner.kv_storage.data.nbytes
     # at least the residual stream and a layer's MLP; at most as if nothing were ever let go

@@ -79,8 +79,8 @@ class AttentionBackend(ABC):
         slot_mapping: torch.Tensor,
     ) -> None:
         """Put each token's K and V, ``[num_tokens, num_kv_heads, head_dim]``, where its slot is."""
-        key_cache.flatten(0, 1)[slot_mapping] = key
-        value_cache.flatten(0, 1)[slot_mapping] = value
+        key_cache.flatten(0, 1).index_copy_(0, slot_mapping, key)
+        value_cache.flatten(0, 1).index_copy_(0, slot_mapping, value)
 
     def copy_blocks(self, kv_storage: KVStorage, src: list[int], dst: list[int]) -> None:
         """Copy whole blocks within the device, in every layer: what copy-on-write asks for."""

@@ -38,17 +38,19 @@ class PagedTorch(AttentionBackend):
     def attend(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
         _, block_size, num_kv_heads, _ = key_cache.shape
         group = query.shape[1] // num_kv_heads
-        keys, values = (cache.flatten(0, 1).flatten(1) for cache in (key_cache, value_cache))
+        keys, values = (cache.flatten(0, 1) for cache in (key_cache, value_cache))
         output = torch.empty_like(query)
-        for batch in tile_batches(metadata, block_size, sliding_window):
-            # 1. Translate: slots all over the pool become one [tiles, kv_heads, length, head_dim].
-            tiles, length = batch.slots.shape
-            k, v = (
-                rows.index_select(0, batch.slots.flatten())
-                .view(tiles, length, num_kv_heads, -1)
-                .transpose(1, 2)
-                for rows in (keys, values)
+        whole_prompts, tiles = cut_batch(metadata, block_size, sliding_window)
+        for rows, slots in whole_prompts:  # a triangle, for which torch needs no mask
+            k, v = (_gather(cache, slots) for cache in (keys, values))
+            q = query[rows].transpose(0, 1).unsqueeze(0)
+            attended = F.scaled_dot_product_attention(
+                q, k, v, is_causal=True, scale=scale, enable_gqa=True
             )
+            output[rows] = attended.squeeze(0).transpose(0, 1)
+        for batch in tiles:
+            # 1. Translate: slots all over the pool become one [tiles, kv_heads, length, head_dim].
+            k, v = (_gather(cache, batch.slots) for cache in (keys, values))
             # 2. Attend. The query heads of a group read the same keys, so they stand beside each
             #    other as if they were more rows: nothing has to be repeated for them.
             q = query[batch.rows].unflatten(2, (num_kv_heads, group)).permute(0, 2, 3, 1, 4)
@@ -61,29 +63,41 @@ class PagedTorch(AttentionBackend):
         return output
 
 
-@lru_cache(maxsize=2)  # every layer asks for the same; some models have two kinds of layers
-def tile_batches(
-    metadata: AttentionMetadata, block_size: int, sliding_window: int | None
-) -> list[TileBatch]:
-    """Cut a flat batch into tiles, and put tiles of like shape together.
+def _gather(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """``[tiles, kv_heads, length, head_dim]`` from ``[slots, kv_heads, head_dim]``."""
+    rows = cache.flatten(1).index_select(0, slots.flatten())
+    return rows.view(*slots.shape, *cache.shape[1:]).transpose(1, 2)
 
-    A decode is a tile of one row. A long prompt is many, and none reads keys that come after its
-    last row, so that half of the square is never computed.
+
+@lru_cache(maxsize=2)  # every layer asks for the same; some models have two kinds of layers
+def cut_batch(
+    metadata: AttentionMetadata, block_size: int, sliding_window: int | None
+) -> tuple[list[tuple[slice, torch.Tensor]], list[TileBatch]]:
+    """Prompts that begin and end in this step (rows, and slots ``[1, length]``), and tiles.
+
+    A decode is a tile of one row. A prompt that goes on from earlier steps, or sees only a window,
+    is many tiles, and none reads keys that come after its last row. Tiles of like shape are put
+    together.
     """
-    tiles_of_size = defaultdict(list)
+    whole_prompts, tiles_of_size = [], defaultdict(list)
     starts = metadata.query_start_loc.tolist()
     for seq, seq_len in enumerate(metadata.seq_lens.tolist()):
-        for row in range(starts[seq], starts[seq + 1], TILE_ROWS):
-            position = seq_len - (starts[seq + 1] - row)
-            size = min(TILE_ROWS, starts[seq + 1] - row)
-            tiles_of_size[size].append((position, row, seq))
+        begin, end = starts[seq], starts[seq + 1]
+        if end - begin == seq_len > 1 and (sliding_window is None or seq_len <= sliding_window):
+            positions = torch.arange(seq_len, device=metadata.seq_lens.device).unsqueeze(0)
+            slots = _slots(metadata.block_table[seq : seq + 1], positions, block_size)
+            whole_prompts.append((slice(begin, end), slots))
+            continue
+        for row in range(begin, end, TILE_ROWS):
+            size = min(TILE_ROWS, end - row)
+            tiles_of_size[size].append((seq_len - (end - row), row, seq))
     batches = []
     for size, tiles in tiles_of_size.items():
         tiles.sort()  # neighbours have like lengths, so that little is padded
         for i in range(0, len(tiles), TILES_TOGETHER):
             some = torch.tensor(tiles[i : i + TILES_TOGETHER], device=metadata.seq_lens.device)
             batches.append(_batch(some, size, metadata.block_table, block_size, sliding_window))
-    return batches
+    return whole_prompts, batches
 
 
 def _batch(tiles, size, block_table, block_size, sliding_window) -> TileBatch:
@@ -103,5 +117,11 @@ def _batch(tiles, size, block_table, block_size, sliding_window) -> TileBatch:
     # Where a shorter tile is padded it reads its last key again: never a slot that may hold
     # garbage, since a masked NaN is still a NaN.
     key_at = torch.minimum(key_at, last)
-    blocks = block_table.long()[seq.squeeze(1)].gather(1, key_at // block_size)
-    return TileBatch(row + steps, blocks * block_size + key_at % block_size, visible)
+    slots = _slots(block_table[seq.squeeze(1)], key_at, block_size)
+    return TileBatch(row + steps, slots, visible)
+
+
+def _slots(block_table: torch.Tensor, positions: torch.Tensor, block_size: int) -> torch.Tensor:
+    """The slots of positions, ``[n, length]``, by the tables of their sequences."""
+    blocks = block_table.long().gather(1, positions // block_size)
+    return blocks * block_size + positions % block_size

@@ -11,13 +11,15 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 import torch
+from safetensors.torch import save_file
 
 from minivllm.config import EngineArgs
 from minivllm.engine import oracle
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.kv.manager import KVCacheManager
 from minivllm.logger import silenced
-from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.loader import load_model
+from minivllm.models.model_config import ModelConfig
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 
@@ -39,17 +41,16 @@ def first_wrong_token(kv_cache_manager_cls: type[KVCacheManager]) -> str | None:
         The first token that is not the oracle's, in words; None if there is none.
     """
     with TemporaryDirectory() as directory, silenced("minivllm.worker.worker"):
-        (Path(directory) / "config.json").write_text(json.dumps(_CONFIG))
+        _write_random_model(Path(directory))
         engine = LLMEngine(
             EngineArgs(
-                directory, load_format="dummy", skip_tokenizer_init=True, device="cpu",
+                directory, skip_tokenizer_init=True, device="cpu",
                 attention_backend="paged_torch", block_size=4,
                 max_model_len=MAX_MODEL_LEN, max_num_batched_tokens=16, max_num_seqs=8,
                 num_gpu_blocks_override=31, swap_space=0.01,
                 kv_cache_manager_cls=kv_cache_manager_cls,
             )
         )  # fmt: skip
-    _fill_randomly(engine.model_runner.model)
     requests = {request.request_id: request for request in _requests(engine)}
     for request in requests.values():
         engine.submit(request)
@@ -68,14 +69,19 @@ def first_wrong_token(kv_cache_manager_cls: type[KVCacheManager]) -> str | None:
     return None
 
 
-def _fill_randomly(model: DecoderForCausalLM) -> None:
-    """Weights so large that every token matters; the norms stay ones."""
+def _write_random_model(directory: Path) -> None:
+    """Weights so large that every token matters; the norms are ones."""
+    (directory / "config.json").write_text(json.dumps(_CONFIG))
+    config = ModelConfig.from_directory(directory)
+    model = load_model(directory, config, torch.float32, torch.device("cpu"), "dummy")
     generator = torch.Generator().manual_seed(0)
-    for name, parameter in model.named_parameters():
-        if "norm" in name:
-            parameter.fill_(1.0)
-        else:
-            parameter.normal_(0.0, 0.4, generator=generator)
+    weights = {
+        name: torch.ones_like(tensor)
+        if "norm" in name
+        else torch.empty_like(tensor).normal_(0.0, 0.4, generator=generator)
+        for name, tensor in model.checkpoint_tensors().items()
+    }
+    save_file(weights, directory / "model.safetensors")
 
 
 def _requests(engine: LLMEngine) -> list[Request]:

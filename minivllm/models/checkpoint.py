@@ -30,6 +30,8 @@ class LoadsCheckpoint(nn.Module):
             if isinstance(module, MergedColumnParallelLinear):
                 path, named = path.rpartition(".")[0], module.named_shards()
             tensors |= {self.checkpoint_name(f"{path}.{name}"): tensor for name, tensor in named}
+        if self.config.tie_word_embeddings:  # it comes with the embedding
+            del tensors["lm_head.weight"]
         return tensors
 
     def checkpoint_name(self, name: str) -> str:

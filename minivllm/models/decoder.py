@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from minivllm.attention.backend import AttentionBackend
@@ -97,10 +96,9 @@ class DecoderForCausalLM(LoadsCheckpoint):
         super().__init__()
         self.config = config
         self.model = Decoder(config, self.layer_class)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
-            self.lm_head = self.model.embed_tokens
-        else:
-            self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.lm_head.weight = self.model.embed_tokens.weight
 
     @classmethod
     def read_config(cls, hf) -> dict[str, Any]:
@@ -141,4 +139,10 @@ class DecoderForCausalLM(LoadsCheckpoint):
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """``[n, hidden_size]`` to float32 ``[n, vocab_size]``."""
-        return F.linear(hidden, self.lm_head.weight).float()
+        return self.lm_head(hidden).float()
+
+    def pack_weights(self) -> None:
+        """Let every linear layer lay out its weight for the processor it is on; see ``Linear``."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.pack()

@@ -29,22 +29,23 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("frequencies", frequencies, persistent=False)
 
     def forward(self, positions: torch.Tensor, dtype: torch.dtype):
-        """Cosine and sine, ``[num_tokens, 1, head_dim / 2]`` each."""
+        """Cosine and sine, ``[num_tokens, 1, head_dim]`` each, as ``rotate`` wants them."""
         angles = positions.float()[:, None, None] * self.frequencies
         cos, sin = angles.cos() * self.attention_factor, angles.sin() * self.attention_factor
-        return cos.to(dtype), sin.to(dtype)
+        return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
 
 
 def rotate(x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor] | None) -> torch.Tensor:
     """Turn each pair ``(x[i], x[i + head_dim / 2])`` of ``[num_tokens, heads, head_dim]``.
 
-    ``rope`` is cosine and sine; None (positions are learned, not turned) leaves x as it is.
+    Every number is multiplied with the cosine, and gets its partner, half a head away, times the
+    sine; the first of a pair has a minus there. ``rope`` is both; None (positions are learned, not
+    turned) leaves x as it is.
     """
     if rope is None:
         return x
     cos, sin = rope
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
 
 
 def _default(frequencies: torch.Tensor, rope: dict) -> tuple[torch.Tensor, float]:

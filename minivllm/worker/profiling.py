@@ -72,8 +72,8 @@ class _LiveTensors(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        given = {id(t.untyped_storage()) for t in tree_leaves((args, kwargs)) if _is_tensor(t)}
-        for storage in (t.untyped_storage() for t in tree_leaves(result) if _is_tensor(t)):
+        given = {id(storage) for storage in _storages((args, kwargs))}
+        for storage in _storages(result):
             if id(storage) in self._known or id(storage) in given:
                 continue  # a view, or written in place
             self._known.add(id(storage))
@@ -87,5 +87,7 @@ class _LiveTensors(TorchDispatchMode):
         self.now -= nbytes
 
 
-def _is_tensor(value) -> bool:
-    return isinstance(value, torch.Tensor)
+def _storages(values) -> list[torch.UntypedStorage]:
+    """What is behind the tensors among these values. Packed weights do not show theirs."""
+    tensors = (t for t in tree_leaves(values) if isinstance(t, torch.Tensor))
+    return [t.untyped_storage() for t in tensors if not t.is_mkldnn]

@@ -98,9 +98,11 @@ class Worker:
 
     def _load(self, directory: Path) -> torch.nn.Module:
         args = self.args
-        return load_model(
+        model = load_model(
             directory, self.config, self.dtype, self.device, args.load_format, args.use_tqdm_on_load
         )
+        model.pack_weights()
+        return model
 
     def _runner(self, num_blocks: int, num_host_blocks: int) -> ModelRunner:
         device, host = (
