@@ -1,6 +1,9 @@
 """Where the memory goes, and the limits that follow from it."""
 
+import ctypes
 import logging
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -184,3 +187,23 @@ def test_the_size_of_a_cpus_cache_comes_from_the_environment(tiny_qwen2, monkeyp
     monkeypatch.setenv("MINIVLLM_CPU_KVCACHE_SPACE", "much")
     with pytest.raises(ValueError, match="MINIVLLM_CPU_KVCACHE_SPACE must be a number of GiB"):
         make(tiny_qwen2, num_gpu_blocks_override=None)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc's")
+def test_the_activations_of_a_step_are_made_of_the_last_ones_pages():
+    """A process of its own: what is told to the allocator cannot be taken back."""
+    script = """
+import resource, torch
+from minivllm.worker.allocator import keep_freed_memory
+
+def new_pages():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    [torch.ones(2**21) for _ in range(12)]  # 8 MiB each
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+keep_freed_memory()
+new_pages()
+print(new_pages())
+"""
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert int(answer.stdout) < 100  # of 24,576

@@ -18,6 +18,7 @@ from minivllm.kv.memory import MemoryProfile, format_bytes
 from minivllm.logger import init_logger
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
+from minivllm.worker.allocator import keep_freed_memory
 from minivllm.worker.model_runner import ModelRunner
 from minivllm.worker.profiling import full_step, peak_bytes
 
@@ -78,6 +79,7 @@ class Worker:
         self.block_bytes = config.kv_bytes_per_token(self.dtype) * args.block_size
         self._profile: MemoryProfile | None = None
         if device.type == "cpu":  # a stated size: a cache too small is refused before loading
+            keep_freed_memory()
             self.num_blocks = self._num_blocks(envs.cpu_kvcache_bytes())
             self.model = self._load(directory)
         else:
