@@ -15,11 +15,11 @@ PACKAGE = Path(__file__).parents[1] / "minivllm"
 ROOMS = [
     "version", "validation", "envs", "logger", "config", "sampling_params", "outputs", "request",
     "console", "records", "state", "trace", "kv", "scheduling", "sim", "viz", "exercises",
-    "attention",
+    "tensors", "attention",
     "models", "sampling", "worker", "engine", "entrypoints", "bench", "cli",
     "__main__",
 ]  # fmt: skip
-PURE = ROOMS[: ROOMS.index("attention")]
+PURE = ROOMS[: ROOMS.index("tensors")]
 # Methods that save a trace as something to look at; they import that room when they are called.
 CONVENIENCES = {"trace": {"viz"}}
 

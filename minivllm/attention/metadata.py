@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 import torch
 
+from minivllm.tensors import make_tensor
+
 
 @dataclass(frozen=True, eq=False)
 class AttentionMetadata:
@@ -48,15 +50,11 @@ class AttentionMetadata:
         query_start_loc = [0]
         for n in query_lens:
             query_start_loc.append(query_start_loc[-1] + n)
-
-        def tensor(values, dtype):
-            return torch.tensor(values, dtype=dtype, device=device)
-
         return cls(
-            tensor(query_start_loc, torch.int32),
-            tensor(seq_lens, torch.int32),
-            tensor(padded, torch.int32),
-            tensor(slot_mapping, torch.int64),
+            make_tensor(query_start_loc, "int32", device),
+            make_tensor(seq_lens, "int32", device),
+            make_tensor(padded, "int32", device),
+            make_tensor(slot_mapping, "int64", device),
             max(query_lens),
             max(seq_lens),
         )

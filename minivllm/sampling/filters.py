@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from minivllm.sampling_params import SamplingParams
+from minivllm.tensors import make_tensor
 
 
 def apply_temperature(logits: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
@@ -72,9 +73,9 @@ class Filters:
             rows = [i for i, value in enumerate(values) if value != off]
             if not rows:
                 continue
-            dtype = torch.int64 if apply is apply_top_k else torch.float64
-            column = torch.tensor([values[i] for i in rows], dtype=dtype, device=device)[:, None]
-            some = torch.tensor(rows, device=device) if len(rows) < len(params) else None
+            dtype = "int64" if apply is apply_top_k else "float64"
+            column = make_tensor([values[i] for i in rows], dtype, device)[:, None]
+            some = make_tensor(rows, "int64", device) if len(rows) < len(params) else None
             self._steps.append((apply, some, column))
 
     def probs(self, logits: torch.Tensor) -> torch.Tensor:

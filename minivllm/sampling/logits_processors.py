@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from minivllm.tensors import make_tensor
+
 if TYPE_CHECKING:
     from minivllm.sampling.metadata import SamplingState
 
@@ -55,7 +57,7 @@ class AllowedTokens:
         forbidden = torch.ones(len(rows), vocab_size, dtype=torch.bool, device=device)
         for i, row in enumerate(rows):
             forbidden[i, allowed[row]] = False
-        return cls(torch.tensor(rows, device=device), forbidden)
+        return cls(make_tensor(rows, "int64", device), forbidden)
 
     def apply(self, logits: torch.Tensor) -> None:
         logits[self.rows] = logits[self.rows].masked_fill(self.forbidden, -torch.inf)
@@ -79,8 +81,8 @@ class LogitBias:
         ]
         if not triples:
             return None
-        rows, ids, values = (torch.tensor(x, device=device) for x in zip(*triples, strict=True))
-        return cls(rows, ids, values.float())
+        columns = zip(zip(*triples, strict=True), ("int64", "int64", "float32"), strict=True)
+        return cls(*(make_tensor(column, dtype, device) for column, dtype in columns))
 
     def apply(self, logits: torch.Tensor) -> None:
         logits.index_put_((self.rows, self.ids), self.values, accumulate=True)

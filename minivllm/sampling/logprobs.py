@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from minivllm.scheduling.output import TokenLogprobs
+from minivllm.tensors import make_tensor
 
 _ROWS_AT_ONCE = 256  # of logits over the whole vocabulary: a long prompt has more than fit
 
@@ -60,6 +61,6 @@ def prompt_logprobs(
     found = []
     for begin in range(0, len(token_ids), _ROWS_AT_ONCE):
         rows = slice(begin, begin + _ROWS_AT_ONCE)
-        ids = torch.tensor(token_ids[rows], device=hidden.device)
+        ids = make_tensor(token_ids[rows], "int64", hidden.device)
         found += gather_logprobs(compute_logits(hidden[rows]), ids, [num_top] * len(ids))
     return found

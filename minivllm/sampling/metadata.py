@@ -17,6 +17,7 @@ from minivllm.sampling.logits_processors import AllowedTokens, LogitBias, UserPr
 from minivllm.sampling.penalties import Penalties
 from minivllm.sampling.stopping import BadWords, MinTokens
 from minivllm.sampling_params import SamplingParams
+from minivllm.tensors import make_tensor
 
 # What changes logits, in this order. Each has three methods: ``of`` looks at the batch and returns
 # None if no row asks for it; ``apply`` changes logits in place; ``append`` follows what was drawn.
@@ -52,6 +53,7 @@ class SamplingMetadata:
         self.processors = [processor for processor in made if processor is not None]
         # rows that draw; the others take the best token
         self.random_rows = [i for i, s in enumerate(states) if not s.sampling_params.greedy]
+        self.random_index = make_tensor(self.random_rows, "int64", device)
         random = [states[row].sampling_params for row in self.random_rows]
         self.filters = Filters(random, vocab_size, device)
         self.logprobs_rows = [

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from minivllm.tensors import make_tensor
+
 if TYPE_CHECKING:
     from minivllm.sampling.metadata import SamplingState
 
@@ -18,7 +20,7 @@ def count_tokens(lists: list[list[int]], vocab_size: int, device: torch.device) 
     """How often each token is in each list: int64 ``[len(lists), vocab]``."""
     longest = max(len(ids) for ids in lists)
     padded = [ids + [vocab_size] * (longest - len(ids)) for ids in lists]
-    index = torch.tensor(padded, dtype=torch.int64, device=device)
+    index = make_tensor(padded, "int64", device)
     counts = torch.zeros(len(lists), vocab_size + 1, dtype=torch.int64, device=device)
     return counts.scatter_add_(1, index, torch.ones_like(index))[:, :vocab_size]
 
@@ -31,9 +33,9 @@ class Penalties:
         params = [s.sampling_params for s in states]
 
         def column(values):
-            return torch.tensor(values, dtype=torch.float32, device=device)[:, None]
+            return make_tensor(values, "float32", device)[:, None]
 
-        self.rows = torch.tensor(rows, device=device)  # int64 [m]
+        self.rows = make_tensor(rows, "int64", device)  # [m]
         self.repetition = column([p.repetition_penalty for p in params])  # [m, 1], as the others
         self.frequency = column([p.frequency_penalty for p in params])
         self.presence = column([p.presence_penalty for p in params])

@@ -15,6 +15,7 @@ import torch
 from minivllm.sampling.logprobs import gather_logprobs
 from minivllm.sampling.metadata import SamplingMetadata
 from minivllm.scheduling.output import TokenLogprobs
+from minivllm.tensors import make_tensor
 
 
 def draw(probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -60,9 +61,9 @@ class Sampler:
         token_ids = logits.argmax(dim=-1)
         if rows := metadata.random_rows:
             numbers = [metadata.states[row].generator.random() for row in rows]
-            numbers = torch.tensor(numbers, dtype=torch.float64, device=logits.device)
-            mine = logits if len(rows) == len(logits) else logits[rows]
-            token_ids[rows] = draw(metadata.filters.probs(mine), numbers)
+            numbers = make_tensor(numbers, "float64", logits.device)
+            mine = logits if len(rows) == len(logits) else logits[metadata.random_index]
+            token_ids[metadata.random_index] = draw(metadata.filters.probs(mine), numbers)
             token_ids.clamp_(max=logits.shape[-1] - 1)  # nothing can be drawn in a hopeless row
         return SamplerOutput(token_ids, self._logprobs(raw, token_ids, metadata), hopeless)
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from minivllm.tensors import make_tensor
+
 if TYPE_CHECKING:
     from minivllm.sampling.metadata import SamplingState
 
@@ -31,7 +33,7 @@ class MinTokens:
                 triples += [(row, i, to_come) for i in s.sampling_params.all_stop_token_ids]
         if not triples:
             return None
-        return cls(*(torch.tensor(x, device=device) for x in zip(*triples, strict=True)))
+        return cls(*(make_tensor(x, "int64", device) for x in zip(*triples, strict=True)))
 
     def apply(self, logits: torch.Tensor) -> None:
         now = logits[self.rows, self.ids]
@@ -64,10 +66,10 @@ class BadWords:
         outputs = [s.output_token_ids for s in states]
         tails = [([_NOTHING] * length + output)[len(output) :] for output in outputs]
         return cls(
-            torch.tensor([row for row, _ in words], device=device),
-            torch.tensor(begins, dtype=torch.int64, device=device),
-            torch.tensor([word[-1] for _, word in words], device=device),
-            torch.tensor(tails, dtype=torch.int64, device=device),
+            make_tensor([row for row, _ in words], "int64", device),
+            make_tensor(begins, "int64", device),
+            make_tensor([word[-1] for _, word in words], "int64", device),
+            make_tensor(tails, "int64", device),
         )
 
     def apply(self, logits: torch.Tensor) -> None:

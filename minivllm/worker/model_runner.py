@@ -17,6 +17,7 @@ from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.sampling.logprobs import prompt_logprobs
 from minivllm.sampling.sampler import Sampler
 from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
+from minivllm.tensors import make_tensor
 from minivllm.worker.input_batch import InputBatch
 
 
@@ -60,7 +61,8 @@ class ModelRunner:
         output = ModelRunnerOutput(prompt_logprobs=self._prompt_logprobs(plan, hidden))
         seq_ids, rows = self._caught_up(plan)
         if rows:
-            logits = self.model.compute_logits(hidden[rows])
+            index = make_tensor(rows, "int64", self.device)
+            logits = self.model.compute_logits(hidden[index])
             metadata = self.input_batch.sampling_metadata(seq_ids, logits)
             chosen = self.sampler(logits, metadata)
             output.sampled = dict(zip(seq_ids, metadata.append(chosen.token_ids), strict=True))
@@ -100,8 +102,8 @@ class ModelRunner:
             block_tables.append(state.block_ids)
         metadata = AttentionMetadata.build(query_lens, seq_lens, block_tables, slots, self.device)
         return (
-            torch.tensor(token_ids, device=self.device),
-            torch.tensor(positions, device=self.device),
+            make_tensor(token_ids, "int64", self.device),
+            make_tensor(positions, "int64", self.device),
             metadata,
         )
 

@@ -9,6 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
+from minivllm.tensors import make_tensor
+
 
 def write_slots_torch(key, value, key_cache, value_cache, slot_mapping) -> None:
     """The twin of ``write_slots``."""
@@ -66,7 +68,7 @@ def copy_blocks(data: torch.Tensor, src: list[int], dst: list[int]) -> None:
         data: ``[num_layers, 2, num_blocks, ...]``.
         src, dst: block ids. No block may be in both: programs run in no order.
     """
-    pairs = torch.tensor([src, dst], device=data.device)
+    pairs = make_tensor([src, dst], "int64", data.device)
     num_layers, _, num_blocks = data.shape[:3]
     block_numel = data[0, 0, 0].numel()
     _copy_blocks_kernel[(len(src), num_layers * 2)](
