@@ -58,6 +58,7 @@ class EngineArgs:
     dtype: str = "auto"  # "auto": as config.json says
     device: str = "auto"  # "auto": a GPU if torch sees one
     attention_backend: str = "auto"  # how layers read the KV cache; see attention/selector.py
+    enforce_eager: bool = False  # True: no CUDA graphs for decode steps; a CPU has none anyway
     seed: int = 0  # where requests without a seed of their own get theirs
     max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all
 
@@ -96,7 +97,6 @@ class EngineArgs:
     cpu_offload_gb: float = 0
     hf_overrides: dict | None = None
     enable_lora: bool = False
-    enforce_eager: bool = True  # there are no CUDA graphs yet, so both values mean the same
 
     def __post_init__(self):
         ok = self.model is None or isinstance(self.model, (str, os.PathLike))

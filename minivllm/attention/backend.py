@@ -21,6 +21,9 @@ class AttentionBackend(ABC):
     """
 
     name: str
+    # A CUDA graph repeats what was started when it was recorded, whatever its inputs hold by then.
+    # So this is for backends whose ``attend`` decides by sizes, and never looks into a tensor.
+    supports_cuda_graphs = False
 
     def forward(
         self,

@@ -21,6 +21,7 @@ class PagedTriton(AttentionBackend):
     """Chooses the kernel: one for batches of decodes, split or not, and one for everything else."""
 
     name = "paged_triton"
+    supports_cuda_graphs = True
 
     def attend(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
         cache_and_table = key_cache, value_cache, metadata.block_table

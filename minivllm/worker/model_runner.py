@@ -18,6 +18,7 @@ from minivllm.sampling.logprobs import prompt_logprobs
 from minivllm.sampling.sampler import Sampler
 from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from minivllm.tensors import make_tensor
+from minivllm.worker.decode_graphs import DecodeGraphs, Recorder
 from minivllm.worker.input_batch import InputBatch
 
 
@@ -48,6 +49,14 @@ class ModelRunner:
         self.device = kv_storage.data.device
         self.input_batch = InputBatch()
         self.sampler = Sampler()
+        self.decode_graphs: DecodeGraphs | None = None
+
+    @torch.inference_mode()
+    def capture_decodes(self, sizes: list[int], max_model_len: int, recorder: Recorder) -> None:
+        """From now on batches of decodes are replayed; see ``DecodeGraphs``."""
+        self.decode_graphs = DecodeGraphs(
+            self._forward, sizes, max_model_len, self.block_size, self.device, recorder
+        )
 
     @torch.inference_mode()
     def execute_model(self, plan: SchedulerOutput) -> ModelRunnerOutput:
@@ -57,7 +66,9 @@ class ModelRunner:
         if not plan.num_scheduled_tokens:
             return ModelRunnerOutput()
         token_ids, positions, metadata = self.prepare_inputs(plan)
-        hidden = self.model(token_ids, positions, self.kv_storage, metadata, self.attention)
+        graphs = self.decode_graphs
+        recorded = graphs is not None and graphs.has(metadata)
+        hidden = (graphs.replay if recorded else self._forward)(token_ids, positions, metadata)
         output = ModelRunnerOutput(prompt_logprobs=self._prompt_logprobs(plan, hidden))
         seq_ids, rows = self._caught_up(plan)
         if rows:
@@ -69,6 +80,11 @@ class ModelRunner:
             output.sampled |= {seq_ids[row]: NO_TOKEN for row in chosen.hopeless_rows}
             output.logprobs = {seq_ids[row]: one for row, one in chosen.logprobs.items()}
         return output
+
+    def _forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
+    ) -> torch.Tensor:
+        return self.model(token_ids, positions, self.kv_storage, metadata, self.attention)
 
     def _move_blocks(self, plan: SchedulerOutput) -> None:
         """Swaps and copies, in this order: each may reuse a block that the one before has left."""
@@ -86,6 +102,8 @@ class ModelRunner:
     ) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
         """Lay all scheduled tokens side by side in one flat batch.
 
+        A batch of decodes is filled up to the next size that ``decode_graphs`` has.
+
         Returns:
             Token ids and positions, int64 ``[num_tokens]``, and the metadata that cuts them apart.
         """
@@ -100,6 +118,8 @@ class ModelRunner:
             query_lens.append(num_new)
             seq_lens.append(stop)
             block_tables.append(state.block_ids)
+        if self.decode_graphs is not None and max(query_lens) == 1:
+            self.decode_graphs.pad(token_ids, positions, slots, query_lens, seq_lens, block_tables)
         metadata = AttentionMetadata.build(query_lens, seq_lens, block_tables, slots, self.device)
         return (
             make_tensor(token_ids, "int64", self.device),

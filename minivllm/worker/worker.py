@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from minivllm.logger import init_logger
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
 from minivllm.worker.allocator import keep_freed_memory
+from minivllm.worker.decode_graphs import CUDAGraphRecorder, capture_sizes
 from minivllm.worker.model_runner import ModelRunner
 from minivllm.worker.profiling import full_step, peak_bytes
 
@@ -89,6 +91,7 @@ class Worker:
         self.num_host_blocks = min(int(args.swap_space * 2**30) // self.block_bytes, most)
         self.model_runner = self._runner(self.num_blocks, self.num_host_blocks + 1)
         self._log_size()
+        self._capture_decodes()
 
     def profile_memory(self) -> MemoryProfile:
         """Where the device's memory goes. Measures on the first call, and logs the table."""
@@ -120,6 +123,31 @@ class Worker:
             for n, where in ((num_blocks, self.device), (num_host_blocks, torch.device("cpu")))
         )
         return ModelRunner(self.model, device, host, self.args.block_size, self.attention)
+
+    def _capture_decodes(self) -> None:
+        """Let decode steps be CUDA graphs, or say in the log why they are not."""
+        if self.device.type == "cpu":
+            logger.debug("A CPU has no CUDA graphs: every step runs eagerly.")
+            return
+        if self.args.enforce_eager:
+            logger.info("No CUDA graphs: enforce_eager=True.")
+            return
+        if not self.attention.supports_cuda_graphs:
+            name = self.attention.name
+            logger.info(
+                "No CUDA graphs: %s looks into its inputs, and looks are not recorded.", name
+            )
+            return
+        limits, start = self.limits, time.perf_counter()
+        free_before, _ = torch.cuda.mem_get_info(self.device)
+        sizes = capture_sizes(min(limits.max_num_seqs, limits.max_num_batched_tokens))
+        self.model_runner.capture_decodes(sizes, limits.max_model_len, CUDAGraphRecorder())
+        torch.cuda.synchronize(self.device)
+        taken = free_before - torch.cuda.mem_get_info(self.device)[0]
+        logger.info(
+            "Graph capturing finished in %.0f secs, took %s: %d batch sizes from %d to %d",
+            time.perf_counter() - start, format_bytes(taken), len(sizes), sizes[0], sizes[-1],
+        )  # fmt: skip
 
     def _activations(self) -> int:
         """The peak of a full step beside weights and KV cache, run on a cache of one block."""

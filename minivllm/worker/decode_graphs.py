@@ -1,0 +1,160 @@
+"""CUDA graphs: a whole decode step is recorded once, and started with one call ever after.
+
+The model's forward pass is hundreds of small kernels. In a decode step many of them run for less
+time than Python takes to start one, so the GPU would wait for the CPU. A *graph* is what one run
+has started, recorded: the same kernels, of the same sizes, on the same addresses. So every input
+has a buffer that stays where it is, and a batch is filled up to the next size that was recorded.
+(vLLM: vllm/compilation/cuda_graph.py, vllm/v1/cudagraph_dispatcher.py; FULL_DECODE_ONLY)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from minivllm.attention.metadata import AttentionMetadata
+
+LARGEST_SIZE = 512  # beyond it kernels are long enough to hide how slowly they are started
+
+
+def capture_sizes(most: int) -> list[int]:
+    """The batch sizes to record, up to ``most`` or 512: fine steps first, coarser ones later.
+
+    (vLLM's default ``cudagraph_capture_sizes``)
+    """
+    most = min(most, LARGEST_SIZE)
+    sizes = (1, 2, 4, *range(8, 256, 8), *range(256, LARGEST_SIZE, 16))
+    return [size for size in sizes if size < most] + [most]
+
+
+class Recorder(Protocol):
+    """What can run a function again without Python: on a GPU, ``CUDAGraphRecorder``."""
+
+    def capture(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Run a function that reads and writes buffers; return what does the same once more."""
+
+
+class CUDAGraphRecorder:
+    """Records on a GPU. All graphs share one pool of memory: only one runs at a time."""
+
+    def __init__(self):
+        self.stream = torch.cuda.Stream()
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def capture(self, function: Callable[[], None]) -> Callable[[], None]:
+        """As ``Recorder.capture``."""
+        # The first run compiles kernels and makes libraries set themselves up: not to be recorded.
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            function()
+        torch.cuda.current_stream().wait_stream(self.stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            function()
+        return graph.replay
+
+
+class DecodeGraphs:
+    """The forward pass of a batch of decodes, for some batch sizes.
+
+    The rows that fill a batch up are sequences of one token in the null block. They write there,
+    read what they wrote, and nobody looks at the result.
+
+    Args:
+        forward: hidden states ``[n, hidden_size]`` of token ids, positions and metadata. It may
+            look at the sizes of tensors, never at what is in them.
+        sizes: the batch sizes to record.
+        max_model_len: tokens of the longest sequence.
+        block_size: positions per block.
+        device: where the buffers go.
+        recorder: see ``Recorder``.
+    """
+
+    def __init__(
+        self,
+        forward: Callable[[torch.Tensor, torch.Tensor, AttentionMetadata], torch.Tensor],
+        sizes: list[int],
+        max_model_len: int,
+        block_size: int,
+        device: torch.device,
+        recorder: Recorder,
+    ):
+        self.sizes = sorted(sizes)
+        self._forward = forward
+        most = self.sizes[-1]
+
+        def zeros(*shape, dtype=torch.int32):
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self.token_ids, self.positions = zeros(2, most, dtype=torch.int64)
+        self.metadata = AttentionMetadata(
+            query_start_loc=torch.arange(most + 1, dtype=torch.int32, device=device),
+            seq_lens=zeros(most) + 1,
+            block_table=zeros(most, -(-max_model_len // block_size)),
+            slot_mapping=zeros(most, dtype=torch.int64),
+            max_query_len=1,
+            max_seq_len=max_model_len,
+        )
+        self.hidden: torch.Tensor | None = None  # [most, hidden_size], once the first run is done
+        # The largest first, so that the smaller ones find room in the memory it has left.
+        self._replays = {n: recorder.capture(lambda n=n: self._run(n)) for n in self.sizes[::-1]}
+
+    def _run(self, size: int) -> None:
+        """The forward pass on the first rows of all buffers."""
+        whole = self.metadata
+        metadata = AttentionMetadata(
+            whole.query_start_loc[: size + 1],
+            whole.seq_lens[:size],
+            whole.block_table[:size],
+            whole.slot_mapping[:size],
+            whole.max_query_len,
+            whole.max_seq_len,
+        )
+        hidden = self._forward(self.token_ids[:size], self.positions[:size], metadata)
+        if self.hidden is None:
+            self.hidden = torch.empty_like(hidden)
+        self.hidden[:size] = hidden
+
+    def pad(
+        self,
+        token_ids: list[int],
+        positions: list[int],
+        slots: list[int],
+        query_lens: list[int],
+        seq_lens: list[int],
+        block_tables: list[list[int]],
+    ) -> None:
+        """Fill a batch of decodes up to the next recorded size, if there is one so large."""
+        index = bisect_left(self.sizes, len(token_ids))
+        if index == len(self.sizes):
+            return
+        missing = self.sizes[index] - len(token_ids)
+        for numbers in (token_ids, positions, slots):
+            numbers += [0] * missing
+        for lengths in (query_lens, seq_lens):
+            lengths += [1] * missing
+        block_tables += [[0]] * missing
+
+    def has(self, metadata: AttentionMetadata) -> bool:
+        """Was a batch like this recorded: decodes only, and of such a number?"""
+        return metadata.max_query_len == 1 and len(metadata.seq_lens) in self._replays
+
+    def replay(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
+    ) -> torch.Tensor:
+        """As ``forward``, for a batch that ``has`` says yes to.
+
+        Returns:
+            ``[n, hidden_size]``, in a buffer that the next call overwrites.
+        """
+        size, width = metadata.block_table.shape
+        self.token_ids[:size] = token_ids
+        self.positions[:size] = positions
+        self.metadata.seq_lens[:size] = metadata.seq_lens
+        self.metadata.block_table[:size, :width] = metadata.block_table
+        self.metadata.slot_mapping[:size] = metadata.slot_mapping
+        self._replays[size]()
+        return self.hidden[:size]

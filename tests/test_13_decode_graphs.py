@@ -1,0 +1,225 @@
+"""Recorded decode steps: padded batches on fixed addresses say what eager ones say.
+
+A recorder that only calls the function again stands in for a GPU's: what it cannot show is that
+nothing outside the buffers is used, which is what ``LooksAreErrors`` is for.
+"""
+
+import random
+
+import pytest
+import torch
+from test_01_kv_cache import make, run_and_compare, workload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from minivllm import LLM, SamplingParams
+from minivllm.attention.metadata import AttentionMetadata
+from minivllm.worker.decode_graphs import DecodeGraphs, capture_sizes
+
+BACKENDS = ["reference", "paged_torch", "paged_numba", "paged_triton"]
+CPU = torch.device("cpu")
+
+
+class CallsAgain:
+    """A recorder for a CPU."""
+
+    def __init__(self):
+        self.num_replays = 0
+
+    def capture(self, function):
+        function()
+
+        def replay():
+            self.num_replays += 1
+            function()
+
+        return replay
+
+
+def with_graphs(llm, sizes):
+    """Let an engine replay its decode steps; returns the recorder."""
+    runner, recorder = llm.llm_engine.model_runner, CallsAgain()
+    runner.kv_storage.data[:, :, 0] = torch.nan  # who reads what padding has left will know
+    runner.capture_decodes(sizes, llm.llm_engine.max_model_len, recorder)
+    runner.kv_storage.data[:, :, 0] = torch.nan
+    return recorder
+
+
+def record_batch_sizes(runner):
+    """The rows of every step's batch, and the sequences that were in the plan."""
+    seen, prepare = [], runner.prepare_inputs
+
+    def prepare_and_note(plan):
+        inputs = prepare(plan)
+        seen.append((len(plan.num_scheduled_tokens), len(inputs[0])))
+        return inputs
+
+    runner.prepare_inputs = prepare_and_note
+    return seen
+
+
+# ---- the books -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"),
+    [
+        (1, [1]),
+        (3, [1, 2, 3]),
+        (8, [1, 2, 4, 8]),
+        (20, [1, 2, 4, 8, 16, 20]),
+        (288, [1, 2, 4, *range(8, 256, 8), 256, 272, 288]),
+    ],
+)
+def test_which_sizes_are_recorded(most, sizes):
+    assert capture_sizes(most) == sizes
+
+
+def test_no_size_is_larger_than_512():
+    assert capture_sizes(1024) == capture_sizes(512)
+    assert capture_sizes(512)[-2:] == [496, 512]
+
+
+def decodes(n, width=1):
+    """n sequences of 3 tokens each, in blocks of 4, with tables that differ."""
+    tables = [[i + 1] * width for i in range(n)]
+    return AttentionMetadata.build(
+        [1] * n, [3] * n, tables, [4 * (i + 1) + 2 for i in range(n)], CPU
+    )
+
+
+def test_every_replay_sees_the_addresses_that_were_recorded():
+    calls = []
+
+    def forward(token_ids, positions, m):
+        tensors = (token_ids, positions, m.query_start_loc, m.seq_lens, m.block_table,
+                   m.slot_mapping)  # fmt: skip
+        shapes = [(t.data_ptr(), t.shape, t.stride()) for t in tensors]
+        calls.append((shapes, m.max_query_len, m.max_seq_len, [t.tolist() for t in tensors]))
+        return (token_ids + positions)[:, None].float()
+
+    graphs = DecodeGraphs(forward, [4, 1, 2], 16, 4, CPU, CallsAgain())
+    recorded = {len(values[0]): call for *call, values in calls}
+    assert list(recorded) == [4, 2, 1]  # the largest first
+    padding = calls[0][-1]
+    assert padding == [[0] * 4, [0] * 4, [0, 1, 2, 3, 4], [1] * 4, [[0] * 4] * 4, [0] * 4]
+    for n, width in ((4, 3), (2, 1), (4, 1), (1, 2)):
+        batch = decodes(n, width)
+        hidden = graphs.replay(torch.arange(n) + 10, torch.full((n,), 2), batch)
+        *call, values = calls[-1]
+        assert call == recorded[n]
+        assert values[3:] == [
+            [3] * n, [row[:width] + row[width:] for row in values[4]], batch.slot_mapping.tolist()
+        ]  # fmt: skip
+        assert [row[:width] for row in values[4]] == batch.block_table.tolist()
+        assert hidden.flatten().tolist() == [i + 12 for i in range(n)]
+
+
+def test_what_is_replayed_and_what_is_not():
+    graphs = DecodeGraphs(lambda ids, *_: ids[:, None], [2, 8], 16, 4, CPU, CallsAgain())
+    for n, padded in ((1, 2), (2, 2), (3, 8), (8, 8), (9, 9)):
+        *numbers, query_lens, seq_lens = lists = [[7] * n for _ in range(5)]
+        tables = [[7, 7]] * n
+        graphs.pad(*numbers, query_lens, seq_lens, tables)
+        assert {len(values) for values in (*lists, tables)} == {padded}
+        assert numbers == [[7] * n + [0] * (padded - n)] * 3
+        assert query_lens == seq_lens == [7] * n + [1] * (padded - n)
+        assert tables[n:] == [[0]] * (padded - n)
+    assert graphs.has(decodes(2))
+    assert not graphs.has(decodes(9))
+    chunk = AttentionMetadata.build([1, 2], [3, 2], [[1], [2]], [6, 8, 9], CPU)
+    assert not graphs.has(chunk)
+
+
+# ---- the engine ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:3])
+def test_replayed_steps_change_no_token(tiny_qwen2, backend):
+    """Chunks, preemption, shared prefixes; batches of 1 to 7, of which 7 is too large."""
+    llm = make(
+        tiny_qwen2, attention_backend=backend, block_size=4, max_num_batched_tokens=33,
+        max_model_len=40, num_gpu_blocks_override=16,
+    )  # fmt: skip
+    recorder = with_graphs(llm, [1, 4, 6])
+    sizes = record_batch_sizes(llm.llm_engine.model_runner)
+    run_and_compare(llm, *workload(random.Random(0), 9, 97, 40))
+    assert llm.llm_engine.scheduler.num_preemptions > 0
+    assert recorder.num_replays > 10
+    assert {(2, 4), (3, 4), (5, 6), (1, 1)} <= set(sizes)
+    assert any(tokens > 6 for _, tokens in sizes)
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_samples_that_share_blocks(caching):
+    """The embedded model; copy on write, forks, and tokens drawn in batches of padded rows."""
+    said, prompts = [], ["The capital of France is", "Hello, my name is"]
+    params = [
+        SamplingParams(n=3, temperature=0.8, seed=1, max_tokens=12, ignore_eos=True),
+        SamplingParams(temperature=0, max_tokens=9, logprobs=2),
+    ]
+    for graphs in (False, True):
+        llm = LLM(
+            dtype="float32", block_size=4, max_model_len=64, num_gpu_blocks_override=40,
+            enable_prefix_caching=caching,
+        )  # fmt: skip
+        recorder = with_graphs(llm, [8]) if graphs else None
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        said.append([c.token_ids for output in outputs for c in output.outputs])
+    assert said[0] == said[1]
+    assert recorder.num_replays >= 11
+
+
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_the_kernels_read_padded_batches(tiny_qwen2, num_splits, monkeypatch):
+    """Under the interpreter. A graph's number of splits is for long sequences, and these are short:
+    some ranges are empty."""
+    monkeypatch.setattr("minivllm.attention.paged_triton.choose_num_splits", lambda **_: num_splits)
+    prompts, params = [[5, 6, 7], [8], [9, 10]], SamplingParams(temperature=0, max_tokens=3)
+    said = []
+    for sizes in ([], [4]):
+        llm = make(
+            tiny_qwen2, attention_backend="paged_triton", block_size=4, max_model_len=32,
+            num_gpu_blocks_override=20,
+        )  # fmt: skip
+        if sizes:
+            recorder = with_graphs(llm, sizes)
+        said.append(llm.generate(prompts, params, use_tqdm=False))
+    tokens = [[c.token_ids for output in outputs for c in output.outputs] for outputs in said]
+    assert tokens[0] == tokens[1]
+    assert recorder.num_replays == 2
+
+
+# ---- what may be recorded --------------------------------------------------------------------
+
+
+class LooksAreErrors(TorchDispatchMode):
+    """Refuses what a GPU would have to wait for: numbers that become Python's, or come from it."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.name()
+        if name in ("aten::_local_scalar_dense", "aten::lift_fresh", "aten::nonzero"):
+            raise AssertionError(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_backend_knows_whether_it_can_be_recorded(tiny_qwen2, backend, monkeypatch):
+    class Strict:
+        def capture(self, function):
+            def refuse(*_):
+                raise AssertionError("a look")
+
+            with LooksAreErrors(), monkeypatch.context() as patch:
+                if backend != "paged_triton":  # its interpreter is numpy
+                    patch.setattr(torch.Tensor, "numpy", refuse)
+                patch.setattr(torch.Tensor, "tolist", refuse)
+                function()
+            return function
+
+    llm = make(tiny_qwen2, attention_backend=backend, block_size=4, num_gpu_blocks_override=70)
+    engine = llm.llm_engine
+    if engine.worker.attention.supports_cuda_graphs:
+        engine.model_runner.capture_decodes([2], 64, Strict())
+    else:
+        with pytest.raises(AssertionError, match=r"aten|a look"):
+            engine.model_runner.capture_decodes([2], 64, Strict())
