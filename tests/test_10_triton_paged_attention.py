@@ -19,6 +19,7 @@ pytest.importorskip("triton", reason="Triton is to be had for Linux")
 
 from minivllm.attention.kernels import cache, online_softmax
 from minivllm.attention.kernels.decode import paged_decode, paged_decode_torch
+from minivllm.attention.kernels.launch import launch_decode, launch_varlen
 from minivllm.attention.kernels.recorder import record_loads
 from minivllm.attention.kernels.varlen import varlen_attention_torch
 from minivllm.attention.paged_triton import PagedTriton
@@ -61,18 +62,35 @@ def test_programs_write_apart_and_read_no_key_after_their_last_token(monkeypatch
         return store(pointers, value, mask, *args)
 
     monkeypatch.setattr(interpreter_builder, "create_masked_store", store_and_tell)
-    batch = make_batch([(11, 13)], block_size=1, kv_heads=1, group=12)  # 10 tokens in 128 rows
+    batch = make_batch([(11, 13)], block_size=1, kv_heads=1, group=12)  # 5 tokens in 64 rows
     with record_loads(batch.key_cache) as loads:
         batch.check(PagedTriton())
     assert len(written) == len(set(written)) == batch.query.numel()
-    assert [len(load.blocks) for load in loads] == [12, 13]
+    assert [len(load.blocks) for load in loads] == [13, 12, 7]
 
 
 def test_the_longest_rows_have_smaller_tiles():
     batch = make_batch([(2, 40), (1, 33)], kv_heads=1, head_dim=160)
-    shape = online_softmax.launch_shape(batch.query, batch.key_cache, rows=2)
-    assert (shape["LANES"], shape["TILE"], shape["ROWS"]) == (256, 32, 16)
+    for shape in (
+        launch_decode(batch.query, batch.key_cache),
+        launch_varlen(batch.query, batch.key_cache, max_query_len=2),
+    ):
+        assert (shape["LANES"], shape["TILE"], shape["ROWS"]) == (256, 16, 16)
     batch.check(PagedTriton())
+    shape = launch_varlen(batch.query, batch.key_cache, max_query_len=9)
+    assert (shape["TILE"], shape["ROWS"]) == (16, 32)
+
+
+def test_many_sequences_of_all_lengths_and_few_programs_in_vain():
+    """Tiles are numbered through all sequences, and a program looks for its own."""
+    seqs = [(1, 9), (30, 33), (1, 1), (64, 64), (7, 7), (1, 40), (65, 80), (2, 2)]
+    batch = make_batch(seqs, kv_heads=1, group=2)
+    with record_loads(batch.key_cache) as loads:
+        batch.check(PagedTriton())
+    programs = {load.program for load in loads}
+    tokens = 32  # of two heads each in 64 rows
+    assert len(programs) == sum(-(-query_len // tokens) for query_len, _ in seqs)
+    assert max(programs)[0] < sum(query_len for query_len, _ in seqs) // tokens + len(seqs)
 
 
 def test_a_larger_score_may_come_in_every_tile():
@@ -247,14 +265,17 @@ def test_the_loads_by_hand_are_those_of_the_loop():
 
 
 def test_what_a_tile_reads_is_what_the_kernel_reads():
-    seqs, block_size, tokens = [(11, 13), (25, 40)], 3, 10  # 10 tokens of 12 heads in 128 rows
+    seqs, block_size, tokens = [(11, 13), (25, 40)], 3, 5  # 5 tokens of 12 heads in 64 rows
     batch = make_batch(seqs, block_size=block_size, kv_heads=1, group=12)
     with record_loads(batch.key_cache) as loads:
         batch.attend(PagedTriton())
     program_reads = ch10.program_reads.solve()
     tables = batch.metadata.block_table.tolist()
+    num_tiles = 36 // tokens + 2
+    first_tiles = [0, 11 // tokens + 1]
     for seq, (query_len, seq_len) in enumerate(seqs):
-        for tile in range(3):
-            read = [b for load in loads if load.program == (tile, 0, seq) for b in load.blocks]
+        for tile in range(3 if seq == 0 else 6):
+            program = num_tiles - 1 - (first_tiles[seq] + tile)  # the last tiles first
+            read = [b for load in loads if load.program[0] == program for b in load.blocks]
             case = block_size, query_len, seq_len, tile, tokens
-            assert read == program_reads(tables[seq], *case)
+            assert list(dict.fromkeys(read)) == program_reads(tables[seq], *case)

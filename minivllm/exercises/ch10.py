@@ -52,7 +52,7 @@ def _check_program_reads(answer) -> str:
 
 def _solve_program_reads():
     def program_reads(table, block_size, query_len, seq_len, tile, tokens):
-        if tile * tokens >= query_len:  # the grid is made for the longest sequence
+        if tile * tokens >= query_len:  # no such tile
             return []
         before = seq_len - query_len
         end = min(seq_len, before + (tile + 1) * tokens)  # nothing after the tile's last token

@@ -44,7 +44,7 @@ def _write_slots_kernel(
     ROW_SIZE: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """One program per token. Lanes beyond the row's end are masked: lanes come in powers of 2."""
-    token = tl.program_id(0)
+    token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_mapping + token)  # int64: a large pool has more numbers than int32 counts
     if slot < 0:
         return
@@ -76,7 +76,7 @@ def copy_blocks(data: torch.Tensor, src: list[int], dst: list[int]) -> None:
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_pairs"])
 def _copy_blocks_kernel(
     data, pairs, num_pairs, num_blocks, BLOCK_NUMEL: tl.constexpr, LANES: tl.constexpr
 ):

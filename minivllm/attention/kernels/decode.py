@@ -12,12 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from minivllm.attention.kernels.online_softmax import (
-    NO_WINDOW,
-    attend_range,
-    attend_range_torch,
-    launch_shape,
-)
+from minivllm.attention.kernels.launch import launch_decode
+from minivllm.attention.kernels.online_softmax import NO_WINDOW, attend_range, attend_range_torch
 
 
 def paged_decode_torch(
@@ -63,7 +59,7 @@ def paged_decode(
     """
     query = query.contiguous()
     output = torch.empty_like(query)
-    shape = launch_shape(query, key_cache, rows=query.shape[1] // key_cache.shape[2])
+    shape = launch_decode(query, key_cache)
     _paged_decode_kernel[(len(query), shape["KV_HEADS"])](
         output, query, key_cache, value_cache, block_table, seq_lens, block_table.stride(0),
         window, scale, **shape,
@@ -71,7 +67,7 @@ def paged_decode(
     return output
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])
 def _paged_decode_kernel(
     output, query, key_cache, value_cache, block_table, seq_lens, table_stride, window, scale,
     BLOCK_SIZE: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, GROUP: tl.constexpr,

@@ -11,11 +11,14 @@ tiles and blocks need not have the same size.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
 
 NO_WINDOW = 2**30  # a window that reaches back beyond every sequence
+LOG2_E = tl.constexpr(math.log2(math.e))  # a GPU has no exp, it has exp2: exp(x) is exp2(x * this)
 
 
 def attend_range_torch(
@@ -60,13 +63,16 @@ def attend_range(
         table: pointer to the sequence's row of the block table.
         kv_head: which head of K and V to read.
         begin, end: positions; all of them are in the cache.
-        UPCAST: multiply in float32, not in the cache's type (see ``launch_shape``).
+        UPCAST: multiply in float32, not in the cache's type (see ``launch.py``).
 
     Returns:
         ``[ROWS, LANES]`` float32, and the log of each row's sum of exps, ``[ROWS]``: with it,
         results over different ranges can be merged. A row that sees nothing gets 0 and -inf.
     """
     lane = tl.arange(0, LANES)
+    scale = scale * LOG2_E
+    seen_from = tl.max(row_at) - window + 1  # every row sees all positions from here
+    seen_until = tl.minimum(end, tl.min(row_at) + 1)  # to here
     highest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     summed = tl.zeros([ROWS, LANES], tl.float32)
@@ -86,46 +92,24 @@ def attend_range(
         if UPCAST:
             key, value = key.to(tl.float32), value.to(tl.float32)
 
-        # 3. Scores; -inf where a row may not look: the future, or beyond its window.
+        # 3. Scores; -inf where a row may not look: the future, or beyond its window. Most tiles
+        #    are seen whole by all rows and need no look at every score.
         #    "ieee": a float32 product in full, where the tensor cores would round to 10 bits.
-        scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
-        ahead = row_at[:, None] - position[None, :]
-        visible = exists[None, :] & (ahead >= 0) & (ahead < window)
-        scores = tl.where(visible, scores, float("-inf"))
+        scores = tl.dot(query, tl.trans(key), input_precision="ieee")
+        if (start < seen_from) | (start + TILE > seen_until):
+            ahead = row_at[:, None] - position[None, :]
+            visible = exists[None, :] & (ahead >= 0) & (ahead < window)
+            scores = tl.where(visible, scores, float("-inf"))
 
         # 4. A larger score may have come: shrink what has been summed up under the old one. Where
         #    nothing has been visible yet both are -inf, and -inf - -inf would be a NaN: take 0.
-        new_highest = tl.maximum(highest, tl.max(scores, 1))
+        new_highest = tl.maximum(highest, tl.max(scores, 1) * scale)
         base = tl.where(new_highest == float("-inf"), 0.0, new_highest)
-        weights = tl.exp(scores - base[:, None])
-        shrink = tl.exp(highest - base)
+        weights = tl.exp2(scores * scale - base[:, None])
+        shrink = tl.exp2(highest - base)
         total = total * shrink + tl.sum(weights, 1)
         weighted = tl.dot(weights.to(value.dtype), value, input_precision="ieee")
         summed = summed * shrink[:, None] + weighted
         highest = new_highest
     total = tl.where(total == 0, 1.0, total)
-    return summed / total[:, None], highest + tl.log(total)
-
-
-def launch_shape(query: torch.Tensor, key_cache: torch.Tensor, rows: int) -> dict:
-    """The constants every attention kernel is compiled for.
-
-    Args:
-        query: ``[num_tokens, num_heads, head_dim]``.
-        key_cache: ``[num_blocks, block_size, num_kv_heads, head_dim]``.
-        rows: how many rows a program would like to have; a product on tensor cores needs 16.
-    """
-    _, block_size, num_kv_heads, head_dim = key_cache.shape
-    lanes = triton.next_power_of_2(head_dim)
-    wide = lanes * key_cache.element_size() > 512  # a tile of the longest rows has to fit as well
-    return {
-        "BLOCK_SIZE": block_size,
-        "KV_HEADS": num_kv_heads,
-        "HEAD_DIM": head_dim,
-        "GROUP": query.shape[1] // num_kv_heads,
-        "ROWS": max(16, triton.next_power_of_2(rows)),
-        "LANES": lanes,
-        "TILE": 32 if wide else 64,
-        # The interpreter multiplies 16-bit floats as if they were integers.
-        "UPCAST": query.device.type == "cpu",
-    }
+    return summed / total[:, None], (highest + tl.log2(total)) / LOG2_E

@@ -10,31 +10,45 @@ paged_attention_v2_reduce_kernel, csrc/attention/attention_kernels.cuh)
 
 from __future__ import annotations
 
+import math
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
 
 from minivllm.attention.kernels.decode import load_group
-from minivllm.attention.kernels.online_softmax import (
-    NO_WINDOW,
-    attend_range,
-    attend_range_torch,
-    launch_shape,
-)
+from minivllm.attention.kernels.launch import launch_decode
+from minivllm.attention.kernels.online_softmax import NO_WINDOW, attend_range, attend_range_torch
 
 SHORTEST_SPLIT = 256  # positions; below this, merging costs more than it brings
+MOST_SPLITS = 128
+AT_ONCE = 4  # programs that a processor runs side by side: some load while others compute
 
 
+@cache
 def choose_num_splits(num_programs: int, max_seq_len: int, num_processors: int) -> int:
-    """How many ranges to cut sequences into, so that every processor has work.
+    """How many ranges to cut sequences into: the fewest that keep processors busy.
+
+    Programs come in *waves* of as many as run at once. In the last wave some places stay empty;
+    more and shorter programs leave fewer of them. (FlashAttention: num_splits_heuristic)
 
     Args:
         num_programs: sequences times KV heads: what there is without splitting.
         max_seq_len: tokens of the longest sequence.
         num_processors: streaming multiprocessors of the GPU; 1 under the interpreter.
     """
-    wanted = 2 * num_processors // num_programs  # two each, so that one loads while one computes
-    return max(1, min(wanted, max_seq_len // SHORTEST_SPLIT))
+    places = AT_ONCE * num_processors
+    if num_programs >= 0.8 * places:
+        return 1
+
+    def busy(num_splits: int) -> float:
+        waves = num_programs * num_splits / places
+        return waves / math.ceil(waves)
+
+    most = min(max_seq_len // SHORTEST_SPLIT, MOST_SPLITS)
+    choices = {n: busy(n) for n in range(1, most + 1)} or {1: busy(1)}
+    return next(n for n in choices if choices[n] >= 0.9 * max(choices.values()))
 
 
 def split_ranges(begin: int, seq_len: int, num_splits: int) -> list[tuple[int, int]]:
@@ -88,7 +102,7 @@ def split_decode(
     output = torch.empty_like(query)
     parts = query.new_empty(num_seqs, num_heads, num_splits, head_dim, dtype=torch.float32)
     lse = query.new_empty(num_seqs, num_heads, num_splits, dtype=torch.float32)
-    shape = launch_shape(query, key_cache, rows=num_heads // key_cache.shape[2])
+    shape = launch_decode(query, key_cache)
     _split_decode_kernel[(num_seqs, shape["KV_HEADS"], num_splits)](
         parts, lse, query, key_cache, value_cache, block_table, seq_lens, block_table.stride(0),
         num_splits, window, scale, **shape,
@@ -100,7 +114,7 @@ def split_decode(
     return output
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride", "num_splits"])
 def _split_decode_kernel(
     parts, lse, query, key_cache, value_cache, block_table, seq_lens, table_stride, num_splits,
     window, scale,
@@ -127,7 +141,7 @@ def _split_decode_kernel(
     tl.store(lse + part, row_lse, mask=row < GROUP)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_splits"])
 def _merge_splits_kernel(
     output, parts, lse, num_splits,
     HEAD_DIM: tl.constexpr, LANES: tl.constexpr, SPLITS: tl.constexpr,

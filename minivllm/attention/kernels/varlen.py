@@ -1,8 +1,8 @@
 """One kernel for any batch: whole prompts, chunks that attend to cached context, and decodes.
 
 There is no prefill and no decode here either: every sequence has some new tokens at its end, and
-they see everything up to themselves. One program takes a few of them, ``ROWS // GROUP`` tokens with
-all the query heads that share its KV head, and reads the keys up to the last of these tokens.
+they see everything up to themselves. One program takes a tile of them, ``ROWS // GROUP`` tokens
+with all the query heads that share its KV head, and reads the keys up to the last of these tokens.
 (vLLM 0.32: kernel_unified_attention, vllm/v1/attention/ops/triton_unified_attention.py)
 """
 
@@ -12,12 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from minivllm.attention.kernels.online_softmax import (
-    NO_WINDOW,
-    attend_range,
-    attend_range_torch,
-    launch_shape,
-)
+from minivllm.attention.kernels.launch import launch_varlen
+from minivllm.attention.kernels.online_softmax import NO_WINDOW, attend_range, attend_range_torch
 
 
 def varlen_attention_torch(
@@ -72,31 +68,30 @@ def varlen_attention(
     """
     query = query.contiguous()
     output = torch.empty_like(query)
-    group = query.shape[1] // key_cache.shape[2]
-    row_bytes = query.shape[2] * query.element_size()
-    most = 128 if row_bytes <= 256 else 64 if row_bytes <= 512 else 32  # what registers hold
-    shape = launch_shape(query, key_cache, rows=max(group, min(most, max_query_len * group)))
-    tiles = triton.cdiv(max_query_len, shape["ROWS"] // group)
-    _varlen_kernel[(tiles, shape["KV_HEADS"], len(seq_lens))](
+    shape = launch_varlen(query, key_cache, max_query_len)
+    tokens = shape["ROWS"] // shape["GROUP"]  # in a tile
+    num_tiles = len(query) // tokens + len(seq_lens)  # at most: see sequence_of
+    _varlen_kernel[(num_tiles, shape["KV_HEADS"])](
         output, query, key_cache, value_cache, block_table, query_start_loc, seq_lens,
-        block_table.stride(0), window, scale, **shape,
-        num_warps=8 if shape["ROWS"] == 128 else 4, num_stages=2,
+        len(seq_lens), block_table.stride(0), window, scale, **shape,
     )  # fmt: skip
     return output
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_seqs", "table_stride"])
 def _varlen_kernel(
-    output, query, key_cache, value_cache, block_table, query_start_loc, seq_lens, table_stride,
-    window, scale,
+    output, query, key_cache, value_cache, block_table, query_start_loc, seq_lens, num_seqs,
+    table_stride, window, scale,
     BLOCK_SIZE: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, GROUP: tl.constexpr,
     ROWS: tl.constexpr, LANES: tl.constexpr, TILE: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    tile, kv_head, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     tokens = ROWS // GROUP
-    stop = tl.load(query_start_loc + seq + 1)
-    first = tl.load(query_start_loc + seq) + tile * tokens
-    if first >= stop:  # the grid is made for the longest; this sequence has no such tile
+    # The last tiles first: they read the most, and should not be what everybody waits for.
+    tile, kv_head = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
+    seq = sequence_of(tile, query_start_loc, num_seqs, tokens)
+    start, stop = tl.load(query_start_loc + seq), tl.load(query_start_loc + seq + 1)
+    first = start + (tile - first_tile(seq, start, tokens)) * tokens
+    if first >= stop:  # one of the few that are started in vain
         return
     seq_len = tl.load(seq_lens + seq)
     before = seq_len - stop  # a token stands at position `before + its row in the batch`
@@ -119,3 +114,26 @@ def _varlen_kernel(
         window, scale, BLOCK_SIZE, KV_HEADS, HEAD_DIM, ROWS, LANES, TILE, UPCAST,
     )  # fmt: skip
     tl.store(output + offset, out, mask=inside)
+
+
+@triton.jit
+def first_tile(seq, start, tokens):
+    """The first tile of a sequence whose rows begin at ``start``.
+
+    Those before it need ``start // tokens`` tiles if all are full, and for each of them one more
+    that is not: so every sequence has enough, and few are left over. (vLLM counts the same way.)
+    """
+    return start // tokens + seq
+
+
+@triton.jit
+def sequence_of(tile, query_start_loc, num_seqs, tokens):
+    """The sequence that a tile is of: the last that begins with this tile or before. Halving."""
+    low, high = 0, num_seqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        if first_tile(middle, tl.load(query_start_loc + middle), tokens) <= tile:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,74 @@
+"""How much of the work one program takes: what the attention kernels are compiled for.
+
+Chosen by what a compiled kernel needs, and not tuned: registers that do not spill, shared memory
+that leaves room for other programs, loads of later tiles under way while one is computed. Few
+shapes, so that little is compiled; nothing depends on how long sequences are.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import triton
+
+
+def launch_decode(query: torch.Tensor, key_cache: torch.Tensor) -> dict:
+    """One token per sequence: reading K and V is all there is to do, so many small programs.
+
+    With 16-bit heads of 128 a program has 38 KiB of shared memory, and five fit on a processor.
+    A row for each query head of a group; a product on tensor cores has at least 16 rows.
+
+    Args:
+        query: ``[num_seqs, num_heads, head_dim]``.
+        key_cache: ``[num_blocks, block_size, num_kv_heads, head_dim]``.
+    """
+    shape = _launch(query, key_cache)
+    shape["ROWS"] = max(16, triton.next_power_of_2(shape["GROUP"]))
+    shape["TILE"] = max(16, min(64, 4096 // shape["LANES"]))
+    return shape | {"num_warps": 4, "num_stages": 5}
+
+
+def launch_varlen(query: torch.Tensor, key_cache: torch.Tensor, max_query_len: int) -> dict:
+    """Many tokens: the more rows share a tile of K and V, the less often it is read.
+
+    What bounds the rows is the sum that each keeps in registers. A Hopper GPU's tensor cores take
+    64 rows per four warps. In float32 there are none at work (see "ieee" in ``attend_range``).
+
+    Args:
+        query, key_cache: as for ``launch_decode``.
+        max_query_len: with few new tokens in every sequence, they are launched like decodes.
+    """
+    shape = launch_decode(query, key_cache)
+    if max_query_len * shape["GROUP"] <= shape["ROWS"]:
+        return shape
+    if query.element_size() == 2:
+        rows, tile = (128, 64) if shape["LANES"] <= 128 else (64, 32)
+    else:
+        rows, tile = (64, 32) if shape["LANES"] <= 128 else (32, 16)
+    shape |= {"ROWS": max(rows, shape["ROWS"]), "TILE": tile, "num_warps": 8}
+    # Two tiles of K and V on their way, besides the one in use; where memory is short, none.
+    if _shared_memory(query.device) < 160 * 1024:
+        shape["num_stages"] = 3
+    return shape
+
+
+def _launch(query: torch.Tensor, key_cache: torch.Tensor) -> dict:
+    _, block_size, num_kv_heads, head_dim = key_cache.shape
+    return {
+        "BLOCK_SIZE": block_size,
+        "KV_HEADS": num_kv_heads,
+        "HEAD_DIM": head_dim,
+        "GROUP": query.shape[1] // num_kv_heads,
+        "LANES": max(16, triton.next_power_of_2(head_dim)),
+        # The interpreter multiplies 16-bit floats as if they were integers.
+        "UPCAST": query.device.type == "cpu",
+    }
+
+
+@cache
+def _shared_memory(device: torch.device) -> int:
+    """Bytes that one program may have: 227 KiB on an H200, 163 on an A100, 99 on smaller GPUs."""
+    if device.type != "cuda":
+        return 227 * 1024
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
