@@ -189,6 +189,34 @@ def test_the_kernels_read_padded_batches(tiny_qwen2, num_splits, monkeypatch):
     assert recorder.num_replays == 2
 
 
+def test_what_a_worker_on_a_gpu_does_and_says(tiny_qwen2, monkeypatch, capsys):
+    """A GPU that is made up: its memory, and a recorder that only calls again."""
+    kwargs = {"block_size": 4, "max_model_len": 32, "num_gpu_blocks_override": 20}
+    llm = make(tiny_qwen2, attention_backend="paged_torch", max_num_seqs=6, **kwargs)
+    worker = llm.llm_engine.worker
+    answers = iter([(9 * 2**30, 10 * 2**30), (8 * 2**30, 10 * 2**30)])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: next(answers))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr("minivllm.worker.worker.CUDAGraphRecorder", CallsAgain)
+    monkeypatch.setattr(worker, "device", torch.device("cuda"))
+    for enforce_eager, supports, line in (
+        (True, True, "No CUDA graphs: enforce_eager=True."),
+        (False, False, "No CUDA graphs: paged_torch looks into its inputs, and looks are not"),
+        (
+            False,
+            True,
+            "Graph capturing finished in 0 secs, took 1.00 GiB: 4 batch sizes from 1 to 6",
+        ),
+    ):
+        monkeypatch.setattr(worker.args, "enforce_eager", enforce_eager)
+        monkeypatch.setattr(worker.attention, "supports_cuda_graphs", supports, raising=False)
+        capsys.readouterr()
+        assert worker.model_runner.decode_graphs is None
+        worker._capture_decodes()
+        assert f"INFO {line}" in capsys.readouterr().out
+    assert worker.model_runner.decode_graphs.sizes == [1, 2, 4, 6]
+
+
 # ---- what may be recorded --------------------------------------------------------------------
 
 
