@@ -198,12 +198,18 @@ from minivllm.worker.allocator import keep_freed_memory
 
 def new_pages():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    [torch.ones(2**21) for _ in range(12)]  # 8 MiB each
+    for mib in (2, 30, 11, 5):
+        x = torch.ones(mib * 2**18)
+        x = x + torch.ones_like(x)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
+new_pages()
+usual = new_pages()
 keep_freed_memory()
 new_pages()
-print(new_pages())
+print(usual, new_pages())
 """
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
-    assert int(answer.stdout) < 100  # of 24,576
+    usual, kept = map(int, answer.stdout.split())
+    assert usual > 5_000
+    assert kept < 100
