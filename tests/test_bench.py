@@ -7,6 +7,10 @@ from itertools import pairwise
 import pytest
 from typer.testing import CliRunner
 
+from minivllm.bench.engines import MinivllmEngine
+from minivllm.bench.models import SHAPES, bench_model
+from minivllm.bench.peers import TransformersContinuousEngine, TransformersEngine
+from minivllm.bench.process import timed_run
 from minivllm.bench.roofline import work_of
 from minivllm.bench.scheduler_core import RunningDecodes, hashing_us, lookup_us
 from minivllm.bench.workloads import WORKLOADS, BenchRequest, make_workload
@@ -102,7 +106,7 @@ def test_the_scheduler_is_timed_without_torch():
 @pytest.fixture
 def small_ceiling(monkeypatch):
     """The machine is measured on little, so that it takes no time; the figures mean nothing."""
-    monkeypatch.setattr("minivllm.bench.ceiling.LARGE", 2**16)
+    monkeypatch.setattr("minivllm.bench.ceiling.LARGE", {"cpu": 2**16, "cuda": 2**16})
     monkeypatch.setattr("minivllm.bench.ceiling.MATRIX_SIZE", {"cpu": 64, "cuda": 64})
 
 
@@ -110,61 +114,91 @@ ONCE = ("--repeats", 1, "--attention-backend", "paged_torch")
 
 
 def test_throughput_beside_transformers(small_ceiling):
-    text, found = bench(
-        "throughput", "--num-requests", 2, "--workload", "w2", "--against", "transformers", *ONCE
-    )
+    args = ("--num-requests", 2, "--workload", "w2", "--against", "transformers")
+    text, found = bench("throughput", *args, *ONCE)
     assert list(found) == KEYS
     assert (
         found["workload"] | {"name": "w2", "requests": 2, "output_tokens": 32}
         == (found["workload"])
     )
-    assert set(found["ceiling"]) == {"read_gb_per_s", "copy_gb_per_s", "gflop_per_s", "seconds"}
-    results, peer = found["results"], found["against"]["transformers"]
+    peaks = {"read_gb_per_s", "copy_gb_per_s", "bandwidth_gb_per_s", "gflop_per_s"}
+    assert set(found["ceiling"]) == peaks | {"seconds"}
+    results = found["results"]
     assert results["num_cached_tokens"] == 512, "what the second request shares with the first"
     assert results["output_tokens_per_second"] == pytest.approx(32 / results["seconds"])
     share = found["ceiling"]["seconds"] / results["seconds"]
     assert results["share_of_ceiling"] == pytest.approx(share)
+    peer = found["against"]["transformers"]
     assert peer["ratio"] == pytest.approx(peer["seconds"] / results["seconds"])
     assert peer["same_answers"] == 2, "both decode greedily in float32"
-    assert "as fast as transformers" in text
+    if "peak_memory_mib" in results:
+        ratio = results["peak_memory_mib"] / peer["peak_memory_mib"]
+        assert peer["memory_ratio"] == pytest.approx(ratio)
+    assert "as fast as transformers; 2 of 2 answers" in text
+
+
+def test_peers_answer_as_ours_does():
+    """Here, without processes. Rounds, and requests of different lengths in and out."""
+    options = {"max_model_len": 64, "max_num_seqs": 4, "max_num_batched_tokens": 64,
+               "enable_prefix_caching": True, "gpu_memory_utilization": 0.2}  # fmt: skip
+    rounds = [[BenchRequest([11, 12, 13, 14, 15], 3), BenchRequest([21, 22], 5)],
+              [BenchRequest([31, 32, 33], 2)]]  # fmt: skip
+    with bench_model("tiny", "float32", has_peers=True) as (directory, load_format):
+        assert load_format == "auto"
+        engines = [kind(directory, "float32", **options) for kind in
+                   (MinivllmEngine, TransformersEngine, TransformersContinuousEngine)]  # fmt: skip
+        ours, *theirs = (timed_run(engine, rounds).answers for engine in engines)
+    assert [len(answer) for answer in ours] == [3, 5, 2]
+    assert theirs == [ours, ours]
 
 
 @pytest.mark.parametrize("workload", ["multi-turn", "n-samples"])
-def test_throughput_of_other_workloads(small_ceiling, workload):
-    args = ("--model", "tiny", "--num-requests", 2)
-    _, found = bench("throughput", "--workload", workload, *args, *ONCE)
-    assert found["workload"]["output_tokens"] == 2 * 32 * (4 if workload == "n-samples" else 1)
-    assert found["against"] is None
-    assert found["results"]["seconds"] > 0
+def test_our_engine_on_other_workloads(workload):
+    with bench_model("tiny", "float32", has_peers=False) as (directory, load_format):
+        engine = MinivllmEngine(directory, "float32", load_format=load_format)
+        rounds = make_workload(workload, 2, 4096)
+        run = timed_run(engine, rounds)
+    assert [len(answer) for answer in run.answers] == [32] * (8 if workload == "n-samples" else 2)
+    assert run.seconds > 0
 
 
-def test_latency_beside_transformers(small_ceiling):
-    args = ("--input-len", 8, "--output-len", 4, "--batch-size", 2, "--against", "transformers")
-    _, found = bench("latency", *args, *ONCE)
+def test_latency_of_one_batch(small_ceiling):
+    args = ("--input-len", 8, "--output-len", 4, "--batch-size", 2)
+    text, found = bench("latency", *args, *ONCE)
     assert list(found) == KEYS
-    results = found["results"]
-    assert {"ttft_s", "tpot_s", "latency_s", "latency_percentiles_s"} <= set(results)
-    whole = results["ttft_s"] + 3 * results["tpot_s"]
-    assert whole == pytest.approx(results["latency_s"])
-    peer = found["against"]["transformers"]
-    assert peer["ratio"] == pytest.approx(peer["latency_s"] / results["latency_s"])
+    results, least = found["results"], found["ceiling"]
+    assert {"ttft_s", "step_s", "latency_s", "latency_percentiles_s"} <= set(results)
+    assert results["ttft_s"] + 3 * results["step_s"] == pytest.approx(results["latency_s"])
+    assert least["ttft_s"] + 3 * least["step_s"] == pytest.approx(least["latency_s"])
+    assert results["share_of_step"] == pytest.approx(least["step_s"] / results["step_s"])
+    assert "A decode step of this batch reads" in text
+
+
+def test_an_engine_that_fails(small_ceiling):
+    done = CliRunner().invoke(app, ["bench", "latency", "--attention-backend", "flash"])
+    assert done.exit_code == 2, done.output
+    said = " ".join(done.stderr.split())
+    assert "minivllm failed: ValueError: attention_backend must be one of" in said
 
 
 def test_kernels(small_ceiling):
-    args = ("--batch", 2, "--context", 21, "--prefill", 9, "--num-heads", 4, "--num-kv-heads", 2,
-            "--head-dim", 8, "--block-size", 4)  # fmt: skip
+    args = ("--batch", 2, "--context", 21, "--alone", 40, "--prefill", 9, "--num-heads", 4,
+            "--num-kv-heads", 2, "--head-dim", 8, "--block-size", 4)  # fmt: skip
     _, found = bench("kernels", "--backend", "paged_torch", "--backend", "reference", *args)
     assert list(found) == KEYS
-    rows = {(row["kernel"], row["case"]): row for row in found["results"]["rows"]}
-    names = ("decode", "decode alone", "prefill")
-    assert list(rows) == [(kernel, case) for kernel in ("paged_torch", "reference")
-                          for case in names]  # fmt: skip
-    row = rows["paged_torch", "decode"]
-    assert row["gb_per_s"] == pytest.approx(2 * 2 * 21 * 2 * 8 * 4 / row["seconds"] / 1e9)
-    row = rows["paged_torch", "prefill"]
+    results, cases = found["results"], ["decode", "decode alone", "prefill"]
+    assert list(results) == ["paged_torch", "reference"]
+    for by_case in results.values():
+        assert list(by_case) == cases
+    for case, tokens in (("decode", 2 * 21), ("decode alone", 40)):
+        row = results["paged_torch"][case]
+        assert row["gb_per_s"] == pytest.approx(2 * tokens * 2 * 8 * 4 / row["seconds"] / 1e9)
+        share = row["gb_per_s"] / found["ceiling"]["bandwidth_gb_per_s"]
+        assert row["share_of_bandwidth"] == pytest.approx(share)
+    row = results["paged_torch"]["prefill"]
     assert row["gflop_per_s"] == pytest.approx(4 * 45 * 4 * 8 / row["seconds"] / 1e9)
-    assert positive(found["against"]["seconds"].values())
-    assert len(found["against"]["ratio"]) == 6
+    ratio = found["against"]["prefill"]["seconds"] / row["seconds"]
+    assert found["against"]["ratio"]["paged_torch"]["prefill"] == pytest.approx(ratio)
 
 
 def test_kernels_read_what_dense_attention_reads():
@@ -197,6 +231,7 @@ def test_the_roofline_by_hand(tmp_path):
     assert work.decode_flops == 2 * (layer + head) * 2 + per_pair * (4 + 5)
     assert work.decode_bytes == 2 * (layer + head) * 4 + (4 + 5) * 2 * 2 * 4
     assert work.least_seconds(1.0, 1e9) == work.prefill_flops + work.decode_flops
+    assert work.least_decode_seconds(1.0, 1e9) == work.decode_flops
     assert work.least_seconds(1e12, 1.0) == pytest.approx(work.decode_bytes)
     hit = work_of(config, [[BenchRequest([1, 2, 3], 3)]], 4, num_cached_tokens=2)
     assert hit.prefill_flops == 2 * layer + 2 * head + per_pair * 3
@@ -233,12 +268,13 @@ def test_w1_is_the_one_that_others_were_measured_on():
     ("args", "message"),
     [
         (["throughput", "--workload", "w9"], "workload must be one of 'nano', 'w1'"),
-        (["throughput", "--model", "huge"], "model must be one of 'tiny', 'small', 'embedded' or"),
+        (["throughput", "--model", "huge"], "model must be one of 'tiny', 'small', 'qwen3-0.6b'"),
         (["throughput", "--num-requests", "0"], "num_requests must be an integer of at least 1"),
-        (["throughput", "--against", "sglang"], "against must be one of 'transformers', 'vllm'"),
+        (["throughput", "--against", "sglang"], "against must be one of 'transformers',"),
         (["throughput", "--repeats", "0"], "repeats must be an integer of at least 1, got 0"),
         (["latency", "--output-len", "1"], "output_len must be an integer of at least 2, got 1"),
         (["latency", "--threads", "0"], "threads must be an integer of at least 1, got 0"),
+        (["kernels", "--alone", "0"], "alone must be an integer of at least 1, got 0"),
         (["kernels", "--backend", "flash"], "backends must be one of paged_torch, paged_numba"),
         (["kernels", "--num-kv-heads", "5"], "num_heads must be a multiple of num_kv_heads=5"),
         (["kernels", "--dtype", "int4"], "dtype must be one of"),
@@ -248,3 +284,28 @@ def test_engines_and_kernels_refuse(args, message):
     done = CliRunner().invoke(app, ["bench", *args])
     assert done.exit_code == 2, done.output
     assert message in " ".join(done.stderr.split())
+
+
+# -- models ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"), list(zip(SHAPES, (3.9, 494, 596, 8030), strict=True))
+)
+def test_shapes_are_what_they_are_called(name, millions):
+    """Read as any checkpoint's config.json is, and as large as the models of that name."""
+    import torch
+
+    from minivllm.models.model_config import ModelConfig
+    from minivllm.models.registry import get_model_class
+
+    with bench_model(name, "bfloat16", has_peers=False) as (directory, load_format):
+        assert load_format == "dummy"
+        assert [path.name for path in directory.iterdir()] == ["config.json"]
+        config = ModelConfig.from_directory(directory)
+    assert config.dtype == torch.bfloat16
+    with torch.device("meta"):
+        model = get_model_class(config.architecture)(config)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    assert size == pytest.approx(millions * 1e6, rel=0.01)
+    assert not directory.exists()

@@ -13,9 +13,15 @@ app = typer.Typer(help="Measure, beside the machine's own ceiling.", no_args_is_
 
 Backend = Annotated[str, typer.Option(help="How layers read the KV cache.")]
 Dtype = Annotated[str, typer.Option(help="Of weights, activations, K and V.")]
-Model = Annotated[str, typer.Option(help="tiny, small, embedded, or a Hugging Face directory.")]
+Model = Annotated[
+    str,
+    typer.Option(help="tiny, small, qwen3-0.6b, llama-8b, embedded, or a Hugging Face directory."),
+]
 Peers = Annotated[
-    list[str], typer.Option("--against", help="transformers or vllm, run in turn; repeatable.")
+    list[str],
+    typer.Option(
+        "--against", help="transformers, transformers-cb or vllm, run in turn; repeatable."
+    ),
 ]
 Repeats = Annotated[int, typer.Option(help="How often each engine runs.")]
 Threads = Annotated[int | None, typer.Option(help="Of torch; none: as it chooses.")]
@@ -83,7 +89,7 @@ def latency(
     attention_backend: Backend = "auto",
     threads: Threads = None,
 ) -> None:
-    """Seconds to the first token and to the last, of one batch."""
+    """Seconds to the first token and of a decode step of one batch, beside the roofline."""
     from minivllm.bench.latency import bench_latency
 
     with refusing_politely():
@@ -100,6 +106,7 @@ def kernels(
     ] = [],  # noqa: B006
     batch: Annotated[int, typer.Option(help="Sequences that decode.")] = 16,
     context: Annotated[int, typer.Option(help="Tokens of each.")] = 1024,
+    alone: Annotated[int, typer.Option(help="Tokens of a sequence that decodes alone.")] = 16384,
     prefill: Annotated[int, typer.Option(help="Tokens of a new prompt.")] = 512,
     num_heads: Annotated[int, typer.Option(help="Of queries.")] = 32,
     num_kv_heads: Annotated[int, typer.Option(help="Of keys and values.")] = 8,
@@ -117,6 +124,7 @@ def kernels(
             backend,
             batch,
             context,
+            alone,
             prefill,
             num_heads,
             num_kv_heads,

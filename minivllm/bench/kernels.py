@@ -1,16 +1,19 @@
 """``minivllm bench kernels``: one layer's attention, by backend, beside bandwidth and matrix rate.
 
 A decode reads every context's K and V once for little arithmetic, so bytes per second are what
-counts; a prefill computes a triangle of scores, so operations per second are.
+counts; a prefill computes a triangle of scores, so operations per second are. Beside them torch's
+own attention, on K and V in one piece: on a GPU in 16 bits its flash kernel, else what it chooses.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from minivllm.attention.kv_storage import KVStorage
 from minivllm.attention.metadata import AttentionMetadata
@@ -60,6 +63,7 @@ def bench_kernels(
     backends: list[str],
     batch: int,
     context: int,
+    alone: int,
     prefill: int,
     num_heads: int,
     num_kv_heads: int,
@@ -71,7 +75,8 @@ def bench_kernels(
 
     Args:
         backends: by name; empty for all there are.
-        batch, context: of the decode; a second one reads as many tokens for one sequence alone.
+        batch, context: of the decode.
+        alone: tokens of a sequence that decodes alone.
         prefill: tokens of one new prompt.
         num_heads, num_kv_heads, head_dim: of the layer.
         block_size: positions per block; the blocks of a sequence are scattered over the pool.
@@ -84,9 +89,10 @@ def bench_kernels(
     for name in backends:
         check(name in known, "backends", name, f"one of {', '.join(known)}")
     check(dtype in DTYPES, "dtype", dtype, f"one of {', '.join(DTYPES)}")
-    for name, value in (("batch", batch), ("context", context), ("prefill", prefill),
-                        ("num_heads", num_heads), ("num_kv_heads", num_kv_heads),
-                        ("head_dim", head_dim), ("block_size", block_size)):  # fmt: skip
+    for name, value in (("batch", batch), ("context", context), ("alone", alone),
+                        ("prefill", prefill), ("num_heads", num_heads),
+                        ("num_kv_heads", num_kv_heads), ("head_dim", head_dim),
+                        ("block_size", block_size)):  # fmt: skip
         check(is_int(value, 1), name, value, "an integer of at least 1")
     ok = num_heads % num_kv_heads == 0
     check(ok, "num_heads", num_heads, f"a multiple of num_kv_heads={num_kv_heads}")
@@ -94,7 +100,7 @@ def bench_kernels(
     shape = Shape(num_heads, num_kv_heads, head_dim, block_size, getattr(torch, dtype), device)
     cases = [
         Case("decode", batch, context, 1),
-        Case("decode alone", 1, batch * context, 1),
+        Case("decode alone", 1, alone, 1),
         Case("prefill", 1, prefill, prefill),
     ]
     report = Report(
@@ -106,52 +112,53 @@ def bench_kernels(
             "head_dim": head_dim,
             "block_size": block_size,
             "dtype": dtype,
-            "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
             "threads": torch.get_num_threads(),
-            "clock": "wall time, best of 5 after one that warms up",
+            "clock": "the best of several calls, see ceiling.best_seconds",
         },
     )
     peaks = ceiling.measure(device, shape.dtype)
     report.ceiling(peaks, "a sum, a copy and a square matrix product, measured here")
-    rows = []
+    figures: dict[str, dict[str, Any]] = {}  # by kernel and case
     for name in backends or known:
         try:
             backend = make_backend(name, device)
         except ValueError as error:
             report.note(f"left out: {error}")
             continue
-        rows += [_row(name, case, shape, peaks, _paged(backend, case, shape)) for case in cases]
-    rows += [_row("dense SDPA", case, shape, peaks, _dense(case, shape)) for case in cases]
+        figures[name] = {
+            case.name: _figures(case, shape, peaks, _paged(backend, case, shape)) for case in cases
+        }
+    dense = {case.name: _figures(case, shape, peaks, _dense(case, shape)) for case in cases}
     head = ("kernel", "case", "ms", "GB/s", "GFLOP/s", "of bandwidth", "of matrix rate")
     report.table(
         "one layer's attention",
         head,
         [
-            (r["kernel"], r["case"], 1e3 * r["seconds"], r["gb_per_s"], r["gflop_per_s"],
-             f"{r['share_of_bandwidth']:.0%}", f"{r['share_of_flops']:.0%}")
-            for r in rows
+            (kernel, case, 1e3 * f["seconds"], f["gb_per_s"], f["gflop_per_s"],
+             f"{f['share_of_bandwidth']:.0%}", f"{f['share_of_flops']:.0%}")
+            for kernel, by_case in (figures | {"dense SDPA": dense}).items()
+            for case, f in by_case.items()
         ],
     )  # fmt: skip
     report.note(
         "Dense SDPA is torch's own, on K and V in one piece. More than 100 % of the bandwidth "
         "means that K and V came from a cache."
     )
-    paged = [row for row in rows if row["kernel"] != "dense SDPA"]
-    dense = {row["case"]: row["seconds"] for row in rows if row["kernel"] == "dense SDPA"}
-    ratios = {f"{r['kernel']}, {r['case']}": dense[r["case"]] / r["seconds"] for r in paged}
-    report.finish({"rows": paged}, {"peer": "dense SDPA", "seconds": dense, "ratio": ratios})
+    ratios = {
+        kernel: {case: dense[case]["seconds"] / f["seconds"] for case, f in by_case.items()}
+        for kernel, by_case in figures.items()
+    }
+    report.finish(figures, {"peer": "dense SDPA", **dense, "ratio": ratios})
 
 
-def _row(kernel: str, case: Case, shape: Shape, peaks: dict[str, float], run) -> dict[str, Any]:
+def _figures(case: Case, shape: Shape, peaks: dict[str, float], run) -> dict[str, float]:
     seconds = ceiling.best_seconds(run, shape.device)
     gb, gflop = case.bytes_read(shape) / seconds / 1e9, case.flops(shape) / seconds / 1e9
     return {
-        "kernel": kernel,
-        "case": case.name,
         "seconds": seconds,
         "gb_per_s": gb,
         "gflop_per_s": gflop,
-        "share_of_bandwidth": gb / peaks["read_gb_per_s"],
+        "share_of_bandwidth": gb / peaks["bandwidth_gb_per_s"],
         "share_of_flops": gflop / peaks["gflop_per_s"],
     }
 
@@ -185,9 +192,15 @@ def _dense(case: Case, shape: Shape):
     query = _query(case.batch * case.query_len, shape)
     query = query.view(case.batch, case.query_len, shape.num_heads, shape.head_dim).transpose(1, 2)
     causal = case.query_len > 1
-    return lambda: F.scaled_dot_product_attention(
-        query, keys, values, is_causal=causal, enable_gqa=True
-    )
+    flash = shape.device.type == "cuda" and shape.dtype != torch.float32
+
+    def run() -> torch.Tensor:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION) if flash else nullcontext():
+            return F.scaled_dot_product_attention(
+                query, keys, values, is_causal=causal, enable_gqa=True
+            )
+
+    return run
 
 
 def _query(num_tokens: int, shape: Shape) -> torch.Tensor:

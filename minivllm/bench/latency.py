@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from minivllm.bench import ceiling
-from minivllm.bench.engines import MinivllmEngine, peers_asked_for
-from minivllm.bench.models import model_directory
+from minivllm.bench.engines import engines_for
+from minivllm.bench.memory import memory_ratio, memory_table
+from minivllm.bench.models import bench_model
+from minivllm.bench.process import Run, engine_processes, take_turns
 from minivllm.bench.report import Report
 from minivllm.bench.roofline import work_of
-from minivllm.bench.throughput import least_seconds, take_turns
 from minivllm.bench.workloads import BenchRequest
 from minivllm.models.model_config import ModelConfig
 from minivllm.sim.result import percentiles
@@ -31,8 +32,9 @@ def bench_latency(
 ) -> None:
     """Measure and print. Every run is done twice: for one token each, and for all of them.
 
-    So the time to first token and the time per token after it are the same two differences for
-    every engine, whatever it lets one see.
+    So the time to first token, and the time of a decode step after it, are the same two differences
+    for every engine, whatever it lets one see. All prompts fit into one step, so that every step
+    after it decodes the whole batch.
 
     Args:
         batch_size: requests at once.
@@ -45,6 +47,7 @@ def bench_latency(
 
     Raises:
         ValueError: for an unknown name, a peer that is not installed, a number out of range.
+        ChildProcessError: if an engine fails.
     """
     for name, value, low in (
         ("batch_size", batch_size, 1),
@@ -53,8 +56,9 @@ def bench_latency(
         ("repeats", repeats, 1),
     ):
         check(is_int(value, low), name, value, f"an integer of at least {low}")
-    peers = peers_asked_for(against)
-    with model_directory(model, dtype) as directory:
+    engine_classes = engines_for(against)
+    num_threads, num_steps = torch.get_num_threads(), output_len - 1
+    with bench_model(model, dtype, bool(against)) as (directory, load_format):
         config = ModelConfig.from_directory(directory)
         rng = Random(0)
         prompts = [
@@ -70,50 +74,65 @@ def bench_latency(
                 "batch_size": batch_size,
                 "input_len": input_len,
                 "output_len": output_len,
-                "threads": torch.get_num_threads(),
+                "threads": num_threads,
                 "clock": f"wall time of {repeats} runs after one that warms up",
             },
         )
-        options = {
-            "max_model_len": input_len + output_len,
-            "max_num_seqs": batch_size,
-            "max_num_batched_tokens": max(2048, input_len + output_len),
-            "enable_prefix_caching": False,
-        }
-        ours = MinivllmEngine(directory, dtype, **options, attention_backend=attention_backend)
-        engines = [ours, *(peer(directory, dtype, **options) for peer in peers)]
-        _, to_first = take_turns(engines, first, repeats)
-        _, to_last = take_turns(engines, whole, repeats)
-        device = ceiling.default_device()
-        peaks, cache_bytes = (
-            ceiling.measure(device, getattr(torch, dtype)),
-            ceiling.cache_bytes(device),
-        )
-        size = getattr(torch, dtype).itemsize
-        least = [
-            least_seconds(work_of(config, rounds, size, cache_bytes=cache_bytes), peaks)
-            for rounds in (first, whole)
-        ]
-    report.ceiling(
-        {**peaks, "ttft_s": least[0], "latency_s": least[1]}, "measured here, and the roofline"
+        with engine_processes(
+            engine_classes,
+            num_threads,
+            directory,
+            dtype,
+            max_model_len=input_len + output_len,
+            max_num_seqs=batch_size,
+            max_num_batched_tokens=max(2048, input_len + output_len, batch_size * input_len),
+            enable_prefix_caching=False,
+            gpu_memory_utilization=0.9 / len(engine_classes),
+            load_format=load_format,
+            attention_backend=attention_backend,
+        ) as engines:
+            to_first = take_turns(engines, first, repeats)
+            to_last = take_turns(engines, whole, repeats)
+    device = ceiling.default_device()
+    peaks, cache_bytes = (
+        ceiling.measure(device, getattr(torch, dtype)),
+        ceiling.cache_bytes(device),
+    )
+    size = getattr(torch, dtype).itemsize
+    work_first, work = (
+        work_of(config, rounds, size, cache_bytes=cache_bytes) for rounds in (first, whole)
+    )
+    least = {
+        "ttft_s": work_first.least_seconds(*ceiling.rates(peaks)),
+        "step_s": work.least_decode_seconds(*ceiling.rates(peaks)) / num_steps,
+        "latency_s": work.least_seconds(*ceiling.rates(peaks)),
+    }
+    report.ceiling({**peaks, **least}, "measured here, and the roofline")
+    report.note(
+        f"A decode step of this batch reads {work.decode_bytes / num_steps / 1e6:,.0f} MB of "
+        f"weights, K and V, and computes {work.decode_flops / num_steps / 1e9:,.3g} GFLOP: "
+        f"{1e3 * least['step_s']:.3g} ms at least."
     )
     results = {
-        engine.name: _figures(to_first[engine.name], to_last[engine.name], output_len, least)
-        for engine in engines
+        engine: _figures(to_first[engine], to_last[engine], num_steps, least) for engine in to_last
     }
     report.table(
         "milliseconds",
-        ("engine", "first token", "per token after", "whole, best", "p50", "p90", "of roofline"),
+        ("engine", "first token", "decode step", "of its roofline", "whole, best", "p50", "p90",
+         "of its roofline"),
         [
-            (name, *(1e3 * r[k] for k in ("ttft_s", "tpot_s", "latency_s")),
+            (name, 1e3 * r["ttft_s"], 1e3 * r["step_s"], f"{r['share_of_step']:.0%}",
+             1e3 * r["latency_s"],
              *(1e3 * r["latency_percentiles_s"][k] for k in ("p50", "p90")),
              f"{r['share_of_ceiling']:.0%}")
             for name, r in results.items()
         ],
     )  # fmt: skip
+    memory_table(report, results)
     mine = results.pop("minivllm")
     against_them = {
-        name: {**r, "ratio": r["latency_s"] / mine["latency_s"]} for name, r in results.items()
+        name: {**r, "ratio": r["latency_s"] / mine["latency_s"], **memory_ratio(mine, r)}
+        for name, r in results.items()
     }
     for name, r in against_them.items():
         report.note(f"{r['ratio']:.2f} x as fast as {name}.")
@@ -121,13 +140,18 @@ def bench_latency(
 
 
 def _figures(
-    to_first: list[float], to_last: list[float], output_len: int, least: list[float]
+    to_first: list[Run], to_last: list[Run], num_steps: int, least: dict[str, float]
 ) -> dict[str, Any]:
-    ttft, latency = min(to_first), min(to_last)
+    ttft = min(run.seconds for run in to_first)
+    times = [run.seconds for run in to_last]
+    latency = min(times)
+    step = (latency - ttft) / num_steps
     return {
         "ttft_s": ttft,
-        "tpot_s": (latency - ttft) / (output_len - 1),
+        "step_s": step,
         "latency_s": latency,
-        "latency_percentiles_s": percentiles(to_last),
-        "share_of_ceiling": least[1] / latency,
+        "latency_percentiles_s": percentiles(times),
+        "share_of_step": least["step_s"] / step,
+        "share_of_ceiling": least["latency_s"] / latency,
+        **to_last[-1].memory,
     }

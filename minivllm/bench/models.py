@@ -1,15 +1,19 @@
 """Models to measure with: random weights of well-known shapes, or a directory of one's own.
 
-Speed does not depend on what a model knows, so nothing needs to be downloaded. The directory is
-made by transformers, in Hugging Face's format, and every engine loads the same files.
+Speed does not depend on what a model knows, so nothing needs to be downloaded. Beside a peer the
+directory holds weights, made by transformers, and every engine loads the same files. Alone, our
+engine needs config.json only and makes weights up where they are used (``load_format="dummy"``):
+16 GB of random numbers need not go through a disk.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import torch
 
@@ -17,15 +21,18 @@ from minivllm.models.embedded import embedded_model_path
 from minivllm.validation import check
 
 DTYPES = ("float32", "bfloat16", "float16")
-_COMMON = {
+_QWEN2 = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
     "bos_token_id": 1,
     "eos_token_id": 2,
     "rms_norm_eps": 1e-6,
     "tie_word_embeddings": True,
     "use_sliding_window": False,
 }
-SHAPES = {
-    "tiny": {  # 3.9 million parameters
+SHAPES = {  # by name: a config.json
+    "tiny": _QWEN2  # 3.9 million parameters
+    | {
         "hidden_size": 256,
         "num_hidden_layers": 4,
         "num_attention_heads": 8,
@@ -34,7 +41,8 @@ SHAPES = {
         "vocab_size": 4096,
         "max_position_embeddings": 4096,
     },
-    "small": {  # 494 million: the shape of Qwen2-0.5B and Qwen2.5-0.5B
+    "small": _QWEN2  # 494 million: the shape of Qwen2-0.5B and Qwen2.5-0.5B
+    | {
         "hidden_size": 896,
         "num_hidden_layers": 24,
         "num_attention_heads": 14,
@@ -44,16 +52,65 @@ SHAPES = {
         "max_position_embeddings": 32768,
         "rope_theta": 1e6,
     },
+    "qwen3-0.6b": {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "hidden_size": 1024,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 3072,
+        "vocab_size": 151936,
+        "max_position_embeddings": 40960,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6,
+        "tie_word_embeddings": True,
+    },
+    "llama-8b": {  # Llama 3.1's
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "hidden_size": 4096,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 14336,
+        "vocab_size": 128256,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 5e5,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+        "tie_word_embeddings": False,
+    },
 }
 
 
+class BenchModel(NamedTuple):
+    """Where a model is, and our engine's ``load_format`` for it."""
+
+    directory: Path
+    load_format: str
+
+
 @contextmanager
-def model_directory(model: str, dtype: str) -> Iterator[Path]:
-    """Where a model is: a directory of one's own, "embedded", or one made of random weights.
+def bench_model(model: str, dtype: str, has_peers: bool) -> Iterator[BenchModel]:
+    """A directory of one's own, the embedded model, or one made of random numbers.
 
     Args:
         model: one of ``SHAPES``, "embedded", or the path of a Hugging Face directory.
         dtype: of the weights that are made, a name of torch's.
+        has_peers: others load it too, so that random weights must be written to files.
 
     Raises:
         ValueError: for a name that is none of these, or another dtype.
@@ -63,21 +120,23 @@ def model_directory(model: str, dtype: str) -> Iterator[Path]:
         names = ", ".join(map(repr, (*SHAPES, "embedded")))
         path = embedded_model_path() if model == "embedded" else Path(model)
         check(path.is_dir(), "model", model, f"one of {names} or a Hugging Face directory")
-        yield path
+        yield BenchModel(path, "auto")
         return
-    with TemporaryDirectory(prefix="minivllm-bench-") as directory:
-        _write_random_model(Path(directory), SHAPES[model], getattr(torch, dtype))
-        yield Path(directory)
+    with TemporaryDirectory(prefix="minivllm-bench-") as name:
+        directory = Path(name)
+        (directory / "config.json").write_text(json.dumps(SHAPES[model] | {"dtype": dtype}))
+        if has_peers:
+            _write_random_weights(directory, getattr(torch, dtype))
+        yield BenchModel(directory, "auto" if has_peers else "dummy")
 
 
-def _write_random_model(directory: Path, shape: dict, dtype: torch.dtype) -> None:
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+def _write_random_weights(directory: Path, dtype: torch.dtype) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # here and when peers load it
-    config = Qwen2Config(**_COMMON, **shape)
+    logging.disable_progress_bar()
     with torch.device("meta"):
-        model = Qwen2ForCausalLM(config)
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))
     model = model.to(dtype).to_empty(device="cpu")
     model.tie_weights()
     generator = torch.Generator().manual_seed(0)

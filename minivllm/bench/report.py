@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from shutil import get_terminal_size
+from shutil import get_terminal_size, which
 from typing import Any
 
 from rich.console import Console
@@ -35,7 +37,29 @@ def environment() -> dict[str, Any]:
         "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         **{name: found for name in _PACKAGES if (found := _version(name)) is not None},
+        **_gpu(),
     }
+
+
+def _gpu() -> dict[str, Any]:
+    """Its name, the versions of CUDA and of the driver; nothing where torch sees none.
+
+    A benchmark that uses torch has imported it by now, and one that has not (that of the scheduler)
+    must not.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return {}
+    found = {
+        "gpu": torch.cuda.get_device_name(),
+        "gpu_gib": round(torch.cuda.get_device_properties(0).total_memory / 2**30),
+        "cuda": torch.version.cuda,
+    }
+    if which("nvidia-smi"):
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        done = subprocess.run(query, capture_output=True, text=True)
+        found["driver"] = done.stdout.split("\n")[0].strip()
+    return found
 
 
 def cpu_name() -> str:
@@ -102,10 +126,13 @@ class Report:
         """A sentence for people."""
         self._console.print(text, markup=False)
 
-    def finish(self, results: dict[str, Any], against: dict[str, Any] | None) -> None:
+    def json(self, results: dict[str, Any], against: dict[str, Any] | None = None) -> str:
         """The last line."""
-        self._json |= {"results": results, "against": against}
-        self._console.print(json.dumps(self._json), markup=False)
+        return json.dumps(self._json | {"results": results, "against": against})
+
+    def finish(self, results: dict[str, Any], against: dict[str, Any] | None) -> None:
+        """Print the last line."""
+        self._console.print(self.json(results, against), markup=False)
 
 
 def _text(value: Any) -> str:

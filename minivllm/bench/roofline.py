@@ -22,8 +22,12 @@ class Work:
 
     def least_seconds(self, flops_per_s: float, bytes_per_s: float) -> float:
         """Prompts at the arithmetic peak, then decodes at whichever peak is reached first."""
-        decode = max(self.decode_flops / flops_per_s, self.decode_bytes / bytes_per_s)
+        decode = self.least_decode_seconds(flops_per_s, bytes_per_s)
         return self.prefill_flops / flops_per_s + decode
+
+    def least_decode_seconds(self, flops_per_s: float, bytes_per_s: float) -> float:
+        """Decodes alone: on most machines the time to read weights, K and V."""
+        return max(self.decode_flops / flops_per_s, self.decode_bytes / bytes_per_s)
 
 
 def work_of(

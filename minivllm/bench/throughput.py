@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import statistics
-import time
 from typing import Any
 
 import torch
 
 from minivllm.bench import ceiling
-from minivllm.bench.engines import Engine, MinivllmEngine, peers_asked_for
-from minivllm.bench.models import model_directory
+from minivllm.bench.engines import engines_for
+from minivllm.bench.memory import memory_ratio, memory_table
+from minivllm.bench.models import bench_model
+from minivllm.bench.process import Run, engine_processes, take_turns
 from minivllm.bench.report import Report
-from minivllm.bench.roofline import Work, work_of
+from minivllm.bench.roofline import work_of
 from minivllm.bench.workloads import Round, make_workload
 from minivllm.models.model_config import ModelConfig
 from minivllm.validation import check, is_int
@@ -31,7 +31,7 @@ def bench_throughput(
     enable_prefix_caching: bool,
     attention_backend: str,
 ) -> None:
-    """Measure and print. All engines load the same files and take turns, run by run.
+    """Measure and print. Engines run in processes of their own, and take turns, run by run.
 
     Args:
         workload: by its name, see ``minivllm.bench.workloads``.
@@ -46,12 +46,14 @@ def bench_throughput(
 
     Raises:
         ValueError: for an unknown name, a peer that is not installed, a number out of range.
+        ChildProcessError: if an engine fails.
     """
     check(is_int(repeats, 1), "repeats", repeats, "an integer of at least 1")
-    peers = peers_asked_for(against)
-    with model_directory(model, dtype) as directory:
+    engine_classes = engines_for(against)
+    with bench_model(model, dtype, bool(against)) as (directory, load_format):
         config = ModelConfig.from_directory(directory)
         rounds = make_workload(workload, num_requests, config.vocab_size)
+        num_threads = torch.get_num_threads()
         report = Report(
             "throughput",
             {
@@ -62,27 +64,33 @@ def bench_throughput(
                 "max_num_seqs": max_num_seqs,
                 "max_num_batched_tokens": max_num_batched_tokens,
                 "prefix_caching": enable_prefix_caching,
-                "threads": torch.get_num_threads(),
+                "threads": num_threads,
                 "clock": f"wall time, best of {repeats} runs after one that warms up",
             },
         )
-        options = {
-            "max_model_len": longest(rounds),
-            "max_num_seqs": max_num_seqs,
-            "max_num_batched_tokens": max_num_batched_tokens,
-            "enable_prefix_caching": enable_prefix_caching,
-        }
-        ours = MinivllmEngine(directory, dtype, **options, attention_backend=attention_backend)
-        engines = [ours, *(peer(directory, dtype, **options) for peer in peers)]
-        answers, times = take_turns(engines, rounds, repeats)
-        device = ceiling.default_device()
-        peaks = ceiling.measure(device, getattr(torch, dtype))
-        work = work_of(config, rounds, getattr(torch, dtype).itemsize, ours.num_cached_tokens,
-                       ceiling.cache_bytes(device))  # fmt: skip
-    least = least_seconds(work, peaks)
+        with engine_processes(
+            engine_classes,
+            num_threads,
+            directory,
+            dtype,
+            max_model_len=longest(rounds),
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            enable_prefix_caching=enable_prefix_caching,
+            gpu_memory_utilization=0.9 / len(engine_classes),
+            load_format=load_format,
+            attention_backend=attention_backend,
+        ) as engines:
+            runs = take_turns(engines, rounds, repeats)
+    device = ceiling.default_device()
+    peaks = ceiling.measure(device, getattr(torch, dtype))
+    num_cached = runs["minivllm"][-1].num_cached_tokens
+    work = work_of(
+        config, rounds, getattr(torch, dtype).itemsize, num_cached, ceiling.cache_bytes(device)
+    )
+    least = work.least_seconds(*ceiling.rates(peaks))
     report.ceiling({**peaks, "seconds": least}, "measured here, and the roofline of this work")
-    results = {engine.name: _figures(rounds, times[engine.name], least) for engine in engines}
-    results["minivllm"]["num_cached_tokens"] = ours.num_cached_tokens
+    results = {name: _figures(rounds, runs[name], least) for name in runs}
     report.table(
         "wall time",
         ("engine", "best s", "median s", "output tokens/s", "share of roofline"),
@@ -92,34 +100,14 @@ def bench_throughput(
             for name, r in results.items()
         ],
     )  # fmt: skip
-    report.finish(results["minivllm"], _against(report, results, answers))
-
-
-def take_turns(
-    engines: list[Engine], rounds: list[Round], repeats: int
-) -> tuple[dict[str, list[list[int]]], dict[str, list[float]]]:
-    """Run every engine once to warm up, then in turn; answers of the last run, times of all."""
-    answers: dict[str, list[list[int]]] = {}
-    times: dict[str, list[float]] = {engine.name: [] for engine in engines}
-    for engine in engines:
-        engine.run(rounds)
-    for _ in range(repeats):
-        for engine in engines:
-            gc.collect()
-            begin = time.perf_counter()
-            answers[engine.name] = engine.run(rounds)
-            times[engine.name].append(time.perf_counter() - begin)
-    return answers, times
+    memory_table(report, results)
+    results["minivllm"]["num_cached_tokens"] = num_cached
+    report.finish(results["minivllm"], _against(report, results, runs))
 
 
 def longest(rounds: list[Round]) -> int:
     """Tokens of the longest sequence, prompt and answer."""
     return max(len(r.prompt_token_ids) + r.max_tokens for batch in rounds for r in batch)
-
-
-def least_seconds(work: Work, peaks: dict[str, float]) -> float:
-    """The roofline of this work, from measured peaks."""
-    return work.least_seconds(peaks["gflop_per_s"] * 1e9, peaks["read_gb_per_s"] * 1e9)
 
 
 def _size(rounds: list[Round]) -> dict[str, int]:
@@ -132,7 +120,8 @@ def _size(rounds: list[Round]) -> dict[str, int]:
     }
 
 
-def _figures(rounds: list[Round], times: list[float], least: float) -> dict[str, Any]:
+def _figures(rounds: list[Round], runs: list[Run], least: float) -> dict[str, Any]:
+    times = [run.seconds for run in runs]
     size, seconds = _size(rounds), min(times)
     return {
         "seconds": seconds,
@@ -142,21 +131,28 @@ def _figures(rounds: list[Round], times: list[float], least: float) -> dict[str,
         "output_tokens_per_second": size["output_tokens"] / seconds,
         "total_tokens_per_second": (size["prompt_tokens"] + size["output_tokens"]) / seconds,
         "share_of_ceiling": least / seconds,
+        **runs[-1].memory,
     }
 
 
 def _against(
-    report: Report, results: dict[str, dict], answers: dict[str, list[list[int]]]
+    report: Report, results: dict[str, dict], runs: dict[str, list[Run]]
 ) -> dict[str, Any] | None:
     """Each peer's figures, how many times as fast we are, how many answers are the same."""
-    ours, found = answers["minivllm"], {}
+    mine, ours, found = results["minivllm"], runs["minivllm"][-1].answers, {}
     for name in results:
         if name == "minivllm":
             continue
-        ratio = results[name]["seconds"] / results["minivllm"]["seconds"]
-        same = sum(a == b for a, b in zip(ours, answers[name], strict=True))
-        found[name] = {**results[name], "ratio": ratio, "same_answers": same}
+        theirs = results[name]
+        same = sum(a == b for a, b in zip(ours, runs[name][-1].answers, strict=True))
+        found[name] = {
+            **theirs,
+            "ratio": theirs["seconds"] / mine["seconds"],
+            "same_answers": same,
+            **memory_ratio(mine, theirs),
+        }
         report.note(
-            f"{ratio:.2f} x as fast as {name}; {same} of {len(ours)} answers have the same tokens."
+            f"{found[name]['ratio']:.2f} x as fast as {name}; "
+            f"{same} of {len(ours)} answers have the same tokens."
         )
     return found or None

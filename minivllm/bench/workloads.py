@@ -22,6 +22,17 @@ class BenchRequest:
     max_tokens: int
     n: int = 1
 
+    @property
+    def sampling_params(self) -> dict:
+        """Arguments of ``SamplingParams``, ours and vLLM's."""
+        return {
+            "n": self.n,
+            "temperature": 0.0 if self.n == 1 else 1.0,
+            "max_tokens": self.max_tokens,
+            "ignore_eos": True,
+            "detokenize": False,
+        }
+
 
 Round = list[BenchRequest]  # all asked for at once; the next round begins when all are answered
 
