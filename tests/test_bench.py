@@ -7,12 +7,14 @@ from itertools import pairwise
 import pytest
 from typer.testing import CliRunner
 
+from minivllm.bench import everything
 from minivllm.bench.engines import MinivllmEngine
 from minivllm.bench.models import SHAPES, bench_model
 from minivllm.bench.peers import TransformersContinuousEngine, TransformersEngine
 from minivllm.bench.process import timed_run
 from minivllm.bench.roofline import work_of
 from minivllm.bench.scheduler_core import RunningDecodes, hashing_us, lookup_us
+from minivllm.bench.targets import CASES, Case, Target
 from minivllm.bench.workloads import WORKLOADS, BenchRequest, make_workload
 from minivllm.cli import app
 
@@ -286,7 +288,7 @@ def test_engines_and_kernels_refuse(args, message):
     assert message in " ".join(done.stderr.split())
 
 
-# -- models ------------------------------------------------------------------------------------
+# -- models and targets ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -309,3 +311,60 @@ def test_shapes_are_what_they_are_called(name, millions):
     size = sum(parameter.numel() for parameter in model.parameters())
     assert size == pytest.approx(millions * 1e6, rel=0.01)
     assert not directory.exists()
+
+
+def test_what_a_target_says():
+    line = {"results": {"paged": {"share": 0.4}}, "against": None}
+    found = Target("share", ("results", "paged", "share"), 0.8).reached(line)
+    assert found == {"what": "share", "goal": ">= 0.8", "value": 0.4, "share": 0.5, "met": False}
+    found = Target("memory", ("results", "paged", "share"), 0.4, at_most=True).reached(line)
+    assert (found["goal"], found["share"], found["met"]) == ("<= 0.4", 1.0, True)
+    found = Target("ratio", ("against", "vllm", "ratio"), 1.2).reached(line)
+    assert (found["value"], found["share"], found["met"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "case", [c for cases in CASES.values() for c in cases], ids=lambda c: c.name
+)
+def test_cases_are_commands(case, monkeypatch):
+    """Their arguments are understood; what they would run is not run."""
+    benches = {"scheduler", "throughput", "latency", "kernels"}
+    for name in benches:
+        monkeypatch.setattr(f"minivllm.bench.{name}.bench_{name}", lambda *args: None)
+    arguments = everything._command(case)
+    assert arguments[1] in benches
+    done = CliRunner().invoke(app, arguments)
+    assert (done.exit_code, done.output) == (0, "")
+
+
+SCHEDULER = "scheduler --num-requests 3 --num-steps"
+
+
+def test_all_in_turn(monkeypatch, tmp_path):
+    """A case that fails does not keep the next one from running."""
+    us = ("results", "us_per_request", "caching_on")
+    targets = (Target("fast", us, 1e-9, at_most=True), Target("slow", us, 1e-9))
+    cases = (Case("broken", f"{SCHEDULER} 5"), Case("whole", f"{SCHEDULER} 128", (), targets))
+    monkeypatch.setattr(everything, "CASES", {"cpu": cases, "cuda": cases})
+    output = tmp_path / "results.json"
+    done = CliRunner().invoke(app, ["bench", "all", "--output", str(output)])
+    assert done.exit_code == 1, "one failed"
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == json.loads(output.read_text())
+    assert list(found) == KEYS
+    assert found["results"]["broken"]["line"] is None
+    whole = found["results"]["whole"]
+    assert whole["line"]["benchmark"] == "scheduler"
+    assert [target["met"] for target in whole["targets"]] == [False, True]
+    value = whole["line"]["results"]["us_per_request"]["caching_on"]
+    assert whole["targets"][0]["value"] == value
+    assert "µs per request and step" in done.stdout, "what a case prints is passed on"
+
+
+def test_all_of_this_machine_is_only_named(tmp_path):
+    text, found = bench("all", "--dry-run")
+    device = found["workload"]["device"]
+    assert list(found["results"]) == [case.name for case in CASES[device]]
+    assert all(case["line"] is None for case in found["results"].values())
+    for case in CASES[device]:
+        assert f"minivllm bench {case.arguments}" in text

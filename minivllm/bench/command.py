@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -132,6 +133,22 @@ def kernels(
             block_size,
             dtype,
         )
+
+
+@app.command("all")
+def everything(
+    output: Annotated[Path | None, typer.Option(help="A file for all results, as JSON.")] = None,
+    dry_run: Annotated[bool, typer.Option(help="Only say what would run.")] = False,
+    threads: Threads = None,
+) -> None:
+    """All that has a figure to reach on this machine, in turn, with installed peers."""
+    from minivllm.bench.everything import bench_all
+
+    with refusing_politely():
+        _set_threads(threads)
+        failed = bench_all(dry_run, output)
+    if failed:
+        raise typer.Exit(1)
 
 
 def _set_threads(threads: int | None) -> None:
