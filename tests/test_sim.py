@@ -330,7 +330,7 @@ def test_continuous_batching_beats_static():
 
 def test_better_hardware_is_faster():
     workload = alpaca_like(20)
-    seconds = [simulate(workload, hardware=name).seconds for name in ("laptop", "a100", "h200")]
+    seconds = [simulate(workload, hardware=name).seconds for name in HARDWARE]
     assert seconds == sorted(seconds, reverse=True)
     own = Hardware("own", 1e15, 1e13, 200e9, overhead_s=0.0)
     assert simulate(workload, hardware=own, model=MODELS["embedded"]).seconds < seconds[-1]
@@ -417,7 +417,7 @@ def test_a_policy_may_wait_while_somebody_is_to_come():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"hardware": "abacus"}, "hardware must be one of 'laptop', 'a100', 'h200' or a Hardware"),
+        ({"hardware": "abacus"}, "hardware must be one of 'laptop', 'a100', .* or a Hardware"),
         ({"model": "gpt"}, "model must be one of 'embedded', .* or a ModelShape, got 'gpt'"),
         ({"manager": "slab"}, "manager must be one of 'paged', 'contiguous-exact', .* got 'slab'"),
         ({"policy": "lifo"}, "scheduling_policy must be one of 'fcfs'"),

@@ -8,10 +8,27 @@ are a floor: real kernels reach perhaps two thirds of it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from minivllm.kv.memory import kv_bytes_per_token
 from minivllm.validation import check, is_int, is_number
+
+
+@dataclass(frozen=True)
+class Work:
+    """What must be computed and moved, whoever does it."""
+
+    flops: float
+    num_bytes: float
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte."""
+        return self.flops / self.num_bytes
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.flops + other.flops, self.num_bytes + other.num_bytes)
 
 
 @dataclass(frozen=True)
@@ -27,6 +44,19 @@ class Hardware:
     bytes_per_s: float  # memory bandwidth
     memory_bytes: float
     overhead_s: float = 1e-3
+
+    @property
+    def ridge(self) -> float:
+        """Operations per byte from which on arithmetic is the limit, and bandwidth no more."""
+        return self.flops_per_s / self.bytes_per_s
+
+    def attainable(self, intensity: float) -> float:
+        """The roof: operations per second, at most, for work of that many operations per byte."""
+        return min(self.flops_per_s, intensity * self.bytes_per_s)
+
+    def least_seconds(self, work: Work) -> float:
+        """Computing and moving at the same time: whichever takes longer. Without overhead."""
+        return max(work.flops / self.flops_per_s, work.num_bytes / self.bytes_per_s)
 
 
 @dataclass(frozen=True)
@@ -53,11 +83,37 @@ class ModelShape:
             self.num_layers, self.num_kv_heads, self.head_dim, self.bytes_per_number
         )
 
+    @property
+    def flops_per_token(self) -> float:
+        """A product and a sum for each parameter, the embedding's included."""
+        return 2 * self.num_params
+
+    @property
+    def flops_per_attended(self) -> int:
+        """For a token that looks at another: a score and a weighted value, over all heads."""
+        return 4 * self.num_layers * self.num_heads * self.head_dim
+
+    def weights_work(self, num_tokens: int) -> Work:
+        """Every token through every matrix; the matrices are read once, whatever the batch."""
+        return Work(self.flops_per_token * num_tokens, self.weight_bytes)
+
+    def attention_work(self, sequences: Collection[tuple[int, int]]) -> Work:
+        """Scores and values of each ``(computed tokens, new tokens)``; K and V read and written."""
+        pairs = sum(attended_pairs(computed, new) for computed, new in sequences)
+        num_kv = sum(computed + 2 * new for computed, new in sequences)
+        return Work(self.flops_per_attended * pairs, self.kv_bytes_per_token * num_kv)
+
+    def step_work(self, sequences: Collection[tuple[int, int]]) -> Work:
+        """A step's: of each sequence ``(computed tokens, new tokens)``, as the scheduler plans."""
+        num_tokens = sum(new for _, new in sequences)
+        return self.weights_work(num_tokens) + self.attention_work(sequences)
+
 
 HARDWARE = {
     # two cores with AVX2: 2 * 3 GHz * 32 operations; two channels of DDR4
     "laptop": Hardware("laptop", 192e9, 40e9, 32e9),
     "a100": Hardware("a100", 312e12, 2.0e12, 80e9),  # SXM, 80 GB
+    "h100": Hardware("h100", 989e12, 3.35e12, 80e9),  # SXM
     "h200": Hardware("h200", 989e12, 4.8e12, 141e9),
 }
 
@@ -74,9 +130,8 @@ class CostModel:
     def __init__(self, hardware: Hardware, model: ModelShape):
         self.hardware, self.model = hardware, model
         # Each is a sum over the step's tokens, so a step's cost is three products.
-        self._s_per_token = 2 * model.num_params / hardware.flops_per_s
-        attention = 4 * model.num_layers * model.num_heads * model.head_dim
-        self._s_per_attended = attention / hardware.flops_per_s
+        self._s_per_token = model.flops_per_token / hardware.flops_per_s
+        self._s_per_attended = model.flops_per_attended / hardware.flops_per_s
         self._s_for_weights = model.weight_bytes / hardware.bytes_per_s
         self._overhead_s = hardware.overhead_s
         self._s_per_kv = model.kv_bytes_per_token / hardware.bytes_per_s
@@ -85,9 +140,8 @@ class CostModel:
         """``max(FLOPs / rate, bytes / bandwidth) + overhead``.
 
         Args:
-            num_tokens: scheduled in this step. Each costs two operations per parameter.
-            num_attended: over all of them, how many tokens each one sees, itself included. Each
-                pair costs ``4 * layers * heads * head_dim`` operations.
+            num_tokens: scheduled in this step.
+            num_attended: over all of them, how many tokens each one sees, itself included.
             num_kv: tokens whose K and V are read (every scheduled sequence's context, once) or
                 written. The weights are read once, whatever the batch.
         """
