@@ -1,4 +1,4 @@
-"""Operations and bytes of a step, and the roof above them."""
+"""Operations and bytes of a step, the roof above them, and its picture."""
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +9,7 @@ from minivllm.bench.workloads import BenchRequest
 from minivllm.models.embedded import embedded_model_path
 from minivllm.models.model_config import ModelConfig
 from minivllm.sim.cost import HARDWARE, MODELS, CostModel, Hardware, Work, attended_pairs
+from minivllm.viz import roofline
 
 A100, LLAMA = HARDWARE["a100"], MODELS["llama-8b"]
 TOY = Hardware("toy", flops_per_s=400.0, bytes_per_s=100.0, memory_bytes=1.0)
@@ -80,3 +81,82 @@ def test_the_roof_bends_at_the_ridge():
         assert TOY.least_seconds(work) == seconds
         assert work.flops / seconds == TOY.attainable(work.intensity)
     assert Work(1, 2) + Work(3, 4) == Work(4, 6)
+
+
+# -- the picture ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that were drawn, as matplotlib has them."""
+    figures = []
+    monkeypatch.setattr(
+        "minivllm.viz.roofline_plot.to_png", lambda figure: figures.append(figure) or b""
+    )
+    return figures
+
+
+POINTS = {"decode": {"batch 1": 1, "batch 8": 6.0}, "measured": {1: (1, 25), "x": (8.0, 500.0)}}
+
+
+def test_points_stand_on_the_roof_or_where_they_were_measured(drawn):
+    roofline(TOY, POINTS)
+    (axes,) = drawn[0].axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    marks = [line for line in axes.lines if line.get_marker() not in ("None", None, "")]
+    places = [(line.get_xdata()[0], line.get_ydata()[0]) for line in marks]
+    assert places == [(1, 100), (6, 400), (1, 25), (8, 500)]
+    hollow = [line.get_markerfacecolor() == "white" for line in marks]
+    assert hollow == [True, True, False, False]
+    roof = next(line for line in axes.lines if len(line.get_xdata()) == 3)
+    assert (TOY.ridge, TOY.flops_per_s) in list(zip(*roof.get_data(), strict=True))
+    low, high = axes.get_xlim()
+    assert low < 1 < 8 < high
+    assert axes.get_ylim()[0] < 25
+    said = {text.get_text() for text in axes.texts}
+    assert {"batch 1", "batch 8", "1", "x", "toy: 100 B/s", "400 FLOP/s", "ridge 4"} <= said
+
+
+def test_equal_peaks_are_named_once_and_every_slope(drawn):
+    cache = Hardware("from its cache", 400.0, 1000.0, 1.0)
+    roofline([TOY, cache], POINTS)
+    said = [text.get_text() for text in drawn[0].axes[0].texts]
+    assert said.count("400 FLOP/s") == 1
+    assert {"toy: 100 B/s", "from its cache: 1 kB/s"} <= set(said)
+
+
+def test_what_it_says_in_words():
+    plot = roofline(TOY, POINTS, "a title")
+    assert plot.png.startswith(b"\x89PNG")
+    assert roofline(TOY, POINTS, "a title").png == plot.png
+    moved = POINTS | {"measured": {1: (1, 50)}}
+    assert roofline(TOY, moved, "a title").png != plot.png
+    head, _, *rows = plot.text.splitlines()
+    assert head == "toy: 400 FLOP/s, 100 B/s, ridge at 4 operations per byte"
+    assert [row.split() for row in rows] == [
+        ["decode", "batch", "1", "1", "100", "on", "it", "bandwidth"],
+        ["decode", "batch", "8", "6", "400", "on", "it", "arithmetic"],
+        ["measured", "1", "1", "25", "25%", "bandwidth"],
+        ["measured", "x", "8", "500", "125%", "arithmetic"],
+    ]
+    assert "measured x at 8, 125% of the roof" in plot.alt
+    assert "decode batch 8 at 6;" in plot.alt
+
+
+def test_a_point_at_the_ridge_is_bound_by_arithmetic():
+    (row,) = roofline(TOY, {"": {"here": TOY.ridge}}).text.splitlines()[2:]
+    assert row.split()[-1] == "arithmetic"
+
+
+@pytest.mark.parametrize("point", [0, -1.0, (1, 0), (1, 2, 3), (), "x", float("nan"), None])
+def test_a_point_is_one_or_two_numbers(point):
+    with pytest.raises(ValueError, match=r"points\['a'\]\['b'\] must be one or two finite numbers"):
+        roofline(TOY, {"a": {"b": point}})
+
+
+def test_something_must_be_drawn():
+    with pytest.raises(ValueError, match="machines must be at least one"):
+        roofline([], POINTS)
+    for nothing in ({}, {"decode": {}}):
+        with pytest.raises(ValueError, match="points must be at least one"):
+            roofline(TOY, nothing)

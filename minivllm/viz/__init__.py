@@ -12,6 +12,7 @@ from minivllm.viz.latency import latency
 from minivllm.viz.pareto import pareto
 from minivllm.viz.prefix_tree import prefix_tree
 from minivllm.viz.queues import queues
+from minivllm.viz.roofline_plot import roofline
 from minivllm.viz.stepper import stepper
 from minivllm.viz.table import block_table
 from minivllm.viz.timeline import timeline
@@ -27,6 +28,7 @@ __all__ = [
     "pareto",
     "prefix_tree",
     "queues",
+    "roofline",
     "stepper",
     "timeline",
     "waste_bars",
