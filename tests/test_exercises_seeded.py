@@ -3,7 +3,7 @@
 import numpy
 import pytest
 
-from minivllm.exercises import ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch11, ch13
+from minivllm.exercises import ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch11, ch13, chA1
 from minivllm.exercises.answers import NotYet
 
 SEEDED = {
@@ -18,6 +18,7 @@ SEEDED = {
         ch08.hits, ch08.eviction,
         ch11.merge, ch11.splits, ch11.partition,
         ch13.blocks, ch13.longest, ch13.gpu,
+        chA1.ridge, chA1.attention, chA1.at_most,
     )
 }  # fmt: skip
 SEEDS = range(30)
@@ -156,6 +157,14 @@ def off_by(by, key=0):
         ("ch13.gpu", lambda a: ("XL", a[1]), "XL keeps the promise, but a cheaper one does, too"),
         ("ch13.gpu", lambda a: (a[0], 2048), r"keeps the promise with steps of 4096 tokens, too"),
         ("ch13.gpu", lambda a: (a[0], 100), "max_num_batched_tokens is one of 2048, 4096"),
+        ("chA1.ridge", off_by(1), r"ridge: in the time of one byte it can do [\d,]+ / [\d,]+ oper"),
+        ("chA1.ridge", off_by(-1, 1), r"with \d+ there are \d+ operations for the \d bytes of a"),
+        ("chA1.ridge", lambda a: (a[0], 2 * a[1]), "a product and a sum are two operations"),
+        ("chA1.ridge", off_by(1, 1), r"batch: (\d+) is bound by arithmetic, and \d+ would be, too"),
+        ("chA1.attention", lambda a: (a[0] // 2, a[1]), "operations: this is half of it"),
+        ("chA1.attention", off_by(1), r"a query head needs 4 \* head_dim for a token"),
+        ("chA1.attention", lambda a: (a[0], a[1] // 2), "K is read, and V as well"),
+        ("chA1.attention", off_by(1, 1), r"batch \* context tokens, K and V of each"),
     ],
 )  # fmt: skip
 def test_a_wrong_answer_is_told_what_is_wrong(name, spoil, explanation):
@@ -242,3 +251,43 @@ def test_the_null_block_holds_no_token():
     everything = exercise.given["num_blocks"] * exercise.given["block_size"]
     with pytest.raises(NotYet, match="block 0 is the null block"):
         exercise.check((everything, concurrent))
+
+
+def test_heads_that_share_a_kv_head_have_their_own_operations_and_share_its_bytes():
+    exercise = chA1.attention(1)
+    operations, num_bytes = exercise.solve()
+    group = exercise.given["num_heads"] // exercise.given["num_kv_heads"]
+    with pytest.raises(NotYet, match=r"every one of the \d+ query heads has its own"):
+        exercise.check((operations // group, num_bytes))
+    with pytest.raises(NotYet, match=f"{group} query heads share a KV head"):
+        exercise.check((operations, num_bytes * group))
+    learnt = exercise.check((operations, num_bytes))
+    assert learnt.startswith(f"{operations / num_bytes:g} operations per byte")
+
+
+@pytest.mark.parametrize("bound", ["arithmetic", "bandwidth"])
+def test_the_usual_ways_to_miss_the_roof_are_told_apart(bound):
+    """Tokens per second of a step that forgets something, or counts it too often."""
+    exercises = (chA1.at_most(seed) for seed in range(99))
+    exercise = next(e for e in exercises if e.check(e.solve()).startswith(f"bound by {bound}"))
+    given, right = exercise.given, exercise.solve()
+    batch, gb_per_s = given["batch"], given["gb_per_s"]
+    weights = 2 * given["num_params"] / 1e9 / gb_per_s
+    kv = batch * given["context"] * 131_072 / 1e9 / gb_per_s
+    operations = 2 * given["num_params"] + 4 * 32 * 32 * 128 * given["context"]
+    computing = batch * operations / (given["tflop_per_s"] * 1e12)
+    other = computing if bound == "bandwidth" else weights + kv
+    for seconds, told in [
+        (batch * batch / right, "this is one sequence's"),
+        (weights, "not only the weights"),
+        (weights + 4 * kv, "for each KV head, not for each query head"),
+        (batch * weights + kv, "the weights are read once for the whole batch"),
+        (other, f"this is what {'arithmetic' if bound == 'bandwidth' else 'bandwidth'} allows"),
+        (weights + kv + computing, "take the longer, not their sum"),
+        (batch / (right * 1.5), "are above the roof"),
+        (batch / (right * 0.9), "are below the roof"),
+    ]:
+        with pytest.raises(NotYet, match=told):
+            exercise.check(round(batch / seconds))
+    for share in (0.995, 1.005):
+        assert exercise.check(round(right * share))
