@@ -194,6 +194,13 @@ def test_without_numba_auto_falls_back_to_torch(capsys, monkeypatch):
     assert "triton" in complaint("paged_triton")
 
 
+def test_a_numba_that_slows_torch_down_is_not_used(capsys, monkeypatch):
+    monkeypatch.setattr(selector, "version", lambda package: "0.66.0")
+    assert make_backend("auto", CPU).name == "paged_torch"
+    assert "a CPU, and numba is too old." in capsys.readouterr().out
+    assert "needs numba 0.67 or later (here is 0.66.0)" in complaint("paged_numba")
+
+
 def test_a_backend_that_cannot_run_here_says_what_would():
     assert "use 'paged_triton'" in complaint("paged_numba", torch.device("cuda"))
     with pytest.raises(ValueError, match=r"attention_backend must be one of auto, .* got 'flash'"):

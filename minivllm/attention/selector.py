@@ -7,6 +7,7 @@ A backend's file is imported when it is chosen and not before: some need package
 from __future__ import annotations
 
 import importlib
+from importlib.metadata import version
 from importlib.util import find_spec
 
 import torch
@@ -46,7 +47,8 @@ def _best_for(device: torch.device) -> tuple[str, str]:
     package = first.removeprefix("paged_")
     if _obstacle(first, device) is None:
         return first, f"{kind}, and {package} is installed"
-    return "paged_torch", f"{kind}, and {package} is not installed"
+    what = "not installed" if find_spec(package) is None else "too old"
+    return "paged_torch", f"{kind}, and {package} is {what}"
 
 
 def _obstacle(name: str, device: torch.device) -> str | None:
@@ -56,6 +58,13 @@ def _obstacle(name: str, device: torch.device) -> str | None:
             return "runs on a CPU only; use 'paged_triton' or 'auto'"
         if find_spec("numba") is None:
             return "needs numba: pip install 'minivllm[numba]', or use 'paged_torch' or 'auto'"
+        if _numbers(version("numba")) < (0, 67):
+            # They turn on nested OpenMP regions for the whole process: in each thread of torch's
+            # attention MKL then starts threads of its own, and it takes 100 times as long.
+            return (
+                f"needs numba 0.67 or later (here is {version('numba')}): pip install -U numba, or "
+                "use 'paged_torch' or 'auto'"
+            )
     if name == "paged_triton":
         if find_spec("triton") is None:
             return "needs triton, which is to be had for Linux; use 'paged_torch' or 'auto'"
@@ -75,7 +84,7 @@ def _interpreter_obstacle() -> str | None:
             "on a CPU needs Triton's interpreter: set TRITON_INTERPRET=1 in the environment before "
             "triton is first imported, or use 'paged_torch' or 'auto'"
         )
-    if _version(numpy) >= (2, 4) and _version(triton) < (3, 7, 1):
+    if _numbers(numpy.__version__) >= (2, 4) and _numbers(triton.__version__) < (3, 7, 1):
         return (
             f"on a CPU: the interpreter of Triton {triton.__version__} fails with NumPy "
             f"{numpy.__version__}; install triton>=3.7.1 or numpy<2.4"
@@ -83,5 +92,5 @@ def _interpreter_obstacle() -> str | None:
     return None
 
 
-def _version(package) -> tuple[int, ...]:
-    return tuple(int(part) for part in package.__version__.split(".")[:3] if part.isdigit())
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
