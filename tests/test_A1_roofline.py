@@ -59,15 +59,15 @@ def test_attention_alone_does_the_group_size_per_number_whatever_the_batch(name)
 
 
 def test_the_benchmarks_count_the_same():
-    """``work_of`` counts from a config, matrix by matrix; a shape from the number of parameters.
+    """``shape_of`` counts a config's matrices; the simulator is told the number of parameters.
 
     The embedded model's head is its embedding, so that every parameter is multiplied.
     """
     config = ModelConfig.from_directory(embedded_model_path())
     counted = work_of(config, [[BenchRequest([1] * 99, 2)] * 16], 4)
     step = MODELS["embedded"].step_work(decodes(16, 100))
-    assert counted.decode_flops == pytest.approx(step.flops, rel=0.01)
-    assert counted.decode_bytes == pytest.approx(step.num_bytes, rel=0.01)
+    assert counted.decode.flops == pytest.approx(step.flops, rel=0.01)
+    assert counted.decode.num_bytes == pytest.approx(step.num_bytes, rel=0.01)
 
 
 # -- the roof ------------------------------------------------------------------------------------

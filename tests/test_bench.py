@@ -17,6 +17,7 @@ from minivllm.bench.scheduler_core import RunningDecodes, hashing_us, lookup_us
 from minivllm.bench.targets import CASES, Case, Target
 from minivllm.bench.workloads import WORKLOADS, BenchRequest, make_workload
 from minivllm.cli import app
+from minivllm.sim.cost import Hardware
 
 KEYS = ["benchmark", "environment", "workload", "ceiling", "results", "against"]
 
@@ -225,19 +226,21 @@ def test_the_roofline_by_hand(tmp_path):
     from types import SimpleNamespace
 
     config = SimpleNamespace(hidden_size=4, num_heads=2, num_kv_heads=1, head_dim=2, num_layers=1,
-                             intermediate_size=8, vocab_size=10)  # fmt: skip
+                             intermediate_size=8, vocab_size=10, architecture="toy",
+                             max_model_len=16)  # fmt: skip
     work = work_of(config, [[BenchRequest([1, 2, 3], 3)]], bytes_per_number=4)
     layer, head = 4 * (4 + 2 * 2) + 4 * 4 + 3 * 4 * 8, 40
     per_pair = 4 * 4
-    assert work.prefill_flops == 2 * layer * 3 + 2 * head + per_pair * 6
-    assert work.decode_flops == 2 * (layer + head) * 2 + per_pair * (4 + 5)
-    assert work.decode_bytes == 2 * (layer + head) * 4 + (4 + 5) * 2 * 2 * 4
-    assert work.least_seconds(1.0, 1e9) == work.prefill_flops + work.decode_flops
-    assert work.least_decode_seconds(1.0, 1e9) == work.decode_flops
-    assert work.least_seconds(1e12, 1.0) == pytest.approx(work.decode_bytes)
+    assert work.prefill.flops == 2 * layer * 3 + 2 * head + per_pair * 6
+    assert work.decode.flops == 2 * (layer + head) * 2 + per_pair * (4 + 5)
+    assert work.decode.num_bytes == 2 * (layer + head) * 4 + (4 + 5) * 2 * 2 * 4
+    slow_arithmetic, slow_memory = Hardware("a", 1.0, 1e9, 0), Hardware("m", 1e12, 1.0, 0)
+    assert work.least_seconds(slow_arithmetic) == work.prefill.flops + work.decode.flops
+    assert work.least_seconds(slow_memory) == pytest.approx(work.decode.num_bytes)
     hit = work_of(config, [[BenchRequest([1, 2, 3], 3)]], 4, num_cached_tokens=2)
-    assert hit.prefill_flops == 2 * layer + 2 * head + per_pair * 3
-    assert work_of(config, [[BenchRequest([1], 9)]], 4, cache_bytes=2**20).decode_bytes == 0
+    assert hit.prefill.flops == 2 * layer + 2 * head + per_pair * 3
+    small = work_of(config, [[BenchRequest([1], 9)]], 4, cache_bytes=2**20)
+    assert small.decode.num_bytes == 0
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import torch
 
+from minivllm.config import host_memory_gib
+from minivllm.sim.cost import Hardware
+
 LARGE = {"cpu": 2**28, "cuda": 2**31}  # bytes, beyond any cache
 MATRIX_SIZE = {"cpu": 2048, "cuda": 8192}
 
@@ -71,9 +74,15 @@ def measure(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
     }
 
 
-def rates(peaks: dict[str, float]) -> tuple[float, float]:
-    """Operations and bytes per second that count as the ceiling, of what ``measure`` found."""
-    return peaks["gflop_per_s"] * 1e9, peaks["bandwidth_gb_per_s"] * 1e9
+def machine(peaks: dict[str, float]) -> Hardware:
+    """The machine of these peaks, as ``measure`` found them, to put work under its roof."""
+    return Hardware(
+        "measured",
+        flops_per_s=peaks["gflop_per_s"] * 1e9,
+        bytes_per_s=peaks["bandwidth_gb_per_s"] * 1e9,
+        memory_bytes=host_memory_gib() * 2**30,
+        overhead_s=0,
+    )
 
 
 def cache_bytes(device: torch.device) -> int:

@@ -102,15 +102,16 @@ def bench_latency(
     work_first, work = (
         work_of(config, rounds, size, cache_bytes=cache_bytes) for rounds in (first, whole)
     )
+    machine = ceiling.machine(peaks)
     least = {
-        "ttft_s": work_first.least_seconds(*ceiling.rates(peaks)),
-        "step_s": work.least_decode_seconds(*ceiling.rates(peaks)) / num_steps,
-        "latency_s": work.least_seconds(*ceiling.rates(peaks)),
+        "ttft_s": work_first.least_seconds(machine),
+        "step_s": machine.least_seconds(work.decode) / num_steps,
+        "latency_s": work.least_seconds(machine),
     }
     report.ceiling({**peaks, **least}, "measured here, and the roofline")
     report.note(
-        f"A decode step of this batch reads {work.decode_bytes / num_steps / 1e6:,.0f} MB of "
-        f"weights, K and V, and computes {work.decode_flops / num_steps / 1e9:,.3g} GFLOP: "
+        f"A decode step of this batch reads {work.decode.num_bytes / num_steps / 1e6:,.0f} MB of "
+        f"weights, K and V, and computes {work.decode.flops / num_steps / 1e9:,.3g} GFLOP: "
         f"{1e3 * least['step_s']:.3g} ms at least."
     )
     results = {

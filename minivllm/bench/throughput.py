@@ -88,7 +88,7 @@ def bench_throughput(
     work = work_of(
         config, rounds, getattr(torch, dtype).itemsize, num_cached, ceiling.cache_bytes(device)
     )
-    least = work.least_seconds(*ceiling.rates(peaks))
+    least = work.least_seconds(ceiling.machine(peaks))
     report.ceiling({**peaks, "seconds": least}, "measured here, and the roofline of this work")
     results = {name: _figures(rounds, runs[name], least) for name in runs}
     report.table(
