@@ -13,7 +13,7 @@ from paged_batches import batches, make_batch
 from minivllm import LLM, SamplingParams
 from minivllm.attention import paged_numba, selector
 from minivllm.attention.kv_storage import KVStorage
-from minivllm.attention.paged_torch import TILE_ROWS, TILES_TOGETHER, PagedTorch, cut_batch
+from minivllm.attention.paged_torch import TILE_ROWS, TILES_TOGETHER, PagedTorch, tile_batches
 from minivllm.attention.reference import Reference
 from minivllm.attention.selector import make_backend
 from minivllm.config import ATTENTION_BACKENDS
@@ -52,32 +52,29 @@ def test_equal_to_the_reference(name, batch):
     batch.check(make_backend(name, CPU))
 
 
-def test_a_batch_is_cut_into_whole_prompts_and_tiles_of_like_shape():
+def test_a_batch_is_cut_into_tiles_and_those_of_like_shape_are_put_together():
     long = TILE_ROWS + 5
     seqs = [(long, long + 30), (7, 7), (long, long)]
     seqs += [(1, n) for n in range(1, 4 + TILES_TOGETHER)] + [(3, 9), (3, 8)]
     batch = make_batch(seqs, block_size=16)
     batch.check(PagedTorch())
-    whole_prompts, tiles = cut_batch(batch.metadata, 16, None)
-    rows = [rows for rows, _ in whole_prompts]
-    assert rows == [slice(long, long + 7), slice(long + 7, 2 * long + 7)]
-    for rows, slots in whole_prompts:
-        assert torch.equal(slots[0], batch.metadata.slot_mapping[rows])
-    of_whole_prompts = torch.arange(long, 2 * long + 7)
-    rows = torch.cat([of_whole_prompts, *(b.rows.flatten() for b in tiles)])
+    tiles = tile_batches(batch.metadata, 16, None)
+    rows = torch.cat([b.rows.flatten() for b in tiles])
     assert sorted(rows.tolist()) == list(range(len(batch.query)))
-    by_rows = sorted(tuple(b.rows.shape) for b in tiles)
-    assert by_rows == [(1, 5), (1, TILE_ROWS), (2, 3), (3, 1), (TILES_TOGETHER, 1)]
+    whole = sorted(tuple(b.rows.shape) for b in tiles if b.visible is None)
+    assert whole == [(1, 7), (1, long)]
+    masked = sorted(tuple(b.rows.shape) for b in tiles if b.visible is not None)
+    assert masked == [(1, 5), (1, TILE_ROWS), (2, 3), (3, 1), (TILES_TOGETHER, 1)]
     first_half = next(b for b in tiles if b.rows.shape[1] == TILE_ROWS)
     assert first_half.slots.shape == (1, TILE_ROWS + 30)  # no key after the tile's last row
 
 
 @pytest.mark.parametrize("window", [8, 9, 10])
-def test_a_window_shorter_than_a_prompt_makes_tiles_of_it(window):
+def test_a_prompt_needs_a_mask_if_its_window_is_shorter(window):
     batch = make_batch([(9, 9)], window=window)
     batch.check(PagedTorch())
-    whole_prompts, tiles = cut_batch(batch.metadata, 4, window)
-    assert (len(whole_prompts), len(tiles)) == ((0, 1) if window < 9 else (1, 0))
+    (tiles,) = tile_batches(batch.metadata, 4, window)
+    assert (tiles.visible is None) == (window >= 9)
 
 
 def test_a_window_of_everything_is_no_window(backend):
