@@ -124,10 +124,8 @@ class Processor:
 
     def _check_ids(self, name: str, token_ids) -> None:
         vocab_size = self.model_config.vocab_size
-        if (
-            set(map(type, token_ids)) == {int}
-            and 0 <= min(token_ids) <= max(token_ids) < vocab_size
-        ):
+        integers = set(map(type, token_ids)) == {int}
+        if integers and 0 <= min(token_ids) and max(token_ids) < vocab_size:
             return  # the usual case, without a loop in Python
         for token_id in token_ids:
             ok = is_int(token_id, 0) and token_id < vocab_size
