@@ -125,7 +125,7 @@ class Processor:
     def _check_ids(self, name: str, token_ids) -> None:
         vocab_size = self.model_config.vocab_size
         integers = set(map(type, token_ids)) == {int}
-        if integers and 0 <= min(token_ids) and max(token_ids) < vocab_size:
+        if integers and min(token_ids) >= 0 and max(token_ids) < vocab_size:
             return  # the usual case, without a loop in Python
         for token_id in token_ids:
             ok = is_int(token_id, 0) and token_id < vocab_size
