@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from minivllm.bench.command import app as bench_app
 from minivllm.console import refusing_politely
+from minivllm.lab.bench.command import app as bench_app
 from minivllm.logger import init_logger
 from minivllm.version import __version__
 

@@ -151,7 +151,7 @@ class Trace:
         Raises:
             ValueError: for a trace without steps.
         """
-        from minivllm.viz.page import page
+        from minivllm.lab.viz.page import page
 
         Path(path).write_text(page(self, title, outputs, decode), encoding="utf-8")
 
@@ -168,7 +168,7 @@ class Trace:
         Raises:
             ValueError: for a trace without steps, or another clock.
         """
-        from minivllm.viz.chrome_trace import chrome_trace
+        from minivllm.lab.viz.chrome_trace import chrome_trace
 
         Path(path).write_text(json.dumps(chrome_trace(self, clock)), encoding="utf-8")
 

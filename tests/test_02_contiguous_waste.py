@@ -14,11 +14,11 @@ from minivllm.kv.contiguous import (
     SlotUsage,
 )
 from minivllm.kv.slab_pool import BuddyPool, FirstFitPool, next_power_of_2
+from minivllm.lab.sim.replay import sample_for
+from minivllm.lab.sim.waste import NUM_SLOTS, PAPER, measure_waste
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.scheduler import Scheduler
-from minivllm.sim.replay import sample_for
-from minivllm.sim.waste import NUM_SLOTS, PAPER, measure_waste
 
 MAX_MODEL_LEN = 24
 

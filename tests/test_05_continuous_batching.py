@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.sim.recordings import GOLDEN, load_recording
+from minivllm.lab.sim.replay import sample_for
 from minivllm.request import Request, RequestStatus
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.policies import SchedulingPolicy, make_policy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.sim import replay
-from minivllm.sim.recordings import GOLDEN, load_recording
-from minivllm.sim.replay import sample_for
 
 
 def make(

@@ -18,7 +18,7 @@ from minivllm.attention.reference import Reference
 from minivllm.attention.selector import make_backend
 from minivllm.config import ATTENTION_BACKENDS
 from minivllm.exercises import ch09
-from minivllm.exercises.answers import NotYet
+from minivllm.lab.exercises.answers import NotYet
 
 CPU = torch.device("cpu")
 FOR_A_CPU = ["paged_torch", "paged_numba", "reference"]

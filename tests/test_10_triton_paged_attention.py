@@ -13,7 +13,7 @@ from minivllm import LLM, SamplingParams
 from minivllm.attention import selector
 from minivllm.attention.kv_storage import KVStorage
 from minivllm.exercises import ch10
-from minivllm.exercises.answers import NotYet
+from minivllm.lab.exercises.answers import NotYet
 
 pytest.importorskip("triton", reason="Triton is to be had for Linux")
 

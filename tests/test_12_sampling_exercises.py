@@ -3,7 +3,7 @@
 import pytest
 
 from minivllm.exercises import ch12
-from minivllm.exercises.answers import NotYet
+from minivllm.lab.exercises.answers import NotYet
 
 NONSENSE = ["x", "", -1, 0, 10**9, [], {}, None.__class__, 2.5, lambda *given: 1, {"A": 1}]
 

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minivllm.bench.roofline import work_of
-from minivllm.bench.workloads import BenchRequest
+from minivllm.lab.bench.roofline import work_of
+from minivllm.lab.bench.workloads import BenchRequest
+from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, Work, attended_pairs
 from minivllm.models.embedded import embedded_model_path
 from minivllm.models.model_config import ModelConfig
-from minivllm.sim.cost import HARDWARE, MODELS, CostModel, Hardware, Work, attended_pairs
 from minivllm.viz import roofline
 
 A100, LLAMA = HARDWARE["a100"], MODELS["llama-8b"]
@@ -91,7 +91,7 @@ def drawn(monkeypatch):
     """The figures that were drawn, as matplotlib has them."""
     figures = []
     monkeypatch.setattr(
-        "minivllm.viz.roofline_plot.to_png", lambda figure: figures.append(figure) or b""
+        "minivllm.lab.viz.roofline_plot.to_png", lambda figure: figures.append(figure) or b""
     )
     return figures
 

@@ -5,19 +5,19 @@ import sys
 from itertools import pairwise
 
 import pytest
+from minivllm.lab.bench import everything
 from typer.testing import CliRunner
 
-from minivllm.bench import everything
-from minivllm.bench.engines import MinivllmEngine
-from minivllm.bench.models import SHAPES, bench_model
-from minivllm.bench.peers import TransformersContinuousEngine, TransformersEngine
-from minivllm.bench.process import timed_run
-from minivllm.bench.roofline import work_of
-from minivllm.bench.scheduler_core import RunningDecodes, hashing_us, lookup_us
-from minivllm.bench.targets import CASES, Case, Target
-from minivllm.bench.workloads import WORKLOADS, BenchRequest, make_workload
 from minivllm.cli import app
-from minivllm.sim.cost import Hardware
+from minivllm.lab.bench.engines import MinivllmEngine
+from minivllm.lab.bench.models import SHAPES, bench_model
+from minivllm.lab.bench.peers import TransformersContinuousEngine, TransformersEngine
+from minivllm.lab.bench.process import timed_run
+from minivllm.lab.bench.roofline import work_of
+from minivllm.lab.bench.scheduler_core import RunningDecodes, hashing_us, lookup_us
+from minivllm.lab.bench.targets import CASES, Case, Target
+from minivllm.lab.bench.workloads import WORKLOADS, BenchRequest, make_workload
+from minivllm.lab.sim.cost import Hardware
 
 KEYS = ["benchmark", "environment", "workload", "ceiling", "results", "against"]
 
@@ -37,12 +37,12 @@ def positive(numbers) -> bool:
 
 @pytest.fixture
 def no_vllm(monkeypatch):
-    monkeypatch.setattr("minivllm.bench.scheduler.is_installed", lambda: False)
+    monkeypatch.setattr("minivllm.lab.bench.scheduler.is_installed", lambda: False)
 
 
 def test_scheduler(no_vllm, monkeypatch):
-    monkeypatch.setattr("minivllm.bench.scheduler.CACHE_SIZES", (10, 100))
-    monkeypatch.setattr("minivllm.bench.scheduler.POOL_SIZES", (1, 3))
+    monkeypatch.setattr("minivllm.lab.bench.scheduler.CACHE_SIZES", (10, 100))
+    monkeypatch.setattr("minivllm.lab.bench.scheduler.POOL_SIZES", (1, 3))
     text, found = bench("scheduler", "--num-requests", 3, "--num-steps", 256)
     assert list(found) == KEYS
     assert found["workload"]["decodes"] == 3
@@ -109,8 +109,8 @@ def test_the_scheduler_is_timed_without_torch():
 @pytest.fixture
 def small_ceiling(monkeypatch):
     """The machine is measured on little, so that it takes no time; the figures mean nothing."""
-    monkeypatch.setattr("minivllm.bench.ceiling.LARGE", {"cpu": 2**16, "cuda": 2**16})
-    monkeypatch.setattr("minivllm.bench.ceiling.MATRIX_SIZE", {"cpu": 64, "cuda": 64})
+    monkeypatch.setattr("minivllm.lab.bench.ceiling.LARGE", {"cpu": 2**16, "cuda": 2**16})
+    monkeypatch.setattr("minivllm.lab.bench.ceiling.MATRIX_SIZE", {"cpu": 64, "cuda": 64})
 
 
 ONCE = ("--repeats", 1, "--attention-backend", "paged_torch")
@@ -209,7 +209,7 @@ def test_kernels_read_what_dense_attention_reads():
     import torch
 
     from minivllm.attention.selector import make_backend
-    from minivllm.bench.kernels import Case, Shape, _paged
+    from minivllm.lab.bench.kernels import Case, Shape, _paged
 
     shape = Shape(4, 2, 8, 4, torch.float32, torch.device("cpu"))
     case = Case("decode", 3, 10, 2)
@@ -333,7 +333,7 @@ def test_cases_are_commands(case, monkeypatch):
     """Their arguments are understood; what they would run is not run."""
     benches = {"scheduler", "throughput", "latency", "kernels"}
     for name in benches:
-        monkeypatch.setattr(f"minivllm.bench.{name}.bench_{name}", lambda *args: None)
+        monkeypatch.setattr(f"minivllm.lab.bench.{name}.bench_{name}", lambda *args: None)
     arguments = everything._command(case)
     assert arguments[1] in benches
     done = CliRunner().invoke(app, arguments)

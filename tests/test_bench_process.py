@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from minivllm.bench.process import engine_processes, take_turns, timed_run
-from minivllm.bench.workloads import BenchRequest
+from minivllm.lab.bench.process import engine_processes, take_turns, timed_run
+from minivllm.lab.bench.workloads import BenchRequest
 
 ROUNDS = [[BenchRequest([1, 2], 3)], [BenchRequest([4], 1)]]
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

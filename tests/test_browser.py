@@ -19,10 +19,10 @@ import nbformat
 import pytest
 from test_viz import cached, chunked, crowd, preempting, sampled
 
-from minivllm.sim.dry_run import dry_run
+from minivllm.lab.sim.dry_run import dry_run
+from minivllm.lab.viz.frames import frames
+from minivllm.lab.viz.palette import owners_of
 from minivllm.viz import stepper
-from minivllm.viz.frames import frames
-from minivllm.viz.palette import owners_of
 
 pytestmark = pytest.mark.browser
 
@@ -262,7 +262,7 @@ def test_token_texts_cannot_break_out(open_page):
 
 
 def test_a_folded_page_says_so_and_finds_the_nearest_step(open_page, monkeypatch):
-    monkeypatch.setattr("minivllm.viz.page.MAX_CHARACTERS", 4000)
+    monkeypatch.setattr("minivllm.lab.viz.page.MAX_CHARACTERS", 4000)
     trace = preempting()
     view = open_page(trace, "#step=7")
     note = view.text_content("#help")
@@ -279,7 +279,7 @@ def test_a_folded_page_says_so_and_finds_the_nearest_step(open_page, monkeypatch
 
 WORLD = "[(6, 5), (9, 4), (3, 6)], num_blocks=12, block_size=4, max_num_batched_tokens=8"
 CELL = f"""\
-from minivllm.sim.dry_run import dry_run
+from minivllm.lab.sim.dry_run import dry_run
 from minivllm.viz import stepper
 
 stepper(dry_run({WORLD}))

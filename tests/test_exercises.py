@@ -5,9 +5,9 @@ import html
 import pytest
 
 from minivllm.exercises import ch00, ch01, ch05, ch06, ch07, ch08
-from minivllm.exercises.answers import NotYet
-from minivllm.exercises.exercise import Exercise
-from minivllm.exercises.puzzle import METRICS, Puzzle
+from minivllm.lab.exercises.answers import NotYet
+from minivllm.lab.exercises.exercise import Exercise
+from minivllm.lab.exercises.puzzle import METRICS, Puzzle
 from minivllm.scheduling.policies import FCFSPolicy, SchedulingPolicy
 
 ALL = {

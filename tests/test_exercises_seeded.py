@@ -4,7 +4,7 @@ import numpy
 import pytest
 
 from minivllm.exercises import ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch11, ch13, chA1
-from minivllm.exercises.answers import NotYet
+from minivllm.lab.exercises.answers import NotYet
 
 SEEDED = {
     f"{make.__module__.rsplit('.', 1)[1]}.{make.__name__}": make

@@ -14,18 +14,26 @@ PACKAGE = Path(__file__).parents[1] / "minivllm"
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [
     "version", "validation", "envs", "logger", "config", "sampling_params", "outputs", "request",
-    "console", "records", "state", "trace", "kv", "scheduling", "sim", "viz", "exercises",
-    "tensors", "attention",
-    "models", "sampling", "worker", "engine", "entrypoints", "bench", "cli",
-    "__main__",
+    "console", "records", "state", "trace", "kv", "scheduling", "tensors", "attention",
+    "models", "sampling", "worker", "engine",
+    "lab", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench", "cli",
+    "sim", "viz", "exercises", "__main__",
 ]  # fmt: skip
-PURE = ROOMS[: ROOMS.index("tensors")]
+ENGINE = ROOMS[: ROOMS.index("lab")]
+NEED_TORCH = {"tensors", "attention", "models", "sampling", "worker", "engine", "entrypoints",
+              "lab/bench", "cli", "__main__"}  # fmt: skip
 # Methods that save a trace as something to look at; they import that room when they are called.
-CONVENIENCES = {"trace": {"viz"}}
+CONVENIENCES = {"trace": {"lab/viz"}}
+
+
+def room_of_parts(parts: tuple[str, ...]) -> str:
+    """``lab`` is a house of its own: its rooms are ``lab/sim`` and so on."""
+    return "/".join(parts[:2]) if parts[0] == "lab" and parts[1:] else parts[0]
 
 
 def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return room_of_parts(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def imports_of(path: Path) -> set[str]:
@@ -38,7 +46,8 @@ def imports_of(path: Path) -> set[str]:
             names = [alias.name for alias in node.names]
         else:
             continue
-        rooms |= {n.split(".")[1] for n in names if n.startswith("minivllm.")}
+        inside = [n.split(".")[1:] for n in names if n.startswith("minivllm.")]
+        rooms |= {room_of_parts(tuple(parts)) for parts in inside}
     return rooms
 
 
@@ -56,13 +65,25 @@ def test_a_room_imports_only_from_rooms_above_it(path):
     assert not below, f"{path.relative_to(PACKAGE)} imports from below: {sorted(below)}"
 
 
+@pytest.mark.parametrize("room", ENGINE)
+def test_the_engine_never_imports_what_looks_at_it(room):
+    lab = {
+        (p.name, r)
+        for p in FILES
+        if room_of(p) == room
+        for r in imports_of(p) - CONVENIENCES.get(room, set())
+        if r.startswith("lab")
+    }
+    assert not lab
+
+
 def test_the_rooms_that_run_without_torch():
     modules = [
         ".".join(("minivllm", *p.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
             ".__init__"
         )
         for p in FILES
-        if room_of(p) in PURE
+        if room_of(p) not in NEED_TORCH
     ]
     code = (
         "import sys, importlib\n"

@@ -7,12 +7,12 @@ import pytest
 
 from minivllm import LLM, SamplingParams
 from minivllm.exercises import labs
-from minivllm.exercises.labs import grading, solutions, stubs
-from minivllm.exercises.labs.run import Fault, run
-from minivllm.exercises.labs.worlds import worlds
-from minivllm.exercises.requests import ask
 from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
 from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.exercises.labs import grading, solutions, stubs
+from minivllm.lab.exercises.labs.run import Fault, run
+from minivllm.lab.exercises.labs.worlds import worlds
+from minivllm.lab.exercises.requests import ask
 from minivllm.sim import dry_run
 
 LABS = {

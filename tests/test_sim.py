@@ -14,16 +14,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import minivllm.sim
-from minivllm.scheduling.policies import SchedulingPolicy
-from minivllm.sim import dry_run, replay, simulate
-from minivllm.sim.__main__ import app
-from minivllm.sim.cost import HARDWARE, MODELS, CostModel, Hardware, attended_pairs
-from minivllm.sim.report import as_dict, describe
-from minivllm.sim.result import percentiles
-from minivllm.sim.run import MANAGERS
-from minivllm.sim.sharing import measure_sharing
-from minivllm.sim.waste import PAPER
-from minivllm.sim.workloads import (
+from minivllm.lab.sim.__main__ import app
+from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, attended_pairs
+from minivllm.lab.sim.report import as_dict, describe
+from minivllm.lab.sim.result import percentiles
+from minivllm.lab.sim.run import MANAGERS
+from minivllm.lab.sim.sharing import measure_sharing
+from minivllm.lab.sim.waste import PAPER
+from minivllm.lab.sim.workloads import (
     WORKLOADS,
     SimRequest,
     alpaca_like,
@@ -32,6 +30,8 @@ from minivllm.sim.workloads import (
     shared_prefix,
     sharegpt_like,
 )
+from minivllm.scheduling.policies import SchedulingPolicy
+from minivllm.sim import dry_run, replay, simulate
 
 SEVERAL = ("n-samples", "beams")  # answers to one prompt: 4 of them
 A100, LLAMA = HARDWARE["a100"], MODELS["llama-8b"]
@@ -214,7 +214,7 @@ def test_any_run_serves_everybody(seed, num_requests, name, manager, policy, chu
 @pytest.fixture
 def counting_tables(monkeypatch):
     """Beside the meter, every step's block tables are counted; returns what they hold."""
-    from minivllm.sim.memory import MemoryMeter
+    from minivllm.lab.sim.memory import MemoryMeter
 
     def add(meter, seconds, num_seen, num_empty):
         manager = meter.scheduler.kv_manager
@@ -369,7 +369,7 @@ class NotYet(SchedulingPolicy):
 
 
 def a_recording():
-    path = Path(minivllm.sim.__file__).parent / "golden"
+    path = Path(minivllm.lab.sim.__file__).parent / "golden"
     return json.loads(gzip.decompress(sorted(path.glob("*.json.gz"))[0].read_bytes()))
 
 

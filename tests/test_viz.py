@@ -9,6 +9,10 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.sim.replay import sample_for
+from minivllm.lab.viz.history import read_history
+from minivllm.lab.viz.palette import letter, owners_of
+from minivllm.lab.viz.snapshot import take_snapshot
 from minivllm.records import (
     BlockCopied,
     BlocksAllocated,
@@ -20,12 +24,8 @@ from minivllm.records import (
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.scheduler import Scheduler
-from minivllm.sim.replay import sample_for
 from minivllm.trace import Trace
 from minivllm.viz import block_grid, block_table, timeline
-from minivllm.viz.history import read_history
-from minivllm.viz.palette import letter, owners_of
-from minivllm.viz.snapshot import take_snapshot
 
 SVG = "{http://www.w3.org/2000/svg}"
 

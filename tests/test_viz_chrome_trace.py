@@ -10,12 +10,12 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.sim.replay import sample_for
 from minivllm.logger import silenced
 from minivllm.records import Preempted, RequestAdded, Scheduled, SwappedOut
 from minivllm.request import Request, RequestStatus
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.scheduler import Scheduler
-from minivllm.sim.replay import sample_for
 from minivllm.trace import Trace
 
 NUMBER = {"type": "number", "minimum": 0}

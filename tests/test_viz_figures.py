@@ -12,6 +12,16 @@ import pytest
 from minivllm.kv.contiguous import SlotUsage
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.prefix_cache import hash_block
+from minivllm.lab.sim.replay import sample_for
+from minivllm.lab.sim.run import simulate
+from minivllm.lab.sim.waste import PAPER, WasteRow
+from minivllm.lab.sim.workloads import alpaca_like
+from minivllm.lab.viz.latency import read_latencies
+from minivllm.lab.viz.palette import owners_of
+from minivllm.lab.viz.pareto import frontier
+from minivllm.lab.viz.prefix_branches import fold
+from minivllm.lab.viz.prefix_chain import read_prefix_tree
+from minivllm.lab.viz.waste import mean_usage
 from minivllm.logger import silenced
 from minivllm.records import (
     BlockCopied,
@@ -30,10 +40,6 @@ from minivllm.records import (
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.scheduler import Scheduler
-from minivllm.sim.replay import sample_for
-from minivllm.sim.run import simulate
-from minivllm.sim.waste import PAPER, WasteRow
-from minivllm.sim.workloads import alpaca_like
 from minivllm.trace import Trace
 from minivllm.viz import (
     block_grid,
@@ -46,12 +52,6 @@ from minivllm.viz import (
     timeline,
     waste_bars,
 )
-from minivllm.viz.latency import read_latencies
-from minivllm.viz.palette import owners_of
-from minivllm.viz.pareto import frontier
-from minivllm.viz.prefix_branches import fold
-from minivllm.viz.prefix_chain import read_prefix_tree
-from minivllm.viz.waste import mean_usage
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -17,6 +17,9 @@ from test_viz import cached, chunked, crowd, preempting, sampled, sharing, singl
 
 from minivllm import records
 from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.sim.replay import sample_for
+from minivllm.lab.viz.frames import frames
+from minivllm.lab.viz.wording import block_list, listing
 from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.records import (
     BlockCopied,
@@ -37,11 +40,8 @@ from minivllm.records import (
 from minivllm.request import Request, RequestStatus
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.scheduler import Scheduler
-from minivllm.sim.replay import sample_for
 from minivllm.trace import Trace
 from minivllm.viz import block_grid, block_table, filmstrip, stepper, timeline
-from minivllm.viz.frames import frames
-from minivllm.viz.wording import block_list, listing
 
 # -- words: a stretch of records, and what it says -------------------------------------------------
 
@@ -383,7 +383,7 @@ def test_no_token_ends_the_script(tmp_path):
 def test_a_long_run_stays_small(tmp_path, monkeypatch):
     trace = crowd()
     assert len(saved(trace, tmp_path)) < 500_000
-    monkeypatch.setattr("minivllm.viz.page.MAX_CHARACTERS", 50_000)
+    monkeypatch.setattr("minivllm.lab.viz.page.MAX_CHARACTERS", 50_000)
     page = saved(trace, tmp_path)
     assert len(page) < 250_000
     steps = [frame["step"] for frame in run_of(page)["frames"]]
@@ -402,7 +402,7 @@ def test_a_run_without_steps_is_refused(tmp_path):
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 NOTEBOOK = """\
-from minivllm.sim.dry_run import dry_run
+from minivllm.lab.sim.dry_run import dry_run
 from minivllm.viz import stepper
 
 stepper(dry_run([(6, 5), (9, 4)], num_blocks=9, block_size=4, max_model_len=16))

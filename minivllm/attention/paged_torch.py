@@ -73,8 +73,9 @@ def tile_batches(
         begin, end = starts[seq], starts[seq + 1]
         seen_whole = sliding_window is None or seq_len <= sliding_window
         whole = end - begin == seq_len > 1 and seen_whole
-        for row in range(begin, end, seq_len if whole else TILE_ROWS):
-            size = min(seq_len if whole else TILE_ROWS, end - row)
+        most = seq_len if whole else TILE_ROWS
+        for row in range(begin, end, most):
+            size = min(most, end - row)
             tiles_of_size[size, whole].append((seq_len - (end - row), row, seq))
     batches = []
     for (size, whole), tiles in tiles_of_size.items():

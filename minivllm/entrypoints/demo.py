@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from minivllm.entrypoints.llm import LLM
+from minivllm.lab.viz import timeline
 from minivllm.sampling_params import SamplingParams
-from minivllm.viz import timeline
 
 PROMPTS = [
     "Hello, my name is",

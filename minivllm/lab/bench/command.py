@@ -1,0 +1,159 @@
+"""``minivllm bench ...``: thin; what it does lives in the files beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from minivllm.console import refusing_politely
+from minivllm.validation import check, is_int
+
+app = typer.Typer(help="Measure, beside the machine's own ceiling.", no_args_is_help=True)
+
+Backend = Annotated[str, typer.Option(help="How layers read the KV cache.")]
+Dtype = Annotated[str, typer.Option(help="Of weights, activations, K and V.")]
+Model = Annotated[
+    str,
+    typer.Option(help="tiny, small, qwen3-0.6b, llama-8b, embedded, or a Hugging Face directory."),
+]
+Peers = Annotated[
+    list[str],
+    typer.Option(
+        "--against", help="transformers, transformers-cb or vllm, run in turn; repeatable."
+    ),
+]
+Repeats = Annotated[int, typer.Option(help="How often each engine runs.")]
+Threads = Annotated[int | None, typer.Option(help="Of torch; none: as it chooses.")]
+
+
+@app.command()
+def scheduler(
+    num_requests: Annotated[int, typer.Option(help="Sequences that decode.")] = 256,
+    num_steps: Annotated[int, typer.Option(help="Of the longest run.")] = 4096,
+    against: Annotated[
+        str | None, typer.Option(help="vllm: run its core in turn, if it is installed.")
+    ] = None,
+) -> None:
+    """What deciding costs: µs per request and step, per block hashed, per prompt looked up."""
+    from minivllm.lab.bench.scheduler import bench_scheduler
+
+    with refusing_politely():
+        bench_scheduler(num_requests, num_steps, against)
+
+
+@app.command()
+def throughput(
+    workload: Annotated[
+        str, typer.Option(help="nano, w1, w1-short, w2, shared-prefix, multi-turn or n-samples.")
+    ] = "w1",
+    model: Model = "tiny",
+    num_requests: Annotated[int | None, typer.Option(help="None: the workload's own.")] = None,
+    dtype: Dtype = "float32",
+    against: Peers = [],  # noqa: B006 (typer copies it)
+    repeats: Repeats = 3,
+    max_num_seqs: Annotated[int, typer.Option(help="Sequences at once.")] = 64,
+    max_num_batched_tokens: Annotated[int, typer.Option(help="Tokens per step.")] = 2048,
+    prefix_caching: Annotated[bool, typer.Option(help="Reuse equal prefixes.")] = True,
+    attention_backend: Backend = "auto",
+    threads: Threads = None,
+) -> None:
+    """Tokens per second on seeded work, beside the roofline and beside peers."""
+    from minivllm.lab.bench.throughput import bench_throughput
+
+    with refusing_politely():
+        _set_threads(threads)
+        bench_throughput(
+            workload,
+            model,
+            num_requests,
+            dtype,
+            against,
+            repeats,
+            max_num_seqs,
+            max_num_batched_tokens,
+            prefix_caching,
+            attention_backend,
+        )
+
+
+@app.command()
+def latency(
+    batch_size: Annotated[int, typer.Option(help="Requests at once.")] = 1,
+    input_len: Annotated[int, typer.Option(help="Tokens of each prompt.")] = 128,
+    output_len: Annotated[int, typer.Option(help="Tokens of each answer.")] = 32,
+    model: Model = "tiny",
+    dtype: Dtype = "float32",
+    against: Peers = [],  # noqa: B006
+    repeats: Repeats = 5,
+    attention_backend: Backend = "auto",
+    threads: Threads = None,
+) -> None:
+    """Seconds to the first token and of a decode step of one batch, beside the roofline."""
+    from minivllm.lab.bench.latency import bench_latency
+
+    with refusing_politely():
+        _set_threads(threads)
+        bench_latency(
+            batch_size, input_len, output_len, model, dtype, against, repeats, attention_backend
+        )
+
+
+@app.command()
+def kernels(
+    backend: Annotated[
+        list[str], typer.Option(help="By name, repeatable; none: all that can run here.")
+    ] = [],  # noqa: B006
+    batch: Annotated[int, typer.Option(help="Sequences that decode.")] = 16,
+    context: Annotated[int, typer.Option(help="Tokens of each.")] = 1024,
+    alone: Annotated[int, typer.Option(help="Tokens of a sequence that decodes alone.")] = 16384,
+    prefill: Annotated[int, typer.Option(help="Tokens of a new prompt.")] = 512,
+    num_heads: Annotated[int, typer.Option(help="Of queries.")] = 32,
+    num_kv_heads: Annotated[int, typer.Option(help="Of keys and values.")] = 8,
+    head_dim: Annotated[int, typer.Option(help="Numbers per head.")] = 128,
+    block_size: Annotated[int, typer.Option(help="Positions per block.")] = 16,
+    dtype: Dtype = "float32",
+    threads: Threads = None,
+) -> None:
+    """One layer's attention by backend, beside bandwidth and matrix rate."""
+    from minivllm.lab.bench.kernels import bench_kernels
+
+    with refusing_politely():
+        _set_threads(threads)
+        bench_kernels(
+            backend,
+            batch,
+            context,
+            alone,
+            prefill,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            block_size,
+            dtype,
+        )
+
+
+@app.command("all")
+def everything(
+    output: Annotated[Path | None, typer.Option(help="A file for all results, as JSON.")] = None,
+    dry_run: Annotated[bool, typer.Option(help="Only say what would run.")] = False,
+    threads: Threads = None,
+) -> None:
+    """All that has a figure to reach on this machine, in turn, with installed peers."""
+    from minivllm.lab.bench.everything import bench_all
+
+    with refusing_politely():
+        _set_threads(threads)
+        failed = bench_all(dry_run, output)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _set_threads(threads: int | None) -> None:
+    if threads is not None:
+        import torch
+
+        check(is_int(threads, 1), "threads", threads, "an integer of at least 1")
+        torch.set_num_threads(threads)

@@ -1,0 +1,212 @@
+"""``minivllm bench kernels``: one layer's attention, by backend, beside bandwidth and matrix rate.
+
+A decode reads every context's K and V once for little arithmetic, so bytes per second are what
+counts; a prefill computes a triangle of scores, so operations per second are. Beside them torch's
+own attention, on K and V in one piece: on a GPU in 16 bits its flash kernel, else what it chooses.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from minivllm.attention.kv_storage import KVStorage
+from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.selector import make_backend
+from minivllm.config import ATTENTION_BACKENDS
+from minivllm.kv.block_table import cdiv, slots_of
+from minivllm.lab.bench import ceiling
+from minivllm.lab.bench.models import DTYPES
+from minivllm.lab.bench.report import Report
+from minivllm.validation import check, is_int
+from minivllm.worker.decode_graphs import CUDAGraphRecorder
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Heads and numbers of one attention layer."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Case:
+    """So many sequences of ``context`` tokens, of which the newest ``query_len`` are asked for."""
+
+    name: str
+    batch: int
+    context: int
+    query_len: int
+
+    def bytes_read(self, shape: Shape) -> int:
+        """K and V of all contexts, once."""
+        numbers = 2 * self.batch * self.context * shape.num_kv_heads * shape.head_dim
+        return numbers * shape.dtype.itemsize
+
+    def flops(self, shape: Shape) -> int:
+        """Scores and weighted sums of the pairs that causality allows."""
+        before = self.context - self.query_len
+        pairs = self.query_len * before + self.query_len * (self.query_len + 1) // 2
+        return 4 * self.batch * pairs * shape.num_heads * shape.head_dim
+
+
+def bench_kernels(
+    backends: list[str],
+    batch: int,
+    context: int,
+    alone: int,
+    prefill: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    dtype: str,
+) -> None:
+    """Measure and print, for every backend that can run here.
+
+    Args:
+        backends: by name; empty for all there are.
+        batch, context: of the decode.
+        alone: tokens of a sequence that decodes alone.
+        prefill: tokens of one new prompt.
+        num_heads, num_kv_heads, head_dim: of the layer.
+        block_size: positions per block; the blocks of a sequence are scattered over the pool.
+        dtype: of queries, K and V.
+
+    Raises:
+        ValueError: for an unknown backend, or a number out of range.
+    """
+    known = [name for name in ATTENTION_BACKENDS if name != "auto"]
+    for name in backends:
+        check(name in known, "backends", name, f"one of {', '.join(known)}")
+    check(dtype in DTYPES, "dtype", dtype, f"one of {', '.join(DTYPES)}")
+    for name, value in (("batch", batch), ("context", context), ("alone", alone),
+                        ("prefill", prefill), ("num_heads", num_heads),
+                        ("num_kv_heads", num_kv_heads), ("head_dim", head_dim),
+                        ("block_size", block_size)):  # fmt: skip
+        check(is_int(value, 1), name, value, "an integer of at least 1")
+    ok = num_heads % num_kv_heads == 0
+    check(ok, "num_heads", num_heads, f"a multiple of num_kv_heads={num_kv_heads}")
+    device = ceiling.default_device()
+    shape = Shape(num_heads, num_kv_heads, head_dim, block_size, getattr(torch, dtype), device)
+    cases = [
+        Case("decode", batch, context, 1),
+        Case("decode alone", 1, alone, 1),
+        Case("prefill", 1, prefill, prefill),
+    ]
+    report = Report(
+        "kernels",
+        {
+            "cases": ", ".join(f"{c.name}: {c.batch} x {c.context} tokens" for c in cases),
+            "num_heads": num_heads,
+            "num_kv_heads": num_kv_heads,
+            "head_dim": head_dim,
+            "block_size": block_size,
+            "dtype": dtype,
+            "threads": torch.get_num_threads(),
+            "clock": "the best of several calls, see ceiling.best_seconds",
+        },
+    )
+    peaks = ceiling.measure(device, shape.dtype)
+    report.ceiling(peaks, "a sum, a copy and a square matrix product, measured here")
+    figures: dict[str, dict[str, Any]] = {}  # by kernel and case
+    for name in backends or known:
+        try:
+            backend = make_backend(name, device)
+        except ValueError as error:
+            report.note(f"left out: {error}")
+            continue
+        figures[name] = {}
+        for case in cases:
+            run = _paged(backend, case, shape)
+            if device.type == "cuda" and backend.supports_cuda_graphs:
+                run = CUDAGraphRecorder().capture(run)  # as in the engine: Python is not in the way
+            figures[name][case.name] = _figures(case, shape, peaks, run)
+    dense = {case.name: _figures(case, shape, peaks, _dense(case, shape)) for case in cases}
+    head = ("kernel", "case", "ms", "GB/s", "GFLOP/s", "of bandwidth", "of matrix rate")
+    report.table(
+        "one layer's attention",
+        head,
+        [
+            (kernel, case, 1e3 * f["seconds"], f["gb_per_s"], f["gflop_per_s"],
+             f"{f['share_of_bandwidth']:.0%}", f"{f['share_of_flops']:.0%}")
+            for kernel, by_case in (figures | {"dense SDPA": dense}).items()
+            for case, f in by_case.items()
+        ],
+    )  # fmt: skip
+    report.note(
+        "Dense SDPA is torch's own, on K and V in one piece. More than 100 % of the bandwidth "
+        "means that K and V came from a cache."
+    )
+    ratios = {
+        kernel: {case: dense[case]["seconds"] / f["seconds"] for case, f in by_case.items()}
+        for kernel, by_case in figures.items()
+    }
+    report.finish(figures, {"peer": "dense SDPA", **dense, "ratio": ratios})
+
+
+def _figures(case: Case, shape: Shape, peaks: dict[str, float], run) -> dict[str, float]:
+    seconds = ceiling.best_seconds(run, shape.device)
+    gb, gflop = case.bytes_read(shape) / seconds / 1e9, case.flops(shape) / seconds / 1e9
+    return {
+        "seconds": seconds,
+        "gb_per_s": gb,
+        "gflop_per_s": gflop,
+        "share_of_bandwidth": gb / peaks["bandwidth_gb_per_s"],
+        "share_of_flops": gflop / peaks["gflop_per_s"],
+    }
+
+
+def _paged(backend, case: Case, shape: Shape):
+    """A call of the backend's ``attend`` on blocks in random places."""
+    width = cdiv(case.context, shape.block_size)
+    generator = torch.Generator().manual_seed(0)
+    order = (1 + torch.randperm(case.batch * width, generator=generator)).tolist()
+    tables = [order[i * width : (i + 1) * width] for i in range(case.batch)]
+    storage = KVStorage(
+        1, case.batch * width + 1, shape.block_size, shape.num_kv_heads, shape.head_dim,
+        shape.dtype, shape.device,
+    )  # fmt: skip
+    storage.data.normal_()
+    first = case.context - case.query_len
+    slots = [s for t in tables for s in slots_of(t, first, case.context, shape.block_size)]
+    metadata = AttentionMetadata.build(
+        [case.query_len] * case.batch, [case.context] * case.batch, tables, slots, shape.device
+    )
+    query = _query(case.batch * case.query_len, shape)
+    key_cache, value_cache = storage.layer(0)
+    scale = shape.head_dim**-0.5
+    return lambda: backend.attend(query, key_cache, value_cache, metadata, scale)
+
+
+def _dense(case: Case, shape: Shape):
+    """torch's own attention, each sequence's K and V in one piece."""
+    kv_shape = (case.batch, shape.num_kv_heads, case.context, shape.head_dim)
+    keys, values = (torch.randn(kv_shape, device=shape.device).to(shape.dtype) for _ in range(2))
+    query = _query(case.batch * case.query_len, shape)
+    query = query.view(case.batch, case.query_len, shape.num_heads, shape.head_dim).transpose(1, 2)
+    causal = case.query_len > 1
+    flash = shape.device.type == "cuda" and shape.dtype != torch.float32
+
+    def run() -> torch.Tensor:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION) if flash else nullcontext():
+            return F.scaled_dot_product_attention(
+                query, keys, values, is_causal=causal, enable_gqa=True
+            )
+
+    return run
+
+
+def _query(num_tokens: int, shape: Shape) -> torch.Tensor:
+    size = (num_tokens, shape.num_heads, shape.head_dim)
+    return torch.randn(size, device=shape.device).to(shape.dtype)

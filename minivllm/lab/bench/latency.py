@@ -1,0 +1,158 @@
+"""``minivllm bench latency``: how long one batch takes, from the first token to the last."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import torch
+
+from minivllm.lab.bench import ceiling
+from minivllm.lab.bench.engines import engines_for
+from minivllm.lab.bench.memory import memory_ratio, memory_table
+from minivllm.lab.bench.models import bench_model
+from minivllm.lab.bench.process import Run, engine_processes, take_turns
+from minivllm.lab.bench.report import Report
+from minivllm.lab.bench.roofline import work_of
+from minivllm.lab.bench.workloads import BenchRequest
+from minivllm.lab.sim.result import percentiles
+from minivllm.models.model_config import ModelConfig
+from minivllm.validation import check, is_int
+
+
+def bench_latency(
+    batch_size: int,
+    input_len: int,
+    output_len: int,
+    model: str,
+    dtype: str,
+    against: list[str],
+    repeats: int,
+    attention_backend: str,
+) -> None:
+    """Measure and print. Every run is done twice: for one token each, and for all of them.
+
+    So the time to first token, and the time of a decode step after it, are the same two differences
+    for every engine, whatever it lets one see. All prompts fit into one step, so that every step
+    after it decodes the whole batch.
+
+    Args:
+        batch_size: requests at once.
+        input_len, output_len: tokens of each prompt and of each answer.
+        model: see ``minivllm.lab.bench.models``.
+        dtype: of weights, activations, K and V.
+        against: names of peers.
+        repeats: how often each engine runs.
+        attention_backend: ours.
+
+    Raises:
+        ValueError: for an unknown name, a peer that is not installed, a number out of range.
+        ChildProcessError: if an engine fails.
+    """
+    for name, value, low in (
+        ("batch_size", batch_size, 1),
+        ("input_len", input_len, 1),
+        ("output_len", output_len, 2),
+        ("repeats", repeats, 1),
+    ):
+        check(is_int(value, low), name, value, f"an integer of at least {low}")
+    engine_classes = engines_for(against)
+    num_threads, num_steps = torch.get_num_threads(), output_len - 1
+    with bench_model(model, dtype, bool(against)) as (directory, load_format):
+        config = ModelConfig.from_directory(directory)
+        rng = Random(0)
+        prompts = [
+            [rng.randrange(10, config.vocab_size) for _ in range(input_len)]
+            for _ in range(batch_size)
+        ]
+        first, whole = ([[BenchRequest(p, n) for p in prompts]] for n in (1, output_len))
+        report = Report(
+            "latency",
+            {
+                "model": model,
+                "dtype": dtype,
+                "batch_size": batch_size,
+                "input_len": input_len,
+                "output_len": output_len,
+                "threads": num_threads,
+                "clock": f"wall time of {repeats} runs after one that warms up",
+            },
+        )
+        with engine_processes(
+            engine_classes,
+            num_threads,
+            directory,
+            dtype,
+            max_model_len=input_len + output_len,
+            max_num_seqs=batch_size,
+            max_num_batched_tokens=max(2048, input_len + output_len, batch_size * input_len),
+            enable_prefix_caching=False,
+            gpu_memory_utilization=0.9 / len(engine_classes),
+            load_format=load_format,
+            attention_backend=attention_backend,
+        ) as engines:
+            to_first = take_turns(engines, first, repeats)
+            to_last = take_turns(engines, whole, repeats)
+    device = ceiling.default_device()
+    peaks, cache_bytes = (
+        ceiling.measure(device, getattr(torch, dtype)),
+        ceiling.cache_bytes(device),
+    )
+    size = getattr(torch, dtype).itemsize
+    work_first, work = (
+        work_of(config, rounds, size, cache_bytes=cache_bytes) for rounds in (first, whole)
+    )
+    machine = ceiling.machine(peaks)
+    least = {
+        "ttft_s": work_first.least_seconds(machine),
+        "step_s": machine.least_seconds(work.decode) / num_steps,
+        "latency_s": work.least_seconds(machine),
+    }
+    report.ceiling({**peaks, **least}, "measured here, and the roofline")
+    report.note(
+        f"A decode step of this batch reads {work.decode.num_bytes / num_steps / 1e6:,.0f} MB of "
+        f"weights, K and V, and computes {work.decode.flops / num_steps / 1e9:,.3g} GFLOP: "
+        f"{1e3 * least['step_s']:.3g} ms at least."
+    )
+    results = {
+        engine: _figures(to_first[engine], to_last[engine], num_steps, least) for engine in to_last
+    }
+    report.table(
+        "milliseconds",
+        ("engine", "first token", "decode step", "of its roofline", "whole, best", "p50", "p90",
+         "of its roofline"),
+        [
+            (name, 1e3 * r["ttft_s"], 1e3 * r["step_s"], f"{r['share_of_step']:.0%}",
+             1e3 * r["latency_s"],
+             *(1e3 * r["latency_percentiles_s"][k] for k in ("p50", "p90")),
+             f"{r['share_of_ceiling']:.0%}")
+            for name, r in results.items()
+        ],
+    )  # fmt: skip
+    memory_table(report, results)
+    mine = results.pop("minivllm")
+    against_them = {
+        name: {**r, "ratio": r["latency_s"] / mine["latency_s"], **memory_ratio(mine, r)}
+        for name, r in results.items()
+    }
+    for name, r in against_them.items():
+        report.note(f"{r['ratio']:.2f} x as fast as {name}.")
+    report.finish(mine, against_them or None)
+
+
+def _figures(
+    to_first: list[Run], to_last: list[Run], num_steps: int, least: dict[str, float]
+) -> dict[str, Any]:
+    ttft = min(run.seconds for run in to_first)
+    times = [run.seconds for run in to_last]
+    latency = min(times)
+    step = (latency - ttft) / num_steps
+    return {
+        "ttft_s": ttft,
+        "step_s": step,
+        "latency_s": latency,
+        "latency_percentiles_s": percentiles(times),
+        "share_of_step": least["step_s"] / step,
+        "share_of_ceiling": least["latency_s"] / latency,
+        **to_last[-1].memory,
+    }

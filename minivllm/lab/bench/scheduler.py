@@ -1,0 +1,186 @@
+"""``minivllm bench scheduler``: what deciding costs, per running request; beside vLLM's own core.
+
+One step is ``schedule()`` and ``update_from_output()`` while ``num_requests`` sequences decode. A
+figure is the mean over 16 steps, in which each of them fills one block, and the best of several
+such windows.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+from minivllm.kv.block_table import cdiv
+from minivllm.lab.bench.report import Report
+from minivllm.lab.bench.scheduler_core import (
+    BLOCK_SIZE,
+    MAX_MODEL_LEN,
+    PROMPT_TOKENS,
+    RunningDecodes,
+    hashing_us,
+    least_hashing_us,
+    least_lookup_us,
+    least_step_us,
+    lookup_us,
+    window_us,
+)
+from minivllm.lab.bench.vllm_core import (
+    RECORDED,
+    VllmRunningDecodes,
+    is_installed,
+    vllm_hashing_us,
+)
+from minivllm.validation import check, is_int
+
+WINDOWS = 8  # of which the best counts
+SHORT_RUN = WINDOWS * BLOCK_SIZE  # steps
+LONGEST_RUN = 8000  # steps; a sequence then has nearly as many tokens as it may have
+POOL_SIZES = (1, 8, 64)  # times the blocks that a short run fills
+CACHE_SIZES = (100, 1_000, 10_000, 100_000)  # blocks
+
+
+def bench_scheduler(num_requests: int, num_steps: int, against: str | None) -> None:
+    """Measure and print.
+
+    Args:
+        num_requests: sequences that decode.
+        num_steps: done when the last figure of the longest run is taken.
+        against: "vllm" runs vLLM's own core in turn if it is installed; None only quotes it.
+
+    Raises:
+        ValueError: for a number out of range or another peer.
+    """
+    check(is_int(num_requests, 1), "num_requests", num_requests, "an integer of at least 1")
+    ok = is_int(num_steps, SHORT_RUN) and num_steps <= LONGEST_RUN
+    check(ok, "num_steps", num_steps, f"an integer from {SHORT_RUN} to {LONGEST_RUN}")
+    check(against in (None, "vllm"), "against", against, "'vllm' or nothing")
+    workload = {
+        "decodes": num_requests,
+        "prompt_tokens": PROMPT_TOKENS,
+        "block_size": BLOCK_SIZE,
+        "steps": num_steps,
+        "clock": "CPU time of the process",
+        "figure": f"mean of {BLOCK_SIZE} steps, best of {WINDOWS} times",
+    }
+    report = Report("scheduler", workload)
+    least = least_step_us(num_requests)
+    why = "a loop that writes each request down, counts its token and appends it"
+    report.ceiling({"us_per_request": least}, why)
+
+    by_steps = [
+        {"caching": caching, "steps_done": steps, "us_per_request": us}
+        for caching in (True, False)
+        for steps, us in _by_steps_done(num_requests, num_steps, caching).items()
+    ]
+    by_pool = [
+        {"caching": caching, "num_blocks": size, "us_per_request": us}
+        for caching in (True, False)
+        for size, us in _by_pool_size(num_requests, caching).items()
+    ]
+    for title, name, rows in (
+        ("µs per request and step, by how long it has run", "steps_done", by_steps),
+        ("µs per request and step, by the pool's size", "num_blocks", by_pool),
+    ):
+        report.table(
+            title,
+            ("prefix caching", name.replace("_", " "), "µs", "share of ceiling"),
+            [
+                ("on" if row["caching"] else "off", row[name], row["us_per_request"],
+                 f"{least / row['us_per_request']:.0%}")
+                for row in rows
+            ],
+        )  # fmt: skip
+
+    hashing, digest = hashing_us(), least_hashing_us()
+    report.ceiling({"hashing_us_per_block": digest}, "SHA-256 of as many bytes")
+    share = f"{digest / hashing:.0%} of the ceiling"
+    report.note(f"hashing: {hashing:.2f} µs per block of {BLOCK_SIZE}, {share}")
+    lookups = [dict(zip(("hit_us_per_block", "miss_us"), lookup_us(size), strict=True))
+               | {"cached_blocks": size} for size in CACHE_SIZES]  # fmt: skip
+    report.ceiling({"lookup_us": least_lookup_us(CACHE_SIZES[-1])}, "one entry of a large dict")
+    report.table(
+        "µs to look a prompt up",
+        ("cached blocks", "per block that hits", "a prompt that does not"),
+        [(row["cached_blocks"], row["hit_us_per_block"], row["miss_us"]) for row in lookups],
+    )
+    results = {
+        **_headline(by_steps + by_pool, least),
+        "by_steps_done": by_steps,
+        "by_pool_size": by_pool,
+        "hashing_us_per_block": hashing,
+        "lookup": lookups,
+    }
+    report.finish(results, _beside_vllm(report, num_requests, results, against))
+
+
+def _headline(rows: list[dict[str, Any]], least: float) -> dict[str, Any]:
+    """The median of the figures with caching and without it, and their share of the ceiling."""
+    us = {
+        name: median(row["us_per_request"] for row in rows if row["caching"] == caching)
+        for name, caching in (("caching_on", True), ("caching_off", False))
+    }
+    return {"us_per_request": us, "share_of_ceiling": {k: least / v for k, v in us.items()}}
+
+
+def _blocks_filled(num_requests: int, num_steps: int) -> int:
+    """Blocks that so many sequences hold in the end, and the null block.
+
+    At least what one of them could grow to: less is refused.
+    """
+    filled = num_requests * cdiv(PROMPT_TOKENS + 1 + num_steps, BLOCK_SIZE)
+    return max(filled, cdiv(MAX_MODEL_LEN, BLOCK_SIZE)) + 1
+
+
+def _by_steps_done(num_requests: int, num_steps: int, caching: bool) -> dict[int, float]:
+    """One long run, looked at when it has done few steps, a quarter of them, and all."""
+    core = RunningDecodes(num_requests, _blocks_filled(num_requests, num_steps), caching)
+    windows, figures = [], {}
+    marks = {SHORT_RUN, num_steps // 4, num_steps}
+    for steps in range(BLOCK_SIZE, num_steps + 1, BLOCK_SIZE):
+        windows.append(window_us(core))
+        if len(windows) >= WINDOWS and any(0 <= steps - mark < BLOCK_SIZE for mark in marks):
+            figures[steps] = min(windows[-WINDOWS:])
+    return figures
+
+
+def _by_pool_size(num_requests: int, caching: bool) -> dict[int, float]:
+    """Short runs in pools of very different sizes."""
+    enough = _blocks_filled(num_requests, SHORT_RUN)
+    figures = {}
+    for factor in POOL_SIZES:
+        core = RunningDecodes(num_requests, factor * enough, caching)
+        figures[factor * enough] = min(window_us(core) for _ in range(WINDOWS))
+    return figures
+
+
+def _beside_vllm(
+    report: Report, num_requests: int, results: dict[str, Any], against: str | None
+) -> dict[str, Any]:
+    """vLLM's core in turn with ours; or what was once recorded of it, said to be just that."""
+    if against is None or not is_installed():
+        why = "not asked for" if against is None else "not installed here"
+        report.note(
+            f"vLLM's core ({why}): {RECORDED['us_per_request']} µs per request and "
+            f"{RECORDED['hashing_us_per_block']} µs per block hashed. That is vLLM "
+            f"{RECORDED['vllm']}, recorded on another machine; it does not compare exactly."
+        )
+        ratios = {
+            name: us / RECORDED["us_per_request"] for name, us in results["us_per_request"].items()
+        }
+        return {"peer": "vllm", "recorded_elsewhere": True, **RECORDED, "ratio": ratios}
+    num_blocks = _blocks_filled(num_requests, SHORT_RUN)
+    found: dict[str, Any] = {"peer": "vllm", "recorded_elsewhere": False}
+    rows = []
+    for name, caching in (("caching_on", True), ("caching_off", False)):
+        cores = [kind(num_requests, num_blocks, caching)
+                 for kind in (RunningDecodes, VllmRunningDecodes)]  # fmt: skip
+        pairs = [[window_us(core) for core in cores] for _ in range(WINDOWS)]
+        ours, theirs = (min(column) for column in zip(*pairs, strict=True))
+        found[name] = {"ours": ours, "theirs": theirs, "ratio": ours / theirs}
+        rows.append((f"a request, {name.replace('_', ' ')}", ours, theirs, f"{ours / theirs:.0%}"))
+    ours, theirs = hashing_us(), vllm_hashing_us()
+    found["hashing"] = {"ours": ours, "theirs": theirs, "ratio": ours / theirs}
+    rows.append(("hashing a block", ours, theirs, f"{ours / theirs:.0%}"))
+    head = ("µs, in turn", "minivllm", "vLLM", "ours / theirs")
+    report.table("beside vLLM's own core, in this run", head, rows)
+    return found

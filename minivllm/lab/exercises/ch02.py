@@ -1,0 +1,213 @@
+"""Exercises of notebook 02: what the slots of a slab do, holes between slabs, a reservation."""
+
+from __future__ import annotations
+
+from random import Random
+
+from minivllm.kv.contiguous import ALLOCATORS, ContiguousKVCacheManager
+from minivllm.kv.slab_pool import FirstFitPool, next_power_of_2
+from minivllm.lab.exercises.answers import NotYet, numbers_by_name, whole_number, whole_numbers
+from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.lab.exercises.requests import ask
+
+# -- core: what every slot is doing ------------------------------------------------------------
+
+RULES = {
+    "pow2": "the prompt, and the output rounded up to a power of two",
+    "max": "max_model_len",
+}
+
+
+@seeded
+def waste(rng: Random) -> Exercise:
+    """Tokens, reserved, never used, free: the slots of a contiguous pool."""
+    rule = rng.choice(["pow2", "max"])
+    running = {}
+    for name in "ABC":
+        prompt, output = rng.randint(4, 20), rng.randint(3, 12)
+        running[name] = (prompt, output, prompt + rng.randrange(output))
+    return Exercise(
+        _check_waste,
+        "The last token of an output is never an input, so it has no K and V. Take one request at "
+        "a time: what it was given, what it will ever fill, what it has filled.",
+        _solve_waste,
+        f"A server gives each request one slab, '{rule}': room for {RULES[rule]}. Each running "
+        "request is (prompt tokens, output tokens when it will be done, tokens with K and V now). "
+        "How many slots hold tokens, are reserved (will be filled), are internal waste (never "
+        "will), are free? Answer with a dict of these four words.",
+        {
+            "num_slots": rng.randrange(128, 161, 8),
+            "max_model_len": 40,
+            "reservation": rule,
+            "running": running,
+        },
+    )
+
+
+def _solve_waste(num_slots, max_model_len, reservation, running):
+    tokens = reserved = internal = 0
+    for prompt, output, now in running.values():
+        rounded = next_power_of_2(output) if reservation == "pow2" else output
+        slab = max_model_len if reservation == "max" else prompt + rounded
+        slab = min(slab, max_model_len)
+        at_end = prompt + output - 1
+        tokens += now
+        reserved += at_end - now
+        internal += slab - at_end
+    free = num_slots - tokens - reserved - internal
+    return {"tokens": tokens, "reserved": reserved, "internal": internal, "free": free}
+
+
+def _check_waste(answer, num_slots, max_model_len, reservation, running) -> str:
+    manager = ContiguousKVCacheManager(num_slots, max_model_len, reservation, "first_fit")
+    for name, (prompt, output, now) in running.items():
+        seq = ask(name, prompt, output).seqs[0]
+        manager.admit(seq, [])
+        manager.allocate_slots(seq, now, [])
+    right = manager.slot_usage()._asdict()
+    names = ("tokens", "reserved", "internal", "free")
+    got = numbers_by_name(answer, names, "slots")
+    parts = {
+        "tokens": {n: s.num_tokens for n, s in manager.block_tables.items()},
+        "reserved": {
+            n: s.num_tokens_at_end - s.num_tokens for n, s in manager.block_tables.items()
+        },
+        "internal": {
+            n: s.num_reserved - s.num_tokens_at_end for n, s in manager.block_tables.items()
+        },
+    }
+    for name in names:
+        if name not in got:
+            raise NotYet(f"{name!r} is missing.")
+        off = got[name] - right[name]
+        if name in ("reserved", "internal") and abs(off) == len(running):
+            raise NotYet(
+                f"{name}: {got[name]} is one per request too {'many' if off > 0 else 'few'}. The "
+                "last token of an output is sampled and never computed: it takes no slot."
+            )
+        if off and name == "free":
+            raise NotYet(
+                f"free: of {num_slots} slots, {num_slots - right[name]} lie in slabs, so "
+                f"{right[name]} are free, not {got[name]}."
+            )
+        if off:
+            each = ", ".join(f"{n} {count}" for n, count in parts[name].items())
+            raise NotYet(f"{name}: you have {got[name]}; the slabs have {each}.")
+    return f"{right['tokens'] / num_slots:.0%} of the memory hold tokens; with blocks it is most."
+
+
+# -- stretch: holes ----------------------------------------------------------------------------
+
+
+@seeded
+def holes(rng: Random) -> Exercise:
+    """Free slots that nobody can use, because they are not in one piece."""
+    slabs = {name: rng.randint(6, 20) for name in "ABCDEF"}
+    left = sorted(rng.choice(["ABD", "ADE", "BCE", "BEF", "ACD", "CDF", "BDE", "ACF"]))
+    num_slots = sum(slabs.values()) + rng.randint(0, 12)
+    return Exercise(
+        _check_holes,
+        "Draw the pool as a line. Free pieces that touch are one piece.",
+        _solve_holes,
+        "A pool of slots hands out slabs from the left: A, B, C, D, E and F, of these sizes. Then "
+        "some of them leave. How many slots are free, and how many has the largest request that "
+        "can be served now? Answer with a pair (free, largest).",
+        {"num_slots": num_slots, "slabs": slabs, "left": left},
+    )
+
+
+def _solve_holes(num_slots, slabs, left):
+    pieces, piece = [], 0
+    for name, size in slabs.items():
+        if name in left:
+            piece += size
+        else:
+            pieces.append(piece)
+            piece = 0
+    pieces.append(piece + num_slots - sum(slabs.values()))
+    return sum(pieces), max(pieces)
+
+
+def _check_holes(answer, num_slots, slabs, left) -> str:
+    pool = FirstFitPool(num_slots)
+    held = {name: pool.allocate(size) for name, size in slabs.items()}
+    for name in left:
+        pool.free(held[name])
+    free, largest = whole_numbers(answer, ("free", "largest"))
+    pieces = ", ".join(f"{p.start} to {p.stop - 1}" for p in pool.free_pieces)
+    if free != pool.num_free_blocks:
+        raise NotYet(f"the free slots are {pieces}: that is {pool.num_free_blocks}, not {free}.")
+    if largest == free and len(pool.free_pieces) > 1:
+        raise NotYet(f"{free} are free, but not in one piece: slots {pieces}.")
+    if not (pool.can_allocate(largest) if largest > 0 else False):
+        raise NotYet(f"no free piece has {largest} slots; they are {pieces}.")
+    if pool.can_allocate(largest + 1):
+        raise NotYet(f"{largest} slots fit, but a larger one would, too; the pieces are {pieces}.")
+    return f"a request for {largest + 1} slots must wait though {free} are free: external waste."
+
+
+# -- design: a reservation ---------------------------------------------------------------------
+
+FORBIDDEN = "'exact' is not for sale: nobody knows how long an answer will be."
+
+
+@seeded
+def reservation(rng: Random) -> Exercise:
+    """As many requests at once as slabs allow."""
+    while True:
+        lengths = [(rng.randint(5, 90), rng.randint(5, 60)) for _ in range(16)]
+        longest = max(prompt + output for prompt, output in lengths)
+        counts = {
+            (rule, allocator): _num_admitted(512, lengths, rule, allocator, longest)
+            for rule in ("max", "pow2")
+            for allocator in ALLOCATORS
+        }
+        if len(set(counts.values())) > 2:
+            break
+    return Exercise(
+        _check_reservation,
+        "How long is the longest request? And what does the buddy allocator do to a slab of 129?",
+        _solve_reservation,
+        "A pool has 512 slots. These requests, (prompt, output) tokens, arrive together and are "
+        "admitted in this order until one does not fit. Choose reservation ('max' or 'pow2'), "
+        "allocator ('buddy' or 'first_fit') and max_model_len, such that every request could run "
+        "and at least this many are admitted at once. Answer with these three in a tuple.",
+        {"lengths": lengths, "at_least": max(counts.values())},
+    )
+
+
+def _num_admitted(num_slots, lengths, rule, allocator, max_model_len) -> int:
+    manager = ContiguousKVCacheManager(num_slots, max_model_len, rule, allocator)
+    for index, (prompt, output) in enumerate(lengths):
+        seq = ask(str(index), prompt, output).seqs[0]
+        if manager.num_blocks_to_admit(seq, []) > manager.block_pool.num_free_blocks:
+            return index
+        manager.admit(seq, [])
+    return len(lengths)
+
+
+def _solve_reservation(lengths, at_least):
+    longest = max(prompt + output for prompt, output in lengths)
+    choices = [(r, a, longest) for r in ("max", "pow2") for a in ("buddy", "first_fit")]
+    return max(choices, key=lambda choice: _num_admitted(512, lengths, *choice))
+
+
+def _check_reservation(answer, lengths, at_least) -> str:
+    if not isinstance(answer, (list, tuple)) or len(answer) != 3:
+        raise NotYet("give a tuple like ('max', 'buddy', 256).")
+    rule, allocator, max_model_len = answer
+    if rule == "exact":
+        raise NotYet(FORBIDDEN)
+    if rule not in ("max", "pow2") or allocator not in tuple(ALLOCATORS):
+        raise NotYet("reservation is 'max' or 'pow2', allocator is 'buddy' or 'first_fit'.")
+    longest = max(prompt + output for prompt, output in lengths)
+    if whole_number(max_model_len) < longest:
+        raise NotYet(f"max_model_len={max_model_len} refuses the request of {longest} tokens.")
+    try:
+        count = _num_admitted(512, lengths, rule, allocator, max_model_len)
+    except ValueError as error:
+        raise NotYet(f"{error}") from error
+    if count < at_least:
+        loose = " max_model_len is larger than any request needs." * (max_model_len > longest)
+        raise NotYet(f"{count} are admitted at once, {at_least} are asked for.{loose}")
+    return f"{count} at once, and still nobody can be admitted who would fit in the holes."

@@ -1,0 +1,239 @@
+"""Exercises of notebook 04: reference counts of samples, copies of beams, room for many samples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import count
+from random import Random
+
+from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.exercises.answers import NotYet, number_list, numbers_by_name, whole_numbers
+from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.lab.exercises.requests import ask
+from minivllm.lab.sim import dry_run
+from minivllm.records import Preempted, SwappedOut
+from minivllm.request import Sequence
+
+# -- core: reference counts after some steps ---------------------------------------------------
+
+
+@seeded
+def ref_counts(rng: Random) -> Exercise:
+    """Who shares what, after so many steps?"""
+    return Exercise(
+        _check_ref_counts,
+        "The first step computes each prompt once, and then its samples share the blocks. Every "
+        "further step writes one token of each sample, into a block that nobody else holds.",
+        _solve_ref_counts,
+        "Two requests, (prompt tokens, samples), arrive together in an empty, large pool that "
+        "hands out block 1 first; nothing is cached. What are the reference counts after so many "
+        "steps? Answer with a dict {block: count} of all blocks that somebody holds.",
+        {
+            "requests": {
+                "A": (rng.randint(5, 15), rng.randint(2, 4)),
+                "B": (rng.randint(2, 9), rng.randint(1, 2)),
+            },
+            "block_size": rng.choice([3, 4]),
+            "num_steps": rng.randint(2, 5),
+        },
+    )
+
+
+def _solve_ref_counts(requests, block_size, num_steps):
+    ids, groups = count(1), []
+    for num_prompt, n in requests.values():  # the first step
+        blocks = [next(ids) for _ in range(-(-num_prompt // block_size))]
+        groups.append((num_prompt, [list(blocks) for _ in range(n)]))
+    for step in range(num_steps - 1):
+        for num_prompt, tables in groups:
+            for table in tables:
+                if (num_prompt + step) % block_size == 0:
+                    table.append(next(ids))
+                elif sum(table[-1] in other for other in tables) > 1:
+                    table[-1] = next(ids)  # copy on write
+    return dict(Counter(block for _, tables in groups for table in tables for block in table))
+
+
+def _check_ref_counts(answer, requests, block_size, num_steps) -> str:
+    workload = [ask(name, prompt, num_steps + 1, n=n) for name, (prompt, n) in requests.items()]
+    state = dry_run(workload, num_blocks=100, block_size=block_size).state_at(num_steps - 1)
+    right = state.ref_counts
+    got = numbers_by_name(answer, range(1, 100), "reference counts by block")
+    for block in sorted({*right, *got}):
+        if block not in right:
+            if got[block]:
+                raise NotYet(f"nobody holds block {block}; {len(right)} blocks are held.")
+            continue
+        holders = [seq for seq in state.sequences.values() if block in seq.block_ids]
+        names = ", ".join(seq.seq_id for seq in holders)
+        first = holders[0].block_ids.index(block) * block_size
+        where = f"positions {first} to {first + block_size - 1}"
+        if block not in got:
+            raise NotYet(f"block {block} is missing: it has {where} of {names}.")
+        if got[block] != right[block]:
+            raise NotYet(
+                f"block {block} has {where}, and stands in the tables of {names}: its count is "
+                f"{right[block]}, not {got[block]}."
+            )
+    return f"{len(right)} blocks; without sharing it would be {sum(right.values())}."
+
+
+# -- stretch: the copies of beams --------------------------------------------------------------
+
+
+@seeded
+def copies(rng: Random) -> Exercise:
+    """Beams fork and die; when must a block be copied?"""
+    num_beams = rng.choice([2, 3, 4])
+    return Exercise(
+        _check_copies,
+        "After a write everyone has a last block of its own. Who shares one again, and is the next "
+        "position in the middle of a block?",
+        _solve_copies,
+        "A prompt is computed, and beams 0, 1, ... begin with all of its blocks. In each step each "
+        "beam first writes K and V of one token; then beam i becomes a fork of beam parents[i], "
+        "and beams that nobody continues are freed. How many blocks does each step copy? Answer "
+        "with a list of numbers, one for each list of parents.",
+        {
+            "num_prompt": rng.randint(5, 12),
+            "block_size": rng.choice([3, 4]),
+            "parents": [sorted(rng.choices(range(num_beams), k=num_beams)) for _ in range(6)],
+        },
+    )
+
+
+def _solve_copies(num_prompt, block_size, parents):
+    answer = []
+    same_parent = [0] * len(parents[0])  # all come from the prompt
+    for step, new_parents in enumerate(parents):
+        in_the_middle = (num_prompt + step) % block_size > 0
+        sharers = Counter(same_parent).values()
+        answer.append(sum(k - 1 for k in sharers) if in_the_middle else 0)
+        same_parent = new_parents
+    return answer
+
+
+def _count_copies(num_prompt: int, block_size: int, parents: list[list[int]]) -> list[list]:
+    """The copies of each step, as the real manager makes them."""
+    manager, ids = KVCacheManager(200, block_size), count(1)
+    request = ask("beam", num_prompt, 99)
+    root = request.seqs[0]
+    manager.admit(root, [])
+    manager.allocate_slots(root, num_prompt, [])
+    root.num_computed_tokens = num_prompt
+
+    def fork(parent: Sequence) -> Sequence:
+        child = parent.fork(next(ids))
+        manager.fork(parent, child)
+        return child
+
+    beams = [fork(root) for _ in parents[0]]
+    manager.free(root)
+    steps = []
+    for new_parents in parents:
+        made = []
+        for beam in beams:
+            manager.allocate_slots(beam, 1, made)
+            beam.num_computed_tokens += 1
+        steps.append(made)
+        children = [fork(beams[parent]) for parent in new_parents]
+        for beam in beams:
+            manager.free(beam)
+        beams = children
+        manager.check_integrity()
+    return steps
+
+
+def _check_copies(answer, num_prompt, block_size, parents) -> str:
+    got = number_list(answer, "the copies of each step")
+    right = [len(made) for made in _count_copies(num_prompt, block_size, parents)]
+    if len(got) != len(right):
+        raise NotYet(f"give {len(right)} numbers, one per step; you have {len(got)}.")
+    for step, (mine, theirs) in enumerate(zip(got, right, strict=True)):
+        offset = (num_prompt + step) % block_size
+        before = parents[step - 1] if step else [0] * len(parents[0])
+        groups = [f"{k} beams" for k in Counter(before).values() if k > 1]
+        if mine != theirs and offset == 0:
+            raise NotYet(
+                f"step {step} writes position {num_prompt + step}, the first of a block: everyone "
+                f"takes a new one and nothing is copied, not {mine}."
+            )
+        if mine != theirs:
+            raise NotYet(
+                f"step {step} writes at offset {offset} of a block that is shared by "
+                f"{' and by '.join(groups) or 'nobody'}; of k sharers, k - 1 copy: {theirs} "
+                f"copies, not {mine}."
+            )
+    return f"{sum(right)} blocks are copied; copying whole beams would be far more."
+
+
+# -- design: room for many samples -------------------------------------------------------------
+
+
+@seeded
+def samples(rng: Random) -> Exercise:
+    """As many samples of one prompt as a memory holds."""
+    return Exercise(
+        _check_samples,
+        "What do samples share, and what has each for itself? A block size that divides the prompt "
+        "need not be the best one; and the tables must stay short.",
+        _solve_samples,
+        "A memory has this many slots. How many samples of one prompt, each with its own output, "
+        "can run side by side to the end, if you choose the block size? But no block table may "
+        "have more than max_entries entries. Answer with a pair (block size, n), n as large as "
+        "can be.",
+        {
+            "num_slots": rng.randrange(320, 513, 16),
+            "num_prompt": rng.randint(40, 90),
+            "num_output": rng.randint(15, 40),
+            "max_entries": rng.randint(10, 24),
+        },
+    )
+
+
+def _solve_samples(num_slots, num_prompt, num_output, max_entries):
+    def n_for(block_size):
+        in_the_end = -(-(num_prompt + num_output - 1) // block_size)
+        if in_the_end > max_entries:
+            return 0
+        shared = num_prompt // block_size
+        return (num_slots // block_size - shared) // (in_the_end - shared)
+
+    block_size = max(range(1, 65), key=n_for)
+    return block_size, n_for(block_size)
+
+
+def _run_samples(block_size, n, num_slots, num_prompt, num_output) -> str | None:
+    """What goes wrong, or None."""
+    try:
+        trace = dry_run(
+            [ask("A", num_prompt, num_output, n=n)],
+            num_blocks=num_slots // block_size + 1,
+            block_size=block_size,
+            enable_prefix_caching=True,
+        )
+    except ValueError as error:
+        return str(error)
+    if any(trace.of(Preempted, SwappedOut)):
+        return "the request is preempted on the way."
+    return None
+
+
+def _check_samples(answer, num_slots, num_prompt, num_output, max_entries) -> str:
+    block_size, n = whole_numbers(answer, ("block size", "n"))
+    if not 1 <= block_size <= 64 or not 1 <= n <= 200:
+        raise NotYet("the block size is 1 to 64, and n is 1 to 200.")
+    entries = -(-(num_prompt + num_output - 1) // block_size)
+    if entries > max_entries:
+        raise NotYet(f"with blocks of {block_size} a table grows to {entries} entries.")
+    memory = (num_slots, num_prompt, num_output)
+    wrong = _run_samples(block_size, n, *memory)
+    if wrong:
+        raise NotYet(f"with blocks of {block_size}, {n} samples are too many: {wrong}")
+    for other in range(1, 65):
+        fits = -(-(num_prompt + num_output - 1) // other) <= max_entries
+        if fits and _run_samples(other, n + 1, *memory) is None:
+            what = f"blocks of {block_size}" if other == block_size else "another block size"
+            raise NotYet(f"{n} samples run, but {what} would hold {n + 1}.")
+    alone = num_slots // (entries * block_size)
+    return f"{n} samples; without sharing the prompt it would be {alone}."

@@ -1,0 +1,173 @@
+"""Exercises of notebook 07: the chunks of a long prompt, a budget for an SLO, a threshold."""
+
+from __future__ import annotations
+
+from random import Random
+
+from minivllm.lab.exercises.answers import NotYet, number_list, whole_number
+from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.lab.exercises.puzzle import Puzzle
+from minivllm.lab.exercises.requests import ask
+from minivllm.lab.sim import dry_run, simulate
+from minivllm.lab.sim.result import SimulationResult
+from minivllm.lab.sim.workloads import SimRequest
+from minivllm.records import Scheduled
+
+# -- core: the chunks of a prompt --------------------------------------------------------------
+
+
+@seeded
+def chunks(rng: Random) -> Exercise:
+    """In which pieces is a long prompt computed?"""
+    budget = rng.randint(12, 24)
+    return Exercise(
+        _check_chunks,
+        "A decode takes one token of the budget, and whoever runs comes first. The threshold is a "
+        "limit of its own, for each step.",
+        _solve_chunks,
+        "So many sequences decode when a long prompt arrives; nobody else comes, and nobody leaves "
+        "meanwhile. A long_prefill_token_threshold of 0 is none. How many tokens of the prompt "
+        "does each step compute, until all of it is done? Answer with a list.",
+        {
+            "num_decoding": rng.randint(1, 6),
+            "num_prompt": rng.randint(40, 80),
+            "max_num_batched_tokens": budget,
+            "long_prefill_token_threshold": rng.choice([0, 0, rng.randint(7, budget)]),
+        },
+    )
+
+
+def _solve_chunks(num_decoding, num_prompt, **limits):
+    most = limits["max_num_batched_tokens"] - num_decoding
+    if limits["long_prefill_token_threshold"]:
+        most = min(most, limits["long_prefill_token_threshold"])
+    answer = []
+    while num_prompt:
+        answer.append(min(most, num_prompt))
+        num_prompt -= answer[-1]
+    return answer
+
+
+def _check_chunks(answer, num_decoding, num_prompt, **limits) -> str:
+    got = number_list(answer, "the chunks of the prompt")
+    decoding = [ask(f"D{i}", 1, 20) for i in range(num_decoding)]
+    trace = dry_run([*decoding, ask("long", num_prompt, 1, 1)], num_blocks=999, **limits)
+    right = [r.num_tokens for r in trace.of(Scheduled) if r.seq_id == "long"]
+    budget, threshold = limits["max_num_batched_tokens"], limits["long_prefill_token_threshold"]
+    for step, (mine, theirs) in enumerate(zip(got, right, strict=False)):
+        if mine == theirs:
+            continue
+        left = num_prompt - sum(right[:step])
+        limit = f", the threshold is {threshold}" if threshold else ""
+        raise NotYet(
+            f"chunk {step} is {theirs} tokens, not {mine}: {left} are left of the prompt, and "
+            f"{budget} - {num_decoding} = {budget - num_decoding} of the budget{limit}."
+        )
+    if len(got) != len(right):
+        raise NotYet(
+            f"it takes {len(right)} steps, and you have {len(got)} chunks: together they must be "
+            f"the {num_prompt} tokens of the prompt."
+        )
+    return f"{len(right)} steps, and in none of them a decode had to wait."
+
+
+# -- stretch: a budget for an SLO --------------------------------------------------------------
+
+
+@seeded
+def slo(rng: Random) -> Exercise:
+    """A token budget that keeps two promises."""
+    while True:
+        now, workload = 0.0, []
+        for _ in range(7):
+            workload.append((round(now, 3), rng.randint(200, 2000), rng.randint(10, 25)))
+            now += rng.expovariate(12)
+        budget = rng.randrange(112, 257, 16)
+        served = serve(workload, budget)
+        promise = {
+            "ttft_p90_ms": round(served.ttft["p90"] * 1050),
+            "itl_p99_ms": round(served.itl["p99"] * 1050, 1),
+        }
+        too_small, too_large = serve(workload, budget // 3), serve(workload, 3 * budget)
+        if _missed(too_small, **promise) and _missed(too_large, **promise):
+            break
+    return Exercise(
+        _check_slo,
+        "The largest step is what a decode may have to wait for: it sets the ITL. Small steps read "
+        "all weights for a few tokens: prompts get through slowly, and the TTFT grows.",
+        _solve_slo,
+        "An A100 serves an 8B model; requests are (arrival in seconds, prompt, output tokens). "
+        "Choose max_num_batched_tokens such that 90 % of the requests have their first token "
+        "within ttft_p90_ms, and 99 % of the gaps between two tokens are at most itl_p99_ms. The "
+        "simulator is the judge: ch07.serve(workload, budget) shows you what it will see.",
+        {"workload": workload, **promise},
+    )
+
+
+def serve(workload: list[tuple[float, int, int]], budget: int) -> SimulationResult:
+    """The workload in simulated time, with this budget per step."""
+    requests = [
+        SimRequest(arrival, [user] * num_prompt, num_output)
+        for user, (arrival, num_prompt, num_output) in enumerate(workload)
+    ]
+    return simulate(
+        requests,
+        hardware="a100",
+        model="llama-8b",
+        num_blocks=1024,  # enough for all, and quicker to set up than a whole A100
+        max_num_batched_tokens=budget,
+        enable_prefix_caching=False,
+    )
+
+
+def _missed(served: SimulationResult, ttft_p90_ms: float, itl_p99_ms: float) -> list[str]:
+    ttft, itl = served.ttft["p90"] * 1e3, served.itl["p99"] * 1e3
+    missed = []
+    if ttft > ttft_p90_ms:
+        missed.append(f"TTFT p90 is {ttft:.0f} ms, {ttft_p90_ms} ms are promised: larger steps")
+    if itl > itl_p99_ms:
+        missed.append(f"ITL p99 is {itl:.1f} ms, {itl_p99_ms} ms are promised: smaller steps")
+    return missed
+
+
+def _solve_slo(workload, ttft_p90_ms, itl_p99_ms):
+    def keeps_both(budget):
+        served = serve(workload, budget)
+        ttft, itl = served.ttft["p90"] * 1000, served.itl["p99"] * 1000
+        return ttft <= ttft_p90_ms and itl <= itl_p99_ms
+
+    return next(budget for budget in range(96, 512, 16) if keeps_both(budget))
+
+
+def _check_slo(answer, workload, **promise) -> str:
+    if not 1 <= whole_number(answer) <= 100_000:
+        raise NotYet("a budget is at least 1 token, and at most 100,000.")
+    served = serve(workload, answer)
+    missed = _missed(served, **promise)
+    if missed:
+        raise NotYet(f"with {answer} tokens per step the {'; the '.join(missed)}.")
+    ttft, itl = served.ttft["p90"] * 1e3, served.itl["p99"] * 1e3
+    return f"TTFT p90 {ttft:.0f} ms, ITL p99 {itl:.1f} ms, with {answer} tokens per step."
+
+
+# -- design: room for the short ones -----------------------------------------------------------
+
+
+def _solve_puzzle() -> dict:
+    return {"max_num_batched_tokens": 32, "long_prefill_token_threshold": 16}
+
+
+puzzle = Puzzle(
+    "A and B chat when a long document C arrives, and right behind it two short questions D and "
+    "E, (prompt, output tokens, step of arrival). No step in which somebody decodes may be larger "
+    "than busiest_decode_step; nobody may wait longer for the first token than "
+    "slowest_first_token steps; and the mean time to the end must not suffer. Choose "
+    "max_num_batched_tokens and long_prefill_token_threshold.",
+    "With a small budget alone, C takes all of it and D and E wait behind C. What is the threshold "
+    "for?",
+    _solve_puzzle,
+    workload={"A": (4, 30), "B": (4, 30), "C": (96, 6, 3), "D": (6, 6, 4), "E": (6, 6, 5)},
+    settings={"num_blocks": 200, "block_size": 4, "max_num_batched_tokens": 128},
+    may_set=("max_num_batched_tokens", "long_prefill_token_threshold"),
+    targets={"busiest_decode_step": 25, "slowest_first_token": 6, "mean_finish": 16.9},
+)

@@ -1,0 +1,195 @@
+"""Exercises of notebook 08: the hits of a sequence of prompts, what eviction leaves, an order."""
+
+from __future__ import annotations
+
+from random import Random
+
+from minivllm.lab.exercises.answers import NotYet, number_list
+from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.lab.exercises.puzzle import Puzzle
+from minivllm.lab.exercises.requests import ask
+from minivllm.lab.sim import dry_run
+from minivllm.records import Scheduled
+from minivllm.scheduling.policies import SchedulingPolicy
+
+# -- core: what is found -----------------------------------------------------------------------
+
+
+@seeded
+def hits(rng: Random) -> Exercise:
+    """How many tokens of each prompt are there already?"""
+    block_size = rng.choice([3, 4])
+    table = [rng.randint(1, 9) for _ in range(3 * block_size)]
+    other = rng.randrange(2 * block_size)
+    changed = [*table[:other], 0, *table[other + 1 :]]
+
+    def question() -> list[int]:
+        return [rng.randint(1, 9) for _ in range(rng.randint(1, block_size + 1))]
+
+    first = table + question()
+    rest = [
+        (table + question(), None),
+        (table, None),  # nothing but what is known
+        (changed + question(), None),
+        (first, "me"),
+        (first + question(), rng.choice([None, "me"])),
+    ]
+    rng.shuffle(rest)
+    prompts, salts = zip((first, None), *rest, strict=True)
+    return Exercise(
+        _check_hits,
+        "Whole blocks only, from the beginning, without a gap, and never the last token. A salt is "
+        "a part of the first block's name.",
+        _solve_hits,
+        "These prompts are served one after the other, each with one output token, in a pool that "
+        "is large enough. A salt of None is none. How many tokens of each prompt are found in the "
+        "prefix cache? Answer with a list of numbers.",
+        {"block_size": block_size, "prompts": list(prompts), "salts": list(salts)},
+    )
+
+
+def _solve_hits(block_size, prompts, salts):
+    known, answer = set(), []
+    for prompt, salt in zip(prompts, salts, strict=True):
+        ends = range(block_size, len(prompt) + 1, block_size)
+        names = [(salt, *prompt[:end]) for end in ends]
+        hit = 0
+        for name in names[: (len(prompt) - 1) // block_size]:
+            if name not in known:
+                break
+            hit += block_size
+        answer.append(hit)
+        known.update(names)
+    return answer
+
+
+def _found(prompts, salts, block_size: int, num_blocks: int) -> list[int]:
+    """What the engine finds: each prompt is done before the next one arrives."""
+    workload = [
+        ask(str(i), prompt, 1, i, cache_salt=salt)
+        for i, (prompt, salt) in enumerate(zip(prompts, salts, strict=True))
+    ]
+    trace = dry_run(
+        workload, num_blocks=num_blocks, block_size=block_size, enable_prefix_caching=True
+    )
+    return [record.num_computed_tokens for record in trace.of(Scheduled)]
+
+
+def _check_hits(answer, block_size, prompts, salts) -> str:
+    got = number_list(answer, "the tokens found of each prompt")
+    right = _found(prompts, salts, block_size, 200)
+    if len(got) != len(right):
+        raise NotYet(f"give {len(right)} numbers, one per prompt; you have {len(got)}.")
+    for i, (mine, theirs) in enumerate(zip(got, right, strict=True)):
+        if mine == theirs:
+            continue
+        where = f"prompt {i} ({len(prompts[i])} tokens)"
+        if mine % block_size:
+            raise NotYet(f"{where}: {mine} is no multiple of {block_size}; only full blocks count.")
+        if mine == len(prompts[i]):
+            raise NotYet(
+                f"{where}: all of it is known, but one token must be computed to have logits, so "
+                f"the hit is the {theirs} tokens of the blocks before."
+            )
+        if mine > theirs and salts[i] not in salts[:i]:
+            raise NotYet(f"{where}: nobody with the salt {salts[i]!r} was there before.")
+        if mine > theirs:
+            raise NotYet(
+                f"{where}: tokens {theirs} to {theirs + block_size - 1} are not a block that "
+                f"followed the same tokens before, and nothing behind it counts; {theirs}, not "
+                f"{mine}."
+            )
+        raise NotYet(f"{where}: {theirs} of its tokens are known, in full blocks, not {mine}.")
+    return f"{sum(right)} of {sum(map(len, prompts))} tokens are not computed again."
+
+
+# -- stretch: what eviction leaves -------------------------------------------------------------
+
+
+@seeded
+def eviction(rng: Random) -> Exercise:
+    """The same in a pool that cannot keep everything."""
+    block_size = 2
+    while True:
+        tables = [[user] * rng.randint(3, 6) for user in (1, 2, 3)]
+        order = rng.choices(range(3), k=7)
+        prompts = [[*tables[user], 10 + i] for i, user in enumerate(order)]
+        num_blocks = rng.randint(6, 8)
+        found = _found(prompts, [None] * 7, block_size, num_blocks)
+        lost = [a != b for a, b in zip(found, _found(prompts, [None] * 7, 2, 99), strict=True)]
+        if any(lost) and any(found):
+            break
+    return Exercise(
+        _check_eviction,
+        "A block keeps what it holds until it is handed out again. Partly filled ones are handed "
+        "out first; then the one that was given back longest ago, of one prompt its last one.",
+        _solve_eviction,
+        "These prompts are served one after the other, each with one output token, in a pool of "
+        "num_blocks blocks, of which block 0 is not usable. How many tokens of each are found in "
+        "the prefix cache? Answer with a list of numbers.",
+        {"block_size": block_size, "num_blocks": num_blocks, "prompts": prompts},
+    )
+
+
+def _solve_eviction(block_size, num_blocks, prompts):
+    queue = [None] * (num_blocks - 1)  # what each free block holds; the first one is taken next
+    answer = []
+    for prompt in prompts:
+        names = [tuple(prompt[:end]) for end in range(block_size, len(prompt) + 1, block_size)]
+        num_hit = 0
+        while num_hit < (len(prompt) - 1) // block_size and names[num_hit] in queue:
+            num_hit += 1
+        for name in names[:num_hit]:
+            queue.remove(name)
+        partly = len(prompt) % block_size > 0
+        del queue[: len(names) + partly - num_hit]
+        queue = [None] * partly + queue + names[::-1]
+        answer.append(num_hit * block_size)
+    return answer
+
+
+def _check_eviction(answer, block_size, num_blocks, prompts) -> str:
+    got = number_list(answer, "the tokens found of each prompt")
+    none = [None] * len(prompts)
+    right, kept = (_found(prompts, none, block_size, n) for n in (num_blocks, 999))
+    if len(got) != len(right):
+        raise NotYet(f"give {len(right)} numbers, one per prompt; you have {len(got)}.")
+    for i, (mine, theirs) in enumerate(zip(got, right, strict=True)):
+        if mine == theirs:
+            continue
+        if mine == kept[i]:
+            raise NotYet(
+                f"prompt {i}: {mine} tokens were known, but the pool has {num_blocks - 1} usable "
+                f"blocks, and what came since took some of them: {theirs} are left."
+            )
+        raise NotYet(f"prompt {i}: {theirs} of its tokens are still there, not {mine}.")
+    return f"{sum(right)} tokens found; a pool without end would have found {sum(kept)}."
+
+
+# -- design: an order --------------------------------------------------------------------------
+
+
+def _solve_puzzle() -> SchedulingPolicy:
+    class SamePrefixTogether(SchedulingPolicy):
+        def key(self, request):
+            return (request.prompt_token_ids[0], request.arrival_index)
+
+    return SamePrefixTogether()
+
+
+puzzle = Puzzle(
+    "Two long tables (tokens 1 and tokens 2), questions about them in turn, and a pool that cannot "
+    "keep both tables. Each request is (prompt, output tokens). Write a SchedulingPolicy with "
+    "which no more tokens are computed than the target.",
+    "A key may look at the prompt. Who finds its table in the cache, if the one before asked about "
+    "the other table?",
+    _solve_puzzle,
+    workload={
+        name: ([1 + i % 2] * 9 + [10 + i], 3) for i, name in enumerate("ABCDEFGH")
+    },
+    settings={
+        "num_blocks": 8, "block_size": 2, "max_num_seqs": 1, "enable_prefix_caching": True,
+    },
+    may_set=("policy",),
+    targets={"computed_tokens": 50},
+)  # fmt: skip

@@ -1,0 +1,180 @@
+"""Exercises of notebook 12: who survives the filters, what is held back, how many to draw."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+from minivllm.lab.exercises.answers import NotYet, whole_number
+from minivllm.lab.exercises.exercise import Exercise, seeded
+
+# -- core: who survives ------------------------------------------------------------------------
+
+
+@seeded
+def survivors(rng: Random) -> Exercise:
+    """Which tokens can still be drawn?"""
+    while True:
+        cuts = sorted(rng.sample(range(1, 50), 6))
+        parts = [b - a for a, b in zip([0, *cuts], [*cuts, 50], strict=True)]
+        given = {
+            "probs": {
+                letter: part * 2 / 100
+                for letter, part in zip("ABCDEFG", sorted(parts, reverse=True), strict=True)
+            },
+            "min_p": rng.choice([0.1, 0.15, 0.25]),
+            "top_k": rng.randint(3, 6),
+            "top_p": rng.choice([0.65, 0.75, 0.85]),
+        }
+        stages = _stages(**given)
+        distinct = len(set(given["probs"].values())) == 7
+        if distinct and len({*stages}) == 4 and _margin(**given) > 0.005:
+            break
+    return Exercise(
+        _check_survivors,
+        "min_p compares with the best token, top_k counts, and top_p adds up what those two left, "
+        "divided by its sum.",
+        _solve_survivors,
+        "These are a model's probabilities for the next token, at temperature 1. Which tokens can "
+        "still be drawn with these parameters? Answer with a string of letters.",
+        given,
+    )
+
+
+def _stages(probs, min_p, top_k, top_p) -> list[str]:
+    """Who is left at first, and after each of the filters."""
+    order = sorted(probs, key=probs.get, reverse=True)
+    after_min_p = [t for t in order if probs[t] >= min_p * probs[order[0]]]
+    after_top_k = after_min_p[:top_k]
+    total, kept, better = sum(probs[t] for t in after_top_k), [], 0.0
+    for token in after_top_k:
+        if better >= top_p:
+            break
+        kept.append(token)
+        better += probs[token] / total
+    return ["".join(tokens) for tokens in (order, after_min_p, after_top_k, kept)]
+
+
+def _margin(probs, min_p, top_k, top_p) -> float:
+    """How near a decision of min_p or top_p was."""
+    _, _, after_top_k, _ = _stages(probs, min_p, top_k, top_p)
+    best, total = max(probs.values()), sum(probs[t] for t in after_top_k)
+    sums = [sum(probs[t] for t in after_top_k[:i]) / total for i in range(1, len(after_top_k))]
+    near_top_p = min((abs(s - top_p) for s in sums), default=1.0)
+    return min(near_top_p, *(abs(p - min_p * best) for p in probs.values()))
+
+
+def _solve_survivors(probs, min_p, top_k, top_p):
+    order = sorted(probs, key=probs.get, reverse=True)
+    left = [t for t in order if probs[t] >= min_p * probs[order[0]]][:top_k]
+    total, answer, better = sum(probs[t] for t in left), "", 0.0
+    for token in left:
+        if better < top_p:  # those before it do not reach top_p yet
+            answer += token
+        better += probs[token] / total
+    return answer
+
+
+def _check_survivors(answer, probs, min_p, top_k, top_p) -> str:
+    if not isinstance(answer, str) or not answer or not {*answer} <= {*probs}:
+        raise NotYet("give a string of letters from A to G, like 'AB'.")
+    _, after_min_p, after_top_k, kept = _stages(probs, min_p, top_k, top_p)
+    for token in answer:
+        if token not in after_min_p:
+            least = min_p * max(probs.values())
+            raise NotYet(f"{token} has {probs[token]}, and min_p asks for {least:.3f} at least.")
+        if token not in after_top_k:
+            raise NotYet(f"{token} is not among the {top_k} best that min_p has left.")
+    mine = "".join(sorted(set(answer), key=kept.find))
+    total = sum(probs[t] for t in after_top_k)
+    if len({*answer}) > len(kept):
+        better = sum(probs[t] for t in kept) / total
+        raise NotYet(f"{kept} are {better:.1%} of what top_k left: that is enough for {top_p}.")
+    if mine != kept:
+        better = sum(probs[t] for t in kept[:-1]) / total
+        raise NotYet(f"{kept[:-1] or 'nothing'} is only {better:.1%} of what top_k left.")
+    return f"{len(kept)} of 7 are left; top_p alone would have looked at all of them."
+
+
+# -- stretch: hold back no more than is needed -------------------------------------------------
+
+
+def _check_hold_back(answer) -> str:
+    if not callable(answer):
+        raise NotYet("give a function of a text and a list of stop strings.")
+    rng, saved = Random(0), 0
+    for _ in range(300):
+        text = "".join(rng.choices("ab.", k=rng.randint(0, 8)))
+        stops = ["".join(rng.choices("ab.", k=rng.randint(1, 4))) for _ in range(rng.randint(1, 2))]
+        if any(stop in text for stop in stops):
+            continue  # the stream would be over
+        shown = _solve_hold_back()(text, stops)
+        try:
+            got = answer(text, list(stops))
+        except Exception as error:
+            raise NotYet(f"showable({text!r}, {stops}) raised {error!r}.") from error
+        if got == shown:
+            saved += len(shown) - max(0, len(text) - max(map(len, stops)) + 1)
+            continue
+        if not isinstance(got, str) or not text.startswith(got):
+            raise NotYet(f"showable({text!r}, {stops}) should be a beginning of the text.")
+        if len(got) > len(shown):
+            rest = text[len(shown) :]
+            raise NotYet(f"after {text!r} one of {stops} may come, and {rest!r} would be in it.")
+        raise NotYet(f"{text!r} can show {shown!r}: the rest is no beginning of {stops}.")
+    return f"{saved} characters were shown earlier than by the rule of the longest stop string."
+
+
+def _solve_hold_back():
+    def showable(text: str, stops: list[str]) -> str:
+        for held in range(min(len(text), max(map(len, stops)) - 1), 0, -1):
+            if any(stop.startswith(text[-held:]) for stop in stops):
+                return text[:-held]
+        return text
+
+    return showable
+
+
+hold_back = Exercise(
+    _check_hold_back,
+    "Which is the longest end of the text that is a beginning of a stop string?",
+    _solve_hold_back,
+)
+
+
+# -- design: how many to draw ------------------------------------------------------------------
+
+
+@seeded
+def draws(rng: Random) -> Exercise:
+    """How many samples, if somebody can tell right from wrong?"""
+    return Exercise(
+        _check_draws,
+        "n samples are all wrong with probability (1 - p) to the power of n.",
+        _solve_draws,
+        "A sample solves a task with probability p_right, and a test can tell. The prompt is "
+        "computed once, each sample costs its tokens. What is the smallest n whose best sample "
+        "is right with probability p_wanted, if the samples are independent?",
+        {
+            "p_right": rng.randint(5, 60) / 100,
+            "p_wanted": rng.choice([0.9, 0.95, 0.99]),
+            "prompt_tokens": rng.randrange(500, 3000, 100),
+            "sample_tokens": rng.randrange(50, 400, 10),
+        },
+    )
+
+
+def _solve_draws(p_right, p_wanted, **_):
+    return math.ceil(math.log(1 - p_wanted) / math.log(1 - p_right))
+
+
+def _check_draws(answer, p_right, p_wanted, prompt_tokens, sample_tokens) -> str:
+    n, right = whole_number(answer), _solve_draws(p_right, p_wanted)
+    if n < 1:
+        raise NotYet("at least one sample must be drawn.")
+    if n < right:
+        raise NotYet(f"{n} samples contain a right one with {1 - (1 - p_right) ** n:.1%} only.")
+    if n > right:
+        raise NotYet(f"{right} would do.")
+    shared, alone = prompt_tokens + n * sample_tokens, n * (prompt_tokens + sample_tokens)
+    return f"{shared:,} tokens; as {n} requests without a prefix cache it would be {alone:,}."

@@ -1,0 +1,105 @@
+"""Exercise: one question, a check that explains, a hint and a folded solution."""
+
+from __future__ import annotations
+
+import html
+import inspect
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pprint import pformat
+from random import Random
+from typing import Any
+
+from minivllm.lab.exercises.answers import NotYet, is_blank
+from minivllm.validation import check, is_int
+
+
+@dataclass(frozen=True, repr=False)
+class Exercise:
+    """One exercise.
+
+    Args:
+        judge: called with an answer and what is given; raises ``NotYet`` with an explanation
+            unless the answer is right; returns what there is to learn from it.
+        hint: one sentence.
+        solution: a function of what is given that returns a right answer.
+        question: what is asked; empty if the notebook asks it.
+        given: the names and numbers of the problem, for the reader's own code, too.
+    """
+
+    judge: Callable[..., str]
+    hint: str
+    solution: Callable[..., Any]
+    question: str = ""
+    given: dict[str, Any] = field(default_factory=dict)
+
+    def check(self, answer: Any) -> str:
+        """What there is to learn from a right answer.
+
+        Raises:
+            NotYet: for any other answer, of whatever type, saying what is wrong with it.
+        """
+        try:
+            return self.judge(answer, **self.given)
+        except NotYet:
+            raise
+        except Exception as error:  # there is no end to what may be handed in
+            reason = f"{type(error).__name__}: {error}"
+            raise NotYet(f"this answer cannot be read ({reason}).") from error
+
+    def grade(self, answer: Any) -> None:
+        """Print whether the answer is right, and if not, what is wrong. None is no answer yet."""
+        if is_blank(answer):
+            print("not solved yet")
+            return
+        try:
+            print(f"right: {self.check(answer)}")
+        except NotYet as explanation:
+            print(f"not yet: {explanation}")
+
+    def solve(self) -> Any:
+        """A right answer."""
+        return self.solution(**self.given)
+
+    def show_help(self) -> Folded:
+        """The hint and the solution's source, each folded."""
+        source = textwrap.dedent(inspect.getsource(self.solution))
+        return Folded({"Hint": self.hint, "Solution": source})
+
+    def __repr__(self) -> str:
+        """The question, and below it what is given."""
+        lines = textwrap.wrap(self.question or "The question stands in the notebook.", 90)
+        for name, value in self.given.items():
+            text = pformat(value, width=90 - len(name), compact=True, sort_dicts=False)
+            lines.append(f"    {name} = " + text.replace("\n", "\n" + " " * (len(name) + 7)))
+        return "\n".join(lines)
+
+
+def seeded(draw: Callable[[Random], Exercise]) -> Callable[[int], Exercise]:
+    """Turn a function that draws an exercise into one that makes it from a seed.
+
+    The same seed gives the same problem, on every machine; another one a fresh one.
+    """
+
+    def make(seed: int = 0) -> Exercise:
+        check(is_int(seed, 0), "seed", seed, "an integer of at least 0")
+        chapter = draw.__module__.rpartition(".")[2]  # where the room stands must not matter
+        return draw(Random(f"minivllm.exercises.{chapter}.{draw.__name__} {seed}"))
+
+    make.__module__, make.__name__, make.__doc__ = draw.__module__, draw.__name__, draw.__doc__
+    return make
+
+
+class Folded:
+    """Texts that a reader opens with a click; in plain text only their titles are seen."""
+
+    def __init__(self, texts: dict[str, str]):
+        self.texts = texts
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
+        folded = [
+            f"<details><summary>{title}</summary><pre>{html.escape(text)}</pre></details>"
+            for title, text in self.texts.items()
+        ]
+        return {"text/html": "".join(folded), "text/plain": f"<folded: {', '.join(self.texts)}>"}

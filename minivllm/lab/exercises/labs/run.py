@@ -1,0 +1,103 @@
+"""One world run step by step by one class, with everything that can be seen from outside."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.exercises.labs.worlds import World
+from minivllm.lab.sim.replay import sample_for
+from minivllm.logger import silenced
+from minivllm.scheduling.output import SchedulerOutput
+from minivllm.scheduling.scheduler import Scheduler
+
+MAX_STEPS = 300  # every world is done long before
+_PACKAGE = str(Path(__file__).parents[3])
+
+
+class Fault(Exception):
+    """Something is wrong with the class under test; the message says what, and where."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a step has decided, before its forward pass."""
+
+    step: int
+    plan: SchedulerOutput
+    num_tokens: dict[str, int]  # of every sequence that is not finished
+    tables: dict[str, list[int]]
+    ref_counts: dict[int, int]
+    free: list[int]  # block ids, the next one first
+    cached: set[int]  # block ids
+
+
+def run(world: World, manager_cls: type[KVCacheManager], check_books: bool) -> Iterator[Moment]:
+    """The moments of a run, one after the other.
+
+    Args:
+        world: what to serve.
+        manager_cls: who manages the blocks.
+        check_books: let ``check_integrity`` look after every half of a step.
+
+    Raises:
+        Fault: if the code of the class raises, the books do not balance, or it goes on for ever.
+    """
+    step = 0
+    try:
+        scheduler = world.scheduler(manager_cls)
+        arrivals = sorted(world.requests(), key=lambda request: request.arrival_time)
+        while arrivals or scheduler.has_unfinished_requests():
+            if step == MAX_STEPS:
+                raise Fault(
+                    f"after {step} steps some are not done: {', '.join(scheduler.requests)}"
+                )
+            while arrivals and arrivals[0].arrival_time <= step:
+                scheduler.add_request(arrivals.pop(0))
+            with silenced("minivllm.scheduling.preemption"):
+                plan = scheduler.schedule()
+            if check_books:
+                _check_books(scheduler, step)
+            yield _moment(step, scheduler, plan)
+            scheduler.update_from_output(plan, sample_for(scheduler, plan))
+            if check_books:
+                _check_books(scheduler, step)
+            step += 1
+    except (Fault, NotImplementedError):
+        raise
+    except Exception as error:
+        raise Fault(f"step {step}: {describe_error(error)}") from error
+
+
+def _check_books(scheduler: Scheduler, step: int) -> None:
+    """The real checks, whatever the class under test has made of its own."""
+    try:
+        KVCacheManager.check_integrity(scheduler.kv_manager)
+        scheduler.check_integrity()
+    except AssertionError as error:
+        raise Fault(f"step {step}: {error}") from error
+
+
+def describe_error(error: Exception) -> str:
+    """What was raised, and by which line of the reader's own."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+    where = f" in line {own[-1].lineno}, {own[-1].name}" if own else ""
+    return f"{type(error).__name__}{where}: {error}"
+
+
+def _moment(step: int, scheduler: Scheduler, plan: SchedulerOutput) -> Moment:
+    manager = scheduler.kv_manager
+    pool = manager.block_pool
+    return Moment(
+        step,
+        plan,
+        {seq.seq_id: seq.num_tokens for seq in scheduler.sequences.values()},
+        {seq_id: table.block_ids for seq_id, table in manager.block_tables.items()},
+        {block.block_id: block.ref_cnt for block in pool.blocks},
+        [block.block_id for block in pool.free_queue],
+        {block.block_id for block in pool.blocks if block.block_hash is not None},
+    )

@@ -1,0 +1,136 @@
+"""Puzzle: a small workload, a few numbers to reach, and a policy or settings that reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from statistics import mean
+from typing import Any
+
+from minivllm.lab.exercises.answers import NotYet
+from minivllm.lab.exercises.exercise import Exercise
+from minivllm.lab.exercises.requests import ask
+from minivllm.lab.sim import dry_run
+from minivllm.lab.viz.history import read_history
+from minivllm.records import Finished, Preempted, RequestAdded, Sampled, Scheduled, SwappedOut
+from minivllm.scheduling.policies import SchedulingPolicy
+from minivllm.trace import Trace
+from minivllm.validation import is_int
+
+
+def _arrivals(trace: Trace) -> dict[str, int]:
+    """The step in which each request joined the queue."""
+    return {r.request_id: r.step + 1 for r in trace.of(RequestAdded)}
+
+
+def mean_finish(trace: Trace) -> float:
+    """Steps from arrival to the end, the mean over all requests."""
+    arrived = _arrivals(trace)
+    return mean(r.step + 1 - arrived[r.seq_id] for r in trace.of(Finished))
+
+
+def slowest_first_token(trace: Trace) -> int:
+    """Steps from arrival to the first token, of the request that waits longest for it."""
+    arrived, first = _arrivals(trace), {}
+    for record in trace.of(Sampled):
+        first.setdefault(record.seq_id, record.step + 1 - arrived[record.seq_id])
+    return max(first.values())
+
+
+def busiest_decode_step(trace: Trace) -> int:
+    """Tokens of the largest step in which somebody decodes: what one token may have to wait for."""
+    totals, decodes, begun = {}, set(), set()
+    for record in trace.of(Scheduled, Sampled):
+        if isinstance(record, Sampled):
+            begun.add(record.seq_id)
+            continue
+        totals[record.step] = totals.get(record.step, 0) + record.num_tokens
+        if record.seq_id in begun:
+            decodes.add(record.step)
+    return max((totals[step] for step in decodes), default=0)
+
+
+METRICS: dict[str, Callable[[Trace], float]] = {
+    "steps": lambda trace: trace.num_steps,
+    "peak_blocks": lambda trace: read_history(trace).peak_blocks,
+    "computed_tokens": lambda trace: sum(r.num_tokens for r in trace.of(Scheduled)),
+    "preemptions": lambda trace: sum(1 for _ in trace.of(Preempted, SwappedOut)),
+    "mean_finish": mean_finish,
+    "slowest_first_token": slowest_first_token,
+    "busiest_decode_step": busiest_decode_step,
+}
+
+
+class Puzzle(Exercise):
+    """An exercise whose answer is put into a dry run.
+
+    Args:
+        question, hint: as of an exercise.
+        solution: a function without arguments that returns an answer.
+        workload: by name ``(prompt, output tokens)``, and the step of arrival if it is not 0; a
+            prompt is a number of tokens or a list of token ids.
+        settings: arguments of ``dry_run``; what the answer does not change stays so.
+        may_set: the names that an answer may change. "policy" is one of them, or the only one.
+        targets: the most that each of these ``METRICS`` may be.
+    """
+
+    def __init__(
+        self,
+        question: str,
+        hint: str,
+        solution: Callable[[], Any],
+        *,
+        workload: dict[str, tuple],
+        settings: dict[str, Any],
+        may_set: tuple[str, ...],
+        targets: dict[str, float],
+    ):
+        given = {
+            "workload": workload, "settings": settings, "may_set": may_set, "targets": targets
+        }  # fmt: skip
+        super().__init__(self._judge, hint, solution, question, given)
+
+    def solve(self) -> Any:
+        return self.solution()
+
+    def run(self, answer: Any = None) -> Trace:
+        """The trace of the workload with this answer's policy or settings; None changes nothing.
+
+        Raises:
+            NotYet: if it is no answer, or the run fails.
+        """
+        workload, settings = self.given["workload"], self.given["settings"]
+        requests = [ask(name, *spec) for name, spec in workload.items()]
+        chosen = {} if answer is None else self._read(answer)
+        try:
+            return dry_run(requests, **{**settings, **chosen}, max_steps=1000)
+        except Exception as error:  # a policy of the reader's own may raise anything
+            raise NotYet(f"the run fails: {type(error).__name__}: {error}") from error
+
+    def _read(self, answer: Any) -> dict[str, Any]:
+        may_set = self.given["may_set"]
+        if isinstance(answer, type) and issubclass(answer, SchedulingPolicy):
+            answer = answer()
+        if isinstance(answer, SchedulingPolicy):
+            answer = {"policy": answer}
+        if not isinstance(answer, Mapping):
+            raise NotYet(f"give a SchedulingPolicy, or a dict with {' and '.join(may_set)}.")
+        for name, value in answer.items():
+            if name not in may_set:
+                raise NotYet(f"{name!r} is not yours to change; {', '.join(may_set)} may be.")
+            if name != "policy" and not (is_int(value, 0) and value <= 10_000):
+                raise NotYet(f"{name} is a whole number from 0 to 10,000, not {value!r}.")
+            if isinstance(value, type) and issubclass(value, SchedulingPolicy):
+                answer = {**answer, name: value()}
+        return dict(answer)
+
+    def _judge(self, answer: Any, targets: dict[str, float], **_) -> str:
+        trace = self.run(answer)
+        reached = {name: METRICS[name](trace) for name in targets}
+        told = [
+            f"{name} is {reached[name]:.4g}, at most {most:.4g} is asked for"
+            for name, most in targets.items()
+            if reached[name] > most
+        ]
+        if told:
+            raise NotYet(f"{'; '.join(told)}.")
+        return f"{', '.join(f'{name} {value:.4g}' for name, value in reached.items())}."

@@ -1,0 +1,126 @@
+"""``python -m minivllm.sim``: ``replay``, ``run``, ``waste`` and ``sharing``."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from minivllm.console import refusing_politely
+from minivllm.kv.contiguous import ALLOCATORS
+from minivllm.lab.sim.cost import HARDWARE, MODELS
+from minivllm.lab.sim.replay import replay
+from minivllm.lab.sim.report import as_dict, describe, describe_sharing, describe_waste
+from minivllm.lab.sim.run import MANAGERS, simulate
+from minivllm.lab.sim.sharing import measure_sharing
+from minivllm.lab.sim.waste import measure_waste
+from minivllm.lab.sim.workloads import WORKLOADS
+from minivllm.scheduling.policies import POLICIES
+from minivllm.validation import check
+
+app = typer.Typer(help="The real scheduler without a model.", pretty_exceptions_enable=False)
+
+
+@app.command("replay")
+def replay_command(
+    workload: Annotated[Path, typer.Argument(help="A recording, JSON or gzipped JSON.")],
+    out: Annotated[Path, typer.Option(help="Where the same with our steps and results goes.")],
+) -> None:
+    """Run a workload in the recordings' format and write down every decision."""
+    with refusing_politely():
+        out.write_text(json.dumps(replay(_read_json(workload))))
+
+
+def _read_json(path: Path) -> Any:
+    data = path.read_bytes()
+    try:
+        return json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    except (ValueError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path} is not JSON: {error}.") from error
+
+
+def _one_of(names) -> str:
+    return f"One of {', '.join(names)}."
+
+
+Seed = Annotated[int, typer.Option(help="Of the workload.")]
+Allocator = Annotated[str, typer.Option(help=f"Of a contiguous manager. {_one_of(ALLOCATORS)}")]
+
+
+@app.command("run")
+def run_command(
+    workload: Annotated[str, typer.Option(help=_one_of(WORKLOADS))] = "sharegpt",
+    requests: Annotated[int, typer.Option(help="How many.")] = 1000,
+    rate: Annotated[float, typer.Option(help="Arrivals per second; inf: all at once.")] = 5.0,
+    seed: Seed = 0,
+    hardware: Annotated[str, typer.Option(help=_one_of(HARDWARE))] = "a100",
+    model: Annotated[str, typer.Option(help=_one_of(MODELS))] = "llama-8b",
+    manager: Annotated[str, typer.Option(help=_one_of(MANAGERS))] = "paged",
+    allocator: Allocator = "buddy",
+    policy: Annotated[str, typer.Option(help=_one_of(POLICIES))] = "fcfs",
+    num_blocks: Annotated[
+        int | None, typer.Option(help="The pool, null block included; none: what fits.")
+    ] = None,
+    block_size: Annotated[int, typer.Option(help="Positions per block.")] = 16,
+    gpu_memory_utilization: Annotated[float, typer.Option(help="For weights and K/V.")] = 0.9,
+    max_model_len: Annotated[
+        int | None, typer.Option(help="The longest sequence; none: what the model knows.")
+    ] = None,
+    max_num_seqs: Annotated[int, typer.Option(help="Sequences at once.")] = 256,
+    max_num_batched_tokens: Annotated[int, typer.Option(help="Tokens per step.")] = 4096,
+    chunked_prefill: Annotated[bool, typer.Option(help="Split long prompts.")] = True,
+    prefix_caching: Annotated[bool, typer.Option(help="Reuse equal prefixes.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="All numbers in a last line.")] = False,
+) -> None:
+    """Serve a workload in simulated time and say how that went."""
+    with refusing_politely():
+        names = ", ".join(map(repr, WORKLOADS))
+        check(workload in WORKLOADS, "workload", workload, f"one of {names}")
+        result = simulate(
+            WORKLOADS[workload](requests, rate, seed),
+            hardware=hardware,
+            model=model,
+            policy=policy,
+            manager=manager,
+            allocator=allocator,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            gpu_memory_utilization=gpu_memory_utilization,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            enable_chunked_prefill=chunked_prefill,
+            enable_prefix_caching=prefix_caching,
+        )
+        typer.echo(f"{workload} on {model}, {hardware}, {manager}, {policy}")
+        typer.echo(describe(result))
+        if as_json:
+            typer.echo(json.dumps(as_dict(result)))
+
+
+@app.command("waste")
+def waste_command(
+    requests: Annotated[int, typer.Option(help="How many, on each manager.")] = 500,
+    seed: Seed = 0,
+    allocator: Allocator = "buddy",
+) -> None:
+    """Where the KV memory goes without paging and with it, beside the paper's figure 2."""
+    with refusing_politely():
+        typer.echo(describe_waste(measure_waste(requests, seed, allocator)))
+
+
+@app.command("sharing")
+def sharing_command(
+    requests: Annotated[int, typer.Option(help="How many, of each workload.")] = 100,
+    seed: Seed = 0,
+) -> None:
+    """How many blocks several answers to one prompt save, beside the paper's figure 15."""
+    with refusing_politely():
+        typer.echo(describe_sharing(measure_sharing(requests, seed)))
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m minivllm.sim")

@@ -1,0 +1,191 @@
+"""Replay: a recorded workload through our scheduler, written down in the recording's own format.
+
+The recordings are of vLLM's scheduler (``minivllm/lab/sim/golden``); equal files mean equal
+decisions, block ids included. A made-up model takes the place of the real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.sim.progress import check_progress
+from minivllm.logger import silenced
+from minivllm.request import Request, Sequence
+from minivllm.sampling_params import SamplingParams
+from minivllm.scheduling.output import SchedulerOutput
+from minivllm.scheduling.policies import SchedulingPolicy, make_policy
+from minivllm.scheduling.scheduler import Scheduler
+from minivllm.validation import check, is_int
+
+# what a config has, and the least of each number
+_NUMBERS = {"block_size": 1, "num_gpu_blocks": 2, "max_num_batched_tokens": 1, "max_num_seqs": 1,
+            "long_prefill_token_threshold": 0, "max_model_len": 2}  # fmt: skip
+_SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill")
+_REQUEST = ("id", "arrival_step", "prompt_token_ids", "max_tokens")
+
+
+def fake_token(seq: Sequence) -> int:
+    """The made-up model: a function of all tokens so far, so that a lost one shows."""
+    return (sum(seq.token_ids) + len(seq.token_ids)) % 1000 + 5
+
+
+def replay(workload: dict[str, Any], policy: SchedulingPolicy | None = None) -> dict[str, Any]:
+    """Run a workload and describe every step of it.
+
+    Args:
+        workload: has ``config`` and ``requests`` as in a recording; other keys are kept.
+        policy: one of your own, instead of the one that the config names.
+
+    Returns:
+        The same object, with ``steps`` and ``results`` of this run.
+
+    Raises:
+        ValueError: for a missing key or a value out of range, by name.
+    """
+    scheduler, requests = _prepare(workload, policy, KVCacheManager)
+    steps = list(_steps(scheduler, requests))
+    results = {
+        request.request_id: {
+            "prompt_len": request.seqs[0].num_prompt_tokens,
+            "output": request.seqs[0].output_token_ids,
+            "preemptions": request.num_preemptions,
+            "status": request.seqs[0].status.name,
+        }
+        for request in requests
+    }
+    return {**workload, "steps": steps, "results": results}
+
+
+def replay_steps(
+    workload: dict[str, Any], kv_cache_manager_cls: type[KVCacheManager] = KVCacheManager
+) -> Iterator[dict[str, Any]]:
+    """The steps of a replay one by one, with a ``KVCacheManager`` of your own."""
+    return _steps(*_prepare(workload, None, kv_cache_manager_cls))
+
+
+def sample_for(scheduler: Scheduler, plan: SchedulerOutput) -> dict[str, int]:
+    """One fake token for every sequence that this plan lets catch up, and for its forks."""
+    sampled = {}
+    for seq_id, num_new in plan.num_scheduled_tokens.items():
+        seq = scheduler.sequences[seq_id]
+        if plan.num_computed_tokens[seq_id] + num_new == seq.num_tokens:
+            for sibling_id in (seq_id, *plan.forks.get(seq_id, ())):
+                sampled[sibling_id] = fake_token(seq)
+    return sampled
+
+
+def _prepare(
+    workload: dict[str, Any],
+    policy: SchedulingPolicy | None,
+    kv_cache_manager_cls: type[KVCacheManager],
+) -> tuple[Scheduler, list[Request]]:
+    _validate(workload)
+    config = workload["config"]
+    manager = kv_cache_manager_cls(
+        config["num_gpu_blocks"], config["block_size"], config["enable_prefix_caching"]
+    )
+    scheduler = Scheduler(
+        manager,
+        config["max_num_batched_tokens"],
+        config["max_num_seqs"],
+        config["max_model_len"],
+        enable_chunked_prefill=config["enable_chunked_prefill"],
+        long_prefill_token_threshold=config["long_prefill_token_threshold"],
+        policy=policy or make_policy(config["policy"]),
+    )
+    return scheduler, [_request(entry) for entry in workload["requests"]]
+
+
+def _steps(scheduler: Scheduler, requests: list[Request]) -> Iterator[dict[str, Any]]:
+    arrivals, step = list(requests), 0
+    while arrivals or scheduler.has_unfinished_requests():
+        while arrivals and arrivals[0].arrival_time <= step:
+            scheduler.add_request(arrivals.pop(0))
+        if scheduler.has_unfinished_requests():
+            with silenced("minivllm.scheduling.preemption"):
+                described = _step(scheduler, more_to_come=bool(arrivals))
+            yield {"step": step, **described}
+        else:
+            yield {"step": step, "idle": True}
+        step += 1
+
+
+def _step(scheduler: Scheduler, more_to_come: bool) -> dict[str, Any]:
+    """One step, as a recording describes it."""
+    manager = scheduler.kv_manager
+    plan = scheduler.schedule()
+    check_progress(scheduler, plan, more_to_come)
+    after_schedule = {
+        "scheduled": _scheduled(plan, manager),
+        "total": plan.total_num_scheduled_tokens,
+        "preempted": plan.preempted_req_ids,
+        "running": [seq.seq_id for seq in scheduler.running],
+        "waiting": [request.request_id for request in scheduler.waiting],
+        "free_blocks": manager.block_pool.num_free_blocks,
+    }
+    sampled = sample_for(scheduler, plan)
+    scheduler.update_from_output(plan, sampled)
+    return {
+        **after_schedule,
+        "sampled": sampled,
+        "finished": list(scheduler.finished_req_ids),
+        "free_blocks_after": manager.block_pool.num_free_blocks,
+    }
+
+
+def _scheduled(plan: SchedulerOutput, manager: KVCacheManager) -> list[dict[str, Any]]:
+    kinds = {data.seq_id: "new" for data in plan.scheduled_new_reqs}
+    kinds |= dict.fromkeys(plan.resumed_req_ids, "resumed")
+    entries = []
+    for seq_id, num_new in plan.num_scheduled_tokens.items():
+        kind, computed = kinds.get(seq_id, "running"), plan.num_computed_tokens[seq_id]
+        entry = {
+            "id": seq_id,
+            "kind": kind,
+            "num_scheduled": num_new,
+            "num_computed": computed,
+            "block_ids": manager.get_block_ids(seq_id),
+            "new_block_ids": plan.new_block_ids.get(seq_id, []),
+        }
+        entries.append(entry if kind == "running" else {**entry, "num_cached": computed})
+    return entries
+
+
+def _request(entry: dict[str, Any]) -> Request:
+    return Request(
+        entry["id"],
+        entry["prompt_token_ids"],
+        SamplingParams(max_tokens=entry["max_tokens"]),
+        arrival_time=entry["arrival_step"],
+        priority=entry.get("priority", 0),
+    )
+
+
+def _validate(workload: dict[str, Any]) -> None:
+    check(isinstance(workload, dict), "a workload", type(workload).__name__, "an object")
+    for key, kind in (("config", dict), ("requests", list)):
+        check(key in workload, f"the workload's {key!r}", None, "given")
+        ok = isinstance(workload[key], kind)
+        check(ok, f"the workload's {key!r}", workload[key], f"a {kind.__name__}")
+    config = workload["config"]
+    for key in (*_NUMBERS, *_SWITCHES, "policy"):
+        check(key in config, f"config[{key!r}]", None, "given")
+    for key, low in _NUMBERS.items():
+        ok = is_int(config[key], low)
+        check(ok, f"config[{key!r}]", config[key], f"an integer of at least {low}")
+    for key in _SWITCHES:
+        check(isinstance(config[key], bool), f"config[{key!r}]", config[key], "true or false")
+    for index, entry in enumerate(workload["requests"]):
+        where = f"requests[{index}]"
+        check(isinstance(entry, dict), where, entry, "an object")
+        for key in _REQUEST:
+            check(key in entry, f"{where}[{key!r}]", None, "given")
+        check(isinstance(entry["id"], str), f"{where}['id']", entry["id"], "a string")
+        for key, low in (("arrival_step", 0), ("max_tokens", 1)):
+            ok = is_int(entry[key], low)
+            check(ok, f"{where}[{key!r}]", entry[key], f"an integer of at least {low}")
+        prompt = entry["prompt_token_ids"]
+        ok = isinstance(prompt, list) and all(map(is_int, prompt))
+        check(ok, f"{where}['prompt_token_ids']", prompt, "a list of integers")

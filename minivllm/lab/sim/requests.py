@@ -1,0 +1,54 @@
+"""From an entry of a workload to a request; and what its beams become without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from random import Random
+
+from minivllm.lab.sim.workloads import SimRequest
+from minivllm.request import Request, Sequence
+from minivllm.sampling_params import BeamSearchParams, SamplingParams
+from minivllm.scheduling.output import TokenLogprobs
+
+
+def make_request(entry: SimRequest, request_id: str, arrival_time: float) -> Request:
+    """What the scheduler gets to see of an entry."""
+    beams = None
+    if entry.beams:
+        beams = BeamSearchParams(entry.n, max_tokens=entry.num_output, ignore_eos=True)
+        params = beams.for_one_beam()
+    else:
+        params = SamplingParams(n=entry.n, max_tokens=entry.num_output, ignore_eos=True)
+    return Request(
+        request_id,
+        entry.prompt_token_ids,
+        params,
+        arrival_time=arrival_time,
+        beam_params=beams,
+    )
+
+
+class RandomSurvivors:
+    """In place of a model's scores: of all candidates of a request, random ones go on.
+
+    Each of a beam's next tokens has the same chance, however likely the beam was before. So beams
+    die out and fork as they would if none were better than the others.
+    """
+
+    def __init__(self, seed: int = 0):
+        self._rng = Random(seed)
+
+    def draw(
+        self, sequences: Mapping[str, Sequence], sampled: Iterable[str]
+    ) -> dict[str, TokenLogprobs]:
+        """Scores of the next tokens of those of the sampled sequences that are beams."""
+        survivors = {}
+        for seq_id in sampled:
+            seq = sequences.get(seq_id)
+            if seq is not None and seq.request.beam_params is not None:
+                num_candidates = 2 * seq.request.n
+                token_ids = list(range(num_candidates))
+                # the search adds what the beam has so far: take it away
+                scores = [self._rng.random() - seq.cumulative_logprob for _ in token_ids]
+                survivors[seq_id] = TokenLogprobs([0, *token_ids], [0.0, *scores], 1)
+        return survivors

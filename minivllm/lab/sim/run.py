@@ -1,0 +1,254 @@
+"""``simulate``: a workload through the very scheduler that serves, with a clock and no model.
+
+The loop is a server's: whoever has arrived joins the queue, the scheduler plans a step, the cost
+model says how long it takes, its tokens are appended. Only the token ids are made up.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from array import array
+from collections.abc import Sequence as AnySequence
+
+from minivllm.kv.contiguous import RESERVATIONS, ContiguousKVCacheManager
+from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, ModelShape, attended_pairs
+from minivllm.lab.sim.memory import MemoryMeter
+from minivllm.lab.sim.progress import check_progress
+from minivllm.lab.sim.requests import RandomSurvivors, make_request
+from minivllm.lab.sim.result import RequestTimes, SimulationResult
+from minivllm.lab.sim.workloads import SimRequest, check_entry
+from minivllm.logger import silenced
+from minivllm.request import Request
+from minivllm.scheduling.output import SchedulerOutput
+from minivllm.scheduling.policies import SchedulingPolicy, make_policy
+from minivllm.scheduling.scheduler import Scheduler
+from minivllm.validation import check, is_int
+
+MANAGERS = ("paged", *(f"contiguous-{reservation}" for reservation in RESERVATIONS))
+
+
+def simulate(
+    workload: AnySequence[SimRequest],
+    *,
+    hardware: str | Hardware = "a100",
+    model: str | ModelShape = "llama-8b",
+    policy: str | SchedulingPolicy = "fcfs",
+    manager: str = "paged",
+    allocator: str = "buddy",
+    num_blocks: int | None = None,
+    block_size: int = 16,
+    gpu_memory_utilization: float = 0.9,
+    max_model_len: int | None = None,
+    max_num_seqs: int = 256,
+    max_num_batched_tokens: int = 4096,
+    enable_chunked_prefill: bool = True,
+    enable_prefix_caching: bool = True,
+) -> SimulationResult:
+    """Serve a workload in simulated time.
+
+    Args:
+        workload: what is asked, see ``minivllm.lab.sim.workloads``.
+        hardware: a preset of ``minivllm.lab.sim.cost.HARDWARE`` by name, or your own.
+        model: a preset of ``minivllm.lab.sim.cost.MODELS`` by name, or your own.
+        policy: who comes first, by name, or an object of your own.
+        manager: "paged", or how a contiguous one reserves: "contiguous-exact", "contiguous-pow2",
+            "contiguous-max". Those get the same number of slots.
+        allocator: of a contiguous manager, "buddy" or "first_fit".
+        num_blocks: the pool's size, the null block included; None: what the weights leave.
+        max_model_len: None: what the model knows.
+        block_size, gpu_memory_utilization, max_num_seqs, max_num_batched_tokens,
+            enable_chunked_prefill, enable_prefix_caching: as for ``LLM``.
+
+    Raises:
+        ValueError: for an unknown name, a value out of range, a request that could never run, or a
+            policy that admits nobody.
+    """
+    begin = time.perf_counter()
+    check(len(workload) > 0, "workload", len(workload), "at least one request")
+    cost = CostModel(_preset("hardware", hardware, HARDWARE), _preset("model", model, MODELS))
+    max_model_len = cost.model.max_model_len if max_model_len is None else max_model_len
+    for name, value, low in (
+        ("block_size", block_size, 1),
+        ("max_num_seqs", max_num_seqs, 1),
+        ("max_num_batched_tokens", max_num_batched_tokens, 1),
+        ("max_model_len", max_model_len, 2),
+    ):
+        check(is_int(value, low), name, value, f"an integer of at least {low}")
+    check(
+        enable_chunked_prefill or max_num_batched_tokens >= max_model_len,
+        "max_num_batched_tokens",
+        max_num_batched_tokens,
+        f"at least max_model_len={max_model_len} when enable_chunked_prefill=False, "
+        "since a prompt is then never split",
+    )
+    check(manager in MANAGERS, "manager", manager, "one of " + ", ".join(map(repr, MANAGERS)))
+    if num_blocks is None:
+        num_blocks = cost.num_blocks(block_size, gpu_memory_utilization)
+    check(is_int(num_blocks, 2), "num_blocks", num_blocks, "an integer of at least 2")
+    if manager == "paged":
+        kv_manager = KVCacheManager(num_blocks, block_size, enable_prefix_caching)
+    else:
+        kv_manager = ContiguousKVCacheManager(
+            (num_blocks - 1) * block_size,
+            max_model_len,
+            manager.removeprefix("contiguous-"),
+            allocator,
+        )
+    scheduler = Scheduler(
+        kv_manager,
+        max_num_batched_tokens,
+        max_num_seqs,
+        max_model_len,
+        enable_chunked_prefill=enable_chunked_prefill,
+        policy=make_policy(policy),
+    )
+    run = _Run(workload, scheduler, cost)
+    with silenced("minivllm.scheduling.preemption"):
+        run.until_all_is_done()
+    return run.result(time.perf_counter() - begin)
+
+
+class _Run:
+    """One workload on its way through one scheduler."""
+
+    def __init__(self, workload: AnySequence[SimRequest], scheduler: Scheduler, cost: CostModel):
+        self.workload, self.scheduler, self.cost = workload, scheduler, cost
+        self.now = 0.0
+        self.num_steps = 0
+        self.requests: dict[str, Request] = {}  # by the ids of their sequences
+        self.last_token_times: dict[str, float] = {}  # by the ids of sequences
+        self.inter_token_times = array("d")
+        self.memory = MemoryMeter(scheduler)
+        self.survivors = RandomSurvivors()
+        self.arrivals: list[tuple[float, int]] = []  # a heap
+        self.followers: dict[str, list[int]] = {}  # by request id: who comes after its end
+        for index, entry in enumerate(workload):
+            check_entry(entry, index)
+            if entry.after is None:
+                self.arrivals.append((entry.arrival_time, index))
+            else:
+                self.followers.setdefault(str(entry.after), []).append(index)
+        heapq.heapify(self.arrivals)
+
+    def until_all_is_done(self) -> None:
+        scheduler, arrivals = self.scheduler, self.arrivals
+        while arrivals or scheduler.requests:
+            if not scheduler.requests:
+                self.now = max(self.now, arrivals[0][0])  # nothing to do until somebody comes
+            while arrivals and arrivals[0][0] <= self.now:
+                self._arrive(*heapq.heappop(arrivals))
+            self._step()
+
+    def _arrive(self, arrival_time: float, index: int) -> None:
+        entry = self.workload[index]
+        request = make_request(entry, str(index), arrival_time)
+        self.scheduler.add_request(request)
+        self.requests |= dict.fromkeys(request.seq_ids, request)
+
+    def _step(self) -> None:
+        scheduler = self.scheduler
+        plan = scheduler.schedule()
+        if not plan.num_scheduled_tokens:
+            check_progress(scheduler, plan, more_to_come=bool(self.arrivals))
+        sampled, seconds = self._execute(plan)
+        survivors = self.survivors.draw(scheduler.sequences, sampled) if scheduler.beams else {}
+        self.num_steps += 1
+        self.now = now = self.now + seconds
+        last_token_times, gaps = self.last_token_times, self.inter_token_times
+        for seq in scheduler.update_from_output(plan, sampled, survivors):
+            seq_id = seq.seq_id
+            before = last_token_times.get(seq_id)
+            if before is not None:
+                gaps.append(now - before)
+            elif seq.request.metrics.first_token_time is None:
+                seq.request.metrics.first_token_time = now
+            last_token_times[seq_id] = now
+        for seq_id in scheduler.finished_req_ids:
+            self._finish(self.requests[seq_id])
+
+    def _execute(self, plan: SchedulerOutput) -> tuple[dict[str, int], float]:
+        """In place of a model: who caught up says its last token again. And what it took.
+
+        Every token of every sequence passes here, so cost and memory are counted in one loop.
+        """
+        scheduler, scheduled = self.scheduler, plan.num_scheduled_tokens
+        block_size = scheduler.kv_manager.block_size
+        sampled, num_tokens, num_attended, num_kv, num_seen, num_empty = {}, 0, 0, 0, 0, 0
+        for seq in scheduler.running:
+            seq_id, token_ids, computed = seq.seq_id, seq.token_ids, seq.num_computed_tokens
+            num_new = scheduled.get(seq_id, 0)
+            context = computed + num_new
+            num_seen += context
+            num_empty += -context % block_size
+            if num_new == 1:
+                num_attended += context
+            elif num_new:
+                num_attended += attended_pairs(computed, num_new)
+            else:
+                continue  # it runs, but the budget did not reach it
+            num_tokens += num_new
+            num_kv += context
+            if context == len(token_ids):
+                sampled[seq_id] = token_ids[-1]
+        for seq_id, children in plan.forks.items():
+            for index, child_id in enumerate(children, 1):
+                sampled[child_id] = sampled[seq_id] + (index << 32)  # an answer of its own
+        seconds = self.cost.step_seconds(num_tokens, num_attended, num_kv + num_tokens)
+        self.memory.add(seconds, num_seen, num_empty)
+        return sampled, seconds
+
+    def _finish(self, request: Request) -> None:
+        """One of its sequences is over; with the last one, whoever waits for its end may come."""
+        request.metrics.last_token_time = self.now
+        if request.request_id in self.scheduler.requests:
+            return
+        for seq_id in request.seq_ids:
+            self.last_token_times.pop(seq_id, None)
+        for follower in self.followers.pop(request.request_id, ()):
+            pause = self.workload[follower].arrival_time
+            heapq.heappush(self.arrivals, (self.now + pause, follower))
+
+    def result(self, wall_seconds: float) -> SimulationResult:
+        cache = self.scheduler.kv_manager.prefix_cache
+        queried = cache.num_queried_tokens if cache is not None else 0
+        return SimulationResult(
+            requests=tuple(_times(self.requests[str(i)]) for i in range(len(self.workload))),
+            inter_token_times=self.inter_token_times,
+            seconds=self.now,
+            num_steps=self.num_steps,
+            num_preemptions=self.scheduler.num_preemptions,
+            num_blocks=self.scheduler.kv_manager.block_pool.num_usable_blocks,
+            block_size=self.scheduler.kv_manager.block_size,
+            prefix_hit_rate=cache.num_hit_tokens / queried if queried else 0.0,
+            memory=self.memory.all_steps.shares,
+            memory_under_load=self.memory.under_load.shares,
+            tokens_in_held=self.memory.all_steps.tokens_in_held,
+            saved_by_sharing=self.memory.saved_by_sharing,
+            wall_seconds=wall_seconds,
+        )
+
+
+def _preset(name: str, value, presets: dict):
+    """A preset by its name, or the object itself."""
+    kind = type(next(iter(presets.values())))
+    known = isinstance(value, kind) or value in tuple(presets)
+    names = ", ".join(map(repr, presets))
+    check(known, name, value, f"one of {names} or a {kind.__name__}")
+    return value if isinstance(value, kind) else presets[value]
+
+
+def _times(request: Request) -> RequestTimes:
+    metrics, seq = request.metrics, request.seqs[0]
+    return RequestTimes(
+        request_id=request.request_id,
+        arrival_time=metrics.arrival_time,
+        first_token_time=metrics.first_token_time,
+        finished_time=metrics.last_token_time,
+        num_prompt_tokens=seq.num_prompt_tokens,
+        num_output_tokens=seq.num_output_tokens,
+        num_samples=len(request.seqs),
+        num_cached_tokens=request.num_cached_tokens,
+        num_preemptions=request.num_preemptions,
+    )
