@@ -11,6 +11,9 @@ from minivllm.version import __version__
 _HOME_OF = {
     "LLM": "minivllm.entrypoints.llm",
     "LLMEngine": "minivllm.engine.llm_engine",
+    "AsyncLLM": "minivllm.engine.async_llm",
+    "AsyncLLMEngine": "minivllm.engine.async_llm",
+    "AsyncEngineArgs": "minivllm.engine.async_llm",
     "EngineArgs": "minivllm.config",
     "SamplingParams": "minivllm.sampling_params",
     "BeamSearchParams": "minivllm.sampling_params",

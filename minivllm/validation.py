@@ -7,6 +7,14 @@ from collections.abc import Iterable
 from typing import Any
 
 
+class InvalidParameter(ValueError):
+    """A value that is not allowed (vLLM: ``VLLMValidationError``), and which parameter has it."""
+
+    def __init__(self, message: str, parameter: str):
+        super().__init__(message)
+        self.parameter = parameter
+
+
 def check_names(what: str, given: Iterable[str], allowed: Iterable[str]) -> None:
     """Raise ``ValueError`` for the first name that is not allowed, with the nearest one that is."""
     allowed = list(allowed)
@@ -18,9 +26,9 @@ def check_names(what: str, given: Iterable[str], allowed: Iterable[str]) -> None
 
 
 def check(ok: bool, name: str, value: Any, allowed: str) -> None:
-    """Raise ``ValueError`` saying that ``name`` must be ``allowed``, and what it is."""
+    """Raise ``InvalidParameter`` saying that ``name`` must be ``allowed``, and what it is."""
     if not ok:
-        raise ValueError(f"{name} must be {allowed}, got {value!r}.")
+        raise InvalidParameter(f"{name} must be {allowed}, got {value!r}.", name)
 
 
 def is_int(value: Any, low: int | None = None) -> bool:
