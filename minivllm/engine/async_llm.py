@@ -101,6 +101,7 @@ class AsyncLLM:
         self.input_processor = self.engine.processor
         self.model_config = self.engine.model_config
         self.max_model_len = self.engine.max_model_len
+        self.max_num_seqs = self.engine.scheduler.max_num_seqs
         self.num_running = self.num_waiting = 0  # as the engine said last
         self._collectors: dict[str, RequestOutputCollector] = {}
         self._calls: dict[int, asyncio.Future] = {}
@@ -171,15 +172,13 @@ class AsyncLLM:
         )
         check(request_id not in self._collectors, "request_id", request_id, "one not in use")
         if getattr(self.args, "enable_log_requests", False):
-            logger.info("Received request %s: %r", request_id, sampling_params)
+            logger.info("Added request %s.", request_id)
         delta = request.sampling_params.output_kind is RequestOutputKind.DELTA
         collector = self._collectors[request_id] = RequestOutputCollector(delta)
         self._client.submit(("add", request))
         return collector
 
-    async def infer(
-        self, prompt: str, sampling_params: SamplingParams | None = None
-    ) -> str:
+    async def infer(self, prompt: str, sampling_params: SamplingParams | None = None) -> str:
         """The text that completes a prompt, for scripts that want nothing else.
 
         (vLLM has no such method; there and here ``generate`` does the work.)
@@ -217,6 +216,12 @@ class AsyncLLM:
     @property
     def is_running(self) -> bool:
         return self._dead is None
+
+    @property
+    def num_queued(self) -> int:
+        """Requests that wait, those included that the engine has not seen yet."""
+        could_run = self.num_running if self.num_waiting else self.max_num_seqs
+        return max(0, len(self._collectors) - could_run)
 
     @property
     def request_ids(self) -> list[str]:

@@ -1,18 +1,38 @@
-"""A conversation becomes a prompt: the tokenizer's chat template, applied."""
+"""A conversation becomes a prompt: the tokenizer's chat template, applied.
+
+(vLLM: vllm/entrypoints/chat_utils.py)
+"""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
-
-from jinja2 import TemplateError
 
 from minivllm.validation import check
 
 
-def render_chat(tokenizer, conversation: list[dict], **template_args: Any) -> dict:
-    """One conversation as ``{"prompt": text, "prompt_token_ids": ids}``.
+def load_chat_template(template: str | Path | None) -> str | None:
+    """A chat template from a file, or as it is typed: a Jinja text in one line.
 
-    The template writes its own special tokens, so encoding adds none.
+    Raises:
+        ValueError: if there is no such file and it does not look like a template.
+    """
+    if template is None:
+        return None
+    try:
+        return Path(template).read_text(encoding="utf-8")
+    except OSError as error:
+        if isinstance(template, Path) or not any(c in template for c in "{}\n"):
+            raise ValueError(
+                f"chat_template must be a readable file or a Jinja template, got {template!r} "
+                f"({error})."
+            ) from error
+    return template
+
+
+def apply_chat_template(tokenizer, conversation: list[dict], **template_args: Any) -> str:
+    """One conversation as text.
 
     Args:
         tokenizer: a Hugging Face tokenizer with a chat template.
@@ -30,9 +50,18 @@ def render_chat(tokenizer, conversation: list[dict], **template_args: Any) -> di
     check(ok, "messages", conversation, "a non-empty list of messages")
     messages = [_checked(message) for message in conversation]
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, **template_args)
-    except (TemplateError, TypeError) as error:
+        return tokenizer.apply_chat_template(messages, tokenize=False, **template_args)
+    except Exception as error:  # a template is a program: it may fail in any way
         raise ValueError(f"the chat template cannot render these messages: {error}") from error
+
+
+def render_chat(tokenizer, conversation: list[dict], **template_args: Any) -> dict:
+    """One conversation as ``{"prompt": text, "prompt_token_ids": ids}``.
+
+    The template writes its own special tokens, so encoding adds none. Arguments and errors are
+    those of ``apply_chat_template``.
+    """
+    text = apply_chat_template(tokenizer, conversation, **template_args)
     return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
 
 
@@ -45,7 +74,24 @@ def _checked(message: Any) -> dict:
         texts = [part.get("text") for part in content if isinstance(part, dict)]
         ok = len(texts) == len(content) and all(isinstance(text, str) for text in texts)
         check(ok, "a message's content", content, "text, or a list of text parts")
-        return {**message, "content": "\n".join(texts)}
-    ok = isinstance(content, str) or "tool_calls" in message
-    check(ok, "a message's content", content, "text, or a list of text parts")
+        message = {**message, "content": "\n".join(texts)}
+    else:
+        ok = isinstance(content, str) or "tool_calls" in message
+        check(ok, "a message's content", content, "text, or a list of text parts")
+    if message.get("tool_calls"):
+        message = {**message, "tool_calls": [_with_arguments(c) for c in message["tool_calls"]]}
     return message
+
+
+def _with_arguments(call: Any) -> Any:
+    """A tool call whose arguments are an object: clients send JSON text, templates want more."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except ValueError as error:
+        raise ValueError(
+            f"the arguments of a tool call must be a JSON object, got {function['arguments']!r}."
+        ) from error
+    return {**call, "function": {**function, "arguments": arguments}}
