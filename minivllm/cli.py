@@ -107,8 +107,7 @@ def serve(context: typer.Context) -> None:
     try:
         from minivllm.entrypoints.openai.api_server import main as serve_main
     except ImportError as error:
+        needs = 'pip install "minivllm[serve]"'
         with refusing_politely():
-            raise ValueError(
-                f'serve needs more packages: pip install "minivllm[serve]" ({error})'
-            ) from error
+            raise ValueError(f"serve needs more packages, {needs}: {error}") from error
     raise typer.Exit(serve_main(context.args))

@@ -1,4 +1,7 @@
-"""What a caller of the asynchronous engine may have to catch. (vLLM: vllm/v1/engine/exceptions.py)"""
+"""What a caller of an engine that runs by itself may have to catch.
+
+(vLLM: vllm/v1/engine/exceptions.py)
+"""
 
 from __future__ import annotations
 

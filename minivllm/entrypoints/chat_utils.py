@@ -49,6 +49,10 @@ def apply_chat_template(tokenizer, conversation: list[dict], **template_args: An
     ok = isinstance(conversation, (list, tuple)) and len(conversation) > 0
     check(ok, "messages", conversation, "a non-empty list of messages")
     messages = [_checked(message) for message in conversation]
+    template = template_args.get("chat_template") or tokenizer.chat_template
+    if "developer" not in template:  # what OpenAI calls the system's role now
+        system = {"role": "system"}
+        messages = [m | system if m["role"] == "developer" else m for m in messages]
     try:
         return tokenizer.apply_chat_template(messages, tokenize=False, **template_args)
     except Exception as error:  # a template is a program: it may fail in any way

@@ -195,7 +195,7 @@ def run_server(args: Namespace) -> int:
 
 
 def main(words: list[str], prog: str = "minivllm serve") -> int:
-    """Serve what a command line asks for. Returns the exit status: 2 for bad input, in a sentence."""
+    """Serve what a command line asks for. Returns the exit status: 2 for bad input."""
     args = parse_args(words, prog)
     logging.getLogger("minivllm").setLevel(envs.logging_level())
     try:

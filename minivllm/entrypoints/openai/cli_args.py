@@ -199,7 +199,7 @@ def make_parser(prog: str = "minivllm serve") -> FlexibleArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("model_tag", nargs="?", metavar="MODEL",
-                        help="a directory or a hub's name; none for the embedded model")  # fmt: skip
+                        help="a directory or a hub's name; none: the embedded one")  # fmt: skip
     parser.add_argument("--model", help="the same")
     parser.add_argument("--config", metavar="FILE.yaml", help="flags and their values; typed win")
     _front_flags(parser)

@@ -65,8 +65,8 @@ def error_event(error: Exception) -> bytes:
 class EventStream(Response):
     """An answer that is sent event by event.
 
-    A client that hangs up closes the generator behind it at once, whatever it waits for; Starlette's
-    own stream would notice with the next event only, if the server says that it can tell by itself.
+    A client that hangs up closes the generator behind it at once, whatever it waits for.
+    Starlette's own stream would often notice with the next event only.
 
     Args:
         events: the events, each as bytes.
