@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "minivllm"
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [
     "version", "validation", "envs", "logger", "config", "sampling_params", "outputs", "request",
-    "console", "records", "state", "trace", "kv", "scheduling", "tensors", "attention",
+    "console", "metrics", "records", "state", "trace", "kv", "scheduling", "tensors", "attention",
     "models", "sampling", "worker", "engine",
     "lab", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench", "cli",
     "sim", "viz", "exercises", "__main__",

@@ -20,6 +20,7 @@ from minivllm.engine.core_loop import Batch
 from minivllm.engine.exceptions import EngineDeadError
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.logger import init_logger
+from minivllm.metrics.reader import Metric
 from minivllm.outputs import RequestOutput
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from minivllm.validation import check, known_names_only
@@ -98,7 +99,7 @@ class AsyncLLM:
     def __init__(self, args: EngineArgs | None = None):
         self.args = args or AsyncEngineArgs()
         self.engine = LLMEngine(self.args)
-        self.input_processor = self.engine.processor
+        self.input_processor = self.engine.input_processor
         self.model_config = self.engine.model_config
         self.max_model_len = self.engine.max_model_len
         self.max_num_seqs = self.engine.scheduler.max_num_seqs
@@ -235,6 +236,13 @@ class AsyncLLM:
 
     async def is_paused(self) -> bool:
         return self._paused
+
+    def get_metrics(self, model_name: str | None = None) -> list[Metric]:
+        """vLLM's metrics as they are now, with this model's name as a label."""
+        now = self.engine.metrics.scheduler
+        now.num_running_reqs, now.num_waiting_reqs = self.num_running, self.num_waiting
+        name = model_name or str(self.args.model or "minivllm")
+        return self.engine.metrics.read(model_name=name, engine="0")
 
     # -- what it is told ---------------------------------------------------------------------
 

@@ -9,8 +9,11 @@ from minivllm.config import EngineArgs
 from minivllm.engine import function_trace
 from minivllm.engine.input_processor import InputProcessor, load_tokenizer
 from minivllm.engine.output_processor import OutputProcessor
-from minivllm.engine.stat_logger import LoggingStatLogger
+from minivllm.engine.step_stats import StepStats
 from minivllm.kv.manager import KVCacheManager
+from minivllm.metrics.families import EngineMetrics
+from minivllm.metrics.loggers import LoggingStatLogger
+from minivllm.metrics.reader import Metric
 from minivllm.models.hub import model_directory, tokenizer_directory
 from minivllm.models.model_config import ModelConfig
 from minivllm.outputs import RequestOutput
@@ -37,6 +40,7 @@ class LLMEngine:
 
     def __init__(self, args: EngineArgs):
         function_trace.start_if_asked()
+        self.args = args
         directory = model_directory(args)
         self.model_config = ModelConfig.from_directory(directory)
         device = pick_device(args.device)
@@ -71,7 +75,14 @@ class LLMEngine:
             append_text=lambda seq: self.output_processor.append_text(seq),
             trace=self.trace,
         )
-        self.stats = LoggingStatLogger(self.scheduler, enabled=not args.disable_log_stats)
+        cache_config = vars(args) | {
+            "num_gpu_blocks": worker.num_blocks,
+            "num_cpu_blocks": worker.num_host_blocks,
+            "enable_prefix_caching": self.scheduler.kv_manager.prefix_cache is not None,
+        }
+        self.metrics = EngineMetrics(self.max_model_len, cache_config)
+        self.stat_logger = LoggingStatLogger(self.metrics, enabled=not args.disable_log_stats)
+        self.stats = StepStats(self.scheduler, self.metrics, self.stat_logger)
         self.output_processor = OutputProcessor(self.tokenizer, self.stats)
 
     @classmethod
@@ -130,6 +141,12 @@ class LLMEngine:
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks. Refuses (False) while any block is in use."""
         return self.scheduler.kv_manager.reset_prefix_cache()
+
+    def get_metrics(self) -> list[Metric]:
+        """vLLM's metrics as they are now."""
+        self.stats.refresh()
+        model_name = str(self.args.model or "minivllm")
+        return self.metrics.read(model_name=model_name, engine="0")
 
     def has_unfinished_requests(self) -> bool:
         """True while ``step`` has something to do."""

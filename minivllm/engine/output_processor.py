@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from minivllm.engine.detokenizer import Detokenizer
-from minivllm.engine.stat_logger import LoggingStatLogger
+from minivllm.engine.step_stats import StepStats
 from minivllm.outputs import CompletionOutput, Logprob, RequestOutput
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.sampling_params import RequestOutputKind
@@ -83,7 +83,7 @@ class OutputProcessor:
         stats: counts what every step gave.
     """
 
-    def __init__(self, tokenizer, stats: LoggingStatLogger):
+    def __init__(self, tokenizer, stats: StepStats):
         self.tokenizer = tokenizer
         self.stats = stats
         self.sequences: dict[str, RequestState] = {}  # by sequence id

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from minivllm.entrypoints.openai.chat_protocol import ChatCompletionRequest, ChatCompletionResponse
 from minivllm.entrypoints.openai.completion_protocol import CompletionRequest, CompletionResponse
@@ -106,6 +107,15 @@ async def show_version():
 async def show_load(raw: Request):
     """How many requests for text are being answered; 0 without --enable-server-load-tracking."""
     return JSON({"server_load": raw.app.state.server_load})
+
+
+def add_metrics(app: FastAPI, registry: CollectorRegistry) -> None:
+    """GET /metrics, also with a slash at its end, as Prometheus is often told."""
+
+    @app.get("/metrics", include_in_schema=False)
+    @app.get("/metrics/", include_in_schema=False)
+    async def metrics(raw: Request) -> Response:
+        return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 def add_tokenizer_info(app: FastAPI) -> None:

@@ -56,8 +56,10 @@ class OpenAIServingTokenization(OpenAIServing):
 
     def tokenizer_info(self) -> dict[str, Any]:
         """What the tokenizer was made from, for clients that want one like it."""
-        info = {name: _plain(value) for name, value in self.tokenizer.init_kwargs.items()}
+        made = self.tokenizer.init_kwargs.items()
+        info = {name: _plain(value) for name, value in made if not name.endswith("_file")}
         return info | {
+            "truncation_side": "left",  # how truncate_prompt_tokens cuts, unless told else
             "tokenizer_class": type(self.tokenizer).__name__,
             "chat_template": self.served.chat_template or self.tokenizer.chat_template,
         }
