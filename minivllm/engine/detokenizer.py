@@ -40,9 +40,7 @@ class Detokenizer:
         return self._find_stop(old_length)
 
     def finish(self) -> None:
-        """Release what is left, whole or not, unless a stop string has ended the text."""
-        if not self.stopped:
-            self.text += self._stream.rest()
+        """Nothing more comes. Bytes that never became a character do not show, as in vLLM."""
         self.finished = True
 
     def streamable(self, finished: bool) -> str:

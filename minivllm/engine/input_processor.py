@@ -70,6 +70,8 @@ class InputProcessor:
         self.max_model_len = max_model_len
         self.max_logprobs = max_logprobs
         self._seeds = Random(seed)
+        own = {getattr(tokenizer, "eos_token_id", None)}
+        self._own_eos = model_config.eos_token_ids & own  # the tokenizer's, if it has one
 
     def make_request(
         self,
@@ -106,14 +108,21 @@ class InputProcessor:
             check(ok, "beam_width", beam_params.beam_width, f"at most {most}, half the vocabulary")
         else:
             self._check_logprobs(params)
-        params = self._complete(params)
+        params, eos_token_ids = self._complete(params), self.model_config.eos_token_ids
+        if beam_params is None and self._own_eos:
+            # As in vLLM: the model's other ends are stop tokens, which a stop_reason names.
+            if not params.ignore_eos:
+                params.stop_token_ids = [
+                    *(params.stop_token_ids or ()), *sorted(eos_token_ids - self._own_eos)
+                ]  # fmt: skip
+            eos_token_ids = self._own_eos
         if params.truncate_prompt_tokens is not None:
             token_ids = token_ids[-self._num_to_keep(params.truncate_prompt_tokens) :]
         return Request(
             request_id,
             token_ids,
             params,
-            self.model_config.eos_token_ids,
+            eos_token_ids,
             seed=params.seed if params.seed is not None else self._seeds.getrandbits(63),
             prompt=text,
             arrival_time=time.monotonic() if arrival_time is None else arrival_time,

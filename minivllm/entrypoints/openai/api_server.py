@@ -57,9 +57,9 @@ def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
     app = FastAPI(
         title="minivllm",
         version=__version__,
-        root_path=args.root_path,
         **(hidden if args.disable_fastapi_docs else {}),
     )
+    app.root_path = args.root_path  # paths are known with it and without
     served, state = ServedModel(engine, args), app.state
     state.engine, state.args, state.server_load = engine, args, 0
     state.completion = OpenAIServingCompletion(served)
