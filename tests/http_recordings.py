@@ -117,11 +117,9 @@ def differences(recording: dict, seen: list[dict]) -> list[str]:
             if grown != value:
                 found.append(f"{name} grew by {grown}, not {value}")
     for one, other in recording.get("compare", {}).get("same_text", []):
-        texts = [
-            [c["message"]["content"] for c in seen[i]["json"]["choices"]] for i in (one, other)
-        ]
-        if texts[0] != texts[1]:
-            found.append(f"the texts are not the same: {texts}")
+        told = [[c["message"] for c in seen[i]["json"]["choices"]] for i in (one, other)]
+        if told[0] != told[1]:
+            found.append(f"the messages are not the same: {told}")
     return found
 
 
@@ -183,15 +181,15 @@ class _Comparison:
         if isinstance(want, float) or isinstance(got, float):
             near = None not in (want, got) and abs(want - got) < 1e-3
             return [] if near else [f"{path} is {got}, not {want}"]
-        return (
-            [] if (want, type(want)) == (got, type(got)) else [f"{path} is {got!r}, not {want!r}"]
-        )
+        same = (want, type(want)) == (got, type(got))
+        return [] if same else [f"{path} is {got!r}, not {want!r}"]
 
 
 def together(events: list) -> dict:
     """What a reader puts together from a stream: of each choice its pieces joined, and the rest."""
     choices: dict = defaultdict(lambda: {"text": "", "ids": [], "logprobs": {}, "kinds": []})
-    last = {"usage": None, "fingerprint in": None, "errors": [], "keys": {}}
+    keys: dict[str, set] = defaultdict(set)
+    last = {"usage": None, "fingerprint in": None, "errors": []}
     for event in events[:-1]:
         if "error" in event:
             last["errors"].append({k: v for k, v in event["error"].items() if k != "message"})
@@ -211,9 +209,10 @@ def together(events: list) -> dict:
                 mine["finish"] = [choice["finish_reason"], choice["stop_reason"]]
             if kind not in mine["kinds"]:
                 mine["kinds"].append(kind)
-            last["keys"][kind + " choice"] = sorted(choice)
-        last["keys"][kind] = sorted(event)
+            keys[kind + " choice"].add(tuple(sorted(choice)))
+        keys[kind].add(tuple(sorted(event)))
         if "system_fingerprint" in event:
             last["fingerprint in"] = kind
         last |= {k: event[k] for k in ("object", "model", "id")}
-    return {"choices": dict(choices)} | last
+    shapes = {kind: [list(one) for one in sorted(found)] for kind, found in keys.items()}
+    return {"choices": dict(choices), "keys": shapes} | last
