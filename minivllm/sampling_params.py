@@ -13,6 +13,7 @@ from typing import Any
 from minivllm.validation import check, is_int, is_number, known_names_only
 
 _SAMPLING_EPS = 1e-5  # below this temperature: greedy
+_MAX_N = 16384  # (vLLM: VLLM_MAX_N_SEQUENCES)
 _MIN_TEMPERATURE = 1e-2  # a temperature between the two is raised to this one
 _FLAGS = (
     "ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens",
@@ -155,6 +156,7 @@ class SamplingParams:
             check(ok, name, value, f"an integer of at least {allowed}")
 
         integer("n", 1, "1")
+        check(self.n <= _MAX_N, "n", self.n, f"at most {_MAX_N}")
         number("presence_penalty", lambda x: -2 <= x <= 2, "from -2 to 2")
         number("frequency_penalty", lambda x: -2 <= x <= 2, "from -2 to 2")
         number("repetition_penalty", lambda x: x > 0, "above 0")

@@ -31,6 +31,14 @@ def check(ok: bool, name: str, value: Any, allowed: str) -> None:
         raise InvalidParameter(f"{name} must be {allowed}, got {value!r}.", name)
 
 
+def check_unicode(name: str, text: str) -> None:
+    """Raise ``InvalidParameter`` for half of a surrogate pair, which JSON can write: no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidParameter(f"{name} must be valid Unicode: {error}.", name) from error
+
+
 def is_int(value: Any, low: int | None = None) -> bool:
     """True for an integer (a bool is none), at least ``low`` if that is given."""
     return isinstance(value, int) and not isinstance(value, bool) and (low is None or value >= low)

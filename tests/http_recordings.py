@@ -1,8 +1,8 @@
 """Exchanges recorded from vLLM 0.32's server, asked again of ours, and what differs.
 
 ``data/http_recordings.jsonl`` has one exchange a line: steps (requests), what was seen
-(``expect``), and what of it counts (``compare``). Streams are compared by what a reader puts together from them:
-where a text is cut depends on how busy a machine is.
+(``expect``), and what of it counts (``compare``). Streams are compared by what a reader puts
+together from them: where a text is cut depends on how busy a machine is.
 """
 
 from __future__ import annotations

@@ -214,7 +214,6 @@ def test_a_step_that_fails_ends_everybody(model, monkeypatch):
             raise RuntimeError("the roof came down")
 
         monkeypatch.setattr(engine.engine, "step", fail)
-        monkeypatch.setattr(engine._client._loop.core, "step", fail)
         results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
         assert all(isinstance(r, EngineDeadError) and "roof" in str(r) for r in results)
         with pytest.raises(EngineDeadError):
@@ -235,3 +234,44 @@ def test_infer_as_the_notes_type_it(tiny_chat):
     engine.shutdown()
     assert isinstance(text, str)
     assert isinstance(again, str)
+
+
+# -- the same in a process ---------------------------------------------------------------------------
+
+
+def test_a_process_gives_the_same_and_its_death_is_noticed(model):
+    engine = AsyncLLM(AsyncEngineArgs(**model, engine_process=True))
+
+    async def main():
+        streams = [
+            ids_of(engine.generate(prompt, greedy(output_kind=DELTA), f"r{i}"))
+            for i, prompt in enumerate(PROMPTS)
+        ]
+        got = [ids for ids, _ in await asyncio.gather(*streams)]
+        with pytest.raises(ValueError, match="the prompt has 64 tokens"):
+            await ids_of(engine.generate([1] * 64, greedy(), "bad"))
+        function = SamplingParams(logits_processors=[lambda ids, logits: logits])
+        with pytest.raises(ValueError, match="cannot be sent to the engine's process"):
+            await ids_of(engine.generate([1], function, "unpicklable"))
+        assert await engine.reset_prefix_cache()
+        counted = {m.name: m for m in await engine.get_metrics()}
+        assert counted["vllm:generation_tokens"].value == 12 * len(PROMPTS)
+        stream = engine.generate(PROMPTS[0], greedy(55), "last")
+        await anext(stream)
+        engine._client._process.kill()
+        with pytest.raises(EngineDeadError, match="its process has ended: -9"):
+            while True:
+                await asyncio.wait_for(anext(stream), 5)
+        return got
+
+    got = asyncio.run(main())
+    want = LLM(**model).generate(PROMPTS, greedy(), use_tqdm=False)
+    assert got == [output.outputs[0].token_ids for output in want]
+    assert engine.errored
+    engine.shutdown()
+    assert not engine._client._process.is_alive()
+
+
+def test_what_making_the_engine_raises_comes_over_the_pipe():
+    with pytest.raises(FileNotFoundError, match="is not a directory"):
+        AsyncLLM(AsyncEngineArgs(model="/no/such/model", engine_process=True))

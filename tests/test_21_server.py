@@ -138,7 +138,8 @@ BAD = [
     ({"prompt": ["x", ""]}, 400, None),
     ({"prompt": [-1]}, 400, None),
     ({"prompt": "\ud800"}, 400, None),
-    ({"prompt": "x", "model": "\ud800"}, 400, None),
+    ({"prompt": "x", "model": "\ud800"}, 404, "model"),
+    ({"prompt": "x", "bad_words": ["\ud800"]}, 400, "bad_words"),
     ({"prompt": "x", "min_tokens": 9, "max_tokens": 3}, 400, None),
     ({"prompt": "x", "prompt_logprobs": 1, "stream": True}, 400, "prompt_logprobs"),
     ({"prompt": "x", "structured_outputs": {"choice": ["a"]}}, 400, "structured_outputs"),
@@ -170,9 +171,8 @@ def test_bad_values_get_an_error_with_their_name(server, client, body, status, p
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
 def test_bad_bodies_are_no_fault_of_ours(client, path, body):
     answer = client.post(path, content=body, headers={"content-type": "application/json"})
-    ours = path == "/tokenize" and len(body) > 10**6  # tokenizing a long text is no error
-    assert answer.status_code == (200 if ours else 400)
-    assert ours or {"error", "detail"} & answer.json().keys()
+    assert answer.status_code == 400
+    assert {"error", "detail"} & answer.json().keys()
 
 
 def test_a_body_beyond_all_bounds(client):
@@ -242,17 +242,16 @@ def test_who_hangs_up_while_waiting_is_noticed():
         long = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True}
         with client.stream("POST", "/v1/completions", json=long):
             for stream in (True, False):
-                with pytest.raises(httpx.ReadTimeout), server.client() as other:
-                    body = {"prompt": "y", "stream": stream}
-                    with other.stream("POST", "/v1/completions", json=body, timeout=0.2) as answer:
-                        list(answer.iter_bytes())
+                body = {"prompt": "y", "stream": stream}
+                with pytest.raises(httpx.ReadTimeout):
+                    httpx.post(f"{server.url}/v1/completions", json=body, timeout=0.2)
             until = time.monotonic() + 1
             while len(server.engine.request_ids) > 1:
                 assert time.monotonic() < until
         assert server.idle(1.0)
 
 
-def test_many_streams_at_once_lose_nothing(server, count=60):
+def many_streams(server, count):
     async def one(client, number):
         body = {"prompt": PROMPTS[number % 4], "max_tokens": 5 + number % 7, "temperature": 0,
                 "ignore_eos": True, "stream": True,
@@ -267,6 +266,10 @@ def test_many_streams_at_once_lose_nothing(server, count=60):
 
     assert asyncio.run(main()) == [5 + i % 7 for i in range(count)]
     assert server.idle()
+
+
+def test_many_streams_at_once_lose_nothing(server):
+    many_streams(server, 60)
 
 
 # -- limits, keys, ends ---------------------------------------------------------------------------
@@ -297,7 +300,7 @@ def test_a_dead_engine_is_said_so(monkeypatch):
             def fail():
                 raise RuntimeError("secret of the engine room")
 
-            monkeypatch.setattr(server.engine._client._loop.core, "step", fail)
+            monkeypatch.setattr(server.engine.engine, "step", fail)
             rest = [line for line in lines if line]
         assert json.loads(rest[-2][6:])["error"]["type"] == "InternalServerError"
         assert rest[-1] == "data: [DONE]"
@@ -341,13 +344,14 @@ def test_a_signal_ends_it_cleanly(timeout, reason):
         assert json.loads(rest[-2][6:])["choices"][0]["finish_reason"] == reason
         assert process.wait(30) == 0
         with socket.socket() as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.bind(("127.0.0.1", port))  # it is free at once
     finally:
         process.kill()
         process.communicate()
 
 
-# -- flags ------------------------------------------------------------------------------------------
+# -- flags -------------------------------------------------------------------------------------
 
 
 def test_every_engine_argument_is_a_flag_in_both_spellings():
@@ -428,8 +432,12 @@ def test_metrics_are_what_clients_counted():
     assert samples["vllm:generation_tokens_total"] == generated
     assert samples["vllm:inter_token_latency_seconds_count"] == generated - 6
     assert samples['vllm:request_success_total{finished_reason="length"}'] == 6
-    for name in ("time_to_first_token", "e2e_request_latency", "request_prefill_time",
-                 "request_decode_time", "request_queue_time", "request_inference_time"):  # fmt: skip
+    parts = ("queue", "prefill", "decode", "inference")
+    for name in (
+        "time_to_first_token",
+        "e2e_request_latency",
+        *(f"request_{p}_time" for p in parts),
+    ):
         assert samples[f"vllm:{name}_seconds_count"] == 6
     spent = samples["vllm:e2e_request_latency_seconds_sum"]
     parts = ("queue", "inference")

@@ -15,12 +15,13 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, replace
 
 from minivllm.config import EngineArgs
-from minivllm.engine.core_client import ThreadClient
+from minivllm.engine.core_client import ProcessClient, ThreadClient
 from minivllm.engine.core_loop import Batch
 from minivllm.engine.exceptions import EngineDeadError
-from minivllm.engine.llm_engine import LLMEngine
+from minivllm.engine.input_processor import InputProcessor, load_tokenizer
 from minivllm.logger import init_logger
 from minivllm.metrics.reader import Metric
+from minivllm.models.hub import model_directory, tokenizer_directory
 from minivllm.outputs import RequestOutput
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from minivllm.validation import check, known_names_only
@@ -35,6 +36,7 @@ class AsyncEngineArgs(EngineArgs):
 
     disable_log_stats: bool = False  # online somebody reads the log
     enable_log_requests: bool = False  # a line in the log for every request
+    engine_process: bool = False  # True: the engine runs in a process of its own, not a thread
 
 
 class RequestOutputCollector:
@@ -68,24 +70,6 @@ class RequestOutputCollector:
         return output
 
 
-class _Core:
-    """What the loop needs of today's engine."""
-
-    def __init__(self, engine: LLMEngine):
-        self.engine = engine
-        self.add_request = engine.submit
-        self.abort_requests = engine.abort_request
-        self.step = engine.step
-        self.has_unfinished_requests = engine.has_unfinished_requests
-        self.reset_prefix_cache = engine.reset_prefix_cache
-        self.check_integrity = engine.check_integrity
-
-    def num_running_and_waiting(self) -> tuple[int, int]:
-        scheduler = self.engine.scheduler
-        waiting = len(scheduler.waiting) + len(scheduler.swapped)
-        return len(scheduler.requests) - waiting, waiting
-
-
 class AsyncLLM:
     """An engine that runs by itself, and any number of coroutines that ask it.
 
@@ -97,22 +81,31 @@ class AsyncLLM:
     """
 
     def __init__(self, args: EngineArgs | None = None):
-        self.args = args or AsyncEngineArgs()
-        self.engine = LLMEngine(self.args)
-        self.input_processor = self.engine.input_processor
-        self.model_config = self.engine.model_config
-        self.max_model_len = self.engine.max_model_len
-        self.max_num_seqs = self.engine.scheduler.max_num_seqs
+        self.args = args = args or AsyncEngineArgs()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        form = ProcessClient if getattr(args, "engine_process", False) else ThreadClient
+        self._client = form(args, self._on_batch, self._on_death)
+        self.engine = self._client.engine  # None where it is out of reach
+        self.model_config, self.max_model_len, self.max_num_seqs = self._client.facts
+        self.input_processor = self._make_input_processor()
         self.num_running = self.num_waiting = 0  # as the engine said last
         self._collectors: dict[str, RequestOutputCollector] = {}
         self._calls: dict[int, asyncio.Future] = {}
         self._numbers = itertools.count()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._paused = False
         self._dead: EngineDeadError | None = None
         self.on_death = lambda: None  # called once in the event loop, if the engine stops
-        self._client = ThreadClient(_Core(self.engine), self._on_batch, self._on_death)
         weakref.finalize(self, self._client.shutdown)  # at the latest when Python ends
+
+    def _make_input_processor(self) -> InputProcessor:
+        if self.engine is not None:
+            return self.engine.input_processor
+        args, tokenizer = self.args, None
+        if not args.skip_tokenizer_init:
+            tokenizer = load_tokenizer(tokenizer_directory(args, model_directory(args)))
+        return InputProcessor(
+            tokenizer, self.model_config, args.seed, self.max_model_len, args.max_logprobs
+        )
 
     @classmethod
     def from_engine_args(cls, args: EngineArgs) -> AsyncLLM:
@@ -176,7 +169,11 @@ class AsyncLLM:
             logger.info("Added request %s.", request_id)
         delta = request.sampling_params.output_kind is RequestOutputKind.DELTA
         collector = self._collectors[request_id] = RequestOutputCollector(delta)
-        self._client.submit(("add", request))
+        try:
+            self._client.submit(("add", request))
+        except ValueError:
+            del self._collectors[request_id]
+            raise
         return collector
 
     async def infer(self, prompt: str, sampling_params: SamplingParams | None = None) -> str:
@@ -200,7 +197,7 @@ class AsyncLLM:
     @property
     def tokenizer(self):
         """The Hugging Face tokenizer; None with ``skip_tokenizer_init=True``."""
-        return self.engine.tokenizer
+        return self.input_processor.tokenizer
 
     def get_tokenizer(self):
         return self.tokenizer
@@ -237,12 +234,9 @@ class AsyncLLM:
     async def is_paused(self) -> bool:
         return self._paused
 
-    def get_metrics(self, model_name: str | None = None) -> list[Metric]:
+    async def get_metrics(self, model_name: str | None = None) -> list[Metric]:
         """vLLM's metrics as they are now, with this model's name as a label."""
-        now = self.engine.metrics.scheduler
-        now.num_running_reqs, now.num_waiting_reqs = self.num_running, self.num_waiting
-        name = model_name or str(self.args.model or "minivllm")
-        return self.engine.metrics.read(model_name=name, engine="0")
+        return await self.call("get_metrics", model_name)
 
     # -- what it is told ---------------------------------------------------------------------
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minivllm.engine.llm_engine import LLMEngine
 
 STOP = ("stop",)  # the message that ends the loop
 
@@ -37,7 +40,9 @@ class EngineCoreLoop:
         send: takes a ``Batch``.
     """
 
-    def __init__(self, core, receive: Callable[[bool], list[tuple]], send: Callable[[Batch], None]):
+    def __init__(
+        self, core: LLMEngine, receive: Callable[[bool], list[tuple]], send: Callable[[Batch], None]
+    ):
         self.core = core
         self._receive = receive
         self._send = send
@@ -61,12 +66,12 @@ class EngineCoreLoop:
 
     def _on_add(self, batch: Batch, request) -> None:
         try:
-            self.core.add_request(request)
+            self.core.submit(request)
         except ValueError as error:
             batch.refused.append((request.request_id, error))
 
     def _on_abort(self, batch: Batch, request_ids: list[str]) -> None:
-        batch.outputs += self.core.abort_requests(request_ids)
+        batch.outputs += self.core.abort_request(request_ids)
 
     def _on_pause(self, batch: Batch) -> None:
         self._paused = True

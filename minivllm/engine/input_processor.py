@@ -13,7 +13,7 @@ from random import Random
 from minivllm.models.model_config import ModelConfig
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
-from minivllm.validation import check, check_names, is_int
+from minivllm.validation import check, check_names, check_unicode, is_int
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
@@ -163,6 +163,7 @@ class InputProcessor:
         """Each word as it is at the start of a text, and as it is after a space."""
         encoded = []
         for word in words:
+            check_unicode("bad_words", word)
             for text in (word.lstrip(), " " + word.lstrip()):
                 ids = self.tokenizer.encode(text, add_special_tokens=False)
                 self._check_ids(f"bad_words ({word!r})", ids)
@@ -213,4 +214,5 @@ class InputProcessor:
                 "skip_tokenizer_init=True leaves no tokenizer for a text prompt; "
                 "give {'prompt_token_ids': [...]}."
             )
+        check_unicode("prompt", text)
         return text, self.tokenizer.encode(text), salt

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from minivllm.config import EngineArgs
 from minivllm.engine import function_trace
 from minivllm.engine.input_processor import InputProcessor, load_tokenizer
@@ -23,6 +25,14 @@ from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.worker.worker import Worker, describe_gpu, pick_device
+
+
+class EngineFacts(NamedTuple):
+    """What is known of an engine once it is made."""
+
+    model_config: ModelConfig
+    max_model_len: int
+    max_num_seqs: int
 
 
 class LLMEngine:
@@ -142,15 +152,24 @@ class LLMEngine:
         """Forget all cached blocks. Refuses (False) while any block is in use."""
         return self.scheduler.kv_manager.reset_prefix_cache()
 
-    def get_metrics(self) -> list[Metric]:
-        """vLLM's metrics as they are now."""
+    def get_metrics(self, model_name: str | None = None) -> list[Metric]:
+        """vLLM's metrics as they are now, with the model's name as a label."""
         self.stats.refresh()
-        model_name = str(self.args.model or "minivllm")
+        model_name = model_name or str(self.args.model or "minivllm")
         return self.metrics.read(model_name=model_name, engine="0")
 
     def has_unfinished_requests(self) -> bool:
         """True while ``step`` has something to do."""
         return self.scheduler.has_unfinished_requests()
+
+    def num_running_and_waiting(self) -> tuple[int, int]:
+        """Requests that run, and requests that wait."""
+        self.stats.refresh()
+        return self.metrics.scheduler.num_running_reqs, self.metrics.scheduler.num_waiting_reqs
+
+    def facts(self) -> EngineFacts:
+        """What a face that reaches this engine by messages has to know of it."""
+        return EngineFacts(self.model_config, self.max_model_len, self.scheduler.max_num_seqs)
 
     def get_num_unfinished_requests(self) -> int:
         """Requests that wait or run."""

@@ -82,7 +82,8 @@ def _checked(message: Any) -> dict:
     else:
         ok = isinstance(content, str) or "tool_calls" in message
         check(ok, "a message's content", content, "text, or a list of text parts")
-    if message.get("tool_calls"):
+    if calls := message.get("tool_calls"):
+        check(isinstance(calls, list), "tool_calls", calls, "a list of calls")
         message = {**message, "tool_calls": [_with_arguments(c) for c in message["tool_calls"]]}
     return message
 

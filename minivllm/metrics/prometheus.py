@@ -70,15 +70,14 @@ class _EngineCollector(Collector):
         yield from families.values()
 
 
-def make_registry(read: Callable[[], list[Metric]] | None) -> CollectorRegistry:
+def make_registry(read: Callable[[], list[Metric]]) -> CollectorRegistry:
     """A registry of a server's own: its process, Python, and its engine's metrics.
 
     Args:
-        read: returns them, with their labels; None leaves them out.
+        read: returns these, with their labels.
     """
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
-    if read is not None:
-        registry.register(_EngineCollector(read))
+    registry.register(_EngineCollector(read))
     return registry

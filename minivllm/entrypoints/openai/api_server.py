@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 from argparse import Namespace
-from functools import partial
 
 import uvicorn
 from fastapi import FastAPI
@@ -35,7 +34,6 @@ from minivllm.entrypoints.openai.serving_completion import OpenAIServingCompleti
 from minivllm.entrypoints.openai.serving_models import OpenAIServingModels
 from minivllm.entrypoints.openai.serving_tokenization import OpenAIServingTokenization
 from minivllm.logger import init_logger
-from minivllm.metrics.prometheus import make_registry
 from minivllm.version import __version__
 
 logger = init_logger(__name__)
@@ -67,8 +65,7 @@ def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
     state.models = OpenAIServingModels(served)
     state.tokenization = OpenAIServingTokenization(served)
     app.include_router(routes.router)
-    read = None if args.disable_log_stats else partial(engine.get_metrics, served.names[0])
-    routes.add_metrics(app, make_registry(read))
+    routes.add_metrics(app, None if args.disable_log_stats else served.names[0])
     if args.enable_tokenizer_info_endpoint:
         routes.add_tokenizer_info(app)
     if envs.server_dev_mode():

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from minivllm.entrypoints.openai.chat_protocol import ChatCompletionRequest, ChatCompletionResponse
 from minivllm.entrypoints.openai.completion_protocol import CompletionRequest, CompletionResponse
@@ -22,6 +22,8 @@ from minivllm.entrypoints.openai.protocol import (
     TokenizeRequest,
     TokenizeResponse,
 )
+from minivllm.metrics.prometheus import make_registry
+from minivllm.metrics.reader import Metric
 from minivllm.version import __version__
 
 router = APIRouter()
@@ -109,12 +111,22 @@ async def show_load(raw: Request):
     return JSON({"server_load": raw.app.state.server_load})
 
 
-def add_metrics(app: FastAPI, registry: CollectorRegistry) -> None:
-    """GET /metrics, also with a slash at its end, as Prometheus is often told."""
+def add_metrics(app: FastAPI, model_name: str | None) -> None:
+    """GET /metrics, also with a slash at its end, as Prometheus is often told.
+
+    Args:
+        app: the application.
+        model_name: a label of the engine's metrics; None leaves these out.
+    """
+    last: list[Metric] = []
+    registry = make_registry(lambda: last)
 
     @app.get("/metrics", include_in_schema=False)
     @app.get("/metrics/", include_in_schema=False)
     async def metrics(raw: Request) -> Response:
+        engine = raw.app.state.engine
+        if model_name is not None and not engine.errored:
+            last[:] = await engine.get_metrics(model_name)
         return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
 

@@ -22,8 +22,10 @@ from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.protocol import PromptTokenUsageInfo, UsageInfo
 from minivllm.outputs import RequestOutput
+from minivllm.validation import check_unicode
 from minivllm.version import __version__
 
+_LONGEST = 2_000_000  # characters: what is cut afterwards is tokenized before
 _SHORT = 4000  # characters that are encoded in the event loop; more go to a thread
 
 
@@ -134,6 +136,9 @@ class OpenAIServing:
             raise RequestError("this server has no tokenizer; send token ids", "prompt")
         if not truncates and len(text) > self.served.longest_token * limit:
             self._check_length(limit + 1, at_least=True)
+        if len(text) > _LONGEST:
+            raise RequestError(f"a text may have {_LONGEST} characters", "prompt")
+        check_unicode("prompt", text)
         if len(text) <= _SHORT:
             return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return await asyncio.to_thread(
