@@ -236,7 +236,7 @@ def test_infer_as_the_notes_type_it(tiny_chat):
     assert isinstance(again, str)
 
 
-# -- the same in a process ---------------------------------------------------------------------------
+# -- the same in a process ---------------------------------------------------------------------
 
 
 def test_a_process_gives_the_same_and_its_death_is_noticed(model):
@@ -260,8 +260,7 @@ def test_a_process_gives_the_same_and_its_death_is_noticed(model):
         await anext(stream)
         engine._client._process.kill()
         with pytest.raises(EngineDeadError, match="its process has ended: -9"):
-            while True:
-                await asyncio.wait_for(anext(stream), 5)
+            await asyncio.wait_for(ids_of(stream), 5)
         return got
 
     got = asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Clients that others have written: OpenAI's, LangChain's, lm-eval's calls, schemathesis' guesses."""
+"""Clients that others have written: OpenAI's, LangChain's, lm-eval's calls, schemathesis."""
 
 import pytest
 from http_server import serving
