@@ -11,7 +11,7 @@ from minivllm.version import __version__
 _HOME_OF = {
     "LLM": "minivllm.entrypoints.llm",
     "LLMEngine": "minivllm.engine.llm_engine",
-    "EngineArgs": "minivllm.config",
+    "EngineArgs": "minivllm.engine.arg_utils",
     "SamplingParams": "minivllm.sampling_params",
     "BeamSearchParams": "minivllm.sampling_params",
     "RequestOutput": "minivllm.outputs",

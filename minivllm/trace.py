@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from minivllm.outputs import RequestOutput
@@ -60,6 +61,18 @@ class Trace:
     def start_step(self) -> None:
         self.step += 1
         self.record(StepStarted, self.now())
+
+    def forget_step(self, num_records: int) -> None:
+        """A step has failed and is taken back: keep the records from before it."""
+        del self.records[num_records:]
+        self.step -= 1
+
+    @contextmanager
+    def step_reopened(self) -> Iterator[None]:
+        """What is recorded meanwhile still belongs to the step that has just ended."""
+        ended = self.records.pop()
+        yield
+        self.records.append(ended)
 
     def plan_step(self) -> None:
         self.record(StepPlanned, self.now())

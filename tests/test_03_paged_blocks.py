@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from minivllm.kv.block_pool import BlockPool
-from minivllm.kv.block_table import BlockTable, cdiv, slots_of
+from minivllm.kv.block_table import BlockTable, slots_of
+from minivllm.math_utils import cdiv
 from minivllm.kv.manager import KVCacheManager
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams

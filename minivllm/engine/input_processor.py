@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -38,6 +38,15 @@ def load_tokenizer(directory: str | Path):
             f"no tokenizer can be read from {str(directory)!r} ({error}); give a directory that "
             "has one as tokenizer=, or use skip_tokenizer_init=True and pass token ids."
         ) from error
+
+
+@dataclass(frozen=True)
+class EngineInput:
+    """A prompt as the engine takes it: token ids, and what else their K and V depend on."""
+
+    prompt_token_ids: list[int]
+    prompt: str | None = None  # the text behind the ids, if there was one
+    cache_salt: str | None = None
 
 
 class InputProcessor:
@@ -96,7 +105,8 @@ class InputProcessor:
         ok = isinstance(params, (SamplingParams, BeamSearchParams))
         check(ok, "sampling_params", params, "a SamplingParams or a BeamSearchParams")
         check(is_int(priority), "priority", priority, "an integer")
-        text, token_ids, cache_salt = self._encode(prompt)
+        engine_input = self._encode(prompt)
+        token_ids = engine_input.prompt_token_ids
         self._check_ids("prompt_token_ids", token_ids)
         beam_params = None
         if isinstance(params, BeamSearchParams):
@@ -115,10 +125,10 @@ class InputProcessor:
             params,
             self.model_config.eos_token_ids,
             seed=params.seed if params.seed is not None else self._seeds.getrandbits(63),
-            prompt=text,
+            prompt=engine_input.prompt,
             arrival_time=time.monotonic() if arrival_time is None else arrival_time,
             priority=priority,
-            cache_salt=cache_salt,
+            cache_salt=engine_input.cache_salt,
             beam_params=beam_params,
         )
 
@@ -181,8 +191,7 @@ class InputProcessor:
         check(ok, "truncate_prompt_tokens", asked, f"at most {most}, one less than max_model_len")
         return most if asked == -1 else asked
 
-    def _encode(self, prompt: str | list | dict) -> tuple[str | None, list[int], str | None]:
-        """Text (if there was one), token ids and cache salt (if there is one)."""
+    def _encode(self, prompt: str | list | dict) -> EngineInput:
         if isinstance(prompt, str):
             prompt = {"prompt": prompt}
         elif isinstance(prompt, (list, tuple)):
@@ -197,11 +206,11 @@ class InputProcessor:
         text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
         if ids is not None:
             check(isinstance(ids, (list, tuple)), "prompt_token_ids", ids, "a list of integers")
-            return text, list(ids), salt
+            return EngineInput(list(ids), text, salt)
         check(isinstance(text, str), "prompt", text, "a string")
         if self.tokenizer is None:
             raise ValueError(
                 "skip_tokenizer_init=True leaves no tokenizer for a text prompt; "
                 "give {'prompt_token_ids': [...]}."
             )
-        return text, self.tokenizer.encode(text), salt
+        return EngineInput(self.tokenizer.encode(text), text, salt)

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import torch
 from safetensors.torch import save_file
 
-from minivllm.config import EngineArgs
 from minivllm.engine import oracle
+from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.kv.manager import KVCacheManager
 from minivllm.logger import silenced

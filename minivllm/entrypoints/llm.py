@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from queue import SimpleQueue
 from typing import Any
 
 from tqdm.auto import tqdm
 
-from minivllm.config import EngineArgs
+from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.entrypoints.chat_utils import render_chat
-from minivllm.kv.memory import MemoryProfile
+from minivllm.kv.memory_profile import MemoryProfile
 from minivllm.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
@@ -41,7 +41,6 @@ class LLM:
         check_names("LLM", kwargs, [field.name for field in fields(EngineArgs)])
         self.llm_engine = LLMEngine(EngineArgs(model=model, **kwargs))
         self._num_requests = 0
-        self._inboxes: dict[str, deque[RequestOutput]] = {}  # by request id: who waits for it
 
     @property
     def trace(self) -> Trace | None:
@@ -216,7 +215,7 @@ class LLM:
                 request = self.llm_engine.input_processor.make_request(
                     request_id, prompt, one, priority=rank
                 )
-                self.llm_engine.scheduler.check_request(request)
+                self.llm_engine.engine_core.check_request(request)
             except ValueError as error:
                 raise ValueError(f"prompt {index} of {len(prompts)}: {error}") from error
             requests.append(request)
@@ -225,29 +224,23 @@ class LLM:
 
     def _outputs_of(self, requests: list[Request]) -> Iterator[RequestOutput]:
         """Step until these are finished; whoever else is running gets what is theirs, too."""
-        inbox: deque[RequestOutput] = deque()
-        unfinished = {request.request_id for request in requests}
+        queue: SimpleQueue[RequestOutput] = SimpleQueue()
+        unfinished = {request.request_id: None for request in requests}
         try:
             for request in requests:
-                self.llm_engine.submit(request)
-                self._inboxes[request.request_id] = inbox
+                self.llm_engine.submit(request, queue)
             while unfinished:
-                if not inbox:
-                    if not unfinished & self.llm_engine.scheduler.requests.keys():
+                if queue.empty():
+                    if not unfinished.keys() & self.llm_engine.scheduler.requests.keys():
                         return  # somebody has aborted them
-                    for output in self.llm_engine.step():
-                        if output.request_id in self._inboxes:
-                            self._inboxes[output.request_id].append(output)
+                    self.llm_engine.step()
                     continue
-                output = inbox.popleft()
+                output = queue.get_nowait()
                 if output.finished:
-                    unfinished.remove(output.request_id)
-                    del self._inboxes[output.request_id]
+                    del unfinished[output.request_id]
                 yield output
         finally:  # interrupted, or nobody listens any more: leave no orphan in the engine
-            for request_id in unfinished:
-                self._inboxes.pop(request_id, None)
-                self.llm_engine.abort_request(request_id)
+            self.llm_engine.abort_request(list(unfinished))
 
     def _with_progress(
         self, requests: list[Request], use_tqdm: bool | Callable[..., tqdm]

@@ -9,9 +9,10 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from minivllm import envs
-from minivllm.config import LOAD_FORMATS, EngineArgs
+from minivllm.config import LOAD_FORMATS
 from minivllm.models.embedded import embedded_model_path
 from minivllm.models.weight_utils import FILE_FORMATS
 
@@ -21,7 +22,18 @@ _NOT_WANTED = ["original/*", "metal/*", "onnx/*", "consolidated*", "training_arg
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
-def model_directory(args: EngineArgs) -> Path:
+class ModelSource(Protocol):
+    """The fields of ``EngineArgs`` that say where a model comes from."""
+
+    model: str | None
+    revision: str | None
+    tokenizer: str | None
+    tokenizer_revision: str | None
+    download_dir: str | None
+    load_format: str
+
+
+def model_directory(args: ModelSource) -> Path:
     """The directory of ``args.model``, downloaded from a hub if it is a name and not here yet.
 
     The hub is Hugging Face's, or ModelScope with MINIVLLM_USE_MODELSCOPE. With
@@ -36,7 +48,7 @@ def model_directory(args: EngineArgs) -> Path:
     return _directory("model", args.model, args.revision, args.download_dir, args.load_format)
 
 
-def tokenizer_directory(args: EngineArgs, model_directory: Path) -> Path:
+def tokenizer_directory(args: ModelSource, model_directory: Path) -> Path:
     """That of the tokenizer: the model's, unless another one or another revision is asked for.
 
     Raises like ``model_directory``.

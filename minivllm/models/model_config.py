@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from minivllm.kv.memory import kv_bytes_per_token
+from minivllm.kv.memory_profile import kv_bytes_per_token
 from minivllm.models.registry import get_model_class
 from minivllm.models.rope import max_positions
 from minivllm.validation import check

@@ -7,7 +7,7 @@ metadata.py; vllm/v1/worker/gpu_input_batch.py, which keeps its own up to date r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 import torch
@@ -32,6 +32,12 @@ class SamplingState:
     generator: Random  # of this sequence alone
     token_ids: list[int]  # prompt, then output
     num_prompt_tokens: int
+    # drawn by a step that was taken back: to be drawn again, so that nobody's numbers shift
+    returned_numbers: list[float] = field(default_factory=list, init=False)
+
+    def draw_number(self) -> float:
+        """The next number of this sequence's generator, in [0, 1)."""
+        return self.returned_numbers.pop() if self.returned_numbers else self.generator.random()
 
     @property
     def output_token_ids(self) -> list[int]:
@@ -56,15 +62,27 @@ class SamplingMetadata:
         self.random_index = make_tensor(self.random_rows, "int64", device)
         random = [states[row].sampling_params for row in self.random_rows]
         self.filters = Filters(random, vocab_size, device)
+        self.drawn_numbers: list[float] = []  # by the last step, one for each of random_rows
         self.logprobs_rows = [
             i for i, s in enumerate(states) if s.sampling_params.logprobs is not None
         ]
 
-    def append(self, token_ids: torch.Tensor) -> list[int]:
-        """Let every row have one more token, int64 ``[n]``; returns them as a list."""
+    def draw_numbers(self) -> list[float]:
+        """One number for each row that draws, from its own generator."""
+        self.drawn_numbers = [self.states[row].draw_number() for row in self.random_rows]
+        return self.drawn_numbers
+
+    def give_numbers_back(self) -> None:
+        """The step that has drawn the last numbers is taken back."""
+        for row, number in zip(self.random_rows, self.drawn_numbers, strict=False):
+            self.states[row].returned_numbers.append(number)
+        self.drawn_numbers = []
+
+    def append(self, token_ids: torch.Tensor) -> list[list[int]]:
+        """Let every row have one more token, int64 ``[n]``; returns each row's new tokens."""
         for processor in self.processors:
             processor.append(token_ids)
-        as_list = token_ids.tolist()
-        for state, token_id in zip(self.states, as_list, strict=True):
-            state.token_ids.append(token_id)
-        return as_list
+        rows = [[token_id] for token_id in token_ids.tolist()]
+        for state, new in zip(self.states, rows, strict=True):
+            state.token_ids += new
+        return rows

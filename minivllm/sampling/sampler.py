@@ -60,8 +60,7 @@ class Sampler:
             hopeless = (logits.amax(dim=-1) == -torch.inf).nonzero()[:, 0].tolist()
         token_ids = logits.argmax(dim=-1)
         if rows := metadata.random_rows:
-            numbers = [metadata.states[row].generator.random() for row in rows]
-            numbers = make_tensor(numbers, "float64", logits.device)
+            numbers = make_tensor(metadata.draw_numbers(), "float64", logits.device)
             mine = logits if len(rows) == len(logits) else logits[metadata.random_index]
             token_ids[metadata.random_index] = draw(metadata.filters.probs(mine), numbers)
             token_ids.clamp_(max=logits.shape[-1] - 1)  # nothing can be drawn in a hopeless row

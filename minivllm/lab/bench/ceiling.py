@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from minivllm.config import host_memory_gib
+from minivllm.kv.memory_profile import host_memory_gib
 from minivllm.lab.sim.cost import Hardware
 
 LARGE = {"cpu": 2**28, "cuda": 2**31}  # bytes, beyond any cache

@@ -19,10 +19,11 @@ from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.attention.selector import make_backend
 from minivllm.config import ATTENTION_BACKENDS
-from minivllm.kv.block_table import cdiv, slots_of
+from minivllm.kv.block_table import slots_of
 from minivllm.lab.bench import ceiling
 from minivllm.lab.bench.models import DTYPES
 from minivllm.lab.bench.report import Report
+from minivllm.math_utils import cdiv
 from minivllm.validation import check, is_int
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from minivllm.kv.block_table import cdiv
 from minivllm.lab.bench.report import Report
 from minivllm.lab.bench.scheduler_core import (
     BLOCK_SIZE,
@@ -30,6 +29,7 @@ from minivllm.lab.bench.vllm_core import (
     is_installed,
     vllm_hashing_us,
 )
+from minivllm.math_utils import cdiv
 from minivllm.validation import check, is_int
 
 WINDOWS = 8  # of which the best counts

@@ -10,10 +10,10 @@ from hashlib import sha256
 from random import Random
 
 from minivllm.kv.block_pool import KVCacheBlock
-from minivllm.kv.block_table import cdiv
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.prefix_cache import PrefixCache
 from minivllm.lab.bench.clock import best_cpu_seconds
+from minivllm.math_utils import cdiv
 from minivllm.request import Request, Sequence
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.scheduler import Scheduler

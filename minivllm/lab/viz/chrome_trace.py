@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from minivllm.kv.block_table import cdiv
 from minivllm.lab.viz.history import Cell, History, read_history
 from minivllm.lab.viz.times import Times
 from minivllm.lab.viz.wording import count
+from minivllm.math_utils import cdiv
 from minivllm.records import RequestAdded, StepPlanned, SwappedOut
 from minivllm.state import State
 from minivllm.trace import Trace

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from minivllm.kv.block_table import cdiv
 from minivllm.lab.viz import blocks as look
 from minivllm.lab.viz.figure import Figure
 from minivllm.lab.viz.history import read_history
@@ -32,6 +31,7 @@ from minivllm.lab.viz.strip import (
 )
 from minivllm.lab.viz.svg import SANS_EM, Drawing
 from minivllm.lab.viz.wording import shorten
+from minivllm.math_utils import cdiv
 from minivllm.trace import Trace
 from minivllm.validation import check
 

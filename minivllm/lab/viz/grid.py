@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minivllm.kv.block_table import cdiv
 from minivllm.lab.viz import blocks as look
 from minivllm.lab.viz.figure import Figure
 from minivllm.lab.viz.layout import (
@@ -21,6 +20,7 @@ from minivllm.lab.viz.pool_map import draw_map, map_legend
 from minivllm.lab.viz.snapshot import take_snapshot
 from minivllm.lab.viz.svg import Drawing
 from minivllm.lab.viz.wording import pad
+from minivllm.math_utils import cdiv
 from minivllm.trace import Trace
 
 MAX_TILES = 160  # of more blocks there is a map

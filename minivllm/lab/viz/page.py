@@ -12,7 +12,6 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from minivllm.kv.block_table import cdiv
 from minivllm.lab.viz.frames import Frame, frames
 from minivllm.lab.viz.history import History, read_history
 from minivllm.lab.viz.palette import Owner
@@ -20,6 +19,7 @@ from minivllm.lab.viz.pool import Pool
 from minivllm.lab.viz.snapshot import take_snapshot
 from minivllm.lab.viz.timeline import timeline
 from minivllm.lab.viz.wording import count, token_label
+from minivllm.math_utils import cdiv
 from minivllm.outputs import RequestOutput
 from minivllm.trace import Trace
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from minivllm.kv.block_table import cdiv
 from minivllm.lab.viz import blocks as look
 from minivllm.lab.viz.palette import LINE, PAPER
 from minivllm.lab.viz.snapshot import HeldBlock, Snapshot
 from minivllm.lab.viz.svg import Drawing
 from minivllm.lab.viz.wording import count
+from minivllm.math_utils import cdiv
 from minivllm.records import BlockCopied, BlocksAllocated, SwappedIn
 from minivllm.trace import Trace
 

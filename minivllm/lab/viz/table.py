@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from minivllm.kv.block_table import cdiv
 from minivllm.lab.viz import blocks as look
 from minivllm.lab.viz.figure import Figure
 from minivllm.lab.viz.layout import (
@@ -21,6 +20,7 @@ from minivllm.lab.viz.svg import MONO_EM, SANS_EM, Drawing
 from minivllm.lab.viz.table_text import table_text
 from minivllm.lab.viz.tables import Tables, choose, copy_note, physical, positions, progress, slots
 from minivllm.lab.viz.wording import shorten
+from minivllm.math_utils import cdiv
 from minivllm.trace import Trace
 
 NAMES = 182  # width of what stands to the left of the blocks

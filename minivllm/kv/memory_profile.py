@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 
@@ -53,3 +54,11 @@ def format_bytes(size: float) -> str:
     """``1.50 GiB``, or MiB where it is less than one."""
     unit, name = (2**30, "GiB") if size >= 2**30 else (2**20, "MiB")
     return f"{size / unit:,.2f} {name}"
+
+
+def host_memory_gib() -> float:
+    """Physical memory; without limit where the system does not tell (Windows)."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    except (AttributeError, ValueError):
+        return float("inf")
