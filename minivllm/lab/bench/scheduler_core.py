@@ -14,8 +14,10 @@ from minivllm.kv.block_table import cdiv
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.prefix_cache import PrefixCache
 from minivllm.lab.bench.clock import best_cpu_seconds
+from minivllm.lab.sim.loop import make_scheduler, run_steps, runner_output
 from minivllm.request import Request, Sequence
 from minivllm.sampling_params import SamplingParams
+from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
 
 BLOCK_SIZE = 16
@@ -39,12 +41,16 @@ class RunningDecodes:
 
     def __init__(self, num_requests: int, num_blocks: int, caching: bool):
         self.num_requests = num_requests
-        manager = KVCacheManager(num_blocks, BLOCK_SIZE, caching)
-        budget = num_requests * PROMPT_TOKENS
-        self.scheduler = Scheduler(manager, budget, num_requests, MAX_MODEL_LEN)
+        self.scheduler = make_scheduler(
+            KVCacheManager(num_blocks, BLOCK_SIZE, caching),
+            max_num_batched_tokens=num_requests * PROMPT_TOKENS,
+            max_num_seqs=num_requests,
+            max_model_len=MAX_MODEL_LEN,
+        )
         params = SamplingParams(max_tokens=MAX_MODEL_LEN - PROMPT_TOKENS, ignore_eos=True)
-        for index in range(num_requests):
-            self.scheduler.add_request(Request(str(index), prompt_of(index), params))
+        requests = [Request(str(index), prompt_of(index), params) for index in range(num_requests)]
+        self._steps = run_steps(self.scheduler, requests, self._execute)
+        self._planned = self._executed = 0.0
         self.step()
 
     def step(self) -> float:
@@ -53,13 +59,18 @@ class RunningDecodes:
         What lies between them is the model's and is not timed.
         """
         begin = time.process_time()
-        plan = self.scheduler.schedule()
-        planned = time.process_time()
-        sampled = dict.fromkeys(plan.num_scheduled_tokens, 7)
+        next(self._steps)
+        return self._planned - begin + time.process_time() - self._executed
+
+    def _execute(
+        self, scheduler: Scheduler, scheduler_output: SchedulerOutput
+    ) -> ModelRunnerOutput:
+        self._planned = time.process_time()
+        sampled = dict.fromkeys(scheduler_output.num_scheduled_tokens, 7)
         assert len(sampled) == self.num_requests, "all of them decode, all the time"
-        executed = time.process_time()
-        self.scheduler.update_from_output(plan, sampled)
-        return planned - begin + time.process_time() - executed
+        output = runner_output(sampled)
+        self._executed = time.process_time()
+        return output
 
 
 def window_us(core) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.exercises.requests import ask
+from minivllm.lab.sim.loop import make_scheduler
 from minivllm.request import Request
 from minivllm.scheduling.scheduler import Scheduler
 
@@ -42,13 +43,8 @@ class World:
             settings["enable_prefix_caching"],
             settings["num_host_blocks"],
         )
-        return Scheduler(
-            manager,
-            settings["max_num_batched_tokens"],
-            settings["max_num_seqs"],
-            settings["max_model_len"],
-            preemption_mode=settings["preemption_mode"],
-        )
+        limits = ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "preemption_mode")
+        return make_scheduler(manager, **{name: settings[name] for name in limits})
 
 
 CACHING = {"enable_prefix_caching": True}
