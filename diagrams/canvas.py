@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minivllm.lab.viz.figure import Figure
-from minivllm.lab.viz.palette import GREY, INK, LINE, PAPER
-from minivllm.lab.viz.svg import MONO, Drawing
+from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER
+from minivllm.lab.viz.draw.svg import MONO, Drawing
 
 # Okabe-Ito, thinned: fill and edge.
 BLUE = ("#d5e8f4", "#0072b2")

@@ -10,9 +10,9 @@ import pytest
 
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.loop import fake_execute, make_scheduler, run_step, run_steps, runner_output
-from minivllm.lab.viz.history import read_history
-from minivllm.lab.viz.palette import letter, owners_of
-from minivllm.lab.viz.snapshot import take_snapshot
+from minivllm.lab.viz.draw.palette import letter, owners_of
+from minivllm.lab.viz.model.snapshot import take_snapshot
+from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.records import (
     BlockCopied,
     BlocksAllocated,

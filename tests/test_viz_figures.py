@@ -16,12 +16,11 @@ from minivllm.lab.sim.loop import fake_execute, make_scheduler, run_step, run_st
 from minivllm.lab.sim.run import simulate
 from minivllm.lab.sim.waste import PAPER, WasteRow
 from minivllm.lab.sim.workloads import alpaca_like
-from minivllm.lab.viz.latency import read_latencies
-from minivllm.lab.viz.palette import owners_of
-from minivllm.lab.viz.pareto import frontier
-from minivllm.lab.viz.prefix_branches import fold
-from minivllm.lab.viz.prefix_chain import read_prefix_tree
-from minivllm.lab.viz.waste import mean_usage
+from minivllm.lab.viz.draw.palette import owners_of
+from minivllm.lab.viz.figures.latency import read_latencies
+from minivllm.lab.viz.figures.pareto import frontier
+from minivllm.lab.viz.figures.waste import mean_usage
+from minivllm.lab.viz.model.prefix_model import fold, read_prefix_tree
 from minivllm.records import (
     BlockCopied,
     BlocksAllocated,

@@ -18,8 +18,8 @@ from test_viz import cached, chunked, crowd, preempting, sampled, sharing, singl
 from minivllm import records
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.loop import make_scheduler, run_step, run_steps
-from minivllm.lab.viz.frames import frames
-from minivllm.lab.viz.wording import block_list, listing
+from minivllm.lab.viz.draw.wording import block_list, listing
+from minivllm.lab.viz.model.frames import frames
 from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.records import (
     BlockCopied,
@@ -382,7 +382,7 @@ def test_no_token_ends_the_script(tmp_path):
 def test_a_long_run_stays_small(tmp_path, monkeypatch):
     trace = crowd()
     assert len(saved(trace, tmp_path)) < 500_000
-    monkeypatch.setattr("minivllm.lab.viz.page.MAX_CHARACTERS", 50_000)
+    monkeypatch.setattr("minivllm.lab.viz.page.page.MAX_CHARACTERS", 50_000)
     page = saved(trace, tmp_path)
     assert len(page) < 250_000
     steps = [frame["step"] for frame in run_of(page)["frames"]]

@@ -10,7 +10,7 @@ from minivllm.lab.exercises.answers import NotYet
 from minivllm.lab.exercises.exercise import Exercise
 from minivllm.lab.exercises.requests import ask
 from minivllm.lab.sim import dry_run
-from minivllm.lab.viz.history import read_history
+from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.records import Finished, Preempted, RequestAdded, Sampled, Scheduled, SwappedOut
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.trace import Trace
