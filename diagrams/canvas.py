@@ -56,7 +56,7 @@ class Box:
 
 
 class Canvas:
-    """What is drawn on it is also written down: the text twin of the picture."""
+    """What is drawn on it is also written down: the text of the picture."""
 
     def __init__(self, title: str, subtitle: str, alt: str, width: int, height: int):
         self.drawing = Drawing(width, height, title, alt)

@@ -1,4 +1,4 @@
-"""One world run step by step by one class, with everything that can be seen from outside."""
+"""run: a scenario step by step with the class under test, and what each step decided."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.exercises.labs.worlds import World
+from minivllm.lab.exercises.labs.scenarios import Scenario
 from minivllm.lab.sim.loop import TooManySteps, fake_execute, run_steps
 from minivllm.lab.sim.progress import NobodyAdmitted
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
 
-MAX_STEPS = 300  # every world is done long before
+MAX_STEPS = 300  # every scenario is done long before
 _PACKAGE = str(Path(__file__).parents[3])
 
 
@@ -35,11 +35,13 @@ class Moment:
     cached: set[int]  # block ids
 
 
-def run(world: World, manager_cls: type[KVCacheManager], check_books: bool) -> Iterator[Moment]:
+def run(
+    scenario: Scenario, manager_cls: type[KVCacheManager], check_books: bool
+) -> Iterator[Moment]:
     """The moments of a run, one after the other.
 
     Args:
-        world: what to serve.
+        scenario: what to serve.
         manager_cls: who manages the blocks.
         check_books: let ``check_integrity`` look after every half of a step.
 
@@ -56,8 +58,8 @@ def run(world: World, manager_cls: type[KVCacheManager], check_books: bool) -> I
 
     step = 0
     try:
-        scheduler = world.scheduler(manager_cls)
-        for _ in run_steps(scheduler, world.requests(), execute, max_steps=MAX_STEPS):
+        scheduler = scenario.scheduler(manager_cls)
+        for _ in run_steps(scheduler, scenario.requests(), execute, max_steps=MAX_STEPS):
             yield scheduled.pop()
             if check_books:
                 _check_books(scheduler, step)

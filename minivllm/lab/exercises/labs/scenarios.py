@@ -1,4 +1,4 @@
-"""The small worlds a lab is graded in: from one request in a roomy pool to everything at once."""
+"""Scenarios: the small workloads and limits that a lab is graded with, the simplest ones first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.exercises.requests import ask
+from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim.loop import make_scheduler
 from minivllm.request import Request
 from minivllm.scheduling.scheduler import Scheduler
@@ -17,7 +17,7 @@ BLOCK_SIZE = 4
 
 
 @dataclass(frozen=True)
-class World:
+class Scenario:
     """Requests and limits, made anew for every run.
 
     Attributes:
@@ -51,64 +51,75 @@ CACHING = {"enable_prefix_caching": True}
 TABLE = [7] * 9
 
 
-def worlds() -> list[World]:
+def scenarios() -> list[Scenario]:
     """The simplest ones first, so that the first difference is a simple one."""
     return [
-        World("one request", lambda: [ask("A", 6, 5)]),
-        World("two requests", lambda: [ask("A", 6, 7), ask("B", 5, 6, 1)]),
-        World("a prompt in chunks", lambda: [ask("A", 13, 4)], {"max_num_batched_tokens": 5}),
-        World(
+        Scenario("one request", lambda: [make_request("A", 6, 5)]),
+        Scenario("two requests", lambda: [make_request("A", 6, 7), make_request("B", 5, 6, 1)]),
+        Scenario(
+            "a prompt in chunks", lambda: [make_request("A", 13, 4)], {"max_num_batched_tokens": 5}
+        ),
+        Scenario(
             "too few blocks",
-            lambda: [ask("A", 6, 9), ask("B", 7, 8), ask("C", 5, 6)],
+            lambda: [make_request("A", 6, 9), make_request("B", 7, 8), make_request("C", 5, 6)],
             {"num_blocks": 7, "max_model_len": 20},
         ),
-        World("two samples", lambda: [ask("A", 6, 7, n=2)]),
-        World("three samples of a full block", lambda: [ask("A", 8, 5, n=3)]),
-        World(
+        Scenario("two samples", lambda: [make_request("A", 6, 7, n=2)]),
+        Scenario("three samples of a full block", lambda: [make_request("A", 8, 5, n=3)]),
+        Scenario(
             "the same prompt again",
-            lambda: [ask("A", list(range(10)), 3), ask("B", list(range(12)), 3, 4)],
+            lambda: [
+                make_request("A", list(range(10)), 3),
+                make_request("B", list(range(12)), 3, 4),
+            ],
             CACHING,
         ),
-        World(
+        Scenario(
             "a prompt of full blocks again",
-            lambda: [ask("A", list(range(12)), 3), ask("B", list(range(12)), 3, 4)],
+            lambda: [
+                make_request("A", list(range(12)), 3),
+                make_request("B", list(range(12)), 3, 4),
+            ],
             CACHING,
         ),
-        World(
+        Scenario(
             "two of one step share",
-            lambda: [ask("A", TABLE, 3), ask("B", [*TABLE, 8, 8], 3)],
+            lambda: [make_request("A", TABLE, 3), make_request("B", [*TABLE, 8, 8], 3)],
             CACHING,
         ),
-        World(
+        Scenario(
             "equal blocks behind different ones",
-            lambda: [ask("A", [1] * 4 + [7] * 5, 2), ask("B", [2] * 4 + [7] * 5, 2, 3)],
+            lambda: [
+                make_request("A", [1] * 4 + [7] * 5, 2),
+                make_request("B", [2] * 4 + [7] * 5, 2, 3),
+            ],
             CACHING,
         ),
-        World(
+        Scenario(
             "salts keep strangers apart",
-            lambda: [ask("A", TABLE, 2), ask("B", TABLE, 2, 2, cache_salt="b")],
+            lambda: [make_request("A", TABLE, 2), make_request("B", TABLE, 2, 2, cache_salt="b")],
             CACHING,
         ),
-        World(
+        Scenario(
             "a copy, and no free block",
-            lambda: [ask("A", list(range(6)), 4, n=2), ask("B", [9] * 10, 2)],
+            lambda: [make_request("A", list(range(6)), 4, n=2), make_request("B", [9] * 10, 2)],
             {"num_blocks": 6, "max_model_len": 16, **CACHING},
         ),
-        World(
+        Scenario(
             "eviction",
-            lambda: [ask(name, [i % 3] * 10, 3, 4 * i) for i, name in enumerate("ABCDEF")],
+            lambda: [make_request(name, [i % 3] * 10, 3, 4 * i) for i, name in enumerate("ABCDEF")],
             {"num_blocks": 7, "max_model_len": 16, **CACHING},
         ),
-        World(
+        Scenario(
             "samples, and too few blocks",
-            lambda: [ask("A", 4, 14), ask("B", [9] * 6, 5, n=3)],
+            lambda: [make_request("A", 4, 14), make_request("B", [9] * 6, 5, n=3)],
             {"num_blocks": 8, "max_model_len": 20, **CACHING},
         ),
-        *(_random_world(seed) for seed in range(16)),
+        *(_random_scenario(seed) for seed in range(16)),
     ]
 
 
-def _random_world(seed: int) -> World:
+def _random_scenario(seed: int) -> Scenario:
     rng = Random(f"lab {seed}")
     specs = [
         (name, [rng.randint(1, 2)] * rng.randint(1, 9) + [3] * rng.randint(0, 4),
@@ -123,8 +134,10 @@ def _random_world(seed: int) -> World:
         "num_host_blocks": rng.choice([0, 30]),
         "preemption_mode": rng.choice([None, "recompute", "swap"]),
     }
-    return World(
-        f"drawn world {seed}",
-        lambda: [ask(name, prompt, out, step, n=n) for name, prompt, out, step, n in specs],
+    return Scenario(
+        f"drawn scenario {seed}",
+        lambda: [
+            make_request(name, prompt, out, step, n=n) for name, prompt, out, step, n in specs
+        ],
         settings,
     )

@@ -1,5 +1,6 @@
-"""A small engine beside the oracle: a random model, a tight pool, samples, shared prefixes.
+"""Oracle check: a small engine with the class under test, every token recomputed. Needs torch.
 
+A random model, a tight pool, samples, shared prefixes.
 Random weights are unforgiving: one K or V read from a wrong slot, and the next token is another.
 """
 
@@ -17,6 +18,7 @@ from minivllm.config import EngineArgs
 from minivllm.engine import oracle
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.sim.shapes import MINIATURE
 from minivllm.logger import silenced
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
@@ -26,12 +28,6 @@ from minivllm.sampling_params import SamplingParams
 MAX_MODEL_LEN = 40
 CLEAR = 1e-4  # a choice as close as this may fall either way
 MAX_STEPS = 500
-_CONFIG = {
-    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu",
-    "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
-    "tie_word_embeddings": False, "eos_token_id": 96, "dtype": "float32",
-}  # fmt: skip
 
 
 def first_wrong_token(kv_cache_manager_cls: type[KVCacheManager]) -> str | None:
@@ -71,7 +67,7 @@ def first_wrong_token(kv_cache_manager_cls: type[KVCacheManager]) -> str | None:
 
 def _write_random_model(directory: Path) -> None:
     """Weights so large that every token matters; the norms are ones."""
-    (directory / "config.json").write_text(json.dumps(_CONFIG))
+    (directory / "config.json").write_text(json.dumps(MINIATURE))
     config = ModelConfig.from_directory(directory)
     model = load_model(directory, config, torch.float32, torch.device("cpu"), "dummy")
     generator = torch.Generator().manual_seed(0)
