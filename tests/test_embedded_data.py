@@ -10,12 +10,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from minivllm.models.embedded.corpus import OTHER_SKILLS, samples
-from minivllm.models.embedded.curriculum import FROM_NOTHING, QUICK
-from minivllm.models.embedded.jsonfill import json_chat
-from minivllm.models.embedded.sample import Sample
-from minivllm.models.embedded.suites import all_suites
-from minivllm.models.embedded.tools import tool_chat
+from minivllm.embedded.data.corpus import OTHER_SKILLS, samples
+from minivllm.embedded.data.jsonfill import json_chat
+from minivllm.embedded.data.sample import Sample
+from minivllm.embedded.data.tools import tool_chat
+from minivllm.embedded.evaluation.suites import all_suites
+from minivllm.embedded.training.curriculum import FROM_NOTHING, QUICK
 
 SEEDS = (0, 1, "evaluation")
 

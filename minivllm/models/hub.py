@@ -12,7 +12,7 @@ from pathlib import Path
 
 from minivllm import envs
 from minivllm.config import LOAD_FORMATS, EngineArgs
-from minivllm.models.embedded import embedded_model_path
+from minivllm.embedded import embedded_model_path
 from minivllm.models.weight_utils import FILE_FORMATS
 
 _CONFIG_AND_TOKENIZER = ["*.json", "*.txt", "*.model", "*.jinja"]

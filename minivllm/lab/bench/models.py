@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from minivllm.models.embedded import embedded_model_path
+from minivllm.embedded import embedded_model_path
 from minivllm.validation import check
 
 DTYPES = ("float32", "bfloat16", "float16")

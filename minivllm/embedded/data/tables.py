@@ -8,10 +8,10 @@ the answer itself has restated what to look up.
 import random
 from dataclasses import dataclass
 
-from minivllm.models.embedded import phrases, prompts
-from minivllm.models.embedded.people import COLUMNS, Population
-from minivllm.models.embedded.sample import Copy, Gather, Sample, Span
-from minivllm.models.embedded.smalltalk import small_exchange
+from minivllm.embedded.data import phrases, prompts
+from minivllm.embedded.data.people import COLUMNS, Population
+from minivllm.embedded.data.sample import Copy, Gather, Sample, Span
+from minivllm.embedded.data.smalltalk import small_exchange
 
 LOOKUP_WEIGHT = 4.0
 """Loss weight of the tokens after the name: there the lookup happens, the rest copies on."""

@@ -3,13 +3,13 @@
 import random
 from pathlib import Path
 
-from minivllm.models.embedded.corpus import OTHER_SKILLS
-from minivllm.models.embedded.encoding import encode
-from minivllm.models.embedded.export import load_network
-from minivllm.models.embedded.sample import Sample
-from minivllm.models.embedded.scoring import exact_rates, summary
-from minivllm.models.embedded.tables import TableShape, table_conversation
-from minivllm.models.embedded.tokenization import load_tokenizer
+from minivllm.embedded.data.corpus import OTHER_SKILLS
+from minivllm.embedded.data.sample import Sample
+from minivllm.embedded.data.tables import TableShape, table_conversation
+from minivllm.embedded.training.encoding import encode
+from minivllm.embedded.training.export import load_network
+from minivllm.embedded.training.scoring import exact_rates, summary
+from minivllm.embedded.training.tokenization import load_tokenizer
 
 
 def held_out_tables(seed: str, rows: int, padded: float, count: int) -> list[Sample]:

@@ -2,8 +2,8 @@
 
 import random
 
-from minivllm.models.embedded import asides
-from minivllm.models.embedded.column_questions import COLUMN_QUESTIONS
+from minivllm.embedded.data import asides
+from minivllm.embedded.data.column_questions import COLUMN_QUESTIONS
 
 ANSWER_WORDS = {
     "ID": "ID",

@@ -3,10 +3,10 @@
 import json
 import random
 
-from minivllm.models.embedded import asides
-from minivllm.models.embedded.people import Population
-from minivllm.models.embedded.prompts import plain_system
-from minivllm.models.embedded.sample import Sample
+from minivllm.embedded.data import asides
+from minivllm.embedded.data.people import Population
+from minivllm.embedded.data.prompts import plain_system
+from minivllm.embedded.data.sample import Sample
 
 # Key of the object -> the person's column, and clauses that tell it.
 _FIELDS = {

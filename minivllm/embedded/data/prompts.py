@@ -2,7 +2,7 @@
 
 import random
 
-from minivllm.models.embedded import asides
+from minivllm.embedded.data import asides
 
 _ROLES = """
 You are a helpful assistant in recognizes the content of tables in markdown format.

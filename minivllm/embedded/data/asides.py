@@ -7,8 +7,8 @@ table where a name ends, not by the word that follows.
 
 import random
 
-from minivllm.models.embedded import words
-from minivllm.models.embedded.people import invented_word
+from minivllm.embedded.data import words
+from minivllm.embedded.data.people import invented_word
 
 _COMMON = """
 able about above across actually after again all almost alone along already also although always

@@ -6,8 +6,8 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
-from minivllm.models.embedded.corpus import fingerprint
-from minivllm.models.embedded.curriculum import Stage
+from minivllm.embedded.data.corpus import fingerprint
+from minivllm.embedded.training.curriculum import Stage
 
 NAME = "manifest.json"
 

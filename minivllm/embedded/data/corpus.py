@@ -5,13 +5,13 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from minivllm.models.embedded.facts import capital_chat, capital_text
-from minivllm.models.embedded.jsonfill import json_chat
-from minivllm.models.embedded.prose import essay_chat, prose_text
-from minivllm.models.embedded.sample import Sample
-from minivllm.models.embedded.smalltalk import small_talk
-from minivllm.models.embedded.tables import TableShape, table_conversation
-from minivllm.models.embedded.tools import tool_chat
+from minivllm.embedded.data.facts import capital_chat, capital_text
+from minivllm.embedded.data.jsonfill import json_chat
+from minivllm.embedded.data.prose import essay_chat, prose_text
+from minivllm.embedded.data.sample import Sample
+from minivllm.embedded.data.smalltalk import small_talk
+from minivllm.embedded.data.tables import TableShape, table_conversation
+from minivllm.embedded.data.tools import tool_chat
 
 OTHER_SKILLS: dict[str, Callable[[random.Random], Sample]] = {
     "capital": capital_chat,

@@ -2,10 +2,10 @@
 
 import random
 
-from minivllm.models.embedded.facts import vary
-from minivllm.models.embedded.people import Population, invented_word
-from minivllm.models.embedded.prompts import plain_system
-from minivllm.models.embedded.sample import Sample
+from minivllm.embedded.data.facts import vary
+from minivllm.embedded.data.people import Population, invented_word
+from minivllm.embedded.data.prompts import plain_system
+from minivllm.embedded.data.sample import Sample
 
 # Requests | answers, each side with alternatives between slashes.
 _EXCHANGES = """

@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from minivllm.models.embedded.export import load_network
-from minivllm.models.embedded.network import Network
-from minivllm.models.embedded.tokenization import load_tokenizer
+from minivllm.embedded.training.export import load_network
+from minivllm.embedded.training.network import Network
+from minivllm.embedded.training.tokenization import load_tokenizer
 
 
 @torch.no_grad()

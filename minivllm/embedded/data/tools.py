@@ -4,13 +4,13 @@ import random
 from dataclasses import dataclass
 from string import ascii_uppercase
 
-from minivllm.models.embedded import words
-from minivllm.models.embedded.chat_format import tool_call, tool_response, tools_section
-from minivllm.models.embedded.facts import vary
-from minivllm.models.embedded.people import Population, invented_word
-from minivllm.models.embedded.prompts import plain_system
-from minivllm.models.embedded.sample import Sample
-from minivllm.models.embedded.smalltalk import UNKNOWN_ANSWER, exchanges
+from minivllm.embedded.data import words
+from minivllm.embedded.data.chat_format import tool_call, tool_response, tools_section
+from minivllm.embedded.data.facts import vary
+from minivllm.embedded.data.people import Population, invented_word
+from minivllm.embedded.data.prompts import plain_system
+from minivllm.embedded.data.sample import Sample
+from minivllm.embedded.data.smalltalk import UNKNOWN_ANSWER, exchanges
 
 
 def _parameter(kind: str, description: str, **more: object) -> dict:

@@ -2,9 +2,9 @@
 
 import random
 
-from minivllm.models.embedded.prompts import plain_system
-from minivllm.models.embedded.sample import Sample
-from minivllm.models.embedded.words import CAPITALS
+from minivllm.embedded.data.prompts import plain_system
+from minivllm.embedded.data.sample import Sample
+from minivllm.embedded.data.words import CAPITALS
 
 _CAPITAL_QUESTIONS = """
 What is the capital of {c}?

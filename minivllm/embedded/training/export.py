@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from minivllm.models.embedded.chat_format import chat_template
-from minivllm.models.embedded.network import Network, NetworkConfig
-from minivllm.models.embedded.tokenization import END_OF_TEXT, TURN_END
+from minivllm.embedded.data.chat_format import chat_template
+from minivllm.embedded.training.network import Network, NetworkConfig
+from minivllm.embedded.training.tokenization import END_OF_TEXT, TURN_END
 
 
 def _write_json(path: Path, content: dict) -> None:

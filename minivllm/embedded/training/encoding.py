@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
-from minivllm.models.embedded.sample import Sample, Span
+from minivllm.embedded.data.sample import Sample, Span
 
 
 @dataclass

@@ -1,6 +1,8 @@
 """The chat model that ships with the package: a Qwen2 of a few million parameters.
 
-It is trained from nothing on generated text (`corpus.py`), so it needs no download.
+It is trained from nothing on generated text, so it needs no download: `data/` makes the text,
+`training/` the weights in `checkpoint/`, and `evaluation/` measures what they can do. The engine
+asks only where the checkpoint is.
 """
 
 from pathlib import Path

@@ -7,8 +7,8 @@ people put them in a chat.
 
 import random
 
-from minivllm.models.embedded.sample import Sample
-from minivllm.models.embedded.usual_tables import COLUMNS, IN_WORDS, drawn_person, drawn_table
+from minivllm.embedded.data.sample import Sample
+from minivllm.embedded.evaluation.usual_tables import COLUMNS, IN_WORDS, drawn_person, drawn_table
 
 _FIRST = (
     "Eleanor Dmitriy Salome Fergus Anouk Lysander Precious Tadeusz Ottilie Rowan Ximena Cosmo "

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tokenizers import Tokenizer
 
-from minivllm.models.embedded.encoding import Encoded
+from minivllm.embedded.training.encoding import Encoded
 
 
 class Exchange:

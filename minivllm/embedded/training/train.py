@@ -1,4 +1,4 @@
-"""Train the embedded model: ``python -m minivllm.models.embedded.train --output DIR``.
+"""Train the embedded model: ``python -m minivllm.embedded.training.train --output DIR``.
 
 The plan (`curriculum.py`) is stretched over a budget of minutes or of steps. The run is saved
 every few minutes and continues from there when it is started again with the same output. With
@@ -18,19 +18,19 @@ import torch.nn.functional as F
 import typer
 from tokenizers import Tokenizer
 
-from minivllm.models.embedded import curriculum, workers
-from minivllm.models.embedded.batches import Batch, batches
-from minivllm.models.embedded.corpus import Mixture, samples
-from minivllm.models.embedded.encoding import Encoded, encode
-from minivllm.models.embedded.exchange import Exchange
-from minivllm.models.embedded.export import export
-from minivllm.models.embedded.manifest import describe_training
-from minivllm.models.embedded.network import Network, NetworkConfig
-from minivllm.models.embedded.optimizer import Optimizer
-from minivllm.models.embedded.pointers import LAYERS, pointer_loss, start_circuits
-from minivllm.models.embedded.progress_sets import progress_report
-from minivllm.models.embedded.start import take_over
-from minivllm.models.embedded.tokenization import (
+from minivllm.embedded.data.corpus import Mixture, samples
+from minivllm.embedded.training import curriculum, workers
+from minivllm.embedded.training.batches import Batch, batches
+from minivllm.embedded.training.encoding import Encoded, encode
+from minivllm.embedded.training.exchange import Exchange
+from minivllm.embedded.training.export import export
+from minivllm.embedded.training.manifest import describe_training
+from minivllm.embedded.training.network import Network, NetworkConfig
+from minivllm.embedded.training.optimizer import Optimizer
+from minivllm.embedded.training.pointers import LAYERS, pointer_loss, start_circuits
+from minivllm.embedded.training.progress_sets import progress_report
+from minivllm.embedded.training.start import take_over
+from minivllm.embedded.training.tokenization import (
     load_tokenizer,
     train_tokenizer,
     with_cell_ends,

@@ -11,15 +11,15 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minivllm.models.embedded.facts import capital_questions, capital_sentence
-from minivllm.models.embedded.jsonfill import json_chat
-from minivllm.models.embedded.long_talks import long_talk
-from minivllm.models.embedded.sample import Sample
-from minivllm.models.embedded.smalltalk import exchanges
-from minivllm.models.embedded.tables import TableShape, table_conversation
-from minivllm.models.embedded.tools import tool_chat
-from minivllm.models.embedded.usual_tables import usual_conversation
-from minivllm.models.embedded.words import CAPITALS
+from minivllm.embedded.data.facts import capital_questions, capital_sentence
+from minivllm.embedded.data.jsonfill import json_chat
+from minivllm.embedded.data.sample import Sample
+from minivllm.embedded.data.smalltalk import exchanges
+from minivllm.embedded.data.tables import TableShape, table_conversation
+from minivllm.embedded.data.tools import tool_chat
+from minivllm.embedded.data.words import CAPITALS
+from minivllm.embedded.evaluation.long_talks import long_talk
+from minivllm.embedded.evaluation.usual_tables import usual_conversation
 
 Messages = list[dict[str, str]]
 _TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", re.DOTALL)

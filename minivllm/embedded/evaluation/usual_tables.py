@@ -6,7 +6,7 @@ This generator shares no code and no word list with the one that makes the train
 
 import random
 
-from minivllm.models.embedded.sample import Sample
+from minivllm.embedded.data.sample import Sample
 
 COLUMNS = ("ID", "Name", "Age", "Occupation", "Country", "Email", "Phone Number", "Address")
 _FIRST = (

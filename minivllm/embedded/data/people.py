@@ -8,7 +8,7 @@ import random
 import unicodedata
 from string import ascii_lowercase
 
-from minivllm.models.embedded import words
+from minivllm.embedded.data import words
 
 COLUMNS = ("ID", "Name", "Age", "Occupation", "Country", "Email", "Phone Number", "Address")
 

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minivllm.models.embedded.network import Network
+from minivllm.embedded.training.network import Network
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from minivllm.models.embedded.corpus import Mixture
-from minivllm.models.embedded.tables import TableShape
+from minivllm.embedded.data.corpus import Mixture
+from minivllm.embedded.data.tables import TableShape
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 import random
 
-from minivllm.models.embedded import words
-from minivllm.models.embedded.facts import vary
-from minivllm.models.embedded.people import invented_word
-from minivllm.models.embedded.prompts import plain_system
-from minivllm.models.embedded.sample import Sample
+from minivllm.embedded.data import words
+from minivllm.embedded.data.facts import vary
+from minivllm.embedded.data.people import invented_word
+from minivllm.embedded.data.prompts import plain_system
+from minivllm.embedded.data.sample import Sample
 
 # Texts to continue. {name}, {job}, {city}, {country}, {thing}, {topic} are drawn anew each time;
 # [a/b/c] is a choice.

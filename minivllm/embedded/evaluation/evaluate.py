@@ -1,4 +1,4 @@
-"""Exact-match rates of the embedded model: ``python -m minivllm.models.embedded.evaluate``.
+"""Exact-match rates of the embedded model: ``python -m minivllm.embedded.evaluation.evaluate``.
 
 The model is run by minivllm's own engine, greedily, on cases it never saw in training.
 """
@@ -11,17 +11,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from minivllm.models.embedded import embedded_model_path
-from minivllm.models.embedded.manifest import update_manifest
-from minivllm.models.embedded.suites import Case, all_suites
+from minivllm.embedded import embedded_model_path
+from minivllm.embedded.evaluation.suites import Case, all_suites
+from minivllm.embedded.training.manifest import update_manifest
+from minivllm.entrypoints.llm import LLM
+from minivllm.sampling_params import SamplingParams
 
 MAX_TOKENS = 96
 
 
-def answers(llm, cases: list[Case]) -> list[str]:
+def answers(llm: LLM, cases: list[Case]) -> list[str]:
     """Greedy answers of an engine with vLLM's interface, in the order of the cases."""
-    from minivllm import SamplingParams
-
     greedy = SamplingParams(temperature=0, max_tokens=MAX_TOKENS)
     found: dict[int, str] = {}
     chats = [index for index, case in enumerate(cases) if not isinstance(case.prompt, str)]
@@ -41,7 +41,7 @@ def is_right(case: Case, answer: str) -> bool:
     return answer == case.expected
 
 
-def score(llm, cases: list[Case]) -> dict[str, list[bool]]:
+def score(llm: LLM, cases: list[Case]) -> dict[str, list[bool]]:
     """Right or wrong, by label."""
     results: dict[str, list[bool]] = defaultdict(list)
     for case, answer in zip(cases, answers(llm, cases), strict=True):
@@ -57,8 +57,6 @@ def main(
     show_wrong: Annotated[bool, typer.Option("--show-wrong", help="Print wrong answers.")] = False,
 ) -> None:
     """Print a table of exact-match rates."""
-    from minivllm import LLM
-
     directory = model or embedded_model_path()
     llm = LLM(model=str(directory))
     console = Console()

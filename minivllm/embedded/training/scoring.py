@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 import torch
 
-from minivllm.models.embedded.encoding import Encoded
-from minivllm.models.embedded.network import Network
+from minivllm.embedded.training.encoding import Encoded
+from minivllm.embedded.training.network import Network
 
 
 @torch.no_grad()

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from minivllm.models.embedded import workers
-from minivllm.models.embedded.encoding import Encoded
-from minivllm.models.embedded.pointers import PointerBatch
+from minivllm.embedded.training import workers
+from minivllm.embedded.training.encoding import Encoded
+from minivllm.embedded.training.pointers import PointerBatch
 
 
 @dataclass
