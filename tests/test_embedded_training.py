@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from minivllm.embedded import embedded_model_path
 from minivllm.embedded.data.chat_format import tool_call, tool_response, tools_section
 from minivllm.embedded.data.corpus import OTHER_SKILLS, samples
+from minivllm.embedded.data.lists import WORDS
 from minivllm.embedded.data.tables import TableShape, table_conversation
 from minivllm.embedded.data.tools import TOOLS
-from minivllm.embedded.data.words import CAPITALS, HELD_OUT_LAST_NAMES, STREETS
 from minivllm.embedded.evaluation.suites import all_suites, cases_of, table_cases
 from minivllm.embedded.training.curriculum import CONTINUED, FROM_NOTHING, MOSTLY_LARGE, QUICK
 from minivllm.embedded.training.encoding import encode
@@ -56,12 +56,12 @@ def test_same_seed_gives_same_text_and_another_seed_another(stage):
 
 def test_held_out_names_are_not_in_the_training_text():
     text = "".join(first_texts(MOSTLY_LARGE, 5, count=100))
-    names = set(HELD_OUT_LAST_NAMES) - set(STREETS)
+    names = set(WORDS.held_out_last_names) - set(WORDS.streets)
     assert not [name for name in names if f" {name} " in text]
 
 
 def test_there_are_sixty_capitals():
-    assert len(CAPITALS) == 60
+    assert len(WORDS.capitals) == 60
 
 
 @pytest.mark.parametrize("seed", range(20))

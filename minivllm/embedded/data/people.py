@@ -8,35 +8,23 @@ import random
 import unicodedata
 from string import ascii_lowercase
 
-from minivllm.embedded.data import words
+from minivllm.embedded.data.lists import WORDS, load_lists
 
 COLUMNS = ("ID", "Name", "Age", "Occupation", "Country", "Email", "Phone Number", "Address")
 
-_ONSETS = (
-    "b c d f g h j k l m n p r s t v w z bl br ch cl cr dr fl fr gl gr kh kr ph pl pr qu sc sh sk "
-    "sl sm sn sp st str sw th tr tw w wh x y zh ts dz ng mb"
-).split() + [""] * 5
-_NUCLEI = "a e i o u a e i o u ai au ea ee ei ia ie io oa oo ou ue y".split()
-_ACCENTED = "á é í ó ú ä ö ü è ê ç ñ å ø ã ô ï ë ș ł ž š č ý ğ ı".split()
-_CODAS = "n r s l t m d k ck ng nd rt st ll ss th x z ff sch tz rn lm v gh".split() + [""] * 24
-_PHONE_STYLES = (
-    "###-####", "###-####", "555-####", "555-####", "###-###-####", "(###) ###-####",
-    "## #### ####", "### ### ####", "###-555-####", "##########", "###.###.####",
-    "#-###-###-####", "### #######",
-)  # fmt: skip
-_TITLES = ("Dr.", "Dr.", "Prof.", "Mr.", "Mrs.", "Ms.", "Sir", "Dame")
-_RANKS = ("Senior", "Junior", "Head", "Chief", "Assistant", "Lead", "Freelance", "Deputy",
-          "Trainee", "Retired", "Vice", "Former", "Night", "Night Shift", "Wedding",
-          "Children's")  # fmt: skip
-_ALL_LISTS = (words.FIRST_NAMES, words.LAST_NAMES, words.OCCUPATIONS, words.COUNTRIES, words.CITIES,
-              words.STREETS)  # fmt: skip
+_LISTS = load_lists(__package__, "people")
+# many syllables begin or end with their vowel
+_ONSETS = _LISTS.onsets + [""] * 5
+_CODAS = _LISTS.codas + [""] * 24
+_ALL_LISTS = (WORDS.first_names, WORDS.last_names, WORDS.occupations, WORDS.countries, WORDS.cities,
+              WORDS.streets)  # fmt: skip
 
 
 def invented_word(rng: random.Random, accents: float = 0.05) -> str:
     """A lower-case pseudo-word of one to three syllables."""
     parts = []
     for _ in range(rng.choice((1, 2, 2, 2, 2, 3))):
-        nucleus = rng.choice(_ACCENTED if rng.random() < accents else _NUCLEI)
+        nucleus = rng.choice(_LISTS.accented if rng.random() < accents else _LISTS.nuclei)
         parts += [rng.choice(_ONSETS), nucleus, rng.choice(_CODAS)]
     return "".join(parts) if len("".join(parts)) > 1 else "".join(parts) + "o"
 
@@ -80,11 +68,11 @@ class Population:
     ) -> None:
         self.rng = rng
         self.invented = invented
-        self.first_names = words.HELD_OUT_FIRST_NAMES if held_out else words.FIRST_NAMES
-        self.last_names = words.HELD_OUT_LAST_NAMES if held_out else words.LAST_NAMES
-        self.occupations = words.HELD_OUT_OCCUPATIONS if held_out else words.OCCUPATIONS
-        self.countries = words.HELD_OUT_COUNTRIES if held_out else words.COUNTRIES
-        self.cities = words.HELD_OUT_CITIES if held_out else words.CITIES
+        self.first_names = WORDS.held_out_first_names if held_out else WORDS.first_names
+        self.last_names = WORDS.held_out_last_names if held_out else WORDS.last_names
+        self.occupations = WORDS.held_out_occupations if held_out else WORDS.occupations
+        self.countries = WORDS.held_out_countries if held_out else WORDS.countries
+        self.cities = WORDS.held_out_cities if held_out else WORDS.cities
         clannish = rng.random() + everyday
         if clannish < 0.45:
             size = rng.randint(2, 8)
@@ -94,7 +82,7 @@ class Population:
             self.first_names = [self._first_name() for _ in range(size)]
         self.fixed_names = clannish < 0.6
         self.country_code = rng.choice(("", "", "+1-", "+1 ", "+44 ", "+49 ", "+33 ", "+91-", "+"))
-        self.phone_style = rng.choice(_PHONE_STYLES)
+        self.phone_style = rng.choice(_LISTS.phone_styles)
         self.domain = self._domain() if rng.random() < 0.5 else None
         self.email_style = rng.randrange(8) if rng.random() < 0.6 else None
 
@@ -138,7 +126,7 @@ class Population:
         if chance < 0.12:
             return first
         if chance < 0.14:
-            return f"{self.rng.choice(_TITLES)} {first} {last}"
+            return f"{self.rng.choice(_LISTS.titles)} {first} {last}"
         if chance < 0.16:
             return f"{first} {last}-{self._last_name()}"
         if chance < 0.19:
@@ -146,8 +134,8 @@ class Population:
         return f"{first} {last}"
 
     def _domain(self) -> str:
-        ending = self.rng.choice(words.DOMAIN_ENDINGS)
-        listed = self.rng.choice(words.DOMAINS)
+        ending = self.rng.choice(WORDS.domain_endings)
+        listed = self.rng.choice(WORDS.domains)
         if self.rng.random() < 0.5:
             return "example.com"
         return f"{invented_word(self.rng, 0) if self.rng.random() < 0.5 else listed}.{ending}"
@@ -182,8 +170,8 @@ class Population:
         rng = self.rng
         number = rng.randint(1, rng.choice((99, 999, 999, 9999)))
         city = self.city()
-        region = rng.choice(words.REGIONS)
-        street = f"{self._pick(words.STREETS, self.invented / 2)} {rng.choice(words.STREET_KINDS)}"
+        region = rng.choice(WORDS.regions)
+        street = f"{self._pick(WORDS.streets, self.invented / 2)} {rng.choice(WORDS.street_kinds)}"
         chance = rng.random()
         if chance < 0.72:
             return f"{number} {street}, {city}, {region}"
@@ -210,7 +198,7 @@ class Population:
             return job if self.rng.random() < 0.5 else f"{job} {self.rng.choice(self.occupations)}"
         job = self.rng.choice(self.occupations)
         if self.rng.random() < 0.08:
-            job = f"{self.rng.choice(_RANKS)} {job}"
+            job = f"{self.rng.choice(_LISTS.ranks)} {job}"
         return job
 
     def person(self, row: int) -> dict[str, str]:

@@ -8,7 +8,7 @@ the answer itself has restated what to look up.
 import random
 from dataclasses import dataclass
 
-from minivllm.embedded.data import phrases, prompts
+from minivllm.embedded.data import phrases
 from minivllm.embedded.data.people import COLUMNS, Population
 from minivllm.embedded.data.sample import Copy, Gather, Sample, Span
 from minivllm.embedded.data.smalltalk import small_exchange
@@ -227,19 +227,19 @@ def table_conversation(rng: random.Random, shape: TableShape) -> Sample:
     in_user_turn = chance < 0.29
     if not in_user_turn:
         sample.add("<|im_start|>system\n")
-        sample.add(prompts.table_opening(rng))
+        sample.add(phrases.table_opening(rng))
         drawn = draw_table(sample, columns, people, layout)
-        sample.add(prompts.table_closing(rng) + "<|im_end|>\n")
+        sample.add(phrases.table_closing(rng) + "<|im_end|>\n")
     elif rng.random() < 0.3:
-        sample.turn("system", prompts.plain_system(rng))
+        sample.turn("system", phrases.plain_system(rng))
     for number, question in enumerate(questions):
         if number and not shape.held_out and rng.random() < 0.03:
             small_exchange(rng, sample)
         sample.add("<|im_start|>user\n")
         if number == 0 and in_user_turn:
-            sample.add(prompts.table_opening(rng))
+            sample.add(phrases.table_opening(rng))
             drawn = draw_table(sample, columns, people, layout)
-            sample.add(prompts.table_closing(rng).strip() + "\n")
+            sample.add(phrases.table_closing(rng).strip() + "\n")
         asked = sample.add(question.text)
         sample.add("<|im_end|>\n")
         _add_answer(sample, drawn, question, people, asked, chat=True)
@@ -282,7 +282,7 @@ def _plain_prompt(
     questions: list[Question],
 ) -> None:
     """No chat at all: table, then `Question: ... Your answer: ...` lines to be continued."""
-    sample.add(prompts.table_opening(rng))
+    sample.add(phrases.table_opening(rng))
     drawn = draw_table(sample, columns, people, layout)
     asked_word, answer_word = rng.choice(phrases.PLAIN_LABELS)
     gap = rng.choice((" ", "\n"))

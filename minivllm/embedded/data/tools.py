@@ -4,17 +4,13 @@ import random
 from dataclasses import dataclass
 from string import ascii_uppercase
 
-from minivllm.embedded.data import words
 from minivllm.embedded.data.chat_format import tool_call, tool_response, tools_section
 from minivllm.embedded.data.facts import vary
+from minivllm.embedded.data.lists import WORDS, load_lists
 from minivllm.embedded.data.people import Population, invented_word
-from minivllm.embedded.data.prompts import plain_system
+from minivllm.embedded.data.phrases import plain_system
 from minivllm.embedded.data.sample import Sample
 from minivllm.embedded.data.smalltalk import UNKNOWN_ANSWER, exchanges
-
-
-def _parameter(kind: str, description: str, **more: object) -> dict:
-    return {"type": kind, "description": description, **more}
 
 
 @dataclass(frozen=True)
@@ -24,8 +20,8 @@ class Tool:
     name: str
     description: str
     parameters: dict[str, dict]
-    required: tuple[str, ...]
-    requests: tuple[str, ...]
+    required: list[str]
+    requests: list[str]
 
     def schema(self, rng: random.Random) -> dict:
         """The OpenAI form of the function, with or without the parts that may be missing."""
@@ -45,128 +41,8 @@ class Tool:
         return {"type": "function", "function": function}
 
 
-_LOCATION = _parameter("string", "The city, e.g. San Francisco")
-_UNIT = _parameter("string", "The unit", enum=["celsius", "fahrenheit"])
-
-TOOLS = (
-    Tool(
-        "get_weather",
-        "Get the current weather in a given location",
-        {"location": _LOCATION, "unit": _UNIT},
-        ("location",),
-        (
-            "What is the weather in {location}?",
-            "What is the weather like in {location}?",
-            "What's the weather like in {location} today?",
-            "What's the weather in {location}?",
-            "How is the weather in {location}?",
-            "How is the weather in {location} right now?",
-            "Tell me the weather in {location}.",
-            "Is it raining in {location}?",
-            "Is it warm in {location}?",
-            "What is the temperature in {location}?",
-            "How warm is it in {location}?",
-            "Can you check the weather in {location}?",
-            "Can you tell me the weather for {location}?",
-            "I am going to {location}. How is the weather?",
-            "Please get the weather for {location}.",
-            "weather {location}",
-            "What is the weather in {location} in {unit}?",
-            "What's the weather like in {location} in {unit}?",
-            "What is the temperature in {location} in {unit}?",
-            "Tell me the weather in {location} in {unit}.",
-            "How hot is it in {location}, in {unit}?",
-            "What is the weather in {location}? Use {unit}.",
-            "Give me the weather in {location} in degrees {unit}.",
-            "How is the weather in {location}? Please answer in {unit}.",
-        ),
-    ),
-    Tool(
-        "get_time",
-        "Get the current time in a city",
-        {"city": _parameter("string", "The name of the city")},
-        ("city",),
-        (
-            "What time is it in {city}?",
-            "What is the time in {city}?",
-            "Tell me the time in {city}.",
-            "How late is it in {city}?",
-            "What is the current time in {city}?",
-            "Can you tell me what time it is in {city}?",
-        ),
-    ),
-    Tool(
-        "get_stock_price",
-        "Get the latest price of a stock",
-        {"symbol": _parameter("string", "The symbol of the stock")},
-        ("symbol",),
-        (
-            "What is the stock price of {symbol}?",
-            "How much is a share of {symbol}?",
-            "What is the price of {symbol}?",
-            "Get the stock price for {symbol}.",
-            "How is the stock {symbol} doing?",
-            "Tell me the price of the {symbol} stock.",
-        ),
-    ),
-    Tool(
-        "search_web",
-        "Search the web",
-        {"query": _parameter("string", "What to search for")},
-        ("query",),
-        (
-            "Search the web for {query}.",
-            "Search for {query}.",
-            "Find something about {query} on the web.",
-            "Look up {query} on the internet.",
-            "Please search the internet for {query}.",
-            "Google {query}.",
-        ),
-    ),
-    Tool(
-        "convert_currency",
-        "Convert an amount of money into another currency",
-        {
-            "amount": _parameter("number", "The amount of money"),
-            "from": _parameter("string", "The currency of the amount"),
-            "to": _parameter("string", "The currency that is wanted"),
-        },
-        ("amount", "from", "to"),
-        (
-            "Convert {amount} {from} to {to}.",
-            "How much is {amount} {from} in {to}?",
-            "How many {to} do I get for {amount} {from}?",
-            "What are {amount} {from} in {to}?",
-        ),
-    ),
-    Tool(
-        "add",
-        "Add two numbers",
-        {"a": _parameter("integer", "The first number"),
-         "b": _parameter("integer", "The second number")},
-        ("a", "b"),
-        ("What is {a} + {b}?", "Add {a} and {b}.", "How much is {a} plus {b}?",
-         "What is the sum of {a} and {b}?", "Calculate {a} + {b}."),
-    ),
-    Tool(
-        "send_email",
-        "Send an email to a person",
-        {"to": _parameter("string", "The address"), "subject": _parameter("string", "The subject")},
-        ("to", "subject"),
-        ("Send an email to {to} about {subject}.", "Write to {to} about {subject}.",
-         "Email {to} with the subject {subject}."),
-    ),
-    Tool(
-        "set_timer",
-        "Start a timer",
-        {"minutes": _parameter("integer", "The length in minutes")},
-        ("minutes",),
-        ("Set a timer for {minutes} minutes.", "Start a timer of {minutes} minutes.",
-         "Wake me in {minutes} minutes.", "Remind me in {minutes} minutes."),
-    ),
-)  # fmt: skip
-
-_CURRENCIES = "dollars euros pounds yen francs rupees pesos USD EUR GBP JPY CHF INR".split()
+_LISTS = load_lists(__package__, "tools")
+TOOLS = [Tool(**described) for described in _LISTS.tools]
 
 
 class _Values:
@@ -178,12 +54,12 @@ class _Values:
     def draw(self, slot: str) -> str | int:
         rng = self.rng
         if slot in ("location", "city"):
-            listed = words.HELD_OUT_CITIES if self.held_out else words.CITIES
+            listed = WORDS.held_out_cities if self.held_out else WORDS.cities
             parts = [invented_word(rng).capitalize() for _ in range(rng.choice((1, 1, 2)))]
             invented = " ".join(parts)
             place = invented if rng.random() < 0.4 else rng.choice(listed)
             if slot == "location" and rng.random() < 0.2:
-                place += ", " + rng.choice(words.REGIONS)
+                place += ", " + rng.choice(WORDS.regions)
             return place
         if slot == "unit":
             return rng.choice(("celsius", "fahrenheit"))
@@ -195,7 +71,7 @@ class _Values:
             population = Population(rng, 0.5, self.held_out)
             return population.email(population.name())
         if slot in ("from", "to"):
-            return rng.choice(_CURRENCIES)
+            return rng.choice(_LISTS.currencies)
         return rng.randint(1, rng.choice((9, 99, 999, 9999)))
 
 
@@ -205,7 +81,7 @@ def request(rng: random.Random, tool: Tool, held_out: bool = False) -> tuple[str
     values = _Values(rng, held_out)
     arguments = {slot: values.draw(slot) for slot in tool.parameters if f"{{{slot}}}" in template}
     if "from" in arguments:
-        arguments["from"], arguments["to"] = rng.sample(_CURRENCIES, 2)
+        arguments["from"], arguments["to"] = rng.sample(_LISTS.currencies, 2)
     if tool.name == "send_email":
         population = Population(rng, 0.5, held_out)
         arguments["to"] = population.email(population.name())

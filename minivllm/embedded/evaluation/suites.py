@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from minivllm.embedded.data.facts import capital_questions, capital_sentence
 from minivllm.embedded.data.jsonfill import json_chat
+from minivllm.embedded.data.lists import WORDS
 from minivllm.embedded.data.sample import Sample
 from minivllm.embedded.data.smalltalk import exchanges
 from minivllm.embedded.data.tables import TableShape, table_conversation
 from minivllm.embedded.data.tools import tool_chat
-from minivllm.embedded.data.words import CAPITALS
 from minivllm.embedded.evaluation.long_talks import long_talk
 from minivllm.embedded.evaluation.usual_tables import usual_conversation
 
@@ -91,7 +91,7 @@ def capital_cases(seed: str, count: int) -> list[Case]:
     rng = random.Random(f"{seed}-capital")
     cases = []
     while len(cases) < count:
-        for country in CAPITALS:
+        for country in WORDS.capitals:
             question = rng.choice(capital_questions(country))
             messages = [{"role": "user", "content": question}]
             cases.append(Case(messages, capital_sentence(country), "capital"))
@@ -102,7 +102,7 @@ def capital_text_cases() -> list[Case]:
     """Every country, as a plain text to continue; scored up to the full stop."""
     return [
         Case(f"The capital of {country} is", f" {capital}.", "capital text")
-        for country, capital in CAPITALS.items()
+        for country, capital in WORDS.capitals.items()
     ]
 
 
@@ -132,7 +132,7 @@ def all_suites(seed: str, count: int) -> dict[str, list[Case]]:
             suites[f"table, {rows} rows, {drawing}"] = table_cases(seed, rows, padded, count)
             everyday = everyday_cases(seed, rows, padded, count)
             suites[f"everyday table, {rows} rows, {drawing}"] = everyday
-    suites["capital, chat"] = capital_cases(seed, max(count, len(CAPITALS)))
+    suites["capital, chat"] = capital_cases(seed, max(count, len(WORDS.capitals)))
     suites["capital, text"] = capital_text_cases()
     suites["small talk"] = small_talk_cases()
     suites["tool call"] = _drawn(f"{seed}-tool", count, lambda rng: tool_chat(rng, held_out=True))
