@@ -17,7 +17,7 @@ _HOME_OF = {
     "RequestOutput": "minivllm.outputs",
     "CompletionOutput": "minivllm.outputs",
     "Trace": "minivllm.trace",
-    "embedded_model_path": "minivllm.models.embedded",
+    "embedded_model_path": "minivllm.embedded",
 }
 
 __all__ = ["__version__", *_HOME_OF]

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minivllm.embedded import embedded_model_path
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.workloads import BenchRequest
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, Work, attended_pairs
-from minivllm.models.embedded import embedded_model_path
 from minivllm.models.model_config import ModelConfig
 from minivllm.viz import roofline
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from minivllm import envs
 from minivllm.config import LOAD_FORMATS
-from minivllm.models.embedded import embedded_model_path
+from minivllm.embedded import embedded_model_path
 from minivllm.models.weight_utils import FILE_FORMATS
 
 _CONFIG_AND_TOKENIZER = ["*.json", "*.txt", "*.model", "*.jinja"]

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import torch
 
+from minivllm.embedded import embedded_model_path
 from minivllm.lab.sim.shapes import SHAPES
-from minivllm.models.embedded import embedded_model_path
 from minivllm.validation import check
 
 DTYPES = ("float32", "bfloat16", "float16")
