@@ -7,8 +7,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from minivllm.kv.block_pool import BlockPool
 from minivllm.kv.block_table import BlockTable, slots_of
-from minivllm.math_utils import cdiv
 from minivllm.kv.manager import KVCacheManager
+from minivllm.math_utils import cdiv
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 
@@ -19,7 +19,7 @@ def sequence(name, token_ids, **kwargs):
 
 
 def can_admit(manager, seq, hit):
-    return manager.num_blocks_to_admit(seq, hit) <= manager.block_pool.num_free_blocks
+    return manager.get_num_blocks_to_allocate(seq, hit) <= manager.block_pool.num_free_blocks
 
 
 def compute(manager, seq, num_tokens=None):
@@ -36,7 +36,7 @@ def arrive(manager, name, token_ids, **kwargs):
     seq = sequence(name, token_ids, **kwargs)
     hit = manager.get_computed_blocks(seq)
     assert can_admit(manager, seq, hit)
-    manager.admit(seq, hit)
+    manager.allocate_new_computed_blocks(seq, hit)
     assert compute(manager, seq) is not None
     manager.check_integrity()
     return seq
@@ -77,7 +77,7 @@ class AnyHistory(RuleBasedStateMachine):
         if not can_admit(self.manager, seq, hit):
             assert cdiv(len(tokens), self.size) > free - sum(b.ref_cnt == 0 for b in hit)
             return None
-        self.manager.admit(seq, hit)
+        self.manager.allocate_new_computed_blocks(seq, hit)
         start = seq.num_computed_tokens
         assert compute(self.manager, seq) is not None, "admitted, but there is no room"
         self.alive[seq.seq_id] = seq
@@ -223,7 +223,7 @@ def test_the_boundary_of_a_block_plus_and_minus_one(block_size, around):
     manager = KVCacheManager(num_blocks=40, block_size=block_size)
     n = 2 * block_size + around
     seq = sequence("a", n + 1)
-    manager.admit(seq, [])
+    manager.allocate_new_computed_blocks(seq, [])
     compute(manager, seq, n)
     assert len(manager.get_block_ids("a")) == -(-n // block_size)
     assert len(compute(manager, seq, 1)) == (n % block_size == 0)

@@ -114,7 +114,7 @@ def test_abort_ends_all_samples(steps):
     scheduler.add_request(waiting)
     for _ in range(steps):
         step(scheduler)
-    scheduler.finish_request("a", RequestStatus.FINISHED_ABORTED)
+    scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
     scheduler.check_integrity()
     assert {seq.status.finish_reason for seq in waiting.seqs} == {"abort"}
     assert not scheduler.has_unfinished_requests()

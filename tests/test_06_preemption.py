@@ -127,7 +127,7 @@ def test_abort_on_the_host_frees_both_sides(when):
     for _ in range(when):
         step(scheduler)
     assert pools(scheduler)[1] == 2
-    scheduler.finish_request("b", RequestStatus.FINISHED_ABORTED)
+    scheduler.finish_requests(["b"], RequestStatus.FINISHED_ABORTED)
     scheduler.check_integrity()
     assert pools(scheduler)[1] == 0
     run(scheduler)

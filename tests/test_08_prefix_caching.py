@@ -6,7 +6,7 @@ from test_05_continuous_batching import make, request, run, step
 
 from minivllm import LLM, SamplingParams
 from minivllm.kv.manager import KVCacheManager
-from minivllm.kv.prefix_cache import hash_block
+from minivllm.kv.prefix_cache import hash_block_tokens
 from minivllm.records import BlocksShared, Scheduled
 from minivllm.request import RequestStatus
 
@@ -38,9 +38,9 @@ def test_a_hit_begins_at_the_beginning():
 
 
 def test_a_name_depends_on_everything_before_it():
-    a, b = hash_block(bytes(32), [1, 2]), hash_block(bytes(32), [2, 1])
-    assert len({a, b, hash_block(a, [5, 6]), hash_block(b, [5, 6])}) == 4
-    assert hash_block(bytes(32), [1, 2], "salt") not in (a, hash_block(bytes(32), [1, 2], "other"))
+    a, b = hash_block_tokens(bytes(32), [1, 2]), hash_block_tokens(bytes(32), [2, 1])
+    assert len({a, b, hash_block_tokens(a, [5, 6]), hash_block_tokens(b, [5, 6])}) == 4
+    assert hash_block_tokens(bytes(32), [1, 2], "salt") not in (a, hash_block_tokens(bytes(32), [1, 2], "other"))
 
 
 def test_a_salt_keeps_strangers_apart():
@@ -95,7 +95,7 @@ def test_equal_blocks_computed_twice_are_both_kept_and_not_merged():
     manager = caching()
     a, b = sequence("a", 8), sequence("b", 8)
     for seq in (a, b):
-        manager.admit(seq, [])
+        manager.allocate_new_computed_blocks(seq, [])
     for seq in (a, b):
         compute(manager, seq)
     manager.check_integrity()
@@ -145,7 +145,7 @@ def test_a_step_called_off_leaves_no_names():
     scheduler = make(caching=True)
     scheduler.add_request(request("a", 12))
     scheduler.schedule()
-    scheduler.finish_request("a", RequestStatus.FINISHED_ABORTED)
+    scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
     scheduler.check_integrity()
     assert num_hit(scheduler.kv_manager, list(range(12))) == 0
 

@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "minivllm"
 
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [
-    "version", "validation", "envs", "logger", "math_utils", "undo_log", "config", "sampling_params",
-    "outputs", "request",
+    "version", "validation", "envs", "logger", "math_utils", "undo_log", "config",
+    "sampling_params", "outputs", "request",
     "console", "records", "state", "trace", "kv", "scheduling", "tensors", "platforms",
     "attention", "embedded", "models", "sampling", "worker", "executor", "engine",
     "lab", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench", "cli",

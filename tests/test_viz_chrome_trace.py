@@ -81,7 +81,7 @@ def run(mode="recompute", n=1, abort=(), clock=None):
     requests = [Request(f"r{index}", [index] * (5 + index), params) for index in range(5)]
     for _ in run_steps(scheduler, requests):
         if trace.step in abort:
-            scheduler.finish_request(abort[trace.step], RequestStatus.FINISHED_ABORTED)
+            scheduler.finish_requests([abort[trace.step]], RequestStatus.FINISHED_ABORTED)
     return trace
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from minivllm.kv.contiguous import SlotUsage
 from minivllm.kv.manager import KVCacheManager
-from minivllm.kv.prefix_cache import hash_block
+from minivllm.kv.prefix_cache import hash_block_tokens
 from minivllm.lab.sim.loop import fake_execute, make_scheduler, run_step, run_steps
 from minivllm.lab.sim.run import simulate
 from minivllm.lab.sim.waste import PAPER, WasteRow
@@ -339,7 +339,7 @@ def test_the_tree_is_the_prefix_cache(after):
         found = {block_id for node in tree.nodes.values() for block_id in node.block_ids}
         assert found == state.cached
         for node in tree.nodes.values():
-            assert node.name == hash_block(node.parent.name or bytes(32), list(node.token_ids))
+            assert node.name == hash_block_tokens(node.parent.name or bytes(32), list(node.token_ids))
             assert node.ref_count == sum(state.ref_counts.get(b, 0) for b in node.block_ids)
         assert tree.count("held") + tree.count("free") + tree.count("evicted") == len(tree.nodes)
     hits = sum(len(r.block_ids) for r in trace.of(BlocksShared))

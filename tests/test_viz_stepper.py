@@ -227,7 +227,7 @@ def test_between_the_steps_and_after_the_last():
     run_step(scheduler)
     add("y", 6)
     add("z", 1)
-    scheduler.finish_request("x", RequestStatus.FINISHED_ABORTED)
+    scheduler.finish_requests(["x"], RequestStatus.FINISHED_ABORTED)
     run_step(scheduler)
     run_step(scheduler)
     assert scheduler.kv_manager.reset_prefix_cache()

@@ -398,7 +398,7 @@ class Scheduler:
         return index
 
     def _complete(self, output: SchedulerOutput) -> None:
-        """Add what the runner must be told beside: whole tables, and what is over since last time."""
+        """Add what the runner must be told beside: whole tables, and what is over."""
         for seq_id in (*(new.seq_id for new in output.scheduled_new_reqs), *output.resumed_req_ids):
             output.new_block_ids[seq_id] = self.kv_manager.get_block_ids(seq_id)
         output.finished_req_ids, output.beam_moves = self.finished_req_ids, self.beam_moves

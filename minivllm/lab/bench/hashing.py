@@ -5,10 +5,10 @@ from __future__ import annotations
 from hashlib import sha256
 
 from minivllm.kv.block import KVCacheBlock
-from minivllm.math_utils import cdiv
 from minivllm.kv.prefix_cache import PrefixCache
 from minivllm.lab.bench.machine import best_cpu_seconds
 from minivllm.lab.bench.workloads import BLOCK_SIZE, long_prompt
+from minivllm.math_utils import cdiv
 from minivllm.request import Request, Sequence
 from minivllm.sampling_params import SamplingParams
 

@@ -19,10 +19,10 @@ from minivllm.attention.metadata import AttentionMetadata
 from minivllm.attention.selector import make_backend
 from minivllm.config import ATTENTION_BACKENDS
 from minivllm.kv.block_table import slots_of
-from minivllm.math_utils import cdiv
 from minivllm.lab.bench import machine
 from minivllm.lab.bench.models import DTYPES
 from minivllm.lab.bench.report import Report
+from minivllm.math_utils import cdiv
 from minivllm.validation import check, is_int
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder
 

@@ -11,7 +11,6 @@ import time
 from statistics import median
 from typing import Any
 
-from minivllm.math_utils import cdiv
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.bench.hashing import hashing_us, least_hashing_us, least_lookup_us, lookup_us
 from minivllm.lab.bench.machine import best_cpu_seconds
@@ -29,6 +28,7 @@ from minivllm.lab.bench.workloads import (
     prompt_of,
 )
 from minivllm.lab.sim.loop import make_scheduler, run_steps, runner_output
+from minivllm.math_utils import cdiv
 from minivllm.request import Request, Sequence
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput

@@ -62,7 +62,7 @@ def _check_waste(answer, num_slots, max_model_len, reservation, running) -> str:
     manager = ContiguousKVCacheManager(num_slots, max_model_len, reservation, "first_fit")
     for name, (prompt, output, now) in running.items():
         seq = make_request(name, prompt, output).seqs[0]
-        manager.admit(seq, [])
+        manager.allocate_new_computed_blocks(seq, [])
         manager.allocate_slots(seq, now, [])
     right = manager.slot_usage()._asdict()
     names = ("tokens", "reserved", "internal", "free")
@@ -180,9 +180,9 @@ def _num_admitted(num_slots, lengths, rule, allocator, max_model_len) -> int:
     manager = ContiguousKVCacheManager(num_slots, max_model_len, rule, allocator)
     for index, (prompt, output) in enumerate(lengths):
         seq = make_request(str(index), prompt, output).seqs[0]
-        if manager.num_blocks_to_admit(seq, []) > manager.block_pool.num_free_blocks:
+        if manager.get_num_blocks_to_allocate(seq, []) > manager.block_pool.num_free_blocks:
             return index
-        manager.admit(seq, [])
+        manager.allocate_new_computed_blocks(seq, [])
     return len(lengths)
 
 

@@ -136,7 +136,7 @@ def _play(block_size: int, events) -> tuple[KVCacheManager, dict[tuple[str, int]
             continue
         if kind == "arrive":
             seqs[name] = Sequence(make_request(name, count, 1), 0)
-            manager.admit(seqs[name], [])
+            manager.allocate_new_computed_blocks(seqs[name], [])
         queue = [block.block_id for block in manager.block_pool.free_block_queue]
         first = len(manager.get_block_ids(name))
         manager.allocate_slots(seqs[name], count, [])

@@ -120,7 +120,7 @@ def _count_copies(num_prompt: int, block_size: int, parents: list[list[int]]) ->
     manager, ids = KVCacheManager(200, block_size), count(1)
     request = make_request("beam", num_prompt, 99)
     root = request.seqs[0]
-    manager.admit(root, [])
+    manager.allocate_new_computed_blocks(root, [])
     manager.allocate_slots(root, num_prompt, [])
     root.num_computed_tokens = num_prompt
 

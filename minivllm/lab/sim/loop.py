@@ -10,12 +10,13 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.progress import check_progress
 from minivllm.logger import silenced
 from minivllm.request import Request, Sequence
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
-from minivllm.scheduling.policies import SchedulingPolicy, make_policy
+from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 
@@ -27,12 +28,12 @@ class Step(NamedTuple):
 
     Attributes:
         scheduler_output: what was scheduled.
-        sampled: the next token of every sequence that got one.
+        sampled: the next tokens of every sequence that got any.
         updated: the sequences that the scheduler appended a token to.
     """
 
     scheduler_output: SchedulerOutput
-    sampled: dict[str, int]
+    sampled: dict[str, list[int]]
     updated: list[Sequence]
 
 
@@ -86,17 +87,16 @@ def make_scheduler(
     Raises:
         ValueError: for an unknown policy.
     """
-    return Scheduler(
-        kv_manager,
+    config = SchedulerConfig(
         max_num_batched_tokens,
         max_num_seqs,
         max_model_len,
-        enable_chunked_prefill=enable_chunked_prefill,
-        long_prefill_token_threshold=long_prefill_token_threshold,
-        policy=make_policy(policy),
-        preemption_mode=preemption_mode,
-        trace=trace,
+        enable_chunked_prefill,
+        long_prefill_token_threshold,
+        policy,
+        preemption_mode,
     )
+    return Scheduler(config, kv_manager, trace)
 
 
 def fake_token(seq: Sequence) -> int:
@@ -119,7 +119,10 @@ def runner_output(
     tokens: dict[str, int], logprobs: Mapping[str, TokenLogprobs] | None = None
 ) -> ModelRunnerOutput:
     """What a model runner returns that has sampled one token for each of these sequences."""
-    return ModelRunnerOutput(sampled=tokens, logprobs=dict(logprobs or {}))
+    return ModelRunnerOutput(
+        {seq_id: [token_id] for seq_id, token_id in tokens.items()},
+        {seq_id: [found] for seq_id, found in (logprobs or {}).items()},
+    )
 
 
 def run_step(
@@ -138,8 +141,8 @@ def run_step(
     scheduler_output = scheduler.schedule()
     check_progress(scheduler, scheduler_output, more_to_come)
     output = execute(scheduler, scheduler_output)
-    updated = scheduler.update_from_output(scheduler_output, output.sampled, output.logprobs)
-    return Step(scheduler_output, output.sampled, updated)
+    updated = scheduler.update_from_output(scheduler_output, output)
+    return Step(scheduler_output, output.sampled_token_ids, updated)
 
 
 def run_steps(

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
-from minivllm.math_utils import cdiv
 from minivllm.lab.viz.draw import tiles as look
 from minivllm.lab.viz.draw.layout import SWATCH_HEIGHT, Swatch
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import count
 from minivllm.lab.viz.model.snapshot import MAX_SLOTS, HeldBlock, Snapshot
+from minivllm.math_utils import cdiv
 from minivllm.records import BlockCopied, BlocksAllocated, SwappedIn
 from minivllm.trace import Trace
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minivllm.math_utils import cdiv
 from minivllm.lab.viz.draw import tiles as look
 from minivllm.lab.viz.draw.figure import Figure
 from minivllm.lab.viz.draw.layout import (
@@ -20,6 +19,7 @@ from minivllm.lab.viz.draw.pool import SLOT_WIDTH, Pool, draw_map, draw_tile, ma
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import pad
 from minivllm.lab.viz.model.snapshot import take_snapshot
+from minivllm.math_utils import cdiv
 from minivllm.trace import Trace
 
 MAX_TILES = 160  # of more blocks there is a map

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from minivllm.math_utils import cdiv
 from minivllm.lab.viz.draw import tiles as look
 from minivllm.lab.viz.draw.figure import Figure
 from minivllm.lab.viz.draw.layout import (
@@ -31,6 +30,7 @@ from minivllm.lab.viz.model.snapshot import (
     slots,
     take_snapshot,
 )
+from minivllm.math_utils import cdiv
 from minivllm.trace import Trace
 
 NAMES = 182  # width of what stands to the left of the blocks

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from minivllm.math_utils import cdiv
 from minivllm.lab.viz.draw import tiles as look
 from minivllm.lab.viz.draw.figure import Figure
 from minivllm.lab.viz.draw.layout import (
@@ -31,6 +30,7 @@ from minivllm.lab.viz.model.filmstrip_model import (
 )
 from minivllm.lab.viz.model.snapshot import HeldBlock, take_snapshot
 from minivllm.lab.viz.model.timeline_model import read_history
+from minivllm.math_utils import cdiv
 from minivllm.trace import Trace
 from minivllm.validation import check
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minivllm.math_utils import cdiv
 from minivllm.lab.viz.draw.figure import Figure
 from minivllm.lab.viz.draw.layout import (
     MARGIN,
@@ -21,6 +20,7 @@ from minivllm.lab.viz.draw.step_axis import LANE_HEIGHT, TOP, StepAxis
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import TERMINAL, count, pad, shorten, sparkline
 from minivllm.lab.viz.figures.timeline_rows import cross_swatch, draw_cross
+from minivllm.math_utils import cdiv
 from minivllm.records import Preempted, StepPlanned, SwappedOut
 from minivllm.state import State
 from minivllm.trace import Trace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from minivllm.math_utils import cdiv
 from minivllm.lab.viz.draw.figure import Figure
 from minivllm.lab.viz.draw.layout import MARGIN, Legend, draw_header, header_width
 from minivllm.lab.viz.draw.palette import GREY
@@ -11,6 +10,7 @@ from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import TERMINAL, pad, shorten, sparkline
 from minivllm.lab.viz.figures.timeline_rows import Rows
 from minivllm.lab.viz.model.timeline_model import Cell, TimelineWindow, read_history
+from minivllm.math_utils import cdiv
 from minivllm.trace import Trace
 from minivllm.validation import check, is_int
 

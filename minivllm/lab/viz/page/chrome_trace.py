@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from minivllm.math_utils import cdiv
 from minivllm.lab.viz.draw.wording import count
 from minivllm.lab.viz.model.timeline_model import Cell, History, read_history
 from minivllm.lab.viz.model.times import Times
+from minivllm.math_utils import cdiv
 from minivllm.records import RequestAdded, StepPlanned, SwappedOut
 from minivllm.state import State
 from minivllm.trace import Trace

@@ -13,7 +13,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from minivllm.math_utils import cdiv
 from minivllm.lab.viz.draw.palette import Owner
 from minivllm.lab.viz.draw.pool import Pool
 from minivllm.lab.viz.draw.wording import count, token_label
@@ -21,6 +20,7 @@ from minivllm.lab.viz.figures.timeline import timeline
 from minivllm.lab.viz.model.frames import StepFrame, frames
 from minivllm.lab.viz.model.snapshot import take_snapshot
 from minivllm.lab.viz.model.timeline_model import History, read_history
+from minivllm.math_utils import cdiv
 from minivllm.outputs import RequestOutput
 from minivllm.trace import Trace
 
