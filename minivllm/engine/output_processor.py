@@ -9,6 +9,7 @@ import time
 
 from minivllm.engine.detokenizer import Detokenizer
 from minivllm.engine.stat_logger import LoggingStatLogger
+from minivllm.engine.token_stream import token_text
 from minivllm.outputs import CompletionOutput, Logprob, RequestOutput
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.sampling_params import RequestOutputKind
@@ -31,8 +32,8 @@ class SequenceOutput:
         self.num_tokens_sent = self.num_chars_sent = 0
         self.end_is_sent = False
 
-    def add_logprobs(self, logprobs: TokenLogprobs) -> None:
-        self.logprobs.append(as_dict(logprobs, self.tokenizer))
+    def add_logprobs(self, logprobs: TokenLogprobs, before: list[int]) -> None:
+        self.logprobs.append(as_dict(logprobs, self.tokenizer, before))
         self.cumulative_logprob += logprobs.logprobs[0]
 
     def text(self, seq: Sequence) -> str:
@@ -64,13 +65,19 @@ class SequenceOutput:
         )
 
 
-def as_dict(logprobs: TokenLogprobs, tokenizer) -> dict[int, Logprob]:
-    """By token id: the token itself and the best ones, as vLLM hands them out."""
+def as_dict(logprobs: TokenLogprobs, tokenizer, before: list[int]) -> dict[int, Logprob]:
+    """By token id: the token itself and the best ones, as vLLM hands them out.
+
+    Args:
+        logprobs: of one place.
+        tokenizer: for the tokens' texts; None makes none.
+        before: the last tokens before that place, since a token may be a part of a character.
+    """
     ranks = [logprobs.rank, *range(1, len(logprobs.token_ids))]
     found: dict[int, Logprob] = {}
     for token_id, logprob, rank in zip(logprobs.token_ids, logprobs.logprobs, ranks, strict=True):
         if token_id not in found:
-            text = None if tokenizer is None else tokenizer.decode([token_id])
+            text = None if tokenizer is None else token_text(tokenizer.decode, before, token_id)
             found[token_id] = Logprob(logprob, rank, text)
     return found
 
@@ -110,7 +117,7 @@ class OutputProcessor:
         for seq in updated:
             got_token = seq.status != RequestStatus.FINISHED_ERROR
             if seq.seq_id in output.logprobs and got_token and seq.request.beam_params is None:
-                self._of(seq).add_logprobs(output.logprobs[seq.seq_id])
+                self._of(seq).add_logprobs(output.logprobs[seq.seq_id], seq.token_ids[-4:-1])
         self.stats.record(updated)
         made = [self.make_output(r) for r in dict.fromkeys(seq.request for seq in updated)]
         return [output for output in made if output is not None]
@@ -126,7 +133,7 @@ class OutputProcessor:
         output = RequestOutput(
             request.request_id,
             request.prompt,
-            request.prompt_token_ids,
+            list(request.prompt_token_ids),  # the caller's own from here on
             prompt_logprobs=self._prompt_logprobs(request, delta),
             outputs=self._completions(request, delta),
             finished=finished,
@@ -178,9 +185,10 @@ class OutputProcessor:
         if request_id in self.prompt_positions:
             known = self.prompt_positions.pop(request_id)
             tokenizer = self.tokenizer if params.detokenize else None
+            prompt = request.prompt_token_ids
             self.prompt_logprobs[request_id] = [
-                as_dict(known[position], tokenizer) if position in known else None
-                for position in range(len(request.prompt_token_ids))
+                as_dict(known[i], tokenizer, prompt[max(0, i - 3) : i]) if i in known else None
+                for i in range(len(prompt))
             ]
         if delta:
             return self.prompt_logprobs.pop(request_id, None)
