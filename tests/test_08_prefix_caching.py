@@ -127,9 +127,9 @@ def test_generated_tokens_are_found_and_the_last_one_never():
     for more, hit in (([], 12), ([5, 5, 5, 5], 12)):
         scheduler.add_request(request("b", tokens + more, max_tokens=1))
         run(scheduler)
-        cache = scheduler.kv_manager.prefix_cache
-        assert cache.num_hit_tokens == hit
-        cache.num_hit_tokens = 0
+        stats = scheduler.kv_manager.prefix_cache.stats
+        assert stats.hits == hit
+        stats.hits = 0
 
 
 def test_preempted_then_hit():

@@ -48,8 +48,14 @@ class FreeQueue:
             block = block.next_free
 
     def popleft(self) -> KVCacheBlock:
-        """Take the first block out."""
+        """Take the first block out.
+
+        Raises:
+            ValueError: if there is none.
+        """
         first = self._end.next_free
+        if first is self._end:
+            raise ValueError("there is no free block to take.")
         self.remove(first)
         return first
 

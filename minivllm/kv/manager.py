@@ -82,8 +82,8 @@ class KVCacheManager:
     def count_query(self, seq: Sequence) -> None:
         """Count what a sequence, just admitted, asked of the prefix cache and what it got."""
         if self.prefix_cache is not None and not seq.skip_reading_prefix_cache:
-            self.prefix_cache.num_queried_tokens += seq.num_tokens
-            self.prefix_cache.num_hit_tokens += seq.num_computed_tokens
+            preempted = seq.request.num_preemptions > 0
+            self.prefix_cache.count(seq.num_tokens, seq.num_computed_tokens, preempted)
 
     def num_blocks_missing(self, seq: Sequence) -> int:
         """How many more blocks the whole of an admitted sequence takes."""
