@@ -96,10 +96,13 @@ class Scheduler:
 
     def check_request(self, request: Request) -> None:
         """Raise ``ValueError`` unless this request can be added and could run on its own."""
-        for seq_id in request.seq_ids:
-            if seq_id in self._ids_in_use:
-                raise ValueError(f"request_id {seq_id!r} is in use; choose another.")
         check_limits(request, self)
+        for seq_id in self.ids_in_use(request):
+            raise ValueError(f"request_id {seq_id!r} is in use; choose another.")
+
+    def ids_in_use(self, request: Request) -> list[str]:
+        """Those of a new request's ids, of sequences to come included, that somebody has."""
+        return [seq_id for seq_id in request.seq_ids if seq_id in self._ids_in_use]
 
     def add_request(self, request: Request) -> None:
         """Let a request wait, at the place in the queue that the policy gives it.
