@@ -19,6 +19,7 @@ from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
+from minivllm.validation import check
 from minivllm.worker.worker import Worker, describe_gpu, pick_device
 
 
@@ -114,9 +115,15 @@ class LLMEngine:
         return self.output_processor.process_outputs(output, updated)
 
     def abort_request(self, request_id: str | list[str]) -> list[RequestOutput]:
-        """End requests and free their blocks. Returns their last outputs; unknown ids have none."""
-        outputs = []
-        for one in [request_id] if isinstance(request_id, str) else request_id:
+        """End requests and free their blocks. Returns their last outputs; unknown ids have none.
+
+        Raises:
+            ValueError: for what is no string and no list of them; nothing has ended then.
+        """
+        ids, outputs = [request_id] if isinstance(request_id, str) else request_id, []
+        ok = isinstance(ids, (list, tuple, set, frozenset)) and all(isinstance(i, str) for i in ids)
+        check(ok, "request_id", request_id, "a string or a list of strings")
+        for one in ids:
             request = self.scheduler.requests.get(one)
             if request is not None:
                 self.scheduler.finish_request(one, RequestStatus.FINISHED_ABORTED)
