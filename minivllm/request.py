@@ -152,6 +152,11 @@ class Request:
         self.num_preemptions = 0
         self.seqs = [Sequence(self, 0)]
 
+    def rename(self, request_id: str) -> None:
+        """Give it another id, before anybody knows it."""
+        self.request_id = request_id
+        self.seqs = [Sequence(self, 0)]
+
     def seq_id(self, index: int) -> str:
         """The id of sample ``index``; the first one's is the request's own."""
         return self.request_id if index == 0 else f"{self.request_id}/{index}"

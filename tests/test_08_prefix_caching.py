@@ -40,7 +40,10 @@ def test_a_hit_begins_at_the_beginning():
 def test_a_name_depends_on_everything_before_it():
     a, b = hash_block_tokens(bytes(32), [1, 2]), hash_block_tokens(bytes(32), [2, 1])
     assert len({a, b, hash_block_tokens(a, [5, 6]), hash_block_tokens(b, [5, 6])}) == 4
-    assert hash_block_tokens(bytes(32), [1, 2], "salt") not in (a, hash_block_tokens(bytes(32), [1, 2], "other"))
+    assert hash_block_tokens(bytes(32), [1, 2], "salt") not in (
+        a,
+        hash_block_tokens(bytes(32), [1, 2], "other"),
+    )
 
 
 def test_a_salt_keeps_strangers_apart():
@@ -127,9 +130,9 @@ def test_generated_tokens_are_found_and_the_last_one_never():
     for more, hit in (([], 12), ([5, 5, 5, 5], 12)):
         scheduler.add_request(request("b", tokens + more, max_tokens=1))
         run(scheduler)
-        cache = scheduler.kv_manager.prefix_cache
-        assert cache.num_hit_tokens == hit
-        cache.num_hit_tokens = 0
+        stats = scheduler.kv_manager.prefix_cache.stats
+        assert stats.hits == hit
+        stats.hits = 0
 
 
 def test_preempted_then_hit():

@@ -339,7 +339,9 @@ def test_the_tree_is_the_prefix_cache(after):
         found = {block_id for node in tree.nodes.values() for block_id in node.block_ids}
         assert found == state.cached
         for node in tree.nodes.values():
-            assert node.name == hash_block_tokens(node.parent.name or bytes(32), list(node.token_ids))
+            assert node.name == hash_block_tokens(
+                node.parent.name or bytes(32), list(node.token_ids)
+            )
             assert node.ref_count == sum(state.ref_counts.get(b, 0) for b in node.block_ids)
         assert tree.count("held") + tree.count("free") + tree.count("evicted") == len(tree.nodes)
     hits = sum(len(r.block_ids) for r in trace.of(BlocksShared))

@@ -29,10 +29,19 @@ from minivllm.models.hub import model_directory, tokenizer_directory
 from minivllm.models.model_config import ModelConfig
 from minivllm.platforms import describe_gpu, pick_device
 from minivllm.scheduling.policies import make_policy
-from minivllm.validation import check, is_int, is_number, known_names_only
+from minivllm.validation import (
+    check,
+    is_int,
+    is_number,
+    is_one_of,
+    is_only,
+    is_text,
+    known_names_only,
+)
 
 # Arguments of vLLM's LLM(...) that scripts pass, of which we have the default only, and why.
 _ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
+    "task": ("generate", "text is what comes out"),
     "tokenizer_mode": ("auto", "the fast tokenizer is used whenever there is one"),
     "trust_remote_code": (False, "no code that comes with a model is ever run"),
     "tensor_parallel_size": (1, "one device runs the whole model"),
@@ -105,6 +114,7 @@ class EngineArgs:
     disable_log_stats: bool = True  # False: a line in the log every few seconds
 
     # accepted so that vLLM scripts run; see _ONLY_THE_DEFAULT
+    task: str = "generate"
     tokenizer_mode: str = "auto"
     trust_remote_code: bool = False
     tensor_parallel_size: int = 1
@@ -115,15 +125,16 @@ class EngineArgs:
     enable_lora: bool = False
 
     def __post_init__(self):
-        ok = self.model is None or isinstance(self.model, (str, os.PathLike))
-        check(ok, "model", self.model, "the path of a model directory, a hub's name, or None")
+        for name, what in (("model", "model"), ("tokenizer", "tokenizer's")):
+            value = getattr(self, name)
+            ok = value is None or is_text(value) or isinstance(value, os.PathLike)
+            check(ok, name, value, f"the path of a {what} directory, a hub's name, or None")
         for name in ("revision", "tokenizer_revision", "download_dir"):
             value = getattr(self, name)
-            ok = value is None or (isinstance(value, str) and value != "")
-            check(ok, name, value, "a string")
+            check(value is None or (is_text(value) and value != ""), name, value, "a string")
         ok = self.model is not None or self.revision is None
         check(ok, "revision", self.revision, "None without a model: the embedded one has no other")
-        ok = self.load_format in LOAD_FORMATS
+        ok = is_one_of(self.load_format, LOAD_FORMATS)
         check(ok, "load_format", self.load_format, f"one of {', '.join(LOAD_FORMATS)}")
 
         def int_from(name: str, low: int, optional: bool = False) -> None:
@@ -147,14 +158,16 @@ class EngineArgs:
         ok = is_number(self.swap_space) and 0 <= self.swap_space <= total
         allowed = f"a number of GiB from 0 to the {total:.1f} that this machine has"
         check(ok, "swap_space", self.swap_space, allowed)
-        ok = self.preemption_mode in (None, "recompute", "swap")
+        ok = self.preemption_mode is None or is_one_of(self.preemption_mode, ("recompute", "swap"))
         check(ok, "preemption_mode", self.preemption_mode, "'recompute', 'swap' or None")
         cls = self.kv_cache_manager_cls
         ok = cls is None or (isinstance(cls, type) and hasattr(cls, "allocate_slots"))
         check(ok, "kv_cache_manager_cls", cls, "a subclass of KVCacheManager, or None")
-        check(self.dtype in DTYPES, "dtype", self.dtype, f"one of {', '.join(DTYPES)}")
-        check(self.device in DEVICES, "device", self.device, f"one of {', '.join(DEVICES)}")
-        ok = self.attention_backend in ATTENTION_BACKENDS
+        check(is_one_of(self.dtype, DTYPES), "dtype", self.dtype, f"one of {', '.join(DTYPES)}")
+        check(
+            is_one_of(self.device, DEVICES), "device", self.device, f"one of {', '.join(DEVICES)}"
+        )
+        ok = is_one_of(self.attention_backend, ATTENTION_BACKENDS)
         allowed = f"one of {', '.join(ATTENTION_BACKENDS)}"
         check(ok, "attention_backend", self.attention_backend, allowed)
         for field in fields(self):
@@ -163,7 +176,7 @@ class EngineArgs:
                 check(isinstance(value, bool), field.name, value, "True or False")
         for name, (default, why) in _ONLY_THE_DEFAULT.items():
             value = getattr(self, name)
-            check(value == default, name, value, f"{default!r} in minivllm ({why})")
+            check(is_only(value, default), name, value, f"{default!r} in minivllm ({why})")
 
     def resolve_limits(self, model_max_len: int, gpu: tuple[str, int] | None = None) -> Limits:
         """The limits to run with: those given, else vLLM's defaults for ``LLM``.

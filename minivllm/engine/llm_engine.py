@@ -17,6 +17,7 @@ from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
+from minivllm.validation import check
 from minivllm.worker.model_runner import ModelRunner
 from minivllm.worker.worker import Worker
 
@@ -121,10 +122,16 @@ class LLMEngine:
         return processed.request_outputs
 
     def abort_request(self, request_id: str | list[str]) -> list[RequestOutput]:
-        """End requests and free their blocks. Returns their last outputs; unknown ids have none."""
-        request_ids = [request_id] if isinstance(request_id, str) else request_id
-        self.engine_core.abort_requests(request_ids)
-        return self.output_processor.abort_requests(request_ids)
+        """End requests and free their blocks. Returns their last outputs; unknown ids have none.
+
+        Raises:
+            ValueError: for what is no string and no list of them; nothing has ended then.
+        """
+        ids = [request_id] if isinstance(request_id, str) else request_id
+        ok = isinstance(ids, (list, tuple, set, frozenset)) and all(isinstance(i, str) for i in ids)
+        check(ok, "request_id", request_id, "a string or a list of strings")
+        self.engine_core.abort_requests(ids)
+        return self.output_processor.abort_requests(ids)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks. Refuses (False) while any block is in use."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from minivllm.engine.core_outputs import EngineCoreOutput
 from minivllm.engine.detokenizer import Detokenizer
+from minivllm.engine.token_stream import token_text
 from minivllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import RequestOutputKind, SamplingParams
@@ -98,7 +99,7 @@ class RequestState:
         return RequestOutput(
             self.request_id,
             self.prompt,
-            self.prompt_token_ids,
+            list(self.prompt_token_ids),  # the caller's own from here on
             prompt_logprobs=self._prompt_logprobs(delta),
             outputs=self._completions(delta),
             finished=finished,
@@ -114,11 +115,10 @@ class RequestState:
     def _prompt_logprobs(self, delta: bool) -> list[dict[int, Logprob] | None] | None:
         """One entry per prompt token, None for the first; a stream of news has them once."""
         if self.prompt_positions and self.prompt_logprobs is None:
+            known, prompt = self.prompt_positions, self.prompt_token_ids
             self.prompt_logprobs = [
-                as_dict(self.prompt_positions[position], self.tokenizer)
-                if position in self.prompt_positions
-                else None
-                for position in range(len(self.prompt_token_ids))
+                as_dict(known[i], self.tokenizer, prompt[max(0, i - 3) : i]) if i in known else None
+                for i in range(len(prompt))
             ]
             if delta:
                 return self.prompt_logprobs
@@ -131,6 +131,7 @@ class SampleState:
     def __init__(self, index: int, params: SamplingParams, prompt_token_ids, tokenizer):
         self.index = index
         self.params = params
+        self.prompt_token_ids = prompt_token_ids
         self.tokenizer = tokenizer
         self.detokenizer: Detokenizer | None = None
         if tokenizer is not None:
@@ -149,10 +150,11 @@ class SampleState:
         """Add tokens. Returns True if the text now holds a stop string, and ends there."""
         stop_string = None
         for i, token_id in enumerate(output.new_token_ids):
-            self.token_ids.append(token_id)
             if self.logprobs is not None and output.new_logprobs:
-                self.logprobs.append(as_dict(output.new_logprobs[i], self.tokenizer))
+                before = self._last_tokens(3)
+                self.logprobs.append(as_dict(output.new_logprobs[i], self.tokenizer, before))
                 self.cumulative_logprob += output.new_logprobs[i].logprobs[0]
+            self.token_ids.append(token_id)
             last = i + 1 == len(output.new_token_ids)
             if self.detokenizer is not None and not (last and output.finish_reason == "stop"):
                 stop_string = self.detokenizer.append(token_id)
@@ -163,6 +165,10 @@ class SampleState:
         else:
             self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
         return stop_string is not None and output.finish_reason is None
+
+    def _last_tokens(self, n: int) -> list[int]:
+        """The last tokens so far, of the prompt where there are too few of the output."""
+        return (self.prompt_token_ids[-n:] + self.token_ids[-n:])[-n:]
 
     @property
     def has_news(self) -> bool:
@@ -223,12 +229,18 @@ class BeamState:
         )
 
 
-def as_dict(logprobs: TokenLogprobs, tokenizer) -> dict[int, Logprob]:
-    """By token id: the token itself and the best ones, as vLLM hands them out."""
+def as_dict(logprobs: TokenLogprobs, tokenizer, before: list[int]) -> dict[int, Logprob]:
+    """By token id: the token itself and the best ones, as vLLM hands them out.
+
+    Args:
+        logprobs: of one place.
+        tokenizer: for the tokens' texts; None makes none.
+        before: the last tokens before that place, since a token may be a part of a character.
+    """
     ranks = [logprobs.rank, *range(1, len(logprobs.token_ids))]
     found: dict[int, Logprob] = {}
     for token_id, logprob, rank in zip(logprobs.token_ids, logprobs.logprobs, ranks, strict=True):
         if token_id not in found:
-            text = None if tokenizer is None else tokenizer.decode([token_id])
+            text = None if tokenizer is None else token_text(tokenizer.decode, before, token_id)
             found[token_id] = Logprob(logprob, rank, text)
     return found

@@ -57,6 +57,6 @@ class LoggingStatLogger:
             line += f", CPU KV cache usage: {100 * manager.swap_space.usage:.1f}%"
         if manager.prefix_cache is not None:
             cache = manager.prefix_cache
-            rate = cache.num_hit_tokens / max(1, cache.num_queried_tokens)
+            rate = cache.recent.hit_rate
             line += f", Prefix cache hit rate: {100 * rate:.1f}%"
         logger.info(line)

@@ -174,6 +174,10 @@ class ContiguousKVCacheManager:
             slab = self.undo_log.take(self.block_tables, seq.seq_id)
             self.block_pool.free(slab.blocks)
 
+    def commit(self) -> None:
+        """The step stands."""
+        self.undo_log.commit()
+
     def roll_back(self, executed: bool) -> set[str]:
         """Take back what a step has changed that has failed. Nobody loses a slab to another."""
         self.undo_log.roll_back()

@@ -57,6 +57,7 @@ class KVCacheManager:
         self.block_tables: dict[str, BlockTable] = {}
         self.swap_space = SwapSpace(num_host_blocks, self.undo_log)
         self.trace = trace
+        self._queries: list[tuple[int, int, bool]] = []  # of the prefix cache, in this step
 
     @property
     def usage(self) -> float:
@@ -95,13 +96,17 @@ class KVCacheManager:
 
     def record_prefix_cache_query(self, seq: Sequence) -> None:
         """Count what a sequence, just admitted, asked of the prefix cache and what it got."""
-        cache = self.prefix_cache
-        if cache is not None and not seq.skip_reading_prefix_cache:
-            self.undo_log.set(
-                cache, "num_queried_tokens", cache.num_queried_tokens + seq.num_tokens
-            )
-            hit = cache.num_hit_tokens + seq.num_computed_tokens
-            self.undo_log.set(cache, "num_hit_tokens", hit)
+        if self.prefix_cache is not None and not seq.skip_reading_prefix_cache:
+            preempted = seq.request.num_preemptions > 0
+            self._queries.append((seq.num_tokens, seq.num_computed_tokens, preempted))
+            self.undo_log.note(self._queries.pop)
+
+    def commit(self) -> None:
+        """The step stands."""
+        self.undo_log.commit()
+        for query in self._queries:
+            self.prefix_cache.count(*query)
+        self._queries.clear()
 
     def num_missing_blocks(self, seq: Sequence) -> int:
         """How many more blocks the whole of an admitted sequence takes."""

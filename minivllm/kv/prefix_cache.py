@@ -8,7 +8,9 @@ else its content depends on. So equal hashes mean equal prefixes, and the cache 
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 
@@ -43,6 +45,59 @@ def hash_block_tokens(
     return sha256(content + "\0".join(extra_keys).encode()).digest()
 
 
+@dataclass
+class PrefixCacheStats:
+    """How many tokens were looked up, and how many were there; of all sequences so far.
+
+    What a preempted sequence finds again is mostly its own, so it is counted apart.
+    (vLLM: vllm/v1/metrics/stats.py)
+    """
+
+    requests: int = 0  # sequences that were admitted
+    queries: int = 0  # tokens that they had
+    hits: int = 0  # tokens of these that were cached
+    preempted_requests: int = 0
+    preempted_queries: int = 0
+    preempted_hits: int = 0
+
+    def record(self, num_tokens: int, num_hits: int, preempted: bool) -> None:
+        if preempted:
+            self.preempted_requests += 1
+            self.preempted_queries += num_tokens
+            self.preempted_hits += num_hits
+        else:
+            self.requests += 1
+            self.queries += num_tokens
+            self.hits += num_hits
+
+
+class CachingMetrics:
+    """The hit rate of the last requests, since that of a whole day hides what happens now.
+
+    Args:
+        max_recent_requests: how many.
+    """
+
+    def __init__(self, max_recent_requests: int = 1000):
+        self._recent: deque[tuple[int, int]] = deque()  # tokens looked up, tokens found
+        self._max_recent_requests = max_recent_requests
+        self._queries = self._hits = 0
+
+    def observe(self, num_tokens: int, num_hits: int) -> None:
+        self._recent.append((num_tokens, num_hits))
+        self._queries += num_tokens
+        self._hits += num_hits
+        if len(self._recent) > self._max_recent_requests:
+            queries, hits = self._recent.popleft()
+            self._queries -= queries
+            self._hits -= hits
+
+    @property
+    def hit_rate(self) -> float:
+        """From 0 to 1; 0 if nothing was asked."""
+        return self._hits / self._queries if self._queries else 0.0
+
+
 class PrefixCache:
     """Blocks by block hash. Two sequences may have computed the same block; both can be found.
 
@@ -52,8 +107,8 @@ class PrefixCache:
 
     def __init__(self, block_size: int):
         self.block_size = block_size
-        self.num_queried_tokens = 0  # of all sequences that were admitted
-        self.num_hit_tokens = 0
+        self.stats = PrefixCacheStats()
+        self.recent = CachingMetrics()
         self.undo_log = UndoLog()  # the manager puts its own here
         self._blocks: dict[bytes, dict[int, KVCacheBlock]] = {}
 
@@ -88,6 +143,12 @@ class PrefixCache:
                 break
             hit.append(block)
         return hit
+
+    def count(self, num_tokens: int, num_hits: int, preempted: bool) -> None:
+        """Note what an admitted sequence asked and got. A hit rate is that of arrivals."""
+        self.stats.record(num_tokens, num_hits, preempted)
+        if not preempted:
+            self.recent.observe(num_tokens, num_hits)
 
     def get(self, block_hash: bytes) -> KVCacheBlock | None:
         """A block of this hash, the one that has had it longest; None if there is none."""

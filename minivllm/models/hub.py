@@ -15,6 +15,7 @@ from minivllm import envs
 from minivllm.config import LOAD_FORMATS
 from minivllm.embedded import embedded_model_path
 from minivllm.models.weight_utils import FILE_FORMATS
+from minivllm.validation import shown
 
 _CONFIG_AND_TOKENIZER = ["*.json", "*.txt", "*.model", "*.jinja"]
 # other people's formats of the same weights
@@ -66,7 +67,7 @@ def _directory(
     download_dir: str | None,
     load_format: str,
 ) -> Path:
-    if Path(name).is_dir():
+    if _is_dir(name):
         if revision is not None:
             raise ValueError(
                 f"revision={revision!r} chooses among a hub's versions of a {what}, but "
@@ -75,7 +76,7 @@ def _directory(
         return Path(name)
     if not _HUB_NAME.fullmatch(str(name)):
         raise FileNotFoundError(
-            f"{what} {str(name)!r} is not a directory; give the path of a Hugging Face model "
+            f"{what} {shown(str(name))} is not a directory; give the path of a Hugging Face model "
             "directory, a name like 'Qwen/Qwen3-0.6B', or no model at all for the embedded one."
         )
     hub, download = _hub()
@@ -100,10 +101,17 @@ def _directory(
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
         raise FileNotFoundError(
-            f"{what} {str(name)!r} is not a directory here, and {hub} does not give it: {reason} "
-            "(check name, revision, network, and whether it needs a token)."
+            f"{what} {shown(str(name))} is not a directory here, and {hub} does not give it: "
+            f"{reason} (check name, revision, network, and whether it needs a token)."
         ) from error
     return directory
+
+
+def _is_dir(name: str | os.PathLike) -> bool:
+    try:
+        return Path(name).is_dir()
+    except (OSError, ValueError):  # longer than a file name can be, or with a NUL in it
+        return False
 
 
 def _hub() -> tuple[str, Callable[..., str]]:

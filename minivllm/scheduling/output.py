@@ -83,7 +83,7 @@ class TokenLogprobs(NamedTuple):
 
     token_ids: list[int]  # the token itself, then the k best, the best first
     logprobs: list[float]  # in the same order
-    rank: int  # the token's place among all tokens, 1 for the best
+    rank: int  # how many tokens are at least as likely: 1 for the best, unless it has equals
 
     @property
     def best(self) -> Iterator[tuple[int, float]]:

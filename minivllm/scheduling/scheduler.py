@@ -224,7 +224,7 @@ class Scheduler:
             updated += request.decoding.advance(request.unfinished_seqs, output, self)
         if self.trace is not None:
             self.trace.end_step()
-        self.undo_log.commit()
+        self.kv_manager.commit()
         return updated
 
     def roll_back(self, executed: bool = True) -> None:
@@ -246,9 +246,12 @@ class Scheduler:
     def check_request(self, request: Request) -> None:
         """Raise ``ValueError`` unless this request can be added and could run on its own."""
         check_limits(request, self.config, self.policy, self.kv_manager)
-        for seq_id in request.seq_ids:
-            if seq_id in self._ids_in_use:
-                raise ValueError(f"request_id {seq_id!r} is in use; choose another.")
+        for seq_id in self.ids_in_use(request):
+            raise ValueError(f"request_id {seq_id!r} is in use; choose another.")
+
+    def ids_in_use(self, request: Request) -> list[str]:
+        """Those of a new request's ids, of sequences to come included, that somebody has."""
+        return [seq_id for seq_id in request.seq_ids if seq_id in self._ids_in_use]
 
     def add_request(self, request: Request) -> None:
         """Let a request wait, at the place in the queue that the policy gives it.

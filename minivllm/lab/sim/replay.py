@@ -161,5 +161,6 @@ def _validate(workload: dict[str, Any]) -> None:
             ok = is_int(entry[key], low)
             check(ok, f"{where}[{key!r}]", entry[key], f"an integer of at least {low}")
         prompt = entry["prompt_token_ids"]
-        ok = isinstance(prompt, list) and all(map(is_int, prompt))
-        check(ok, f"{where}['prompt_token_ids']", prompt, "a list of integers")
+        ok = isinstance(prompt, list) and all(is_int(i, 0) and i < 2**63 for i in prompt)
+        allowed = "a list of integers from 0 to 2**63 - 1"
+        check(ok, f"{where}['prompt_token_ids']", prompt, allowed)

@@ -206,7 +206,7 @@ class _Run:
 
     def result(self, wall_seconds: float) -> SimulationResult:
         cache = self.scheduler.kv_manager.prefix_cache
-        queried = cache.num_queried_tokens if cache is not None else 0
+        queried = cache.stats.queries if cache is not None else 0
         return SimulationResult(
             requests=tuple(_times(self.requests[str(i)]) for i in range(len(self.workload))),
             inter_token_times=self.inter_token_times,
@@ -215,7 +215,7 @@ class _Run:
             num_preemptions=self.scheduler.num_preemptions,
             num_blocks=self.scheduler.kv_manager.block_pool.num_usable_blocks,
             block_size=self.scheduler.kv_manager.block_size,
-            prefix_hit_rate=cache.num_hit_tokens / queried if queried else 0.0,
+            prefix_hit_rate=cache.stats.hits / queried if queried else 0.0,
             memory=self.memory.all_steps.shares,
             memory_under_load=self.memory.under_load.shares,
             tokens_in_held=self.memory.all_steps.tokens_in_held,
