@@ -150,6 +150,18 @@ def test_a_step_called_off_leaves_no_names():
     assert num_hit(scheduler.kv_manager, list(range(12))) == 0
 
 
+def test_a_step_called_off_for_one_leaves_what_another_shares():
+    scheduler = make(caching=True)
+    for name in "ab":
+        scheduler.add_request(request(name, 12))
+    plan = scheduler.schedule()
+    assert plan.num_scheduled_tokens == {"a": 12, "b": 4}, "b has a's first two blocks"
+    scheduler.finish_request("a", RequestStatus.FINISHED_ABORTED)
+    scheduler.update_from_output(plan, {"b": 7})
+    scheduler.check_integrity()
+    assert num_hit(scheduler.kv_manager, list(range(12))) == 8
+
+
 def test_reset_refuses_while_blocks_are_in_use():
     manager = caching()
     seq = arrive(manager, "a", 12)
