@@ -1,8 +1,7 @@
 """The prefix cache: what is found, what is forgotten, and that it changes no token."""
 
 import pytest
-from test_03_paged_blocks import arrive, can_admit, compute, sequence
-from test_05_continuous_batching import make, request, run, step
+from helpers import arrive, can_admit, compute, make_scheduler, request, run, sequence, step
 
 from minivllm import LLM, SamplingParams
 from minivllm.kv.manager import KVCacheManager
@@ -108,7 +107,7 @@ def test_equal_blocks_computed_twice_are_both_kept_and_not_merged():
 
 
 def test_two_requests_of_one_step_share():
-    scheduler = make(caching=True)
+    scheduler = make_scheduler(caching=True)
     for name in "ab":
         scheduler.add_request(request(name, 11))
     plan = step(scheduler)
@@ -118,7 +117,7 @@ def test_two_requests_of_one_step_share():
 
 
 def test_generated_tokens_are_found_and_the_last_one_never():
-    scheduler = make(caching=True)
+    scheduler = make_scheduler(caching=True)
     first = request("a", 6, max_tokens=7)
     scheduler.add_request(first)
     run(scheduler)
@@ -133,7 +132,7 @@ def test_generated_tokens_are_found_and_the_last_one_never():
 
 
 def test_preempted_then_hit():
-    scheduler = make(num_blocks=6, block_size=4, max_model_len=20, caching=True)
+    scheduler = make_scheduler(num_blocks=6, block_size=4, max_model_len=20, caching=True)
     for name, first in (("a", 1), ("b", 2)):
         scheduler.add_request(request(name, [first] * 8, max_tokens=8))
     plans = run(scheduler)
@@ -142,7 +141,7 @@ def test_preempted_then_hit():
 
 
 def test_a_step_called_off_leaves_no_names():
-    scheduler = make(caching=True)
+    scheduler = make_scheduler(caching=True)
     scheduler.add_request(request("a", 12))
     scheduler.schedule()
     scheduler.finish_request("a", RequestStatus.FINISHED_ABORTED)
@@ -151,7 +150,7 @@ def test_a_step_called_off_leaves_no_names():
 
 
 def test_a_step_called_off_for_one_leaves_what_another_shares():
-    scheduler = make(caching=True)
+    scheduler = make_scheduler(caching=True)
     for name in "ab":
         scheduler.add_request(request(name, 12))
     plan = scheduler.schedule()

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers import examples
+from hypothesis import given
 from paged_batches import TOLERANCE, batches, make_batch
 
 from minivllm import LLM, SamplingParams
@@ -34,7 +35,7 @@ def same(a, b, dtype=torch.float32):
 # ---- attention -------------------------------------------------------------------------------
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(batch=batches(longest=30, most_tokens=30))
 def test_equal_to_the_reference(batch):
     batch.check(PagedTriton())

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 import torch
-from test_01_kv_cache import run_and_compare
+from helpers import run_and_compare
 
 from minivllm import LLM, SamplingParams
 from minivllm.outputs import Logprob

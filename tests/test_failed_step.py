@@ -1,7 +1,7 @@
 """A step that fails can be repeated: ``LLMEngine.step`` raises, and the next call goes on."""
 
 import pytest
-from test_01_kv_cache import make as make_llm
+from helpers import make_llm
 
 from minivllm import SamplingParams
 from minivllm.sampling_params import BeamSearchParams
