@@ -174,7 +174,7 @@ class SamplingParams:
         integer("truncate_prompt_tokens", -1, "1, or -1, or None", optional=True)
 
     def _check_tokens_and_text(self) -> None:
-        def a_list(value: Any, ok: Callable[[Any], bool]) -> bool:
+        def a_list(value: Any, ok: Callable[[Any], object]) -> bool:
             if value is None:
                 return True
             return isinstance(value, (list, tuple)) and all(ok(item) for item in value)

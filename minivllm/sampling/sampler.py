@@ -60,8 +60,8 @@ class Sampler:
             hopeless = (logits.amax(dim=-1) == -torch.inf).nonzero()[:, 0].tolist()
         token_ids = logits.argmax(dim=-1)
         if rows := metadata.random_rows:
-            numbers = [metadata.states[row].generator.random() for row in rows]
-            numbers = make_tensor(numbers, "float64", logits.device)
+            drawn = [metadata.states[row].generator.random() for row in rows]
+            numbers = make_tensor(drawn, "float64", logits.device)
             mine = logits if len(rows) == len(logits) else logits[metadata.random_index]
             token_ids[metadata.random_index] = draw(metadata.filters.probs(mine), numbers)
             token_ids.clamp_(max=logits.shape[-1] - 1)  # nothing can be drawn in a hopeless row
@@ -74,5 +74,5 @@ class Sampler:
         rows = metadata.logprobs_rows
         if not rows:
             return {}
-        wanted = [metadata.states[row].sampling_params.logprobs for row in rows]
+        wanted = [metadata.states[row].sampling_params.logprobs or 0 for row in rows]
         return dict(zip(rows, gather_logprobs(raw[rows], token_ids[rows], wanted), strict=True))
