@@ -8,6 +8,7 @@ from helpers import make_llm, run_and_compare, workload
 
 from minivllm import LLM, SamplingParams
 from minivllm.engine import oracle
+from minivllm.scheduling.policies import SchedulingPolicy
 
 
 @pytest.fixture(scope="module", params=["tiny_qwen2", "tiny_llama"])
@@ -57,6 +58,23 @@ def test_no_policy_changes_a_token(checkpoint, policy):
     )  # fmt: skip
     vocab = llm.llm_engine.model_config.vocab_size
     run_and_compare(llm, *workload(random.Random(policy), 10, vocab, 40))
+
+
+@pytest.mark.parametrize("call", ["generate", "stream"])
+def test_a_policy_that_admits_nobody_is_an_error(tiny_qwen2, call):
+    class Closed(SchedulingPolicy):
+        open = False
+
+        def may_admit(self, running):
+            return self.open
+
+    policy = Closed()
+    llm = make_llm(tiny_qwen2, scheduling_policy=policy)
+    with pytest.raises(ValueError, match="policy Closed admits nobody: 2 unfinished requests wait"):
+        list(getattr(llm, call)([[1, 2, 3], [4]]))
+    assert llm.llm_engine.get_num_unfinished_requests() == 0, "they are ended, and others can come"
+    policy.open = True
+    assert len(llm.generate([1, 2, 3], use_tqdm=False)) == 1
 
 
 @pytest.mark.parametrize("num_requests", [1, 2, 16, 64])

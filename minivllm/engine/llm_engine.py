@@ -109,7 +109,11 @@ class LLMEngine:
         self.scheduler.add_request(request)
 
     def step(self) -> list[RequestOutput]:
-        """Move every sequence that fits into the budget. Returns those that got a token."""
+        """Move every sequence that fits into the budget. Returns those that got a token.
+
+        If the model or the sampler raises, nothing has been appended: call it again, and all goes
+        on with the tokens that it would have had.
+        """
         scheduler_output = self.scheduler.schedule()
         output = self.model_runner.execute_model(scheduler_output)
         updated = self.scheduler.update_from_output(

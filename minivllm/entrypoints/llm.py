@@ -19,6 +19,7 @@ from minivllm.kv.memory import MemoryProfile
 from minivllm.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
+from minivllm.scheduling.progress import NobodyAdmitted
 from minivllm.trace import Trace
 from minivllm.validation import check, check_names
 
@@ -78,7 +79,8 @@ class LLM:
             One finished output per prompt, in the order of the prompts.
 
         Raises:
-            ValueError: if any prompt cannot be run, naming it; then none has been started.
+            ValueError: if any prompt cannot be run, naming it; then none has been started. Or if a
+                scheduling policy of your own admits nobody, ever (``NobodyAdmitted``).
         """
         requests = self._make_requests(prompts, sampling_params, priority)
         for request in requests:
@@ -235,7 +237,7 @@ class LLM:
                 if not inbox:
                     if not unfinished & self.llm_engine.scheduler.requests.keys():
                         return  # somebody has aborted them
-                    for output in self.llm_engine.step():
+                    for output in self._step():
                         if output.request_id in self._inboxes:
                             self._inboxes[output.request_id].append(output)
                     continue
@@ -248,6 +250,15 @@ class LLM:
             for request_id in unfinished:
                 self._inboxes.pop(request_id, None)
                 self.llm_engine.abort_request(request_id)
+
+    def _step(self) -> list[RequestOutput]:
+        """A step in which something happens; if nothing does, nothing will in those to come."""
+        scheduler = self.llm_engine.scheduler
+        num_preemptions = scheduler.num_preemptions
+        outputs = self.llm_engine.step()
+        if not (outputs or scheduler.running or scheduler.num_preemptions > num_preemptions):
+            raise NobodyAdmitted(scheduler)
+        return outputs
 
     def _with_progress(
         self, requests: list[Request], use_tqdm: bool | Callable[..., tqdm]

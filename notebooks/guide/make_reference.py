@@ -17,12 +17,14 @@ HERE = Path(__file__).parent
 PAGE = """\
 # Reference
 
-Made from the code by `python notebooks/guide/make_reference.py`; a test says when to run it again. Names are vLLM's wherever it has
-the thing. Unknown names are refused with the nearest known one, and a value out of range with what is allowed.
+Made from the code by `python notebooks/guide/make_reference.py`; a test says when to run it again.
+Names are vLLM's wherever it has the thing. Unknown names are refused with the nearest known one,
+and a value out of range with what is allowed.
 
 ## Arguments of `LLM`
 
-`LLM(...)` and `EngineArgs(...)` take the same names. Sizes are in tokens unless a name says otherwise.
+`LLM(...)` and `EngineArgs(...)` take the same names. Sizes are in tokens unless
+a name says otherwise.
 
 {engine}
 
@@ -35,11 +37,11 @@ Accepted at its default only, so that scripts written for vLLM say clearly what 
 | argument | here | why |
 |---|---|---|
 | `model` | the embedded model | it runs here, now |
-| `dtype="auto"` | as `config.json` says | float32 stays float32, so results can be compared exactly |
+| `dtype="auto"` | as `config.json` says | float32 stays float32, to compare exactly |
 | `gpu_memory_utilization` | 0.9 | as in 0.6.6 |
 | KV cache on a CPU | 1 GiB (`MINIVLLM_CPU_KVCACHE_SPACE`) | a laptop has other things to do |
-| `max_num_batched_tokens`, `max_num_seqs` | 4096, 256 on a CPU; 8192, 256 on a GPU; 16384, 1024 from 70 GiB (A100: 8192, 256) | \
-vLLM's for `LLM` |
+| `max_num_batched_tokens`, `max_num_seqs` | 4096, 256 on a CPU; 8192, 256 on a GPU; 16384, \
+1024 from 70 GiB (A100: 8192, 256) | vLLM's for `LLM` |
 | `block_size` | 16 | vLLM's on a GPU, and small enough to see |
 | `swap_space` | 4 | as in 0.6.6; V1 has none |
 

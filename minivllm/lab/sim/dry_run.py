@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.progress import check_progress
 from minivllm.lab.sim.replay import sample_for
 from minivllm.logger import silenced
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.policies import SchedulingPolicy, make_policy
+from minivllm.scheduling.progress import check_progress
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.validation import check, is_int

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.progress import check_progress
 from minivllm.logger import silenced
 from minivllm.request import Request, Sequence
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.output import SchedulerOutput
 from minivllm.scheduling.policies import SchedulingPolicy, make_policy
+from minivllm.scheduling.progress import check_progress
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.validation import check, is_int
 

@@ -15,7 +15,6 @@ from minivllm.kv.contiguous import RESERVATIONS, ContiguousKVCacheManager
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, ModelShape, attended_pairs
 from minivllm.lab.sim.memory import MemoryMeter
-from minivllm.lab.sim.progress import check_progress
 from minivllm.lab.sim.requests import RandomSurvivors, make_request
 from minivllm.lab.sim.result import RequestTimes, SimulationResult
 from minivllm.lab.sim.workloads import SimRequest, check_entry
@@ -23,6 +22,7 @@ from minivllm.logger import silenced
 from minivllm.request import Request
 from minivllm.scheduling.output import SchedulerOutput
 from minivllm.scheduling.policies import SchedulingPolicy, make_policy
+from minivllm.scheduling.progress import check_progress
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.validation import check, is_int
 
