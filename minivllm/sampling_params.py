@@ -184,7 +184,7 @@ class SamplingParams:
         check(ok, "truncate_prompt_tokens", 0, "an integer of at least 1, or -1, or None")
 
     def _check_tokens_and_text(self) -> None:
-        def a_list(value: Any, ok: Callable[[Any], bool]) -> bool:
+        def a_list(value: Any, ok: Callable[[Any], object]) -> bool:
             if value is None:
                 return True
             return isinstance(value, (list, tuple)) and all(ok(item) for item in value)

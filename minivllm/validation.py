@@ -5,7 +5,10 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import fields
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _MOST_BITS = 4096
 _LONGEST = 300  # characters of a value that a message shows
@@ -82,16 +85,16 @@ def is_one_of(value: Any, names: Iterable[str]) -> bool:
     return isinstance(value, str) and value in names
 
 
-def known_names_only(cls: type) -> type:
+def known_names_only(cls: type[T]) -> type[T]:
     """Class decorator for a dataclass: an unknown keyword is a clear ``ValueError``."""
-    fields = [name for name, field in cls.__dataclass_fields__.items() if field.init]
-    original = cls.__init__
+    names = [field.name for field in fields(cls) if field.init]
+    original: Any = cls.__init__  # type: ignore[misc]
 
     def __init__(self, *args, **kwargs):
-        check_names(cls.__name__, kwargs, fields)
+        check_names(cls.__name__, kwargs, names)
         original(self, *args, **kwargs)
 
-    __init__.__wrapped__ = original  # keeps the real signature for help() and notebooks
+    __init__.__wrapped__ = original  # type: ignore[attr-defined]  # keeps the real signature for help() and notebooks
     __init__.__doc__ = original.__doc__
-    cls.__init__ = __init__
+    cls.__init__ = __init__  # type: ignore[method-assign]
     return cls

@@ -1,3 +1,13 @@
-"""Build matplotlib's font cache before any notebook runs, so that no cell reports doing it."""
+"""Marks; and matplotlib's font cache, built before any notebook runs so that no cell reports it."""
+
+from pathlib import Path
 
 import matplotlib.font_manager  # noqa: F401
+
+
+def pytest_collection_modifyitems(items):
+    """A notebook belongs to the chapter it is numbered by, and takes longer than a quick look."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(f"chapter{item.path.name[:2]}")
+            item.add_marker("slow")

@@ -1,4 +1,4 @@
-"""Values that nobody means to hand in, and everybody does once. Shared by the tests of all doors."""
+"""Values that nobody means to hand in, and everybody does once: for the tests of all doors."""
 
 import math
 
@@ -28,8 +28,8 @@ ITSELF_AS_DICT["role"] = ITSELF_AS_DICT
 
 NUMBERS = [-1, 0, 1, 2, 7, 10**30, -(10**30), 2**63, 10**400, 10**5000, 0.5, -0.0, 1e-46, 1e308,
            math.nan, math.inf, -math.inf, 1j]  # fmt: skip
-STRINGS = ["", " ", "a", "0", "nan", "\0", "a\0b", "\ud800", "a\udfffb", "é🌍", "../..", "{{ 1/0 }}",
-           "{% for", "a" * 5000, b"bytes"]  # fmt: skip
+STRINGS = ["", " ", "a", "0", "nan", "\0", "a\0b", "\ud800", "a\udfffb", "é🌍", "../..",
+           "{{ 1/0 }}", "{% for", "a" * 5000, b"bytes"]  # fmt: skip
 CONTAINERS = [[], {}, (), set(), [[]], [None], [[[[1]]]], {"a": 1}, {1: 2}, {"a": {"b": []}}, [1],
               [10**30], [-1], [math.nan], ["\ud800"], [True], range(3), ITSELF, ITSELF_AS_DICT,
               {None: math.nan}, ["a", 1]]  # fmt: skip

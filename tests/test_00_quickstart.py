@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
@@ -195,7 +196,7 @@ def feed(text: str, **params):
     return detokenizer.text, found, pieces
 
 
-@settings(deadline=None)
+@examples(100)
 @given(st.text(max_size=30), st.lists(st.text(min_size=1, max_size=4), max_size=3), st.booleans())
 def test_pieces_of_a_stream_join_to_the_whole_text(text, stop, include):
     got, found, pieces = feed(text, stop=stop, include_stop_str_in_output=include)

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import settings
+from helpers import examples
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
@@ -119,7 +119,7 @@ def history(reservation, allocator):
         (AnyHistory,),
         {"reservation": reservation, "allocator": allocator},
     )
-    machine.TestCase.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+    machine.TestCase.settings = examples(20, steps=25)
     return machine.TestCase
 
 

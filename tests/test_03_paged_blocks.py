@@ -1,7 +1,8 @@
 """Block pool, block table and manager: random histories, and the edges that bite."""
 
 import pytest
-from hypothesis import given, settings
+from helpers import arrive, can_admit, compute, examples, sequence
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
@@ -9,37 +10,6 @@ from minivllm.kv.block_pool import BlockPool
 from minivllm.kv.block_table import BlockTable, slots_of
 from minivllm.kv.manager import KVCacheManager
 from minivllm.math_utils import cdiv
-from minivllm.request import Request
-from minivllm.sampling_params import SamplingParams
-
-
-def sequence(name, token_ids, **kwargs):
-    token_ids = list(range(token_ids)) if isinstance(token_ids, int) else token_ids
-    return Request(name, token_ids, SamplingParams(), **kwargs).seqs[0]
-
-
-def can_admit(manager, seq, hit):
-    return manager.get_num_blocks_to_allocate(seq, hit) <= manager.block_pool.num_free_blocks
-
-
-def compute(manager, seq, num_tokens=None):
-    """Allocate for so many more tokens and let them be computed; the new block ids, or None."""
-    num_tokens = seq.num_tokens - seq.num_computed_tokens if num_tokens is None else num_tokens
-    new_ids = manager.allocate_slots(seq, num_tokens, [])
-    if new_ids is not None:
-        seq.num_computed_tokens += num_tokens
-    return new_ids
-
-
-def arrive(manager, name, token_ids, **kwargs):
-    """Admit a sequence with its hit and compute all of it."""
-    seq = sequence(name, token_ids, **kwargs)
-    hit = manager.get_computed_blocks(seq)
-    assert can_admit(manager, seq, hit)
-    manager.allocate_new_computed_blocks(seq, hit)
-    assert compute(manager, seq) is not None
-    manager.check_integrity()
-    return seq
 
 
 class AnyHistory(RuleBasedStateMachine):
@@ -145,7 +115,7 @@ class AnyHistoryWithoutCache(AnyHistory):
 
 
 for machine in (AnyHistory, AnyHistoryWithoutCache):
-    machine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+    machine.TestCase.settings = examples(60, steps=30)
 TestAnyHistory = AnyHistory.TestCase
 TestAnyHistoryWithoutCache = AnyHistoryWithoutCache.TestCase
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_01_kv_cache import make as make_llm
+from helpers import make_llm
 
 from minivllm import LLM, BeamSearchParams, SamplingParams, embedded_model_path
 from minivllm.engine.oracle import next_token_logits

@@ -3,11 +3,9 @@
 import random
 
 import pytest
-from hypothesis import example, given, settings
+from helpers import examples, make_llm, request, run, run_and_compare, step
+from hypothesis import example, given
 from hypothesis import strategies as st
-from test_01_kv_cache import make as make_llm
-from test_01_kv_cache import run_and_compare
-from test_05_continuous_batching import request, run, step
 
 from minivllm import LLM, SamplingParams
 from minivllm.kv.manager import KVCacheManager
@@ -134,7 +132,7 @@ def test_abort_on_the_host_frees_both_sides(when):
     assert pools(scheduler) == (0, 0)
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @example(
     workload=[(1, 10, 2), (1, 1, 1), (1, 1, 1), (2, 10, 2), (1, 1, 1), (1, 1, 1), (2, 10, 3)],
     block_size=3, budget=7, caching=False, extra=0, host=0, mode=None, policy="priority",

@@ -1,8 +1,7 @@
 """The prefix cache: what is found, what is forgotten, and that it changes no token."""
 
 import pytest
-from test_03_paged_blocks import arrive, can_admit, compute, sequence
-from test_05_continuous_batching import make, request, run, step
+from helpers import arrive, can_admit, compute, make_scheduler, request, run, sequence, step
 
 from minivllm import LLM, SamplingParams
 from minivllm.kv.manager import KVCacheManager
@@ -111,7 +110,7 @@ def test_equal_blocks_computed_twice_are_both_kept_and_not_merged():
 
 
 def test_two_requests_of_one_step_share():
-    scheduler = make(caching=True)
+    scheduler = make_scheduler(caching=True)
     for name in "ab":
         scheduler.add_request(request(name, 11))
     plan = step(scheduler)
@@ -121,7 +120,7 @@ def test_two_requests_of_one_step_share():
 
 
 def test_generated_tokens_are_found_and_the_last_one_never():
-    scheduler = make(caching=True)
+    scheduler = make_scheduler(caching=True)
     first = request("a", 6, max_tokens=7)
     scheduler.add_request(first)
     run(scheduler)
@@ -136,7 +135,7 @@ def test_generated_tokens_are_found_and_the_last_one_never():
 
 
 def test_preempted_then_hit():
-    scheduler = make(num_blocks=6, block_size=4, max_model_len=20, caching=True)
+    scheduler = make_scheduler(num_blocks=6, block_size=4, max_model_len=20, caching=True)
     for name, first in (("a", 1), ("b", 2)):
         scheduler.add_request(request(name, [first] * 8, max_tokens=8))
     plans = run(scheduler)
@@ -145,12 +144,24 @@ def test_preempted_then_hit():
 
 
 def test_a_step_called_off_leaves_no_names():
-    scheduler = make(caching=True)
+    scheduler = make_scheduler(caching=True)
     scheduler.add_request(request("a", 12))
     scheduler.schedule()
     scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
     scheduler.check_integrity()
     assert num_hit(scheduler.kv_manager, list(range(12))) == 0
+
+
+def test_a_step_called_off_for_one_leaves_what_another_shares():
+    scheduler = make_scheduler(caching=True)
+    for name in "ab":
+        scheduler.add_request(request(name, 12))
+    plan = scheduler.schedule()
+    assert plan.num_scheduled_tokens == {"a": 12, "b": 4}, "b has a's first two blocks"
+    scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
+    scheduler.update_from_output(plan, {"b": 7})
+    scheduler.check_integrity()
+    assert num_hit(scheduler.kv_manager, list(range(12))) == 8
 
 
 def test_reset_refuses_while_blocks_are_in_use():

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 import torch
-from test_01_kv_cache import run_and_compare
+from helpers import run_and_compare
 
 from minivllm import LLM, SamplingParams
 from minivllm.outputs import Logprob
@@ -162,6 +162,18 @@ def test_a_prompt_in_the_cache_is_computed_again_for_its_logprobs(tiny_qwen2):
     assert (stats.queries, stats.hits) == (17, 16)
     skipping = SamplingParams(**FREE, skip_reading_prefix_cache=True)
     assert llm.generate(prompt, skipping, use_tqdm=False)[0].num_cached_tokens == 0
+
+
+def test_every_output_of_a_stream_has_all_prompt_logprobs(tiny_qwen2):
+    """A decode step has none of its own, and must not take the prompt's for missing."""
+    llm = make_llm(tiny_qwen2, block_size=4, max_num_batched_tokens=4)
+    prompt, params = list(range(11)), SamplingParams(**FREE, prompt_logprobs=2)
+    streamed = [output.prompt_logprobs for output in llm.stream(prompt, params)]
+    assert len(streamed) == FREE["max_tokens"]
+    whole = llm.generate(prompt, params, use_tqdm=False)[0].prompt_logprobs
+    assert len(whole) == 11
+    assert None not in whole[1:]
+    assert streamed == [whole] * len(streamed)
 
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from test_viz import cached, chunked, crowd, preempting, sampled
+from traced_runs import cached, chunked, crowd, preempting, sampled
 
 from minivllm.lab.sim.dry_run import dry_run
 from minivllm.lab.viz.draw.palette import owners_of

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from test_viz import cached, chunked, crowd, preempting, sampled, sharing, single
+from traced_runs import cached, chunked, crowd, preempting, sampled, sharing, single
 
 from minivllm import records
 from minivllm.kv.manager import KVCacheManager

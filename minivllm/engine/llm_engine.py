@@ -109,7 +109,11 @@ class LLMEngine:
         self.output_processor.add_request(request, queue)
 
     def step(self) -> list[RequestOutput]:
-        """Move every sequence that fits into the budget. Returns those that got a token."""
+        """Move every sequence that fits into the budget. Returns those that got a token.
+
+        If anything raises, the step has never been: call it again, and all goes on with the tokens
+        that it would have had.
+        """
         # 1. Compute a step.
         core_outputs = self.engine_core.step()
         # 2. Make text of it.

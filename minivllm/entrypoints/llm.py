@@ -19,6 +19,7 @@ from minivllm.kv.memory_profile import MemoryProfile
 from minivllm.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
+from minivllm.scheduling.progress import NobodyAdmitted
 from minivllm.trace import Trace
 from minivllm.validation import check, check_names, is_int
 
@@ -78,7 +79,8 @@ class LLM:
             One finished output per prompt, in the order of the prompts.
 
         Raises:
-            ValueError: if any prompt cannot be run, naming it; then none has been started.
+            ValueError: if any prompt cannot be run, naming it; then none has been started. Or if a
+                scheduling policy of your own admits nobody, ever (``NobodyAdmitted``).
         """
         _check_use_tqdm(use_tqdm)
         requests = self._make_requests(prompts, sampling_params, priority)
@@ -254,7 +256,7 @@ class LLM:
                 if queue.empty():
                     if not unfinished.keys() & self.llm_engine.scheduler.requests.keys():
                         return  # somebody has aborted them
-                    self.llm_engine.step()
+                    self._step()
                     continue
                 output = queue.get_nowait()
                 if output.finished:
@@ -262,6 +264,15 @@ class LLM:
                 yield output
         finally:  # interrupted, or nobody listens any more: leave no orphan in the engine
             self.llm_engine.abort_request(list(unfinished))
+
+    def _step(self) -> None:
+        """A step in which something happens; if nothing does, nothing will in those to come."""
+        scheduler = self.llm_engine.scheduler
+        before = scheduler.num_preemptions, len(scheduler.requests)
+        self.llm_engine.step()
+        after = scheduler.num_preemptions, len(scheduler.requests)
+        if before == after and not scheduler.running:
+            raise NobodyAdmitted(scheduler)
 
     def _with_progress(
         self, requests: list[Request], use_tqdm: bool | Callable[..., tqdm] | None

@@ -121,9 +121,9 @@ def _hub() -> tuple[str, Callable[..., str]]:
 
         return "the Hugging Face hub", snapshot_download
     try:
-        from modelscope.hub.snapshot_download import snapshot_download
+        from modelscope.hub.snapshot_download import snapshot_download as from_modelscope
     except ImportError as error:
         raise ValueError(
             "MINIVLLM_USE_MODELSCOPE needs the package 'modelscope'; pip install modelscope."
         ) from error
-    return "ModelScope", snapshot_download
+    return "ModelScope", from_modelscope

@@ -7,41 +7,21 @@ metadata.py; vllm/v1/worker/gpu_input_batch.py, which keeps its own up to date r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from random import Random
+from collections.abc import Sequence
 
 import torch
 
 from minivllm.sampling.filters import Filters
+from minivllm.sampling.interface import LogitsProcessor, SamplingState
 from minivllm.sampling.logits_processors import AllowedTokens, LogitBias, UserProcessors
 from minivllm.sampling.penalties import Penalties
 from minivllm.sampling.stopping import BadWords, MinTokens
-from minivllm.sampling_params import SamplingParams
 from minivllm.tensors import make_tensor
 
-# What changes logits, in this order. Each has three methods: ``of`` looks at the batch and returns
-# None if no row asks for it; ``apply`` changes logits in place; ``append`` follows what was drawn.
-IN_ORDER = (UserProcessors, AllowedTokens, BadWords, MinTokens, LogitBias, Penalties)
-
-
-@dataclass(eq=False)
-class SamplingState:
-    """What the sampler must know of one sequence."""
-
-    sampling_params: SamplingParams
-    generator: Random  # of this sequence alone
-    token_ids: list[int]  # prompt, then output
-    num_prompt_tokens: int
-    # drawn by a step that was taken back: to be drawn again, so that nobody's numbers shift
-    returned_numbers: list[float] = field(default_factory=list, init=False)
-
-    def draw_number(self) -> float:
-        """The next number of this sequence's generator, in [0, 1)."""
-        return self.returned_numbers.pop() if self.returned_numbers else self.generator.random()
-
-    @property
-    def output_token_ids(self) -> list[int]:
-        return self.token_ids[self.num_prompt_tokens :]
+# What changes logits, in this order.
+IN_ORDER: tuple[type[LogitsProcessor], ...] = (
+    UserProcessors, AllowedTokens, BadWords, MinTokens, LogitBias, Penalties,
+)  # fmt: skip
 
 
 class SamplingMetadata:
@@ -53,7 +33,7 @@ class SamplingMetadata:
         device: where the logits are.
     """
 
-    def __init__(self, states: list[SamplingState], vocab_size: int, device: torch.device):
+    def __init__(self, states: Sequence[SamplingState], vocab_size: int, device: torch.device):
         self.states = states
         made = (kind.of(states, vocab_size, device) for kind in IN_ORDER)
         self.processors = [processor for processor in made if processor is not None]

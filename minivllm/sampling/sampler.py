@@ -79,5 +79,5 @@ class Sampler:
         rows = metadata.logprobs_rows
         if not rows:
             return {}
-        wanted = [metadata.states[row].sampling_params.logprobs for row in rows]
+        wanted = [metadata.states[row].sampling_params.logprobs or 0 for row in rows]
         return dict(zip(rows, gather_logprobs(raw[rows], token_ids[rows], wanted), strict=True))

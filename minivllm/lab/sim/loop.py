@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.progress import check_progress
 from minivllm.logger import silenced
 from minivllm.request import Request, Sequence
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from minivllm.scheduling.policies import SchedulingPolicy
+from minivllm.scheduling.progress import check_progress
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 
