@@ -197,7 +197,7 @@ def test_prompt_logprobs_survive_a_preemption(tiny_qwen2, mode):
         outputs.append(runs)
         assert bool(llm.llm_engine.scheduler.num_preemptions) == (num_blocks == 14)
         llm.llm_engine.check_integrity()
-        assert llm.llm_engine.output_processor.prompt_logprobs == {}
+        assert llm.llm_engine.output_processor.request_states == {}
     for large, small in zip(*outputs, strict=True):
         for a, b in zip(large.prompt_logprobs[1:], small.prompt_logprobs[1:], strict=True):
             assert list(a) == list(b)

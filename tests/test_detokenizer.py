@@ -225,7 +225,7 @@ def test_an_aborted_stream_hands_out_what_it_held_back(tiny_chat):
     (last,) = engine.abort_request("a")
     assert (last.outputs[0].text != "", last.outputs[0].token_ids) == (True, [])
     assert last.outputs[0].finish_reason == "abort"
-    assert engine.output_processor.sequences == {}
+    assert engine.output_processor.request_states == {}
 
 
 def test_streams_side_by_side_each_get_their_own(llm):

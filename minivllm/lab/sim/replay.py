@@ -103,7 +103,7 @@ def _describe_steps(scheduler: Scheduler, requests: list[Request]) -> Iterator[d
 
     for number, step in enumerate(run_steps(scheduler, requests, execute)):
         if "idle" not in described:
-            described["sampled"] = step.sampled
+            described["sampled"] = {seq_id: ids[0] for seq_id, ids in step.sampled.items()}
             described["finished"] = list(scheduler.finished_req_ids)
             described["free_blocks_after"] = manager.block_pool.num_free_blocks
         yield {"step": number, **described}

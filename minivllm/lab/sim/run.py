@@ -190,7 +190,8 @@ class _Run:
         seconds = self.cost.step_seconds(num_tokens, num_attended, num_kv + num_tokens)
         self.memory.add(seconds, num_seen, num_empty)
         self.now += seconds
-        survivors = self.survivors.draw(scheduler.sequences, sampled) if scheduler.beams else None
+        beams = any(seq.request.beam_params is not None for seq in scheduler.running)
+        survivors = self.survivors.draw(scheduler.sequences, sampled) if beams else None
         return runner_output(sampled, survivors)
 
     def _finish(self, request: Request) -> None:
