@@ -24,7 +24,7 @@ def check_stop(
     params, token_id = seq.request.sampling_params, seq.token_ids[-1]
     if token_id in seq.request.eos_token_ids and not params.ignore_eos:
         return RequestStatus.FINISHED_STOPPED, None
-    if params.stop_token_ids and token_id in params.stop_token_ids:
+    if token_id in params.stop_reason_ids:
         return RequestStatus.FINISHED_STOPPED, token_id
     stop_string = append_text(seq)
     if stop_string is not None:
