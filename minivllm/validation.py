@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+_MOST_BITS = 4096
 _LONGEST = 300  # characters of a value that a message shows
 
 
@@ -30,14 +31,20 @@ def shown(value: Any) -> str:
     """A value as a message shows it: any value at all, none of them at length."""
     try:
         text = repr(value)
-    except Exception:  # an integer of 5000 digits, an object with a repr of its own
-        text = f"a {type(value).__name__}"
+    except Exception:  # more digits than Python writes, or an object with a repr of its own
+        long = isinstance(value, int)
+        text = f"one of {value.bit_length()} bits" if long else f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def is_int(value: Any, low: int | None = None) -> bool:
-    """True for an integer (a bool is none), at least ``low`` if that is given."""
-    return isinstance(value, int) and not isinstance(value, bool) and (low is None or value >= low)
+    """True for an integer (a bool is none), at least ``low`` if that is given.
+
+    One that cannot even be written down, as its digits are thousands, is none either.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    return (low is None or value >= low) and value.bit_length() <= _MOST_BITS
 
 
 def is_number(value: Any) -> bool:

@@ -408,8 +408,8 @@ def test_other_mistakes_in_a_call(llm):
         llm.chat([{"role": "user"}], GREEDY, use_tqdm=False)
     with pytest.raises(ValueError, match="the chat template cannot render"):
         llm.chat([{"role": "user", "content": "x"}], GREEDY, chat_template="{% bad", use_tqdm=False)
-    with pytest.raises(ValueError, match="priority must be a list of integers, got 1"):
-        llm.generate("a", GREEDY, use_tqdm=False, priority=1)
+    with pytest.raises(ValueError, match="priority must be an integer, or a list of them"):
+        llm.generate("a", GREEDY, use_tqdm=False, priority="1")
     with pytest.raises(ValueError, match="model must be the path"):
         LLM(3)
     with pytest.raises(ValueError, match="every id in stop_token_ids"):
