@@ -15,7 +15,7 @@ from minivllm import LLM, BeamSearchParams, SamplingParams
 from minivllm.engine.detokenizer import Detokenizer
 from minivllm.engine.token_stream import FastStream, SlowStream
 from minivllm.entrypoints.chat_utils import load_chat_template
-from minivllm.kv.block_pool import FreeQueue
+from minivllm.kv.block_pool import FreeKVCacheBlockQueue
 from minivllm.kv.prefix_cache import CachingMetrics, PrefixCacheStats
 from minivllm.lab.sim import replay
 from minivllm.models.model_config import ModelConfig
@@ -390,7 +390,7 @@ def test_a_preemption_changes_no_hit_rate(tiny_qwen2):
 
 
 def test_an_empty_queue_gives_nothing_out():
-    queue = FreeQueue([])
+    queue = FreeKVCacheBlockQueue([])
     with pytest.raises(ValueError, match="no free block"):
         queue.popleft()
     assert list(queue) == []

@@ -222,7 +222,7 @@ class LLM:
         requests, number = [], self._num_requests
         for index, (prompt, one, rank) in enumerate(zip(prompts, params, priority, strict=True)):
             try:
-                request = self.llm_engine.processor.make_request(
+                request = self.llm_engine.input_processor.make_request(
                     str(number), prompt, one, priority=rank
                 )
                 number = self._give_number(request, number)
