@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from minivllm import LLM, BeamSearchParams, EngineArgs, SamplingParams
-from minivllm.cli import app
 from minivllm.lab.sim import replay
 from minivllm.lab.sim.__main__ import app as sim_app
 
@@ -208,7 +207,7 @@ def test_abort_request(door):
     door.is_unharmed()
 
 
-# -- recordings and commands -------------------------------------------------------------------
+# -- recordings -------------------------------------------------------------------------------
 
 CONFIG = {"block_size": 4, "num_gpu_blocks": 9, "max_num_batched_tokens": 8, "max_num_seqs": 2,
           "long_prefill_token_threshold": 0, "max_model_len": 30, "policy": "fcfs",
@@ -251,43 +250,3 @@ def test_sim_replay_of_a_file(tmp_path):
         done = CliRunner().invoke(sim_app, ["replay", str(file), "--out", str(out)])
         assert done.exit_code == 2, data[:20]
         assert "not JSON" in done.stderr
-
-
-WORDS = ["", "a", "\0", "-1", "0", "nan", "1e400", str(10**30), "é🌍"]
-
-
-@pytest.mark.parametrize(
-    ("command", "options"),
-    [
-        ((sim_app, ["run", "--requests", "5"]),
-         ["workload", "requests", "rate", "seed", "hardware", "model", "manager", "allocator",
-          "policy", "num-blocks", "block-size", "gpu-memory-utilization", "max-model-len",
-          "max-num-seqs", "max-num-batched-tokens"]),
-        ((sim_app, ["waste", "--requests", "5"]), ["requests", "seed", "allocator"]),
-        ((sim_app, ["sharing", "--requests", "5"]), ["requests", "seed"]),
-        ((app, ["generate", "x", "--max-tokens", "1"]),
-         ["model", "max-tokens", "temperature", "top-p", "top-k", "seed"]),
-        ((app, ["chat", "--max-tokens", "1"]),
-         ["model", "system", "max-tokens", "temperature", "top-p", "top-k", "seed"]),
-    ],
-    ids=["run", "waste", "sharing", "generate", "chat"],
-)  # fmt: skip
-def test_commands(tiny_chat, monkeypatch, command, options):
-    def offline(*args, **kwargs):
-        raise OSError("no network in this test")
-
-    monkeypatch.setattr("minivllm.models.hub._hub", lambda: ("the hub", offline))
-    monkeypatch.setattr("minivllm.models.hub.embedded_model_path", lambda: tiny_chat)
-    which, arguments = command
-    for option in options:
-        for word in WORDS:
-            if option == "requests" and word == str(10**30):
-                continue  # it would do as it is told
-            given = [*arguments, f"--{option}={word}"]
-            done = CliRunner().invoke(which, given, input="\n")
-            assert done.exit_code in (0, 2), (given, done.exception)
-            if done.exit_code == 2:
-                assert option in done.stderr or option.replace("-", "_") in done.stderr, (
-                    given,
-                    done.stderr,
-                )
