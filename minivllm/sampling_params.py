@@ -128,6 +128,8 @@ class SamplingParams:
     stop_strings: tuple[str, ...] = field(init=False, repr=False)
     # What a model's tokenizer makes of it: filled in by the processor, in the request's own copy.
     all_stop_token_ids: frozenset[int] = field(init=False, repr=False)  # EOS among them
+    # those of them that are a stop_reason: all but the tokenizer's own EOS
+    stop_reason_ids: frozenset[int] = field(init=False, repr=False)
     bad_words_token_ids: list[list[int]] = field(init=False, repr=False)
 
     def __post_init__(self):
@@ -206,7 +208,7 @@ class SamplingParams:
         check(ok, "stop", self.stop, "empty when detokenize=False, since no text is made")
         ids = self.stop_token_ids
         check(a_list(ids, lambda i: is_int(i, 0)), "stop_token_ids", ids, "a list of token ids")
-        self.all_stop_token_ids = frozenset(ids or ())
+        self.all_stop_token_ids = self.stop_reason_ids = frozenset(ids or ())
         ids = self.allowed_token_ids
         ok = a_list(ids, lambda i: is_int(i, 0)) and (ids is None or len(ids) > 0)
         check(ok, "allowed_token_ids", ids, "a list of at least one token id, or None")

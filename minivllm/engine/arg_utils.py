@@ -53,6 +53,9 @@ _ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
 }
 
 
+_MOST = 2**50  # of tokens, blocks or bytes: no machine has more
+
+
 class Limits(NamedTuple):
     """How long a sequence may be, and how much a step may hold."""
 
@@ -139,8 +142,11 @@ class EngineArgs:
 
         def int_from(name: str, low: int, optional: bool = False) -> None:
             value = getattr(self, name)
-            ok = (optional and value is None) or is_int(value, low)
-            check(ok, name, value, f"an integer of at least {low}")
+            ok = (optional and value is None) or (is_int(value, low) and value <= _MOST)
+            allowed = f"an integer of at least {low}" + (", or None" if optional else "")
+            check(
+                ok, name, value, f"{allowed} and at most 2**50" if is_int(value, low) else allowed
+            )
 
         int_from("max_logprobs", -1)
         int_from("block_size", 1)

@@ -184,8 +184,8 @@ class InputProcessor:
             ok = self.tokenizer is not None or not value
             check(ok, name, value, "empty when skip_tokenizer_init=True: there is no text")
         params.all_stop_token_ids |= self._all_eos()
-        if not params.ignore_eos and (others := self._all_eos() - self._own_eos()):
-            params.stop_token_ids = [*(params.stop_token_ids or ()), *sorted(others)]
+        if not params.ignore_eos:
+            params.stop_reason_ids |= self._all_eos() - self._own_eos()
         params.bad_words_token_ids = self._encode_bad_words(params.bad_words or [])
         self._check_something_is_left(params)
         return params

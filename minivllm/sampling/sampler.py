@@ -33,6 +33,11 @@ def draw(probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     return torch.searchsorted(edges, numbers[:, None] * edges[:, -1:], right=True)[:, 0]
 
 
+def best_tokens(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The best logit of each row and its token, the first of equals: float and int64 ``[n]``."""
+    return logits.max(dim=-1)
+
+
 @dataclass(frozen=True)
 class SamplerOutput:
     """One token per row."""
@@ -59,7 +64,7 @@ class Sampler:
             logits = logits.clone()
             for processor in metadata.processors:
                 processor.apply(logits)
-        best, token_ids = logits.max(dim=-1)
+        best, token_ids = best_tokens(logits)
         hopeless = (~best.isfinite()).nonzero()[:, 0].tolist()
         if hopeless:  # anything will do there, if only the rest of the batch is as without them
             logits = logits.clone()

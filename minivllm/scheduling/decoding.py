@@ -103,7 +103,7 @@ def check_stop(seq: Sequence, max_model_len: int) -> tuple[RequestStatus, int | 
     params, token_id = seq.request.sampling_params, seq.token_ids[-1]
     if token_id in seq.request.eos_token_ids and not params.ignore_eos:
         return RequestStatus.FINISHED_STOPPED, None
-    if params.stop_token_ids and token_id in params.stop_token_ids:
+    if token_id in params.stop_reason_ids:
         return RequestStatus.FINISHED_STOPPED, token_id
     if seq.num_output_tokens == params.max_tokens or seq.num_tokens >= max_model_len:
         return RequestStatus.FINISHED_LENGTH_CAPPED, None

@@ -38,7 +38,7 @@ def _read_json(path: Path) -> Any:
     data = path.read_bytes()
     try:
         return json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
-    except (ValueError, gzip.BadGzipFile) as error:
+    except (ValueError, RecursionError, gzip.BadGzipFile, EOFError) as error:
         raise ValueError(f"{path} is not JSON: {error}.") from error
 
 

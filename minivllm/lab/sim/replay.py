@@ -21,6 +21,7 @@ from minivllm.validation import check, is_int
 # what a config has, and the least of each number
 _NUMBERS = {"block_size": 1, "num_gpu_blocks": 2, "max_num_batched_tokens": 1, "max_num_seqs": 1,
             "long_prefill_token_threshold": 0, "max_model_len": 2}  # fmt: skip
+_MOST = 10**6  # of all of them: a step and a block take time and memory here, too
 _SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill")
 _REQUEST = ("id", "arrival_step", "prompt_token_ids", "max_tokens")
 
@@ -147,8 +148,8 @@ def _validate(workload: dict[str, Any]) -> None:
     for key in (*_NUMBERS, *_SWITCHES, "policy"):
         check(key in config, f"config[{key!r}]", None, "given")
     for key, low in _NUMBERS.items():
-        ok = is_int(config[key], low)
-        check(ok, f"config[{key!r}]", config[key], f"an integer of at least {low}")
+        ok = is_int(config[key], low) and config[key] <= _MOST
+        check(ok, f"config[{key!r}]", config[key], f"an integer from {low} to {_MOST}")
     for key in _SWITCHES:
         check(isinstance(config[key], bool), f"config[{key!r}]", config[key], "true or false")
     for index, entry in enumerate(workload["requests"]):
@@ -158,8 +159,10 @@ def _validate(workload: dict[str, Any]) -> None:
             check(key in entry, f"{where}[{key!r}]", None, "given")
         check(isinstance(entry["id"], str), f"{where}['id']", entry["id"], "a string")
         for key, low in (("arrival_step", 0), ("max_tokens", 1)):
-            ok = is_int(entry[key], low)
-            check(ok, f"{where}[{key!r}]", entry[key], f"an integer of at least {low}")
+            ok = is_int(entry[key], low) and entry[key] <= _MOST
+            check(ok, f"{where}[{key!r}]", entry[key], f"an integer from {low} to {_MOST}")
+        priority = entry.get("priority", 0)
+        check(is_int(priority), f"{where}['priority']", priority, "an integer")
         prompt = entry["prompt_token_ids"]
         ok = isinstance(prompt, list) and all(is_int(i, 0) and i < 2**63 for i in prompt)
         allowed = "a list of integers from 0 to 2**63 - 1"

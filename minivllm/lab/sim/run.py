@@ -26,6 +26,8 @@ from minivllm.validation import check, is_int
 
 MANAGERS = ("paged", *(f"contiguous-{reservation}" for reservation in RESERVATIONS))
 
+_MOST = 10**7  # blocks, tokens or sequences: each takes memory here, too
+
 
 def simulate(
     workload: AnySequence[SimRequest],
@@ -73,7 +75,8 @@ def simulate(
         ("max_num_batched_tokens", max_num_batched_tokens, 1),
         ("max_model_len", max_model_len, 2),
     ):
-        check(is_int(value, low), name, value, f"an integer of at least {low}")
+        ok = is_int(value, low) and value <= _MOST
+        check(ok, name, value, f"an integer from {low} to {_MOST}")
     check(
         enable_chunked_prefill or max_num_batched_tokens >= max_model_len,
         "max_num_batched_tokens",
@@ -84,7 +87,8 @@ def simulate(
     check(manager in MANAGERS, "manager", manager, "one of " + ", ".join(map(repr, MANAGERS)))
     if num_blocks is None:
         num_blocks = cost.num_blocks(block_size, gpu_memory_utilization)
-    check(is_int(num_blocks, 2), "num_blocks", num_blocks, "an integer of at least 2")
+    ok = is_int(num_blocks, 2) and num_blocks <= _MOST
+    check(ok, "num_blocks", num_blocks, f"an integer from 2 to {_MOST}")
     if manager == "paged":
         kv_manager = KVCacheManager(num_blocks, block_size, enable_prefix_caching)
     else:
