@@ -1,4 +1,4 @@
-"""Other engines on the same work. Each imports its own library when it is made, not before.
+"""Peers: other engines on the same work. Each imports its own library when it is made.
 
 Options are named as ours are; a peer takes those that it has a counterpart for.
 """
@@ -102,7 +102,7 @@ class TransformersContinuousEngine:
 
     @contextmanager
     def fresh(self, rounds: list[Round]) -> Iterator[None]:
-        """A new manager, warmed up, with its thread: one has no way to forget."""
+        """A new manager for each run, warmed up, since a manager cannot be reset."""
         from transformers import GenerationConfig
 
         sampling = any(request.n > 1 for requests in rounds for request in requests)

@@ -1,4 +1,4 @@
-"""Seeded work for whole engines: token ids in, so many tokens out, everything asked for at once.
+"""Seeded offline workloads: prompts as token ids, fixed output lengths, all submitted at once.
 
 Only ``random.Random`` is used, so the same requests come out on any machine. W1 and W2 are those
 that other engines have been measured on; see ``WORKLOADS``.

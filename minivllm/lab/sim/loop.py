@@ -41,7 +41,7 @@ class TooManySteps(RuntimeError):
 
 
 class Arrivals:
-    """The requests that are still to come: a priority queue by time of arrival.
+    """Priority queue of the requests that are still to come, by time of arrival.
 
     Args:
         requests: each comes at its ``arrival_time``; of those that come together, in this order.
@@ -53,11 +53,11 @@ class Arrivals:
             self.push(request, rank)
 
     def push(self, request: Request, rank: int) -> None:
-        """One more; of those that come together, the least rank is first."""
+        """Add a request; of those that arrive together, the least rank is first."""
         heapq.heappush(self._heap, (request.arrival_time, rank, request))
 
     def pop_until(self, now: float) -> Iterator[Request]:
-        """Those whose time has come, the earliest first."""
+        """Remove and yield the requests that have arrived by now, the earliest first."""
         while self._heap and self._heap[0][0] <= now:
             yield heapq.heappop(self._heap)[2]
 
@@ -100,12 +100,12 @@ def make_scheduler(
 
 
 def fake_token(seq: Sequence) -> int:
-    """The made-up model: a function of all tokens so far, so that a lost one shows."""
+    """Fake model: the next token as a function of all tokens so far, so that a lost one shows."""
     return (sum(seq.token_ids) + len(seq.token_ids)) % 1000 + 5
 
 
 def fake_execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-    """A ``fake_token`` for every sequence that this step lets catch up, and for its forks."""
+    """Fake forward pass: a ``fake_token`` for each sequence that catches up, and its forks."""
     tokens = {}
     for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
         seq = scheduler.sequences[seq_id]
@@ -118,14 +118,14 @@ def fake_execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> Mod
 def runner_output(
     tokens: dict[str, int], logprobs: Mapping[str, TokenLogprobs] | None = None
 ) -> ModelRunnerOutput:
-    """What a model runner returns that has sampled one token for each of these sequences."""
+    """ModelRunnerOutput of one sampled token per sequence."""
     return ModelRunnerOutput(sampled=tokens, logprobs=dict(logprobs or {}))
 
 
 def run_step(
     scheduler: Scheduler, execute: Execute = fake_execute, more_to_come: bool = False
 ) -> Step:
-    """Schedule, execute, update.
+    """Run one step: schedule, execute, update.
 
     Args:
         scheduler: with requests in it.
@@ -149,7 +149,7 @@ def run_steps(
     now: Callable[[], float] | None = None,
     max_steps: int | None = None,
 ) -> Iterator[Step]:
-    """Serve until nobody waits, runs or is still to come; a step is yielded when it is done.
+    """Run steps until all requests are finished; yield each one when it is done.
 
     Args:
         scheduler: may have requests in it already.

@@ -1,4 +1,4 @@
-"""check_progress: no livelock. A run without a model ends when a policy admits nobody for good."""
+"""check_progress: detect livelock, as when a policy never admits a request."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from minivllm.scheduling.scheduler import Scheduler
 
 
 class NobodyAdmitted(ValueError):
-    """Requests wait, nothing runs, and nothing will ever change that."""
+    """Livelock: requests wait, nothing runs, and no further request will come."""
 
 
 def check_progress(
     scheduler: Scheduler, scheduler_output: SchedulerOutput, more_to_come: bool = False
 ) -> None:
-    """Raise if nothing will ever change again.
+    """Raise if no later step can schedule anything.
 
     That is so after a step that schedules and preempts nothing while nothing runs, unless somebody
     is still to come.

@@ -1,4 +1,4 @@
-"""Seeded workloads: who asks for how much, and when.
+"""Seeded synthetic workloads: prompt and output lengths, and arrival times.
 
 Memory and scheduling look at token ids only to find equal prefixes. So every user's tokens are one
 number of their own, repeated, and equal prefixes are exactly the ones that would be equal in life:
