@@ -63,16 +63,13 @@ def _cached(mine: Moment, right: Moment) -> Iterator[str]:
 
 
 def _hits(mine: Moment, right: Moment) -> Iterator[str]:
-    """Who begins in this step has the right number of tokens computed already."""
-    begun = [
-        data.seq_id for data in right.scheduler_output.scheduled_new_reqs
-    ] + right.scheduler_output.resumed_req_ids
+    """Sequences that begin in this step have the right number of tokens computed already."""
+    begun = [data.seq_id for data in right.scheduler_output.scheduled_new_reqs]
+    begun += right.scheduler_output.resumed_req_ids
     for seq_id in begun:
         want = right.scheduler_output.num_computed_tokens.get(seq_id)
-        got, num_tokens = (
-            mine.scheduler_output.num_computed_tokens.get(seq_id),
-            right.num_tokens[seq_id],
-        )
+        got = mine.scheduler_output.num_computed_tokens.get(seq_id)
+        num_tokens = right.num_tokens[seq_id]
         if want is None or got == want:
             continue
         if got is None and seq_id not in mine.tables:
