@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
+from minivllm.kv.block_table import cdiv
 from minivllm.lab.bench.workloads import BenchRequest, Round
 
 
@@ -89,7 +90,7 @@ class TransformersContinuousEngine:
         from transformers import ContinuousBatchingConfig
 
         self.model = _load(directory, dtype)
-        sizes = {"page_size": 32, "num_blocks": -(-max_num_seqs * max_model_len // 32)}
+        sizes = {"page_size": 32, "num_blocks": cdiv(max_num_seqs * max_model_len, 32)}
         if self.model.device.type == "cuda":  # a share of what is free; ours is one of the whole
             free, total = torch.cuda.mem_get_info()
             sizes = {"max_memory_percent": min(0.9, gpu_memory_utilization * total / free)}
