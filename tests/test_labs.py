@@ -50,7 +50,7 @@ def test_the_small_scenarios_have_all_that_can_happen():
     happened = set()
     for scenario in scenarios():
         for moment in run(scenario, KVCacheManager, check_books=True):
-            plan = moment.plan
+            plan = moment.scheduler_output
             happened |= {
                 name
                 for name in (
@@ -139,7 +139,8 @@ MISTAKES = {
         r"block 2 has 2 references, and stands in the tables of nobody: a reference too many",
     ),
     "there and back": (
-        WRITES, "src=shared.block_id, dst=own.block_id", "src=own.block_id, dst=shared.block_id",
+        WRITES, "src_block_id=shared.block_id, dst_block_id=own.block_id",
+        "src_block_id=own.block_id, dst_block_id=shared.block_id",
         r"A should go on in a copy of block 2, block 3; you copy 3 to 2",
     ),
     "the shared block stays": (

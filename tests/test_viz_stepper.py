@@ -247,7 +247,8 @@ def test_every_kind_of_record_has_its_words():
     silent_kinds = {records.Record, records.StepStarted, records.StepPlanned, records.StepEnded}
     samples = {"seq_id": "a", "request_id": "f", "prompt_token_ids": (1,), "block_ids": (3,),
                "block_hashes": (b"3",),
-               "queue_index": 0, "block_id": 3, "src": 3, "dst": 4, "child_id": "a/1",
+               "queue_index": 0, "block_id": 3, "src_block_id": 3, "dst_block_id": 4,
+               "child_id": "a/1",
                "kind": "running", "num_computed_tokens": 12, "num_tokens": 1, "samples": True,
                "token_id": 5, "reason": "stop", "time": 0.0}  # fmt: skip
     decode = (Scheduled, "a", "running", 12, 1, True)

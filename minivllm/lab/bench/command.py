@@ -1,4 +1,4 @@
-"""``minivllm bench ...``: thin; what it does lives in the files beside it."""
+"""Command line of ``minivllm bench``; each command calls a file beside this one."""
 
 from __future__ import annotations
 

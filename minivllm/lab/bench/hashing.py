@@ -1,4 +1,4 @@
-"""What the prefix cache costs: to hash a block, and to look a prompt up. And the least of each."""
+"""Prefix cache timings: block hashing and lookup, each with the least it can take."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from minivllm.sampling_params import SamplingParams
 
 
 def hashing_us() -> float:
-    """µs to name one block, the mean over the chain of a long prompt."""
+    """µs to hash one block, the mean over the chain of a long prompt."""
     request = Request("0", long_prompt(), SamplingParams())
     num_blocks = len(request.prompt_token_ids) // BLOCK_SIZE
     cache, seq = PrefixCache(BLOCK_SIZE), request.seqs[0]
 
-    def name_all_blocks():
+    def hash_all_blocks():
         seq.block_hashes = []
         cache.block_hashes(seq, num_blocks)
 
-    return best_cpu_seconds(name_all_blocks) / num_blocks * 1e6
+    return best_cpu_seconds(hash_all_blocks) / num_blocks * 1e6
 
 
 def least_hashing_us(repeats: int = 4096) -> float:
-    """µs for SHA-256 of as many bytes as name one block."""
+    """µs for SHA-256 of as many bytes as are hashed for one block."""
     content = bytes(32 + 8 * BLOCK_SIZE)
 
     def digest_as_much():
@@ -38,11 +38,11 @@ def least_hashing_us(repeats: int = 4096) -> float:
 
 
 def lookup_us(num_cached: int, num_hit: int = 64) -> tuple[float, float]:
-    """``(hit, miss)``: µs to find one block of a chain, and to find that nothing is known.
+    """``(hit, miss)``: µs per block of a prefix that is cached, and µs for one that is not.
 
     Args:
         num_cached: blocks in the cache, in chains of ``num_hit``.
-        num_hit: blocks of the prompt that is looked up; their names are known already.
+        num_hit: blocks of the prompt that is looked up; their hashes are computed already.
     """
 
     def chain_of(token_id: int) -> Sequence:
@@ -51,9 +51,9 @@ def lookup_us(num_cached: int, num_hit: int = 64) -> tuple[float, float]:
 
     cache = PrefixCache(BLOCK_SIZE)
     for chain in range(cdiv(num_cached, num_hit)):
-        names = cache.block_hashes(chain_of(chain), num_hit)
-        for name in names[: num_cached - chain * num_hit]:
-            cache.add(KVCacheBlock(0), name)
+        hashes = cache.block_hashes(chain_of(chain), num_hit)
+        for block_hash in hashes[: num_cached - chain * num_hit]:
+            cache.add(KVCacheBlock(0), block_hash)
     known, stranger, repeats = chain_of(0), chain_of(-1), 200
     hits = len(cache.find_longest_cache_hit(known))
     assert hits == min(num_cached, num_hit)

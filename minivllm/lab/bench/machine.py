@@ -1,4 +1,4 @@
-"""This machine: what it can do at best, measured, and how time and memory are measured on it.
+"""Machine: measured peak bandwidth and FLOP/s, CPU timers, peak memory.
 
 Bookkeeping is measured in the process's own CPU time, so that a busy neighbour costs it little.
 Of several repetitions the best counts: whatever disturbs a run only ever makes it slower.
@@ -24,7 +24,7 @@ MATRIX_SIZE = {"cpu": 2048, "cuda": 8192}
 
 
 def default_device() -> torch.device:
-    """Where engines run that are not told where: a GPU if torch sees one."""
+    """The default device of engines: a GPU if torch sees one."""
     import torch
 
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -50,7 +50,7 @@ def best_seconds(function: Callable[[], object], device: torch.device, repeats: 
 
 
 def read_bytes_per_second(device: torch.device) -> float:
-    """Adding up a tensor too large for any cache."""
+    """Read bandwidth: the sum of a tensor too large for any cache."""
     import torch
 
     numbers = torch.ones(LARGE[device.type] // 4, device=device)
@@ -58,7 +58,7 @@ def read_bytes_per_second(device: torch.device) -> float:
 
 
 def copy_bytes_per_second(device: torch.device) -> float:
-    """Copying such a tensor; bytes read and bytes written both count."""
+    """Copy bandwidth of such a tensor; bytes read and bytes written both count."""
     import torch
 
     src = torch.ones(LARGE[device.type] // 4, device=device)
@@ -67,7 +67,7 @@ def copy_bytes_per_second(device: torch.device) -> float:
 
 
 def flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
-    """A product of two square matrices, of random numbers: a GPU's clock falls as bits flip."""
+    """FLOP/s of a square matrix product. Random numbers: a GPU's clock falls as bits flip."""
     import torch
 
     size = MATRIX_SIZE[device.type]
@@ -76,7 +76,7 @@ def flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def measure(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
-    """All three, in GB/s and GFLOP/s, and which bandwidth is the ceiling.
+    """Measured peaks in GB/s and GFLOP/s, and which bandwidth is the ceiling.
 
     That of a CPU is reading, which is what decodes do. A GPU's is the copy: there a sum is no
     faster way to read, and the copy is what others quote.
@@ -91,7 +91,7 @@ def measure(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
 
 
 def as_hardware(peaks: dict[str, float]) -> Hardware:
-    """The machine of these peaks, as ``measure`` found them, to put work under its roof."""
+    """``Hardware`` of measured peaks, for the roofline."""
     return Hardware(
         "measured",
         flops_per_s=peaks["gflop_per_s"] * 1e9,
@@ -102,7 +102,7 @@ def as_hardware(peaks: dict[str, float]) -> Hardware:
 
 
 def cache_bytes(device: torch.device) -> int:
-    """A CPU's largest cache as Linux tells it, elsewhere 32 MiB is assumed; 0 for a GPU."""
+    """Bytes of a CPU's largest cache (from sysfs, else 32 MiB is assumed); 0 for a GPU."""
     if device.type == "cuda":
         return 0
     caches = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
@@ -137,7 +137,7 @@ COLUMNS = {
 
 
 def peak_memory() -> dict[str, float]:
-    """The most that this process has held so far, in MiB, under the names of ``COLUMNS``.
+    """Peak memory of this process in MiB, under the names of ``COLUMNS``.
 
     What cannot be told here (Windows; no GPU) is left out.
     """

@@ -1,4 +1,4 @@
-"""Models to measure with: random weights of well-known shapes, or a directory of one's own.
+"""Benchmark models: random weights of well-known shapes, or a Hugging Face directory.
 
 Speed does not depend on what a model knows, so nothing needs to be downloaded. Beside a peer the
 directory holds weights, made by transformers, and every engine loads the same files. Alone, our

@@ -49,9 +49,9 @@ class VllmRunningDecodes:
     def step(self) -> float:
         """CPU seconds of one ``schedule()`` and one ``update_from_output()``."""
         begin = time.process_time()
-        plan = self.scheduler.schedule()
+        scheduler_output = self.scheduler.schedule()
         planned = time.process_time()
-        ids = list(plan.num_scheduled_tokens)
+        ids = list(scheduler_output.num_scheduled_tokens)
         assert len(ids) == self.num_requests, "all of them decode, all the time"
         output = self._output(
             req_ids=ids,
@@ -59,7 +59,7 @@ class VllmRunningDecodes:
             sampled_token_ids=[[7] for _ in ids],
         )
         executed = time.process_time()
-        self.scheduler.update_from_output(plan, output)
+        self.scheduler.update_from_output(scheduler_output, output)
         return planned - begin + time.process_time() - executed
 
 
@@ -109,14 +109,14 @@ def _make_scheduler(num_requests: int, num_blocks: int, caching: bool):
 
 
 def vllm_hashing_us() -> float:
-    """µs to name one block of a long prompt."""
+    """µs to hash one block of a long prompt."""
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher
 
     request = _make_request("long", long_prompt(), caching=False)
-    name_all_blocks = get_request_block_hasher(BLOCK_SIZE, sha256)
-    num_blocks = len(name_all_blocks(request))
-    return best_cpu_seconds(lambda: name_all_blocks(request)) / num_blocks * 1e6
+    hash_all_blocks = get_request_block_hasher(BLOCK_SIZE, sha256)
+    num_blocks = len(hash_all_blocks(request))
+    return best_cpu_seconds(lambda: hash_all_blocks(request)) / num_blocks * 1e6
 
 
 def _make_request(request_id: str, prompt: list[int], caching: bool):

@@ -118,7 +118,7 @@ def fake_execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> Mod
 def runner_output(
     tokens: dict[str, int], logprobs: Mapping[str, TokenLogprobs] | None = None
 ) -> ModelRunnerOutput:
-    """What a model runner returns that has sampled one token for each of these sequences."""
+    """ModelRunnerOutput of one sampled token per sequence."""
     return ModelRunnerOutput(
         {seq_id: [token_id] for seq_id, token_id in tokens.items()},
         {seq_id: [found] for seq_id, found in (logprobs or {}).items()},

@@ -1,4 +1,4 @@
-"""Replay: a recorded workload through our scheduler, written down in the recording's own format.
+"""Replay: run a recorded workload and describe every step in the recording's own format.
 
 The recordings are of vLLM's scheduler (``minivllm/lab/sim/golden``); equal files mean equal
 decisions, block ids included. A made-up model takes the place of the real one.
@@ -87,7 +87,7 @@ def _describe_steps(scheduler: Scheduler, requests: list[Request]) -> Iterator[d
     manager, described = scheduler.kv_manager, {}
 
     def execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-        """A fake model that looks around before it answers."""
+        """Fake forward pass that first describes what was scheduled."""
         described.clear()
         if not scheduler.has_unfinished_requests():
             described["idle"] = True

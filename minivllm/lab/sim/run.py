@@ -1,7 +1,7 @@
-"""``simulate``: a workload through the very scheduler that serves, with a clock and no model.
+"""simulate: serve a workload with the real scheduler, in simulated time and without a model.
 
-The loop is a server's: whoever has arrived joins the queue, the scheduler plans a step, the cost
-model says how long it takes, its tokens are appended. Only the token ids are made up.
+Requests arrive, the scheduler plans a step, the cost model says how long it takes, its tokens are
+appended. Only the token ids are made up.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from minivllm.kv.contiguous import RESERVATIONS, ContiguousKVCacheManager
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, ModelShape, attended_pairs
 from minivllm.lab.sim.loop import Arrivals, make_scheduler, run_steps, runner_output
-from minivllm.lab.sim.memory import MemoryMeter
 from minivllm.lab.sim.requests import RandomSurvivors, make_request
 from minivllm.lab.sim.result import RequestTimes, SimulationResult
+from minivllm.lab.sim.slot_usage import MemoryMeter
 from minivllm.lab.sim.workloads import SimRequest, check_entry
 from minivllm.request import Request, Sequence
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
@@ -112,7 +112,7 @@ def simulate(
 
 
 class _Run:
-    """One workload on its way through one scheduler."""
+    """One simulation: a workload, a scheduler, a clock, and what is measured."""
 
     def __init__(self, workload: AnySequence[SimRequest], scheduler: Scheduler, cost: CostModel):
         self.workload, self.scheduler, self.cost = workload, scheduler, cost
@@ -145,13 +145,13 @@ class _Run:
         self.requests |= dict.fromkeys(request.seq_ids, request)
 
     def _time(self) -> float:
-        """Now; with nothing to do, the time of the next arrival."""
+        """The current time; if nothing is unfinished, the time of the next arrival."""
         if not self.scheduler.requests:
             self.now = max(self.now, self.arrivals.next_time)
         return self.now
 
     def _note_tokens(self, updated: list[Sequence]) -> None:
-        """Each of these sequences has a new token now."""
+        """Record the time of a new token of each of these sequences."""
         now, last_token_times, gaps = self.now, self.last_token_times, self.inter_token_times
         for seq in updated:
             seq_id = seq.seq_id
@@ -165,7 +165,7 @@ class _Run:
     def _execute(
         self, scheduler: Scheduler, scheduler_output: SchedulerOutput
     ) -> ModelRunnerOutput:
-        """A fake model that repeats each sequence's last token, and moves the clock.
+        """Fake forward pass: repeats each sequence's last token, and advances the clock.
 
         Every token of every sequence passes here, so cost and memory are counted in one loop.
         """
@@ -199,7 +199,7 @@ class _Run:
         return runner_output(sampled, survivors)
 
     def _finish(self, request: Request) -> None:
-        """One of its sequences is over; with the last one, whoever waits for its end may come."""
+        """Record that a sequence finished; after a request's last one, let its followers arrive."""
         request.metrics.last_token_time = self.now
         if request.request_id in self.scheduler.requests:
             return

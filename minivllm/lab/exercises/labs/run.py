@@ -27,7 +27,7 @@ class Moment:
     """What a step has decided, before its forward pass."""
 
     step: int
-    plan: SchedulerOutput
+    scheduler_output: SchedulerOutput
     num_tokens: dict[str, int]  # of every sequence that is not finished
     tables: dict[str, list[int]]
     ref_counts: dict[int, int]
@@ -93,12 +93,12 @@ def describe_error(error: Exception) -> str:
     return f"{type(error).__name__}{where}: {error}"
 
 
-def _moment(step: int, scheduler: Scheduler, plan: SchedulerOutput) -> Moment:
+def _moment(step: int, scheduler: Scheduler, scheduler_output: SchedulerOutput) -> Moment:
     manager = scheduler.kv_manager
     pool = manager.block_pool
     return Moment(
         step,
-        plan,
+        scheduler_output,
         {seq.seq_id: seq.num_tokens for seq in scheduler.sequences.values()},
         {seq_id: table.block_ids for seq_id, table in manager.block_tables.items()},
         {block.block_id: block.ref_cnt for block in pool.blocks},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from minivllm.kv.block_table import cdiv
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE
 from minivllm.lab.viz.draw.svg import Drawing
@@ -94,7 +95,7 @@ class StepAxis:
     def bars(self, values: Sequence[int], bottom: float, scale: float) -> str:
         """The outline of one bar per step, or per group of steps."""
         gap, down = (2, f"V{bottom:g}") if self.separate else (0, "")
-        size = -(-len(values) // MAX_BARS)
+        size = cdiv(len(values), MAX_BARS)
         d = [f"M{self.x(self.first):.2f} {bottom:g}"]
         for start in range(0, len(values), size):
             group = values[start : start + size]

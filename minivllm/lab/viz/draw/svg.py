@@ -22,7 +22,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Drawing:
-    """A sheet of white paper to draw on.
+    """An SVG document under construction.
 
     Keywords of the drawing methods are SVG attributes, with ``_`` for ``-``; numbers are rounded
     to two decimals. ``title`` adds a tooltip.

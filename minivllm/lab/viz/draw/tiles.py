@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from minivllm.kv.block_table import cdiv
 from minivllm.lab.viz.draw.layout import NOBODY, SWATCH_HEIGHT, SWATCH_WIDTH, Swatch
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER, Owner
 from minivllm.lab.viz.draw.svg import MONO, MONO_EM, Drawing
@@ -24,7 +25,7 @@ Decode = Callable[[int], str] | None
 
 def slot_lines(block_size: int) -> int:
     """Long blocks are drawn as several lines of slots."""
-    return -(-block_size // SLOTS_PER_LINE)
+    return cdiv(block_size, SLOTS_PER_LINE)
 
 
 def draw_slots(

@@ -64,7 +64,7 @@ def prefix_tree(
 
 @dataclass(frozen=True)
 class _Picture:
-    """A folded tree and the words for it."""
+    """A folded tree, its title, facts and alt text."""
 
     moment: str
     tree: PrefixTree

@@ -99,7 +99,7 @@ class Stepper:
         )
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
-        """Whoever shows a notebook takes the first of these that it can: live, drawn, or typed."""
+        """Widget, SVG and text: a front end shows the first of these that it can."""
         view = self.box._repr_mimebundle_()[WIDGET_VIEW]
         return {WIDGET_VIEW: view, **self.still._repr_mimebundle_()}
 

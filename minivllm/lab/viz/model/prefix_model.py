@@ -25,7 +25,7 @@ ROOT = b""
 
 @dataclass
 class Node:
-    """One content of a block: its tokens and all before them, which is what its name says."""
+    """A full block's content: its tokens and all before them, which is what its hash says."""
 
     name: bytes
     parent: Node | None
@@ -58,7 +58,7 @@ class Node:
 
 @dataclass
 class PrefixTree:
-    """All that the prefix cache has ever known, up to a moment. ``nodes`` in order of birth."""
+    """All blocks ever registered in the prefix cache, up to a moment; ``nodes`` in that order."""
 
     root: Node
     nodes: dict[bytes, Node]
@@ -86,7 +86,7 @@ def read_prefix_tree(trace: Trace, step: int, after: str) -> PrefixTree:
 
 
 class _Reader:
-    """Lets the records of a trace grow the tree."""
+    """Builds the tree from the records of a trace."""
 
     def __init__(self, tree: PrefixTree, state: State):
         self.tree, self.state = tree, state

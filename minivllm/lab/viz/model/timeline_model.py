@@ -15,7 +15,7 @@ from minivllm.validation import check
 
 @dataclass
 class Cell:
-    """One request in one step.
+    """What one sequence does in one step.
 
     ``kind`` is "prefill" (tokens that catch up: a prompt, or everything again after a preemption),
     "decode" (the token drawn last, to draw the next), "waiting", "idle" (runs, but this step has
@@ -50,7 +50,7 @@ class StepUse:
 
 @dataclass
 class History:
-    """Everything that happened, by request and by step."""
+    """What each sequence did, by step, and what each step used."""
 
     owners: dict[str, Owner]
     rows: dict[str, dict[int, Cell]]  # by request id, in order of arrival, then by step
@@ -99,7 +99,7 @@ def read_history(trace: Trace) -> History:
 
 
 def _note(history: History, state: State, record) -> None:
-    """What a record says, given the state just before it."""
+    """Update a history by one record, given the state just before it."""
     match record:
         case Preempted(step, seq_id) | SwappedOut(step, seq_id):
             history.rows[seq_id].setdefault(step, Cell()).preempted = True
@@ -122,7 +122,7 @@ def _note(history: History, state: State, record) -> None:
 
 
 def _note_plan(history: History, state: State, step: int) -> None:
-    """What holds for a whole step, once it is planned."""
+    """Update a history by what holds for a whole step, once it is scheduled."""
     history.steps[step].num_tokens = state.num_scheduled_tokens
     history.steps[step].num_blocks = len(state.ref_counts)
     for seq_id, seq in state.sequences.items():

@@ -10,7 +10,7 @@ CLOCKS = ("steps", "seconds")
 
 
 class Times:
-    """The moments of a trace.
+    """Start and end of each step of a trace, by one of two clocks.
 
     By "steps", step 3 lasts from 3 to 4, and its forward pass is all of it: the same on every
     machine. By "seconds", as measured since the trace began (or simulated, if the trace was given

@@ -105,7 +105,7 @@ class _Writer:
             yield self._event("C", ENGINE, 0, name, at, args={"value": value})
 
     def _sequence(self, seq_id: str, cells: dict[int, Cell]) -> Iterator[Event]:
-        """One life: a slice for all of it, and in it the waits, the chunks and the marks."""
+        """The track of one sequence: its lifetime, and in it the waits, chunks and marks."""
         if not cells:  # it came after the last step, or went before the first
             return
         tid, times = self.tids[seq_id], self.times

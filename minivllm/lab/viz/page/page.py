@@ -88,7 +88,7 @@ def _environment() -> Environment:
 def _pack(
     trace: Trace, decode: Decode, owners: dict[str, Owner]
 ) -> tuple[StepFrame, StepFrame, list]:
-    """The first frame, the last one, and as many as the page can carry, written down."""
+    """The first frame, the last one, and all that fit into the page, encoded for JSON."""
     stride = 1
     while True:
         packer, packed, size = _Packer(owners), [], 0
@@ -104,7 +104,7 @@ def _pack(
 
 
 class _Packer:
-    """Writes down what has changed since the frame before."""
+    """Delta encoding of frames: what has changed since the frame before."""
 
     def __init__(self, owners: dict[str, Owner]):
         self._index = {seq_id: index for index, seq_id in enumerate(owners)}

@@ -1,4 +1,4 @@
-"""How the KV memory was used over a whole run: the same count for every manager, each step."""
+"""Slot usage: how the slots of the KV cache were used over a whole run, for every manager."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from minivllm.scheduling.scheduler import Scheduler
 
 
 class SlotMeter:
-    """Adds up what slots do, each time for as long as it lasted. (All steps come by: no loops.)"""
+    """Time-weighted sums of ``SlotUsage``. Without loops, since every step is added."""
 
     def __init__(self):
         self.seconds = 0.0
@@ -16,7 +16,7 @@ class SlotMeter:
         self._rounding = self._external = self._free = 0.0
 
     def add(self, seconds: float, usage: tuple[float, ...]) -> None:
-        """The pool was used like this for so long; the numbers are those of ``SlotUsage``."""
+        """Add a usage, as the numbers of ``SlotUsage``, that lasted so long."""
         tokens, reserved, internal, rounding, external, free = usage
         held = tokens + reserved + internal + rounding
         self.seconds += seconds
@@ -44,7 +44,7 @@ class SlotMeter:
 
 
 class MemoryMeter:
-    """Watches a scheduler's KV memory, step by step.
+    """Time-weighted usage of a scheduler's KV cache, step by step.
 
     Attributes:
         all_steps: what the slots did, all the time.
@@ -58,7 +58,7 @@ class MemoryMeter:
         self._held = self._unshared = 0.0  # slots times seconds
 
     def add(self, seconds: float, num_seen: int, num_empty: int) -> None:
-        """A planned step runs for so long; what it writes counts as written.
+        """Add a scheduled step; what it writes counts as written.
 
         Of blocks, only a sequence's last one can hold empty slots. Most of them are about to be
         filled, but all are called internal waste here, which is more than is wasted, never less.
