@@ -10,17 +10,17 @@ from minivllm.version import __version__
 
 _HOME_OF = {
     "LLM": "minivllm.entrypoints.llm",
-    "LLMEngine": "minivllm.engine.llm_engine",
     "AsyncLLM": "minivllm.engine.async_llm",
     "AsyncLLMEngine": "minivllm.engine.async_llm",
     "AsyncEngineArgs": "minivllm.engine.async_llm",
-    "EngineArgs": "minivllm.config",
+    "LLMEngine": "minivllm.engine.llm_engine",
+    "EngineArgs": "minivllm.engine.arg_utils",
     "SamplingParams": "minivllm.sampling_params",
     "BeamSearchParams": "minivllm.sampling_params",
     "RequestOutput": "minivllm.outputs",
     "CompletionOutput": "minivllm.outputs",
     "Trace": "minivllm.trace",
-    "embedded_model_path": "minivllm.models.embedded",
+    "embedded_model_path": "minivllm.embedded",
 }
 
 __all__ = ["__version__", *_HOME_OF]

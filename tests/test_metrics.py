@@ -37,13 +37,13 @@ def test_the_log_says_what_the_engine_does(llm, monkeypatch, capsys):
     clock = iter(range(100))
     monkeypatch.setattr(loggers.time, "monotonic", lambda: float(next(clock)))
     engine = llm.llm_engine
-    engine.stats.logger = loggers.LoggingStatLogger(engine.metrics, enabled=True)
+    engine.stat_logger = loggers.LoggingStatLogger(engine.metrics, enabled=True)
     for i in range(4):
         engine.add_request(str(i), {"prompt_token_ids": [5] * 9}, PARAMS, arrival_time=0.0)
     while engine.has_unfinished_requests():
         engine.step()
         if engine.metrics.num_generation_tokens == 4:
-            engine.stats.logger.log()
+            engine.stat_logger.log()
     logged = [line for line in capsys.readouterr().out.splitlines() if "throughput" in line]
     number = r"(\d+\.\d)"
     line = re.compile(
@@ -70,7 +70,7 @@ def test_what_is_swapped_is_in_the_log(tiny_qwen2, capsys):
         engine.add_request(str(i), {"prompt_token_ids": [i] * 12}, params)
     while not engine.scheduler.swapped:
         engine.step()
-    engine.stats.logger.log()
+    engine.stat_logger.log()
     line = capsys.readouterr().out.splitlines()[-1]
     assert re.search(r"Swapped: 1 reqs, CPU KV cache usage: [1-9]\d*\.\d%$", line)
 
@@ -115,5 +115,5 @@ def test_a_function_trace_names_every_call(tiny_qwen2, monkeypatch, tmp_path, ca
     assert f"every call is written to {path}" in capsys.readouterr().out
     text = path.read_text()
     assert text.count("Call to schedule in ") == text.count("Return from schedule in ") == 4
-    call = r"Call to schedule in \S+scheduler\.py:\d+ from step in \S+llm_engine\.py:\d"
+    call = r"Call to schedule in \S+scheduler\.py:\d+ from step in \S+core\.py:\d"
     assert re.search(call, text)

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, replace
 
-from minivllm.config import EngineArgs
+from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.core_client import ProcessClient, ThreadClient
 from minivllm.engine.core_loop import Batch
 from minivllm.engine.exceptions import EngineDeadError

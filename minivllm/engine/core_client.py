@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from minivllm.config import EngineArgs
+from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.core_loop import STOP, Batch, EngineCoreLoop
 from minivllm.engine.exceptions import EngineDeadError
 from minivllm.engine.llm_engine import LLMEngine

@@ -1,18 +1,18 @@
-"""StepStats: what every step has given becomes what is counted of it.
+"""What every step has given becomes what is counted of it.
 
 (vLLM: vllm/v1/core/sched/scheduler.py, ``make_stats``; vllm/v1/metrics/stats.py)
 """
 
 from __future__ import annotations
 
-import time
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING
 
-from minivllm.metrics.families import EngineMetrics
-from minivllm.metrics.loggers import LoggingStatLogger
+from minivllm.engine.core_outputs import EngineCoreOutput
 from minivllm.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
-from minivllm.request import Request, Sequence
 from minivllm.scheduling.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from minivllm.engine.request_state import RequestState
 
 
 def scheduler_stats(scheduler: Scheduler) -> SchedulerStats:
@@ -25,65 +25,49 @@ def scheduler_stats(scheduler: Scheduler) -> SchedulerStats:
         num_swapped_reqs=swapped,
         kv_cache_usage=manager.usage,
         cpu_cache_usage=manager.swap_space.usage,
-        prefix_cache_queries=0 if cache is None else cache.num_queried_tokens,
-        prefix_cache_hits=0 if cache is None else cache.num_hit_tokens,
+        prefix_cache_queries=0 if cache is None else cache.stats.queries,
+        prefix_cache_hits=0 if cache is None else cache.stats.hits,
         num_preemptions=scheduler.num_preemptions,
+        recent_hit_rate=0.0 if cache is None else cache.recent.hit_rate,
     )
 
 
-class StepStats:
-    """Counts every step; a request that is aborted is not counted as one that has ended.
-
-    Args:
-        scheduler: who runs, who waits, and how full the cache is.
-        metrics: where it is counted.
-        logger: says so now and then.
-    """
-
-    def __init__(self, scheduler: Scheduler, metrics: EngineMetrics, logger: LoggingStatLogger):
-        self.scheduler = scheduler
-        self.metrics = metrics
-        self.logger = logger
-        # of requests that are alive: when each sequence, by index, got its last token
-        self._last_token: WeakKeyDictionary[Request, dict[int, float]] = WeakKeyDictionary()
-
-    def record(self, updated: list[Sequence]) -> None:
-        """Count a step: the sequences that got a token."""
-        now, iteration = time.monotonic(), IterationStats()
-        for seq in updated:
-            times = self._last_token.setdefault(seq.request, {})
-            if seq.index in times:
-                iteration.inter_token_latencies.append(now - times[seq.index])
-            elif seq.index == 0:
-                iteration.num_prompt_tokens += seq.num_prompt_tokens
-                iteration.time_to_first_tokens.append(now - seq.request.arrival_time)
-            times[seq.index] = now
-        iteration.num_generation_tokens = len(updated)
-        for request in dict.fromkeys(seq.request for seq in updated):
-            if not request.unfinished_seqs:
-                iteration.finished_requests.append(_finished(request, now))
-        self.metrics.record(scheduler_stats(self.scheduler), iteration)
-        self.logger.record()
-
-    def refresh(self) -> None:
-        """See how the scheduler stands, where no step has just said so."""
-        self.metrics.scheduler = scheduler_stats(self.scheduler)
+def count_tokens(
+    iteration: IterationStats, state: RequestState, output: EngineCoreOutput, now: float
+) -> None:
+    """Count what a step has given to one sequence, before its state knows of it."""
+    num_new = 1 if state.beams is not None else len(output.new_token_ids)
+    iteration.num_generation_tokens += num_new
+    if not state.has_begun:
+        iteration.num_prompt_tokens += len(state.prompt_token_ids)
+        iteration.time_to_first_tokens.append(now - state.metrics.arrival_time)
+    elif output.index in state.last_token_times:
+        gap = (now - state.last_token_times[output.index]) / max(1, num_new)
+        iteration.inter_token_latencies += [gap] * num_new
+    state.last_token_times[output.index] = now
 
 
-def _finished(request: Request, now: float) -> FinishedRequestStats:
-    times = request.metrics
-    first = times.first_token_time or now
-    lengths = [seq.num_output_tokens for seq in request.seqs]
+def finished_stats(state: RequestState, now: float) -> FinishedRequestStats:
+    """A request that has just come to its end."""
+    times, params = state.metrics, state.params
+    first, last = times.first_token_time or now, times.last_token_time or now
+    begun = times.first_scheduled_time or first
+    if state.beams is not None:
+        lengths = [len(beam.output.new_token_ids) for beam in state.beams]
+        reason = state.beams[0].finish_reason
+    else:
+        lengths = [len(sample.token_ids) for sample in state.samples]
+        reason = state.samples[0].finish_reason
     return FinishedRequestStats(
-        finish_reason=request.seqs[0].status.finish_reason,
-        e2e_latency=now - request.arrival_time,
-        queued_time=times.time_in_queue,
-        prefill_time=first - times.first_scheduled_time,
-        decode_time=now - first,
-        num_prompt_tokens=len(request.prompt_token_ids),
+        finish_reason=reason,
+        e2e_latency=now - times.arrival_time,
+        queued_time=begun - times.arrival_time,
+        prefill_time=first - begun,
+        decode_time=last - first,
+        num_prompt_tokens=len(state.prompt_token_ids),
         num_generation_tokens=sum(lengths),
         max_num_generation_tokens=max(lengths),
-        num_preemptions=request.num_preemptions,
-        params_n=request.n,
-        params_max_tokens=request.sampling_params.max_tokens,
+        num_preemptions=state.num_preemptions,
+        params_n=state.n,
+        params_max_tokens=params.max_tokens,
     )

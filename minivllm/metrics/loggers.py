@@ -52,6 +52,5 @@ class LoggingStatLogger:
             line += f", Swapped: {stats.num_swapped_reqs} reqs"
             line += f", CPU KV cache usage: {100 * stats.cpu_cache_usage:.1f}%"
         if metrics.cache_config["enable_prefix_caching"] == "True":
-            rate = stats.prefix_cache_hits / max(1, stats.prefix_cache_queries)
-            line += f", Prefix cache hit rate: {100 * rate:.1f}%"
+            line += f", Prefix cache hit rate: {100 * stats.recent_hit_rate:.1f}%"
         logger.info(line)

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from minivllm.config import EngineArgs
+from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.async_llm import AsyncEngineArgs
 
 # Flags of vLLM's server that we have not, and why.

@@ -22,7 +22,7 @@ from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.protocol import PromptTokenUsageInfo, UsageInfo
 from minivllm.outputs import RequestOutput
-from minivllm.validation import check_unicode
+from minivllm.validation import check, is_text
 from minivllm.version import __version__
 
 _LONGEST = 2_000_000  # characters: what is cut afterwards is tokenized before
@@ -138,7 +138,7 @@ class OpenAIServing:
             self._check_length(limit + 1, at_least=True)
         if len(text) > _LONGEST:
             raise RequestError(f"a text may have {_LONGEST} characters", "prompt")
-        check_unicode("prompt", text)
+        check(is_text(text), "prompt", text, "a string without lone surrogates")
         if len(text) <= _SHORT:
             return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return await asyncio.to_thread(
@@ -167,7 +167,7 @@ class OpenAIServing:
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
             tools=request.tools,
-            **more,
+            chat_template_kwargs=more,
         )
 
     def cut(self, token_ids: list[int], request: GenerationRequest, most: int | None) -> list[int]:
