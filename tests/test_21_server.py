@@ -1,10 +1,7 @@
 """The server as a whole: streams, bad input, people who leave, signals, flags, death."""
 
-import asyncio
-import contextlib
 import json
 import os
-import random
 import re
 import shlex
 import signal
@@ -203,40 +200,6 @@ def test_messages_that_are_none(client):
 # -- people who leave ----------------------------------------------------------------------------
 
 
-async def leave_at_random(url, number, rng):
-    """Ask, read for a while (or not at all), and hang up."""
-    body = {"prompt": PROMPTS[number % 4], "max_tokens": 300, "ignore_eos": True,
-            "stream": number % 3 > 0, "n": 1 + number % 2, "temperature": 1}  # fmt: skip
-    seconds = rng.random() * 0.4
-    async with httpx.AsyncClient(base_url=url) as client:
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(client.post("/v1/completions", json=body), seconds)
-
-
-def hang_ups(server, count, seed):
-    rng = random.Random(seed)
-
-    async def main():
-        limit = asyncio.Semaphore(50)
-
-        async def one(number):
-            async with limit:
-                await leave_at_random(server.url, number, rng)
-
-        await asyncio.gather(*(one(i) for i in range(count)))
-
-    asyncio.run(main())
-    scheduler = server.engine.engine.scheduler
-    assert server.idle(1.0), f"{len(scheduler.requests)} requests are left"
-    pool = scheduler.kv_manager.block_pool
-    assert pool.num_free_blocks == pool.num_usable_blocks
-    scheduler.check_integrity()
-
-
-def test_who_hangs_up_frees_all_blocks(server):
-    hang_ups(server, 40, seed=1)
-
-
 def test_who_hangs_up_while_waiting_is_noticed():
     with serving("--max-num-seqs", "1") as server, server.client() as client:
         long = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True}
@@ -249,27 +212,6 @@ def test_who_hangs_up_while_waiting_is_noticed():
             while len(server.engine.request_ids) > 1:
                 assert time.monotonic() < until
         assert server.idle(1.0)
-
-
-def many_streams(server, count):
-    async def one(client, number):
-        body = {"prompt": PROMPTS[number % 4], "max_tokens": 5 + number % 7, "temperature": 0,
-                "ignore_eos": True, "stream": True,
-                "stream_options": {"include_usage": True}}  # fmt: skip
-        answer = await client.post("/v1/completions", json=body)
-        return together(events_of(answer.text))["usage"]["completion_tokens"]
-
-    async def main():
-        limits = httpx.Limits(max_connections=count)
-        async with httpx.AsyncClient(base_url=server.url, timeout=600, limits=limits) as client:
-            return await asyncio.gather(*(one(client, i) for i in range(count)))
-
-    assert asyncio.run(main()) == [5 + i % 7 for i in range(count)]
-    assert server.idle()
-
-
-def test_many_streams_at_once_lose_nothing(server):
-    many_streams(server, 60)
 
 
 # -- limits, keys, ends ---------------------------------------------------------------------------
