@@ -293,6 +293,14 @@ def test_a_signal_ends_it_cleanly(timeout, reason):
         process.communicate()
 
 
+def test_requests_are_logged_where_asked_for(capsys):
+    words = ("--enable-log-requests", "--max-log-len", "5")
+    with serving(*words) as server, server.client() as client:
+        completion(client, prompt="The capital", max_tokens=3)
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if "Received request" in one]
+    assert "prompt: 'The c', params: SamplingParams(temperature=0.0, max_tokens=3" in line
+
+
 # -- flags -------------------------------------------------------------------------------------
 
 

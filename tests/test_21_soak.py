@@ -4,6 +4,7 @@ Some seconds here; with ``--hypothesis-profile=nightly`` ten times as long and a
 """
 
 import asyncio
+import gc
 import os
 import random
 import threading
@@ -16,8 +17,12 @@ from http_recordings import events_of, together
 from http_server import serving
 
 from minivllm import LLM, SamplingParams
+from minivllm.engine.async_llm import RequestOutputCollector
+from minivllm.engine.request_state import RequestState
+from minivllm.request import Request, Sequence
 
 pytestmark = pytest.mark.slow
+PER_REQUEST = (RequestOutputCollector, RequestState, Request, Sequence)
 PROMPTS = ["The capital of France is", "Hello, my name is", "naïve café — 世界 🙂", "The age of"]
 
 
@@ -51,12 +56,12 @@ def test_many_streams_at_once_lose_nothing(server):
         async with httpx.AsyncClient(base_url=server.url, timeout=600, limits=limits) as client:
             return await asyncio.gather(*(one(client, i) for i in range(count)))
 
-    memory = []
     for _ in range(2):
         assert asyncio.run(main()) == [5 + i % 7 for i in range(count)]
         everything_is_free(server)
-        memory.append(_resident_mib())
-    assert memory[1] - memory[0] < 30
+        gc.collect()
+        left = [type(one) for one in gc.get_objects() if type(one) in PER_REQUEST]
+        assert left == []
 
 
 def test_people_who_leave_at_random_points(server):
@@ -135,8 +140,3 @@ def test_a_soak_of_everything(server):
     assert now()[0] <= before[0] + 2
     assert now()[1] <= before[1] + 5
     assert min(counts.values()) > 0, counts
-
-
-def _resident_mib() -> float:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -19,6 +19,7 @@ from minivllm.engine.core_client import ProcessClient, ThreadClient
 from minivllm.engine.core_loop import Batch
 from minivllm.engine.exceptions import EngineDeadError
 from minivllm.engine.input_processor import InputProcessor, load_tokenizer
+from minivllm.engine.llm_engine import EngineFacts
 from minivllm.logger import init_logger
 from minivllm.metrics.reader import Metric
 from minivllm.models.hub import model_directory, tokenizer_directory
@@ -86,7 +87,9 @@ class AsyncLLM:
         form = ProcessClient if getattr(args, "engine_process", False) else ThreadClient
         self._client = form(args, self._on_batch, self._on_death)
         self.engine = self._client.engine  # None where it is out of reach
-        self.model_config, self.max_model_len, self.max_num_seqs = self._client.facts
+        facts: EngineFacts = self._client.facts
+        self.model_config = facts.model_config
+        self.max_model_len, self.max_num_seqs = facts.max_model_len, facts.max_num_seqs
         self.input_processor = self._make_input_processor()
         self.num_running = self.num_waiting = 0  # as the engine said last
         self._collectors: dict[str, RequestOutputCollector] = {}

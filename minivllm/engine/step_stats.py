@@ -59,7 +59,7 @@ def finished_stats(state: RequestState, now: float) -> FinishedRequestStats:
         lengths = [len(sample.token_ids) for sample in state.samples]
         reason = state.samples[0].finish_reason
     return FinishedRequestStats(
-        finish_reason=reason,
+        finish_reason=reason or "error",
         e2e_latency=now - times.arrival_time,
         queued_time=begun - times.arrival_time,
         prefill_time=first - begun,

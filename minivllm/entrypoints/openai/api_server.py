@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from argparse import Namespace
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -51,7 +52,7 @@ def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
     Raises:
         ValueError: for a chat template that cannot be read.
     """
-    hidden = {"docs_url": None, "redoc_url": None, "openapi_url": None}
+    hidden: dict[str, Any] = {"docs_url": None, "redoc_url": None, "openapi_url": None}
     app = FastAPI(
         title="minivllm",
         version=__version__,
@@ -107,12 +108,12 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self):
         """A signal ends the server with status 0: uvicorn's own way would raise it once more."""
-        loop, signals = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+        loop, signals = asyncio.get_running_loop(), [signal.SIGINT, signal.SIGTERM]
         try:
             for one in signals:
                 loop.add_signal_handler(one, self.handle_exit, one, None)
         except (NotImplementedError, RuntimeError, ValueError):
-            signals = ()  # not in the main thread, where signals are somebody else's
+            signals = []  # not in the main thread, where signals are somebody else's
         try:
             yield
         finally:

@@ -49,10 +49,9 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
     What the file says comes before the typed words, so these win.
     """
 
-    def parse_args(self, args: list[str], namespace=None):
+    def parse(self, args: list[str]) -> argparse.Namespace:
         """The values of these words. A wrong one ends the program with a sentence, as argparse."""
-        words = [self._dashes(word) for word in args]
-        return super().parse_args(self._with_file(words), namespace)
+        return self.parse_args(self._with_file([self._dashes(word) for word in args]))
 
     @staticmethod
     def _dashes(word: str) -> str:
@@ -135,7 +134,7 @@ def _engine_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _front_flags(parser: argparse.ArgumentParser) -> None:
-    yes = {"action": argparse.BooleanOptionalAction, "default": False}
+    yes: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": False}
     group = parser.add_argument_group("socket", "where the server listens")
     group.add_argument("--host", help="address (default: all of them)")
     group.add_argument("--port", type=int, default=8000, help="port (default: 8000)")
@@ -212,7 +211,7 @@ def make_parser(prog: str = "minivllm serve") -> FlexibleArgumentParser:
 def parse_args(words: list[str], prog: str = "minivllm serve") -> argparse.Namespace:
     """The values of a command line. Bad ones end the program with status 2 and a sentence."""
     parser = make_parser(prog)
-    args = parser.parse_args(words)
+    args = parser.parse(words)
     args.model = args.model_tag or args.model
     return args
 

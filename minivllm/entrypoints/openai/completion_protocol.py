@@ -44,8 +44,9 @@ class CompletionRequest(GenerationRequest):
     @property
     def prompts(self) -> list[str | list[int]]:
         """One prompt or several, as a list."""
-        one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
-        return [self.prompt] if one else self.prompt
+        prompt: Any = self.prompt
+        one = isinstance(prompt, str) or isinstance(prompt[0], int)
+        return [prompt] if one else prompt
 
     @property
     def only_echo(self) -> bool:

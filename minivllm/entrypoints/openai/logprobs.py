@@ -74,8 +74,8 @@ def chat_logprobs(
         own = known[token_id]
         best = [
             {"token": token, "logprob": finite(entry.logprob), "bytes": list(token.encode())}
-            for other, entry in sorted(known.items(), key=lambda item: item[1].rank)
-            if most == -1 or entry.rank <= most
+            for other, entry in sorted(known.items(), key=lambda item: item[1].rank or 0)
+            if most == -1 or (entry.rank or 0) <= most
             for token in (_shown(other, entry, as_ids, tokenizer),)
         ]
         content.append(
@@ -95,14 +95,15 @@ def prompt_logprobs(
     """What is known of a prompt's tokens, by token id; None for the first."""
     if logprobs is None:
         return None
-    return [
-        known and {
-            token_id: {
-                "logprob": finite(entry.logprob),
-                "rank": entry.rank,
-                "decoded_token": entry.decoded_token,
-            }
-            for token_id, entry in known.items()
+    return [None if known is None else _plain(known) for known in logprobs]
+
+
+def _plain(known: dict[int, Logprob]) -> dict[int, dict]:
+    return {
+        token_id: {
+            "logprob": finite(entry.logprob),
+            "rank": entry.rank,
+            "decoded_token": entry.decoded_token,
         }
-        for known in logprobs
-    ]  # fmt: skip
+        for token_id, entry in known.items()
+    }

@@ -21,9 +21,12 @@ from minivllm.entrypoints.chat_utils import apply_chat_template, load_chat_templ
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.protocol import PromptTokenUsageInfo, UsageInfo
+from minivllm.logger import init_logger
 from minivllm.outputs import RequestOutput
 from minivllm.validation import check, is_text
 from minivllm.version import __version__
+
+logger = init_logger(__name__)
 
 _LONGEST = 2_000_000  # characters: what is cut afterwards is tokenized before
 _SHORT = 4000  # characters that are encoded in the event loop; more go to a thread
@@ -102,6 +105,13 @@ class OpenAIServing:
         """What the engine calls a prompt of this request: callers may choose an id twice."""
         name = f"{request_id}-{index}"
         return name if name not in self.engine.request_ids else f"{name}-{uuid.uuid4().hex[:8]}"
+
+    def log_request(self, engine_id: str, prompt: dict, params: object) -> None:
+        """With ``--enable-log-requests``: what is asked, the prompt cut to ``--max-log-len``."""
+        if self.args.enable_log_requests:
+            text, token_ids = prompt["prompt"], prompt["prompt_token_ids"]
+            shown = (token_ids if text is None else text)[: self.args.max_log_len]
+            logger.info("Received request %s: prompt: %r, params: %s", engine_id, shown, params)
 
     @staticmethod
     def head(request_id: str, kind: str, model: str) -> dict[str, Any]:
@@ -212,7 +222,7 @@ class OpenAIServing:
                 "max_tokens",
             )
         bounds = (asked, limit - prompt_length, self.served.default_sampling.get("max_tokens"))
-        most = min(bound for bound in bounds if bound is not None)
+        most = int(min(bound for bound in bounds if bound is not None))
         if most < 1:
             raise RequestError(
                 f"max_tokens must be at least 1, got {most} (the prompt has {prompt_length} of "
@@ -246,14 +256,15 @@ class OpenAIServing:
         if not self.args.enable_per_request_metrics:
             return None
         times, tokens = output.metrics, len(output.outputs[0].token_ids)
-        generation = times.last_token_time - times.first_token_time
-        whole = times.last_token_time - times.first_scheduled_time
+        assert times is not None
+        arrived, first = times.arrival_time, times.first_token_time or times.arrival_time
+        begun, last = times.first_scheduled_time or arrived, times.last_token_time or first
         return {
-            "time_to_first_token_ms": 1000 * times.time_to_first_token,
-            "generation_time_ms": 1000 * generation,
-            "queue_time_ms": 1000 * times.time_in_queue,
-            "mean_itl_ms": 1000 * generation / (tokens - 1) if tokens > 1 else None,
-            "tokens_per_second": tokens / whole if whole > 0 else None,
+            "time_to_first_token_ms": 1000 * (first - arrived),
+            "generation_time_ms": 1000 * (last - first),
+            "queue_time_ms": 1000 * (begun - arrived),
+            "mean_itl_ms": 1000 * (last - first) / (tokens - 1) if tokens > 1 else None,
+            "tokens_per_second": tokens / (last - begun) if last > begun else None,
             "speculative_decoding": None,
         }
 
@@ -262,7 +273,9 @@ def usage_dict(
     prompt: int, answer: int, details: PromptTokenUsageInfo | bool | None = None
 ) -> dict[str, Any]:
     """Usage in a stream: three keys at its end; True adds the one that every other event has."""
-    usage = {"prompt_tokens": prompt, "total_tokens": prompt + answer, "completion_tokens": answer}
+    usage: dict[str, Any] = {
+        "prompt_tokens": prompt, "total_tokens": prompt + answer, "completion_tokens": answer,
+    }  # fmt: skip
     if details is True:
         usage["completion_tokens_details"] = None
     elif details:

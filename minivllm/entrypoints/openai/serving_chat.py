@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from typing import Any
 
 from fastapi import Request
 
@@ -29,6 +30,7 @@ from minivllm.entrypoints.openai.stream import (
     until_done_or_gone,
 )
 from minivllm.outputs import CompletionOutput, RequestOutput
+from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
 
 class OpenAIServingChat(OpenAIServing):
@@ -47,6 +49,7 @@ class OpenAIServingChat(OpenAIServing):
         token_ids = await self.encode(text, request.add_special_tokens, truncates)
         token_ids = self.cut(token_ids, request, request.most_tokens)
         most = self.max_tokens(request.most_tokens, len(token_ids))
+        params: SamplingParams | BeamSearchParams
         if request.use_beam_search:
             params = request.to_beam_search_params(most)
         else:
@@ -54,9 +57,9 @@ class OpenAIServingChat(OpenAIServing):
             params = request.to_sampling_params(most, self.served.default_sampling, logprobs)
         request_id = self.request_id("chatcmpl", request, raw)
         prompt = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
-        outputs = self.engine.generate(
-            prompt, params, self.engine_id(request_id, 0), self.priority(request, raw)
-        )
+        engine_id = self.engine_id(request_id, 0)
+        self.log_request(engine_id, prompt, params)
+        outputs = self.engine.generate(prompt, params, engine_id, self.priority(request, raw))
         name = self.served.names[0]
         if request.stream:
             head = self.head(request_id, "chat.completion.chunk", name)
@@ -130,11 +133,12 @@ class OpenAIServingChat(OpenAIServing):
     ) -> AsyncGenerator[bytes, None]:
         at_end, always = self.wants_usage(request)
         writer = ChunkWriter(head, self.served.fingerprint, at_end)
-        tokens, prompt, cached = [0] * request.n, 0, None
+        tokens, prompt, cached, begun = [0] * request.n, 0, 0, False
         try:
             async for output in outputs:
-                if cached is None:
+                if not begun:
                     prompt, cached = len(output.prompt_token_ids), output.num_cached_tokens or 0
+                    begun = True
                     for event in self._first_events(request, output, writer, always):
                         yield event
                 for completion in output.outputs:
@@ -161,11 +165,11 @@ class OpenAIServingChat(OpenAIServing):
     ):
         """Of every choice: who speaks; then, with ``echo``, what was said already."""
         role, echo = self._role(request), self._echo(request)
-        more = {
+        more: dict[str, Any] = {
             "prompt_token_ids": output.prompt_token_ids if request.return_token_ids else None,
             "prompt_text": output.prompt if request.return_prompt_text else None,
         }
-        usage = {}
+        usage: dict[str, Any] = {}
         if always_usage:
             usage = {"usage": usage_dict(len(output.prompt_token_ids), 0, True)}
         deltas = [({"role": role, "content": ""}, more | usage)]

@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator
 
 from fastapi import Request
 
-from minivllm.engine.async_llm import AsyncLLM
 from minivllm.entrypoints.openai.completion_protocol import (
     CompletionLogProbs,
     CompletionRequest,
@@ -30,6 +29,7 @@ from minivllm.entrypoints.openai.stream import (
     until_done_or_gone,
 )
 from minivllm.outputs import CompletionOutput, RequestOutput
+from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
 
 class OpenAIServingCompletion(OpenAIServing):
@@ -46,10 +46,12 @@ class OpenAIServingCompletion(OpenAIServing):
         request_id = self.request_id("cmpl", request, raw)
         streams = []
         for index, prompt in enumerate(request.prompts):
-            text, token_ids = (prompt, None) if isinstance(prompt, str) else (None, prompt)
-            if token_ids is None:
+            if isinstance(prompt, str):
+                text: str | None = prompt
                 truncates = request.truncate_prompt_tokens is not None
-                token_ids = await self.encode(text, request.add_special_tokens, truncates)
+                token_ids = await self.encode(prompt, request.add_special_tokens, truncates)
+            else:
+                text, token_ids = None, prompt
             token_ids = self.cut(token_ids, request, request.max_tokens)
             streams.append(self._generate(request, text, token_ids, raw, request_id, index))
         head = self.head(request_id, "text_completion", self.served.names[0])
@@ -65,15 +67,16 @@ class OpenAIServingCompletion(OpenAIServing):
         """One prompt's outputs; its parameters are checked now, its tokens by the engine."""
         asked = 1 if request.only_echo else 16 if request.max_tokens is None else request.max_tokens
         most = self.max_tokens(asked, len(token_ids))
+        params: SamplingParams | BeamSearchParams
         if request.use_beam_search:
             params = request.to_beam_search_params(most)
         else:
             defaults = self.served.default_sampling
             params = request.to_sampling_params(most, defaults, request.logprobs)
         prompt = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
-        engine: AsyncLLM = self.engine
-        priority = self.priority(request, raw)
-        return engine.generate(prompt, params, self.engine_id(request_id, index), priority)
+        engine_id = self.engine_id(request_id, index)
+        self.log_request(engine_id, prompt, params)
+        return self.engine.generate(prompt, params, engine_id, self.priority(request, raw))
 
     # -- whole ---------------------------------------------------------------------------------
 
@@ -100,10 +103,7 @@ class OpenAIServingCompletion(OpenAIServing):
         output: RequestOutput,
         completion: CompletionOutput,
     ) -> CompletionResponseChoice:
-        text, logprobs = self._shown(request, output, completion, first=True)
-        logprobs = logprobs and completion_logprobs(
-            *logprobs, request.logprobs, self.tokenizer, self.shows_ids(request)
-        )
+        text, logprobs = self._shown(request, output, completion, first=True, offset=0)
         return CompletionResponseChoice(
             index=index,
             text=text,
@@ -121,8 +121,9 @@ class OpenAIServingCompletion(OpenAIServing):
         output: RequestOutput,
         completion: CompletionOutput,
         first: bool,
-    ) -> tuple[str, tuple | None]:
-        """The text of a choice or piece, and its tokens with their logprobs if they are asked for.
+        offset: int,
+    ) -> tuple[str, dict[str, list] | None]:
+        """The text of a choice or piece, and its tokens' logprobs if they are asked for.
 
         The first begins with the prompt, if that is to be echoed; its text is left out where the
         ids are returned (as in vLLM).
@@ -137,7 +138,12 @@ class OpenAIServingCompletion(OpenAIServing):
             text = prompt if nothing else prompt + text
             token_ids = [*output.prompt_token_ids, *([] if nothing else token_ids)]
             known = [*(output.prompt_logprobs or ()), *([] if nothing else known or ())]
-        return text, None if request.logprobs is None else (token_ids, known)
+        if request.logprobs is None:
+            return text, None
+        as_ids = self.shows_ids(request)
+        return text, completion_logprobs(
+            token_ids, known or (), request.logprobs, self.tokenizer, as_ids, offset
+        )
 
     # -- streams -------------------------------------------------------------------------------
 
@@ -186,10 +192,7 @@ class OpenAIServingCompletion(OpenAIServing):
         offset: int,
     ) -> tuple[str, int]:
         """One choice of an event as JSON, and how many characters it shows."""
-        text, known = self._shown(request, output, completion, first)
-        logprobs = known and completion_logprobs(
-            *known, request.logprobs, self.tokenizer, self.shows_ids(request), offset
-        )
+        text, logprobs = self._shown(request, output, completion, first, offset)
         shows_prompt = first and (request.echo or request.return_token_ids)
         prompt_ids = to_json(output.prompt_token_ids) if shows_prompt else "null"
         token_ids = to_json(completion.token_ids) if request.return_token_ids else "null"

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 
 from starlette.responses import Response
 
 from minivllm.entrypoints.openai.errors import RequestError
+from minivllm.outputs import RequestOutput
 
 DONE = b"data: [DONE]\n\n"
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -118,7 +119,9 @@ async def _hang_up(receive) -> None:
         pass
 
 
-async def merge(streams: list[AsyncGenerator]) -> AsyncIterator[tuple[int, object]]:
+async def merge(
+    streams: list[AsyncGenerator[RequestOutput, None]],
+) -> AsyncGenerator[tuple[int, RequestOutput], None]:
     """What several streams have, as it comes: pairs of a stream's index and its next output."""
     if len(streams) == 1:
         try:
