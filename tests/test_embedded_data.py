@@ -15,7 +15,7 @@ from minivllm.embedded.data.jsonfill import json_chat
 from minivllm.embedded.data.sample import Sample
 from minivllm.embedded.data.tools import tool_chat
 from minivllm.embedded.evaluation.suites import all_suites
-from minivllm.embedded.training.curriculum import FROM_NOTHING, QUICK
+from minivllm.embedded.training.curriculum import FULL_PLAN, QUICK_PLAN
 
 SEEDS = (0, 1, "evaluation")
 
@@ -42,7 +42,7 @@ STAGES = {
 }
 
 
-@pytest.mark.parametrize("stage", [*FROM_NOTHING.stages, *QUICK.stages], ids=lambda s: s.name)
+@pytest.mark.parametrize("stage", [*FULL_PLAN.stages, *QUICK_PLAN.stages], ids=lambda s: s.name)
 def test_the_text_of_a_stage(stage):
     drawn = []
     for seed in SEEDS:
