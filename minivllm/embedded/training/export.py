@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import Qwen2ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen2ForCausalLM
 
 from minivllm.embedded.data.chat_format import chat_template
 from minivllm.embedded.training.network import ROPE_THETA
@@ -72,4 +72,9 @@ def export(network: Qwen2ForCausalLM, tokenizer: Tokenizer, directory: Path) -> 
 
 def load_network(directory: Path) -> Qwen2ForCausalLM:
     """The network of an exported directory, with its rounded weights, in float32."""
-    return Qwen2ForCausalLM.from_pretrained(directory).float()
+    network = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))
+    tensors = load_file(directory / "model.safetensors")
+    network.model.load_state_dict(
+        {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    )
+    return network
