@@ -1,4 +1,4 @@
-"""The embedded model: its training text, tokenizer, training loop, files, and what it can do."""
+"""The embedded model's trainer: tokens, tokenizer and chat template, start values, training."""
 
 import random
 from dataclasses import replace
@@ -10,22 +10,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from minivllm.embedded import embedded_model_path
 from minivllm.embedded.data.chat_format import tool_call, tool_response, tools_section
-from minivllm.embedded.data.corpus import OTHER_SKILLS, fingerprint, samples
-from minivllm.embedded.data.lists import WORDS
+from minivllm.embedded.data.corpus import samples
 from minivllm.embedded.data.tables import TableShape, table_conversation
 from minivllm.embedded.data.tools import TOOLS
-from minivllm.embedded.evaluation.evaluate import score
-from minivllm.embedded.evaluation.suites import all_suites, cases_of, table_cases
 from minivllm.embedded.training import train
 from minivllm.embedded.training.batches import Exchange, encode
-from minivllm.embedded.training.curriculum import FULL_PLAN, MIXED, MOSTLY_LARGE, QUICK_PLAN
+from minivllm.embedded.training.curriculum import MOSTLY_LARGE, QUICK_PLAN
 from minivllm.embedded.training.manifest import data_hashes, file_hashes, read_manifest
 from minivllm.embedded.training.network import make_network
 from minivllm.embedded.training.pointers import PointerBatch, pointer_scores
 from minivllm.embedded.training.tokenization import load_tokenizer
 
 CHECKPOINT = embedded_model_path()
-MEGABYTE = 1_000_000
 QUICK_LOSS = 4.6
 """A network that learns is below 4 after the quick training, one that does not stays at 8."""
 
@@ -40,51 +36,12 @@ def hugging_face_tokenizer():
     return AutoTokenizer.from_pretrained(CHECKPOINT)
 
 
-def first_texts(mixture, seed, count=40):
-    source = samples(mixture, seed)
+def first_texts(count):
+    source = samples(MOSTLY_LARGE, 9)
     return [next(source).text for _ in range(count)]
 
 
-# The training text
-
-
-@pytest.mark.parametrize("stage", FULL_PLAN.stages, ids=lambda stage: stage.name)
-def test_same_seed_gives_same_text_and_another_seed_another(stage):
-    once, again, other = (first_texts(stage.mixture, seed) for seed in (1, 1, "evaluation"))
-    assert once == again
-    assert not {text for text in once if "\n|" in text} & set(other)
-
-
-def test_held_out_names_are_not_in_the_training_text():
-    text = "".join(first_texts(MOSTLY_LARGE, 5, count=100))
-    names = set(WORDS.held_out_last_names) - set(WORDS.streets)
-    assert not [name for name in names if f" {name} " in text]
-
-
-def test_there_are_sixty_capitals():
-    assert len(WORDS.capitals) == 60
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_an_answer_holds_its_cell_and_the_name(seed):
-    shape = TableShape(rows=(3, 12), questions=(5, 5))
-    for case in cases_of(table_conversation(random.Random(seed), shape)):
-        if case.label == "small talk":
-            continue
-        assert case.expected.startswith("The ")
-        assert case.expected.endswith(".")
-        if case.label == "missing":
-            assert case.expected.endswith(" is not in the table.")
-        else:
-            assert " is " in case.expected
-
-
-def test_copies_repeat_their_source():
-    for seed in range(20):
-        for draw in OTHER_SKILLS.values():
-            sample = draw(random.Random(seed))
-            for copy in sample.copies:
-                assert sample.text[slice(*copy.target)] == sample.text[slice(*copy.source)]
+# Samples as tokens
 
 
 def test_copy_pointers_lead_to_the_token_that_is_said_next(tokenizer):
@@ -133,7 +90,7 @@ def test_any_text_survives_the_tokenizer(hugging_face_tokenizer, tokenizer, text
 
 
 def test_transformers_cuts_the_training_text_as_training_does(hugging_face_tokenizer, tokenizer):
-    for text in first_texts(MOSTLY_LARGE, 9, count=30):
+    for text in first_texts(30):
         assert hugging_face_tokenizer(text)["input_ids"] == tokenizer.encode(text).ids
 
 
@@ -247,57 +204,3 @@ def test_what_is_supervised_is_the_attention_that_is_paid(tokenizer):
                 pointers = PointerBatch(queries, queries, queries + 1, queries >= 0)
                 found, _ = pointer_scores(q[:, head], k[:, head], pointers)
                 torch.testing.assert_close(found.exp(), wanted[:, head], rtol=1e-4, atol=1e-5)
-
-
-# The checkpoint that ships
-
-
-def test_checkpoint_is_small_and_reads_long_prompts():
-    assert sum(path.stat().st_size for path in CHECKPOINT.iterdir()) <= 16 * MEGABYTE
-    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT)
-    assert model.config.model_type == "qwen2"
-    assert model.config.max_position_embeddings >= 4096
-    assert model.dtype == torch.float32
-
-
-def test_manifest_fits_the_files_and_the_text():
-    """The weights that ship were made in the way that the manifest's history tells."""
-    manifest = read_manifest(CHECKPOINT)
-    assert manifest["files"] == file_hashes(CHECKPOINT)
-    read = {
-        "2-30 rows, continued": MIXED,
-        "mostly 12-30 rows, continued": MOSTLY_LARGE,
-        "2-30 rows, at the end": MIXED,
-    }
-    seed = manifest["seed"]
-    assert manifest["data"] == {
-        name: fingerprint(mixture, f"{seed}-{name}") for name, mixture in read.items()
-    }
-
-
-@pytest.fixture(scope="module")
-def llm():
-    from minivllm import LLM
-
-    return LLM(model=str(CHECKPOINT))
-
-
-def share_right(llm, cases):
-    results = [right for label in score(llm, cases).values() for right in label]
-    return sum(results) / len(results)
-
-
-@pytest.mark.parametrize(("rows", "padded"), [(3, False), (10, True), (30, True)])
-def test_tables_are_read_as_well_as_the_manifest_says(llm, rows, padded):
-    drawing = "padded" if padded else "unpadded"
-    promised = read_manifest(CHECKPOINT)["scores"]["suites"][f"table, {rows} rows, {drawing}"]
-    assert share_right(llm, table_cases("test", rows, padded, 24)) >= promised - 0.15
-
-
-@pytest.mark.parametrize(
-    "suite", ["capital, chat", "capital, text", "small talk", "tool call", "json"]
-)
-def test_other_skills_are_as_good_as_the_manifest_says(llm, suite):
-    promised = read_manifest(CHECKPOINT)["scores"]["suites"][suite]
-    cases = all_suites("test", 20)[suite][:30]
-    assert share_right(llm, cases) >= promised - 0.15
