@@ -5,6 +5,7 @@ nothing outside the buffers is used, which is what ``LooksAreErrors`` is for.
 """
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -208,11 +209,13 @@ def test_what_a_worker_on_a_gpu_does_and_says(tiny_qwen2, monkeypatch, capsys):
             "Graph capturing finished in 0 secs, took 1.00 GiB: 4 batch sizes from 1 to 6",
         ),
     ):
-        monkeypatch.setattr(worker.args, "enforce_eager", enforce_eager)
+        config = worker.config
+        device_config = replace(config.device_config, enforce_eager=enforce_eager)
+        monkeypatch.setattr(worker, "config", replace(config, device_config=device_config))
         monkeypatch.setattr(worker.attention, "supports_cuda_graphs", supports, raising=False)
         capsys.readouterr()
         assert worker.model_runner.cuda_graph_runner is None
-        worker._capture_decodes()
+        worker.compile_or_warm_up_model()
         assert f"INFO {line}" in capsys.readouterr().out
     assert worker.model_runner.cuda_graph_runner.sizes == [1, 2, 4, 6]
 

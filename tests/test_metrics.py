@@ -115,5 +115,5 @@ def test_a_function_trace_names_every_call(tiny_qwen2, monkeypatch, tmp_path, ca
     assert f"every call is written to {path}" in capsys.readouterr().out
     text = path.read_text()
     assert text.count("Call to schedule in ") == text.count("Return from schedule in ") == 4
-    call = r"Call to schedule in \S+scheduler\.py:\d+ from step in \S+llm_engine\.py:\d"
+    call = r"Call to schedule in \S+scheduler\.py:\d+ from step in \S+core\.py:\d"
     assert re.search(call, text)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from minivllm.kv.block_table import cdiv
+from minivllm.math_utils import cdiv
 from minivllm.validation import check, is_int
 
 
