@@ -1,4 +1,4 @@
-"""A notebook is a lecture: at most 45 cells and 25 minutes to read, and its header says how many."""
+"""A lecture is short: at most 45 cells and 25 minutes to read, and its header says how many."""
 
 import importlib.util
 import json
@@ -68,6 +68,6 @@ def test_what_counts(tmp_path):
     assert (found.cells, found.figures, found.stated) == (7, 1, 7)
     assert found.code == 2 + 1 + 2 + 1
     assert found.words == 2 + 5 + 1 + 5
-    assert found.minutes == 2  # 13 words, 6 lines, a figure
+    assert found.minutes == 1  # 13 words, 6 lines, a figure: 58 seconds
     reading.write_minutes(path)
-    assert reading.reading_time(path).stated == 2
+    assert reading.reading_time(path).stated == 1
