@@ -17,16 +17,18 @@ TARGET = Path(__file__).parents[1] / "tests" / "data" / "vllm_names.json.gz"
 ROOMS = (
     "_custom_ops.py", "attention", "beam_search.py", "compilation", "config", "config.py", "core",
     "distributed", "engine", "entrypoints", "envs.py", "executor", "forward_context.py", "inputs",
-    "logger.py", "logits_process.py", "lora", "model_executor/layers/quantization",
+    "logger.py", "logits_process.py", "logprobs.py", "lora", "model_executor/layers/quantization",
     "model_executor/layers/attention", "model_executor/layers/linear.py",
     "model_executor/layers/logits_processor.py", "model_executor/layers/pooler",
     "model_executor/layers/pooler.py", "model_executor/layers/rotary_embedding",
     "model_executor/layers/sampler.py", "model_executor/layers/utils.py",
     "model_executor/layers/vocab_parallel_embedding.py", "model_executor/model_loader",
     "model_executor/models/registry.py", "model_executor/models/llama.py",
-    "model_executor/models/interfaces.py", "model_executor/models/qwen2.py", "multimodal",
+    "model_executor/models/interfaces.py", "model_executor/sampling_metadata.py",
+    "model_executor/models/qwen2.py", "multimodal",
     "outputs.py", "pooling_params.py", "reasoning", "renderers", "sampling_params.py",
-    "sequence.py", "spec_decode", "structured_output", "tokenizers", "tool_parsers", "v1", "worker",
+    "sequence.py", "spec_decode", "structured_output", "tokenizers", "tool_parsers",
+    "transformers_utils/detokenizer.py", "v1", "worker",
 )  # fmt: skip
 # Large rooms inside of these that no chapter is about.
 SKIPPED = (

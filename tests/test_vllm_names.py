@@ -12,7 +12,11 @@ import vllm_names as vllm
 NOTEBOOKS = sorted((vllm.ROOT / "notebooks").glob("*.ipynb"))
 PAGES = [
     vllm.ROOT / "README.md",
-    *sorted((vllm.ROOT / "notebooks").rglob("*.md")),
+    *sorted(
+        page
+        for page in (vllm.ROOT / "notebooks").rglob("*.md")
+        if page.name not in ("vllm-map.md", "glossary.md")  # their columns: test_guide.py
+    ),
     *sorted((vllm.ROOT / "minivllm").rglob("*.md")),
 ]
 # What is not right yet. A name goes from here when its text is mended: the test then insists on it.
