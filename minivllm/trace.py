@@ -1,6 +1,6 @@
 """Trace: the engine's diary. One small frozen record per state change.
 
-Every figure, exercise and report is drawn from a Trace and nothing else. The engine writes it only
+A figure of the engine is drawn from its Trace, never from live objects. The engine writes it only
 if asked to (``LLM(trace=True)``); otherwise each place costs one ``is not None``.
 """
 
@@ -151,7 +151,7 @@ class Trace:
         Raises:
             ValueError: for a trace without steps.
         """
-        from minivllm.lab.viz.page import page
+        from minivllm.lab.viz.page.page import page
 
         Path(path).write_text(page(self, title, outputs, decode), encoding="utf-8")
 
@@ -168,7 +168,7 @@ class Trace:
         Raises:
             ValueError: for a trace without steps, or another clock.
         """
-        from minivllm.lab.viz.chrome_trace import chrome_trace
+        from minivllm.lab.viz.page.chrome_trace import chrome_trace
 
         Path(path).write_text(json.dumps(chrome_trace(self, clock)), encoding="utf-8")
 

@@ -14,11 +14,10 @@ from minivllm.kv.contiguous import (
     SlotUsage,
 )
 from minivllm.kv.slab_pool import BuddyPool, FirstFitPool, next_power_of_2
-from minivllm.lab.sim.replay import sample_for
+from minivllm.lab.sim.loop import fake_execute, make_scheduler, run_steps
 from minivllm.lab.sim.waste import NUM_SLOTS, PAPER, measure_waste
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
-from minivllm.scheduling.scheduler import Scheduler
 
 MAX_MODEL_LEN = 24
 
@@ -240,17 +239,17 @@ def test_a_sequence_cannot_have_two_slabs_or_outgrow_one():
 def test_the_real_scheduler_runs_on_slabs(reservation, allocator):
     """The same scheduler, and nobody is ever preempted: whoever runs has all it will need."""
     manager = ContiguousKVCacheManager(100, 32, reservation, allocator)
-    scheduler = Scheduler(manager, 24, 8, 32)
+    scheduler = make_scheduler(manager, max_num_batched_tokens=24, max_num_seqs=8, max_model_len=32)
     requests = [
         Request(str(i), [i] * (1 + 7 * i % 13), SamplingParams(max_tokens=1 + 5 * i % 17))
         for i in range(20)
     ]
-    for request in requests:
-        scheduler.add_request(request)
-    while scheduler.has_unfinished_requests():
-        plan = scheduler.schedule()
+
+    def execute(scheduler, scheduler_output):
         scheduler.check_integrity()
-        scheduler.update_from_output(plan, sample_for(scheduler, plan))
+        return fake_execute(scheduler, scheduler_output)
+
+    for _ in run_steps(scheduler, requests, execute):
         scheduler.check_integrity()
     assert scheduler.num_preemptions == 0
     assert manager.block_pool.num_free_blocks == 100

@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.sim import loop
 from minivllm.lab.sim.recordings import GOLDEN, load_recording
-from minivllm.lab.sim.replay import sample_for
 from minivllm.request import Request, RequestStatus
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.policies import SchedulingPolicy, make_policy
-from minivllm.scheduling.scheduler import Scheduler
 from minivllm.sim import replay
 
 
@@ -27,8 +26,10 @@ def make(
     caching=False,
     **kwargs,
 ):
-    manager = KVCacheManager(num_blocks, block_size, caching)
-    return Scheduler(manager, budget, max_num_seqs, max_model_len, **kwargs)
+    return loop.make_scheduler(
+        KVCacheManager(num_blocks, block_size, caching), max_num_batched_tokens=budget,
+        max_num_seqs=max_num_seqs, max_model_len=max_model_len, **kwargs,
+    )  # fmt: skip
 
 
 def request(request_id, prompt, max_tokens=4, **params):
@@ -36,10 +37,13 @@ def request(request_id, prompt, max_tokens=4, **params):
     return Request(request_id, prompt, SamplingParams(max_tokens=max_tokens, **params))
 
 
-def step(scheduler):
-    plan = scheduler.schedule()
+def checked_execute(scheduler, scheduler_output):
     scheduler.check_integrity()
-    scheduler.update_from_output(plan, sample_for(scheduler, plan))
+    return loop.fake_execute(scheduler, scheduler_output)
+
+
+def step(scheduler):
+    plan = loop.run_step(scheduler, checked_execute).scheduler_output
     scheduler.check_integrity()
     return plan
 
@@ -319,7 +323,8 @@ def test_what_ends_a_sequence_and_in_which_order(token, params, reason):
 
 
 def test_a_stop_string_comes_before_the_length():
-    scheduler = make(append_text=lambda seq: "END" if seq.token_ids[-1] == 8 else None)
+    scheduler = make()
+    scheduler.append_text = lambda seq: "END" if seq.token_ids[-1] == 8 else None
     scheduler.add_request(request("a", 3, max_tokens=1))
     seq = scheduler.sequences["a"]
     scheduler.update_from_output(scheduler.schedule(), {"a": 8})

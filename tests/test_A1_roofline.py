@@ -91,7 +91,7 @@ def drawn(monkeypatch):
     """The figures that were drawn, as matplotlib has them."""
     figures = []
     monkeypatch.setattr(
-        "minivllm.lab.viz.roofline_plot.to_png", lambda figure: figures.append(figure) or b""
+        "minivllm.lab.viz.figures.roofline.to_png", lambda figure: figures.append(figure) or b""
     )
     return figures
 

@@ -214,7 +214,7 @@ def test_any_run_serves_everybody(seed, num_requests, name, manager, policy, chu
 @pytest.fixture
 def counting_tables(monkeypatch):
     """Beside the meter, every step's block tables are counted; returns what they hold."""
-    from minivllm.lab.sim.memory import MemoryMeter
+    from minivllm.lab.sim.slot_usage import MemoryMeter
 
     def add(meter, seconds, num_seen, num_empty):
         manager = meter.scheduler.kv_manager

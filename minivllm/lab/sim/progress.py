@@ -1,4 +1,4 @@
-"""A policy may keep everybody waiting for good; a run without a model must not wait with them."""
+"""check_progress: detect livelock, as when a policy never admits a request."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ from minivllm.scheduling.output import SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
 
 
+class NobodyAdmitted(ValueError):
+    """Livelock: requests wait, nothing runs, and no further request will come."""
+
+
 def check_progress(
     scheduler: Scheduler, scheduler_output: SchedulerOutput, more_to_come: bool = False
 ) -> None:
-    """Raise ``ValueError`` if nothing will ever change again.
+    """Raise if no later step can schedule anything.
 
     That is so after a step that schedules and preempts nothing while nothing runs, unless somebody
     is still to come.
 
     Args:
         scheduler: just after its ``schedule()``.
-        plan: what that returned.
+        scheduler_output: what that returned.
         more_to_come: will further requests be added?
+
+    Raises:
+        NobodyAdmitted: a ``ValueError``.
     """
     happened = scheduler_output.num_scheduled_tokens or scheduler_output.preempted_req_ids
     if not (happened or scheduler.running or more_to_come):
-        raise ValueError(
+        raise NobodyAdmitted(
             f"scheduling_policy {type(scheduler.policy).__name__} admits nobody: "
             f"{len(scheduler.requests)} unfinished requests wait, nothing runs and nobody else "
             "will come. May may_admit() be False for good?"

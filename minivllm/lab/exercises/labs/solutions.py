@@ -1,4 +1,4 @@
-"""One right answer to each lab, written from the definition and not by calling the original."""
+"""Solutions of the labs, written from the definition and not by calling the original."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class CopyOnWrite(BlockTable):
         shared = self.blocks.pop()
         self.blocks.append(own)
         pool.free_blocks([shared])
-        return KVCacheBlockCopy(seq_id, src=shared.block_id, dst=own.block_id)
+        return KVCacheBlockCopy(seq_id, src_block_id=shared.block_id, dst_block_id=own.block_id)
 
 
 class LongestHit(PrefixCache):
