@@ -1,5 +1,6 @@
 """The labs that are functions: solutions pass, typical mistakes are told, nothing is given away."""
 
+import importlib.util
 import inspect
 import math
 
@@ -63,7 +64,6 @@ SCHEDULE, CAP, MERGE, TOP_P = (
 MISTAKES = {
     "waiting ones overtake": (SCHEDULE, "            break\n", "            continue\n"),
     "more run than may": (SCHEDULE, "num_running == max_num_seqs", "False"),
-    "the whole prompt takes blocks": (SCHEDULE, "num_blocks(plan[name])", "num_blocks(num_tokens)"),
     "no room is looked for": (SCHEDULE, "num_blocks(num_tokens) <= num_free_blocks", "True"),
     "the budget is forgotten": (SCHEDULE, "num_computed, token_budget)", "num_computed, 10**6)"),
     "cut though nobody else is there": (CAP, " and num_requests > 1", ""),
@@ -117,17 +117,61 @@ def test_a_step_of_a_recording_has_what_it_needs():
         assert blocks + step.num_free_blocks == step.config["num_gpu_blocks"] - 1
 
 
-# -- the project ---------------------------------------------------------------------------------
+# -- the kernel, and the project -----------------------------------------------------------------
+
+KERNEL_MISTAKES = {
+    "the sums do not shrink": ("total * shrink", "total", "off by up to"),
+    "the values do not shrink": ("summed * shrink[:, None]", "summed", "off by up to"),
+    "minus infinity less itself": ("tl.where(new_highest == float(\"-inf\"), 0.0, new_highest)",
+                                   "new_highest", "hides the whole first tile: some rows are NaN"),
+}  # fmt: skip
 
 
-def test_a_mini_engine_of_right_pieces_passes(monkeypatch, capsys):
-    monkeypatch.setattr(labs.online_softmax, "verdict", lambda fn: labs.schedule.verdict(fn))
-    plan = function_solutions.schedule
+def kernel_part(tmp_path, right="", wrong=""):
+    """The solution as a reader's own, in a file, since Triton reads sources; or with a mistake."""
+    source = inspect.getsource(labs.online_softmax.solution.fn)
+    assert source.count(right) == 1 or not right
+    source = source.replace(right, wrong).replace("def online_softmax", "def my_online_softmax")
+    path = tmp_path / "mine.py"
+    path.write_text("import triton\nimport triton.language as tl\n\n" + source)
+    spec = importlib.util.spec_from_file_location("mine", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.my_online_softmax
+
+
+@pytest.mark.parametrize("name", KERNEL_MISTAKES)
+def test_a_mistake_in_a_kernel_is_found(name, tmp_path, capsys):
+    right, wrong, told = KERNEL_MISTAKES[name]
+    labs.grade(kernel_part(tmp_path, right, wrong))
+    assert told in capsys.readouterr().out
+
+
+def test_a_kernel_part_without_triton_above_it_is_told_so(capsys):
+    labs.grade(labs.online_softmax.stub)
+    assert "put @triton.jit above the function" in capsys.readouterr().out
+
+
+def test_a_mini_engine_of_right_pieces_passes(tmp_path, capsys):
     labs.mini_engine(
         pool=solutions.AllocateSlots, table=solutions.CopyOnWrite, cache=solutions.LongestHit,
-        plan=plan, kernel=plan,
+        plan=function_solutions.schedule, kernel=kernel_part(tmp_path),
     )  # fmt: skip
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 6
     assert all("passed" in line for line in lines)
     assert milestones.passed().keys() == {"mini_engine"}
+
+
+def test_a_mini_engine_says_which_piece_is_missing(capsys):
+    labs.mini_engine(
+        pool=solutions.AllocateSlots, table=solutions.CopyOnWrite, cache=labs.stubs.MyCache,
+        plan=labs.schedule.stub, kernel=None,
+    )  # fmt: skip
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["3", "schedule", "not", "solved", "yet"]
+    assert lines[3].split() == ["4", "prefix", "cache", "not", "solved", "yet"]
+    assert lines[-1].endswith("not run: first mend 3 of 5")
+    labs.mini_engine(pool=int, table=None, cache=None, plan=None, kernel=None)
+    assert "pool must be a class that extends KVCacheManager" in capsys.readouterr().out
+    assert milestones.passed() == {}
