@@ -8,7 +8,7 @@ from pathlib import Path
 
 from canvas import BLUE, GREEN, ORANGE, PINK, PLAIN, Box, Canvas
 
-from minivllm.lab.viz.figure import Figure
+from minivllm.lab.viz.draw.figure import Figure
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 WIDTH, HEIGHT, GAP, ROW = 158, 66, 18, 102

@@ -94,3 +94,17 @@ def test_the_exit_ticket_can_be_solved(lecture, capsys):
 def test_the_page_asks_the_quiz_of_its_notebook(lecture):
     assert f'quiz.ask("{lecture.number}")' in page_of(lecture)
     assert lecture.number in quiz.NOTEBOOKS
+
+
+# -- the site ------------------------------------------------------------------------------------
+
+
+def test_the_site_is_built_with_what_the_extra_names():
+    root = NOTEBOOKS.parent
+    project = (root / "pyproject.toml").read_text(encoding="utf-8")
+    extra = re.findall(r'"([^"]+)"', re.search(r"^docs = \[(.*)\]", project, re.MULTILINE)[1])
+    workflow = (root / ".github/workflows/pages.yml").read_text(encoding="utf-8")
+    assert f"pip install {' '.join(f'{chr(34)}{name}{chr(34)}' for name in extra)}" in workflow
+    command = "mkdocs build --strict -f .github/mkdocs.yml"
+    assert command in workflow
+    assert command in (NOTEBOOKS / "README.md").read_text(encoding="utf-8")
