@@ -147,6 +147,26 @@ def test_a_mistake_in_a_kernel_is_found(name, tmp_path, capsys):
     assert told in capsys.readouterr().out
 
 
+def test_a_kernel_part_that_is_not_written_yet(tmp_path, capsys):
+    source = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n" + inspect.getsource(
+        labs.online_softmax.stub
+    )
+    path = tmp_path / "stub.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location("stub", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    labs.grade(module.my_online_softmax)
+    assert capsys.readouterr().out == "not solved yet\n"
+
+
+def test_a_kernel_part_on_a_machine_that_cannot_run_it(monkeypatch, capsys):
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    labs.online_softmax.grade(labs.online_softmax.solution)
+    assert "set TRITON_INTERPRET=1 before" in capsys.readouterr().out
+
+
 def test_a_kernel_part_without_triton_above_it_is_told_so(capsys):
     labs.grade(labs.online_softmax.stub)
     assert "put @triton.jit above the function" in capsys.readouterr().out
