@@ -3,7 +3,9 @@
 The order is the one that users of vLLM know: functions of the user's, allowed tokens, bad words,
 min_tokens, logit_bias, penalties -> (greedy: argmax) -> temperature, min_p, top_k, top_p -> draw.
 A draw inverts the cumulative distribution at one number from the sequence's own generator, so what
-a seeded request gets does not depend on what shares its batch. (vLLM: vllm/v1/sample/sampler.py)
+a seeded request gets does not depend on what shares its batch.
+(vLLM: vllm/v1/worker/gpu/sample/sampler.py, which biases and masks before the penalties, and draws
+without a generator: argmax of logits and Gumbel noise, hashed from seed and position in gumbel.py)
 """
 
 from __future__ import annotations
