@@ -17,7 +17,8 @@ from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_storage import KVStorage
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.models.checkpoint import LoadsCheckpoint
-from minivllm.models.layers import Embedding, GatedMLP, Linear, QKVParallelLinear, RMSNorm
+from minivllm.models.layers import Embedding, GatedMLP, RMSNorm
+from minivllm.models.linear import Linear, ParallelLMHead, QKVParallelLinear, RowParallelLinear
 from minivllm.models.model_config import ModelConfig
 from minivllm.models.rope import RotaryEmbedding, rotate
 
@@ -33,7 +34,7 @@ class Attention(nn.Module):
         self.qkv_proj = QKVParallelLinear(config.hidden_size, *heads, bias=config.qkv_bias)
         self.q_norm = self.k_norm = nn.Identity()  # Qwen3 has norms here
         query_size = config.num_heads * config.head_dim
-        self.o_proj = Linear(query_size, config.hidden_size, bias=config.o_bias)
+        self.o_proj = RowParallelLinear(query_size, config.hidden_size, bias=config.o_bias)
 
     def forward(
         self,
@@ -96,7 +97,7 @@ class DecoderForCausalLM(LoadsCheckpoint):
         super().__init__()
         self.config = config
         self.model = Decoder(config, self.layer_class)
-        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = ParallelLMHead(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
 
@@ -141,8 +142,8 @@ class DecoderForCausalLM(LoadsCheckpoint):
         """``[n, hidden_size]`` to float32 ``[n, vocab_size]``."""
         return self.lm_head(hidden).float()
 
-    def pack_weights(self) -> None:
-        """Let every linear layer lay out its weight for the processor it is on; see ``Linear``."""
+    def process_weights_after_loading(self) -> None:
+        """Let every linear layer lay out its weight for the processor it is on."""
         for module in self.modules():
             if isinstance(module, Linear):
-                module.pack()
+                module.process_weights_after_loading()

@@ -106,7 +106,7 @@ class Worker:
         model = load_model(
             directory, self.config, self.dtype, self.device, args.load_format, args.use_tqdm_on_load
         )
-        model.pack_weights()
+        model.process_weights_after_loading()
         return model
 
     def _runner(self, num_blocks: int, num_host_blocks: int) -> ModelRunner:
