@@ -1,4 +1,4 @@
-"""Lists of Python numbers become tensors on a device."""
+"""Lists of Python numbers become tensors on a device, and rows of logits tokens."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+
+
+def argmax(logits: torch.Tensor) -> torch.Tensor:
+    """The index of each row's largest number, the first of equals: ``[n, vocab]`` to int64 ``[n]``.
+
+    On a CPU numpy does it: it compares 16 numbers at once, torch one.
+    """
+    if logits.is_cpu:
+        return torch.from_numpy(logits.numpy().argmax(axis=-1))
+    return logits.argmax(dim=-1)
 
 
 def make_tensor(values: Sequence, dtype: str, device: torch.device) -> torch.Tensor:

@@ -64,9 +64,19 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = self.norm_class(config.hidden_size, config.norm_eps)
         self.mlp = self.mlp_class(config)
 
-    def forward(self, x, rope, kv_cache, metadata, backend) -> torch.Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rope, kv_cache, metadata, backend)
-        return x + self.mlp(self.post_attention_layernorm(x))
+    def forward(self, x, residual, rope, kv_cache, metadata, backend):
+        """What this layer adds to the residual, and the residual without it.
+
+        They are added together where the next norm reads them (vLLM does so, too). ``residual`` is
+        None in the first layer, where ``x`` is all there is.
+        """
+        if residual is None:
+            residual, x = x, self.input_layernorm(x)
+        else:
+            x, residual = self.input_layernorm(x, residual)
+        x = self.self_attn(x, rope, kv_cache, metadata, backend)
+        x, residual = self.post_attention_layernorm(x, residual)
+        return self.mlp(x), residual
 
 
 class Decoder(nn.Module):
@@ -134,9 +144,11 @@ class DecoderForCausalLM(LoadsCheckpoint):
         """
         x = self.embed(token_ids, positions)
         rope = self.model.rotary_emb and self.model.rotary_emb(positions, x.dtype)
+        residual = None
         for index, layer in enumerate(self.model.layers):
-            x = layer(x, rope, kv_storage.layer(index), metadata, backend)
-        return self.model.norm(x)
+            x, residual = layer(x, residual, rope, kv_storage.layer(index), metadata, backend)
+        x, _ = self.model.norm(x, residual)
+        return x
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """``[n, hidden_size]`` to float32 ``[n, vocab_size]``."""

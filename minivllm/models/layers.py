@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from minivllm import ops
 from minivllm.models.linear import (
     ColumnParallelLinear,
     MergedColumnParallelLinear,
@@ -40,6 +41,21 @@ def get_act_fn(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
     return ACTIVATIONS[name]
 
 
+def get_act_and_mul_fn(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """``act(gate) * up`` of ``[num_tokens, 2 * size]``: the gate's numbers come first.
+
+    Raises:
+        ValueError: as ``get_act_fn``.
+    """
+    act_fn = get_act_fn(name)
+
+    def act_and_mul(x: torch.Tensor) -> torch.Tensor:
+        gate, up = x.chunk(2, dim=-1)
+        return act_fn(gate).mul_(up)
+
+    return ops.silu_and_mul if name == "silu" else act_and_mul
+
+
 class Embedding(nn.Embedding):
     """``[num_tokens]`` ids to ``[num_tokens, hidden_size]``."""
 
@@ -55,8 +71,21 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(size))
         self.eps = eps
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None):
+        """The norm of ``x``; with a residual that of their sum, and the sum, in its place."""
+        if residual is None:
+            return ops.rms_norm(x, self.weight, self.eps)
+        return ops.fused_add_rms_norm(x, residual, self.weight, self.eps), residual
+
+
+class LayerNorm(nn.LayerNorm):
+    """``(x - mean(x)) / std(x) * weight + bias`` (Ba et al. 2016)."""
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None):
+        """As ``RMSNorm.forward``."""
+        if residual is None:
+            return super().forward(x)
+        return super().forward(residual.add_(x)), residual
 
 
 class GatedMLP(nn.Module):
@@ -66,14 +95,13 @@ class GatedMLP(nn.Module):
         super().__init__()
         sizes = {"gate_proj": config.intermediate_size, "up_proj": config.intermediate_size}
         self.gate_up_proj = MergedColumnParallelLinear(config.hidden_size, sizes, config.mlp_bias)
-        self.act_fn = get_act_fn(config.hidden_act)
+        self.act_and_mul = get_act_and_mul_fn(config.hidden_act)
         self.down_proj = RowParallelLinear(
             config.intermediate_size, config.hidden_size, config.mlp_bias
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
-        return self.down_proj(self.act_fn(gate).mul_(up))
+        return self.down_proj(self.act_and_mul(self.gate_up_proj(x)))
 
 
 class MLP(nn.Module):

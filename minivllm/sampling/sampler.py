@@ -15,7 +15,7 @@ import torch
 from minivllm.sampling.logprobs import gather_logprobs
 from minivllm.sampling.metadata import SamplingMetadata
 from minivllm.scheduling.output import TokenLogprobs
-from minivllm.tensors import make_tensor
+from minivllm.tensors import argmax, make_tensor
 
 
 def draw(probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -58,7 +58,7 @@ class Sampler:
             for processor in metadata.processors:
                 processor.apply(logits)
             hopeless = (logits.amax(dim=-1) == -torch.inf).nonzero()[:, 0].tolist()
-        token_ids = logits.argmax(dim=-1)
+        token_ids = argmax(logits)
         if rows := metadata.random_rows:
             numbers = [metadata.states[row].generator.random() for row in rows]
             numbers = make_tensor(numbers, "float64", logits.device)
