@@ -14,14 +14,14 @@ PACKAGE = Path(__file__).parents[1] / "minivllm"
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [
     "version", "validation", "envs", "logger", "config", "sampling_params", "outputs", "request",
-    "console", "records", "state", "trace", "kv", "scheduling", "tensors", "ops", "attention",
-    "models", "sampling", "worker", "engine",
+    "console", "records", "state", "trace", "kv", "scheduling", "tensors", "ops",
+    "attention", "models", "sampling", "worker", "engine",
     "lab", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench", "cli",
     "sim", "viz", "exercises", "__main__",
 ]  # fmt: skip
 ENGINE = ROOMS[: ROOMS.index("lab")]
-NEED_TORCH = {"tensors", "ops", "attention", "models", "sampling", "worker", "engine", "entrypoints",
-              "lab/bench", "cli", "__main__"}  # fmt: skip
+NEED_TORCH = {"tensors", "ops", "attention", "models", "sampling", "worker", "engine",
+              "entrypoints", "lab/bench", "cli", "__main__"}  # fmt: skip
 # Methods that save a trace as something to look at; they import that room when they are called.
 CONVENIENCES = {"trace": {"lab/viz"}}
 

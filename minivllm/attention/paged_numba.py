@@ -28,14 +28,17 @@ class PagedNumba(PagedTorch):
 
     name = "paged_numba"
 
-    def attend(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
+    def attend_each(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
+        inputs = query, key_cache, value_cache
         if metadata.max_query_len > 1:
-            return super().attend(query, key_cache, value_cache, metadata, scale, sliding_window)
+            return super().attend_each(*inputs, metadata, scale, sliding_window)
         wide = query.dtype == torch.float16  # which loops read, but do not write
         output = torch.empty(query.shape, dtype=torch.float32 if wide else query.dtype)
+        lse = torch.empty(query.shape[:2])
         use_threads(metadata.max_seq_len * query.numel(), WORTH_SHARING)
         _decode(
             as_numpy(output),
+            lse.numpy(),
             query.float().contiguous().numpy(),
             as_numpy(key_cache),
             as_numpy(value_cache),
@@ -44,7 +47,7 @@ class PagedNumba(PagedTorch):
             np.float32(scale),
             sliding_window or np.iinfo(np.int64).max,
         )
-        return output.to(query.dtype)
+        return output.to(query.dtype), lse
 
     def write_slots(self, key, value, key_cache, value_cache, slot_mapping):
         use_threads(2 * key.numel(), WORTH_SHARING_WRITES)
@@ -53,15 +56,23 @@ class PagedNumba(PagedTorch):
 
 
 @kernel(parallel=True)
-def _decode(output, query, key_cache, value_cache, block_table, seq_lens, scale, window):
+def _decode(output, lse, query, key_cache, value_cache, block_table, seq_lens, scale, window):
     for i in prange(len(query)):  # each on any thread
         _decode_one(
-            output[i], query[i], key_cache, value_cache, block_table[i], seq_lens[i], scale, window
+            output[i],
+            lse[i],
+            query[i],
+            key_cache,
+            value_cache,
+            block_table[i],
+            seq_lens[i],
+            scale,
+            window,
         )
 
 
 @kernel
-def _decode_one(output, query, key_cache, value_cache, block_table, end, scale, window):
+def _decode_one(output, lse, query, key_cache, value_cache, block_table, end, scale, window):
     """The newest token of one sequence of length ``end``. In float32, whatever the cache is in."""
     block_size, num_kv_heads, head_dim = key_cache.shape[1:]
     num_heads = len(query)
@@ -94,6 +105,7 @@ def _decode_one(output, query, key_cache, value_cache, block_table, end, scale, 
         for i in range(end - begin):
             row[i] = exp(row[i] - largest)
             total += row[i]
+        lse[h] = largest + np.log(total)
         share = np.float32(1) / total
         for i in range(end - begin):
             row[i] *= share
