@@ -21,6 +21,7 @@ from minivllm.models.layers import Embedding, GatedMLP, RMSNorm
 from minivllm.models.linear import Linear, ParallelLMHead, QKVParallelLinear, RowParallelLinear
 from minivllm.models.model_config import ModelConfig
 from minivllm.models.rope import RotaryEmbedding, rotate
+from minivllm.ops.threads import log_threads, threads_for
 
 
 class Attention(nn.Module):
@@ -108,6 +109,7 @@ class DecoderForCausalLM(LoadsCheckpoint):
         self.config = config
         self.model = Decoder(config, self.layer_class)
         self.lm_head = ParallelLMHead(config.hidden_size, config.vocab_size, bias=False)
+        self.num_layer_weights = sum(p.numel() for p in self.model.layers.parameters())
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
 
@@ -145,17 +147,21 @@ class DecoderForCausalLM(LoadsCheckpoint):
         x = self.embed(token_ids, positions)
         rope = self.model.rotary_emb and self.model.rotary_emb(positions, x.dtype)
         residual = None
-        for index, layer in enumerate(self.model.layers):
-            x, residual = layer(x, residual, rope, kv_storage.layer(index), metadata, backend)
-        x, _ = self.model.norm(x, residual)
+        with threads_for(2 * self.num_layer_weights * len(x), x.device):
+            for index, layer in enumerate(self.model.layers):
+                x, residual = layer(x, residual, rope, kv_storage.layer(index), metadata, backend)
+            x, _ = self.model.norm(x, residual)
         return x
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """``[n, hidden_size]`` to float32 ``[n, vocab_size]``."""
-        return self.lm_head(hidden).float()
+        with threads_for(2 * self.lm_head.input_size * self.lm_head.output_size * len(hidden),
+                         hidden.device):  # fmt: skip
+            return self.lm_head(hidden).float()
 
     def process_weights_after_loading(self) -> None:
         """Let every linear layer lay out its weight for the processor it is on."""
+        log_threads(self.lm_head.weight.device)
         for module in self.modules():
             if isinstance(module, Linear):
                 module.process_weights_after_loading()

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from minivllm import SPIN_COUNT
 from minivllm.lab.bench.memory import peak_memory
 from minivllm.lab.bench.workloads import Round
 
@@ -50,6 +51,7 @@ class EngineProcess:
         environment = {  # set before anything that reads it is imported there
             "OMP_NUM_THREADS": str(num_threads),
             "MINIVLLM_LOGGING_LEVEL": os.environ.get("MINIVLLM_LOGGING_LEVEL", "WARNING"),
+            "GOMP_SPINCOUNT": spin_count(name),
         }
         self._process = context.Process(target=_serve, args=(theirs, environment), daemon=True)
         self._process.start()
@@ -130,12 +132,21 @@ def take_turns(
     return runs
 
 
-def _serve(connection: Connection, environment: dict[str, str]) -> None:
+def spin_count(name: str) -> str | None:
+    """``GOMP_SPINCOUNT`` of an engine's process: a peer has its own default, not ours."""
+    inherited = os.environ.get("GOMP_SPINCOUNT")
+    return None if name != "minivllm" and inherited == SPIN_COUNT else inherited
+
+
+def _serve(connection: Connection, environment: dict[str, str | None]) -> None:
     """What the process does: a run whenever one is asked for. A failure ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.dup2(2, 1)  # what a peer prints is not part of our output
-    os.environ.update(environment)
+    for key, value in environment.items():
+        os.environ.pop(key, None)
+        if value is not None:
+            os.environ[key] = value
     try:
         engine_class, args, options = connection.recv()  # imports the engine's file
         engine = engine_class(*args, **options)
