@@ -52,7 +52,7 @@ class _Announce(event.Listener):
         if not self._told:
             self._told = True
             level = INFO if sys.stdout.isatty() else DEBUG
-            logger.log(level, "Compiling loops for this CPU: once, for half a minute in all.")
+            logger.log(level, "Compiling loops for this CPU: some ten seconds, once.")
         if self._depth == 0:
             self._begin = time.perf_counter()
         self._depth += 1
