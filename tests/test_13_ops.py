@@ -133,7 +133,7 @@ def in_torch(monkeypatch):
 
 
 def test_without_a_folder_for_machine_code_each_process_compiles(monkeypatch):
-    monkeypatch.setattr("numba.core.caching._CacheImpl._locator_classes", [])
+    monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
 
     def double(x):
         return 2 * x
