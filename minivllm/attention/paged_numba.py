@@ -58,7 +58,7 @@ class PagedNumba(PagedTorch):
 @kernel(parallel=True)
 def _decode(output, lse, query, key_cache, value_cache, block_table, seq_lens, scale, window):
     for i in prange(len(query)):  # each on any thread
-        _decode_one(
+        _paged_decode(
             output[i],
             lse[i],
             query[i],
@@ -72,7 +72,7 @@ def _decode(output, lse, query, key_cache, value_cache, block_table, seq_lens, s
 
 
 @kernel
-def _decode_one(output, lse, query, key_cache, value_cache, block_table, end, scale, window):
+def _paged_decode(output, lse, query, key_cache, value_cache, block_table, end, scale, window):
     """The newest token of one sequence of length ``end``. In float32, whatever the cache is in."""
     block_size, num_kv_heads, head_dim = key_cache.shape[1:]
     num_heads = len(query)
