@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "minivllm"
 ROOMS = [
     "version", "validation", "envs", "logger", "math_utils", "undo_log", "config",
     "sampling_params", "outputs", "request",
-    "console", "records", "state", "trace", "kv", "scheduling", "tensors", "platforms",
+    "console", "records", "state", "trace", "kv", "scheduling", "tensors", "platforms", "ops",
     "attention", "embedded", "models", "sampling", "worker", "executor", "engine",
     "lab", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench", "cli",
     "sim", "viz", "exercises", "__main__",
@@ -23,8 +23,8 @@ ROOMS = [
 ]  # fmt: skip
 HOUSES = {"lab", "embedded"}
 ENGINE = ROOMS[: ROOMS.index("lab")]
-NEED_TORCH = {"tensors", "platforms", "attention", "models", "sampling", "worker", "executor",
-              "engine", "entrypoints",
+NEED_TORCH = {"tensors", "platforms", "ops", "attention", "models", "sampling", "worker",
+              "executor", "engine", "entrypoints",
               "lab/bench", "cli", "__main__", "embedded/training",
               "embedded/evaluation"}  # fmt: skip
 # imported when somebody is graded

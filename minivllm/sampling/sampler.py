@@ -17,7 +17,7 @@ import torch
 from minivllm.sampling.logprobs import gather_logprobs
 from minivllm.sampling.metadata import SamplingMetadata
 from minivllm.scheduling.output import TokenLogprobs
-from minivllm.tensors import make_tensor
+from minivllm.tensors import argmax, make_tensor
 
 
 def draw(probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -37,7 +37,8 @@ def draw(probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 def best_tokens(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The best logit of each row and its token, the first of equals: float and int64 ``[n]``."""
-    return logits.max(dim=-1)
+    token_ids = argmax(logits)
+    return logits.gather(-1, token_ids[:, None])[:, 0], token_ids
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class Worker:
                 load.load_format,
                 load.use_tqdm_on_load,
             )
-            self.model.pack_weights()
+            self.model.process_weights_after_loading()
 
     def determine_available_memory(self) -> int:
         """Bytes for the KV cache: on a GPU what weights and a full step leave, on a CPU as stated.
