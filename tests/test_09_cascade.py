@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from minivllm.engine.oracle_check import first_wrong_token
 from paged_batches import make_batch
 
 from minivllm import LLM, SamplingParams
@@ -13,6 +12,7 @@ from minivllm.attention.cascade import find_cascade
 from minivllm.attention.paged_numba import PagedNumba
 from minivllm.attention.paged_torch import PagedTorch
 from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
 
 BACKENDS = [PagedTorch, PagedNumba]
 

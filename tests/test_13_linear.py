@@ -5,9 +5,9 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from minivllm.engine.oracle_check import first_wrong_token
 
 from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
 from minivllm.models import cpu_linear
 from minivllm.models.cpu_linear import (
     WIDENED_ONCE,

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from minivllm.engine.oracle_check import first_wrong_token
 
 from minivllm import ops
 from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
 from minivllm.ops import compiled, fused_cpu, native, numba_support
 from minivllm.tensors import argmax
 

@@ -127,7 +127,7 @@ def cpu(
     """What a laptop sees: W1, W2 and W4 in float32 and bfloat16, and beside a busy process."""
     from minivllm.lab.bench.cpu import bench_cpu
 
-    with refusing_politely():
+    with exit_on_bad_input():
         _set_threads(threads)
         bench_cpu(against, peer_python, model, repeats)
 
