@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
+from minivllm.structured_outputs import GuidedDecodingParams, StructuredOutputsParams
 from minivllm.validation import check, is_int, is_number, known_names_only
 
 _SAMPLING_EPS = 1e-5  # below this temperature: greedy
@@ -21,8 +22,6 @@ _FLAGS = (
 # Fields of vLLM's of which we have the default only, and why.
 _ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
     "best_of": (None, "draw n with logprobs=0 and keep those with the best cumulative_logprob"),
-    "guided_decoding": (None, "there are no grammars yet"),
-    "structured_outputs": (None, "there are no grammars yet"),
     "logprob_token_ids": (None, "logprobs=-1 reports all tokens"),
     "flat_logprobs": (False, "logprobs are dicts of Logprob"),
     "stream_interval": (None, "a stream has an output for every token"),
@@ -73,6 +72,8 @@ class SamplingParams:
         bad_words: the output never gets to the last token of one of these words.
         logits_processors: functions ``f(output_ids, logits)`` or ``f(prompt_ids, output_ids,
             logits)`` of one row that return its new logits, before all else. (As in 0.6.6.)
+        structured_outputs: what the text must look like; see ``StructuredOutputsParams``.
+        guided_decoding: the same in 0.6.6's words, a ``GuidedDecodingParams``.
         truncate_prompt_tokens: keep only this many last tokens of the prompt; -1 is as many as
             the model takes.
         skip_reading_prefix_cache: compute the whole prompt; None does so for prompt_logprobs only.
@@ -106,13 +107,13 @@ class SamplingParams:
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     logits_processors: list[Callable] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
+    guided_decoding: GuidedDecodingParams | None = None
     truncate_prompt_tokens: int | None = None
     skip_reading_prefix_cache: bool | None = None
 
     # known, so that a refusal can say why; see _ONLY_THE_DEFAULT
     best_of: int | None = None
-    guided_decoding: Any = None
-    structured_outputs: Any = None
     logprob_token_ids: list[int] | None = None
     flat_logprobs: bool = False
     stream_interval: int | None = None
@@ -129,6 +130,7 @@ class SamplingParams:
         self.seed = None if self.seed == -1 else self.seed  # as in vLLM
         self._check_numbers()
         self._check_tokens_and_text()
+        self._check_structured_outputs()
         for name, (default, why) in _ONLY_THE_DEFAULT.items():
             ok = getattr(self, name) == default
             check(ok, name, getattr(self, name), f"{default!r} in minivllm ({why})")
@@ -211,6 +213,16 @@ class SamplingParams:
         for value in (bias or {}).values():
             ok = is_number(value) and -100 <= value <= 100
             check(ok, "every value of logit_bias", value, "a number from -100 to 100")
+
+    def _check_structured_outputs(self) -> None:
+        ours, old = self.structured_outputs, self.guided_decoding
+        ok = ours is None or isinstance(ours, StructuredOutputsParams)
+        check(ok, "structured_outputs", ours, "a StructuredOutputsParams, or None")
+        ok = old is None or isinstance(old, GuidedDecodingParams)
+        check(ok, "guided_decoding", old, "a GuidedDecodingParams, or None")
+        check(ours is None or old is None, "guided_decoding", old, "None beside structured_outputs")
+        if old is not None:
+            self.structured_outputs, self.guided_decoding = old.structured_outputs(), None
 
     def __repr__(self) -> str:
         """Only what differs from the defaults."""

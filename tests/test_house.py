@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "minivllm"
 
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [
-    "version", "validation", "envs", "logger", "config", "sampling_params", "outputs", "request",
+    "version", "validation", "envs", "logger", "structured_outputs", "structured_output", "config",
+    "sampling_params", "outputs", "request",
     "console", "records", "state", "trace", "kv", "scheduling", "tensors", "attention",
     "models", "sampling", "worker", "engine",
     "lab", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench", "cli",
@@ -22,6 +23,7 @@ ROOMS = [
 ENGINE = ROOMS[: ROOMS.index("lab")]
 NEED_TORCH = {"tensors", "attention", "models", "sampling", "worker", "engine", "entrypoints",
               "lab/bench", "cli", "__main__"}  # fmt: skip
+WITH_NUMPY = {"structured_output"}  # its masks are arrays, though no tensors
 # Methods that save a trace as something to look at; they import that room when they are called.
 CONVENIENCES = {"trace": {"lab/viz"}}
 
@@ -77,18 +79,20 @@ def test_the_engine_never_imports_what_looks_at_it(room):
     assert not lab
 
 
-def test_the_rooms_that_run_without_torch():
+@pytest.mark.parametrize("numpy", [False, True], ids=["without numpy", "with numpy"])
+def test_the_rooms_that_run_without_torch(numpy):
     modules = [
         ".".join(("minivllm", *p.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
             ".__init__"
         )
         for p in FILES
-        if room_of(p) not in NEED_TORCH
+        if room_of(p) not in NEED_TORCH and (room_of(p) in WITH_NUMPY) == numpy
     ]
+    absent = ("torch", "transformers") if numpy else ("torch", "transformers", "numpy")
     code = (
         "import sys, importlib\n"
         f"for name in {modules!r}: importlib.import_module(name)\n"
-        "print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
+        f"print([m for m in {absent!r} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
