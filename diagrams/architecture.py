@@ -10,7 +10,7 @@ from minivllm.lab.viz.figure import Figure
 CLASSES = {
     "LLM": "minivllm.entrypoints.llm",
     "LLMEngine": "minivllm.engine.llm_engine",
-    "Processor": "minivllm.engine.processor",
+    "InputProcessor": "minivllm.engine.input_processor",
     "Detokenizer": "minivllm.engine.detokenizer",
     "Scheduler": "minivllm.scheduling.scheduler",
     "SchedulingPolicy": "minivllm.scheduling.policies",
@@ -28,15 +28,16 @@ CLASSES = {
     "DecoderLayer": "minivllm.models.decoder",
     "Attention": "minivllm.models.decoder",
     "AttentionBackend": "minivllm.attention.backend",
-    "KVStorage": "minivllm.attention.kv_storage",
+    "KVCache": "minivllm.attention.kv_cache",
     "Sampler": "minivllm.sampling.sampler",
     "Trace": "minivllm.trace",
 }
 ALT = (
-    "Architecture: LLM owns LLMEngine. The engine hands text to Processor and Detokenizer and owns "
-    "a Scheduler and a Worker. Scheduler owns KVCacheManager, which owns BlockPool, a BlockTable "
+    "Architecture: LLM owns LLMEngine. The engine hands text to InputProcessor and Detokenizer and "
+    "owns a Scheduler and a Worker. Scheduler owns KVCacheManager, which owns BlockPool, a "
+    "BlockTable "
     "per sequence, PrefixCache and SwapSpace. Worker owns ModelRunner, which owns InputBatch, the "
-    "model and Sampler; the model's Attention layers read KVStorage through an AttentionBackend. "
+    "model and Sampler; the model's Attention layers read KVCache through an AttentionBackend. "
     "Only SchedulerOutput and ModelRunnerOutput cross between the two sides."
 )
 
@@ -54,7 +55,7 @@ def draw() -> Figure:
         colour=BLUE,
     )  # fmt: skip
     processor = page.box(
-        60, 170, 196, 54, "Processor", ("text and parameters → Request",), colour=BLUE
+        60, 170, 196, 54, "InputProcessor", ("text and parameters → Request",), colour=BLUE
     )
     detokenizer = page.box(
         704, 170, 196, 54, "Detokenizer", ("token ids → text that is certain",), colour=BLUE
@@ -103,7 +104,7 @@ def draw() -> Figure:
     backend = page.box(
         512, 622, 200, 46, "AttentionBackend", ("write slots, read blocks",), colour=RED
     )
-    storage = page.box(736, 622, 184, 46, "KVStorage", ("K and V of every block",), colour=RED)
+    storage = page.box(736, 622, 184, 46, "KVCache", ("K and V of every block",), colour=RED)
     page.arrow([worker.right, runner.left])
     page.arrow([runner.bottom, batch.top])
     page.arrow([(724, 400), (724, 523), sampler.left])

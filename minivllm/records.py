@@ -70,8 +70,8 @@ class BlockCopied(Record):
     """Copy on write: a sequence's last block was shared, so it goes on in a copy of its own."""
 
     seq_id: str
-    src: int
-    dst: int
+    src_block_id: int
+    dst_block_id: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,8 +99,8 @@ class State:
             case BlocksCached():
                 self.cached.update(record.block_ids)
             case BlockCopied():
-                seq.block_ids[-1] = record.dst
-                self.cached.discard(record.dst)
+                seq.block_ids[-1] = record.dst_block_id
+                self.cached.discard(record.dst_block_id)
             case Forked():
                 self.sequences[record.child_id] = replace(
                     seq,

@@ -21,7 +21,7 @@ from minivllm.attention.kernels.cache import write_slots
 from minivllm.attention.kernels.decode import paged_decode
 from minivllm.attention.kernels.split_kv import split_decode
 from minivllm.attention.kernels.varlen import varlen_attention
-from minivllm.attention.kv_storage import KVStorage
+from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.paged_triton import PagedTriton
 from minivllm.config import EngineArgs
 from minivllm.models.hub import model_directory
@@ -101,18 +101,18 @@ def launch_all(dtype, head_dim, block_size, num_heads=32, num_kv_heads=8, num_se
 
 
 def record_decode_step():
-    """The embedded model's decode step as ``DecodeGraphs`` would record it."""
+    """The embedded model's decode step as ``CUDAGraphRunner`` would record it."""
     config = ModelConfig.from_directory(model_directory(EngineArgs()))
     with META:
         model = get_model_class(config.architecture)(config).to(torch.bfloat16)
-    storage = KVStorage(
+    storage = KVCache(
         config.num_layers, 9, 16, config.num_kv_heads, config.head_dim, torch.bfloat16, META
     )
     runner = ModelRunner(model, storage, storage, 16, PagedTriton())
-    runner.capture_decodes([4], 64, Recorder())
+    runner.capture_decodes([4], 64, GraphRecorder())
 
 
-class Recorder:
+class GraphRecorder:
     def capture(self, function):
         function()
         return function

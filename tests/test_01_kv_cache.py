@@ -48,7 +48,7 @@ def run_and_compare(llm, prompts, params, check_every_step=True):
     engine = llm.llm_engine
     requests = {}
     for i, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
-        requests[str(i)] = engine.processor.make_request(str(i), prompt, one)
+        requests[str(i)] = engine.input_processor.make_request(str(i), prompt, one)
         engine.submit(requests[str(i)])
     outputs = {}
     while engine.has_unfinished_requests():
@@ -176,7 +176,7 @@ def test_kv_bytes_per_token(tiny_qwen2):
     llm = make(tiny_qwen2, block_size=4, num_gpu_blocks_override=65)
     config = llm.llm_engine.model_config
     assert config.kv_bytes_per_token() == 2 * 2 * 2 * 8 * 4  # k and v, layers, heads, size, fp32
-    storage = llm.llm_engine.model_runner.kv_storage
+    storage = llm.llm_engine.model_runner.kv_cache
     assert storage.data.nbytes == 65 * 4 * config.kv_bytes_per_token()
 
 

@@ -151,15 +151,15 @@ TestAnyHistoryWithoutCache = AnyHistoryWithoutCache.TestCase
 
 def test_blocks_come_in_id_order_and_the_null_block_never():
     pool = BlockPool(5)
-    assert [b.block_id for b in pool.allocate(4)] == [1, 2, 3, 4]
+    assert [b.block_id for b in pool.get_new_blocks(4)] == [1, 2, 3, 4]
     assert pool.num_free_blocks == 0
 
 
 def test_too_few_free_blocks_change_nothing():
     pool = BlockPool(4)
-    pool.allocate(2)
+    pool.get_new_blocks(2)
     with pytest.raises(ValueError, match="cannot allocate 2 blocks: 1 are free"):
-        pool.allocate(2)
+        pool.get_new_blocks(2)
     assert pool.num_free_blocks == 1
 
 
@@ -173,22 +173,22 @@ def test_freed_blocks_are_reused_first_and_the_last_block_comes_out_first():
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_double_free_raises_and_changes_nothing(times):
     pool = BlockPool(4)
-    block = pool.allocate(1)[0]
+    block = pool.get_new_blocks(1)[0]
     if times == 1:
-        pool.free([block])
+        pool.free_blocks([block])
         with pytest.raises(ValueError, match="block 1 is freed twice"):
-            pool.free([block])
+            pool.free_blocks([block])
         assert pool.num_free_blocks == 3
     else:
         with pytest.raises(ValueError, match="block 1 is freed twice"):
-            pool.free([block, block])
+            pool.free_blocks([block, block])
         assert (block.ref_cnt, pool.num_free_blocks) == (1, 2)
 
 
 def test_the_null_block_cannot_be_freed():
     pool = BlockPool(4)
     with pytest.raises(ValueError, match="null block"):
-        pool.free([pool.null_block])
+        pool.free_blocks([pool.null_block])
 
 
 def test_a_pool_needs_one_usable_block():
@@ -211,7 +211,7 @@ def test_a_lost_block_is_noticed():
 def test_a_block_queued_while_in_use_is_noticed():
     manager = KVCacheManager(num_blocks=6, block_size=2)
     arrive(manager, "a", 4)
-    manager.block_pool.free_queue.append([manager.block_pool.blocks[1]])
+    manager.block_pool.free_block_queue.append([manager.block_pool.blocks[1]])
     with pytest.raises(AssertionError, match="free queue"):
         manager.check_integrity()
 

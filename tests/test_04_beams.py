@@ -97,7 +97,7 @@ def test_beams_that_end_equal_a_search_that_recomputes_everything(
     model = llm.llm_engine.model_runner.model
     # half the vocabulary ends the text, so that it often does
     eos = frozenset(range(0, 97, 2))
-    processor = llm.llm_engine.processor
+    processor = llm.llm_engine.input_processor
     processor.model_config = replace(processor.model_config, eos_token_ids=eos)
     num_complete = 0
     for _ in range(3):

@@ -25,7 +25,7 @@ def test_a_fork_takes_nothing_and_copies_nothing():
     before = scheduler.kv_manager.block_pool.num_free_blocks
     plan = step(scheduler)
     assert plan.forks == {"a": ["a/1", "a/2"]}
-    assert plan.block_copies == []
+    assert plan.kv_cache_block_copies == []
     assert scheduler.kv_manager.block_pool.num_free_blocks == before - 3
     assert [seq.seq_id for seq in scheduler.running] == ["a", "a/1", "a/2"]
     assert ref_counts(scheduler, "a/2") == [3, 3, 3]
@@ -45,10 +45,10 @@ def test_a_finished_sequence_cannot_be_forked():
 def test_k_writers_of_a_partly_filled_block_cost_k_minus_1_copies(n):
     scheduler = make()
     scheduler.add_request(request("a", 10, n=n, max_tokens=9))
-    copies = [copy for plan in run(scheduler) for copy in plan.block_copies]
+    copies = [copy for plan in run(scheduler) for copy in plan.kv_cache_block_copies]
     assert len(copies) == n - 1
-    assert {copy.src for copy in copies} == {3}
-    assert len({copy.dst for copy in copies}) == n - 1
+    assert {copy.src_block_id for copy in copies} == {3}
+    assert len({copy.dst_block_id for copy in copies}) == n - 1
 
 
 def test_the_last_writer_writes_in_place():
@@ -56,7 +56,7 @@ def test_the_last_writer_writes_in_place():
     scheduler.add_request(request("a", 10, n=2))
     step(scheduler)
     plan = step(scheduler)
-    assert [(c.seq_id, c.src) for c in plan.block_copies] == [("a", 3)]
+    assert [(c.seq_id, c.src_block_id) for c in plan.kv_cache_block_copies] == [("a", 3)]
     assert scheduler.kv_manager.get_block_ids("a/1") == [1, 2, 3]
     assert ref_counts(scheduler, "a/1") == [2, 2, 1]
     assert ref_counts(scheduler, "a") == [2, 2, 1]
@@ -65,7 +65,7 @@ def test_the_last_writer_writes_in_place():
 def test_a_full_block_is_never_copied():
     scheduler = make()
     scheduler.add_request(request("a", 8, n=4, max_tokens=9))
-    assert not [copy for plan in run(scheduler) for copy in plan.block_copies]
+    assert not [copy for plan in run(scheduler) for copy in plan.kv_cache_block_copies]
 
 
 def test_the_prompt_is_computed_once():
@@ -202,7 +202,7 @@ def test_samples_equal_the_oracles(tiny_qwen2, caching, num_blocks):
             n=rng.randint(1, 3), temperature=1.0, seed=rng.choice([None, 5]), ignore_eos=True,
             max_tokens=rng.randint(8, 24),
         )  # fmt: skip
-        requests[str(i)] = engine.processor.make_request(str(i), prompt, params)
+        requests[str(i)] = engine.input_processor.make_request(str(i), prompt, params)
         engine.submit(requests[str(i)])
     while engine.has_unfinished_requests():
         outputs |= {o.request_id: o for o in engine.step()}

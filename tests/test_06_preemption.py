@@ -37,13 +37,13 @@ def test_swapped_out_and_back_with_nothing_computed_twice():
         scheduler.add_request(request(name, 8, max_tokens=6))
     step(scheduler)
     plan = step(scheduler)
-    assert [(s.src, s.dst) for s in plan.swaps_out] == [(3, 1), (4, 2)]
+    assert [(s.src_block_id, s.dst_block_id) for s in plan.swaps_out] == [(3, 1), (4, 2)]
     assert plan.preempted_req_ids == ["b"]
     assert scheduler.sequences["b"].num_computed_tokens == 8
     assert pools(scheduler) == (3, 2)
     plans = run(scheduler)
     back = next(plan for plan in plans if plan.swaps_in)
-    assert [s.src for s in back.swaps_in] == [1, 2]
+    assert [s.src_block_id for s in back.swaps_in] == [1, 2]
     assert back.resumed_req_ids == ["b"]
     assert back.num_scheduled_tokens == {"b": 1}
     assert back.num_computed_tokens == {"b": 8}

@@ -55,9 +55,9 @@ def test_looking_changes_nothing():
     manager = caching()
     seq = arrive(manager, "a", 12)
     manager.free(seq)
-    before = [b.block_id for b in manager.block_pool.free_queue]
+    before = [b.block_id for b in manager.block_pool.free_block_queue]
     assert num_hit(manager, list(range(12))) == 8
-    assert [b.block_id for b in manager.block_pool.free_queue] == before
+    assert [b.block_id for b in manager.block_pool.free_block_queue] == before
 
 
 def test_a_stale_name_is_gone_when_its_block_is_reused():

@@ -12,7 +12,7 @@ from paged_batches import batches, make_batch
 
 from minivllm import LLM, SamplingParams
 from minivllm.attention import paged_numba, selector
-from minivllm.attention.kv_storage import KVStorage
+from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.paged_torch import TILE_ROWS, TILES_TOGETHER, PagedTorch, tile_batches
 from minivllm.attention.reference import Reference
 from minivllm.attention.selector import make_backend
@@ -107,7 +107,7 @@ def test_what_one_sequence_writes_another_reads_in_the_same_step(backend):
 
 
 def test_copying_blocks_reaches_every_layer(backend):
-    storage = KVStorage(3, 6, 4, 2, 32, torch.float32, CPU)
+    storage = KVCache(3, 6, 4, 2, 32, torch.float32, CPU)
     storage.data.normal_(generator=torch.Generator().manual_seed(0))
     before = storage.data.clone()
     backend.copy_blocks(storage, [1, 2, 1], [4, 5, 3])

@@ -11,7 +11,7 @@ from paged_batches import TOLERANCE, batches, make_batch
 
 from minivllm import LLM, SamplingParams
 from minivllm.attention import selector
-from minivllm.attention.kv_storage import KVStorage
+from minivllm.attention.kv_cache import KVCache
 from minivllm.exercises import ch10
 from minivllm.lab.exercises.answers import NotYet
 
@@ -137,7 +137,7 @@ def test_writing_into_slots_skips_padding_and_takes_rows_that_lie_apart():
 
 
 def test_copying_blocks_and_a_block_that_is_both_source_and_target():
-    storage = KVStorage(3, 6, 5, 2, 48, torch.float32, CPU)
+    storage = KVCache(3, 6, 5, 2, 48, torch.float32, CPU)
     storage.data.normal_(generator=torch.Generator().manual_seed(0))
     before = storage.data.clone()
     cache.copy_blocks(storage.data, [1, 2, 1], [4, 5, 3])

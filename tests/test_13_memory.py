@@ -35,7 +35,7 @@ def test_the_parts_of_a_profile_are_what_they_say(tiny_qwen2, caplog, monkeypatc
     tied = stored["model.embed_tokens.weight"].nbytes  # once more, packed for the product
     assert profile.weights == tied + sum(tensor.nbytes for tensor in stored.values())
     assert profile.kv_cache == 65 * 16 * (2 * 2 * 2 * 8 * 4)  # K and V, layers, heads, size, bytes
-    assert profile.kv_cache == llm.llm_engine.model_runner.kv_storage.data.nbytes
+    assert profile.kv_cache == llm.llm_engine.model_runner.kv_cache.data.nbytes
     # at least the residual stream and a layer's MLP; at most as if nothing were ever let go
     assert 128 * (32 + 2 * 48) * 4 < profile.activations < 128 * 4 * 50 * (32 + 2 * 48)
     assert (profile.overhead, profile.step_tokens, profile.step_seqs) == (0, 128, 5)

@@ -5,10 +5,10 @@ import sys
 from itertools import pairwise
 
 import pytest
-from minivllm.lab.bench import everything
 from typer.testing import CliRunner
 
 from minivllm.cli import app
+from minivllm.lab.bench import everything
 from minivllm.lab.bench.engines import MinivllmEngine
 from minivllm.lab.bench.models import SHAPES, bench_model
 from minivllm.lab.bench.peers import TransformersContinuousEngine, TransformersEngine

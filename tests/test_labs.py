@@ -18,7 +18,7 @@ from minivllm.sim import dry_run
 LABS = {
     "allocate_slots": labs.allocate_slots,
     "copy_on_write": labs.copy_on_write,
-    "longest_hit": labs.longest_hit,
+    "find_longest_cache_hit": labs.find_longest_cache_hit,
 }
 
 
@@ -53,7 +53,13 @@ def test_the_small_worlds_have_all_that_can_happen():
             plan = moment.plan
             happened |= {
                 name
-                for name in ("block_copies", "swaps_in", "swaps_out", "forks", "resumed_req_ids")
+                for name in (
+                    "kv_cache_block_copies",
+                    "swaps_in",
+                    "swaps_out",
+                    "forks",
+                    "resumed_req_ids",
+                )
                 if getattr(plan, name)
             }
             if any(plan.num_computed_tokens.get(d.seq_id) for d in plan.scheduled_new_reqs):
@@ -61,7 +67,8 @@ def test_the_small_worlds_have_all_that_can_happen():
             if set(plan.preempted_req_ids) and not plan.swaps_out:
                 happened.add("recompute")
     assert happened == {
-        "block_copies", "swaps_in", "swaps_out", "forks", "resumed_req_ids", "hit", "recompute",
+        "kv_cache_block_copies", "swaps_in", "swaps_out", "forks", "resumed_req_ids", "hit",
+        "recompute",
     }  # fmt: skip
 
 
@@ -96,8 +103,8 @@ MISTAKES = {
         r"A has 3 blocks for 8 positions; 2 will do",
     ),
     "blocks are looked at, not taken": (
-        TAKES_ANY, "pool.allocate(num_new)]", "list(pool.free_queue)[:num_new]]",
-        r"block 1 stands in A's table and is still free: blocks are taken with block_pool.allocate",
+        TAKES_ANY, "pool.get_new_blocks(num_new)]", "list(pool.free_block_queue)[:num_new]]",
+        r"block 1 stands in A's table and is still free: blocks are taken with block_pool\.get_new",
     ),
     "full blocks are not registered": (
         TAKES_ANY, "self.prefix_cache.add(block, name)", "pass",
@@ -128,7 +135,7 @@ MISTAKES = {
         r"step 0: IndexError in line \d+, must_copy: list index out of range",
     ),
     "the old reference is kept": (
-        WRITES, "pool.free([shared])", "pass",
+        WRITES, "pool.free_blocks([shared])", "pass",
         r"block 2 has 2 references, and stands in the tables of nobody: a reference too many",
     ),
     "there and back": (
@@ -184,7 +191,7 @@ class CopiesBack(BlockTable):
 
     def copy_on_write(self, seq_id, pool):
         copy = super().copy_on_write(seq_id, pool)
-        return KVCacheBlockCopy(seq_id, copy.dst, copy.src)
+        return KVCacheBlockCopy(seq_id, copy.dst_block_id, copy.src_block_id)
 
 
 def test_recordings_and_oracle_find_faults_by_themselves():

@@ -360,7 +360,7 @@ def test_samples_of_one_request_stand_together_under_its_letter():
     ]
     assert rows == ["A", "A1", "A2", "B"]
     table = block_table(trace, 1)
-    copied = {(r.seq_id, r.dst) for r in trace.of(BlockCopied)}
+    copied = {(r.seq_id, r.dst_block_id) for r in trace.of(BlockCopied)}
     assert len(copied) == 2
     assert "×3" in block_grid(trace, 0, after="update").text
     thick = [e for e in drawing(table).iter(f"{SVG}rect") if e.get("stroke-width") == "2.5"]

@@ -317,9 +317,9 @@ def test_a_copy_names_its_source():
     assert len(copies) == 2
     figure = block_table(trace, copies[0].step)
     for copy in copies:
-        assert f"copy of {copy.src}" in texts(figure)
-        assert f"{copy.dst}! (copy of {copy.src})" in figure.text
-        assert f"{copy.dst} is a copy of {copy.src}" in figure.alt
+        assert f"copy of {copy.src_block_id}" in texts(figure)
+        assert f"{copy.dst_block_id}! (copy of {copy.src_block_id})" in figure.text
+        assert f"{copy.dst_block_id} is a copy of {copy.src_block_id}" in figure.alt
 
 
 def test_a_large_table_says_what_it_leaves_out():

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from minivllm.attention.kv_storage import KVStorage
+from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
 
 
@@ -85,6 +85,6 @@ class AttentionBackend(ABC):
         key_cache.flatten(0, 1).index_copy_(0, slot_mapping, key)
         value_cache.flatten(0, 1).index_copy_(0, slot_mapping, value)
 
-    def copy_blocks(self, kv_storage: KVStorage, src: list[int], dst: list[int]) -> None:
+    def copy_blocks(self, kv_cache: KVCache, src: list[int], dst: list[int]) -> None:
         """Copy whole blocks within the device, in every layer: what copy-on-write asks for."""
-        kv_storage.copy_from(kv_storage, src, dst)
+        kv_cache.copy_from(kv_cache, src, dst)

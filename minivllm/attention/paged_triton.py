@@ -45,10 +45,10 @@ class PagedTriton(AttentionBackend):
     def write_slots(self, key, value, key_cache, value_cache, slot_mapping):
         write_slots(key, value, key_cache, value_cache, slot_mapping)
 
-    def copy_blocks(self, kv_storage, src, dst):
+    def copy_blocks(self, kv_cache, src, dst):
         if set(src) & set(dst):  # torch reads all before it writes; programs have no order
-            return super().copy_blocks(kv_storage, src, dst)
-        return copy_blocks(kv_storage.data, src, dst)
+            return super().copy_blocks(kv_cache, src, dst)
+        return copy_blocks(kv_cache.data, src, dst)
 
 
 @cache

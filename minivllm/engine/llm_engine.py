@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from minivllm.config import EngineArgs
 from minivllm.engine import function_trace
+from minivllm.engine.input_processor import InputProcessor, load_tokenizer
 from minivllm.engine.output_processor import OutputProcessor
-from minivllm.engine.processor import Processor, load_tokenizer
 from minivllm.engine.stat_logger import LoggingStatLogger
 from minivllm.kv.manager import KVCacheManager
 from minivllm.models.hub import model_directory, tokenizer_directory
@@ -45,7 +45,7 @@ class LLMEngine:
         self.tokenizer = None
         if not args.skip_tokenizer_init:
             self.tokenizer = load_tokenizer(tokenizer_directory(args, directory))
-        self.processor = Processor(
+        self.input_processor = InputProcessor(
             self.tokenizer, self.model_config, args.seed, self.max_model_len, args.max_logprobs
         )
         self.worker = worker = Worker(args, directory, self.model_config, limits, device)
@@ -91,7 +91,7 @@ class LLMEngine:
 
         Args:
             request_id: any string that is not in use.
-            prompt: see ``Processor.make_request``.
+            prompt: see ``InputProcessor.make_request``.
             params: how to sample, or how to search, and when to stop.
             arrival_time: seconds of ``time.monotonic()``; None is now.
             priority: the smaller, the more important; needs ``scheduling_policy="priority"``.
@@ -99,7 +99,9 @@ class LLMEngine:
         Raises:
             ValueError: if it cannot be run; nothing has changed and the others go on.
         """
-        request = self.processor.make_request(request_id, prompt, params, arrival_time, priority)
+        request = self.input_processor.make_request(
+            request_id, prompt, params, arrival_time, priority
+        )
         self.submit(request)
 
     def submit(self, request: Request) -> None:
@@ -108,9 +110,11 @@ class LLMEngine:
 
     def step(self) -> list[RequestOutput]:
         """Move every sequence that fits into the budget. Returns those that got a token."""
-        plan = self.scheduler.schedule()
-        output = self.model_runner.execute_model(plan)
-        updated = self.scheduler.update_from_output(plan, output.sampled, output.logprobs)
+        scheduler_output = self.scheduler.schedule()
+        output = self.model_runner.execute_model(scheduler_output)
+        updated = self.scheduler.update_from_output(
+            scheduler_output, output.sampled, output.logprobs
+        )
         return self.output_processor.process_outputs(output, updated)
 
     def abort_request(self, request_id: str | list[str]) -> list[RequestOutput]:

@@ -94,7 +94,7 @@ def _requests(engine: LLMEngine) -> list[Request]:
             prompt = table[:8]  # nothing but full blocks, and all of them known
         sampled = {"temperature": 1.0, "n": rng.randint(1, 3)} if i % 3 else {"temperature": 0}
         params = SamplingParams(max_tokens=rng.randint(4, 12), ignore_eos=True, **sampled)
-        requests.append(engine.processor.make_request(f"request {i}", prompt, params))
+        requests.append(engine.input_processor.make_request(f"request {i}", prompt, params))
     return requests
 
 

@@ -15,7 +15,7 @@ from minivllm.sampling_params import RequestOutputKind
 from minivllm.scheduling.output import ModelRunnerOutput, TokenLogprobs
 
 
-class SequenceOutput:
+class RequestState:
     """What has been made of one sequence, and how much of it has been handed out."""
 
     def __init__(self, tokenizer, seq: Sequence):
@@ -86,7 +86,7 @@ class OutputProcessor:
     def __init__(self, tokenizer, stats: LoggingStatLogger):
         self.tokenizer = tokenizer
         self.stats = stats
-        self.sequences: dict[str, SequenceOutput] = {}  # by sequence id
+        self.sequences: dict[str, RequestState] = {}  # by sequence id
         # by request id: of each prompt position (but the first), and what users get of them
         self.prompt_positions: dict[str, dict[int, TokenLogprobs]] = {}
         self.prompt_logprobs: dict[str, list[dict[int, Logprob] | None]] = {}
@@ -167,9 +167,9 @@ class OutputProcessor:
             stop_reason=seq.stop_reason,
         )
 
-    def _of(self, seq: Sequence) -> SequenceOutput:
+    def _of(self, seq: Sequence) -> RequestState:
         if seq.seq_id not in self.sequences:
-            self.sequences[seq.seq_id] = SequenceOutput(self.tokenizer, seq)
+            self.sequences[seq.seq_id] = RequestState(self.tokenizer, seq)
         return self.sequences[seq.seq_id]
 
     def _prompt_logprobs(self, request: Request, delta: bool) -> list[dict | None] | None:

@@ -213,7 +213,7 @@ class LLM:
         for index, (prompt, one, rank) in enumerate(zip(prompts, params, priority, strict=True)):
             request_id = str(self._num_requests + index)
             try:
-                request = self.llm_engine.processor.make_request(
+                request = self.llm_engine.input_processor.make_request(
                     request_id, prompt, one, priority=rank
                 )
                 self.llm_engine.scheduler.check_request(request)

@@ -1,7 +1,7 @@
 """BlockPool: all KV blocks there are, which are free, and who shares the rest.
 
 Pure bookkeeping: a block here is an id and a reference count; the tensors behind the ids live in
-``attention/kv_storage.py``. (vLLM: vllm/v1/core/block_pool.py, kv_cache_utils.py)
+``attention/kv_cache.py``. (vLLM: vllm/v1/core/block_pool.py, kv_cache_utils.py)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class KVCacheBlock:
         return f"KVCacheBlock({self.block_id}, ref_cnt={self.ref_cnt})"
 
 
-class FreeQueue:
+class FreeKVCacheBlockQueue:
     """The free blocks, next to be used first. A linked list: a hit takes one out of the middle.
 
     How many there are is asked all the time, so ``num_free_blocks`` is a plain number.
@@ -99,7 +99,7 @@ class BlockPool:
             )
         self.blocks = [KVCacheBlock(i) for i in range(num_blocks)]
         self.null_block = self.blocks[0]
-        self.free_queue = FreeQueue(self.blocks[1:])
+        self.free_block_queue = FreeKVCacheBlockQueue(self.blocks[1:])
         self.prefix_cache = prefix_cache
 
     @property
@@ -108,9 +108,9 @@ class BlockPool:
 
     @property
     def num_free_blocks(self) -> int:
-        return self.free_queue.num_free_blocks
+        return self.free_block_queue.num_free_blocks
 
-    def allocate(self, n: int) -> list[KVCacheBlock]:
+    def get_new_blocks(self, n: int) -> list[KVCacheBlock]:
         """Take ``n`` blocks, each with one reference, from the free queue (vLLM: get_new_blocks).
 
         What such a block held can no longer be found from now on: eviction is lazy.
@@ -120,21 +120,21 @@ class BlockPool:
         """
         if n > self.num_free_blocks:
             raise ValueError(f"cannot allocate {n} blocks: {self.num_free_blocks} are free.")
-        taken = [self.free_queue.popleft() for _ in range(n)]
+        taken = [self.free_block_queue.popleft() for _ in range(n)]
         for block in taken:
             if block.block_hash is not None:
                 self.prefix_cache.remove(block)
             block.ref_cnt = 1
         return taken
 
-    def share(self, blocks: Iterable[KVCacheBlock]) -> None:
+    def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
         """Add one reference to each block; a free one leaves the queue (vLLM: touch)."""
         for block in blocks:
             if block.ref_cnt == 0:
-                self.free_queue.remove(block)
+                self.free_block_queue.remove(block)
             block.ref_cnt += 1
 
-    def free(self, blocks: Iterable[KVCacheBlock]) -> None:
+    def free_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
         """Drop one reference on each block; at 0 it can be handed out again (vLLM: free_blocks).
 
         What can be found again goes to the *end* of the queue, in the given order: the least
@@ -154,8 +154,8 @@ class BlockPool:
         for block in blocks:
             block.ref_cnt -= 1
         unused = [block for block in blocks if block.ref_cnt == 0]
-        self.free_queue.append(b for b in unused if b.block_hash is not None)
-        self.free_queue.prepend(b for b in unused if b.block_hash is None)
+        self.free_block_queue.append(b for b in unused if b.block_hash is not None)
+        self.free_block_queue.prepend(b for b in unused if b.block_hash is None)
 
     def check_integrity(self, tables: Iterable[list[KVCacheBlock]]) -> None:
         """Raise ``AssertionError`` unless every block is accounted for exactly once.
@@ -172,8 +172,10 @@ class BlockPool:
                 f"block {block.block_id} has ref_cnt {block.ref_cnt}, "
                 f"but stands in block tables {count[block.block_id]} times"
             )
-        queued = [block.block_id for block in self.free_queue]
-        assert len(queued) == self.free_queue.num_free_blocks, f"the free queue miscounts {queued}"
+        queued = [block.block_id for block in self.free_block_queue]
+        assert len(queued) == self.free_block_queue.num_free_blocks, (
+            f"the free queue miscounts {queued}"
+        )
         assert len(queued) == len(set(queued)), f"a block is queued twice: {queued}"
         unused = {b.block_id for b in self.blocks[1:] if b.ref_cnt == 0}
         assert set(queued) == unused, f"free queue {sorted(queued)} != unused {sorted(unused)}"

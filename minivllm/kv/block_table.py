@@ -29,8 +29,8 @@ class KVCacheBlockCopy:
     """
 
     seq_id: str
-    src: int
-    dst: int
+    src_block_id: int
+    dst_block_id: int
 
 
 class BlockTable:
@@ -65,16 +65,16 @@ class BlockTable:
         Of ``k`` sequences that share a block, ``k - 1`` come through here; the last one finds that
         nobody else holds it and writes in place.
         """
-        src, (dst,) = self.blocks[-1], pool.allocate(1)
+        src, (dst,) = self.blocks[-1], pool.get_new_blocks(1)
         self.blocks[-1] = dst
-        pool.free([src])
+        pool.free_blocks([src])
         return KVCacheBlockCopy(seq_id, src.block_id, dst.block_id)
 
     def fork(self, pool: BlockPool) -> BlockTable:
         """A table of the same blocks: nothing is allocated, nothing copied."""
         child = type(self)(self.block_size)
         child.blocks = list(self.blocks)
-        pool.share(child.blocks)
+        pool.touch(child.blocks)
         return child
 
     def slot(self, position: int) -> int:

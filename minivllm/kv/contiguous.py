@@ -113,7 +113,7 @@ class ContiguousKVCacheManager:
         """Nothing is ever found again."""
         return []
 
-    def count_query(self, seq: Sequence) -> None:
+    def record_prefix_cache_query(self, seq: Sequence) -> None:
         """Nothing is ever looked up."""
 
     def num_blocks_to_admit(self, seq: Sequence, hit: list) -> int:

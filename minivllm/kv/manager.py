@@ -70,7 +70,7 @@ class KVCacheManager:
         """The blocks that hold the sequence's longest known prefix. Nothing changes."""
         if self.prefix_cache is None or seq.skip_reading_prefix_cache:
             return []
-        return self.prefix_cache.longest_hit(seq)
+        return self.prefix_cache.find_longest_cache_hit(seq)
 
     def num_blocks_to_admit(self, seq: Sequence, hit: list[KVCacheBlock]) -> int:
         """How many free blocks the whole of a sequence takes that holds nothing yet.
@@ -79,7 +79,7 @@ class KVCacheManager:
         """
         return cdiv(seq.num_tokens, self.block_size) - sum(b.ref_cnt > 0 for b in hit)
 
-    def count_query(self, seq: Sequence) -> None:
+    def record_prefix_cache_query(self, seq: Sequence) -> None:
         """Count what a sequence, just admitted, asked of the prefix cache and what it got."""
         if self.prefix_cache is not None and not seq.skip_reading_prefix_cache:
             self.prefix_cache.num_queried_tokens += seq.num_tokens
@@ -94,7 +94,7 @@ class KVCacheManager:
         table = self.block_tables[seq.seq_id] = self.block_table_cls(self.block_size)
         seq.num_computed_tokens = len(hit) * self.block_size
         if hit:
-            self.block_pool.share(hit)
+            self.block_pool.touch(hit)
             table.blocks += hit
             if self.trace is not None:
                 self.trace.record(BlocksShared, seq.seq_id, tuple(b.block_id for b in hit))
@@ -127,9 +127,11 @@ class KVCacheManager:
             if must_copy:
                 copies.append(table.copy_on_write(seq.seq_id, self.block_pool))
                 if self.trace is not None:
-                    self.trace.record(BlockCopied, seq.seq_id, copies[-1].src, copies[-1].dst)
+                    self.trace.record(
+                        BlockCopied, seq.seq_id, copies[-1].src_block_id, copies[-1].dst_block_id
+                    )
             if missing:
-                new_blocks = self.block_pool.allocate(missing)
+                new_blocks = self.block_pool.get_new_blocks(missing)
                 table.blocks += new_blocks
                 new_ids = [block.block_id for block in new_blocks]
                 if self.trace is not None:
@@ -143,7 +145,7 @@ class KVCacheManager:
 
     def _register(self, seq: Sequence, table: BlockTable, first: int, num_full: int) -> None:
         """Let the sequence's blocks from ``first`` to ``num_full``, exclusive, be found."""
-        names = self.prefix_cache.names(seq, num_full)
+        names = self.prefix_cache.block_hashes(seq, num_full)
         for i in range(first, num_full):
             self.prefix_cache.add(table.blocks[i], names[i])
         if self.trace is not None:
@@ -181,7 +183,7 @@ class KVCacheManager:
                     self._forget(block)
         if self.trace is not None and table.blocks:
             self.trace.record(BlocksFreed, seq.seq_id, tuple(table.block_ids))
-        self.block_pool.free(reversed(table.blocks))
+        self.block_pool.free_blocks(reversed(table.blocks))
 
     def swap_out(
         self, seqs: list[Sequence], copies: list[KVCacheBlockCopy]
@@ -197,7 +199,7 @@ class KVCacheManager:
             What must be copied before anything else in this step, or None if the host has too
             little room; then nothing has changed.
         """
-        source = {copy.dst: copy.src for copy in copies}
+        source = {copy.dst_block_id: copy.src_block_id for copy in copies}
         tables = {}
         for seq in seqs:
             ids = self.get_block_ids(seq.seq_id)[: cdiv(seq.num_computed_tokens, self.block_size)]
@@ -221,7 +223,7 @@ class KVCacheManager:
     def swap_in(self, seqs: list[Sequence]) -> list[KVCacheBlockSwap]:
         """Give sequences fresh blocks for what they have on the host, shared as it was."""
         host = self.swap_space.distinct_blocks([seq.seq_id for seq in seqs])
-        home = dict(zip(host, self.block_pool.allocate(len(host)), strict=True))
+        home = dict(zip(host, self.block_pool.get_new_blocks(len(host)), strict=True))
         swaps = [KVCacheBlockSwap(src.block_id, dst.block_id) for src, dst in home.items()]
         for block in home.values():
             block.ref_cnt = 0  # counted anew, by the tables that point to it

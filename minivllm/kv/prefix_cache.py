@@ -51,7 +51,7 @@ class PrefixCache:
     def __iter__(self) -> Iterator[KVCacheBlock]:
         return (block for same in self._blocks.values() for block in same.values())
 
-    def names(self, seq: Sequence, num_blocks: int) -> list[bytes]:
+    def block_hashes(self, seq: Sequence, num_blocks: int) -> list[bytes]:
         """The names of a sequence's blocks: the first ``num_blocks`` and all others known so far.
 
         Each is computed once in its life, and the list is the sequence's own: a copy would cost
@@ -63,7 +63,7 @@ class PrefixCache:
             known.append(hash_block(parent, seq.token_ids[i * size : (i + 1) * size], extra))
         return known
 
-    def longest_hit(self, seq: Sequence) -> list[KVCacheBlock]:
+    def find_longest_cache_hit(self, seq: Sequence) -> list[KVCacheBlock]:
         """The blocks that hold the longest known prefix of a sequence. Looking changes nothing.
 
         At least one token is left to compute, since its logits are what is asked for: a prompt of
@@ -71,7 +71,7 @@ class PrefixCache:
         """
         hit = []
         at_most = (seq.num_tokens - 1) // self.block_size
-        for name in islice(self.names(seq, at_most), at_most):
+        for name in islice(self.block_hashes(seq, at_most), at_most):
             block = self.get(name)
             if block is None:
                 break

@@ -15,8 +15,8 @@ from minivllm.kv.block_pool import BlockPool, KVCacheBlock
 class KVCacheBlockSwap:
     """Before this step's forward pass, a block's content crosses to or from the host."""
 
-    src: int
-    dst: int
+    src_block_id: int
+    dst_block_id: int
 
 
 class SwapSpace:
@@ -52,7 +52,7 @@ class SwapSpace:
         distinct = list(dict.fromkeys(b for table in tables.values() for b in table))
         if len(distinct) > self.num_free_blocks:
             return None
-        home = dict(zip(distinct, self.pool.allocate(len(distinct)), strict=True))
+        home = dict(zip(distinct, self.pool.get_new_blocks(len(distinct)), strict=True))
         self._point(tables, home)
         return [KVCacheBlockSwap(src, dst.block_id) for src, dst in home.items()]
 
@@ -71,7 +71,7 @@ class SwapSpace:
     def free(self, seq_id: str) -> None:
         """Give back what a sequence has here, if anything."""
         if seq_id in self.tables:
-            self.pool.free(reversed(self.tables.pop(seq_id)))
+            self.pool.free_blocks(reversed(self.tables.pop(seq_id)))
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless every host block is accounted for exactly once."""

@@ -11,7 +11,7 @@ from minivllm.models.layers import MergedColumnParallelLinear
 from minivllm.models.model_config import ModelConfig
 
 
-class LoadsCheckpoint(nn.Module):
+class CheckpointMixin(nn.Module):
     """The half of a model that is busy once, before the first token."""
 
     checkpoint_names: dict[str, str] = {}  # noqa: RUF012  our names' parts -> the checkpoint's

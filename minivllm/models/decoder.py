@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from minivllm.attention.backend import AttentionBackend
-from minivllm.attention.kv_storage import KVStorage
+from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.models.checkpoint import LoadsCheckpoint
+from minivllm.models.checkpoint import CheckpointMixin
 from minivllm.models.layers import Embedding, GatedMLP, Linear, QKVParallelLinear, RMSNorm
 from minivllm.models.model_config import ModelConfig
 from minivllm.models.rope import RotaryEmbedding, rotate
@@ -84,7 +84,7 @@ class Decoder(nn.Module):
         self.norm = layer_class.norm_class(config.hidden_size, config.norm_eps)
 
 
-class DecoderForCausalLM(LoadsCheckpoint):
+class DecoderForCausalLM(CheckpointMixin):
     """A decoder and the head that turns its last hidden state into logits.
 
     Its subclasses are the architectures; their names are those in a config.json.
@@ -116,7 +116,7 @@ class DecoderForCausalLM(LoadsCheckpoint):
         self,
         token_ids: torch.Tensor,
         positions: torch.Tensor,
-        kv_storage: KVStorage,
+        kv_cache: KVCache,
         metadata: AttentionMetadata,
         backend: AttentionBackend,
     ) -> torch.Tensor:
@@ -124,7 +124,7 @@ class DecoderForCausalLM(LoadsCheckpoint):
 
         Args:
             token_ids, positions: int64 ``[num_tokens]``, all sequences one after the other.
-            kv_storage: written at this batch's slots, read through its block tables.
+            kv_cache: written at this batch's slots, read through its block tables.
             metadata: which rows belong to which sequence.
             backend: does the writing and the reading.
 
@@ -134,7 +134,7 @@ class DecoderForCausalLM(LoadsCheckpoint):
         x = self.embed(token_ids, positions)
         rope = self.model.rotary_emb and self.model.rotary_emb(positions, x.dtype)
         for index, layer in enumerate(self.model.layers):
-            x = layer(x, rope, kv_storage.layer(index), metadata, backend)
+            x = layer(x, rope, kv_cache.layer(index), metadata, backend)
         return self.model.norm(x)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -50,7 +50,9 @@ class SchedulerOutput:
     new_block_ids: dict[str, list[int]] = field(default_factory=dict)
     swaps_out: list[KVCacheBlockSwap] = field(default_factory=list)  # device to host, first of all
     swaps_in: list[KVCacheBlockSwap] = field(default_factory=list)  # host to device, then
-    block_copies: list[KVCacheBlockCopy] = field(default_factory=list)  # before the forward pass
+    kv_cache_block_copies: list[KVCacheBlockCopy] = field(
+        default_factory=list
+    )  # before the forward pass
     # the prompt is computed in this step: draw a token for each child, too, and let it begin
     forks: dict[str, list[str]] = field(default_factory=dict)
     scheduled_new_reqs: list[NewRequestData] = field(default_factory=list)
@@ -63,12 +65,14 @@ class SchedulerOutput:
     def total_num_scheduled_tokens(self) -> int:
         return sum(self.num_scheduled_tokens.values())
 
-    def withdraw(self, seq_id: str) -> int:
+    def unschedule(self, seq_id: str) -> int:
         """Take a sequence out again. Returns how many tokens it would have computed."""
         self.num_computed_tokens.pop(seq_id, None)
         self.new_block_ids.pop(seq_id, None)
         self.forks.pop(seq_id, None)
-        self.block_copies = [copy for copy in self.block_copies if copy.seq_id != seq_id]
+        self.kv_cache_block_copies = [
+            copy for copy in self.kv_cache_block_copies if copy.seq_id != seq_id
+        ]
         if seq_id in self.resumed_req_ids:
             self.resumed_req_ids.remove(seq_id)
         return self.num_scheduled_tokens.pop(seq_id, 0)

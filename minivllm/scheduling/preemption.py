@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 logger = init_logger(__name__)
 
 
-def preempt(scheduler: Scheduler, request: Request, plan: SchedulerOutput) -> None:
+def preempt(scheduler: Scheduler, request: Request, scheduler_output: SchedulerOutput) -> None:
     """Free all blocks of a request; it waits at its place in the queue, to come back."""
     victims = [seq for seq in scheduler.running if seq.request is request]
     request.num_preemptions += 1
     scheduler.num_preemptions += 1
-    swaps = _try_to_swap_out(scheduler, victims, plan)
+    swaps = _try_to_swap_out(scheduler, victims, scheduler_output)
     index = scheduler.enqueue(request, scheduler.waiting if swaps is None else scheduler.swapped)
     for seq in victims:
         scheduler.running.remove(seq)
-        scheduler.withdraw(seq, plan)
-        plan.preempted_req_ids.append(seq.seq_id)
+        scheduler.unschedule(seq, scheduler_output)
+        scheduler_output.preempted_req_ids.append(seq.seq_id)
         if swaps is None:
             scheduler.kv_manager.free(seq)
             seq.num_computed_tokens = 0
@@ -46,13 +46,13 @@ def preempt(scheduler: Scheduler, request: Request, plan: SchedulerOutput) -> No
 
 
 def _try_to_swap_out(
-    scheduler: Scheduler, victims: list[Sequence], plan: SchedulerOutput
+    scheduler: Scheduler, victims: list[Sequence], scheduler_output: SchedulerOutput
 ) -> list[KVCacheBlockSwap] | None:
     """Keep what is computed on the host, if that is the mode and there is room."""
     mode = scheduler.preemption_mode or ("swap" if len(victims) > 1 else "recompute")
     if mode == "recompute" or victims[0].num_computed_tokens == 0:
         return None
-    swaps = scheduler.kv_manager.swap_out(victims, plan.block_copies)
+    swaps = scheduler.kv_manager.swap_out(victims, scheduler_output.kv_cache_block_copies)
     if swaps is None:
         logger.warning(
             "Request %s cannot be swapped out: %d host blocks are free. It is recomputed; a "
@@ -61,7 +61,7 @@ def _try_to_swap_out(
             scheduler.kv_manager.swap_space.num_free_blocks,
         )
         return None
-    plan.swaps_out += swaps
+    scheduler_output.swaps_out += swaps
     if scheduler.trace is not None:
         for seq in victims:
             table = scheduler.kv_manager.swap_space.tables[seq.seq_id]

@@ -127,32 +127,35 @@ class Scheduler:
         """Plan one step: which sequences compute how many tokens, into which blocks."""
         if self.trace is not None:
             self.trace.start_step()
-        plan = SchedulerOutput()
+        scheduler_output = SchedulerOutput()
         self.budget = self.max_num_batched_tokens
         may_admit = self.policy.may_admit(self.running)
         if self.policy.prefill_first and may_admit:
-            self._admit_waiting(plan)
-        if not (self.policy.prefill_first and plan.num_scheduled_tokens):
-            self._continue_running(plan)
+            self._admit_waiting(scheduler_output)
+        if not (self.policy.prefill_first and scheduler_output.num_scheduled_tokens):
+            self._continue_running(scheduler_output)
             # A step that had to preempt has no room to give away.
-            if not plan.preempted_req_ids:
-                self._swap_in(plan)
+            if not scheduler_output.preempted_req_ids:
+                self._swap_in(scheduler_output)
                 if may_admit:
-                    self._admit_waiting(plan)
-        for seq_id in (*(new.seq_id for new in plan.scheduled_new_reqs), *plan.resumed_req_ids):
-            plan.new_block_ids[seq_id] = self.kv_manager.get_block_ids(seq_id)
-        plan.finished_req_ids, self.finished_req_ids = self.finished_req_ids, []
-        plan.beam_moves, self.beam_moves = self.beam_moves, []
+                    self._admit_waiting(scheduler_output)
+        for seq_id in (
+            *(new.seq_id for new in scheduler_output.scheduled_new_reqs),
+            *scheduler_output.resumed_req_ids,
+        ):
+            scheduler_output.new_block_ids[seq_id] = self.kv_manager.get_block_ids(seq_id)
+        scheduler_output.finished_req_ids, self.finished_req_ids = self.finished_req_ids, []
+        scheduler_output.beam_moves, self.beam_moves = self.beam_moves, []
         if self.trace is not None:
-            self._trace_plan(plan)
-        return plan
+            self._trace_plan(scheduler_output)
+        return scheduler_output
 
-    def _continue_running(self, plan: SchedulerOutput) -> None:
+    def _continue_running(self, scheduler_output: SchedulerOutput) -> None:
         """Whoever runs goes on, in order of admission, as far as the budget reaches."""
         index = 0
         while index < len(self.running) and self.budget > 0:
             seq = self.running[index]
-            num_new = self._num_to_compute(seq, plan)
+            num_new = self._num_to_compute(seq, scheduler_output)
             if num_new == 0:  # a beam that waits for the others
                 index += 1
                 continue
@@ -162,34 +165,40 @@ class Scheduler:
                 num_new = self._cap(num_new)
             # No room? Somebody gives way, until it fits or its own request has given way.
             while True:
-                new_ids = self.kv_manager.allocate_slots(seq, num_new, plan.block_copies)
+                new_ids = self.kv_manager.allocate_slots(
+                    seq, num_new, scheduler_output.kv_cache_block_copies
+                )
                 if new_ids is not None:
                     break
-                preempt(self, self.policy.victim(self.running).request, plan)
+                preempt(self, self.policy.victim(self.running).request, scheduler_output)
                 if seq.status != RequestStatus.RUNNING:
                     return
                 index = self.running.index(seq)  # somebody before it may have gone
-            self._put_into(plan, seq, num_new, new_ids)
+            self._put_into(scheduler_output, seq, num_new, new_ids)
             index += 1
 
-    def _admit_waiting(self, plan: SchedulerOutput) -> None:
+    def _admit_waiting(self, scheduler_output: SchedulerOutput) -> None:
         """Who waits is admitted while the budget lasts. Nobody overtakes the first in the queue."""
         while self.waiting and self.budget > 0 and not self.swapped:
-            if not (self._may_run(self.waiting[0]) and self._admit(self.waiting[0], plan)):
+            if not (
+                self._may_run(self.waiting[0]) and self._admit(self.waiting[0], scheduler_output)
+            ):
                 return
             self.waiting.pop(0)
 
-    def _swap_in(self, plan: SchedulerOutput) -> None:
+    def _swap_in(self, scheduler_output: SchedulerOutput) -> None:
         """Who is on the host comes back before anyone new begins, and goes on where it was."""
         while self.swapped and self.budget > 0 and self._may_run(self.swapped[0]):
             seqs = self.swapped[0].unfinished_seqs
             if not self.kv_manager.can_swap_in(seqs):
                 return
             self.swapped.pop(0)
-            plan.swaps_in += self.kv_manager.swap_in(seqs)
+            scheduler_output.swaps_in += self.kv_manager.swap_in(seqs)
             self.running += seqs
             for seq in seqs:
-                self._begin(seq, self._cap(self._num_to_compute(seq, plan)), plan)
+                self._begin(
+                    seq, self._cap(self._num_to_compute(seq, scheduler_output)), scheduler_output
+                )
 
     def _may_run(self, request: Request) -> bool:
         """Would all its sequences, those to come included, still fit under ``max_num_seqs``?"""
@@ -197,7 +206,7 @@ class Scheduler:
         siblings = len(request.unfinished_seqs) + request.num_forks_to_come
         return len(self.running) + to_come + siblings <= self.max_num_seqs
 
-    def _admit(self, request: Request, plan: SchedulerOutput) -> bool:
+    def _admit(self, request: Request, scheduler_output: SchedulerOutput) -> bool:
         """Admit all sequences of a request, or give all blocks back and return False.
 
         All that is known of each must fit, though only a chunk is computed now: two half-admitted
@@ -213,41 +222,41 @@ class Scheduler:
             too_long = num_new > self.budget and not self.enable_chunked_prefill
             if not fits or (too_long and not admitted):
                 for sibling in reversed(admitted):
-                    self.withdraw(sibling, plan)
+                    self.unschedule(sibling, scheduler_output)
                     manager.free(sibling)
                     sibling.num_computed_tokens = 0
                 return False
             manager.admit(seq, hit)
             admitted.append(seq)
-            num_new = 0 if too_long else self._cap(self._num_to_compute(seq, plan))
-            self._begin(seq, num_new, plan)
+            num_new = 0 if too_long else self._cap(self._num_to_compute(seq, scheduler_output))
+            self._begin(seq, num_new, scheduler_output)
             promised += manager.num_blocks_missing(seq)
         for seq in admitted:
-            manager.count_query(seq)
+            manager.record_prefix_cache_query(seq)
         self.running += admitted
         return True
 
-    def _begin(self, seq: Sequence, num_new: int, plan: SchedulerOutput) -> None:
+    def _begin(self, seq: Sequence, num_new: int, scheduler_output: SchedulerOutput) -> None:
         """Put an admitted sequence into the plan; behind its siblings there may be no budget."""
         request = seq.request
         if seq.status == RequestStatus.WAITING:
             request.num_cached_tokens = seq.num_computed_tokens
             request.metrics.first_scheduled_time = time.monotonic()
-            plan.scheduled_new_reqs.append(
+            scheduler_output.scheduled_new_reqs.append(
                 NewRequestData(
                     seq.seq_id, request.prompt_token_ids, request.sampling_params, request.seed
                 )
             )
         else:
-            plan.resumed_req_ids.append(seq.seq_id)
+            scheduler_output.resumed_req_ids.append(seq.seq_id)
         seq.status = RequestStatus.RUNNING
         if num_new > 0:
-            self.kv_manager.allocate_slots(seq, num_new, plan.block_copies)
-            self._put_into(plan, seq, num_new, [])
+            self.kv_manager.allocate_slots(seq, num_new, scheduler_output.kv_cache_block_copies)
+            self._put_into(scheduler_output, seq, num_new, [])
 
     def update_from_output(
         self,
-        plan: SchedulerOutput,
+        scheduler_output: SchedulerOutput,
         sampled: dict[str, int],
         logprobs: Mapping[str, TokenLogprobs] = MappingProxyType({}),
     ) -> list[Sequence]:
@@ -263,7 +272,7 @@ class Scheduler:
         """
         updated = []
         searches: dict[Request, None] = {}
-        for seq_id, num_new in plan.num_scheduled_tokens.items():
+        for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             seq = self.sequences.get(seq_id)
             if seq is None:  # aborted while the step was on its way
                 continue
@@ -274,7 +283,7 @@ class Scheduler:
                 searches[seq.request] = None
                 continue
             siblings = [seq]
-            if seq_id in plan.forks:
+            if seq_id in scheduler_output.forks:
                 siblings += self.fork(seq, range(1, seq.request.n))
             for sibling in siblings:
                 token_id = sampled[sibling.seq_id]
@@ -313,29 +322,29 @@ class Scheduler:
             num_new = threshold
         return min(num_new, self.budget)
 
-    def _num_to_compute(self, seq: Sequence, plan: SchedulerOutput) -> int:
+    def _num_to_compute(self, seq: Sequence, scheduler_output: SchedulerOutput) -> int:
         """What a sequence lacks; but beams take the step to their next tokens all together."""
         computed = seq.num_computed_tokens
         num_new = min(seq.num_tokens, self.max_model_len - 1) - computed
         if seq.request.beam_params is not None:
             live = seq.request.unfinished_seqs
             behind = any(s.num_tokens - s.num_computed_tokens > 1 for s in live)
-            led = live[0].seq_id in plan.num_scheduled_tokens
+            led = live[0].seq_id in scheduler_output.num_scheduled_tokens
             leads = seq is live[0] and self.budget >= len(live)
             num_new -= len(live) > 1 and (behind or not (led or leads))
         return num_new
 
     def _put_into(
-        self, plan: SchedulerOutput, seq: Sequence, num_new: int, new_ids: list[int]
+        self, scheduler_output: SchedulerOutput, seq: Sequence, num_new: int, new_ids: list[int]
     ) -> None:
-        plan.num_scheduled_tokens[seq.seq_id] = num_new
-        plan.num_computed_tokens[seq.seq_id] = seq.num_computed_tokens
+        scheduler_output.num_scheduled_tokens[seq.seq_id] = num_new
+        scheduler_output.num_computed_tokens[seq.seq_id] = seq.num_computed_tokens
         if new_ids:
-            plan.new_block_ids[seq.seq_id] = new_ids
+            scheduler_output.new_block_ids[seq.seq_id] = new_ids
         request = seq.request
         samples = request.num_forks_to_come and request.beam_params is None
         if samples and seq.num_computed_tokens + num_new == seq.num_tokens:
-            plan.forks[seq.seq_id] = request.seq_ids[1:]
+            scheduler_output.forks[seq.seq_id] = request.seq_ids[1:]
         self.budget -= num_new
 
     def fork(self, seq: Sequence, indices: Iterable[int]) -> list[Sequence]:
@@ -353,9 +362,9 @@ class Scheduler:
         request.seqs += children
         return children
 
-    def withdraw(self, seq: Sequence, plan: SchedulerOutput) -> None:
+    def unschedule(self, seq: Sequence, scheduler_output: SchedulerOutput) -> None:
         """Take a sequence out of the plan, if it is there."""
-        self.budget += plan.withdraw(seq.seq_id)
+        self.budget += scheduler_output.unschedule(seq.seq_id)
         seq.status = RequestStatus.PREEMPTED
 
     def enqueue(self, request: Request, queue: list[Request]) -> int:
@@ -364,11 +373,11 @@ class Scheduler:
         queue.insert(index, request)
         return index
 
-    def _trace_plan(self, plan: SchedulerOutput) -> None:
-        kinds = {data.seq_id: "new" for data in plan.scheduled_new_reqs}
-        kinds |= dict.fromkeys(plan.resumed_req_ids, "resumed")
+    def _trace_plan(self, scheduler_output: SchedulerOutput) -> None:
+        kinds = {data.seq_id: "new" for data in scheduler_output.scheduled_new_reqs}
+        kinds |= dict.fromkeys(scheduler_output.resumed_req_ids, "resumed")
         for seq in self.running:
-            num_new = plan.num_scheduled_tokens.get(seq.seq_id, 0)
+            num_new = scheduler_output.num_scheduled_tokens.get(seq.seq_id, 0)
             kind = kinds.get(seq.seq_id, "running")
             if num_new > 0 or kind == "resumed":
                 computed = seq.num_computed_tokens

@@ -42,22 +42,26 @@ class InputBatch:
         self.states: dict[str, CachedRequestState] = {}
         self._sampling_metadata: SamplingMetadata | None = None  # of the last step that sampled
 
-    def update(self, plan: SchedulerOutput) -> None:
+    def update(self, scheduler_output: SchedulerOutput) -> None:
         """Follow a plan: forget, begin, and let block tables grow."""
-        for seq_id in plan.finished_req_ids:
+        for seq_id in scheduler_output.finished_req_ids:
             self.states.pop(seq_id, None)
-        self._move_beams(plan.beam_moves)
-        for seq_id in plan.preempted_req_ids:  # tokens and generator stay: it will come back
+        self._move_beams(scheduler_output.beam_moves)
+        for (
+            seq_id
+        ) in scheduler_output.preempted_req_ids:  # tokens and generator stay: it will come back
             self.states[seq_id].block_ids = []
-        for new in plan.scheduled_new_reqs:
+        for new in scheduler_output.scheduled_new_reqs:
             prompt = list(new.token_ids)
             self.states[new.seq_id] = CachedRequestState(
                 new.sampling_params, Random(new.seed), prompt, len(prompt), new.seed
             )
-        for copy in plan.block_copies:
-            if copy.seq_id not in plan.resumed_req_ids:  # else it is in the whole table below
-                self.states[copy.seq_id].block_ids[-1] = copy.dst
-        for seq_id, block_ids in plan.new_block_ids.items():
+        for copy in scheduler_output.kv_cache_block_copies:
+            if (
+                copy.seq_id not in scheduler_output.resumed_req_ids
+            ):  # else it is in the whole table below
+                self.states[copy.seq_id].block_ids[-1] = copy.dst_block_id
+        for seq_id, block_ids in scheduler_output.new_block_ids.items():
             self.states[seq_id].block_ids += block_ids
 
     def _move_beams(self, moves: list[BeamMove]) -> None:

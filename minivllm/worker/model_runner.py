@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from minivllm.attention.backend import AttentionBackend
-from minivllm.attention.kv_storage import KVStorage
+from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.kv.block_table import slots_of
 from minivllm.models.decoder import DecoderForCausalLM
@@ -18,7 +18,7 @@ from minivllm.sampling.logprobs import prompt_logprobs
 from minivllm.sampling.sampler import Sampler
 from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from minivllm.tensors import make_tensor
-from minivllm.worker.decode_graphs import DecodeGraphs, Recorder
+from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, GraphRecorder
 from minivllm.worker.input_batch import InputBatch
 
 
@@ -27,8 +27,8 @@ class ModelRunner:
 
     Args:
         model: the decoder, on its device.
-        kv_storage: the tensors behind the plan's block ids.
-        host_storage: those behind the ids of host blocks.
+        kv_cache: the tensors behind the plan's block ids.
+        host_kv_cache: those behind the ids of host blocks.
         block_size: positions per block.
         attention: how the layers write and read the cache.
     """
@@ -36,41 +36,43 @@ class ModelRunner:
     def __init__(
         self,
         model: DecoderForCausalLM,
-        kv_storage: KVStorage,
-        host_storage: KVStorage,
+        kv_cache: KVCache,
+        host_kv_cache: KVCache,
         block_size: int,
         attention: AttentionBackend,
     ):
         self.model = model
-        self.kv_storage = kv_storage
-        self.host_storage = host_storage
+        self.kv_cache = kv_cache
+        self.host_kv_cache = host_kv_cache
         self.block_size = block_size
         self.attention = attention
-        self.device = kv_storage.data.device
+        self.device = kv_cache.data.device
         self.input_batch = InputBatch()
         self.sampler = Sampler()
-        self.decode_graphs: DecodeGraphs | None = None
+        self.cuda_graph_runner: CUDAGraphRunner | None = None
 
     @torch.inference_mode()
-    def capture_decodes(self, sizes: list[int], max_model_len: int, recorder: Recorder) -> None:
-        """From now on batches of decodes are replayed; see ``DecodeGraphs``."""
-        self.decode_graphs = DecodeGraphs(
+    def capture_decodes(
+        self, sizes: list[int], max_model_len: int, recorder: GraphRecorder
+    ) -> None:
+        """From now on batches of decodes are replayed; see ``CUDAGraphRunner``."""
+        self.cuda_graph_runner = CUDAGraphRunner(
             self._forward, sizes, max_model_len, self.block_size, self.device, recorder
         )
 
     @torch.inference_mode()
-    def execute_model(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Compute a plan's tokens. A chunk that stops short of its last has nothing to say yet."""
-        self.input_batch.update(plan)
-        self._move_blocks(plan)
-        if not plan.num_scheduled_tokens:
+        self.input_batch.update(scheduler_output)
+        self._move_blocks(scheduler_output)
+        if not scheduler_output.num_scheduled_tokens:
             return ModelRunnerOutput()
-        token_ids, positions, metadata = self.prepare_inputs(plan)
-        graphs = self.decode_graphs
+        token_ids, positions, metadata = self.prepare_inputs(scheduler_output)
+        graphs = self.cuda_graph_runner
         recorded = graphs is not None and graphs.has(metadata)
         hidden = (graphs.replay if recorded else self._forward)(token_ids, positions, metadata)
-        output = ModelRunnerOutput(prompt_logprobs=self._prompt_logprobs(plan, hidden))
-        seq_ids, rows = self._caught_up(plan)
+        output = ModelRunnerOutput(prompt_logprobs=self._prompt_logprobs(scheduler_output, hidden))
+        seq_ids, rows = self._caught_up(scheduler_output)
         if rows:
             index = make_tensor(rows, "int64", self.device)
             logits = self.model.compute_logits(hidden[index])
@@ -84,33 +86,33 @@ class ModelRunner:
     def _forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
     ) -> torch.Tensor:
-        return self.model(token_ids, positions, self.kv_storage, metadata, self.attention)
+        return self.model(token_ids, positions, self.kv_cache, metadata, self.attention)
 
-    def _move_blocks(self, plan: SchedulerOutput) -> None:
+    def _move_blocks(self, scheduler_output: SchedulerOutput) -> None:
         """Swaps and copies, in this order: each may reuse a block that the one before has left."""
-        device, host = self.kv_storage, self.host_storage
+        device, host = self.kv_cache, self.host_kv_cache
         for moves, copy in (
-            (plan.swaps_out, partial(host.copy_from, device)),
-            (plan.swaps_in, partial(device.copy_from, host)),
-            (plan.block_copies, partial(self.attention.copy_blocks, device)),
+            (scheduler_output.swaps_out, partial(host.copy_from, device)),
+            (scheduler_output.swaps_in, partial(device.copy_from, host)),
+            (scheduler_output.kv_cache_block_copies, partial(self.attention.copy_blocks, device)),
         ):
             if moves:
-                copy([m.src for m in moves], [m.dst for m in moves])
+                copy([m.src_block_id for m in moves], [m.dst_block_id for m in moves])
 
     def prepare_inputs(
-        self, plan: SchedulerOutput
+        self, scheduler_output: SchedulerOutput
     ) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
         """Lay all scheduled tokens side by side in one flat batch.
 
-        A batch of decodes is filled up to the next size that ``decode_graphs`` has.
+        A batch of decodes is filled up to the next size that ``cuda_graph_runner`` has.
 
         Returns:
             Token ids and positions, int64 ``[num_tokens]``, and the metadata that cuts them apart.
         """
         token_ids, positions, slots, query_lens, seq_lens, block_tables = [], [], [], [], [], []
-        for seq_id, num_new in plan.num_scheduled_tokens.items():
+        for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             state = self.input_batch[seq_id]
-            start = plan.num_computed_tokens[seq_id]
+            start = scheduler_output.num_computed_tokens[seq_id]
             stop = start + num_new
             token_ids += state.token_ids[start:stop]
             positions += range(start, stop)
@@ -118,8 +120,10 @@ class ModelRunner:
             query_lens.append(num_new)
             seq_lens.append(stop)
             block_tables.append(state.block_ids)
-        if self.decode_graphs is not None and max(query_lens) == 1:
-            self.decode_graphs.pad(token_ids, positions, slots, query_lens, seq_lens, block_tables)
+        if self.cuda_graph_runner is not None and max(query_lens) == 1:
+            self.cuda_graph_runner.pad(
+                token_ids, positions, slots, query_lens, seq_lens, block_tables
+            )
         metadata = AttentionMetadata.build(query_lens, seq_lens, block_tables, slots, self.device)
         return (
             make_tensor(token_ids, "int64", self.device),
@@ -128,18 +132,18 @@ class ModelRunner:
         )
 
     def _prompt_logprobs(
-        self, plan: SchedulerOutput, hidden: torch.Tensor
+        self, scheduler_output: SchedulerOutput, hidden: torch.Tensor
     ) -> dict[str, dict[int, TokenLogprobs]]:
         """Of the prompt positions in this batch, for who asked; see ``ModelRunnerOutput``."""
         found, end = {}, 0
-        for seq_id, num_new in plan.num_scheduled_tokens.items():
+        for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             row, end = end, end + num_new
             state = self.input_batch[seq_id]
             num_top = state.sampling_params.prompt_logprobs
             if num_top is None or len(state.token_ids) > state.num_prompt_tokens:
                 continue  # nobody asked, or they are known: this one comes back from a preemption
             # the row of position p says how likely the token at p + 1 was
-            start = plan.num_computed_tokens[seq_id] + 1
+            start = scheduler_output.num_computed_tokens[seq_id] + 1
             token_ids = state.token_ids[start : start + num_new]
             logprobs = prompt_logprobs(
                 self.model.compute_logits, hidden[row : row + len(token_ids)], token_ids, num_top
@@ -147,17 +151,17 @@ class ModelRunner:
             found[seq_id] = dict(enumerate(logprobs, start=start))
         return found
 
-    def _caught_up(self, plan: SchedulerOutput) -> tuple[list[str], list[int]]:
+    def _caught_up(self, scheduler_output: SchedulerOutput) -> tuple[list[str], list[int]]:
         """The sequences whose last known token is in the batch, and the flat row it is in.
 
         Where a prompt is complete and forks, its row serves all the siblings.
         """
         seq_ids, rows, end = [], [], 0
-        for seq_id, num_new in plan.num_scheduled_tokens.items():
+        for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             end += num_new
-            stop = plan.num_computed_tokens[seq_id] + num_new
+            stop = scheduler_output.num_computed_tokens[seq_id] + num_new
             if stop == len(self.input_batch[seq_id].token_ids):
-                siblings = plan.forks.get(seq_id, [])
+                siblings = scheduler_output.forks.get(seq_id, [])
                 self.input_batch.fork(seq_id, siblings)
                 seq_ids += [seq_id, *siblings]
                 rows += [end - 1] * (1 + len(siblings))

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from minivllm import envs
-from minivllm.attention.kv_storage import KVStorage
+from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.selector import make_backend
 from minivllm.config import EngineArgs, Limits, host_memory_gib
 from minivllm.kv.block_table import cdiv
@@ -20,7 +20,7 @@ from minivllm.logger import init_logger
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
 from minivllm.worker.allocator import keep_freed_memory
-from minivllm.worker.decode_graphs import CUDAGraphRecorder, capture_sizes
+from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder, capture_sizes
 from minivllm.worker.model_runner import ModelRunner
 from minivllm.worker.profiling import full_step, peak_bytes
 
@@ -111,7 +111,7 @@ class Worker:
 
     def _runner(self, num_blocks: int, num_host_blocks: int) -> ModelRunner:
         device, host = (
-            KVStorage(
+            KVCache(
                 self.config.num_layers,
                 n,
                 self.args.block_size,
@@ -153,13 +153,13 @@ class Worker:
         """The peak of a full step beside weights and KV cache, run on a cache of one block."""
         limits = self.limits
         runner = self._runner(1, 1)
-        plan = full_step(
+        scheduler_output = full_step(
             limits.max_num_batched_tokens,
             limits.max_num_seqs,
             limits.max_model_len,
             self.args.block_size,
         )
-        return peak_bytes(self.device, lambda: runner.execute_model(plan))
+        return peak_bytes(self.device, lambda: runner.execute_model(scheduler_output))
 
     def _measure_gpu(self, directory: Path) -> int:
         """Load, run a full step, and give K and V what is left: the number of blocks.

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from minivllm.attention.kv_storage import KVStorage
+from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.attention.selector import make_backend
 from minivllm.config import ATTENTION_BACKENDS
@@ -24,7 +24,7 @@ from minivllm.lab.bench import ceiling
 from minivllm.lab.bench.models import DTYPES
 from minivllm.lab.bench.report import Report
 from minivllm.validation import check, is_int
-from minivllm.worker.decode_graphs import CUDAGraphRecorder
+from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _paged(backend, case: Case, shape: Shape):
     generator = torch.Generator().manual_seed(0)
     order = (1 + torch.randperm(case.batch * width, generator=generator)).tolist()
     tables = [order[i * width : (i + 1) * width] for i in range(case.batch)]
-    storage = KVStorage(
+    storage = KVCache(
         1, case.batch * width + 1, shape.block_size, shape.num_kv_heads, shape.head_dim,
         shape.dtype, shape.device,
     )  # fmt: skip

@@ -98,7 +98,7 @@ def hashing_us() -> float:
 
     def name_all_blocks():
         seq.block_hashes = []
-        cache.names(seq, num_blocks)
+        cache.block_hashes(seq, num_blocks)
 
     return best_cpu_seconds(name_all_blocks) / num_blocks * 1e6
 
@@ -128,17 +128,17 @@ def lookup_us(num_cached: int, num_hit: int = 64) -> tuple[float, float]:
 
     cache = PrefixCache(BLOCK_SIZE)
     for chain in range(cdiv(num_cached, num_hit)):
-        names = cache.names(chain_of(chain), num_hit)
+        names = cache.block_hashes(chain_of(chain), num_hit)
         for name in names[: num_cached - chain * num_hit]:
             cache.add(KVCacheBlock(0), name)
     known, stranger, repeats = chain_of(0), chain_of(-1), 200
-    hits = len(cache.longest_hit(known))
+    hits = len(cache.find_longest_cache_hit(known))
     assert hits == min(num_cached, num_hit)
-    assert cache.longest_hit(stranger) == []
+    assert cache.find_longest_cache_hit(stranger) == []
 
     def look_up(seq):
         for _ in range(repeats):
-            cache.longest_hit(seq)
+            cache.find_longest_cache_hit(seq)
 
     hit = best_cpu_seconds(lambda: look_up(known)) / repeats / hits
     miss = best_cpu_seconds(lambda: look_up(stranger)) / repeats

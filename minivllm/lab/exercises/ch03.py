@@ -137,7 +137,7 @@ def _play(block_size: int, events) -> tuple[KVCacheManager, dict[tuple[str, int]
         if kind == "arrive":
             seqs[name] = Sequence(ask(name, count, 1), 0)
             manager.admit(seqs[name], [])
-        queue = [block.block_id for block in manager.block_pool.free_queue]
+        queue = [block.block_id for block in manager.block_pool.free_block_queue]
         first = len(manager.get_block_ids(name))
         manager.allocate_slots(seqs[name], count, [])
         seqs[name].num_computed_tokens += count

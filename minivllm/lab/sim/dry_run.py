@@ -79,9 +79,9 @@ def dry_run(
                 )
             while arrivals and arrivals[0].arrival_time <= trace.num_steps:
                 scheduler.add_request(arrivals.pop(0))
-            plan = scheduler.schedule()
-            check_progress(scheduler, plan, more_to_come=bool(arrivals))
-            scheduler.update_from_output(plan, sample_for(scheduler, plan))
+            scheduler_output = scheduler.schedule()
+            check_progress(scheduler, scheduler_output, more_to_come=bool(arrivals))
+            scheduler.update_from_output(scheduler_output, sample_for(scheduler, scheduler_output))
             scheduler.check_integrity()
     return trace
 

@@ -6,7 +6,9 @@ from minivllm.scheduling.output import SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
 
 
-def check_progress(scheduler: Scheduler, plan: SchedulerOutput, more_to_come: bool = False) -> None:
+def check_progress(
+    scheduler: Scheduler, scheduler_output: SchedulerOutput, more_to_come: bool = False
+) -> None:
     """Raise ``ValueError`` if nothing will ever change again.
 
     That is so after a step that schedules and preempts nothing while nothing runs, unless somebody
@@ -17,7 +19,7 @@ def check_progress(scheduler: Scheduler, plan: SchedulerOutput, more_to_come: bo
         plan: what that returned.
         more_to_come: will further requests be added?
     """
-    happened = plan.num_scheduled_tokens or plan.preempted_req_ids
+    happened = scheduler_output.num_scheduled_tokens or scheduler_output.preempted_req_ids
     if not (happened or scheduler.running or more_to_come):
         raise ValueError(
             f"scheduling_policy {type(scheduler.policy).__name__} admits nobody: "

@@ -65,13 +65,13 @@ def replay_steps(
     return _steps(*_prepare(workload, None, kv_cache_manager_cls))
 
 
-def sample_for(scheduler: Scheduler, plan: SchedulerOutput) -> dict[str, int]:
+def sample_for(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> dict[str, int]:
     """One fake token for every sequence that this plan lets catch up, and for its forks."""
     sampled = {}
-    for seq_id, num_new in plan.num_scheduled_tokens.items():
+    for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
         seq = scheduler.sequences[seq_id]
-        if plan.num_computed_tokens[seq_id] + num_new == seq.num_tokens:
-            for sibling_id in (seq_id, *plan.forks.get(seq_id, ())):
+        if scheduler_output.num_computed_tokens[seq_id] + num_new == seq.num_tokens:
+            for sibling_id in (seq_id, *scheduler_output.forks.get(seq_id, ())):
                 sampled[sibling_id] = fake_token(seq)
     return sampled
 
@@ -115,18 +115,18 @@ def _steps(scheduler: Scheduler, requests: list[Request]) -> Iterator[dict[str, 
 def _step(scheduler: Scheduler, more_to_come: bool) -> dict[str, Any]:
     """One step, as a recording describes it."""
     manager = scheduler.kv_manager
-    plan = scheduler.schedule()
-    check_progress(scheduler, plan, more_to_come)
+    scheduler_output = scheduler.schedule()
+    check_progress(scheduler, scheduler_output, more_to_come)
     after_schedule = {
-        "scheduled": _scheduled(plan, manager),
-        "total": plan.total_num_scheduled_tokens,
-        "preempted": plan.preempted_req_ids,
+        "scheduled": _scheduled(scheduler_output, manager),
+        "total": scheduler_output.total_num_scheduled_tokens,
+        "preempted": scheduler_output.preempted_req_ids,
         "running": [seq.seq_id for seq in scheduler.running],
         "waiting": [request.request_id for request in scheduler.waiting],
         "free_blocks": manager.block_pool.num_free_blocks,
     }
-    sampled = sample_for(scheduler, plan)
-    scheduler.update_from_output(plan, sampled)
+    sampled = sample_for(scheduler, scheduler_output)
+    scheduler.update_from_output(scheduler_output, sampled)
     return {
         **after_schedule,
         "sampled": sampled,
@@ -135,19 +135,19 @@ def _step(scheduler: Scheduler, more_to_come: bool) -> dict[str, Any]:
     }
 
 
-def _scheduled(plan: SchedulerOutput, manager: KVCacheManager) -> list[dict[str, Any]]:
-    kinds = {data.seq_id: "new" for data in plan.scheduled_new_reqs}
-    kinds |= dict.fromkeys(plan.resumed_req_ids, "resumed")
+def _scheduled(scheduler_output: SchedulerOutput, manager: KVCacheManager) -> list[dict[str, Any]]:
+    kinds = {data.seq_id: "new" for data in scheduler_output.scheduled_new_reqs}
+    kinds |= dict.fromkeys(scheduler_output.resumed_req_ids, "resumed")
     entries = []
-    for seq_id, num_new in plan.num_scheduled_tokens.items():
-        kind, computed = kinds.get(seq_id, "running"), plan.num_computed_tokens[seq_id]
+    for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
+        kind, computed = kinds.get(seq_id, "running"), scheduler_output.num_computed_tokens[seq_id]
         entry = {
             "id": seq_id,
             "kind": kind,
             "num_scheduled": num_new,
             "num_computed": computed,
             "block_ids": manager.get_block_ids(seq_id),
-            "new_block_ids": plan.new_block_ids.get(seq_id, []),
+            "new_block_ids": scheduler_output.new_block_ids.get(seq_id, []),
         }
         entries.append(entry if kind == "running" else {**entry, "num_cached": computed})
     return entries

@@ -149,15 +149,15 @@ class _Run:
 
     def _step(self) -> None:
         scheduler = self.scheduler
-        plan = scheduler.schedule()
-        if not plan.num_scheduled_tokens:
-            check_progress(scheduler, plan, more_to_come=bool(self.arrivals))
-        sampled, seconds = self._execute(plan)
+        scheduler_output = scheduler.schedule()
+        if not scheduler_output.num_scheduled_tokens:
+            check_progress(scheduler, scheduler_output, more_to_come=bool(self.arrivals))
+        sampled, seconds = self._execute(scheduler_output)
         survivors = self.survivors.draw(scheduler.sequences, sampled) if scheduler.beams else {}
         self.num_steps += 1
         self.now = now = self.now + seconds
         last_token_times, gaps = self.last_token_times, self.inter_token_times
-        for seq in scheduler.update_from_output(plan, sampled, survivors):
+        for seq in scheduler.update_from_output(scheduler_output, sampled, survivors):
             seq_id = seq.seq_id
             before = last_token_times.get(seq_id)
             if before is not None:
@@ -168,12 +168,12 @@ class _Run:
         for seq_id in scheduler.finished_req_ids:
             self._finish(self.requests[seq_id])
 
-    def _execute(self, plan: SchedulerOutput) -> tuple[dict[str, int], float]:
+    def _execute(self, scheduler_output: SchedulerOutput) -> tuple[dict[str, int], float]:
         """In place of a model: who caught up says its last token again. And what it took.
 
         Every token of every sequence passes here, so cost and memory are counted in one loop.
         """
-        scheduler, scheduled = self.scheduler, plan.num_scheduled_tokens
+        scheduler, scheduled = self.scheduler, scheduler_output.num_scheduled_tokens
         block_size = scheduler.kv_manager.block_size
         sampled, num_tokens, num_attended, num_kv, num_seen, num_empty = {}, 0, 0, 0, 0, 0
         for seq in scheduler.running:
@@ -192,7 +192,7 @@ class _Run:
             num_kv += context
             if context == len(token_ids):
                 sampled[seq_id] = token_ids[-1]
-        for seq_id, children in plan.forks.items():
+        for seq_id, children in scheduler_output.forks.items():
             for index, child_id in enumerate(children, 1):
                 sampled[child_id] = sampled[seq_id] + (index << 32)  # an answer of its own
         seconds = self.cost.step_seconds(num_tokens, num_attended, num_kv + num_tokens)

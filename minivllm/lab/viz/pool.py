@@ -33,7 +33,7 @@ class Pool:
         num_drawn = snapshot.num_blocks
         if num_drawn > MAX_DETAILED:
             used = [b for r in trace.of(BlocksAllocated, SwappedIn) for b in r.block_ids]
-            used += [record.dst for record in trace.of(BlockCopied)]
+            used += [record.dst_block_id for record in trace.of(BlockCopied)]
             num_drawn = min(num_drawn, cdiv(max(used, default=0) + 1, 20) * 20)
         return cls(snapshot, snapshot.holders, num_drawn)
 

@@ -86,7 +86,11 @@ def take_snapshot(trace: Trace, step: int | None, after: str) -> Snapshot:
     step = trace.num_steps - 1 if step is None else step
     state = trace.state_at(step, after)
     owners, ref_counts, new = owners_of(trace), state.ref_counts, _allocated_in(trace, step)
-    copies = {(r.seq_id, r.dst): r.src for r in trace.at(step) if isinstance(r, BlockCopied)}
+    copies = {
+        (r.seq_id, r.dst_block_id): r.src_block_id
+        for r in trace.at(step)
+        if isinstance(r, BlockCopied)
+    }
     tables = []
     for seq_id, owner in owners.items():
         if seq_id in state.sequences:
@@ -130,5 +134,5 @@ def _allocated_in(trace: Trace, step: int) -> set[tuple[str, int]]:
         if isinstance(record, (BlocksAllocated, SwappedIn)):
             pairs.update((record.seq_id, block_id) for block_id in record.block_ids)
         elif isinstance(record, BlockCopied):
-            pairs.add((record.seq_id, record.dst))
+            pairs.add((record.seq_id, record.dst_block_id))
     return pairs

@@ -1,7 +1,7 @@
 """Labs: write a piece of the engine, plug it in, and let it be graded as our own code is.
 
-``labs.allocate_slots``, ``labs.copy_on_write`` and ``labs.longest_hit`` say what is to be written;
-``labs.grade(MyClass)`` runs it.
+``labs.allocate_slots``, ``labs.copy_on_write`` and ``labs.find_longest_cache_hit`` say what is to
+be written; ``labs.grade(MyClass)`` runs it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from minivllm.lab.exercises.exercise import Folded
 from minivllm.lab.exercises.labs import solutions, stubs
 from minivllm.lab.exercises.labs.grading import Verdict, verdicts
 
-__all__ = ["Lab", "Verdict", "allocate_slots", "copy_on_write", "grade", "longest_hit", "plug_in"]
+__all__ = [
+    "Lab",
+    "Verdict",
+    "allocate_slots",
+    "copy_on_write",
+    "find_longest_cache_hit",
+    "grade",
+    "plug_in",
+]
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,7 +68,7 @@ copy_on_write = Lab(
     stubs.MyTable,
     solutions.CopyOnWrite,
 )
-longest_hit = Lab(
+find_longest_cache_hit = Lab(
     "Write the lookup of the prefix cache. Copy this class into a cell, fill it, and call "
     "labs.grade(MyCache).",
     "How many blocks may be found at most, so that one token is left?",

@@ -38,7 +38,7 @@ def _owners(mine: Moment, right: Moment) -> Iterator[str]:
         elif ref_cnt < len(holders):
             yield (
                 f"block {block_id} stands in {holders[0]}'s table and is still free: blocks are "
-                "taken with block_pool.allocate"
+                "taken with block_pool.get_new_blocks"
             )
         elif ref_cnt > len(holders):
             yield (
@@ -88,25 +88,28 @@ def _hits(mine: Moment, right: Moment) -> Iterator[str]:
 
 def _copies(mine: Moment, right: Moment) -> Iterator[str]:
     """A shared, partly filled block is copied before it is written to; no other one ever is."""
-    got = {copy.seq_id: copy for copy in mine.plan.block_copies}
-    want = {copy.seq_id: copy for copy in right.plan.block_copies}
+    got = {copy.seq_id: copy for copy in mine.plan.kv_cache_block_copies}
+    want = {copy.seq_id: copy for copy in right.plan.kv_cache_block_copies}
     for seq_id, copy in want.items():
         position = right.plan.num_computed_tokens[seq_id]
         if seq_id not in got and seq_id in mine.plan.num_computed_tokens:
-            others = [s for s, table in mine.tables.items() if s != seq_id and copy.src in table]
+            others = [
+                s for s, table in mine.tables.items() if s != seq_id and copy.src_block_id in table
+            ]
             yield (
-                f"{seq_id} writes position {position} into block {copy.src}, which "
+                f"{seq_id} writes position {position} into block {copy.src_block_id}, which "
                 f"{_and(others) or 'somebody else'} still reads: it must be copied first"
             )
         elif seq_id in got and got[seq_id] != copy:
             mistaken = got[seq_id]
             yield (
-                f"{seq_id} should go on in a copy of block {copy.src}, block {copy.dst}; you copy "
-                f"{mistaken.src} to {mistaken.dst}"
+                f"{seq_id} should go on in a copy of block {copy.src_block_id}, "
+                f"block {copy.dst_block_id}; you copy "
+                f"{mistaken.src_block_id} to {mistaken.dst_block_id}"
             )
     for seq_id, copy in got.items():
         if seq_id not in want:
-            yield f"block {copy.src} is copied for {seq_id}, though nobody else reads it"
+            yield f"block {copy.src_block_id} is copied for {seq_id}, though nobody else reads it"
 
 
 def _tables(mine: Moment, right: Moment) -> Iterator[str]:

@@ -98,6 +98,6 @@ def _moment(step: int, scheduler: Scheduler, plan: SchedulerOutput) -> Moment:
         {seq.seq_id: seq.num_tokens for seq in scheduler.sequences.values()},
         {seq_id: table.block_ids for seq_id, table in manager.block_tables.items()},
         {block.block_id: block.ref_cnt for block in pool.blocks},
-        [block.block_id for block in pool.free_queue],
+        [block.block_id for block in pool.free_block_queue],
         {block.block_id for block in pool.blocks if block.block_hash is not None},
     )

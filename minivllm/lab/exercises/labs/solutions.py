@@ -30,8 +30,8 @@ class AllocateSlots(KVCacheManager):
         if shared:
             copy = table.copy_on_write(seq.seq_id, pool)
             copies.append(copy)
-            records.append((BlockCopied, copy.src, copy.dst))
-        new_ids = [block.block_id for block in pool.allocate(num_new)]
+            records.append((BlockCopied, copy.src_block_id, copy.dst_block_id))
+        new_ids = [block.block_id for block in pool.get_new_blocks(num_new)]
         table.blocks.extend(pool.blocks[block_id] for block_id in new_ids)
         if new_ids:
             records.append((BlocksAllocated, tuple(new_ids)))
@@ -40,7 +40,7 @@ class AllocateSlots(KVCacheManager):
         if self.prefix_cache is not None:
             full_now = slice(begin // size, end // size)
             filled = table.blocks[full_now]
-            names = self.prefix_cache.names(seq, end // size)[full_now]
+            names = self.prefix_cache.block_hashes(seq, end // size)[full_now]
             for block, name in zip(filled, names, strict=True):
                 self.prefix_cache.add(block, name)
             if filled:
@@ -64,17 +64,17 @@ class CopyOnWrite(BlockTable):
         return self.blocks[position // self.block_size].ref_cnt >= 2
 
     def copy_on_write(self, seq_id: str, pool: BlockPool) -> KVCacheBlockCopy:
-        own = pool.allocate(1)[0]
+        own = pool.get_new_blocks(1)[0]
         shared = self.blocks.pop()
         self.blocks.append(own)
-        pool.free([shared])
+        pool.free_blocks([shared])
         return KVCacheBlockCopy(seq_id, src=shared.block_id, dst=own.block_id)
 
 
 class LongestHit(PrefixCache):
     """Whole blocks, from the beginning, without a gap, and never the last token."""
 
-    def longest_hit(self, seq: Sequence) -> list[KVCacheBlock]:
+    def find_longest_cache_hit(self, seq: Sequence) -> list[KVCacheBlock]:
         most = (seq.num_tokens - 1) // self.block_size
-        found = [self.get(name) for name in self.names(seq, most)[:most]]
+        found = [self.get(name) for name in self.block_hashes(seq, most)[:most]]
         return found[: found.index(None)] if None in found else found

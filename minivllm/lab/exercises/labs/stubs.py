@@ -46,7 +46,7 @@ class MyTable(BlockTable):
     def copy_on_write(self, seq_id: str, pool: BlockPool) -> KVCacheBlockCopy:
         """Put a block of its own in the place of the last one, which others hold, too.
 
-        pool.allocate(1) takes a block, pool.free([block]) drops one reference on one.
+        pool.get_new_blocks(1) takes a block, pool.free_blocks([block]) drops one reference on one.
 
         Returns: KVCacheBlockCopy(seq_id, src, dst): block ids, from where to where.
         """
@@ -54,11 +54,12 @@ class MyTable(BlockTable):
 
 
 class MyCache(PrefixCache):
-    def longest_hit(self, seq: Sequence) -> list[KVCacheBlock]:
+    def find_longest_cache_hit(self, seq: Sequence) -> list[KVCacheBlock]:
         """The blocks that hold the longest known prefix of a sequence.
 
-        You have: self.names(seq, num_blocks), a list of the names of at least so many blocks, from
-        the first one on; self.get(name), a block of that name or None; self.block_size;
-        seq.num_tokens. Looking changes nothing, and at least one token must be left to compute.
+        You have: self.block_hashes(seq, num_blocks), a list of the hashes of at least so many
+        blocks, from the first one on; self.get(name), a block of that name or None;
+        self.block_size; seq.num_tokens. Looking changes nothing, and at least one token must be
+        left to compute.
         """
         raise NotImplementedError

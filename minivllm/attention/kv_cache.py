@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 
-class KVStorage:
+class KVCache:
     """K and V of every block, in every layer.
 
     Args:
@@ -35,6 +35,6 @@ class KVStorage:
         """K and V of one layer, each ``[num_blocks, block_size, num_kv_heads, head_dim]``."""
         return self.data[index, 0], self.data[index, 1]
 
-    def copy_from(self, other: KVStorage, src: list[int], dst: list[int]) -> None:
+    def copy_from(self, other: KVCache, src: list[int], dst: list[int]) -> None:
         """Copy whole blocks from another storage, in every layer: device to host or back."""
         self.data[:, :, dst] = other.data[:, :, src].to(self.data.device)

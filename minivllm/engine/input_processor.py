@@ -1,4 +1,4 @@
-"""Processor: what a user hands in becomes a Request, or a clear error and nothing else.
+"""InputProcessor: what a user hands in becomes a Request, or a clear error and nothing else.
 
 (vLLM: vllm/v1/engine/input_processor.py)
 """
@@ -40,7 +40,7 @@ def load_tokenizer(directory: str | Path):
         ) from error
 
 
-class Processor:
+class InputProcessor:
     """Encodes and validates prompts.
 
     Args:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from minivllm import LLM, SamplingParams
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.worker.decode_graphs import DecodeGraphs, capture_sizes
+from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, capture_sizes
 
 BACKENDS = ["reference", "paged_torch", "paged_numba", "paged_triton"]
 CPU = torch.device("cpu")
@@ -38,9 +38,9 @@ class CallsAgain:
 def with_graphs(llm, sizes):
     """Let an engine replay its decode steps; returns the recorder."""
     runner, recorder = llm.llm_engine.model_runner, CallsAgain()
-    runner.kv_storage.data[:, :, 0] = torch.nan  # who reads what padding has left will know
+    runner.kv_cache.data[:, :, 0] = torch.nan  # who reads what padding has left will know
     runner.capture_decodes(sizes, llm.llm_engine.max_model_len, recorder)
-    runner.kv_storage.data[:, :, 0] = torch.nan
+    runner.kv_cache.data[:, :, 0] = torch.nan
     return recorder
 
 
@@ -97,7 +97,7 @@ def test_every_replay_sees_the_addresses_that_were_recorded():
         calls.append((shapes, m.max_query_len, m.max_seq_len, [t.tolist() for t in tensors]))
         return (token_ids + positions)[:, None].float()
 
-    graphs = DecodeGraphs(forward, [4, 1, 2], 16, 4, CPU, CallsAgain())
+    graphs = CUDAGraphRunner(forward, [4, 1, 2], 16, 4, CPU, CallsAgain())
     recorded = {len(values[0]): call for *call, values in calls}
     assert list(recorded) == [4, 2, 1]  # the largest first
     padding = calls[0][-1]
@@ -115,7 +115,7 @@ def test_every_replay_sees_the_addresses_that_were_recorded():
 
 
 def test_what_is_replayed_and_what_is_not():
-    graphs = DecodeGraphs(lambda ids, *_: ids[:, None], [2, 8], 16, 4, CPU, CallsAgain())
+    graphs = CUDAGraphRunner(lambda ids, *_: ids[:, None], [2, 8], 16, 4, CPU, CallsAgain())
     for n, padded in ((1, 2), (2, 2), (3, 8), (8, 8), (9, 9)):
         *numbers, query_lens, seq_lens = lists = [[7] * n for _ in range(5)]
         tables = [[7, 7]] * n
@@ -211,10 +211,10 @@ def test_what_a_worker_on_a_gpu_does_and_says(tiny_qwen2, monkeypatch, capsys):
         monkeypatch.setattr(worker.args, "enforce_eager", enforce_eager)
         monkeypatch.setattr(worker.attention, "supports_cuda_graphs", supports, raising=False)
         capsys.readouterr()
-        assert worker.model_runner.decode_graphs is None
+        assert worker.model_runner.cuda_graph_runner is None
         worker._capture_decodes()
         assert f"INFO {line}" in capsys.readouterr().out
-    assert worker.model_runner.decode_graphs.sizes == [1, 2, 4, 6]
+    assert worker.model_runner.cuda_graph_runner.sizes == [1, 2, 4, 6]
 
 
 # ---- what may be recorded --------------------------------------------------------------------

@@ -30,7 +30,7 @@ def capture_sizes(most: int) -> list[int]:
     return [size for size in sizes if size < most] + [most]
 
 
-class Recorder(Protocol):
+class GraphRecorder(Protocol):
     """What can run a function again without Python: on a GPU, ``CUDAGraphRecorder``."""
 
     def capture(self, function: Callable[[], None]) -> Callable[[], None]:
@@ -45,7 +45,7 @@ class CUDAGraphRecorder:
         self.pool = torch.cuda.graph_pool_handle()
 
     def capture(self, function: Callable[[], None]) -> Callable[[], None]:
-        """As ``Recorder.capture``."""
+        """As ``GraphRecorder.capture``."""
         # The first run compiles kernels and makes libraries set themselves up: not to be recorded.
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
@@ -57,7 +57,7 @@ class CUDAGraphRecorder:
         return graph.replay
 
 
-class DecodeGraphs:
+class CUDAGraphRunner:
     """The forward pass of a batch of decodes, for some batch sizes.
 
     The rows that fill a batch up are sequences of one token in the null block. They write there,
@@ -70,7 +70,7 @@ class DecodeGraphs:
         max_model_len: tokens of the longest sequence.
         block_size: positions per block.
         device: where the buffers go.
-        recorder: see ``Recorder``.
+        recorder: see ``GraphRecorder``.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class DecodeGraphs:
         max_model_len: int,
         block_size: int,
         device: torch.device,
-        recorder: Recorder,
+        recorder: GraphRecorder,
     ):
         self.sizes = sorted(sizes)
         self._forward = forward
