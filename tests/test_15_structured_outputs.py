@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minivllm import SamplingParams, embedded_model_path
-from minivllm.engine.processor import load_tokenizer
+from minivllm.engine.input_processor import load_tokenizer
 from minivllm.sampling_params import GuidedDecodingParams, StructuredOutputsParams
 from minivllm.structured_output.backend_types import num_words
 from minivllm.structured_output.dfa import DEAD, DFA
