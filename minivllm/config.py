@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from minivllm.structured_outputs import make_structured_outputs_config
 from minivllm.validation import check, is_int, is_number, known_names_only
 
 DTYPES = ("auto", "float32", "float", "float16", "half", "bfloat16")
@@ -81,6 +82,10 @@ class EngineArgs:
     long_prefill_token_threshold: int = 0  # a prompt's share of a step while others wait; 0: all
     scheduling_policy: Any = "fcfs"  # by name, or one of your own
 
+    # {"backend": ...} and more, see StructuredOutputsConfig
+    structured_outputs_config: Any = None
+    guided_decoding_backend: str | None = None  # 0.6.6's name for that backend
+
     preemption_mode: str | None = None  # "recompute", "swap"; None: swap if there are siblings
     kv_cache_manager_cls: Any = None  # a subclass of KVCacheManager of your own; None: that one
 
@@ -136,6 +141,9 @@ class EngineArgs:
         cls = self.kv_cache_manager_cls
         ok = cls is None or (isinstance(cls, type) and hasattr(cls, "allocate_slots"))
         check(ok, "kv_cache_manager_cls", cls, "a subclass of KVCacheManager, or None")
+        self.structured_outputs_config = make_structured_outputs_config(
+            self.structured_outputs_config, self.guided_decoding_backend
+        )
         check(self.dtype in DTYPES, "dtype", self.dtype, f"one of {', '.join(DTYPES)}")
         check(self.device in DEVICES, "device", self.device, f"one of {', '.join(DEVICES)}")
         ok = self.attention_backend in ATTENTION_BACKENDS

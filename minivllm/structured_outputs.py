@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json as json_lib
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 
 from minivllm.validation import check, known_names_only
@@ -173,6 +174,21 @@ class StructuredOutputsConfig:
             check(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
 
 
+def make_structured_outputs_config(
+    config: StructuredOutputsConfig | dict | None, guided_decoding_backend: str | None
+) -> StructuredOutputsConfig:
+    """The engine's arguments as one object. Raises ``ValueError`` for bad ones, or for both."""
+    if isinstance(config, StructuredOutputsConfig):
+        return config
+    ok = config is None or isinstance(config, dict)
+    check(ok, "structured_outputs_config", config, "a dict, such as {'backend': 'guidance'}")
+    if guided_decoding_backend is None:
+        return StructuredOutputsConfig(**(config or {}))
+    name = "guided_decoding_backend"
+    check(config is None, name, guided_decoding_backend, "None beside structured_outputs_config")
+    return StructuredOutputsConfig(check_backend(name, guided_decoding_backend))
+
+
 def check_backend(name: str, backend: Any) -> str:
     """One of ours, whichever of vLLM's names was given (0.6.6 has options behind a colon)."""
     short = backend.split(":")[0] if isinstance(backend, str) else backend
@@ -180,14 +196,20 @@ def check_backend(name: str, backend: Any) -> str:
     check(ok, name, backend, f"one of {', '.join((*BACKENDS, *OTHER_BACKENDS))}")
     if short not in OTHER_BACKENDS:
         return short
+    _say_what_is_used(short)
+    return "auto"
+
+
+@cache
+def _say_what_is_used(backend: str) -> None:
+    """Once for each name."""
     from minivllm.logger import init_logger
 
     init_logger(__name__).info(
         "The backend %s is not used here: the package's own automaton serves choices and regular "
         "expressions, llguidance the rest.",
-        short,
+        backend,
     )
-    return "auto"
 
 
 def _nesting(value: Any) -> int:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minivllm import SamplingParams, embedded_model_path
+from minivllm import SamplingParams, embedded_model_path, structured_outputs
 from minivllm.engine.input_processor import load_tokenizer
 from minivllm.sampling_params import GuidedDecodingParams, StructuredOutputsParams
 from minivllm.structured_output.backend_types import num_words
@@ -459,10 +459,13 @@ def test_backends_by_name(manager, tokenizer, capsys):
         grammar(manager, "fsm", json=PERSON)
     with pytest.raises(ValueError, match="backend must be one of auto, fsm, guidance, xgrammar"):
         StructuredOutputsConfig(backend="xgramar")
+    structured_outputs._say_what_is_used.cache_clear()
     capsys.readouterr()
     config = StructuredOutputsConfig(backend="lm-format-enforcer:no-fallback")
     assert config.backend == "auto"
     assert "lm-format-enforcer is not used here" in capsys.readouterr().out
+    StructuredOutputsConfig(backend="lm-format-enforcer")  # said once
+    assert capsys.readouterr().out == ""
 
 
 def test_without_a_tokenizer_there_are_no_grammars():

@@ -13,10 +13,10 @@ PACKAGE = Path(__file__).parents[1] / "minivllm"
 
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [
-    "version", "validation", "envs", "logger", "structured_outputs", "structured_output", "config",
+    "version", "validation", "envs", "logger", "structured_outputs", "config",
     "sampling_params", "outputs", "request",
-    "console", "records", "state", "trace", "kv", "scheduling", "tensors", "attention",
-    "models", "sampling", "worker", "engine",
+    "console", "records", "state", "trace", "kv", "scheduling", "structured_output", "tensors",
+    "attention", "models", "sampling", "worker", "engine",
     "lab", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench", "cli",
     "sim", "viz", "exercises", "__main__",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ from minivllm.request import Request, RequestStatus
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.scheduler import Scheduler
+from minivllm.structured_output.manager import StructuredOutputManager
 from minivllm.trace import Trace
 from minivllm.worker.worker import Worker, describe_gpu, pick_device
 
@@ -45,8 +46,19 @@ class LLMEngine:
         self.tokenizer = None
         if not args.skip_tokenizer_init:
             self.tokenizer = load_tokenizer(tokenizer_directory(args, directory))
+        self.structured_output_manager = StructuredOutputManager(
+            self.tokenizer,
+            self.model_config.vocab_size,
+            self.model_config.eos_token_ids,
+            args.structured_outputs_config,
+        )
         self.input_processor = InputProcessor(
-            self.tokenizer, self.model_config, args.seed, self.max_model_len, args.max_logprobs
+            self.tokenizer,
+            self.model_config,
+            args.seed,
+            self.max_model_len,
+            args.max_logprobs,
+            self.structured_output_manager,
         )
         self.worker = worker = Worker(args, directory, self.model_config, limits, device)
         self.model_runner = worker.model_runner
@@ -106,11 +118,15 @@ class LLMEngine:
 
     def submit(self, request: Request) -> None:
         """Queue a request that the processor has made. Raises like ``add_request``."""
+        self.structured_output_manager.grammar_init(request)
         self.scheduler.add_request(request)
 
     def step(self) -> list[RequestOutput]:
         """Move every sequence that fits into the budget. Returns those that got a token."""
         scheduler_output = self.scheduler.schedule()
+        scheduler_output.grammar_output = self.structured_output_manager.grammar_output(
+            scheduler_output, self.scheduler.sequences
+        )
         output = self.model_runner.execute_model(scheduler_output)
         updated = self.scheduler.update_from_output(
             scheduler_output, output.sampled, output.logprobs

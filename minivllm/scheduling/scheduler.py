@@ -287,7 +287,7 @@ class Scheduler:
                 siblings += self.fork(seq, range(1, seq.request.n))
             for sibling in siblings:
                 token_id = sampled[sibling.seq_id]
-                if token_id == NO_TOKEN:
+                if token_id == NO_TOKEN or not sibling.grammar_accepts(token_id):
                     self.finish(sibling, RequestStatus.FINISHED_ERROR)
                     continue
                 sibling.token_ids.append(token_id)

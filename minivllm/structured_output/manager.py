@@ -11,6 +11,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from minivllm.request import Request, Sequence
+from minivllm.scheduling.output import GrammarOutput, SchedulerOutput
 from minivllm.structured_output.backend_fsm import FsmBackend
 from minivllm.structured_output.backend_guidance import GuidanceBackend
 from minivllm.structured_output.backend_types import StructuredOutputGrammar, num_words
@@ -107,6 +109,33 @@ class StructuredOutputManager:
                 whitespace_pattern=blanks,
             )
         )
+
+    def grammar_init(self, request: Request) -> None:
+        """Give a request its grammar, if it asks for one. Raises like ``compile_grammar``."""
+        params = request.sampling_params
+        if params.structured_outputs is not None:
+            (seq,) = request.seqs
+            seq.grammar = self.compile_grammar(params.structured_outputs, params.all_stop_token_ids)
+
+    def grammar_output(
+        self, scheduler_output: SchedulerOutput, sequences: dict[str, Sequence]
+    ) -> GrammarOutput | None:
+        """What may come next in every sequence that gets a token in this step and has a grammar.
+
+        Args:
+            scheduler_output: what is computed.
+            sequences: all that there are, by id. Siblings that begin in this step are not yet
+                among them; they begin as the one does that they fork from.
+        """
+        seq_ids, grammars = [], []
+        for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
+            seq = sequences[seq_id]
+            if seq.grammar is None or seq.num_computed_tokens + num_new < seq.num_tokens:
+                continue
+            for one in (seq_id, *scheduler_output.forks.get(seq_id, ())):
+                seq_ids.append(one)
+                grammars.append((seq.grammar, []))
+        return GrammarOutput(seq_ids, self.grammar_bitmask(grammars)) if seq_ids else None
 
     def grammar_bitmask(
         self, grammars: Iterable[tuple[StructuredOutputGrammar, list[int]]]

@@ -14,6 +14,7 @@ from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.kv.block_table import slots_of
 from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.sampling.grammar_bitmask import apply_grammar_bitmask
 from minivllm.sampling.logprobs import prompt_logprobs
 from minivllm.sampling.sampler import Sampler
 from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
@@ -76,10 +77,13 @@ class ModelRunner:
         if rows:
             index = make_tensor(rows, "int64", self.device)
             logits = self.model.compute_logits(hidden[index])
+            hopeless = []
+            if scheduler_output.grammar_output is not None:
+                hopeless = apply_grammar_bitmask(logits, seq_ids, scheduler_output.grammar_output)
             metadata = self.input_batch.sampling_metadata(seq_ids, logits)
             chosen = self.sampler(logits, metadata)
             output.sampled = dict(zip(seq_ids, metadata.append(chosen.token_ids), strict=True))
-            output.sampled |= {seq_ids[row]: NO_TOKEN for row in chosen.hopeless_rows}
+            output.sampled |= {seq_ids[row]: NO_TOKEN for row in (*chosen.hopeless_rows, *hopeless)}
             output.logprobs = {seq_ids[row]: one for row, one in chosen.logprobs.items()}
         return output
 
