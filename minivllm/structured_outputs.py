@@ -149,6 +149,20 @@ class GuidedDecodingParams:
         return params
 
 
+def one_of_both_names(structured_outputs: Any, guided_decoding: Any) -> Any:
+    """What ``SamplingParams`` says in today's words or in 0.6.6's. Raises if it is neither."""
+    ok = structured_outputs is None or isinstance(structured_outputs, StructuredOutputsParams)
+    allowed = "a StructuredOutputsParams, or None"
+    check(ok, "structured_outputs", structured_outputs, allowed)
+    if guided_decoding is None:
+        return structured_outputs
+    ok = isinstance(guided_decoding, GuidedDecodingParams)
+    check(ok, "guided_decoding", guided_decoding, "a GuidedDecodingParams, or None")
+    ok = structured_outputs is None
+    check(ok, "guided_decoding", guided_decoding, "None beside structured_outputs")
+    return guided_decoding.structured_outputs()
+
+
 @known_names_only
 @dataclass
 class StructuredOutputsConfig:

@@ -1,3 +1,45 @@
-"""Build matplotlib's font cache before any notebook runs, so that no cell reports doing it."""
+"""Marks; and matplotlib's font cache, built before any notebook runs so that no cell reports it.
+
+With ``--draws`` the kernels say what they drew that another CPU might not: see ``draws.py``.
+"""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
 
 import matplotlib.font_manager  # noqa: F401
+
+
+def pytest_collection_modifyitems(items):
+    """A notebook belongs to the chapter it is numbered by, and takes longer than a quick look."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(f"chapter{item.path.name[:2]}")
+            item.add_marker("slow")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--draws", action="store_true", help="name draws that are close to another")
+
+
+def pytest_configure(config):
+    if config.getoption("--draws"):
+        config.draws_home = home = tempfile.TemporaryDirectory()
+        startup = Path(home.name, "profile_default", "startup")  # what every kernel runs first
+        startup.mkdir(parents=True)
+        shutil.copy(Path(__file__).parent / "draws.py", startup)
+        config.close_draws = Path(home.name, "close_draws.txt")
+        os.environ |= {"IPYTHONDIR": home.name, "CLOSE_DRAWS": str(config.close_draws)}
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    file = getattr(config, "close_draws", None)
+    if file is not None and file.is_file():
+        terminalreporter.section("decisions that another CPU might not share")
+        terminalreporter.write(file.read_text())
+
+
+def pytest_unconfigure(config):
+    if hasattr(config, "draws_home"):
+        config.draws_home.cleanup()

@@ -1,14 +1,28 @@
-"""Small random checkpoints, made once per test run: the engine's food when text does not matter."""
+"""Marks, the nightly profile, and small random checkpoints: food when text does not matter."""
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from minivllm.logger import init_logger
 
 if not torch.cuda.is_available():  # Triton asks when it is first imported: see attention/kernels
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# `pytest tests --hypothesis-profile=nightly`; see helpers.examples
+settings.register_profile("nightly", max_examples=1000, stateful_step_count=150)
+
+
+def pytest_collection_modifyitems(items):
+    """The tests of chapter 05 are those in ``test_05_*.py``."""
+    for item in items:
+        chapter = re.match(r"test_(\d\d|A\d)_", item.path.name)
+        if item.path.parent == Path(__file__).parent and chapter is not None:
+            item.add_marker(f"chapter{chapter[1]}")
 
 
 @pytest.fixture(autouse=True)

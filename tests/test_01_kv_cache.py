@@ -4,71 +4,16 @@ import random
 
 import pytest
 import torch
+from helpers import make_llm, run_and_compare, workload
 
 from minivllm import LLM, SamplingParams
 from minivllm.engine import oracle
-
-CLEAR = 1e-4  # a choice with less margin than this may fall either way
+from minivllm.scheduling.policies import SchedulingPolicy
 
 
 @pytest.fixture(scope="module", params=["tiny_qwen2", "tiny_llama"])
 def checkpoint(request):
     return request.getfixturevalue(request.param)
-
-
-def make(directory, **kwargs):
-    return LLM(str(directory), skip_tokenizer_init=True, **kwargs)
-
-
-def workload(rng, n, vocab_size, max_len):
-    """Prompts and parameters of every kind, drawn from ``rng``."""
-    prompts, params = [], []
-    common = [rng.randrange(vocab_size) for _ in range(max_len // 2)]
-    for _ in range(n):
-        length = rng.choice([1, 2, rng.randint(1, max_len // 2), rng.randint(1, max_len // 2)])
-        shared = rng.choice([0, 0, length // 2, length])
-        fresh = [rng.randrange(vocab_size) for _ in range(length - shared)]
-        prompts.append(common[:shared] + fresh)
-        params.append(
-            SamplingParams(
-                temperature=rng.choice([0, 0, 0.5, 1.0, 2.0]),
-                top_k=rng.choice([0, -1, 1, 5, 20]),
-                top_p=rng.choice([1.0, 1.0, 0.9, 0.5, 0.01]),
-                seed=rng.choice([None, rng.randrange(1000)]),
-                max_tokens=rng.randint(1, max_len // 2),
-                ignore_eos=rng.random() < 0.7,
-                stop_token_ids=rng.choice([None, [rng.randrange(vocab_size)]]),
-            )
-        )
-    return prompts, params
-
-
-def run_and_compare(llm, prompts, params, check_every_step=True):
-    """Run a workload step by step; returns (tokens compared, tokens exempted)."""
-    engine = llm.llm_engine
-    requests = {}
-    for i, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
-        requests[str(i)] = engine.input_processor.make_request(str(i), prompt, one)
-        engine.submit(requests[str(i)])
-    outputs = {}
-    while engine.has_unfinished_requests():
-        outputs.update({o.request_id: o for o in engine.step()})
-        engine.check_integrity()
-    pool = engine.scheduler.kv_manager.block_pool
-    assert pool.num_free_blocks == pool.num_usable_blocks, "something is left allocated"
-    compared = exempted = 0
-    for request_id, request in requests.items():
-        want = oracle.run(engine.model_runner.model, request, engine.max_model_len)
-        got = outputs[request_id].outputs[0]
-        unclear = next((i for i, m in enumerate(want.margins) if m < CLEAR), None)
-        upto = len(want.token_ids) if unclear is None else unclear
-        assert got.token_ids[:upto] == want.token_ids[:upto], (request_id, params[int(request_id)])
-        if unclear is None:
-            assert got.token_ids == want.token_ids
-            assert (got.finish_reason, got.stop_reason) == (want.finish_reason, want.stop_reason)
-        compared += upto
-        exempted += len(want.token_ids) - upto
-    return compared, exempted
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 16])
@@ -79,7 +24,7 @@ def test_engine_equals_oracle(tiny_qwen2, block_size, budget, pool, caching):
     rng = random.Random(f"{block_size} {budget} {pool}")
     max_len = 40
     needed = -(-max_len // block_size) + 1
-    llm = make(
+    llm = make_llm(
         tiny_qwen2, block_size=block_size, max_num_batched_tokens=budget, max_model_len=max_len,
         enable_prefix_caching=caching,
         num_gpu_blocks_override=needed if pool == "tight" else 40 * needed,
@@ -92,7 +37,7 @@ def test_engine_equals_oracle(tiny_qwen2, block_size, budget, pool, caching):
 
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 def test_preemption_does_not_change_a_token(tiny_qwen2, block_size):
-    llm = make(
+    llm = make_llm(
         tiny_qwen2, block_size=block_size, max_num_batched_tokens=24, max_model_len=48,
         num_gpu_blocks_override=1 + 64 // block_size,
     )  # fmt: skip
@@ -107,7 +52,7 @@ def test_preemption_does_not_change_a_token(tiny_qwen2, block_size):
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "prefill_first", "static"])
 def test_no_policy_changes_a_token(checkpoint, policy):
-    llm = make(
+    llm = make_llm(
         checkpoint, block_size=4, max_num_batched_tokens=40, max_model_len=40, max_num_seqs=5,
         num_gpu_blocks_override=15, scheduling_policy=policy, long_prefill_token_threshold=9,
     )  # fmt: skip
@@ -115,10 +60,27 @@ def test_no_policy_changes_a_token(checkpoint, policy):
     run_and_compare(llm, *workload(random.Random(policy), 10, vocab, 40))
 
 
+@pytest.mark.parametrize("call", ["generate", "stream"])
+def test_a_policy_that_admits_nobody_is_an_error(tiny_qwen2, call):
+    class Closed(SchedulingPolicy):
+        open = False
+
+        def may_admit(self, running):
+            return self.open
+
+    policy = Closed()
+    llm = make_llm(tiny_qwen2, scheduling_policy=policy)
+    with pytest.raises(ValueError, match="policy Closed admits nobody: 2 unfinished requests wait"):
+        list(getattr(llm, call)([[1, 2, 3], [4]]))
+    assert llm.llm_engine.get_num_unfinished_requests() == 0, "they are ended, and others can come"
+    policy.open = True
+    assert len(llm.generate([1, 2, 3], use_tqdm=False)) == 1
+
+
 @pytest.mark.parametrize("num_requests", [1, 2, 16, 64])
 def test_engine_equals_oracle_for_1_to_64_requests(tiny_qwen2, num_requests):
     rng = random.Random(num_requests)
-    llm = make(
+    llm = make_llm(
         tiny_qwen2, block_size=4, max_num_batched_tokens=48, max_model_len=32, max_num_seqs=24,
         num_gpu_blocks_override=60,
     )  # fmt: skip
@@ -128,7 +90,7 @@ def test_engine_equals_oracle_for_1_to_64_requests(tiny_qwen2, num_requests):
 
 
 def test_one_piece_prefill_equals_oracle(tiny_qwen2):
-    llm = make(
+    llm = make_llm(
         tiny_qwen2, block_size=4, max_num_batched_tokens=40, max_model_len=40,
         enable_chunked_prefill=False, num_gpu_blocks_override=15,
     )  # fmt: skip
@@ -143,7 +105,7 @@ def test_a_wrong_engine_does_not_equal_the_oracle(tiny_qwen2, monkeypatch):
     monkeypatch.setattr(
         model_runner, "slots_of", lambda ids, a, b, size: original(ids, a, b, size)[::-1]
     )
-    llm = make(tiny_qwen2, block_size=4, max_model_len=40)
+    llm = make_llm(tiny_qwen2, block_size=4, max_model_len=40)
     with pytest.raises(AssertionError):
         run_and_compare(llm, *workload(random.Random(5), 4, 97, 40))
 
@@ -153,7 +115,7 @@ def test_logits_equal_transformers(checkpoint):
     from transformers import AutoModelForCausalLM
 
     hf = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
-    llm = make(checkpoint, block_size=4, max_model_len=64, max_num_batched_tokens=5)
+    llm = make_llm(checkpoint, block_size=4, max_model_len=64, max_num_batched_tokens=5)
     runner, seen = llm.llm_engine.model_runner, []
     compute = runner.model.compute_logits
     runner.model.compute_logits = lambda hidden: seen.append(compute(hidden)) or seen[-1]
@@ -173,7 +135,7 @@ def test_logits_equal_transformers(checkpoint):
 
 
 def test_kv_bytes_per_token(tiny_qwen2):
-    llm = make(tiny_qwen2, block_size=4, num_gpu_blocks_override=65)
+    llm = make_llm(tiny_qwen2, block_size=4, num_gpu_blocks_override=65)
     config = llm.llm_engine.model_config
     assert config.kv_bytes_per_token() == 2 * 2 * 2 * 8 * 4  # k and v, layers, heads, size, fp32
     storage = llm.llm_engine.model_runner.kv_cache
@@ -182,7 +144,7 @@ def test_kv_bytes_per_token(tiny_qwen2):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "half", "float"])
 def test_other_dtypes_run(tiny_qwen2, dtype):
-    llm = make(tiny_qwen2, dtype=dtype, max_model_len=64)
+    llm = make_llm(tiny_qwen2, dtype=dtype, max_model_len=64)
     params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
     assert len(llm.generate([1, 2, 3], params, use_tqdm=False)[0].outputs[0].token_ids) == 5
 

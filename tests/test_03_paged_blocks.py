@@ -1,44 +1,15 @@
 """Block pool, block table and manager: random histories, and the edges that bite."""
 
 import pytest
-from hypothesis import given, settings
+from helpers import arrive, can_admit, compute, examples, sequence
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from minivllm.kv.block_pool import BlockPool
-from minivllm.kv.block_table import BlockTable, cdiv, slots_of
+from minivllm.kv.block_table import BlockTable, slots_of
 from minivllm.kv.manager import KVCacheManager
-from minivllm.request import Request
-from minivllm.sampling_params import SamplingParams
-
-
-def sequence(name, token_ids, **kwargs):
-    token_ids = list(range(token_ids)) if isinstance(token_ids, int) else token_ids
-    return Request(name, token_ids, SamplingParams(), **kwargs).seqs[0]
-
-
-def can_admit(manager, seq, hit):
-    return manager.num_blocks_to_admit(seq, hit) <= manager.block_pool.num_free_blocks
-
-
-def compute(manager, seq, num_tokens=None):
-    """Allocate for so many more tokens and let them be computed; the new block ids, or None."""
-    num_tokens = seq.num_tokens - seq.num_computed_tokens if num_tokens is None else num_tokens
-    new_ids = manager.allocate_slots(seq, num_tokens, [])
-    if new_ids is not None:
-        seq.num_computed_tokens += num_tokens
-    return new_ids
-
-
-def arrive(manager, name, token_ids, **kwargs):
-    """Admit a sequence with its hit and compute all of it."""
-    seq = sequence(name, token_ids, **kwargs)
-    hit = manager.get_computed_blocks(seq)
-    assert can_admit(manager, seq, hit)
-    manager.admit(seq, hit)
-    assert compute(manager, seq) is not None
-    manager.check_integrity()
-    return seq
+from minivllm.math_utils import cdiv
 
 
 class AnyHistory(RuleBasedStateMachine):
@@ -76,7 +47,7 @@ class AnyHistory(RuleBasedStateMachine):
         if not can_admit(self.manager, seq, hit):
             assert cdiv(len(tokens), self.size) > free - sum(b.ref_cnt == 0 for b in hit)
             return None
-        self.manager.admit(seq, hit)
+        self.manager.allocate_new_computed_blocks(seq, hit)
         start = seq.num_computed_tokens
         assert compute(self.manager, seq) is not None, "admitted, but there is no room"
         self.alive[seq.seq_id] = seq
@@ -144,7 +115,7 @@ class AnyHistoryWithoutCache(AnyHistory):
 
 
 for machine in (AnyHistory, AnyHistoryWithoutCache):
-    machine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+    machine.TestCase.settings = examples(60, steps=30)
 TestAnyHistory = AnyHistory.TestCase
 TestAnyHistoryWithoutCache = AnyHistoryWithoutCache.TestCase
 
@@ -222,7 +193,7 @@ def test_the_boundary_of_a_block_plus_and_minus_one(block_size, around):
     manager = KVCacheManager(num_blocks=40, block_size=block_size)
     n = 2 * block_size + around
     seq = sequence("a", n + 1)
-    manager.admit(seq, [])
+    manager.allocate_new_computed_blocks(seq, [])
     compute(manager, seq, n)
     assert len(manager.get_block_ids("a")) == -(-n // block_size)
     assert len(compute(manager, seq, 1)) == (n % block_size == 0)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_01_kv_cache import make as make_llm
+from helpers import make_llm
 
 from minivllm import LLM, BeamSearchParams, SamplingParams, embedded_model_path
 from minivllm.engine.oracle import next_token_logits
@@ -59,7 +59,6 @@ def run(llm, requests):
             outputs[output.request_id] = output
         engine.check_integrity()
     assert engine.scheduler.kv_manager.usage == 0
-    assert not engine.scheduler.beams
     assert not engine.scheduler.beam_moves
     return outputs
 
@@ -217,7 +216,7 @@ def test_an_aborted_search_leaves_nothing(tiny_qwen2):
         ({"max_tokens": -1}, "max_tokens must be an integer of at least 1, got -1"),
         ({"n": 2}, "BeamSearchParams has no argument 'n'"),
         ({"temperature": 0.7}, "temperature must be 0 for beams, since nothing is drawn, got 0.7"),
-        ({"length_penalty": "long"}, "length_penalty must be a number, got 'long'"),
+        ({"length_penalty": "long"}, "length_penalty must be a number from -10 to 10, got 'long'"),
         ({"ignore_eos": 1}, "ignore_eos must be True or False, got 1"),
     ],
 )

@@ -3,11 +3,9 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from helpers import CLEAR, examples, make_llm, make_scheduler, request, run, step
+from hypothesis import given
 from hypothesis import strategies as st
-from test_01_kv_cache import CLEAR
-from test_01_kv_cache import make as make_llm
-from test_05_continuous_batching import make, request, run, step
 
 from minivllm import SamplingParams
 from minivllm.engine import oracle
@@ -20,7 +18,7 @@ def ref_counts(scheduler, seq_id):
 
 
 def test_a_fork_takes_nothing_and_copies_nothing():
-    scheduler = make()
+    scheduler = make_scheduler()
     scheduler.add_request(request("a", 10, n=3))
     before = scheduler.kv_manager.block_pool.num_free_blocks
     plan = step(scheduler)
@@ -32,7 +30,7 @@ def test_a_fork_takes_nothing_and_copies_nothing():
 
 
 def test_a_finished_sequence_cannot_be_forked():
-    scheduler = make()
+    scheduler = make_scheduler()
     scheduler.add_request(request("a", 10, max_tokens=1))
     parent = scheduler.sequences["a"]
     step(scheduler)
@@ -43,7 +41,7 @@ def test_a_finished_sequence_cannot_be_forked():
 
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_k_writers_of_a_partly_filled_block_cost_k_minus_1_copies(n):
-    scheduler = make()
+    scheduler = make_scheduler()
     scheduler.add_request(request("a", 10, n=n, max_tokens=9))
     copies = [copy for plan in run(scheduler) for copy in plan.kv_cache_block_copies]
     assert len(copies) == n - 1
@@ -52,7 +50,7 @@ def test_k_writers_of_a_partly_filled_block_cost_k_minus_1_copies(n):
 
 
 def test_the_last_writer_writes_in_place():
-    scheduler = make()
+    scheduler = make_scheduler()
     scheduler.add_request(request("a", 10, n=2))
     step(scheduler)
     plan = step(scheduler)
@@ -63,13 +61,13 @@ def test_the_last_writer_writes_in_place():
 
 
 def test_a_full_block_is_never_copied():
-    scheduler = make()
+    scheduler = make_scheduler()
     scheduler.add_request(request("a", 8, n=4, max_tokens=9))
     assert not [copy for plan in run(scheduler) for copy in plan.kv_cache_block_copies]
 
 
 def test_the_prompt_is_computed_once():
-    scheduler = make(budget=4)
+    scheduler = make_scheduler(budget=4)
     scheduler.add_request(request("a", 10, n=3, max_tokens=5))
     plans = run(scheduler)
     assert sum(plan.total_num_scheduled_tokens for plan in plans) == 10 + 3 * 4
@@ -77,7 +75,7 @@ def test_the_prompt_is_computed_once():
 
 
 def test_all_samples_are_counted_before_they_are_there():
-    scheduler = make(max_num_seqs=4, budget=8)
+    scheduler = make_scheduler(max_num_seqs=4, budget=8)
     scheduler.add_request(request("a", 20, n=3))
     scheduler.add_request(request("b", 4, n=2))
     scheduler.add_request(request("c", 4))
@@ -87,7 +85,7 @@ def test_all_samples_are_counted_before_they_are_there():
 
 
 def test_a_small_budget_serves_some_siblings_now_and_others_next():
-    scheduler = make(budget=2)
+    scheduler = make_scheduler(budget=2)
     scheduler.add_request(request("a", 2, n=3, max_tokens=3))
     step(scheduler)
     assert list(step(scheduler).num_scheduled_tokens) == ["a", "a/1"]
@@ -95,7 +93,7 @@ def test_a_small_budget_serves_some_siblings_now_and_others_next():
 
 
 def test_preemption_takes_the_whole_request_and_it_all_comes_back():
-    scheduler = make(num_blocks=8, block_size=4, max_model_len=20, caching=True)
+    scheduler = make_scheduler(num_blocks=8, block_size=4, max_model_len=20, caching=True)
     scheduler.add_request(request("first", 4, max_tokens=14))
     scheduler.add_request(request("a", [9] * 6, n=3, max_tokens=5))
     plans = run(scheduler)
@@ -109,12 +107,12 @@ def test_preemption_takes_the_whole_request_and_it_all_comes_back():
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_abort_ends_all_samples(steps):
-    scheduler = make()
+    scheduler = make_scheduler()
     waiting = request("a", 6, n=3)
     scheduler.add_request(waiting)
     for _ in range(steps):
         step(scheduler)
-    scheduler.finish_request("a", RequestStatus.FINISHED_ABORTED)
+    scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
     scheduler.check_integrity()
     assert {seq.status.finish_reason for seq in waiting.seqs} == {"abort"}
     assert not scheduler.has_unfinished_requests()
@@ -129,7 +127,7 @@ def test_abort_ends_all_samples(steps):
     ],
 )
 def test_samples_that_could_never_run_together_are_refused(kwargs, message):
-    scheduler = make(num_blocks=40)
+    scheduler = make_scheduler(num_blocks=40)
     with pytest.raises(ValueError, match=message):
         scheduler.add_request(request("a", 10, **kwargs))
     assert not scheduler.has_unfinished_requests()
@@ -137,16 +135,16 @@ def test_samples_that_could_never_run_together_are_refused(kwargs, message):
 
 def test_with_a_prefix_cache_the_shared_prompt_counts_once():
     kwargs = {"n": 5, "max_tokens": 16}
-    assert not make(num_blocks=30, caching=False).kv_manager.prefix_cache
+    assert not make_scheduler(num_blocks=30, caching=False).kv_manager.prefix_cache
     with pytest.raises(ValueError, match="45 blocks"):
-        make(num_blocks=30).add_request(request("a", 20, **kwargs))
-    scheduler = make(num_blocks=30, caching=True)
+        make_scheduler(num_blocks=30).add_request(request("a", 20, **kwargs))
+    scheduler = make_scheduler(num_blocks=30, caching=True)
     scheduler.add_request(request("a", 20, **kwargs))
     run(scheduler)
 
 
 def test_the_ids_of_samples_to_come_are_taken():
-    scheduler = make()
+    scheduler = make_scheduler()
     scheduler.add_request(request("a", 4, n=3))
     with pytest.raises(ValueError, match="request_id 'a/2' is in use"):
         scheduler.add_request(request("a/2", 4))
@@ -154,7 +152,7 @@ def test_the_ids_of_samples_to_come_are_taken():
     scheduler.add_request(request("a/2", 4))
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(
     workload=st.lists(
         st.tuples(st.integers(1, 14), st.integers(1, 12), st.integers(1, 4)), min_size=1, max_size=7
@@ -171,7 +169,7 @@ def test_any_workload_with_samples_ends_and_leaves_nothing(
     from minivllm.scheduling.policies import make_policy
 
     num_blocks = 4 * -(-25 // block_size) + 1 + extra
-    scheduler = make(
+    scheduler = make_scheduler(
         num_blocks, block_size, budget, 4, 26, caching, policy=make_policy(policy)
     )  # fmt: skip
     requests = [
@@ -247,7 +245,7 @@ def test_text_of_every_sample(tiny_chat):
     output = llm.generate("abc", params, use_tqdm=False)[0]
     for completion in output.outputs:
         want = llm.get_tokenizer().decode(completion.token_ids, skip_special_tokens=True)
-        assert completion.text == want
+        assert completion.text == want.rstrip("\N{REPLACEMENT CHARACTER}")
         assert completion.finish_reason == "length"
     llm.llm_engine.check_integrity()
 
@@ -259,7 +257,7 @@ def test_greedy_samples_would_all_be_the_same():
 
 def test_siblings_that_share_only_a_chunk_after_a_preemption_are_refused():
     """Their first one computes a chunk of 8; the others could count on no more of the prompt."""
-    scheduler = make(17, 4, 8, 8, 80, caching=True, preemption_mode="recompute")
+    scheduler = make_scheduler(17, 4, 8, 8, 80, caching=True, preemption_mode="recompute")
     scheduler.add_request(request("long", 4, max_tokens=60))
     with pytest.raises(ValueError, match=r"can grow to 2 x 48 tokens, which takes 22 blocks of 4"):
         scheduler.add_request(request("pair", 32, max_tokens=16, n=2))
@@ -268,7 +266,7 @@ def test_siblings_that_share_only_a_chunk_after_a_preemption_are_refused():
 
 @pytest.mark.parametrize("num_blocks", [39, 40, 41])
 def test_siblings_longer_than_a_chunk_come_back(num_blocks):
-    scheduler = make(num_blocks, 4, 8, 8, 80, caching=True, preemption_mode="recompute")
+    scheduler = make_scheduler(num_blocks, 4, 8, 8, 80, caching=True, preemption_mode="recompute")
     scheduler.add_request(request("long", 4, max_tokens=60))
     scheduler.add_request(request("pair", 32, max_tokens=48, n=2))
     run(scheduler)
@@ -276,7 +274,7 @@ def test_siblings_longer_than_a_chunk_come_back(num_blocks):
 
 
 def test_siblings_come_back_though_together_they_exceed_an_unsplit_step():
-    scheduler = make(
+    scheduler = make_scheduler(
         42, 4, 64, 8, 64, enable_chunked_prefill=False, preemption_mode="recompute"
     )  # fmt: skip
     scheduler.add_request(request("one", 8, max_tokens=55))

@@ -5,52 +5,15 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from helpers import examples, make_scheduler, request, run, step
+from hypothesis import given
 from hypothesis import strategies as st
 
-from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.recordings import GOLDEN, load_recording
-from minivllm.lab.sim.replay import sample_for
 from minivllm.request import Request, RequestStatus
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.policies import SchedulingPolicy, make_policy
-from minivllm.scheduling.scheduler import Scheduler
 from minivllm.sim import replay
-
-
-def make(
-    num_blocks=64,
-    block_size=4,
-    budget=64,
-    max_num_seqs=8,
-    max_model_len=64,
-    caching=False,
-    **kwargs,
-):
-    manager = KVCacheManager(num_blocks, block_size, caching)
-    return Scheduler(manager, budget, max_num_seqs, max_model_len, **kwargs)
-
-
-def request(request_id, prompt, max_tokens=4, **params):
-    prompt = list(range(prompt)) if isinstance(prompt, int) else prompt
-    return Request(request_id, prompt, SamplingParams(max_tokens=max_tokens, **params))
-
-
-def step(scheduler):
-    plan = scheduler.schedule()
-    scheduler.check_integrity()
-    scheduler.update_from_output(plan, sample_for(scheduler, plan))
-    scheduler.check_integrity()
-    return plan
-
-
-def run(scheduler, limit=10_000):
-    plans = []
-    while scheduler.has_unfinished_requests():
-        plans.append(step(scheduler))
-        assert plans[-1].num_scheduled_tokens, "a step without progress"
-        assert len(plans) < limit
-    return plans
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.name.split(".")[0])
@@ -102,7 +65,7 @@ class ShortestFirst(SchedulingPolicy):
 
 
 def test_a_policy_of_ones_own():
-    scheduler = make(max_num_seqs=1, policy=ShortestFirst())
+    scheduler = make_scheduler(max_num_seqs=1, policy=ShortestFirst())
     for name, length in (("long", 9), ("short", 2), ("middle", 5)):
         scheduler.add_request(request(name, length, max_tokens=1))
     assert [next(iter(p.num_scheduled_tokens)) for p in run(scheduler)] == [
@@ -111,7 +74,7 @@ def test_a_policy_of_ones_own():
 
 
 def test_prefill_first_stalls_the_decodes():
-    scheduler = make(budget=16, policy=make_policy("prefill_first"))
+    scheduler = make_scheduler(budget=16, policy=make_policy("prefill_first"))
     scheduler.add_request(request("a", 4))
     step(scheduler)
     scheduler.add_request(request("b", 8))
@@ -120,7 +83,7 @@ def test_prefill_first_stalls_the_decodes():
 
 
 def test_static_batching_waits_for_the_whole_batch():
-    scheduler = make(policy=make_policy("static"))
+    scheduler = make_scheduler(policy=make_policy("static"))
     scheduler.add_request(request("a", 4, max_tokens=2))
     scheduler.add_request(request("b", 4, max_tokens=4))
     step(scheduler)
@@ -130,7 +93,9 @@ def test_static_batching_waits_for_the_whole_batch():
 
 
 def test_the_least_important_gives_way_even_if_it_was_scheduled_in_this_step():
-    scheduler = make(num_blocks=4, max_model_len=13, caching=True, policy=make_policy("priority"))
+    scheduler = make_scheduler(
+        num_blocks=4, max_model_len=13, caching=True, policy=make_policy("priority")
+    )
     for name, length, priority in (("low", 4, 9), ("high", 8, 1)):
         scheduler.add_request(request(name, length, max_tokens=4))
         scheduler.requests[name].priority = priority
@@ -140,11 +105,11 @@ def test_the_least_important_gives_way_even_if_it_was_scheduled_in_this_step():
     assert plan.preempted_req_ids == ["low"]
     assert "low" not in plan.num_scheduled_tokens
     assert plan.num_scheduled_tokens == {"high": 1}
-    assert scheduler.budget == 63
+    assert scheduler.token_budget == 63
 
 
 def test_a_priority_needs_the_policy():
-    scheduler = make()
+    scheduler = make_scheduler()
     refused = Request("a", [1], SamplingParams(), priority=3)
     with pytest.raises(ValueError, match="priority is 3, but scheduling_policy is not 'priority'"):
         scheduler.add_request(refused)
@@ -155,7 +120,7 @@ def test_an_unknown_policy_is_refused():
         make_policy("lifo")
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(
     prompts=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 20)), min_size=1, max_size=12),
     block_size=st.sampled_from([1, 4, 16]),
@@ -165,7 +130,7 @@ def test_an_unknown_policy_is_refused():
 )
 def test_any_workload_ends_and_leaves_nothing(prompts, block_size, budget, max_num_seqs, extra):
     num_blocks = -(-50 // block_size) + 1 + extra
-    scheduler = make(num_blocks, block_size, budget, max_num_seqs, max_model_len=51)
+    scheduler = make_scheduler(num_blocks, block_size, budget, max_num_seqs, max_model_len=51)
     requests = [request(str(i), n, max_tokens) for i, (n, max_tokens) in enumerate(prompts)]
     for r in requests:
         scheduler.add_request(r)
@@ -183,7 +148,7 @@ def test_any_workload_ends_and_leaves_nothing(prompts, block_size, budget, max_n
 
 
 def test_nobody_overtakes_the_first_in_the_queue():
-    scheduler = make(num_blocks=5, block_size=4, max_model_len=17)
+    scheduler = make_scheduler(num_blocks=5, block_size=4, max_model_len=17)
     scheduler.add_request(request("a", 8, max_tokens=4))
     step(scheduler)
     scheduler.add_request(request("big", 12))
@@ -192,7 +157,7 @@ def test_nobody_overtakes_the_first_in_the_queue():
 
 
 def test_a_prompt_is_admitted_only_if_the_whole_of_it_fits():
-    scheduler = make(num_blocks=7, block_size=4, budget=4, max_model_len=25)
+    scheduler = make_scheduler(num_blocks=7, block_size=4, budget=4, max_model_len=25)
     scheduler.add_request(request("a", 12, max_tokens=2))
     scheduler.add_request(request("b", 16, max_tokens=2))
     for _ in range(3):
@@ -201,7 +166,7 @@ def test_a_prompt_is_admitted_only_if_the_whole_of_it_fits():
 
 
 def test_the_last_admitted_gives_way_and_comes_back_first():
-    scheduler = make(num_blocks=5, block_size=4, max_model_len=16)
+    scheduler = make_scheduler(num_blocks=5, block_size=4, max_model_len=16)
     for name in "abc":
         scheduler.add_request(request(name, 4, max_tokens=6))
     step(scheduler)  # a, b, c fill one block each; one is free
@@ -220,7 +185,7 @@ def test_the_last_admitted_gives_way_and_comes_back_first():
 
 
 def test_a_sequence_may_be_its_own_victim():
-    scheduler = make(num_blocks=4, block_size=4, max_model_len=13)
+    scheduler = make_scheduler(num_blocks=4, block_size=4, max_model_len=13)
     scheduler.add_request(request("a", 4, max_tokens=8))
     scheduler.add_request(request("b", 8, max_tokens=4))
     step(scheduler)
@@ -230,7 +195,7 @@ def test_a_sequence_may_be_its_own_victim():
 
 
 def test_blocks_freed_by_a_finish_serve_the_next_step():
-    scheduler = make(num_blocks=3, block_size=4, max_model_len=9)
+    scheduler = make_scheduler(num_blocks=3, block_size=4, max_model_len=9)
     scheduler.add_request(request("a", 8, max_tokens=1))
     scheduler.add_request(request("b", 8, max_tokens=1))
     assert list(step(scheduler).num_scheduled_tokens) == ["a"]
@@ -238,7 +203,7 @@ def test_blocks_freed_by_a_finish_serve_the_next_step():
 
 
 def test_a_sequence_ends_at_max_model_len():
-    scheduler = make(max_model_len=10)
+    scheduler = make_scheduler(max_model_len=10)
     scheduler.add_request(request("a", 7, max_tokens=None))
     seq = scheduler.sequences["a"]
     run(scheduler)
@@ -247,27 +212,27 @@ def test_a_sequence_ends_at_max_model_len():
 
 @pytest.mark.parametrize("when", ["waiting", "running", "preempted"])
 def test_abort_frees_everything(when):
-    scheduler = make(num_blocks=5, block_size=4, max_model_len=16)
+    scheduler = make_scheduler(num_blocks=5, block_size=4, max_model_len=16)
     for name in "abc":
         scheduler.add_request(request(name, 4, max_tokens=6))
     for _ in range({"waiting": 0, "running": 1, "preempted": 2}[when]):
         step(scheduler)
     seq = scheduler.sequences["c"]
     assert seq.status.name.lower() == when
-    scheduler.finish_request("c", RequestStatus.FINISHED_ABORTED)
+    scheduler.finish_requests(["c"], RequestStatus.FINISHED_ABORTED)
     scheduler.check_integrity()
     assert seq.status.finish_reason == "abort"
     assert "c" not in scheduler.requests
-    scheduler.finish_request("c", RequestStatus.FINISHED_ABORTED)  # again: ignored
+    scheduler.finish_requests(["c"], RequestStatus.FINISHED_ABORTED)  # again: ignored
     run(scheduler)
     assert scheduler.kv_manager.block_pool.num_free_blocks == 4
 
 
 def test_abort_between_plan_and_update_is_harmless():
-    scheduler = make()
+    scheduler = make_scheduler()
     scheduler.add_request(request("a", 4))
     plan = scheduler.schedule()
-    scheduler.finish_request("a", RequestStatus.FINISHED_ABORTED)
+    scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
     assert scheduler.update_from_output(plan, {"a": 7}) == []
     scheduler.check_integrity()
 
@@ -285,7 +250,7 @@ def test_abort_between_plan_and_update_is_harmless():
     ],
 )
 def test_a_request_that_could_never_run_is_refused(bad, message):
-    scheduler = make(num_blocks=5, block_size=4, max_model_len=20)
+    scheduler = make_scheduler(num_blocks=5, block_size=4, max_model_len=20)
     scheduler.add_request(request("a", 3))
     with pytest.raises(ValueError, match=message):
         scheduler.add_request(bad)
@@ -306,7 +271,7 @@ def test_a_request_that_could_never_run_is_refused(bad, message):
     ],
 )
 def test_what_ends_a_sequence_and_in_which_order(token, params, reason):
-    scheduler = make()
+    scheduler = make_scheduler()
     r = Request("a", [1, 2, 3], SamplingParams(**params), eos_token_ids=frozenset({99}))
     scheduler.add_request(r)
     scheduler.update_from_output(scheduler.schedule(), {"a": token})
@@ -319,7 +284,7 @@ def test_what_ends_a_sequence_and_in_which_order(token, params, reason):
 
 
 def test_a_stop_string_comes_before_the_length():
-    scheduler = make(append_text=lambda seq: "END" if seq.token_ids[-1] == 8 else None)
+    scheduler = make_scheduler(append_text=lambda seq: "END" if seq.token_ids[-1] == 8 else None)
     scheduler.add_request(request("a", 3, max_tokens=1))
     seq = scheduler.sequences["a"]
     scheduler.update_from_output(scheduler.schedule(), {"a": 8})

@@ -1,11 +1,11 @@
 """A prompt computed in pieces: what fits into a step, and what a chunk may not do."""
 
 import pytest
-from test_05_continuous_batching import make, request, step
+from helpers import make_scheduler, request, step
 
 
 def test_chunks_and_decodes_share_one_batch():
-    scheduler = make(budget=8)
+    scheduler = make_scheduler(budget=8)
     scheduler.add_request(request("a", 3))
     step(scheduler)
     scheduler.add_request(request("b", 12))
@@ -17,7 +17,7 @@ def test_chunks_and_decodes_share_one_batch():
 
 
 def test_a_chunk_that_ends_on_a_block_boundary_takes_no_spare_block():
-    scheduler = make(budget=8, block_size=4)
+    scheduler = make_scheduler(budget=8, block_size=4)
     scheduler.add_request(request("a", 10))
     plan = step(scheduler)
     assert plan.new_block_ids == {"a": [1, 2]}
@@ -25,7 +25,7 @@ def test_a_chunk_that_ends_on_a_block_boundary_takes_no_spare_block():
 
 
 def test_without_chunked_prefill_a_prompt_is_never_split():
-    scheduler = make(budget=12, max_model_len=12, enable_chunked_prefill=False)
+    scheduler = make_scheduler(budget=12, max_model_len=12, enable_chunked_prefill=False)
     scheduler.add_request(request("a", 7))
     scheduler.add_request(request("b", 6))
     assert step(scheduler).num_scheduled_tokens == {"a": 7}
@@ -33,7 +33,7 @@ def test_without_chunked_prefill_a_prompt_is_never_split():
 
 
 def test_a_long_prompt_leaves_room_for_others():
-    scheduler = make(budget=32, long_prefill_token_threshold=6)
+    scheduler = make_scheduler(budget=32, long_prefill_token_threshold=6)
     scheduler.add_request(request("long", 20))
     scheduler.add_request(request("short", 5))
     assert step(scheduler).num_scheduled_tokens == {"long": 6, "short": 5}
@@ -41,14 +41,14 @@ def test_a_long_prompt_leaves_room_for_others():
 
 
 def test_alone_a_long_prompt_takes_all_of_the_budget():
-    scheduler = make(budget=32, long_prefill_token_threshold=6)
+    scheduler = make_scheduler(budget=32, long_prefill_token_threshold=6)
     scheduler.add_request(request("long", 20))
     assert step(scheduler).num_scheduled_tokens == {"long": 20}
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3, 7, 19, 20, 21])
 def test_only_the_last_chunk_draws_a_token(budget):
-    scheduler = make(budget=budget)
+    scheduler = make_scheduler(budget=budget)
     scheduler.add_request(request("a", 20, max_tokens=3))
     (seq,) = scheduler.requests["a"].seqs
     computed = 0

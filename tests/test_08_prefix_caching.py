@@ -1,12 +1,11 @@
 """The prefix cache: what is found, what is forgotten, and that it changes no token."""
 
 import pytest
-from test_03_paged_blocks import arrive, can_admit, compute, sequence
-from test_05_continuous_batching import make, request, run, step
+from helpers import arrive, can_admit, compute, make_scheduler, request, run, sequence, step
 
 from minivllm import LLM, SamplingParams
 from minivllm.kv.manager import KVCacheManager
-from minivllm.kv.prefix_cache import hash_block
+from minivllm.kv.prefix_cache import hash_block_tokens
 from minivllm.records import BlocksShared, Scheduled
 from minivllm.request import RequestStatus
 
@@ -38,9 +37,12 @@ def test_a_hit_begins_at_the_beginning():
 
 
 def test_a_name_depends_on_everything_before_it():
-    a, b = hash_block(bytes(32), [1, 2]), hash_block(bytes(32), [2, 1])
-    assert len({a, b, hash_block(a, [5, 6]), hash_block(b, [5, 6])}) == 4
-    assert hash_block(bytes(32), [1, 2], "salt") not in (a, hash_block(bytes(32), [1, 2], "other"))
+    a, b = hash_block_tokens(bytes(32), [1, 2]), hash_block_tokens(bytes(32), [2, 1])
+    assert len({a, b, hash_block_tokens(a, [5, 6]), hash_block_tokens(b, [5, 6])}) == 4
+    assert hash_block_tokens(bytes(32), [1, 2], "salt") not in (
+        a,
+        hash_block_tokens(bytes(32), [1, 2], "other"),
+    )
 
 
 def test_a_salt_keeps_strangers_apart():
@@ -95,7 +97,7 @@ def test_equal_blocks_computed_twice_are_both_kept_and_not_merged():
     manager = caching()
     a, b = sequence("a", 8), sequence("b", 8)
     for seq in (a, b):
-        manager.admit(seq, [])
+        manager.allocate_new_computed_blocks(seq, [])
     for seq in (a, b):
         compute(manager, seq)
     manager.check_integrity()
@@ -108,7 +110,7 @@ def test_equal_blocks_computed_twice_are_both_kept_and_not_merged():
 
 
 def test_two_requests_of_one_step_share():
-    scheduler = make(caching=True)
+    scheduler = make_scheduler(caching=True)
     for name in "ab":
         scheduler.add_request(request(name, 11))
     plan = step(scheduler)
@@ -118,7 +120,7 @@ def test_two_requests_of_one_step_share():
 
 
 def test_generated_tokens_are_found_and_the_last_one_never():
-    scheduler = make(caching=True)
+    scheduler = make_scheduler(caching=True)
     first = request("a", 6, max_tokens=7)
     scheduler.add_request(first)
     run(scheduler)
@@ -127,13 +129,13 @@ def test_generated_tokens_are_found_and_the_last_one_never():
     for more, hit in (([], 12), ([5, 5, 5, 5], 12)):
         scheduler.add_request(request("b", tokens + more, max_tokens=1))
         run(scheduler)
-        cache = scheduler.kv_manager.prefix_cache
-        assert cache.num_hit_tokens == hit
-        cache.num_hit_tokens = 0
+        stats = scheduler.kv_manager.prefix_cache.stats
+        assert stats.hits == hit
+        stats.hits = 0
 
 
 def test_preempted_then_hit():
-    scheduler = make(num_blocks=6, block_size=4, max_model_len=20, caching=True)
+    scheduler = make_scheduler(num_blocks=6, block_size=4, max_model_len=20, caching=True)
     for name, first in (("a", 1), ("b", 2)):
         scheduler.add_request(request(name, [first] * 8, max_tokens=8))
     plans = run(scheduler)
@@ -142,12 +144,24 @@ def test_preempted_then_hit():
 
 
 def test_a_step_called_off_leaves_no_names():
-    scheduler = make(caching=True)
+    scheduler = make_scheduler(caching=True)
     scheduler.add_request(request("a", 12))
     scheduler.schedule()
-    scheduler.finish_request("a", RequestStatus.FINISHED_ABORTED)
+    scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
     scheduler.check_integrity()
     assert num_hit(scheduler.kv_manager, list(range(12))) == 0
+
+
+def test_a_step_called_off_for_one_leaves_what_another_shares():
+    scheduler = make_scheduler(caching=True)
+    for name in "ab":
+        scheduler.add_request(request(name, 12))
+    plan = scheduler.schedule()
+    assert plan.num_scheduled_tokens == {"a": 12, "b": 4}, "b has a's first two blocks"
+    scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
+    scheduler.update_from_output(plan, {"b": 7})
+    scheduler.check_integrity()
+    assert num_hit(scheduler.kv_manager, list(range(12))) == 8
 
 
 def test_reset_refuses_while_blocks_are_in_use():

@@ -7,7 +7,8 @@ import numba
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers import examples
+from hypothesis import given
 from paged_batches import batches, make_batch
 
 from minivllm import LLM, SamplingParams
@@ -46,7 +47,7 @@ def test_the_reference_is_dense_attention():
 
 
 @pytest.mark.parametrize("name", FOR_A_CPU)
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(batch=batches())
 def test_equal_to_the_reference(name, batch):
     batch.check(make_backend(name, CPU))

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers import examples
+from hypothesis import given
 from paged_batches import TOLERANCE, batches, make_batch
 
 from minivllm import LLM, SamplingParams
@@ -34,7 +35,7 @@ def same(a, b, dtype=torch.float32):
 # ---- attention -------------------------------------------------------------------------------
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(batch=batches(longest=30, most_tokens=30))
 def test_equal_to_the_reference(batch):
     batch.check(PagedTriton())
@@ -49,6 +50,23 @@ def test_equal_to_the_reference(batch):
 def test_across_the_edges_of_tiles(seqs, group, window):
     """With the window, the last rows of a tile see nothing in the first tile of keys."""
     make_batch(seqs, block_size=7, kv_heads=1, group=group, window=window).check(PagedTriton())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "query_len", "tile"),
+    [
+        (torch.float32, 32, 2, 64), (torch.float32, 128, 2, 32), (torch.float32, 160, 2, 16),
+        (torch.float32, 32, 10, 32), (torch.float32, 160, 10, 16),
+        (torch.float16, 32, 10, 64), (torch.float16, 160, 10, 32),
+    ],
+    ids=lambda value: str(value).removeprefix("torch."),
+)  # fmt: skip
+def test_a_tile_that_ends_one_past_the_first_rows_position(dtype, head_dim, query_len, tile):
+    """Every tile size: only here is a mask that is left out one position late a causal leak."""
+    first = tile - 2  # the first row's position; the next one is the last of the first tile
+    batch = make_batch([(query_len, first + query_len)], head_dim=head_dim, dtype=dtype)
+    assert launch_varlen(batch.query, batch.key_cache, query_len)["TILE"] == tile
+    batch.check(PagedTriton())
 
 
 def test_programs_write_apart_and_read_no_key_after_their_last_token(monkeypatch):

@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from paged_batches import TOLERANCE, make_batch
 
@@ -43,7 +44,7 @@ def test_ranges_cover_every_position_once(seq_len, begin, num_splits):
     assert [p for start, stop in ranges for p in range(start, stop)] == list(range(begin, seq_len))
 
 
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(
     num_splits=st.integers(1, 9),
     dtype=st.sampled_from(list(TOLERANCE)),

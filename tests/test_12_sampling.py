@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minivllm import SamplingParams
@@ -75,7 +76,7 @@ def a_row(draw_from):
     return params, draw_from(few_ids), draw_from(few_ids), draw_from(st.integers(0, 99))
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(st.lists(a_row(), min_size=1, max_size=4), st.integers(0, 10_000))
 def test_sampler_equals_the_reference_in_any_mix(rows, seed):
     """The vocabulary has one token more, which is never forbidden."""
@@ -99,7 +100,7 @@ def test_sampler_equals_the_reference_in_any_mix(rows, seed):
         assert alone.token_ids.item() == chosen[row]
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(st.lists(a_row(), min_size=1, max_size=3), st.integers(0, 10_000))
 def test_what_follows_the_tokens_is_what_would_be_built_anew(rows, seed):
     """Penalty counts, bad words and min_tokens over four steps of an unchanged batch."""

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 import torch
-from test_01_kv_cache import run_and_compare
+from helpers import run_and_compare
 
 from minivllm import LLM, SamplingParams
 from minivllm.outputs import Logprob
@@ -158,10 +158,22 @@ def test_a_prompt_in_the_cache_is_computed_again_for_its_logprobs(tiny_qwen2):
     assert [o.num_cached_tokens for o in outputs] == [0, 0, 16]
     assert outputs[0].prompt_logprobs == outputs[1].prompt_logprobs
     assert None not in outputs[1].prompt_logprobs[1:]
-    cache = llm.llm_engine.scheduler.kv_manager.prefix_cache
-    assert (cache.num_queried_tokens, cache.num_hit_tokens) == (17, 16)
+    stats = llm.llm_engine.scheduler.kv_manager.prefix_cache.stats
+    assert (stats.queries, stats.hits) == (17, 16)
     skipping = SamplingParams(**FREE, skip_reading_prefix_cache=True)
     assert llm.generate(prompt, skipping, use_tqdm=False)[0].num_cached_tokens == 0
+
+
+def test_every_output_of_a_stream_has_all_prompt_logprobs(tiny_qwen2):
+    """A decode step has none of its own, and must not take the prompt's for missing."""
+    llm = make_llm(tiny_qwen2, block_size=4, max_num_batched_tokens=4)
+    prompt, params = list(range(11)), SamplingParams(**FREE, prompt_logprobs=2)
+    streamed = [output.prompt_logprobs for output in llm.stream(prompt, params)]
+    assert len(streamed) == FREE["max_tokens"]
+    whole = llm.generate(prompt, params, use_tqdm=False)[0].prompt_logprobs
+    assert len(whole) == 11
+    assert None not in whole[1:]
+    assert streamed == [whole] * len(streamed)
 
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
@@ -185,7 +197,7 @@ def test_prompt_logprobs_survive_a_preemption(tiny_qwen2, mode):
         outputs.append(runs)
         assert bool(llm.llm_engine.scheduler.num_preemptions) == (num_blocks == 14)
         llm.llm_engine.check_integrity()
-        assert llm.llm_engine.output_processor.prompt_logprobs == {}
+        assert llm.llm_engine.output_processor.request_states == {}
     for large, small in zip(*outputs, strict=True):
         for a, b in zip(large.prompt_logprobs[1:], small.prompt_logprobs[1:], strict=True):
             assert list(a) == list(b)
@@ -223,7 +235,7 @@ def test_nothing_stops_before_min_tokens(llm):
     assert eos not in stopped[:3]
 
 
-def test_stop_strings_are_looked_for_after_min_tokens_only(llm):
+def test_stop_strings_that_end_within_min_tokens_end_nothing(llm):
     tokenizer = llm.get_tokenizer()
     a, b = (tokenizer.encode(c)[0] for c in "ab")
     turns = lambda output, logits: logits.index_fill(  # noqa: E731
@@ -231,7 +243,7 @@ def test_stop_strings_are_looked_for_after_min_tokens_only(llm):
     )
     params = {"stop": ["ab"], "logits_processors": [turns], "max_tokens": 12}
     params = {**FREE, **params}
-    for min_tokens, text in ((0, "a"), (2, "aabba"), (3, "aabba"), (5, "aabba"), (6, "aabbaabba")):
+    for min_tokens, text in ((0, "a"), (2, "a"), (3, "aabba"), (6, "aabba"), (7, "aabbaabba")):
         one = SamplingParams(**params, min_tokens=min_tokens)
         got = llm.generate("x", one, use_tqdm=False)[0].outputs[0]
         assert (got.text, got.stop_reason) == (text, "ab"), min_tokens

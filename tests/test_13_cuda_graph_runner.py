@@ -8,7 +8,7 @@ import random
 
 import pytest
 import torch
-from test_01_kv_cache import make, run_and_compare, workload
+from helpers import make_llm, run_and_compare, workload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from minivllm import LLM, SamplingParams
@@ -136,7 +136,7 @@ def test_what_is_replayed_and_what_is_not():
 @pytest.mark.parametrize("backend", BACKENDS[:3])
 def test_replayed_steps_change_no_token(tiny_qwen2, backend):
     """Chunks, preemption, shared prefixes; batches of 1 to 7, of which 7 is too large."""
-    llm = make(
+    llm = make_llm(
         tiny_qwen2, attention_backend=backend, block_size=4, max_num_batched_tokens=33,
         max_model_len=40, num_gpu_blocks_override=16,
     )  # fmt: skip
@@ -177,7 +177,7 @@ def test_the_kernels_read_padded_batches(tiny_qwen2, num_splits, monkeypatch):
     prompts, params = [[5, 6, 7], [8], [9, 10]], SamplingParams(temperature=0, max_tokens=3)
     said = []
     for sizes in ([], [4]):
-        llm = make(
+        llm = make_llm(
             tiny_qwen2, attention_backend="paged_triton", block_size=4, max_model_len=32,
             num_gpu_blocks_override=20,
         )  # fmt: skip
@@ -192,7 +192,7 @@ def test_the_kernels_read_padded_batches(tiny_qwen2, num_splits, monkeypatch):
 def test_what_a_worker_on_a_gpu_does_and_says(tiny_qwen2, monkeypatch, capsys):
     """A GPU that is made up: its memory, and a recorder that only calls again."""
     kwargs = {"block_size": 4, "max_model_len": 32, "num_gpu_blocks_override": 20}
-    llm = make(tiny_qwen2, attention_backend="paged_torch", max_num_seqs=6, **kwargs)
+    llm = make_llm(tiny_qwen2, attention_backend="paged_torch", max_num_seqs=6, **kwargs)
     worker = llm.llm_engine.worker
     answers = iter([(9 * 2**30, 10 * 2**30), (8 * 2**30, 10 * 2**30)])
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: next(answers))
@@ -244,7 +244,7 @@ def test_a_backend_knows_whether_it_can_be_recorded(tiny_qwen2, backend, monkeyp
                 function()
             return function
 
-    llm = make(tiny_qwen2, attention_backend=backend, block_size=4, num_gpu_blocks_override=70)
+    llm = make_llm(tiny_qwen2, attention_backend=backend, block_size=4, num_gpu_blocks_override=70)
     engine = llm.llm_engine
     if engine.worker.attention.supports_cuda_graphs:
         engine.model_runner.capture_decodes([2], 64, Strict())

@@ -11,6 +11,7 @@ from hypothesis import settings
 from minivllm import LLM, SamplingParams
 from minivllm.engine import oracle
 from minivllm.sampling_params import BeamSearchParams, GuidedDecodingParams, StructuredOutputsParams
+from minivllm.scheduling import decoding
 
 NUM_REQUESTS = 2 * settings.default.max_examples  # 2,000 in the nightly profile
 CLEAR = 1e-4
@@ -217,6 +218,31 @@ def test_logprobs_are_those_under_the_grammar(llm):
     possible = {i: found.logprob for i, found in first.items() if found.logprob > -math.inf}
     assert len(possible) == 2
     assert sum(math.exp(logprob) for logprob in possible.values()) == pytest.approx(1)
+
+
+def test_a_step_that_fails_leaves_the_grammar_where_it_was(llm, monkeypatch):
+    engine, calls = llm.llm_engine, []
+    params = constrained(regex="[a-f]{8}", temperature=2.0, seed=4, n=2)
+    wanted = [o.text for o in llm.generate("Hi", params, use_tqdm=False)[0].outputs]
+    honest = decoding.check_stop
+
+    def fails_now_and_then(*arguments):
+        calls.append(arguments)
+        if len(calls) in (2, 6, 9):
+            raise RuntimeError("no luck")
+        return honest(*arguments)
+
+    monkeypatch.setattr(decoding, "check_stop", fails_now_and_then)
+    engine.add_request("r", "Hi", params)
+    failed, outputs = 0, []
+    while engine.has_unfinished_requests():
+        try:
+            outputs = engine.step() or outputs
+        except RuntimeError:
+            failed += 1
+        engine.check_integrity()
+    assert failed == 3
+    assert [o.text for o in outputs[-1].outputs] == wanted
 
 
 # -- errors come before anything has changed ---------------------------------------------------

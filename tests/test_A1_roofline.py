@@ -1,13 +1,14 @@
 """Operations and bytes of a step, the roof above them, and its picture."""
 
 import pytest
-from hypothesis import given, settings
+from helpers import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
+from minivllm.embedded import embedded_model_path
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.workloads import BenchRequest
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, Work, attended_pairs
-from minivllm.models.embedded import embedded_model_path
 from minivllm.models.model_config import ModelConfig
 from minivllm.viz import roofline
 
@@ -28,7 +29,7 @@ def test_a_decode_step_by_hand():
     assert work.intensity == work.flops / work.num_bytes
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(sequences=st.lists(st.tuples(st.integers(0, 9000), st.integers(1, 900)), min_size=1))
 def test_the_simulators_clock_is_the_roofline_of_this_work(sequences):
     """Any mixture of chunks and decodes; the clock adds what each step costs anyway."""
@@ -91,7 +92,7 @@ def drawn(monkeypatch):
     """The figures that were drawn, as matplotlib has them."""
     figures = []
     monkeypatch.setattr(
-        "minivllm.lab.viz.roofline_plot.to_png", lambda figure: figures.append(figure) or b""
+        "minivllm.lab.viz.figures.roofline.to_png", lambda figure: figures.append(figure) or b""
     )
     return figures
 

@@ -1,15 +1,16 @@
 """Text on its way out: what comes in pieces is what decoding all at once gives."""
 
 import pytest
-from hypothesis import given, settings
+from helpers import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from minivllm import LLM, EngineArgs, LLMEngine, SamplingParams
+from minivllm.embedded import embedded_model_path
 from minivllm.engine.detokenizer import Detokenizer
 from minivllm.engine.token_stream import FastStream, SlowStream
-from minivllm.models.embedded import embedded_model_path
 from minivllm.sampling_params import RequestOutputKind
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"
@@ -60,7 +61,7 @@ def pieces_of(stream, ids):
 # -- streams of pieces -------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.lists(st.integers(0, 255), max_size=25), st.booleans())
 def test_bytes_in_any_order_join_to_what_decoding_gives(byte_level, ids, with_end):
     if with_end:
@@ -152,7 +153,7 @@ def feed(tokenizer, text, **params):
 few_letters = st.text("abc ", min_size=1, max_size=3)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.text("abc ", max_size=20), st.lists(few_letters, max_size=3))
 def test_where_a_stop_string_is_found_does_not_depend_on_the_tokens(
     byte_level, embedded, text, stop
@@ -224,7 +225,7 @@ def test_an_aborted_stream_hands_out_what_it_held_back(tiny_chat):
     (last,) = engine.abort_request("a")
     assert (last.outputs[0].text != "", last.outputs[0].token_ids) == (True, [])
     assert last.outputs[0].finish_reason == "abort"
-    assert engine.output_processor.sequences == {}
+    assert engine.output_processor.request_states == {}
 
 
 def test_streams_side_by_side_each_get_their_own(llm):

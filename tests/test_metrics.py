@@ -38,7 +38,6 @@ def test_the_log_says_what_the_engine_does(llm, monkeypatch, capsys):
     monkeypatch.setattr(stat_logger.time, "monotonic", lambda: float(next(clock)))
     engine = llm.llm_engine
     engine.stats = stat_logger.LoggingStatLogger(engine.scheduler, enabled=True)
-    engine.output_processor.stats = engine.stats
     for i in range(4):
         engine.add_request(str(i), {"prompt_token_ids": [5] * 9}, PARAMS, arrival_time=0.0)
     while engine.has_unfinished_requests():

@@ -9,7 +9,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import assume, given, settings
+from helpers import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -182,7 +183,7 @@ def books_balance(workload, result):
     assert 0 <= result.prefix_hit_rate <= 1
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     seed=st.integers(0, 10_000),
     num_requests=st.integers(1, 12),
@@ -214,7 +215,7 @@ def test_any_run_serves_everybody(seed, num_requests, name, manager, policy, chu
 @pytest.fixture
 def counting_tables(monkeypatch):
     """Beside the meter, every step's block tables are counted; returns what they hold."""
-    from minivllm.lab.sim.memory import MemoryMeter
+    from minivllm.lab.sim.slot_usage import MemoryMeter
 
     def add(meter, seconds, num_seen, num_empty):
         manager = meter.scheduler.kv_manager

@@ -1,94 +1,27 @@
 """Figures: the same bytes every time, and nothing in them but what the trace says."""
 
-import random
 import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 
 import pytest
+from traced_runs import cached, chunked, crowd, preempting, sampled, sharing, single, traced_run
 
-from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.replay import sample_for
-from minivllm.lab.viz.history import read_history
-from minivllm.lab.viz.palette import letter, owners_of
-from minivllm.lab.viz.snapshot import take_snapshot
+from minivllm.lab.viz.draw.palette import letter, owners_of
+from minivllm.lab.viz.model.snapshot import take_snapshot
+from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.records import (
     BlockCopied,
-    BlocksAllocated,
     Preempted,
     RequestAdded,
     Sampled,
     Scheduled,
 )
-from minivllm.request import Request
-from minivllm.sampling_params import SamplingParams
-from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.viz import block_grid, block_table, timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-def run(lengths, max_tokens, num_blocks, budget=64, arrivals=None, max_num_seqs=64, block_size=4):
-    """Trace a scheduler that is fed random tokens in place of a model's."""
-    trace = Trace(num_blocks, block_size, budget)
-    kv_manager = KVCacheManager(num_blocks, block_size, trace=trace)
-    scheduler = Scheduler(kv_manager, budget, max_num_seqs, max_model_len=256, trace=trace)
-    rng = random.Random(0)
-    todo = list(zip(arrivals or [0] * len(lengths), lengths, max_tokens, strict=True))
-    num_added = 0
-    while todo or scheduler.has_unfinished_requests():
-        while todo and todo[0][0] <= trace.num_steps:
-            _, length, limit = todo.pop(0)
-            prompt = [rng.randrange(97) for _ in range(length)]
-            params = SamplingParams(max_tokens=limit)
-            scheduler.add_request(Request(f"req-{num_added}", prompt, params))
-            num_added += 1
-        plan = scheduler.schedule()
-        sampled = {
-            seq_id: rng.randrange(97)
-            for seq_id, n in plan.num_scheduled_tokens.items()
-            if plan.num_computed_tokens[seq_id] + n == scheduler.sequences[seq_id].num_tokens
-        }
-        scheduler.update_from_output(plan, sampled)
-    return trace
-
-
-def chunked():
-    return run([11, 3, 14], [4, 6, 3], num_blocks=12, budget=8)
-
-
-def preempting():
-    return run([9, 7, 5, 6], [24] * 4, num_blocks=14)
-
-
-def single():
-    return run([5], [8], num_blocks=8)
-
-
-def crowd():
-    rng = random.Random(1)
-    lengths = [rng.randrange(3, 60) for _ in range(64)]
-    limits = [rng.randrange(5, 90) for _ in range(64)]
-    arrivals = sorted(rng.randrange(150) for _ in range(64))
-    return run(lengths, limits, num_blocks=200, arrivals=arrivals, max_num_seqs=24)
-
-
-def sharing():
-    """Two sequences with a common first block, as forks and cached prefixes will make them."""
-    trace = Trace(8, 4, 64)
-    for index, name in enumerate(("x", "y")):
-        trace.record(RequestAdded, name, tuple(range(6)), index)
-    trace.start_step()
-    for name, block_ids in (("x", (1, 2)), ("y", (1, 3))):
-        trace.record(BlocksAllocated, name, block_ids)
-        trace.record(Scheduled, name, "new", 0, 6, True)
-    trace.plan_step()
-    for name in ("x", "y"):
-        trace.record(Sampled, name, 7)
-    trace.end_step()
-    return trace
 
 
 WORLDS = [chunked, preempting, single, crowd, sharing]
@@ -247,7 +180,7 @@ def test_token_texts_are_escaped():
 
 
 def test_large_pools_leave_out_what_was_never_used():
-    trace = run([5], [8], num_blocks=5000)
+    trace = traced_run([5], [8], num_blocks=5000)
     figure = block_grid(trace)
     assert "4980 more blocks never used, not drawn." in texts(figure)
     assert "4980 more blocks never used, not drawn." in figure.text
@@ -315,18 +248,6 @@ def test_pure_python():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def cached():
-    """A finished request whose full blocks can still be found, and one that found them."""
-    trace = Trace(12, 4, 64)
-    manager = KVCacheManager(12, 4, enable_prefix_caching=True, trace=trace)
-    scheduler = Scheduler(manager, 64, 8, max_model_len=64, trace=trace)
-    for name, length in (("first", 10), ("second", 6), ("third", 13)):
-        scheduler.add_request(Request(name, list(range(length)), SamplingParams(max_tokens=1)))
-        plan = scheduler.schedule()
-        scheduler.update_from_output(plan, {name: 5})
-    return trace
-
-
 def test_blocks_that_are_free_but_cached_are_dotted():
     trace = cached()
     grid = block_grid(trace, 1)
@@ -337,19 +258,6 @@ def test_blocks_that_are_free_but_cached_are_dotted():
     assert len(dotted) == len(free) + 1  # one in the legend
     assert " 2 ∘" in grid.text
     assert "free, but cached" in grid.text
-
-
-def sampled():
-    """One request with three samples, beside one with a single one."""
-    trace = Trace(20, 4, 64)
-    manager = KVCacheManager(20, 4, trace=trace)
-    scheduler = Scheduler(manager, 64, 8, max_model_len=64, trace=trace)
-    scheduler.add_request(Request("x", list(range(6)), SamplingParams(n=3, max_tokens=4)))
-    scheduler.add_request(Request("y", list(range(3)), SamplingParams(max_tokens=4)))
-    while scheduler.has_unfinished_requests():
-        plan = scheduler.schedule()
-        scheduler.update_from_output(plan, sample_for(scheduler, plan))
-    return trace
 
 
 def test_samples_of_one_request_stand_together_under_its_letter():

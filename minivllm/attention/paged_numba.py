@@ -8,6 +8,7 @@ used. The first call of all compiles for some seconds; later ones find the machi
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from minivllm.attention.paged_torch import PagedTorch
 
 # Sums may be reordered, which is what lets a processor add 16 numbers at once; the rest of
 # fastmath (no NaN, no infinity) is not wanted. numpy's error model divides without asking for 0.
-_FAST = {"fastmath": {"reassoc", "contract"}, "error_model": "numpy"}
+_FAST: dict[str, Any] = {"fastmath": {"reassoc", "contract"}, "error_model": "numpy"}
 _LN2 = math.log(2)
 
 WORTH_SHARING = 1_000_000

@@ -80,7 +80,7 @@ def run(
         margins.append(margin)
         if token in request.eos_token_ids and not params.ignore_eos:
             return OracleOutput(output, margins, "stop", None)
-        if token in (params.stop_token_ids or ()):
+        if token in params.stop_reason_ids:
             return OracleOutput(output, margins, "stop", token)
         if len(output) == params.max_tokens or len(prompt) + len(output) >= max_model_len:
             return OracleOutput(output, margins, "length", None)

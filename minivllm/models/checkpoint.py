@@ -24,7 +24,7 @@ class CheckpointMixin(nn.Module):
 
         For fused layers that is a slice, one for each of the tensors that were fused.
         """
-        tensors = {}
+        tensors: dict[str, torch.Tensor] = {}
         for path, module in self.named_modules():
             named = module.named_parameters(recurse=False)
             if isinstance(module, MergedColumnParallelLinear):

@@ -31,7 +31,8 @@ class Attention(nn.Module):
         self.sliding_window = sliding_window
         heads = (config.head_dim, config.num_heads, config.num_kv_heads)
         self.qkv_proj = QKVParallelLinear(config.hidden_size, *heads, bias=config.qkv_bias)
-        self.q_norm = self.k_norm = nn.Identity()  # Qwen3 has norms here
+        self.q_norm: nn.Module = nn.Identity()  # Qwen3 has norms here
+        self.k_norm: nn.Module = nn.Identity()
         query_size = config.num_heads * config.head_dim
         self.o_proj = Linear(query_size, config.hidden_size, bias=config.o_bias)
 
@@ -53,8 +54,8 @@ class DecoderLayer(nn.Module):
     """Attention and MLP, each behind a norm and beside a residual."""
 
     attention_class = Attention
-    mlp_class = GatedMLP
-    norm_class = RMSNorm
+    mlp_class: type[nn.Module] = GatedMLP
+    norm_class: type[nn.Module] = RMSNorm
 
     def __init__(self, config: ModelConfig, sliding_window: int | None):
         super().__init__()

@@ -14,7 +14,7 @@ from torch import nn
 
 from minivllm.models.model_config import ModelConfig
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": F.silu,
     "relu": F.relu,
     "gelu": F.gelu,
@@ -93,7 +93,7 @@ class MergedColumnParallelLinear(Linear):
         super().__init__(input_size, sum(output_sizes.values()), bias)
         self.output_sizes = output_sizes
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
         """The outputs of the parts, ``[num_tokens, output_size]`` each: views, no copies."""
         return super().forward(x).split(tuple(self.output_sizes.values()), dim=-1)
 
@@ -113,7 +113,7 @@ class QKVParallelLinear(MergedColumnParallelLinear):
         super().__init__(hidden_size, {name: n * head_dim for name, n in sizes.items()}, bias)
         self.head_dim = head_dim
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
         """Query, key and value, ``[num_tokens, heads, head_dim]`` each."""
         return tuple(part.unflatten(-1, (-1, self.head_dim)) for part in super().forward(x))
 

@@ -6,6 +6,10 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minivllm.models.decoder import DecoderForCausalLM
 
 # "architectures" in a config.json: the module with the class of that name
 MODELS = {
@@ -18,7 +22,7 @@ MODELS = {
 }
 
 
-def get_model_class(architecture: str) -> type:
+def get_model_class(architecture: str) -> type[DecoderForCausalLM]:
     """The class of an architecture, by its name in a config.json.
 
     Raises:

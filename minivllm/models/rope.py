@@ -8,6 +8,7 @@ the types differ in which ones they touch.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,6 +21,8 @@ class RotaryEmbedding(nn.Module):
         head_dim: numbers per head.
         rope: ``rope_type``, ``rope_theta`` and what the type needs, as in a config.json.
     """
+
+    frequencies: torch.Tensor  # float32 [head_dim / 2]
 
     def __init__(self, head_dim: int, rope: dict):
         super().__init__()
@@ -120,9 +123,11 @@ def read_rope(hf) -> dict:
     Raises:
         ValueError: for a type that we do not have, or one that lacks a number it needs.
     """
-    rope = dict(getattr(hf, "rope_parameters", None) or getattr(hf, "rope_scaling", None) or {})
+    given = getattr(hf, "rope_parameters", None) or getattr(hf, "rope_scaling", None)
+    rope: dict[str, Any] = dict(given or {})
     rope.setdefault("rope_type", rope.get("type", "default"))
-    rope["rope_theta"] = float(rope.get("rope_theta") or getattr(hf, "rope_theta", 10000.0))
+    theta: float = rope.get("rope_theta") or getattr(hf, "rope_theta", 10000.0)
+    rope["rope_theta"] = float(theta)
     rope.setdefault("original_max_position_embeddings", hf.max_position_embeddings)
     if rope["rope_type"] not in ROPE_TYPES:
         raise ValueError(

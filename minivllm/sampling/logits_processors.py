@@ -6,42 +6,47 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 
+from minivllm.logger import init_logger
+from minivllm.sampling.interface import LogitsProcessor, SamplingState
 from minivllm.tensors import make_tensor
 
-if TYPE_CHECKING:
-    from minivllm.sampling.metadata import SamplingState
+logger = init_logger(__name__)
 
 
-class UserProcessors:
+class UserProcessors(LogitsProcessor):
     """Functions that a request brings along, each for its own row."""
 
     def __init__(self, rows: list[tuple[int, SamplingState]]):
         self.rows = rows
 
     @classmethod
-    def of(cls, states: list[SamplingState], vocab_size, device) -> UserProcessors | None:
+    def of(
+        cls, states: Sequence[SamplingState], vocab_size: int, device: torch.device
+    ) -> UserProcessors | None:
         rows = [(i, s) for i, s in enumerate(states) if s.sampling_params.logits_processors]
         return cls(rows) if rows else None
 
     def apply(self, logits: torch.Tensor) -> None:
         for row, state in self.rows:
             prompt = state.token_ids[: state.num_prompt_tokens]
-            for function in state.sampling_params.logits_processors:
-                wants_prompt = len(inspect.signature(function).parameters) == 3
-                past = (prompt, state.output_token_ids) if wants_prompt else (
-                    state.output_token_ids,
-                )  # fmt: skip
-                logits[row] = function(*past, logits[row])
+            for function in state.sampling_params.logits_processors or ():
+                try:
+                    wants_prompt = len(inspect.signature(function).parameters) == 3
+                    past = (prompt, state.output_token_ids) if wants_prompt else (
+                        state.output_token_ids,
+                    )  # fmt: skip
+                    logits[row] = function(*past, logits[row].clone())
+                except Exception:  # the request's own fault: it ends, and nobody else waits for it
+                    logger.exception("A function in logits_processors failed; its request ends.")
+                    logits[row] = torch.nan
+                    break
 
-    def append(self, token_ids: torch.Tensor) -> None:
-        """Nothing: the functions are given the tokens anew each time."""
 
-
-class AllowedTokens:
+class AllowedTokens(LogitsProcessor):
     """Everything else is impossible."""
 
     def __init__(self, rows: torch.Tensor, forbidden: torch.Tensor):
@@ -49,7 +54,9 @@ class AllowedTokens:
         self.forbidden = forbidden  # bool [m, vocab]
 
     @classmethod
-    def of(cls, states: list[SamplingState], vocab_size: int, device) -> AllowedTokens | None:
+    def of(
+        cls, states: Sequence[SamplingState], vocab_size: int, device: torch.device
+    ) -> AllowedTokens | None:
         allowed = [s.sampling_params.allowed_token_ids for s in states]
         rows = [i for i, ids in enumerate(allowed) if ids is not None]
         if not rows:
@@ -62,18 +69,17 @@ class AllowedTokens:
     def apply(self, logits: torch.Tensor) -> None:
         logits[self.rows] = logits[self.rows].masked_fill(self.forbidden, -torch.inf)
 
-    def append(self, token_ids: torch.Tensor) -> None:
-        """Nothing: what is allowed stays allowed."""
 
-
-class LogitBias:
+class LogitBias(LogitsProcessor):
     """Some tokens' logits are moved by a constant."""
 
     def __init__(self, rows: torch.Tensor, ids: torch.Tensor, values: torch.Tensor):
         self.rows, self.ids, self.values = rows, ids, values  # [pairs]
 
     @classmethod
-    def of(cls, states: list[SamplingState], vocab_size, device) -> LogitBias | None:
+    def of(
+        cls, states: Sequence[SamplingState], vocab_size: int, device: torch.device
+    ) -> LogitBias | None:
         triples = [
             (row, token_id, value)
             for row, s in enumerate(states)
@@ -86,6 +92,3 @@ class LogitBias:
 
     def apply(self, logits: torch.Tensor) -> None:
         logits.index_put_((self.rows, self.ids), self.values, accumulate=True)
-
-    def append(self, token_ids: torch.Tensor) -> None:
-        """Nothing: a bias does not change."""

@@ -7,35 +7,21 @@ metadata.py; vllm/v1/worker/gpu_input_batch.py, which keeps its own up to date r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from random import Random
+from collections.abc import Sequence
 
 import torch
 
 from minivllm.sampling.filters import Filters
+from minivllm.sampling.interface import LogitsProcessor, SamplingState
 from minivllm.sampling.logits_processors import AllowedTokens, LogitBias, UserProcessors
 from minivllm.sampling.penalties import Penalties
 from minivllm.sampling.stopping import BadWords, MinTokens
-from minivllm.sampling_params import SamplingParams
 from minivllm.tensors import make_tensor
 
-# What changes logits, in this order. Each has three methods: ``of`` looks at the batch and returns
-# None if no row asks for it; ``apply`` changes logits in place; ``append`` follows what was drawn.
-IN_ORDER = (UserProcessors, AllowedTokens, BadWords, MinTokens, LogitBias, Penalties)
-
-
-@dataclass(eq=False)
-class SamplingState:
-    """What the sampler must know of one sequence."""
-
-    sampling_params: SamplingParams
-    generator: Random  # of this sequence alone
-    token_ids: list[int]  # prompt, then output
-    num_prompt_tokens: int
-
-    @property
-    def output_token_ids(self) -> list[int]:
-        return self.token_ids[self.num_prompt_tokens :]
+# What changes logits, in this order.
+IN_ORDER: tuple[type[LogitsProcessor], ...] = (
+    UserProcessors, AllowedTokens, BadWords, MinTokens, LogitBias, Penalties,
+)  # fmt: skip
 
 
 class SamplingMetadata:
@@ -47,7 +33,7 @@ class SamplingMetadata:
         device: where the logits are.
     """
 
-    def __init__(self, states: list[SamplingState], vocab_size: int, device: torch.device):
+    def __init__(self, states: Sequence[SamplingState], vocab_size: int, device: torch.device):
         self.states = states
         made = (kind.of(states, vocab_size, device) for kind in IN_ORDER)
         self.processors = [processor for processor in made if processor is not None]
@@ -56,15 +42,27 @@ class SamplingMetadata:
         self.random_index = make_tensor(self.random_rows, "int64", device)
         random = [states[row].sampling_params for row in self.random_rows]
         self.filters = Filters(random, vocab_size, device)
+        self.drawn_numbers: list[float] = []  # by the last step, one for each of random_rows
         self.logprobs_rows = [
             i for i, s in enumerate(states) if s.sampling_params.logprobs is not None
         ]
 
-    def append(self, token_ids: torch.Tensor) -> list[int]:
-        """Let every row have one more token, int64 ``[n]``; returns them as a list."""
+    def draw_numbers(self) -> list[float]:
+        """One number for each row that draws, from its own generator."""
+        self.drawn_numbers = [self.states[row].draw_number() for row in self.random_rows]
+        return self.drawn_numbers
+
+    def give_numbers_back(self) -> None:
+        """The step that has drawn the last numbers is taken back."""
+        for row, number in zip(self.random_rows, self.drawn_numbers, strict=False):
+            self.states[row].returned_numbers.append(number)
+        self.drawn_numbers = []
+
+    def append(self, token_ids: torch.Tensor) -> list[list[int]]:
+        """Let every row have one more token, int64 ``[n]``; returns each row's new tokens."""
         for processor in self.processors:
             processor.append(token_ids)
-        as_list = token_ids.tolist()
-        for state, token_id in zip(self.states, as_list, strict=True):
-            state.token_ids.append(token_id)
-        return as_list
+        rows = [[token_id] for token_id in token_ids.tolist()]
+        for state, new in zip(self.states, rows, strict=True):
+            state.token_ids += new
+        return rows

@@ -6,14 +6,12 @@ Repetition looks at prompt and output, frequency and presence at the output only
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 
+from minivllm.sampling.interface import LogitsProcessor, SamplingState
 from minivllm.tensors import make_tensor
-
-if TYPE_CHECKING:
-    from minivllm.sampling.metadata import SamplingState
 
 
 def count_tokens(lists: list[list[int]], vocab_size: int, device: torch.device) -> torch.Tensor:
@@ -25,10 +23,10 @@ def count_tokens(lists: list[list[int]], vocab_size: int, device: torch.device) 
     return counts.scatter_add_(1, index, torch.ones_like(index))[:, :vocab_size]
 
 
-class Penalties:
+class Penalties(LogitsProcessor):
     """All three, for the rows that ask for any of them."""
 
-    def __init__(self, rows: list[int], states: list[SamplingState], vocab_size, device):
+    def __init__(self, rows: list[int], states: Sequence[SamplingState], vocab_size, device):
         states = [states[row] for row in rows]
         params = [s.sampling_params for s in states]
 
@@ -45,7 +43,9 @@ class Penalties:
         self.counts = count_tokens(outputs, vocab_size, device)  # of the output, int64 [m, vocab]
 
     @classmethod
-    def of(cls, states: list[SamplingState], vocab_size: int, device) -> Penalties | None:
+    def of(
+        cls, states: Sequence[SamplingState], vocab_size: int, device: torch.device
+    ) -> Penalties | None:
         rows = [i for i, s in enumerate(states) if _uses_any(s.sampling_params)]
         return cls(rows, states, vocab_size, device) if rows else None
 

@@ -5,19 +5,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 
+from minivllm.sampling.interface import LogitsProcessor, SamplingState
 from minivllm.tensors import make_tensor
-
-if TYPE_CHECKING:
-    from minivllm.sampling.metadata import SamplingState
 
 _NOTHING, _ANYTHING = -1, -2  # no token there yet; any token would do
 
 
-class MinTokens:
+class MinTokens(LogitsProcessor):
     """No end-of-sequence or stop token before the output is long enough."""
 
     def __init__(self, rows: torch.Tensor, ids: torch.Tensor, to_come: torch.Tensor):
@@ -25,7 +23,9 @@ class MinTokens:
         self.to_come = to_come  # int64 [pairs]: for how many more steps
 
     @classmethod
-    def of(cls, states: list[SamplingState], vocab_size, device) -> MinTokens | None:
+    def of(
+        cls, states: Sequence[SamplingState], vocab_size: int, device: torch.device
+    ) -> MinTokens | None:
         triples = []
         for row, s in enumerate(states):
             to_come = s.sampling_params.min_tokens - (len(s.token_ids) - s.num_prompt_tokens)
@@ -43,7 +43,7 @@ class MinTokens:
         self.to_come -= 1
 
 
-class BadWords:
+class BadWords(LogitsProcessor):
     """A word's last token is impossible where the output ends with all its others."""
 
     def __init__(
@@ -55,7 +55,9 @@ class BadWords:
         self.tails = tails  # int64 [n, longest - 1]: how each row's output ends
 
     @classmethod
-    def of(cls, states: list[SamplingState], vocab_size, device) -> BadWords | None:
+    def of(
+        cls, states: Sequence[SamplingState], vocab_size: int, device: torch.device
+    ) -> BadWords | None:
         words = [
             (r, w) for r, s in enumerate(states) for w in s.sampling_params.bad_words_token_ids
         ]

@@ -71,4 +71,5 @@ def _shared_memory(device: torch.device) -> int:
     """Bytes that one program may have: 227 KiB on an H200, 163 on an A100, 99 on smaller GPUs."""
     if device.type != "cuda":
         return 227 * 1024
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    properties = torch.cuda.get_device_properties(device)
+    return properties.shared_memory_per_block_optin  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Our engine behind the few methods that every engine here has, and who the peers are."""
+"""Engine: the interface of a benchmarked engine; minivllm behind it, and the list of peers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minivllm.validation import check
 
 
 class Engine(Protocol):
-    """Loads a model once, then answers rounds of requests, in a process of its own.
+    """A benchmarked engine: loads a model once, then answers rounds of requests.
 
     Everybody decodes greedily (samples of one prompt at temperature 1), ignores the
     end-of-sequence token and makes no text.
@@ -30,14 +30,14 @@ class Engine(Protocol):
     num_cached_tokens: int  # of the last run's prompts, those that a prefix cache had; 0: unknown
 
     def fresh(self, rounds: list[Round]) -> AbstractContextManager:
-        """Around each run, and not timed: nothing of an earlier run may help this one."""
+        """Untimed context of a run: caches of earlier runs must be cleared."""
 
     def run(self, rounds: list[Round]) -> list[list[int]]:
         """All answers' token ids, samples side by side, in the order of the requests."""
 
 
 class MinivllmEngine(OfflineEngine):
-    """Ours."""
+    """``minivllm.LLM`` as a benchmark engine."""
 
     name = "minivllm"
     make_params = SamplingParams

@@ -1,4 +1,4 @@
-"""Other engines on the same work. Each imports its own library when it is made, not before.
+"""Peers: other engines on the same work. Each imports its own library when it is made.
 
 Options are named as ours are; a peer takes those that it has a counterpart for.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
+from minivllm.kv.block_table import cdiv
 from minivllm.lab.bench.workloads import BenchRequest, Round
 
 
@@ -89,7 +90,7 @@ class TransformersContinuousEngine:
         from transformers import ContinuousBatchingConfig
 
         self.model = _load(directory, dtype)
-        sizes = {"page_size": 32, "num_blocks": -(-max_num_seqs * max_model_len // 32)}
+        sizes = {"page_size": 32, "num_blocks": cdiv(max_num_seqs * max_model_len, 32)}
         if self.model.device.type == "cuda":  # a share of what is free; ours is one of the whole
             free, total = torch.cuda.mem_get_info()
             sizes = {"max_memory_percent": min(0.9, gpu_memory_utilization * total / free)}
@@ -102,7 +103,7 @@ class TransformersContinuousEngine:
 
     @contextmanager
     def fresh(self, rounds: list[Round]) -> Iterator[None]:
-        """A new manager, warmed up, with its thread: one has no way to forget."""
+        """A new manager for each run, warmed up, since a manager cannot be reset."""
         from transformers import GenerationConfig
 
         sampling = any(request.n > 1 for requests in rounds for request in requests)

@@ -1,4 +1,4 @@
-"""An engine in a process of its own: loads once, then runs whenever it is asked to.
+"""EngineProcess: an engine in a process of its own, which loads once and then runs on request.
 
 Peers bring libraries, threads and environment variables that must not meet ours, and memory can
 only be told apart by process. Since they stay loaded, engines can still take turns in one run.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from minivllm.lab.bench.memory import peak_memory
+from minivllm.lab.bench.machine import peak_memory
 from minivllm.lab.bench.workloads import Round
 
 SECONDS_TO_LEAVE = 3.0
@@ -26,7 +26,7 @@ SECONDS_TO_LEAVE = 3.0
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of an engine gave."""
+    """Seconds, answers and memory of one run of an engine."""
 
     answers: list[list[int]]  # token ids, as Engine.run returns them
     seconds: float  # wall time around Engine.run, in its own process
@@ -68,7 +68,7 @@ class EngineProcess:
         return self._ask(rounds)
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """Terminate the process."""
         self._connection.close()  # if it waits for work, it now leaves by itself
         if not self._busy:
             self._process.join(timeout=SECONDS_TO_LEAVE)

@@ -1,4 +1,4 @@
-"""What every benchmark prints: where it ran, on what, the ceiling, the figures, a line of JSON.
+"""Report: environment, workload, ceiling and figures of a benchmark, as tables and as JSON.
 
 The last line of the output is one JSON object with the keys ``benchmark``, ``environment``,
 ``workload``, ``ceiling``, ``results`` and ``against``. The lines above it say the same to people.
@@ -20,6 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from minivllm.lab.bench.machine import COLUMNS
 from minivllm.version import __version__
 
 WIDTH = 120  # columns that a table may fill; a narrower terminal folds lines
@@ -27,7 +28,7 @@ _PACKAGES = ("torch", "transformers", "triton", "numba", "vllm")
 
 
 def environment() -> dict[str, Any]:
-    """The machine and the software: what somebody needs to know who wants the same figures."""
+    """Machine and software versions, to reproduce the figures."""
     return {
         "minivllm": __version__,
         "python": platform.python_version(),
@@ -42,7 +43,7 @@ def environment() -> dict[str, Any]:
 
 
 def _gpu() -> dict[str, Any]:
-    """Its name, the versions of CUDA and of the driver; nothing where torch sees none.
+    """Name of the GPU, versions of CUDA and of the driver; nothing where torch sees no GPU.
 
     A benchmark that uses torch has imported it by now, and one that has not (that of the scheduler)
     must not.
@@ -63,7 +64,7 @@ def _gpu() -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """As Linux tells it; elsewhere what Python knows."""
+    """CPU model from /proc/cpuinfo, else from ``platform``."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
@@ -81,7 +82,7 @@ def _version(package: str) -> str | None:
 
 
 class Report:
-    """Prints a benchmark as it comes in, and all of it as JSON in the end.
+    """Prints the figures of a benchmark as they come, and all of them as JSON in the end.
 
     Args:
         benchmark: its name.
@@ -104,7 +105,7 @@ class Report:
         self.facts("workload", workload)
 
     def facts(self, title: str, facts: dict[str, Any]) -> None:
-        """One line of names and values."""
+        """Print names and values on one line."""
         known = ", ".join(f"{k} {_text(v)}" for k, v in facts.items() if v is not None)
         self._console.print(f"{title}: {known}", markup=False)
 
@@ -114,7 +115,7 @@ class Report:
         self.facts(f"ceiling ({why})", values)
 
     def table(self, title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Figures for people."""
+        """Print a table."""
         table = Table(title=title, title_justify="left", title_style="bold", box=None)
         for index, name in enumerate(head):
             table.add_column(name, justify="right" if index else "left", no_wrap=True)
@@ -123,7 +124,7 @@ class Report:
         self._console.print(table)
 
     def note(self, text: str) -> None:
-        """A sentence for people."""
+        """Print a line of text."""
         self._console.print(text, markup=False)
 
     def json(self, results: dict[str, Any], against: dict[str, Any] | None = None) -> str:
@@ -139,3 +140,16 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def memory_table(report: Report, results: dict[str, dict[str, Any]]) -> None:
+    """Print the engines' figures, which hold what ``peak_memory`` found."""
+    names = [name for name in COLUMNS if name in results["minivllm"]]
+    rows = [(engine, *(found[name] for name in names)) for engine, found in results.items()]
+    report.table("peak memory, MiB", ("engine", *(COLUMNS[name] for name in names)), rows)
+
+
+def memory_ratio(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, float]:
+    """Our process's peak over a peer's, as an entry of the report; none where it is not known."""
+    name = "peak_memory_mib"
+    return {"memory_ratio": ours[name] / theirs[name]} if name in ours else {}

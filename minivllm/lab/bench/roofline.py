@@ -1,4 +1,4 @@
-"""The least time that some work can take on a machine of known peaks (Williams et al. 2009).
+"""Roofline bound of a workload on a machine of known peaks (Williams et al. 2009).
 
 What a token costs is counted once, in ``minivllm.lab.sim.cost``; here it is added up over a
 workload.
@@ -15,7 +15,7 @@ from minivllm.models.model_config import ModelConfig
 
 @dataclass(frozen=True)
 class WorkloadWork:
-    """What must be computed and moved, whoever does it.
+    """FLOPs and bytes of a workload, prefill and decode apart.
 
     Prompts may be computed at any time, so they count as arithmetic only. After that every answer
     grows by a token per step, and a step reads all weights and every context's K and V.

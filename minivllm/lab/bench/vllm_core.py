@@ -12,14 +12,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from minivllm.lab.bench.clock import best_cpu_seconds
-from minivllm.lab.bench.scheduler_core import (
+from minivllm.lab.bench.machine import best_cpu_seconds
+from minivllm.lab.bench.workloads import (
     BLOCK_SIZE,
     MAX_MODEL_LEN,
     PROMPT_TOKENS,
     long_prompt,
     prompt_of,
 )
+from minivllm.lab.sim.shapes import ONE_LAYER
 
 # Measured elsewhere, on two cores of an AMD EPYC: what is printed where vLLM is not installed.
 RECORDED = {"vllm": "0.32.0", "us_per_request": 10.5, "hashing_us_per_block": 3.5}
@@ -48,9 +49,9 @@ class VllmRunningDecodes:
     def step(self) -> float:
         """CPU seconds of one ``schedule()`` and one ``update_from_output()``."""
         begin = time.process_time()
-        plan = self.scheduler.schedule()
+        scheduler_output = self.scheduler.schedule()
         planned = time.process_time()
-        ids = list(plan.num_scheduled_tokens)
+        ids = list(scheduler_output.num_scheduled_tokens)
         assert len(ids) == self.num_requests, "all of them decode, all the time"
         output = self._output(
             req_ids=ids,
@@ -58,7 +59,7 @@ class VllmRunningDecodes:
             sampled_token_ids=[[7] for _ in ids],
         )
         executed = time.process_time()
-        self.scheduler.update_from_output(plan, output)
+        self.scheduler.update_from_output(scheduler_output, output)
         return planned - begin + time.process_time() - executed
 
 
@@ -70,7 +71,7 @@ def _make_scheduler(num_requests: int, num_blocks: int, caching: bool):
     from vllm.v1.structured_output import StructuredOutputManager
 
     with tempfile.TemporaryDirectory() as directory:  # a config.json is all that is asked for
-        Path(directory, "config.json").write_text(json.dumps(_MODEL))
+        Path(directory, "config.json").write_text(json.dumps(ONE_LAYER))
         model = ModelConfig(
             model=directory,
             tokenizer=directory,
@@ -108,14 +109,14 @@ def _make_scheduler(num_requests: int, num_blocks: int, caching: bool):
 
 
 def vllm_hashing_us() -> float:
-    """µs to name one block of a long prompt."""
+    """µs to hash one block of a long prompt."""
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher
 
     request = _make_request("long", long_prompt(), caching=False)
-    name_all_blocks = get_request_block_hasher(BLOCK_SIZE, sha256)
-    num_blocks = len(name_all_blocks(request))
-    return best_cpu_seconds(lambda: name_all_blocks(request)) / num_blocks * 1e6
+    hash_all_blocks = get_request_block_hasher(BLOCK_SIZE, sha256)
+    num_blocks = len(hash_all_blocks(request))
+    return best_cpu_seconds(lambda: hash_all_blocks(request)) / num_blocks * 1e6
 
 
 def _make_request(request_id: str, prompt: list[int], caching: bool):
@@ -133,17 +134,3 @@ def _make_request(request_id: str, prompt: list[int], caching: bool):
         pooling_params=None,
         block_hasher=get_request_block_hasher(BLOCK_SIZE, sha256) if caching else None,
     )
-
-
-_MODEL = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "hidden_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 1,
-    "intermediate_size": 128,
-    "vocab_size": 1024,
-    "max_position_embeddings": 1 << 20,
-    "dtype": "float32",
-}

@@ -1,4 +1,4 @@
-"""Seeded work for whole engines: token ids in, so many tokens out, everything asked for at once.
+"""Seeded offline workloads: prompts as token ids, fixed output lengths, all submitted at once.
 
 Only ``random.Random`` is used, so the same requests come out on any machine. W1 and W2 are those
 that other engines have been measured on; see ``WORKLOADS``.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
+from minivllm.kv.block_table import cdiv
 from minivllm.validation import check, is_int
 
 
@@ -89,10 +90,10 @@ def multi_turn(num_requests: int, vocab_size: int, num_turns: int = 4) -> list[R
     the same prompts.
     """
     rng = Random(2)
-    said: list[list[int]] = [[] for _ in range(-(-num_requests // num_turns))]
+    said: list[list[int]] = [[] for _ in range(cdiv(num_requests, num_turns))]
     rounds = []
     for turn in range(num_turns):
-        talking = said[: -(-(num_requests - turn) // num_turns)]
+        talking = said[: cdiv(num_requests - turn, num_turns)]
         for past in talking:
             past += _ids(rng, rng.randint(16, 64), vocab_size)
         rounds.append([BenchRequest(list(past), 32) for past in talking])
@@ -140,3 +141,21 @@ def make_workload(name: str, num_requests: int | None, vocab_size: int) -> list[
     ok = num_requests is None or is_int(num_requests, 1)
     check(ok, "num_requests", num_requests, "an integer of at least 1")
     return make(usual if num_requests is None else num_requests, vocab_size)
+
+
+# -- of the scheduler alone ----------------------------------------------------------------------
+
+BLOCK_SIZE = 16
+PROMPT_TOKENS = 128
+MAX_MODEL_LEN = 8192
+
+
+def prompt_of(index: int, num_tokens: int = PROMPT_TOKENS) -> list[int]:
+    """A prompt that shares no block with another one's."""
+    return [(index * 7919 + j * 31) % 900 + 5 for j in range(num_tokens)]
+
+
+def long_prompt(num_blocks: int = 4096) -> list[int]:
+    """A prompt to be hashed, of ids as a large vocabulary has them."""
+    rng = Random(0)
+    return [rng.randrange(150_000) for _ in range(num_blocks * BLOCK_SIZE)]

@@ -1,4 +1,4 @@
-"""What a reader hands in, taken apart with care: whatever it is, it gets a sentence in return."""
+"""Answers: parsing and type checks of what a reader hands in; errors are ``NotYet``."""
 
 from __future__ import annotations
 

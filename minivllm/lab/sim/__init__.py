@@ -1,4 +1,4 @@
-"""The real scheduler and the real block manager, without a model."""
+"""Simulator: the real scheduler and block manager without a model."""
 
 from minivllm.lab.sim.dry_run import dry_run
 from minivllm.lab.sim.replay import replay

@@ -1,4 +1,4 @@
-"""What a step would take on real hardware: a roofline instead of a model.
+"""Cost model: the seconds of a step on given hardware, by the roofline.
 
 A step either computes or moves bytes, whichever takes longer (Williams et al. 2009), and pays a
 fixed price on top. Decoding a few sequences moves all weights for a few tokens and is bound by
@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from minivllm.kv.memory import kv_bytes_per_token
+from minivllm.kv.memory_profile import kv_bytes_per_token
 from minivllm.validation import check, is_int, is_number
 
 
 @dataclass(frozen=True)
 class Work:
-    """What must be computed and moved, whoever does it."""
+    """FLOPs and bytes of some work."""
 
     flops: float
     num_bytes: float
@@ -33,7 +33,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Hardware:
-    """One device.
+    """A device: its peak FLOP/s, bandwidth and memory.
 
     ``overhead_s`` is what a step costs whatever is in it (scheduling, launching kernels, sampling);
     it is an assumption, the other numbers are from data sheets.
@@ -47,21 +47,21 @@ class Hardware:
 
     @property
     def ridge(self) -> float:
-        """Operations per byte from which on arithmetic is the limit, and bandwidth no more."""
+        """The ridge point in FLOPs per byte: above it, arithmetic is the limit."""
         return self.flops_per_s / self.bytes_per_s
 
     def attainable(self, intensity: float) -> float:
-        """The roof: operations per second, at most, for work of that many operations per byte."""
+        """Attainable FLOP/s at an arithmetic intensity in FLOPs per byte."""
         return min(self.flops_per_s, intensity * self.bytes_per_s)
 
     def least_seconds(self, work: Work) -> float:
-        """Computing and moving at the same time: whichever takes longer. Without overhead."""
+        """Roofline seconds: the longer of computing and moving. Without overhead."""
         return max(work.flops / self.flops_per_s, work.num_bytes / self.bytes_per_s)
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What a decoder-only transformer costs, in numbers."""
+    """The size of a decoder-only transformer: parameters, layers, heads."""
 
     name: str
     num_params: float
@@ -94,17 +94,17 @@ class ModelShape:
         return 4 * self.num_layers * self.num_heads * self.head_dim
 
     def weights_work(self, num_tokens: int) -> Work:
-        """Every token through every matrix; the matrices are read once, whatever the batch."""
+        """Work of all matrices on so many tokens; the weights are read once per step."""
         return Work(self.flops_per_token * num_tokens, self.weight_bytes)
 
     def attention_work(self, sequences: Collection[tuple[int, int]]) -> Work:
-        """Scores and values of each ``(computed tokens, new tokens)``; K and V read and written."""
+        """Work of attention for each ``(computed tokens, new tokens)``, K and V included."""
         pairs = sum(attended_pairs(computed, new) for computed, new in sequences)
         num_kv = sum(computed + 2 * new for computed, new in sequences)
         return Work(self.flops_per_attended * pairs, self.kv_bytes_per_token * num_kv)
 
     def step_work(self, sequences: Collection[tuple[int, int]]) -> Work:
-        """A step's: of each sequence ``(computed tokens, new tokens)``, as the scheduler plans."""
+        """Work of a step, for each sequence's ``(computed tokens, new tokens)``."""
         num_tokens = sum(new for _, new in sequences)
         return self.weights_work(num_tokens) + self.attention_work(sequences)
 
@@ -172,5 +172,5 @@ class CostModel:
 
 
 def attended_pairs(num_computed: int, num_new: int) -> int:
-    """How many tokens ``num_new`` tokens see together, after ``num_computed`` earlier ones."""
+    """Query-key pairs of causal attention: ``num_new`` tokens after ``num_computed``."""
     return num_new * num_computed + num_new * (num_new + 1) // 2

@@ -1,4 +1,4 @@
-"""The recordings of vLLM's own scheduler, 60 workloads: what our decisions are held to.
+"""Recordings of vLLM's own scheduler on 60 workloads; ours must decide the same.
 
 Each was made by vLLM 0.32.0's V1 scheduler with the made-up model of ``replay``. The name says the
 family: 0 plain decode, caching off; 1 chunked prefill; 2 long_prefill_token_threshold; 3 tight

@@ -1,4 +1,4 @@
-"""Replay: a recorded workload through our scheduler, written down in the recording's own format.
+"""Replay: run a recorded workload and describe every step in the recording's own format.
 
 The recordings are of vLLM's scheduler (``minivllm/lab/sim/golden``); equal files mean equal
 decisions, block ids included. A made-up model takes the place of the real one.
@@ -10,25 +10,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.progress import check_progress
-from minivllm.logger import silenced
-from minivllm.request import Request, Sequence
+from minivllm.lab.sim.loop import fake_execute, make_scheduler, run_steps
+from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
-from minivllm.scheduling.output import SchedulerOutput
-from minivllm.scheduling.policies import SchedulingPolicy, make_policy
+from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
+from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.validation import check, is_int
 
 # what a config has, and the least of each number
 _NUMBERS = {"block_size": 1, "num_gpu_blocks": 2, "max_num_batched_tokens": 1, "max_num_seqs": 1,
             "long_prefill_token_threshold": 0, "max_model_len": 2}  # fmt: skip
+_MOST = 10**6  # of all of them: a step and a block take time and memory here, too
 _SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill")
 _REQUEST = ("id", "arrival_step", "prompt_token_ids", "max_tokens")
-
-
-def fake_token(seq: Sequence) -> int:
-    """The made-up model: a function of all tokens so far, so that a lost one shows."""
-    return (sum(seq.token_ids) + len(seq.token_ids)) % 1000 + 5
 
 
 def replay(workload: dict[str, Any], policy: SchedulingPolicy | None = None) -> dict[str, Any]:
@@ -45,7 +40,7 @@ def replay(workload: dict[str, Any], policy: SchedulingPolicy | None = None) -> 
         ValueError: for a missing key or a value out of range, by name.
     """
     scheduler, requests = _prepare(workload, policy, KVCacheManager)
-    steps = list(_steps(scheduler, requests))
+    described = list(_describe_steps(scheduler, requests))
     results = {
         request.request_id: {
             "prompt_len": request.seqs[0].num_prompt_tokens,
@@ -55,25 +50,14 @@ def replay(workload: dict[str, Any], policy: SchedulingPolicy | None = None) -> 
         }
         for request in requests
     }
-    return {**workload, "steps": steps, "results": results}
+    return {**workload, "steps": described, "results": results}
 
 
 def replay_steps(
     workload: dict[str, Any], kv_cache_manager_cls: type[KVCacheManager] = KVCacheManager
 ) -> Iterator[dict[str, Any]]:
     """The steps of a replay one by one, with a ``KVCacheManager`` of your own."""
-    return _steps(*_prepare(workload, None, kv_cache_manager_cls))
-
-
-def sample_for(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> dict[str, int]:
-    """One fake token for every sequence that this plan lets catch up, and for its forks."""
-    sampled = {}
-    for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
-        seq = scheduler.sequences[seq_id]
-        if scheduler_output.num_computed_tokens[seq_id] + num_new == seq.num_tokens:
-            for sibling_id in (seq_id, *scheduler_output.forks.get(seq_id, ())):
-                sampled[sibling_id] = fake_token(seq)
-    return sampled
+    return _describe_steps(*_prepare(workload, None, kv_cache_manager_cls))
 
 
 def _prepare(
@@ -86,53 +70,44 @@ def _prepare(
     manager = kv_cache_manager_cls(
         config["num_gpu_blocks"], config["block_size"], config["enable_prefix_caching"]
     )
-    scheduler = Scheduler(
+    scheduler = make_scheduler(
         manager,
-        config["max_num_batched_tokens"],
-        config["max_num_seqs"],
-        config["max_model_len"],
+        max_num_batched_tokens=config["max_num_batched_tokens"],
+        max_num_seqs=config["max_num_seqs"],
+        max_model_len=config["max_model_len"],
         enable_chunked_prefill=config["enable_chunked_prefill"],
         long_prefill_token_threshold=config["long_prefill_token_threshold"],
-        policy=policy or make_policy(config["policy"]),
+        policy=policy or config["policy"],
     )
     return scheduler, [_request(entry) for entry in workload["requests"]]
 
 
-def _steps(scheduler: Scheduler, requests: list[Request]) -> Iterator[dict[str, Any]]:
-    arrivals, step = list(requests), 0
-    while arrivals or scheduler.has_unfinished_requests():
-        while arrivals and arrivals[0].arrival_time <= step:
-            scheduler.add_request(arrivals.pop(0))
-        if scheduler.has_unfinished_requests():
-            with silenced("minivllm.scheduling.preemption"):
-                described = _step(scheduler, more_to_come=bool(arrivals))
-            yield {"step": step, **described}
-        else:
-            yield {"step": step, "idle": True}
-        step += 1
+def _describe_steps(scheduler: Scheduler, requests: list[Request]) -> Iterator[dict[str, Any]]:
+    """Every step, as a recording describes it."""
+    manager, described = scheduler.kv_manager, {}
 
+    def execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        """Fake forward pass that first describes what was scheduled."""
+        described.clear()
+        if not scheduler.has_unfinished_requests():
+            described["idle"] = True
+            return ModelRunnerOutput()
+        described.update(
+            scheduled=_scheduled(scheduler_output, manager),
+            total=scheduler_output.total_num_scheduled_tokens,
+            preempted=scheduler_output.preempted_req_ids,
+            running=[seq.seq_id for seq in scheduler.running],
+            waiting=[request.request_id for request in scheduler.waiting],
+            free_blocks=manager.block_pool.num_free_blocks,
+        )
+        return fake_execute(scheduler, scheduler_output)
 
-def _step(scheduler: Scheduler, more_to_come: bool) -> dict[str, Any]:
-    """One step, as a recording describes it."""
-    manager = scheduler.kv_manager
-    scheduler_output = scheduler.schedule()
-    check_progress(scheduler, scheduler_output, more_to_come)
-    after_schedule = {
-        "scheduled": _scheduled(scheduler_output, manager),
-        "total": scheduler_output.total_num_scheduled_tokens,
-        "preempted": scheduler_output.preempted_req_ids,
-        "running": [seq.seq_id for seq in scheduler.running],
-        "waiting": [request.request_id for request in scheduler.waiting],
-        "free_blocks": manager.block_pool.num_free_blocks,
-    }
-    sampled = sample_for(scheduler, scheduler_output)
-    scheduler.update_from_output(scheduler_output, sampled)
-    return {
-        **after_schedule,
-        "sampled": sampled,
-        "finished": list(scheduler.finished_req_ids),
-        "free_blocks_after": manager.block_pool.num_free_blocks,
-    }
+    for number, step in enumerate(run_steps(scheduler, requests, execute)):
+        if "idle" not in described:
+            described["sampled"] = {seq_id: ids[0] for seq_id, ids in step.sampled.items()}
+            described["finished"] = list(scheduler.finished_req_ids)
+            described["free_blocks_after"] = manager.block_pool.num_free_blocks
+        yield {"step": number, **described}
 
 
 def _scheduled(scheduler_output: SchedulerOutput, manager: KVCacheManager) -> list[dict[str, Any]]:
@@ -173,8 +148,8 @@ def _validate(workload: dict[str, Any]) -> None:
     for key in (*_NUMBERS, *_SWITCHES, "policy"):
         check(key in config, f"config[{key!r}]", None, "given")
     for key, low in _NUMBERS.items():
-        ok = is_int(config[key], low)
-        check(ok, f"config[{key!r}]", config[key], f"an integer of at least {low}")
+        ok = is_int(config[key], low) and config[key] <= _MOST
+        check(ok, f"config[{key!r}]", config[key], f"an integer from {low} to {_MOST}")
     for key in _SWITCHES:
         check(isinstance(config[key], bool), f"config[{key!r}]", config[key], "true or false")
     for index, entry in enumerate(workload["requests"]):
@@ -184,8 +159,11 @@ def _validate(workload: dict[str, Any]) -> None:
             check(key in entry, f"{where}[{key!r}]", None, "given")
         check(isinstance(entry["id"], str), f"{where}['id']", entry["id"], "a string")
         for key, low in (("arrival_step", 0), ("max_tokens", 1)):
-            ok = is_int(entry[key], low)
-            check(ok, f"{where}[{key!r}]", entry[key], f"an integer of at least {low}")
+            ok = is_int(entry[key], low) and entry[key] <= _MOST
+            check(ok, f"{where}[{key!r}]", entry[key], f"an integer from {low} to {_MOST}")
+        priority = entry.get("priority", 0)
+        check(is_int(priority), f"{where}['priority']", priority, "an integer")
         prompt = entry["prompt_token_ids"]
-        ok = isinstance(prompt, list) and all(map(is_int, prompt))
-        check(ok, f"{where}['prompt_token_ids']", prompt, "a list of integers")
+        ok = isinstance(prompt, list) and all(is_int(i, 0) and i < 2**63 for i in prompt)
+        allowed = "a list of integers from 0 to 2**63 - 1"
+        check(ok, f"{where}['prompt_token_ids']", prompt, allowed)

@@ -1,4 +1,4 @@
-"""Simulations in words: for people, and as one line of JSON for programs."""
+"""Reports of simulations: text tables, and one line of JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def as_dict(result: SimulationResult) -> dict[str, Any]:
 
 
 def describe(result: SimulationResult) -> str:
-    """A dozen lines for people."""
+    """A simulation's result as a dozen lines of text."""
     size = result.block_size
     pool = f"{result.num_blocks * size:,} slots"
     if size > 1:

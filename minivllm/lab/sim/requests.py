@@ -1,4 +1,4 @@
-"""From an entry of a workload to a request; and what its beams become without a model."""
+"""Requests of a simulated workload, and random beam survivors in place of a model's scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minivllm.scheduling.output import TokenLogprobs
 
 
 def make_request(entry: SimRequest, request_id: str, arrival_time: float) -> Request:
-    """What the scheduler gets to see of an entry."""
+    """The request of a workload's entry."""
     beams = None
     if entry.beams:
         beams = BeamSearchParams(entry.n, max_tokens=entry.num_output, ignore_eos=True)
@@ -29,7 +29,7 @@ def make_request(entry: SimRequest, request_id: str, arrival_time: float) -> Req
 
 
 class RandomSurvivors:
-    """In place of a model's scores: of all candidates of a request, random ones go on.
+    """Random scores of beam candidates, in place of a model's.
 
     Each of a beam's next tokens has the same chance, however likely the beam was before. So beams
     die out and fork as they would if none were better than the others.
@@ -41,7 +41,7 @@ class RandomSurvivors:
     def draw(
         self, sequences: Mapping[str, Sequence], sampled: Iterable[str]
     ) -> dict[str, TokenLogprobs]:
-        """Scores of the next tokens of those of the sampled sequences that are beams."""
+        """Log probabilities of next tokens, for those of the sampled sequences that are beams."""
         survivors = {}
         for seq_id in sampled:
             seq = sequences.get(seq_id)

@@ -1,4 +1,4 @@
-"""What a simulation says: every request's times, and the numbers that a server is judged by."""
+"""SimulationResult: TTFT, TPOT, ITL, throughput and memory usage of a simulated run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PERCENTILES = (50, 90, 99)
 
 
 def percentiles(values: Sequence[float], ranks: tuple[int, ...] = PERCENTILES) -> dict[str, float]:
-    """``{"p50": ...}``: the value that so many per cent are below, neighbours interpolated.
+    """Percentiles by linear interpolation: ``{"p50": ...}``.
 
     The rule is that of ``statistics.quantiles(method="inclusive")`` and NumPy. Without values all
     are nan.
@@ -36,7 +36,7 @@ def percentiles(values: Sequence[float], ranks: tuple[int, ...] = PERCENTILES) -
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """One request's life, in simulated seconds."""
+    """Arrival, first token and end of one request, in simulated seconds."""
 
     request_id: str
     arrival_time: float

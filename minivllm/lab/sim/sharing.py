@@ -1,4 +1,4 @@
-"""What sharing saves, measured: several answers to one prompt hold its blocks once.
+"""Memory saved by block sharing among parallel samples and beams (the paper's figure 15).
 
 Figure 15 of the PagedAttention paper (Kwon et al. 2023, section 6.3) shows it for 2, 4 and 6
 samples, or beams, a request: the blocks that sharing saves, divided by all without it.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minivllm.kv.block_table import cdiv
 from minivllm.lab.sim.cost import MODELS
 from minivllm.lab.sim.run import simulate
 from minivllm.lab.sim.workloads import several_answers
+from minivllm.math_utils import cdiv
 
 SIZES = (2, 4, 6)
 BLOCK_SIZE = 16

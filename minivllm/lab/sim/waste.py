@@ -1,4 +1,4 @@
-"""The paper's arithmetic, measured: where does the KV memory go without paging, and with it?
+"""KV cache fragmentation with and without paging (the paper's figure 2).
 
 Figure 2 of the PagedAttention paper (Kwon et al. 2023) shows it for the serving experiments of its
 section 6.2. ``measure_waste`` runs the same workload through the same scheduler on each manager.

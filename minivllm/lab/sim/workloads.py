@@ -1,4 +1,4 @@
-"""Seeded workloads: who asks for how much, and when.
+"""Seeded synthetic workloads: prompt and output lengths, and arrival times.
 
 Memory and scheduling look at token ids only to find equal prefixes. So every user's tokens are one
 number of their own, repeated, and equal prefixes are exactly the ones that would be equal in life:
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
+from minivllm.kv.block_table import cdiv
 from minivllm.validation import check, is_int, is_number
 
 
@@ -165,7 +166,7 @@ def multi_turn_chat(
     ok = is_number(think_time) and think_time >= 0
     check(ok, "think_time", think_time, "a number of seconds of at least 0")
     rng = Random(seed)
-    starts = _arrivals(-(-num_requests // num_turns), rate, rng)
+    starts = _arrivals(cdiv(num_requests, num_turns), rate, rng)
     workload: list[SimRequest] = []
     for user, start in enumerate(starts, 1):
         said = 0

@@ -1,11 +1,11 @@
-"""The first difference between two runs of one world, in words: which rule was not kept?"""
+"""difference: the first rule that one of two runs of a scenario breaks, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from minivllm.lab.exercises.labs.run import Moment
-from minivllm.lab.exercises.labs.worlds import BLOCK_SIZE
+from minivllm.lab.exercises.labs.scenarios import BLOCK_SIZE
 
 
 def difference(mine: Moment, right: Moment) -> str | None:
@@ -63,11 +63,13 @@ def _cached(mine: Moment, right: Moment) -> Iterator[str]:
 
 
 def _hits(mine: Moment, right: Moment) -> Iterator[str]:
-    """Who begins in this step has the right number of tokens computed already."""
-    begun = [data.seq_id for data in right.plan.scheduled_new_reqs] + right.plan.resumed_req_ids
+    """Sequences that begin in this step have the right number of tokens computed already."""
+    begun = [data.seq_id for data in right.scheduler_output.scheduled_new_reqs]
+    begun += right.scheduler_output.resumed_req_ids
     for seq_id in begun:
-        want = right.plan.num_computed_tokens.get(seq_id)
-        got, num_tokens = mine.plan.num_computed_tokens.get(seq_id), right.num_tokens[seq_id]
+        want = right.scheduler_output.num_computed_tokens.get(seq_id)
+        got = mine.scheduler_output.num_computed_tokens.get(seq_id)
+        num_tokens = right.num_tokens[seq_id]
         if want is None or got == want:
             continue
         if got is None and seq_id not in mine.tables:
@@ -88,11 +90,11 @@ def _hits(mine: Moment, right: Moment) -> Iterator[str]:
 
 def _copies(mine: Moment, right: Moment) -> Iterator[str]:
     """A shared, partly filled block is copied before it is written to; no other one ever is."""
-    got = {copy.seq_id: copy for copy in mine.plan.kv_cache_block_copies}
-    want = {copy.seq_id: copy for copy in right.plan.kv_cache_block_copies}
+    got = {copy.seq_id: copy for copy in mine.scheduler_output.kv_cache_block_copies}
+    want = {copy.seq_id: copy for copy in right.scheduler_output.kv_cache_block_copies}
     for seq_id, copy in want.items():
-        position = right.plan.num_computed_tokens[seq_id]
-        if seq_id not in got and seq_id in mine.plan.num_computed_tokens:
+        position = right.scheduler_output.num_computed_tokens[seq_id]
+        if seq_id not in got and seq_id in mine.scheduler_output.num_computed_tokens:
             others = [
                 s for s, table in mine.tables.items() if s != seq_id and copy.src_block_id in table
             ]
@@ -118,39 +120,42 @@ def _tables(mine: Moment, right: Moment) -> Iterator[str]:
         got = mine.tables.get(seq_id)
         if got is None or got == want:
             continue
-        positions = right.plan.num_computed_tokens.get(seq_id, 0)
-        positions += right.plan.num_scheduled_tokens.get(seq_id, 0)
+        positions = right.scheduler_output.num_computed_tokens.get(seq_id, 0)
+        positions += right.scheduler_output.num_scheduled_tokens.get(seq_id, 0)
         if len(got) > len(want):
             yield f"{seq_id} has {len(got)} blocks for {positions} positions; {len(want)} will do"
         if len(got) < len(want):
             yield f"{seq_id} has {len(got)} blocks for {positions} positions; it needs {len(want)}"
         entry = next(i for i, pair in enumerate(zip(got, want, strict=False)) if len({*pair}) > 1)
-        found = entry * BLOCK_SIZE < right.plan.num_computed_tokens.get(seq_id, 0)
+        found = entry * BLOCK_SIZE < right.scheduler_output.num_computed_tokens.get(seq_id, 0)
         what = "holds these tokens" if found else "was the first one in the free queue"
         yield f"entry {entry} of {seq_id}'s table is block {got[entry]}; block {want[entry]} {what}"
 
 
 def _new_blocks(mine: Moment, right: Moment) -> Iterator[str]:
-    for seq_id, want in right.plan.new_block_ids.items():
-        got = mine.plan.new_block_ids.get(seq_id, [])
+    for seq_id, want in right.scheduler_output.new_block_ids.items():
+        got = mine.scheduler_output.new_block_ids.get(seq_id, [])
         if got != want and mine.tables.get(seq_id) == right.tables[seq_id]:
             yield f"the ids of {seq_id}'s new blocks are {want}; allocate_slots returned {got}"
-    for seq_id, got in mine.plan.new_block_ids.items():
-        if seq_id not in right.plan.new_block_ids and seq_id in right.tables:
+    for seq_id, got in mine.scheduler_output.new_block_ids.items():
+        if seq_id not in right.scheduler_output.new_block_ids and seq_id in right.tables:
             yield f"{seq_id} got no new block in this step; allocate_slots returned {got}"
 
 
 def _preemptions(mine: Moment, right: Moment) -> Iterator[str]:
-    for seq_id in mine.plan.preempted_req_ids:
-        if seq_id not in right.plan.preempted_req_ids:
+    for seq_id in mine.scheduler_output.preempted_req_ids:
+        if seq_id not in right.scheduler_output.preempted_req_ids:
             yield f"{seq_id} had to give way, though there was room for everybody"
-    for seq_id in right.plan.preempted_req_ids:
-        if seq_id not in mine.plan.preempted_req_ids:
+    for seq_id in right.scheduler_output.preempted_req_ids:
+        if seq_id not in mine.scheduler_output.preempted_req_ids:
             yield f"{seq_id} should have given way: there were too few free blocks"
 
 
 def _tokens(mine: Moment, right: Moment) -> Iterator[str]:
-    want, got = right.plan.num_scheduled_tokens, mine.plan.num_scheduled_tokens
+    want, got = (
+        right.scheduler_output.num_scheduled_tokens,
+        mine.scheduler_output.num_scheduled_tokens,
+    )
     if got != want:
         yield f"this step computes {got}, and {want} is right"
 

@@ -1,8 +1,9 @@
-"""One right answer to each lab, written from the definition and not by calling the original."""
+"""Solutions of the labs, written from the definition and not by calling the original."""
 
 from __future__ import annotations
 
-from minivllm.kv.block_pool import BlockPool, KVCacheBlock
+from minivllm.kv.block import KVCacheBlock
+from minivllm.kv.block_pool import BlockPool
 from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.prefix_cache import PrefixCache
@@ -68,7 +69,7 @@ class CopyOnWrite(BlockTable):
         shared = self.blocks.pop()
         self.blocks.append(own)
         pool.free_blocks([shared])
-        return KVCacheBlockCopy(seq_id, src=shared.block_id, dst=own.block_id)
+        return KVCacheBlockCopy(seq_id, src_block_id=shared.block_id, dst_block_id=own.block_id)
 
 
 class LongestHit(PrefixCache):

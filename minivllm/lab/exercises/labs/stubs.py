@@ -1,8 +1,9 @@
-"""What a lab begins with: a class that plugs into the engine, with the heart taken out."""
+"""Stubs of the labs: classes that plug into the engine, with one method to be written."""
 
 from __future__ import annotations
 
-from minivllm.kv.block_pool import BlockPool, KVCacheBlock
+from minivllm.kv.block import KVCacheBlock
+from minivllm.kv.block_pool import BlockPool
 from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.prefix_cache import PrefixCache
@@ -48,7 +49,7 @@ class MyTable(BlockTable):
 
         pool.get_new_blocks(1) takes a block, pool.free_blocks([block]) drops one reference on one.
 
-        Returns: KVCacheBlockCopy(seq_id, src, dst): block ids, from where to where.
+        Returns: KVCacheBlockCopy(seq_id, src_block_id, dst_block_id): from where to where.
         """
         raise NotImplementedError
 

@@ -1,0 +1,53 @@
+"""LogitsProcessor: the interface of whatever changes logits, and what it may know of a sequence.
+
+(vLLM: vllm/v1/sample/logits_processor/interface.py)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import torch
+
+from minivllm.sampling_params import SamplingParams
+
+
+@dataclass(eq=False)
+class SamplingState:
+    """What the sampler must know of one sequence."""
+
+    sampling_params: SamplingParams
+    generator: Random  # of this sequence alone
+    token_ids: list[int]  # prompt, then output
+    num_prompt_tokens: int
+    # drawn by a step that was taken back: to be drawn again, so that nobody's numbers shift
+    returned_numbers: list[float] = field(default_factory=list, init=False)
+
+    def draw_number(self) -> float:
+        """The next number of this sequence's generator, in [0, 1)."""
+        return self.returned_numbers.pop() if self.returned_numbers else self.generator.random()
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :]
+
+
+class LogitsProcessor(ABC):
+    """Changes the logits of the rows of a batch that ask for it; made anew for each batch."""
+
+    @classmethod
+    @abstractmethod
+    def of(
+        cls, states: Sequence[SamplingState], vocab_size: int, device: torch.device
+    ) -> LogitsProcessor | None:
+        """The processor of a batch, one state per row; None if no row asks for it."""
+
+    @abstractmethod
+    def apply(self, logits: torch.Tensor) -> None:
+        """Change float32 logits ``[n, vocab]`` in place."""
+
+    def append(self, token_ids: torch.Tensor) -> None:  # noqa: B027
+        """Follow what was drawn, int64 ``[n]``. Most need not: they depend on no output."""

@@ -1,0 +1,38 @@
+"""check_progress: detect livelock, as when a policy never admits a request."""
+
+from __future__ import annotations
+
+from minivllm.scheduling.output import SchedulerOutput
+from minivllm.scheduling.scheduler import Scheduler
+
+
+class NobodyAdmitted(ValueError):
+    """Livelock: requests wait, nothing runs, and no further request will come."""
+
+    def __init__(self, scheduler: Scheduler):
+        super().__init__(
+            f"scheduling_policy {type(scheduler.policy).__name__} admits nobody: "
+            f"{len(scheduler.requests)} unfinished requests wait, nothing runs and nobody else "
+            "will come. May may_admit() be False for good?"
+        )
+
+
+def check_progress(
+    scheduler: Scheduler, scheduler_output: SchedulerOutput, more_to_come: bool = False
+) -> None:
+    """Raise if no later step can schedule anything.
+
+    That is so after a step that schedules and preempts nothing while nothing runs, unless somebody
+    is still to come.
+
+    Args:
+        scheduler: just after its ``schedule()``.
+        scheduler_output: what that returned.
+        more_to_come: will further requests be added?
+
+    Raises:
+        NobodyAdmitted: a ``ValueError``.
+    """
+    happened = scheduler_output.num_scheduled_tokens or scheduler_output.preempted_req_ids
+    if not (happened or scheduler.running or more_to_come):
+        raise NobodyAdmitted(scheduler)

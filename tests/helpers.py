@@ -1,0 +1,168 @@
+"""What several test files need: sequences, a model-free scheduler, an engine beside the oracle."""
+
+from hypothesis import settings
+
+from minivllm import LLM, SamplingParams
+from minivllm.engine import oracle
+from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.sim import loop
+from minivllm.request import Request
+
+CLEAR = 1e-4  # a choice with less margin than this may fall either way
+
+
+def examples(number, steps=50):
+    """Settings of a property: so many examples, of so many steps if it is a state machine.
+
+    The nightly profile has ten times as many, three times as long.
+    """
+    profile = settings.default
+    return settings(
+        max_examples=number * profile.max_examples // 100,
+        stateful_step_count=steps * profile.stateful_step_count // 50,
+        deadline=None,
+    )
+
+
+# -- blocks ------------------------------------------------------------------------------------
+
+
+def sequence(name, token_ids, **kwargs):
+    """A request's only sequence; its tokens may be given as a number."""
+    token_ids = list(range(token_ids)) if isinstance(token_ids, int) else token_ids
+    return Request(name, token_ids, SamplingParams(), **kwargs).seqs[0]
+
+
+def can_admit(manager, seq, hit):
+    """Are there free blocks for the whole of a sequence?"""
+    return manager.get_num_blocks_to_allocate(seq, hit) <= manager.block_pool.num_free_blocks
+
+
+def compute(manager, seq, num_tokens=None):
+    """Allocate for so many more tokens and let them be computed; the new block ids, or None."""
+    num_tokens = seq.num_tokens - seq.num_computed_tokens if num_tokens is None else num_tokens
+    new_ids = manager.allocate_slots(seq, num_tokens, [])
+    if new_ids is not None:
+        seq.num_computed_tokens += num_tokens
+    return new_ids
+
+
+def arrive(manager, name, token_ids, **kwargs):
+    """Admit a sequence with its hit and compute all of it."""
+    seq = sequence(name, token_ids, **kwargs)
+    hit = manager.get_computed_blocks(seq)
+    assert can_admit(manager, seq, hit)
+    manager.allocate_new_computed_blocks(seq, hit)
+    assert compute(manager, seq) is not None
+    manager.check_integrity()
+    return seq
+
+
+# -- the scheduler -----------------------------------------------------------------------------
+
+
+def make_scheduler(
+    num_blocks=64,
+    block_size=4,
+    budget=64,
+    max_num_seqs=8,
+    max_model_len=64,
+    caching=False,
+    **kwargs,
+):
+    manager = KVCacheManager(num_blocks, block_size, caching)
+    return loop.make_scheduler(
+        manager,
+        max_num_batched_tokens=budget,
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        **kwargs,
+    )
+
+
+def request(request_id, prompt, max_tokens=4, **params):
+    """A request; its prompt may be given as a length."""
+    prompt = list(range(prompt)) if isinstance(prompt, int) else prompt
+    return Request(request_id, prompt, SamplingParams(max_tokens=max_tokens, **params))
+
+
+def checked_execute(scheduler, scheduler_output):
+    """Fake tokens, after a look at the books in the middle of a step."""
+    scheduler.check_integrity()
+    return loop.fake_execute(scheduler, scheduler_output)
+
+
+def step(scheduler):
+    """Plan and update one step, with tokens that depend on all before them; returns the plan."""
+    plan = loop.run_step(scheduler, checked_execute).scheduler_output
+    scheduler.check_integrity()
+    return plan
+
+
+def run(scheduler, limit=10_000):
+    """Step until nobody is left; returns all plans."""
+    plans = []
+    while scheduler.has_unfinished_requests():
+        plans.append(step(scheduler))
+        assert plans[-1].num_scheduled_tokens, "a step without progress"
+        assert len(plans) < limit
+    return plans
+
+
+# -- the engine --------------------------------------------------------------------------------
+
+
+def make_llm(directory, **kwargs):
+    """An engine on token ids: the small checkpoints have no tokenizer."""
+    return LLM(str(directory), skip_tokenizer_init=True, **kwargs)
+
+
+def workload(rng, n, vocab_size, max_len):
+    """Prompts and parameters of every kind, drawn from ``rng``."""
+    prompts, params = [], []
+    common = [rng.randrange(vocab_size) for _ in range(max_len // 2)]
+    for _ in range(n):
+        length = rng.choice([1, 2, rng.randint(1, max_len // 2), rng.randint(1, max_len // 2)])
+        shared = rng.choice([0, 0, length // 2, length])
+        fresh = [rng.randrange(vocab_size) for _ in range(length - shared)]
+        prompts.append(common[:shared] + fresh)
+        params.append(
+            SamplingParams(
+                temperature=rng.choice([0, 0, 0.5, 1.0, 2.0]),
+                top_k=rng.choice([0, -1, 1, 5, 20]),
+                top_p=rng.choice([1.0, 1.0, 0.9, 0.5, 0.01]),
+                seed=rng.choice([None, rng.randrange(1000)]),
+                max_tokens=rng.randint(1, max_len // 2),
+                ignore_eos=rng.random() < 0.7,
+                stop_token_ids=rng.choice([None, [rng.randrange(vocab_size)]]),
+            )
+        )
+    return prompts, params
+
+
+def run_and_compare(llm, prompts, params, check_every_step=True):
+    """Run a workload step by step; returns (tokens compared, tokens exempted)."""
+    engine = llm.llm_engine
+    requests = {}
+    for i, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
+        requests[str(i)] = engine.input_processor.make_request(str(i), prompt, one)
+        engine.submit(requests[str(i)])
+    outputs = {}
+    while engine.has_unfinished_requests():
+        outputs.update({o.request_id: o for o in engine.step()})
+        engine.check_integrity()
+    pool = engine.scheduler.kv_manager.block_pool
+    assert pool.num_free_blocks == pool.num_usable_blocks, "something is left allocated"
+    compared = exempted = 0
+    for request_id, request in requests.items():
+        want = oracle.run(engine.model_runner.model, request, engine.max_model_len)
+        got = outputs[request_id].outputs[0]
+        unclear = next((i for i, m in enumerate(want.margins) if m < CLEAR), None)
+        upto = len(want.token_ids) if unclear is None else unclear
+        assert got.token_ids[:upto] == want.token_ids[:upto], (request_id, params[int(request_id)])
+        if unclear is None:
+            assert got.token_ids == want.token_ids
+            assert (got.finish_reason, got.stop_reason) == (want.finish_reason, want.stop_reason)
+        compared += upto
+        exempted += len(want.token_ids) - upto
+    return compared, exempted

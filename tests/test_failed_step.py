@@ -1,0 +1,65 @@
+"""A step that fails can be repeated: ``LLMEngine.step`` raises, and the next call goes on."""
+
+import pytest
+from helpers import make_llm
+
+from minivllm import SamplingParams
+from minivllm.sampling_params import BeamSearchParams
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5]  # with a budget of 4, prefilled in three steps
+PARAMS = {
+    "greedy": SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logprobs=1),
+    "n=3": SamplingParams(n=3, seed=7, max_tokens=8, ignore_eos=True, prompt_logprobs=1),
+    "beams": BeamSearchParams(beam_width=3, max_tokens=8, ignore_eos=True),
+}
+
+
+class Disturbed(RuntimeError):
+    """What a forward pass or a sampler that fails raises here."""
+
+
+def fail_once(monkeypatch, owner, name, call):
+    """The ``call``-th call of a method raises instead of doing anything."""
+    original, calls = getattr(owner, name), []
+
+    def method(*args, **kwargs):
+        calls.append(name)
+        if len(calls) == call:
+            raise Disturbed
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, method)
+
+
+def run(llm, params):
+    """All tokens and log-probabilities of a request; and how many of its steps failed."""
+    engine, num_failed, outputs = llm.llm_engine, 0, []
+    engine.add_request("a", {"prompt_token_ids": PROMPT}, params)
+    while engine.has_unfinished_requests():
+        try:
+            outputs = engine.step() or outputs
+        except Disturbed:
+            num_failed += 1
+        engine.check_integrity()
+    found = [(c.token_ids, c.logprobs, c.cumulative_logprob) for c in outputs[0].outputs]
+    return (found, outputs[0].prompt_logprobs), num_failed
+
+
+@pytest.fixture(scope="module")
+def llm(tiny_qwen2):
+    return make_llm(tiny_qwen2, block_size=4, max_model_len=40, max_num_batched_tokens=4)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(llm):
+    return {name: run(llm, params)[0] for name, params in PARAMS.items()}
+
+
+@pytest.mark.parametrize("call", range(1, 9))
+@pytest.mark.parametrize("what", ["_forward", "sampler"])
+@pytest.mark.parametrize("params", PARAMS)
+def test_a_failed_step_changes_no_token(llm, undisturbed, monkeypatch, params, what, call):
+    """Of a request prefilled in chunks, of siblings that fork, of beams: each in its 8 steps."""
+    assert llm.reset_prefix_cache()
+    fail_once(monkeypatch, llm.llm_engine.model_runner, what, call)
+    assert run(llm, PARAMS[params]) == (undisturbed[params], 1)
