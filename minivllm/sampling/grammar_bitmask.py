@@ -6,6 +6,7 @@ This is done before the sampler sees them, so reported logprobs are those under 
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from minivllm.scheduling.output import GrammarOutput
@@ -28,10 +29,21 @@ def apply_grammar_bitmask(
     place = {seq_id: i for i, seq_id in enumerate(grammar_output.structured_output_request_ids)}
     rows = [row for row, seq_id in enumerate(seq_ids) if seq_id in place]
     bitmask = grammar_output.grammar_bitmask[[place[seq_ids[row]] for row in rows]]
-    words = make_tensor(bitmask, "int32", logits.device)
-    shifts = torch.arange(32, dtype=torch.int32, device=logits.device)
-    bits = (words[:, :, None] >> shifts) & 1  # [m, words, 32]
-    forbidden = bits.flatten(1)[:, : logits.shape[1]] == 0
-    index = make_tensor(rows, "int64", logits.device)
-    logits[index] = logits[index].masked_fill(forbidden, -torch.inf)
-    return [row for row, one in zip(rows, bitmask, strict=True) if not one.any()]
+    forbidden = _forbidden(bitmask, logits.shape[1], logits.device)
+    if len(rows) == len(seq_ids):
+        logits.masked_fill_(forbidden, -torch.inf)
+    else:
+        index = make_tensor(rows, "int64", logits.device)
+        logits[index] = logits[index].masked_fill(forbidden, -torch.inf)
+    return [row for row, some in zip(rows, bitmask.any(axis=1), strict=True) if not some]
+
+
+def _forbidden(bitmask: np.ndarray, vocab_size: int, device: torch.device) -> torch.Tensor:
+    """Where the bits are 0, bool ``[m, vocab]``. A GPU is sent the words and takes them apart."""
+    if device.type == "cpu":
+        octets = bitmask.view(np.uint8)
+        bits = np.unpackbits(octets, axis=1, count=vocab_size, bitorder="little")
+        return torch.from_numpy(bits) == 0
+    words = make_tensor(bitmask, "int32", device)
+    shifts = torch.arange(32, dtype=torch.int32, device=device)
+    return ((words[:, :, None] >> shifts) & 1).flatten(1)[:, :vocab_size] == 0
