@@ -52,8 +52,9 @@ class StructuredOutputsParams:
     _backend: str | None = field(default=None, init=False)  # 0.6.6 lets a request choose it
 
     def __post_init__(self):
-        if hasattr(self.json, "model_json_schema"):
-            self.json = self.json.model_json_schema()
+        schema: Any = self.json
+        if hasattr(schema, "model_json_schema"):
+            self.json = schema.model_json_schema()
         given = [kind for kind in KINDS if getattr(self, kind) is not None]
         if len(given) > 1:
             raise ValueError(

@@ -62,7 +62,7 @@ def allowed(one) -> set[int]:
 # -- bytes, automata ---------------------------------------------------------------------------
 
 
-@given(st.integers(0, 0x10FFFF), st.integers(0, 0x10FFFF), st.lists(st.characters()))
+@given(st.integers(0, 0x10FFFF), st.integers(0, 0x10FFFF), st.lists(st.characters(codec="utf-8")))
 def test_a_range_of_characters_is_ranges_of_bytes(a, b, characters):
     first, last = min(a, b), max(a, b)
     found = list(byte_sequences(first, last))

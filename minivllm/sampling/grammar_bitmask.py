@@ -35,7 +35,7 @@ def apply_grammar_bitmask(
     else:
         index = make_tensor(rows, "int64", logits.device)
         logits[index] = logits[index].masked_fill(forbidden, -torch.inf)
-    return [row for row, some in zip(rows, bitmask.any(axis=1), strict=True) if not some]
+    return [row for row, one in zip(rows, bitmask, strict=True) if not one.any()]
 
 
 def _forbidden(bitmask: np.ndarray, vocab_size: int, device: torch.device) -> torch.Tensor:
@@ -44,6 +44,6 @@ def _forbidden(bitmask: np.ndarray, vocab_size: int, device: torch.device) -> to
         octets = bitmask.view(np.uint8)
         bits = np.unpackbits(octets, axis=1, count=vocab_size, bitorder="little")
         return torch.from_numpy(bits) == 0
-    words = make_tensor(bitmask, "int32", device)
+    words = torch.from_numpy(bitmask).to(device)
     shifts = torch.arange(32, dtype=torch.int32, device=device)
     return ((words[:, :, None] >> shifts) & 1).flatten(1)[:, :vocab_size] == 0

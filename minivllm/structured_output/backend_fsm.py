@@ -121,18 +121,17 @@ class FsmBackend:
     def __init__(self, vocabulary: Vocabulary):
         self.vocabulary = vocabulary
 
-    def compile_grammar(self, kind: str, value: str | list[str]) -> FsmGrammar:
+    def compile_grammar(self, value: str | list[str]) -> FsmGrammar:
         """A grammar at its start.
 
         Args:
-            kind: "regex" or "choice".
-            value: the pattern, or the texts.
+            value: a regular expression, or texts to choose from.
 
         Raises:
             UnsupportedRegex: if no automaton can do it.
             ValueError: if it is no regular expression, or too large.
         """
-        if kind == "choice":
+        if isinstance(value, list):
             size = sum(len(text.encode()) for text in value)
             ok = size < MAX_DFA_STATES
             check(ok, "choice", f"{size:,} bytes", f"texts of under {MAX_DFA_STATES:,} bytes")

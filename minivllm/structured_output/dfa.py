@@ -56,11 +56,11 @@ class DFA:
                         for column in range(self.byte_class[low], self.byte_class[high] + 1):
                             targets[column].add(target)
             row = []
-            for target in targets:
-                if not target:
+            for together in targets:
+                if not together:
                     row.append(DEAD)
                     continue
-                closed = _closure(nfa, target, useful)
+                closed = _closure(nfa, together, useful)
                 if closed not in number_of:
                     number_of[closed] = len(waiting)
                     waiting.append(closed)

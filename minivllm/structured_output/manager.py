@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -88,7 +89,7 @@ class StructuredOutputManager:
     def _compile(
         self, backend: str, kind: str, text: str, compact: bool, closed: bool, blanks: str | None
     ) -> StructuredOutputGrammar:
-        value = text if kind in ("regex", "grammar", "json") else json.loads(text)
+        value: Any = text if kind in ("regex", "grammar", "json") else json.loads(text)
         regular = kind in ("regex", "choice")
         if backend == "fsm" and not regular:
             raise ValueError(
@@ -97,7 +98,7 @@ class StructuredOutputManager:
             )
         if regular and backend != "guidance":
             try:
-                return self.fsm.compile_grammar(kind, value)
+                return self.fsm.compile_grammar(value)
             except UnsupportedRegex:
                 if backend == "fsm":
                     raise
@@ -127,7 +128,8 @@ class StructuredOutputManager:
             sequences: all that there are, by id. Siblings that begin in this step are not yet
                 among them; they begin as the one does that they fork from.
         """
-        seq_ids, grammars = [], []
+        seq_ids: list[str] = []
+        grammars: list[tuple[StructuredOutputGrammar, list[int]]] = []
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             seq = sequences[seq_id]
             if seq.grammar is None or seq.num_computed_tokens + num_new < seq.num_tokens:

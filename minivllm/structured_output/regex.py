@@ -7,15 +7,14 @@ into a few states. What no finite automaton can do (look-arounds, back reference
 from __future__ import annotations
 
 import re
+import sys
+from importlib import import_module
 from itertools import pairwise
+from typing import Any
 
 from minivllm.structured_output.utf8 import LAST_CHARACTER, byte_sequences
 
-try:
-    from re import _parser
-except ImportError:  # Python 3.10
-    import sre_parse as _parser
-
+_parser: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 MAX_NFA_STATES = 20_000
 
 Ranges = list[tuple[int, int]]  # of code points, both ends included
@@ -105,7 +104,8 @@ class NFA:
 
     def _part(self, kind: str, value, state: int, first: bool, last: bool) -> int:
         if kind in ("MAX_REPEAT", "MIN_REPEAT"):  # greedy or not: the same texts match
-            return self._repeat(*value, state)
+            least, most, part = value
+            return self._repeat(least, most, list(part), state)
         if kind == "BRANCH":
             end = self._new_state()
             for branch in value[1]:
@@ -118,8 +118,7 @@ class NFA:
             return self._sequence(list(part), state, first, last)
         return self._characters(self._set_of(kind, value), state)
 
-    def _repeat(self, least: int, most: int, part, state: int) -> int:
-        part = list(part)
+    def _repeat(self, least: int, most: int, part: list, state: int) -> int:
         for _ in range(least):
             state = self._sequence(part, state)
         if most == _parser.MAXREPEAT:

@@ -38,8 +38,8 @@ class Vocabulary:
     def __init__(
         self,
         tokens: list[bytes | None],
-        eos_token_ids: frozenset[int] = frozenset(),
-        encode: Callable[[str], list[int]] | None = None,
+        eos_token_ids: frozenset[int],
+        encode: Callable[[str], list[int]],
     ):
         self.tokens = tokens
         self.eos_token_ids = eos_token_ids
@@ -54,7 +54,7 @@ class Vocabulary:
         data = np.frombuffer(b"".join(token for _, token in text), dtype=np.uint8)
         places = np.cumsum(lengths) - lengths  # of the byte to read next
         nodes = np.zeros_like(ids)  # where each token is in the level before
-        levels = []
+        levels: list[TrieLevel] = []
         while len(ids):
             beginnings, nodes = np.unique(nodes * 256 + data[places], return_inverse=True)
             whole = lengths == len(levels) + 1
