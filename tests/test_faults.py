@@ -164,7 +164,7 @@ def test_a_policy_that_fails_harms_nobody(tiny_qwen2):
         scheduling_policy=policy,
     )  # fmt: skip
     engine, done = llm.llm_engine, {}
-    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
     for name in "ab":
         engine.add_request(name, {"prompt_token_ids": [1, 2, 3, 4, 5]}, params)
     while engine.has_unfinished_requests():
@@ -183,4 +183,4 @@ def test_a_policy_that_fails_harms_nobody(tiny_qwen2):
         done |= {output.request_id: output.outputs[0].token_ids for output in outputs}
     assert engine.scheduler.num_preemptions > 0
     assert done["a"] == done["b"]
-    assert len(done["a"]) == 12
+    assert len(done["a"]) == 16
