@@ -145,7 +145,7 @@ def test_the_path_can_be_read_in_an_evening():
     readme = (PACKAGE.parent / "README.md").read_text()
     section = readme.split("## Read it in an evening")[1].split("\n## ")[0]
     files = re.findall(r"^\d+\. \[`([\w/]+\.py)`\]\(minivllm/\1\)", section, re.MULTILINE)
-    assert 5 <= len(files) <= 10
+    assert 5 <= len(files) <= 12
     lines = sum(code_lines(PACKAGE / file) for file in files)
     promised = int(re.search(r"under ([\d,]+) lines of code", section)[1].replace(",", ""))
     assert promised <= 1500
