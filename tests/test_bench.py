@@ -19,6 +19,8 @@ from minivllm.lab.bench.targets import CASES, Case, Target
 from minivllm.lab.bench.workloads import WORKLOADS, BenchRequest, make_workload
 from minivllm.lab.sim.cost import Hardware
 
+pytestmark = pytest.mark.slow
+
 KEYS = ["benchmark", "environment", "workload", "ceiling", "results", "against"]
 
 

@@ -23,6 +23,8 @@ from minivllm.models.embedded.tokenization import load_tokenizer
 from minivllm.models.embedded.tools import TOOLS
 from minivllm.models.embedded.words import CAPITALS, HELD_OUT_LAST_NAMES, STREETS
 
+pytestmark = pytest.mark.slow
+
 CHECKPOINT = embedded_model_path()
 MEGABYTE = 1_000_000
 QUICK_LOSS = 4.6

@@ -3,12 +3,15 @@
 import random
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
 from minivllm.models.embedded import workers
 from minivllm.models.embedded.batches import batches
 from minivllm.models.embedded.encoding import Encoded
+
+pytestmark = pytest.mark.slow
 
 
 def endless(rng):

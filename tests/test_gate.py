@@ -90,6 +90,7 @@ def test_the_pictures_are_current():
         assert function().svg == committed, "run: python diagrams/draw.py"
 
 
+@pytest.mark.slow
 def test_the_readmes_python_runs(capsys):
     """All of it, in one session, as a reader would paste it."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
