@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from canvas import BLUE, GREEN, GREY, ORANGE, PINK, PLAIN, RED, Canvas
 
-from minivllm.lab.viz.figure import Figure
+from minivllm.lab.viz.draw.figure import Figure
 
 # What the picture names, and where it is: a test looks each of them up.
 CLASSES = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minivllm.lab.viz.figure import Figure
-from minivllm.lab.viz.palette import GREY, INK, LINE, PAPER
-from minivllm.lab.viz.svg import MONO, Drawing
+from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER
+from minivllm.lab.viz.draw.svg import MONO, Drawing
 
 # Okabe-Ito, thinned: fill and edge.
 BLUE = ("#d5e8f4", "#0072b2")
@@ -56,7 +56,7 @@ class Box:
 
 
 class Canvas:
-    """What is drawn on it is also written down: the text twin of the picture."""
+    """What is drawn on it is also written down: the text of the picture."""
 
     def __init__(self, title: str, subtitle: str, alt: str, width: int, height: int):
         self.drawing = Drawing(width, height, title, alt)

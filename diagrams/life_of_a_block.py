@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from canvas import BLUE, GREEN, ORANGE, PINK, Canvas
 
-from minivllm.lab.viz.figure import Figure
+from minivllm.lab.viz.draw.figure import Figure
 
 ALT = (
     "Life of a block: taken from the head of the free queue it has one reference and is filled. "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from canvas import BLUE, GREEN, ORANGE, PINK, RED, Canvas
 
-from minivllm.lab.viz.figure import Figure
+from minivllm.lab.viz.draw.figure import Figure
 
 ALT = (
     "Life of a request: add_request lets it wait; when the whole of it fits it is admitted and "

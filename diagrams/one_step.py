@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from canvas import BLUE, GREEN, GREY, ORANGE, RED, Canvas
 
-from minivllm.lab.viz.figure import Figure
+from minivllm.lab.viz.draw.figure import Figure
 
 ALT = (
     "One step: schedule lets running sequences go on, brings swapped ones back, then admits "

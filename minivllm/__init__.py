@@ -11,13 +11,13 @@ from minivllm.version import __version__
 _HOME_OF = {
     "LLM": "minivllm.entrypoints.llm",
     "LLMEngine": "minivllm.engine.llm_engine",
-    "EngineArgs": "minivllm.config",
+    "EngineArgs": "minivllm.engine.arg_utils",
     "SamplingParams": "minivllm.sampling_params",
     "BeamSearchParams": "minivllm.sampling_params",
     "RequestOutput": "minivllm.outputs",
     "CompletionOutput": "minivllm.outputs",
     "Trace": "minivllm.trace",
-    "embedded_model_path": "minivllm.models.embedded",
+    "embedded_model_path": "minivllm.embedded",
 }
 
 __all__ = ["__version__", *_HOME_OF]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from minivllm.console import refusing_politely
+from minivllm.console import exit_on_bad_input
 from minivllm.lab.bench.command import app as bench_app
 from minivllm.logger import init_logger
 from minivllm.version import __version__
@@ -53,7 +53,7 @@ def demo(
     """Four prompts, a table that is asked twice, and a picture of what just ran."""
     from minivllm.entrypoints.demo import run_demo
 
-    with refusing_politely():
+    with exit_on_bad_input():
         run_demo(report)
 
 
@@ -72,7 +72,7 @@ def generate(
 
     params = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p,
               "top_k": top_k, "seed": seed}  # fmt: skip
-    with refusing_politely():
+    with exit_on_bad_input():
         run_generate(prompts, model, params)
 
 
@@ -93,5 +93,5 @@ def chat(
 
     params = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p,
               "top_k": top_k, "seed": seed}  # fmt: skip
-    with refusing_politely():
+    with exit_on_bad_input():
         run_chat(model, system, params)

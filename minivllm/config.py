@@ -1,193 +1,105 @@
-"""Every knob of the engine, with vLLM's names and defaults, validated in one place."""
+"""VllmConfig: what an engine runs with, in groups. ``EngineArgs.create_engine_config`` makes it.
+
+Each part of the engine is given the group that it reads. (vLLM: vllm/config/)
+"""
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from minivllm.validation import check, is_int, is_number, known_names_only
-
-DTYPES = ("auto", "float32", "float", "float16", "half", "bfloat16")
+DTYPES = {"auto": None, "float32": "float32", "float": "float32", "float16": "float16",
+          "half": "float16", "bfloat16": "bfloat16"}  # fmt: skip
 DEVICES = ("auto", "cpu", "cuda")
 ATTENTION_BACKENDS = ("auto", "paged_torch", "paged_numba", "paged_triton", "reference")
 # load_format: which kinds of weight files to look for, in this order
 LOAD_FORMATS = {"auto": ("safetensors", "pt"), "safetensors": ("safetensors",), "pt": ("pt",),
                 "dummy": ()}  # fmt: skip
 
-# Arguments of vLLM's LLM(...) that scripts pass, of which we have the default only, and why.
-_ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
-    "tokenizer_mode": ("auto", "the fast tokenizer is used whenever there is one"),
-    "trust_remote_code": (False, "no code that comes with a model is ever run"),
-    "tensor_parallel_size": (1, "one device runs the whole model"),
-    "pipeline_parallel_size": (1, "one device runs the whole model"),
-    "quantization": (None, "weights are used as they are stored"),
-    "cpu_offload_gb": (0, "weights stay on one device"),
-    "hf_overrides": (None, "config.json is used as it is"),
-    "enable_lora": (False, "there are no adapters yet"),
-}
+if TYPE_CHECKING:
+    import torch
+
+    from minivllm.models.model_config import ModelConfig
+    from minivllm.scheduling.policies import SchedulingPolicy
 
 
-class Limits(NamedTuple):
-    """How long a sequence may be, and how much a step may hold."""
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """How much a step may hold, and who gets it. Sizes are in tokens."""
 
-    max_model_len: int
-    max_num_batched_tokens: int
-    max_num_seqs: int
-
-
-@known_names_only
-@dataclass
-class EngineArgs:
-    """What an engine is built from. ``LLM(...)`` takes the same names.
-
-    Sizes are in tokens unless a name says otherwise.
-
-    Raises:
-        ValueError: for an unknown name or a value outside its range, naming both.
-    """
-
-    model: str | None = None  # a directory or a hub's name; None: the model in this package
-    revision: str | None = None  # which version of the hub's model; None: its default
-    tokenizer: str | None = None  # a directory or name of the tokenizer's own; None: the model's
-    tokenizer_revision: str | None = None  # as for the model
-    download_dir: str | None = None  # where downloads are kept; None: the hub's own cache
-    load_format: str = "auto"  # "safetensors", "pt" (.bin); auto: what is there; "dummy": random
-    use_tqdm_on_load: bool = True  # a progress bar over the files of a checkpoint
-    skip_tokenizer_init: bool = False  # token ids in, token ids out: no tokenizer is loaded
-    dtype: str = "auto"  # "auto": as config.json says
-    device: str = "auto"  # "auto": a GPU if torch sees one
-    attention_backend: str = "auto"  # how layers read the KV cache; see attention/selector.py
-    enforce_eager: bool = False  # True: no CUDA graphs for decode steps; a CPU has none anyway
-    seed: int = 0  # where requests without a seed of their own get theirs
-    max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all
-
-    # memory
-    block_size: int = 16  # positions per KV block
-    max_model_len: int | None = None  # prompt + output; None: as config.json says
-    # share of a GPU that weights, activations and KV cache may fill; a CPU's KV cache has a stated
-    # size, MINIVLLM_CPU_KVCACHE_SPACE
-    gpu_memory_utilization: float = 0.9
-    kv_cache_memory_bytes: int | None = None  # the KV cache's size, instead of measuring
-    num_gpu_blocks_override: int | None = None  # blocks in the pool, the null block included
-    swap_space: float = 4  # GiB of host memory for requests that are swapped out
-    enable_prefix_caching: bool = True  # reuse full blocks of equal prefixes
-
-    # scheduling
-    # the budget of a step; None: 4096, on a GPU 8192, on a large one 16384, or a whole prompt
-    max_num_batched_tokens: int | None = None
-    max_num_seqs: int | None = None  # sequences running at once; None: 256, large GPUs 1024
-    enable_chunked_prefill: bool = True  # False: a prompt is computed in one piece
-    long_prefill_token_threshold: int = 0  # a prompt's share of a step while others wait; 0: all
-    scheduling_policy: Any = "fcfs"  # by name, or one of your own
-
+    max_num_batched_tokens: int = 4096  # the token budget of a step
+    max_num_seqs: int = 256  # sequences that run at once
+    max_model_len: int = 4096  # the longest sequence, prompt and output
+    enable_chunked_prefill: bool = True  # False: what an admitted sequence lacks is never split
+    # the most that one sequence computes in a step while there are others; 0 is no limit
+    long_prefill_token_threshold: int = 0
+    policy: str | SchedulingPolicy = "fcfs"  # a name of POLICIES, or one of your own
     preemption_mode: str | None = None  # "recompute", "swap"; None: swap if there are siblings
-    kv_cache_manager_cls: Any = None  # a subclass of KVCacheManager of your own; None: that one
 
-    # what you see
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """The KV cache: how large its blocks are, and where its size comes from."""
+
+    block_size: int = 16  # positions per block
+    gpu_memory_utilization: float = 0.9  # of a GPU: weights, activations and KV cache together
+    kv_cache_memory_bytes: int | None = None  # the KV cache's size, instead of measuring
+    num_gpu_blocks_override: int | None = None  # its blocks, the null block included
+    swap_space_bytes: int = 0  # host memory for requests that are swapped out
+    enable_prefix_caching: bool = True  # reuse full blocks of equal prefixes
+    kv_cache_manager_cls: Any = None  # a subclass of KVCacheManager of your own
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """How many devices share the model: one, for now."""
+
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+
+    @property
+    def world_size(self) -> int:
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+
+@dataclass(frozen=True)
+class LoadConfig:
+    """Where weights come from."""
+
+    model_directory: Path
+    tokenizer_directory: Path | None  # None: token ids in, token ids out
+    load_format: str = "auto"
+    use_tqdm_on_load: bool = True
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """Where the model runs, and how its layers read the KV cache there."""
+
+    device: torch.device
+    attention_backend: str = "auto"
+    enforce_eager: bool = False  # True: no CUDA graphs for decode steps
+
+
+@dataclass(frozen=True)
+class ObservabilityConfig:
+    """What is seen of the engine while it runs."""
+
     trace: bool = False  # record every state change, for figures
     disable_log_stats: bool = True  # False: a line in the log every few seconds
 
-    # accepted so that vLLM scripts run; see _ONLY_THE_DEFAULT
-    tokenizer_mode: str = "auto"
-    trust_remote_code: bool = False
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
-    quantization: str | None = None
-    cpu_offload_gb: float = 0
-    hf_overrides: dict | None = None
-    enable_lora: bool = False
 
-    def __post_init__(self):
-        ok = self.model is None or isinstance(self.model, (str, os.PathLike))
-        check(ok, "model", self.model, "the path of a model directory, a hub's name, or None")
-        for name in ("revision", "tokenizer_revision", "download_dir"):
-            value = getattr(self, name)
-            ok = value is None or (isinstance(value, str) and value != "")
-            check(ok, name, value, "a string")
-        ok = self.model is not None or self.revision is None
-        check(ok, "revision", self.revision, "None without a model: the embedded one has no other")
-        ok = self.load_format in LOAD_FORMATS
-        check(ok, "load_format", self.load_format, f"one of {', '.join(LOAD_FORMATS)}")
+@dataclass(frozen=True)
+class VllmConfig:
+    """All groups. ``seed`` and ``max_logprobs`` are for requests that come in."""
 
-        def int_from(name: str, low: int, optional: bool = False) -> None:
-            value = getattr(self, name)
-            ok = (optional and value is None) or is_int(value, low)
-            check(ok, name, value, f"an integer of at least {low}")
-
-        int_from("max_logprobs", -1)
-        int_from("block_size", 1)
-        int_from("max_model_len", 2, optional=True)
-        int_from("kv_cache_memory_bytes", 1, optional=True)
-        int_from("num_gpu_blocks_override", 2, optional=True)
-        int_from("max_num_batched_tokens", 1, optional=True)
-        int_from("max_num_seqs", 1, optional=True)
-        int_from("long_prefill_token_threshold", 0)
-        check(is_int(self.seed, 0), "seed", self.seed, "an integer of at least 0")
-        share = self.gpu_memory_utilization
-        ok = is_number(share) and 0 < share <= 1
-        check(ok, "gpu_memory_utilization", share, "a number above 0 and at most 1")
-        total = host_memory_gib()
-        ok = is_number(self.swap_space) and 0 <= self.swap_space <= total
-        allowed = f"a number of GiB from 0 to the {total:.1f} that this machine has"
-        check(ok, "swap_space", self.swap_space, allowed)
-        ok = self.preemption_mode in (None, "recompute", "swap")
-        check(ok, "preemption_mode", self.preemption_mode, "'recompute', 'swap' or None")
-        cls = self.kv_cache_manager_cls
-        ok = cls is None or (isinstance(cls, type) and hasattr(cls, "allocate_slots"))
-        check(ok, "kv_cache_manager_cls", cls, "a subclass of KVCacheManager, or None")
-        check(self.dtype in DTYPES, "dtype", self.dtype, f"one of {', '.join(DTYPES)}")
-        check(self.device in DEVICES, "device", self.device, f"one of {', '.join(DEVICES)}")
-        ok = self.attention_backend in ATTENTION_BACKENDS
-        allowed = f"one of {', '.join(ATTENTION_BACKENDS)}"
-        check(ok, "attention_backend", self.attention_backend, allowed)
-        for field in fields(self):
-            if field.type == "bool":
-                value = getattr(self, field.name)
-                check(isinstance(value, bool), field.name, value, "True or False")
-        for name, (default, why) in _ONLY_THE_DEFAULT.items():
-            value = getattr(self, name)
-            check(value == default, name, value, f"{default!r} in minivllm ({why})")
-
-    def resolve_limits(self, model_max_len: int, gpu: tuple[str, int] | None = None) -> Limits:
-        """The limits to run with: those given, else vLLM's defaults for ``LLM``.
-
-        Args:
-            model_max_len: how many positions the model knows.
-            gpu: name and bytes of memory of the GPU; None on a CPU.
-
-        Raises:
-            ValueError: if a limit asks for more than the model or the other limits can give.
-        """
-        max_len = self.max_model_len or model_max_len
-        check(
-            max_len <= model_max_len,
-            "max_model_len",
-            max_len,
-            f"at most the {model_max_len} positions that this model knows",
-        )
-        budget, max_num_seqs = 4096, 256
-        if gpu is not None:  # more on large ones, but for the A100 (vLLM: get_batch_defaults)
-            large = gpu[1] >= 70 * 2**30 and "a100" not in gpu[0].lower()
-            budget, max_num_seqs = (16384, 1024) if large else (8192, 256)
-        if not self.enable_chunked_prefill:
-            budget = max(budget, max_len)
-        limits = Limits(
-            max_len, self.max_num_batched_tokens or budget, self.max_num_seqs or max_num_seqs
-        )
-        check(
-            self.enable_chunked_prefill or limits.max_num_batched_tokens >= max_len,
-            "max_num_batched_tokens",
-            limits.max_num_batched_tokens,
-            f"at least max_model_len={max_len} when enable_chunked_prefill=False, "
-            "since a prompt is then never split",
-        )
-        return limits
-
-
-def host_memory_gib() -> float:
-    """Physical memory; without limit where the system does not tell (Windows)."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    except (AttributeError, ValueError):
-        return float("inf")
+    model_config: ModelConfig
+    load_config: LoadConfig
+    device_config: DeviceConfig
+    scheduler_config: SchedulerConfig = field(default_factory=SchedulerConfig)
+    cache_config: CacheConfig = field(default_factory=CacheConfig)
+    parallel_config: ParallelConfig = field(default_factory=ParallelConfig)
+    observability_config: ObservabilityConfig = field(default_factory=ObservabilityConfig)
+    seed: int = 0  # where requests without a seed of their own get theirs
+    max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all

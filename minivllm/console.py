@@ -11,7 +11,7 @@ from rich.markup import escape
 
 
 @contextmanager
-def refusing_politely() -> Iterator[None]:
+def exit_on_bad_input() -> Iterator[None]:
     """Bad input, or a file that cannot be read, is one red sentence and exit status 2."""
     try:
         yield

@@ -36,20 +36,25 @@ class RequestMetrics:
 
 @dataclass
 class Logprob:
-    """How likely the model thought a token, and its place among all of them, 1 for the best."""
+    """How likely the model thought a token, and its place among all of them, 1 for the best.
+
+    Of tokens that are equally likely each one that was sampled counts all (vLLM does so).
+    """
 
     logprob: float
     rank: int | None = None
-    decoded_token: str | None = None  # its text by itself; None where no text is made
+    # its text; "" for a part of a character that it does not complete; None where no text is made
+    decoded_token: str | None = None
 
 
 @dataclass
 class CompletionOutput:
     """One completion of a prompt.
 
-    ``finish_reason`` is None while it goes on, then "stop", "length", "abort" or "error" (where all
-    tokens were forbidden); ``stop_reason`` is
-    the string or token id that stopped it, None for the end-of-sequence token. ``logprobs`` has one
+    ``finish_reason`` is None while it goes on, then "stop", "length", "abort" or "error" (where
+    nothing could be sampled: all tokens forbidden, logits that are no numbers, or a function of the
+    user's that failed); ``stop_reason`` is the string or token id that stopped it, None for the
+    tokenizer's end-of-sequence token. ``logprobs`` has one
     dict per token, from token ids to ``Logprob``: the token itself and as many of the best as were
     asked for, as the raw model saw them; ``cumulative_logprob`` is the sum over the tokens.
     """

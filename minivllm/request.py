@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 from minivllm.outputs import RequestMetrics
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
@@ -61,7 +62,7 @@ class Sequence:
         self.token_ids: list[int] = list(request.prompt_token_ids)  # prompt, then output
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
-        self.block_hashes: list[bytes] = []  # the names of its full blocks, as far as asked for
+        self.block_hashes: list[bytes] = []  # of its full blocks, as far as asked for
         self.cumulative_logprob = 0.0  # of its output; only beams need it
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
@@ -90,7 +91,7 @@ class Sequence:
 
     @property
     def skip_reading_prefix_cache(self) -> bool:
-        """Somebody wants to see the whole prompt computed, and that has not happened yet."""
+        """True until the prompt has been computed once, if the request forbids cache hits."""
         params = self.request.sampling_params
         asked = params.skip_reading_prefix_cache or params.prompt_logprobs is not None
         return asked and self.num_output_tokens == 0
@@ -145,9 +146,15 @@ class Request:
         self.cache_salt = cache_salt
         self.beam_params = beam_params
         self.n = sampling_params.n if beam_params is None else beam_params.beam_width
+        self.decoding: Any = None  # a Decoding; the scheduler sets it when the request is added
         self.metrics = RequestMetrics(arrival_time)
         self.num_cached_tokens: int | None = None  # the hit of its first scheduling
         self.num_preemptions = 0
+        self.seqs = [Sequence(self, 0)]
+
+    def rename(self, request_id: str) -> None:
+        """Give it another id, before anybody knows it."""
+        self.request_id = request_id
         self.seqs = [Sequence(self, 0)]
 
     def seq_id(self, index: int) -> str:

@@ -10,10 +10,13 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
-from minivllm.validation import check, is_int, is_number, known_names_only
+from minivllm.validation import check, is_int, is_number, is_only, is_text, known_names_only
 
 _SAMPLING_EPS = 1e-5  # below this temperature: greedy
 _MIN_TEMPERATURE = 1e-2  # a temperature between the two is raised to this one
+MAX_N_SEQUENCES = 16384  # of one request (vLLM: VLLM_MAX_N_SEQUENCES)
+_SMALLEST_FLOAT32 = 2.0**-126  # below, logits divided by it would be no numbers
+_MAX_LENGTH_PENALTY = 10  # a length of millions to this power is a float, and so is its inverse
 _FLAGS = (
     "ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens",
     "include_stop_str_in_output",
@@ -46,11 +49,12 @@ class SamplingParams:
     """What one request asks of the sampler, of the end of its text and of its outputs.
 
     Args:
-        n: completions per prompt, each with a generator of its own: ``seed + i`` for the i-th.
+        n: completions per prompt, each with a generator of its own: ``seed + i`` for the i-th; at
+            most 16,384.
         presence_penalty: subtracted from the logit of every token of the output, in [-2, 2].
         frequency_penalty: the same, times how often the output has it, in [-2, 2].
         repetition_penalty: divides positive logits of tokens of prompt and output and multiplies
-            negative ones; above 0, 1 does nothing.
+            negative ones; above 0 (as a float32), 1 does nothing.
         temperature: divides the logits; 0 (anything below 1e-5) is greedy.
         top_p: keep the smallest set of best tokens whose probabilities reach this sum, in (0, 1].
         top_k: keep this many best tokens; 0 or -1 keeps all.
@@ -60,7 +64,8 @@ class SamplingParams:
         stop_token_ids: tokens that end the sequence.
         ignore_eos: go on after the end-of-sequence token.
         max_tokens: the longest output, in tokens; None is as long as the model allows.
-        min_tokens: nothing can stop the output before it has this many tokens.
+        min_tokens: nothing can end the output before it has this many tokens; a stop string may
+            begin among them and end after.
         logprobs: report each token's logprob, and those of this many best tokens; -1 is all.
         prompt_logprobs: the same for the prompt's tokens, which are then all computed.
         detokenize: False returns token ids only.
@@ -126,12 +131,12 @@ class SamplingParams:
     bad_words_token_ids: list[list[int]] = field(init=False, repr=False)
 
     def __post_init__(self):
-        self.seed = None if self.seed == -1 else self.seed  # as in vLLM
+        self.seed = None if is_only(self.seed, -1) else self.seed  # as in vLLM
         self._check_numbers()
         self._check_tokens_and_text()
         for name, (default, why) in _ONLY_THE_DEFAULT.items():
-            ok = getattr(self, name) == default
-            check(ok, name, getattr(self, name), f"{default!r} in minivllm ({why})")
+            value = getattr(self, name)
+            check(is_only(value, default), name, value, f"{default!r} in minivllm ({why})")
         if _SAMPLING_EPS <= self.temperature < _MIN_TEMPERATURE:
             from minivllm.logger import init_logger
 
@@ -154,10 +159,15 @@ class SamplingParams:
             ok = is_int(value, low) or (optional and value is None)
             check(ok, name, value, f"an integer of at least {allowed}")
 
-        integer("n", 1, "1")
+        ok = is_int(self.n, 1) and self.n <= MAX_N_SEQUENCES
+        check(ok, "n", self.n, f"an integer from 1 to {MAX_N_SEQUENCES}")
         number("presence_penalty", lambda x: -2 <= x <= 2, "from -2 to 2")
         number("frequency_penalty", lambda x: -2 <= x <= 2, "from -2 to 2")
-        number("repetition_penalty", lambda x: x > 0, "above 0")
+        number(
+            "repetition_penalty",
+            lambda x: _SMALLEST_FLOAT32 <= x <= 1 / _SMALLEST_FLOAT32,
+            "above 0 (as a float32, and finite)",
+        )
         number("temperature", lambda x: x >= 0, "of at least 0")
         number("top_p", lambda x: 0 < x <= 1, "above 0 and at most 1")
         integer("top_k", -1, "1, or 0 or -1 to keep all")
@@ -169,9 +179,9 @@ class SamplingParams:
         check(ok, "min_tokens", self.min_tokens, f"at most max_tokens={self.max_tokens}")
         integer("logprobs", -1, "0, or -1 for all, or None", optional=True)
         integer("prompt_logprobs", -1, "0, or -1 for all, or None", optional=True)
+        integer("truncate_prompt_tokens", -1, "1, or -1, or None", optional=True)
         ok = self.truncate_prompt_tokens != 0
         check(ok, "truncate_prompt_tokens", 0, "an integer of at least 1, or -1, or None")
-        integer("truncate_prompt_tokens", -1, "1, or -1, or None", optional=True)
 
     def _check_tokens_and_text(self) -> None:
         def a_list(value: Any, ok: Callable[[Any], object]) -> bool:
@@ -200,8 +210,9 @@ class SamplingParams:
         ids = self.allowed_token_ids
         ok = a_list(ids, lambda i: is_int(i, 0)) and (ids is None or len(ids) > 0)
         check(ok, "allowed_token_ids", ids, "a list of at least one token id, or None")
-        ok = a_list(self.bad_words, lambda word: isinstance(word, str) and word.strip())
-        check(ok, "bad_words", self.bad_words, "a list of non-empty strings")
+        ok = a_list(self.bad_words, lambda word: is_text(word) and word.strip())
+        allowed = "a list of non-empty strings without lone surrogates"
+        check(ok, "bad_words", self.bad_words, allowed)
         self.bad_words_token_ids = []
         ok = a_list(self.logits_processors, callable)
         check(ok, "logits_processors", self.logits_processors, "a list of functions")
@@ -238,7 +249,7 @@ class BeamSearchParams:
         ignore_eos: go on after the end-of-sequence token.
         temperature: 0; there is nothing to draw.
         length_penalty: a continuation's score is its log probability divided by its length (with
-            the prompt) to this power; above 0 favours longer ones.
+            the prompt) to this power, from -10 to 10; above 0 favours longer ones.
         include_stop_str_in_output: leave the end-of-sequence token in the text.
 
     Raises:
@@ -260,7 +271,9 @@ class BeamSearchParams:
             check(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         ok = is_number(self.temperature) and self.temperature == 0
         check(ok, "temperature", self.temperature, "0 for beams, since nothing is drawn")
-        check(is_number(self.length_penalty), "length_penalty", self.length_penalty, "a number")
+        ok = is_number(self.length_penalty) and abs(self.length_penalty) <= _MAX_LENGTH_PENALTY
+        allowed = f"a number from -{_MAX_LENGTH_PENALTY} to {_MAX_LENGTH_PENALTY}"
+        check(ok, "length_penalty", self.length_penalty, allowed)
 
     def for_one_beam(self) -> SamplingParams:
         """What each beam asks of the sampler: enough candidates that ``beam_width`` go on."""

@@ -1,8 +1,9 @@
-"""Lists of Python numbers become tensors on a device."""
+"""New tensors on a device: of Python's numbers, and of zeros."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 import torch
@@ -23,3 +24,19 @@ def make_tensor(values: Sequence, dtype: str, device: torch.device) -> torch.Ten
     if device.type == "cuda":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
+
+
+_ALIGNMENT = 64  # bytes of a cache line, as torch aligns its own memory on a CPU
+
+
+def make_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor of zeros, of which a CPU holds only the pages that somebody has touched.
+
+    (``torch.zeros`` writes all of them; numpy asks the system for pages that are zero.)
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    num_bytes = prod(shape) * dtype.itemsize
+    memory = torch.from_numpy(np.zeros(num_bytes + _ALIGNMENT, np.uint8))
+    start = -memory.data_ptr() % _ALIGNMENT
+    return memory[start : start + num_bytes].view(dtype).view(shape)

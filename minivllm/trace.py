@@ -1,6 +1,6 @@
 """Trace: the engine's diary. One small frozen record per state change.
 
-Every figure, exercise and report is drawn from a Trace and nothing else. The engine writes it only
+A figure of the engine is drawn from its Trace, never from live objects. The engine writes it only
 if asked to (``LLM(trace=True)``); otherwise each place costs one ``is not None``.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from minivllm.outputs import RequestOutput
@@ -60,6 +61,18 @@ class Trace:
     def start_step(self) -> None:
         self.step += 1
         self.record(StepStarted, self.now())
+
+    def forget_step(self, num_records: int) -> None:
+        """A step has failed and is taken back: keep the records from before it."""
+        del self.records[num_records:]
+        self.step -= 1
+
+    @contextmanager
+    def step_reopened(self) -> Iterator[None]:
+        """What is recorded meanwhile still belongs to the step that has just ended."""
+        ended = self.records.pop()
+        yield
+        self.records.append(ended)
 
     def plan_step(self) -> None:
         self.record(StepPlanned, self.now())
@@ -151,7 +164,7 @@ class Trace:
         Raises:
             ValueError: for a trace without steps.
         """
-        from minivllm.lab.viz.page import page
+        from minivllm.lab.viz.page.page import page
 
         Path(path).write_text(page(self, title, outputs, decode), encoding="utf-8")
 
@@ -168,7 +181,7 @@ class Trace:
         Raises:
             ValueError: for a trace without steps, or another clock.
         """
-        from minivllm.lab.viz.chrome_trace import chrome_trace
+        from minivllm.lab.viz.page.chrome_trace import chrome_trace
 
         Path(path).write_text(json.dumps(chrome_trace(self, clock)), encoding="utf-8")
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_MOST_BITS = 4096
+_LONGEST = 300  # characters of a value that a message shows
 
 
 def check_names(what: str, given: Iterable[str], allowed: Iterable[str]) -> None:
@@ -23,19 +27,62 @@ def check_names(what: str, given: Iterable[str], allowed: Iterable[str]) -> None
 def check(ok: bool, name: str, value: Any, allowed: str) -> None:
     """Raise ``ValueError`` saying that ``name`` must be ``allowed``, and what it is."""
     if not ok:
-        raise ValueError(f"{name} must be {allowed}, got {value!r}.")
+        raise ValueError(f"{name} must be {allowed}, got {shown(value)}.")
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: any value at all, none of them at length."""
+    try:
+        text = repr(value)
+    except Exception:  # more digits than Python writes, or an object with a repr of its own
+        long = isinstance(value, int)
+        text = f"one of {value.bit_length()} bits" if long else f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def is_int(value: Any, low: int | None = None) -> bool:
-    """True for an integer (a bool is none), at least ``low`` if that is given."""
-    return isinstance(value, int) and not isinstance(value, bool) and (low is None or value >= low)
+    """True for an integer (a bool is none), at least ``low`` if that is given.
+
+    One that cannot even be written down, as its digits are thousands, is none either.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    return (low is None or value >= low) and value.bit_length() <= _MOST_BITS
 
 
 def is_number(value: Any) -> bool:
-    """True for a finite int or float (a bool is neither)."""
+    """True for an int or float (a bool is neither) that is finite as a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return value == value and abs(value) != float("inf")
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
+
+
+def is_text(value: Any) -> bool:
+    """True for a string that can be written down: one without halves of surrogate pairs."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_only(value: Any, one: str | float | None) -> bool:
+    """True if the value is this very one. Whatever else it is, it is not asked what it equals."""
+    if isinstance(one, str):
+        return isinstance(value, str) and value == one
+    if one is None or isinstance(one, bool):
+        return value is one
+    return is_number(value) and value == one
+
+
+def is_one_of(value: Any, names: Iterable[str]) -> bool:
+    """True for one of these names."""
+    return isinstance(value, str) and value in names
 
 
 def known_names_only(cls: type[T]) -> type[T]:

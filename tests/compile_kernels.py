@@ -23,7 +23,7 @@ from minivllm.attention.kernels.split_kv import split_decode
 from minivllm.attention.kernels.varlen import varlen_attention
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.paged_triton import PagedTriton
-from minivllm.config import EngineArgs
+from minivllm.engine.arg_utils import EngineArgs
 from minivllm.models.hub import model_directory
 from minivllm.models.model_config import ModelConfig
 from minivllm.models.registry import get_model_class

@@ -5,9 +5,8 @@ from hypothesis import settings
 from minivllm import LLM, SamplingParams
 from minivllm.engine import oracle
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.replay import sample_for
+from minivllm.lab.sim import loop
 from minivllm.request import Request
-from minivllm.scheduling.scheduler import Scheduler
 
 CLEAR = 1e-4  # a choice with less margin than this may fall either way
 
@@ -36,7 +35,7 @@ def sequence(name, token_ids, **kwargs):
 
 def can_admit(manager, seq, hit):
     """Are there free blocks for the whole of a sequence?"""
-    return manager.num_blocks_to_admit(seq, hit) <= manager.block_pool.num_free_blocks
+    return manager.get_num_blocks_to_allocate(seq, hit) <= manager.block_pool.num_free_blocks
 
 
 def compute(manager, seq, num_tokens=None):
@@ -53,7 +52,7 @@ def arrive(manager, name, token_ids, **kwargs):
     seq = sequence(name, token_ids, **kwargs)
     hit = manager.get_computed_blocks(seq)
     assert can_admit(manager, seq, hit)
-    manager.admit(seq, hit)
+    manager.allocate_new_computed_blocks(seq, hit)
     assert compute(manager, seq) is not None
     manager.check_integrity()
     return seq
@@ -72,7 +71,13 @@ def make_scheduler(
     **kwargs,
 ):
     manager = KVCacheManager(num_blocks, block_size, caching)
-    return Scheduler(manager, budget, max_num_seqs, max_model_len, **kwargs)
+    return loop.make_scheduler(
+        manager,
+        max_num_batched_tokens=budget,
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        **kwargs,
+    )
 
 
 def request(request_id, prompt, max_tokens=4, **params):
@@ -81,11 +86,15 @@ def request(request_id, prompt, max_tokens=4, **params):
     return Request(request_id, prompt, SamplingParams(max_tokens=max_tokens, **params))
 
 
+def checked_execute(scheduler, scheduler_output):
+    """Fake tokens, after a look at the books in the middle of a step."""
+    scheduler.check_integrity()
+    return loop.fake_execute(scheduler, scheduler_output)
+
+
 def step(scheduler):
     """Plan and update one step, with tokens that depend on all before them; returns the plan."""
-    plan = scheduler.schedule()
-    scheduler.check_integrity()
-    scheduler.update_from_output(plan, sample_for(scheduler, plan))
+    plan = loop.run_step(scheduler, checked_execute).scheduler_output
     scheduler.check_integrity()
     return plan
 

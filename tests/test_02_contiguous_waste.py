@@ -14,11 +14,10 @@ from minivllm.kv.contiguous import (
     SlotUsage,
 )
 from minivllm.kv.slab_pool import BuddyPool, FirstFitPool, next_power_of_2
-from minivllm.lab.sim.replay import sample_for
+from minivllm.lab.sim.loop import fake_execute, make_scheduler, run_steps
 from minivllm.lab.sim.waste import NUM_SLOTS, PAPER, measure_waste
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
-from minivllm.scheduling.scheduler import Scheduler
 
 MAX_MODEL_LEN = 24
 
@@ -49,15 +48,15 @@ class AnyHistory(RuleBasedStateMachine):
         seq = sequence(f"s{self.count}", num_prompt, num_output)
         pool = self.manager.block_pool
         before = pool.num_free_blocks
-        if self.manager.num_blocks_to_admit(seq, []) > before:
+        if self.manager.get_num_blocks_to_allocate(seq, []) > before:
             usage = self.manager.slot_usage(seq)
             enough = self.manager.num_slots_to_reserve(seq) <= before
             assert (usage.external > 0) == enough
             with pytest.raises(ValueError, match="cannot allocate a slab of"):
-                self.manager.admit(seq, [])
+                self.manager.allocate_new_computed_blocks(seq, [])
             assert pool.num_free_blocks == before
             return None
-        self.manager.admit(seq, [])
+        self.manager.allocate_new_computed_blocks(seq, [])
         size = len(self.manager.get_block_ids(seq.seq_id))
         assert before - pool.num_free_blocks == size
         assert size == pool.slab_size(self.manager.num_slots_to_reserve(seq))
@@ -183,7 +182,7 @@ def test_every_class_of_waste_by_hand(reservation, reserved, internal):
     """A prompt of 8 and an answer of 25, whose last token needs no slot; 10 are in the cache."""
     manager = ContiguousKVCacheManager(100, 64, reservation, "buddy")
     seq = sequence("a", 8, 25)
-    manager.admit(seq, [])
+    manager.allocate_new_computed_blocks(seq, [])
     manager.allocate_slots(seq, 10, [])
     size = next_power_of_2(reserved)
     expected = SlotUsage(10, 22, internal, size - reserved, 0, 100 - size)
@@ -194,14 +193,14 @@ def test_external_waste_is_enough_for_the_next_but_in_pieces():
     manager = ContiguousKVCacheManager(12, 6, "exact", "first_fit")
     seqs = [sequence(name, 3, 2) for name in "abc"]  # 4 slots each
     for seq in seqs:
-        manager.admit(seq, [])
+        manager.allocate_new_computed_blocks(seq, [])
     manager.free(seqs[0])
     manager.free(seqs[2])
     assert manager.slot_usage(sequence("fits", 3, 2)).free == 8
     in_pieces = manager.slot_usage(sequence("in pieces", 5, 1))
     assert (in_pieces.external, in_pieces.free) == (8, 0)
     assert manager.slot_usage().free == 8, "nobody waits"
-    manager.admit(seqs[0], [])
+    manager.allocate_new_computed_blocks(seqs[0], [])
     too_few = manager.slot_usage(sequence("too few", 5, 1))
     assert (too_few.external, too_few.free) == (0, 4)
 
@@ -227,9 +226,9 @@ def test_bad_input_is_refused_by_name(args, message):
 def test_a_sequence_cannot_have_two_slabs_or_outgrow_one():
     manager = ContiguousKVCacheManager(16, 8, "exact")
     seq = sequence("a", 3, 2)
-    manager.admit(seq, [])
+    manager.allocate_new_computed_blocks(seq, [])
     with pytest.raises(ValueError, match="sequence 'a' has a slab already"):
-        manager.admit(seq, [])
+        manager.allocate_new_computed_blocks(seq, [])
     with pytest.raises(ValueError, match="sequence 'a' needs 5 slots, but 4 are reserved for it"):
         manager.allocate_slots(seq, 5, [])
     manager.check_integrity()
@@ -240,17 +239,17 @@ def test_a_sequence_cannot_have_two_slabs_or_outgrow_one():
 def test_the_real_scheduler_runs_on_slabs(reservation, allocator):
     """The same scheduler, and nobody is ever preempted: whoever runs has all it will need."""
     manager = ContiguousKVCacheManager(100, 32, reservation, allocator)
-    scheduler = Scheduler(manager, 24, 8, 32)
+    scheduler = make_scheduler(manager, max_num_batched_tokens=24, max_num_seqs=8, max_model_len=32)
     requests = [
         Request(str(i), [i] * (1 + 7 * i % 13), SamplingParams(max_tokens=1 + 5 * i % 17))
         for i in range(20)
     ]
-    for request in requests:
-        scheduler.add_request(request)
-    while scheduler.has_unfinished_requests():
-        plan = scheduler.schedule()
+
+    def execute(scheduler, scheduler_output):
         scheduler.check_integrity()
-        scheduler.update_from_output(plan, sample_for(scheduler, plan))
+        return fake_execute(scheduler, scheduler_output)
+
+    for _ in run_steps(scheduler, requests, execute):
         scheduler.check_integrity()
     assert scheduler.num_preemptions == 0
     assert manager.block_pool.num_free_blocks == 100
@@ -261,7 +260,7 @@ def test_the_real_scheduler_runs_on_slabs(reservation, allocator):
 def test_several_samples_are_refused_on_slabs():
     manager = ContiguousKVCacheManager(100, 32)
     with pytest.raises(ValueError, match="n must be 1 on contiguous slabs"):
-        manager.num_blocks_at_most(4, 8, 2)
+        manager.max_num_blocks(4, 8, 2)
 
 
 @pytest.fixture(scope="module")

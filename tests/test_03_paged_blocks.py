@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from minivllm.kv.block_pool import BlockPool
-from minivllm.kv.block_table import BlockTable, cdiv, slots_of
+from minivllm.kv.block_table import BlockTable, slots_of
 from minivllm.kv.manager import KVCacheManager
+from minivllm.math_utils import cdiv
 
 
 class AnyHistory(RuleBasedStateMachine):
@@ -46,7 +47,7 @@ class AnyHistory(RuleBasedStateMachine):
         if not can_admit(self.manager, seq, hit):
             assert cdiv(len(tokens), self.size) > free - sum(b.ref_cnt == 0 for b in hit)
             return None
-        self.manager.admit(seq, hit)
+        self.manager.allocate_new_computed_blocks(seq, hit)
         start = seq.num_computed_tokens
         assert compute(self.manager, seq) is not None, "admitted, but there is no room"
         self.alive[seq.seq_id] = seq
@@ -192,7 +193,7 @@ def test_the_boundary_of_a_block_plus_and_minus_one(block_size, around):
     manager = KVCacheManager(num_blocks=40, block_size=block_size)
     n = 2 * block_size + around
     seq = sequence("a", n + 1)
-    manager.admit(seq, [])
+    manager.allocate_new_computed_blocks(seq, [])
     compute(manager, seq, n)
     assert len(manager.get_block_ids("a")) == -(-n // block_size)
     assert len(compute(manager, seq, 1)) == (n % block_size == 0)

@@ -217,7 +217,7 @@ def test_an_aborted_search_leaves_nothing(tiny_qwen2):
         ({"max_tokens": -1}, "max_tokens must be an integer of at least 1, got -1"),
         ({"n": 2}, "BeamSearchParams has no argument 'n'"),
         ({"temperature": 0.7}, "temperature must be 0 for beams, since nothing is drawn, got 0.7"),
-        ({"length_penalty": "long"}, "length_penalty must be a number, got 'long'"),
+        ({"length_penalty": "long"}, "length_penalty must be a number from -10 to 10, got 'long'"),
         ({"ignore_eos": 1}, "ignore_eos must be True or False, got 1"),
     ],
 )

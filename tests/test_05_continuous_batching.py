@@ -105,7 +105,7 @@ def test_the_least_important_gives_way_even_if_it_was_scheduled_in_this_step():
     assert plan.preempted_req_ids == ["low"]
     assert "low" not in plan.num_scheduled_tokens
     assert plan.num_scheduled_tokens == {"high": 1}
-    assert scheduler.budget == 63
+    assert scheduler.token_budget == 63
 
 
 def test_a_priority_needs_the_policy():
@@ -219,11 +219,11 @@ def test_abort_frees_everything(when):
         step(scheduler)
     seq = scheduler.sequences["c"]
     assert seq.status.name.lower() == when
-    scheduler.finish_request("c", RequestStatus.FINISHED_ABORTED)
+    scheduler.finish_requests(["c"], RequestStatus.FINISHED_ABORTED)
     scheduler.check_integrity()
     assert seq.status.finish_reason == "abort"
     assert "c" not in scheduler.requests
-    scheduler.finish_request("c", RequestStatus.FINISHED_ABORTED)  # again: ignored
+    scheduler.finish_requests(["c"], RequestStatus.FINISHED_ABORTED)  # again: ignored
     run(scheduler)
     assert scheduler.kv_manager.block_pool.num_free_blocks == 4
 
@@ -232,7 +232,7 @@ def test_abort_between_plan_and_update_is_harmless():
     scheduler = make_scheduler()
     scheduler.add_request(request("a", 4))
     plan = scheduler.schedule()
-    scheduler.finish_request("a", RequestStatus.FINISHED_ABORTED)
+    scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
     assert scheduler.update_from_output(plan, {"a": 7}) == []
     scheduler.check_integrity()
 

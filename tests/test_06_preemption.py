@@ -9,17 +9,20 @@ from hypothesis import strategies as st
 
 from minivllm import LLM, SamplingParams
 from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.sim.loop import make_scheduler
 from minivllm.records import BlockCopied, SwappedIn, SwappedOut
 from minivllm.request import RequestStatus
 from minivllm.scheduling.policies import make_policy
-from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 
 
 def make(num_blocks=8, host=8, mode="swap", block_size=4, budget=64, caching=False, **kwargs):
     trace = Trace(num_blocks, block_size, budget)
     manager = KVCacheManager(num_blocks, block_size, caching, host, trace)
-    return Scheduler(manager, budget, 8, 28, preemption_mode=mode, trace=trace, **kwargs)
+    return make_scheduler(
+        manager, max_num_batched_tokens=budget, max_num_seqs=8, max_model_len=28,
+        preemption_mode=mode, trace=trace, **kwargs,
+    )  # fmt: skip
 
 
 def pools(scheduler):
@@ -122,7 +125,7 @@ def test_abort_on_the_host_frees_both_sides(when):
     for _ in range(when):
         step(scheduler)
     assert pools(scheduler)[1] == 2
-    scheduler.finish_request("b", RequestStatus.FINISHED_ABORTED)
+    scheduler.finish_requests(["b"], RequestStatus.FINISHED_ABORTED)
     scheduler.check_integrity()
     assert pools(scheduler)[1] == 0
     run(scheduler)

@@ -5,7 +5,7 @@ from helpers import arrive, can_admit, compute, make_scheduler, request, run, se
 
 from minivllm import LLM, SamplingParams
 from minivllm.kv.manager import KVCacheManager
-from minivllm.kv.prefix_cache import hash_block
+from minivllm.kv.prefix_cache import hash_block_tokens
 from minivllm.records import BlocksShared, Scheduled
 from minivllm.request import RequestStatus
 
@@ -37,9 +37,12 @@ def test_a_hit_begins_at_the_beginning():
 
 
 def test_a_name_depends_on_everything_before_it():
-    a, b = hash_block(bytes(32), [1, 2]), hash_block(bytes(32), [2, 1])
-    assert len({a, b, hash_block(a, [5, 6]), hash_block(b, [5, 6])}) == 4
-    assert hash_block(bytes(32), [1, 2], "salt") not in (a, hash_block(bytes(32), [1, 2], "other"))
+    a, b = hash_block_tokens(bytes(32), [1, 2]), hash_block_tokens(bytes(32), [2, 1])
+    assert len({a, b, hash_block_tokens(a, [5, 6]), hash_block_tokens(b, [5, 6])}) == 4
+    assert hash_block_tokens(bytes(32), [1, 2], "salt") not in (
+        a,
+        hash_block_tokens(bytes(32), [1, 2], "other"),
+    )
 
 
 def test_a_salt_keeps_strangers_apart():
@@ -94,7 +97,7 @@ def test_equal_blocks_computed_twice_are_both_kept_and_not_merged():
     manager = caching()
     a, b = sequence("a", 8), sequence("b", 8)
     for seq in (a, b):
-        manager.admit(seq, [])
+        manager.allocate_new_computed_blocks(seq, [])
     for seq in (a, b):
         compute(manager, seq)
     manager.check_integrity()
@@ -126,9 +129,9 @@ def test_generated_tokens_are_found_and_the_last_one_never():
     for more, hit in (([], 12), ([5, 5, 5, 5], 12)):
         scheduler.add_request(request("b", tokens + more, max_tokens=1))
         run(scheduler)
-        cache = scheduler.kv_manager.prefix_cache
-        assert cache.num_hit_tokens == hit
-        cache.num_hit_tokens = 0
+        stats = scheduler.kv_manager.prefix_cache.stats
+        assert stats.hits == hit
+        stats.hits = 0
 
 
 def test_preempted_then_hit():
@@ -144,7 +147,7 @@ def test_a_step_called_off_leaves_no_names():
     scheduler = make_scheduler(caching=True)
     scheduler.add_request(request("a", 12))
     scheduler.schedule()
-    scheduler.finish_request("a", RequestStatus.FINISHED_ABORTED)
+    scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
     scheduler.check_integrity()
     assert num_hit(scheduler.kv_manager, list(range(12))) == 0
 
@@ -155,7 +158,7 @@ def test_a_step_called_off_for_one_leaves_what_another_shares():
         scheduler.add_request(request(name, 12))
     plan = scheduler.schedule()
     assert plan.num_scheduled_tokens == {"a": 12, "b": 4}, "b has a's first two blocks"
-    scheduler.finish_request("a", RequestStatus.FINISHED_ABORTED)
+    scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
     scheduler.update_from_output(plan, {"b": 7})
     scheduler.check_integrity()
     assert num_hit(scheduler.kv_manager, list(range(12))) == 8

@@ -158,8 +158,8 @@ def test_a_prompt_in_the_cache_is_computed_again_for_its_logprobs(tiny_qwen2):
     assert [o.num_cached_tokens for o in outputs] == [0, 0, 16]
     assert outputs[0].prompt_logprobs == outputs[1].prompt_logprobs
     assert None not in outputs[1].prompt_logprobs[1:]
-    cache = llm.llm_engine.scheduler.kv_manager.prefix_cache
-    assert (cache.num_queried_tokens, cache.num_hit_tokens) == (17, 16)
+    stats = llm.llm_engine.scheduler.kv_manager.prefix_cache.stats
+    assert (stats.queries, stats.hits) == (17, 16)
     skipping = SamplingParams(**FREE, skip_reading_prefix_cache=True)
     assert llm.generate(prompt, skipping, use_tqdm=False)[0].num_cached_tokens == 0
 
@@ -235,7 +235,7 @@ def test_nothing_stops_before_min_tokens(llm):
     assert eos not in stopped[:3]
 
 
-def test_stop_strings_are_looked_for_after_min_tokens_only(llm):
+def test_stop_strings_that_end_within_min_tokens_end_nothing(llm):
     tokenizer = llm.get_tokenizer()
     a, b = (tokenizer.encode(c)[0] for c in "ab")
     turns = lambda output, logits: logits.index_fill(  # noqa: E731
@@ -243,7 +243,7 @@ def test_stop_strings_are_looked_for_after_min_tokens_only(llm):
     )
     params = {"stop": ["ab"], "logits_processors": [turns], "max_tokens": 12}
     params = {**FREE, **params}
-    for min_tokens, text in ((0, "a"), (2, "aabba"), (3, "aabba"), (5, "aabba"), (6, "aabbaabba")):
+    for min_tokens, text in ((0, "a"), (2, "a"), (3, "aabba"), (6, "aabba"), (7, "aabbaabba")):
         one = SamplingParams(**params, min_tokens=min_tokens)
         got = llm.generate("x", one, use_tqdm=False)[0].outputs[0]
         assert (got.text, got.stop_reason) == (text, "ab"), min_tokens

@@ -10,8 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from minivllm import LLM, EngineArgs, SamplingParams
-from minivllm.config import host_memory_gib
-from minivllm.kv.memory import format_bytes
+from minivllm.kv.memory_profile import format_bytes, host_memory_gib
 from minivllm.worker.profiling import full_step, peak_bytes
 
 CPU = torch.device("cpu")

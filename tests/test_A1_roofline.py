@@ -5,10 +5,10 @@ from helpers import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minivllm.embedded import embedded_model_path
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.workloads import BenchRequest
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, Work, attended_pairs
-from minivllm.models.embedded import embedded_model_path
 from minivllm.models.model_config import ModelConfig
 from minivllm.viz import roofline
 
@@ -92,7 +92,7 @@ def drawn(monkeypatch):
     """The figures that were drawn, as matplotlib has them."""
     figures = []
     monkeypatch.setattr(
-        "minivllm.lab.viz.roofline_plot.to_png", lambda figure: figures.append(figure) or b""
+        "minivllm.lab.viz.figures.roofline.to_png", lambda figure: figures.append(figure) or b""
     )
     return figures
 

@@ -10,14 +10,16 @@ from typer.testing import CliRunner
 from minivllm.cli import app
 from minivllm.lab.bench import everything
 from minivllm.lab.bench.engines import MinivllmEngine
-from minivllm.lab.bench.models import SHAPES, bench_model
+from minivllm.lab.bench.everything import CASES, Case, Target
+from minivllm.lab.bench.hashing import hashing_us, lookup_us
+from minivllm.lab.bench.models import bench_model
 from minivllm.lab.bench.peers import TransformersContinuousEngine, TransformersEngine
 from minivllm.lab.bench.process import timed_run
 from minivllm.lab.bench.roofline import work_of
-from minivllm.lab.bench.scheduler_core import RunningDecodes, hashing_us, lookup_us
-from minivllm.lab.bench.targets import CASES, Case, Target
+from minivllm.lab.bench.scheduler import RunningDecodes
 from minivllm.lab.bench.workloads import WORKLOADS, BenchRequest, make_workload
 from minivllm.lab.sim.cost import Hardware
+from minivllm.lab.sim.shapes import SHAPES
 
 pytestmark = pytest.mark.slow
 
@@ -111,8 +113,8 @@ def test_the_scheduler_is_timed_without_torch():
 @pytest.fixture
 def small_ceiling(monkeypatch):
     """The machine is measured on little, so that it takes no time; the figures mean nothing."""
-    monkeypatch.setattr("minivllm.lab.bench.ceiling.LARGE", {"cpu": 2**16, "cuda": 2**16})
-    monkeypatch.setattr("minivllm.lab.bench.ceiling.MATRIX_SIZE", {"cpu": 64, "cuda": 64})
+    monkeypatch.setattr("minivllm.lab.bench.machine.LARGE", {"cpu": 2**16, "cuda": 2**16})
+    monkeypatch.setattr("minivllm.lab.bench.machine.MATRIX_SIZE", {"cpu": 64, "cuda": 64})
 
 
 ONCE = ("--repeats", 1, "--attention-backend", "paged_torch")
@@ -335,7 +337,7 @@ def test_cases_are_commands(case, monkeypatch):
     """Their arguments are understood; what they would run is not run."""
     benches = {"scheduler", "throughput", "latency", "kernels"}
     for name in benches:
-        monkeypatch.setattr(f"minivllm.lab.bench.{name}.bench_{name}", lambda *args: None)
+        monkeypatch.setattr(f"minivllm.lab.bench.{name}.bench_{name}", lambda **options: None)
     arguments = everything._command(case)
     assert arguments[1] in benches
     done = CliRunner().invoke(app, arguments)

@@ -20,8 +20,8 @@ import pytest
 from traced_runs import cached, chunked, crowd, preempting, sampled
 
 from minivllm.lab.sim.dry_run import dry_run
-from minivllm.lab.viz.frames import frames
-from minivllm.lab.viz.palette import owners_of
+from minivllm.lab.viz.draw.palette import owners_of
+from minivllm.lab.viz.model.frames import frames
 from minivllm.viz import stepper
 
 pytestmark = pytest.mark.browser
@@ -262,7 +262,7 @@ def test_token_texts_cannot_break_out(open_page):
 
 
 def test_a_folded_page_says_so_and_finds_the_nearest_step(open_page, monkeypatch):
-    monkeypatch.setattr("minivllm.lab.viz.page.MAX_CHARACTERS", 4000)
+    monkeypatch.setattr("minivllm.lab.viz.page.page.MAX_CHARACTERS", 4000)
     trace = preempting()
     view = open_page(trace, "#step=7")
     note = view.text_content("#help")

@@ -8,9 +8,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from minivllm import LLM, EngineArgs, LLMEngine, SamplingParams
+from minivllm.embedded import embedded_model_path
 from minivllm.engine.detokenizer import Detokenizer
 from minivllm.engine.token_stream import FastStream, SlowStream
-from minivllm.models.embedded import embedded_model_path
 from minivllm.sampling_params import RequestOutputKind
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"

@@ -7,21 +7,21 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from minivllm.models.embedded import embedded_model_path
-from minivllm.models.embedded.chat_format import tool_call, tool_response, tools_section
-from minivllm.models.embedded.corpus import OTHER_SKILLS, samples
-from minivllm.models.embedded.curriculum import CONTINUED, FROM_NOTHING, MOSTLY_LARGE, QUICK
-from minivllm.models.embedded.encoding import encode
-from minivllm.models.embedded.exchange import Exchange
-from minivllm.models.embedded.export import load_network
-from minivllm.models.embedded.manifest import data_hashes, file_hashes, read_manifest
-from minivllm.models.embedded.network import Network
-from minivllm.models.embedded.start import take_over
-from minivllm.models.embedded.suites import all_suites, cases_of, table_cases
-from minivllm.models.embedded.tables import TableShape, table_conversation
-from minivllm.models.embedded.tokenization import load_tokenizer
-from minivllm.models.embedded.tools import TOOLS
-from minivllm.models.embedded.words import CAPITALS, HELD_OUT_LAST_NAMES, STREETS
+from minivllm.embedded import embedded_model_path
+from minivllm.embedded.data.chat_format import tool_call, tool_response, tools_section
+from minivllm.embedded.data.corpus import OTHER_SKILLS, samples
+from minivllm.embedded.data.lists import WORDS
+from minivllm.embedded.data.tables import TableShape, table_conversation
+from minivllm.embedded.data.tools import TOOLS
+from minivllm.embedded.evaluation.suites import all_suites, cases_of, table_cases
+from minivllm.embedded.training.curriculum import CONTINUED, FROM_NOTHING, MOSTLY_LARGE, QUICK
+from minivllm.embedded.training.encoding import encode
+from minivllm.embedded.training.exchange import Exchange
+from minivllm.embedded.training.export import load_network
+from minivllm.embedded.training.manifest import data_hashes, file_hashes, read_manifest
+from minivllm.embedded.training.network import Network
+from minivllm.embedded.training.start import take_over
+from minivllm.embedded.training.tokenization import load_tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -58,12 +58,12 @@ def test_same_seed_gives_same_text_and_another_seed_another(stage):
 
 def test_held_out_names_are_not_in_the_training_text():
     text = "".join(first_texts(MOSTLY_LARGE, 5, count=100))
-    names = set(HELD_OUT_LAST_NAMES) - set(STREETS)
+    names = set(WORDS.held_out_last_names) - set(WORDS.streets)
     assert not [name for name in names if f" {name} " in text]
 
 
 def test_there_are_sixty_capitals():
-    assert len(CAPITALS) == 60
+    assert len(WORDS.capitals) == 60
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -185,7 +185,7 @@ def test_chat_template_writes_what_training_reads(hugging_face_tokenizer):
 
 def test_a_quick_training_learns(tmp_path, tokenizer):
     """A small network on small tables, in seconds; without learning the loss stays above 8."""
-    from minivllm.models.embedded.train import SMALL, Run
+    from minivllm.embedded.training.train import SMALL, Run
 
     torch.manual_seed(0)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -248,7 +248,7 @@ def llm():
 
 
 def share_right(llm, cases):
-    from minivllm.models.embedded.evaluate import score
+    from minivllm.embedded.evaluation.evaluate import score
 
     results = [right for label in score(llm, cases).values() for right in label]
     return sum(results) / len(results)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from minivllm.models.embedded import workers
-from minivllm.models.embedded.batches import batches
-from minivllm.models.embedded.encoding import Encoded
+from minivllm.embedded.training import workers
+from minivllm.embedded.training.batches import batches
+from minivllm.embedded.training.encoding import Encoded
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.exercises.labs import grading, solutions, stubs
 from minivllm.lab.exercises.labs.run import Fault, run
-from minivllm.lab.exercises.labs.worlds import worlds
-from minivllm.lab.exercises.requests import ask
+from minivllm.lab.exercises.labs.scenarios import scenarios
+from minivllm.lab.exercises.requests import make_request
 from minivllm.sim import dry_run
 
 LABS = {
@@ -47,10 +47,10 @@ def test_what_is_no_lab_is_told_so(nonsense, capsys):
     assert "give a class that extends KVCacheManager, BlockTable or" in capsys.readouterr().out
 
 
-def test_the_small_worlds_have_all_that_can_happen():
+def test_the_small_scenarios_have_all_that_can_happen():
     happened = set()
-    for world in worlds():
-        for moment in run(world, KVCacheManager, check_books=True):
+    for scenario in scenarios():
+        for moment in run(scenario, KVCacheManager, check_books=True):
             plan = moment.plan
             happened |= {
                 name
@@ -212,11 +212,19 @@ def test_recordings_and_oracle_find_faults_by_themselves():
 @pytest.mark.parametrize("name", LABS)
 def test_a_solution_serves_and_draws_like_the_engine(name, tiny_qwen2):
     cls = labs.plug_in(LABS[name].solution)
-    workload = [ask("A", 6, 9, n=2), ask("B", 9, 8, 1), ask("C", 9, 6, 2)]
+    workload = [
+        make_request("A", 6, 9, n=2),
+        make_request("B", 9, 8, 1),
+        make_request("C", 9, 6, 2),
+    ]
     settings = {"num_blocks": 9, "block_size": 4, "max_model_len": 24, "num_host_blocks": 20,
                 "enable_prefix_caching": True}  # fmt: skip
     ours = dry_run(workload, **settings)
-    workload = [ask("A", 6, 9, n=2), ask("B", 9, 8, 1), ask("C", 9, 6, 2)]
+    workload = [
+        make_request("A", 6, 9, n=2),
+        make_request("B", 9, 8, 1),
+        make_request("C", 9, 6, 2),
+    ]
     theirs = dry_run(workload, kv_cache_manager_cls=cls, **settings)
     untimed = [
         [record for record in trace.records if not hasattr(record, "time")]
@@ -237,7 +245,7 @@ def test_a_solution_serves_and_draws_like_the_engine(name, tiny_qwen2):
 
 def test_a_dry_run_gives_up_where_a_manager_never_ends():
     never = labs.plug_in(spoilt(*MISTAKES["all tokens are found"][:3]))
-    workload = [ask(name, list(range(8)), 3) for name in "AB"]
+    workload = [make_request(name, list(range(8)), 3) for name in "AB"]
     with pytest.raises(RuntimeError, match=r"after 40 steps some are not done: B\."):
         dry_run(workload, num_blocks=20, block_size=4, enable_prefix_caching=True, max_steps=40,
                 kv_cache_manager_cls=never)  # fmt: skip

@@ -8,9 +8,9 @@ import xml.etree.ElementTree as ET
 import pytest
 from traced_runs import cached, chunked, crowd, preempting, sampled, sharing, single, traced_run
 
-from minivllm.lab.viz.history import read_history
-from minivllm.lab.viz.palette import letter, owners_of
-from minivllm.lab.viz.snapshot import take_snapshot
+from minivllm.lab.viz.draw.palette import letter, owners_of
+from minivllm.lab.viz.model.snapshot import take_snapshot
+from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.records import (
     BlockCopied,
     Preempted,

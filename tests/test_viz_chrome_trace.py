@@ -10,12 +10,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.replay import sample_for
-from minivllm.logger import silenced
+from minivllm.lab.sim.loop import make_scheduler, run_steps
 from minivllm.records import Preempted, RequestAdded, Scheduled, SwappedOut
 from minivllm.request import Request, RequestStatus
 from minivllm.sampling_params import SamplingParams
-from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 
 NUMBER = {"type": "number", "minimum": 0}
@@ -74,17 +72,16 @@ def run(mode="recompute", n=1, abort=(), clock=None):
     options = {} if clock is None else {"clock": clock}
     trace = Trace(15, 4, 12, **options)
     manager = KVCacheManager(15, 4, num_host_blocks=30, trace=trace)
-    scheduler = Scheduler(manager, 12, 8, max_model_len=64, preemption_mode=mode, trace=trace)
+    scheduler = make_scheduler(
+        manager, max_num_batched_tokens=12, max_num_seqs=8, max_model_len=64,
+        preemption_mode=mode, trace=trace,
+    )  # fmt: skip
     abort = dict(abort)
-    with silenced("minivllm.scheduling.preemption"):
-        for index in range(5):
-            params = SamplingParams(max_tokens=12, n=n, ignore_eos=True, seed=0)
-            scheduler.add_request(Request(f"r{index}", [index] * (5 + index), params))
-        while scheduler.has_unfinished_requests():
-            plan = scheduler.schedule()
-            scheduler.update_from_output(plan, sample_for(scheduler, plan))
-            if trace.step in abort:
-                scheduler.finish_request(abort[trace.step], RequestStatus.FINISHED_ABORTED)
+    params = SamplingParams(max_tokens=12, n=n, ignore_eos=True, seed=0)
+    requests = [Request(f"r{index}", [index] * (5 + index), params) for index in range(5)]
+    for _ in run_steps(scheduler, requests):
+        if trace.step in abort:
+            scheduler.finish_requests([abort[trace.step]], RequestStatus.FINISHED_ABORTED)
     return trace
 
 

@@ -11,18 +11,16 @@ import pytest
 
 from minivllm.kv.contiguous import SlotUsage
 from minivllm.kv.manager import KVCacheManager
-from minivllm.kv.prefix_cache import hash_block
-from minivllm.lab.sim.replay import sample_for
+from minivllm.kv.prefix_cache import hash_block_tokens
+from minivllm.lab.sim.loop import fake_execute, make_scheduler, run_step, run_steps
 from minivllm.lab.sim.run import simulate
 from minivllm.lab.sim.waste import PAPER, WasteRow
 from minivllm.lab.sim.workloads import alpaca_like
-from minivllm.lab.viz.latency import read_latencies
-from minivllm.lab.viz.palette import owners_of
-from minivllm.lab.viz.pareto import frontier
-from minivllm.lab.viz.prefix_branches import fold
-from minivllm.lab.viz.prefix_chain import read_prefix_tree
-from minivllm.lab.viz.waste import mean_usage
-from minivllm.logger import silenced
+from minivllm.lab.viz.draw.palette import owners_of
+from minivllm.lab.viz.figures.latency import read_latencies
+from minivllm.lab.viz.figures.pareto import frontier
+from minivllm.lab.viz.figures.waste import mean_usage
+from minivllm.lab.viz.model.prefix_model import fold, read_prefix_tree
 from minivllm.records import (
     BlockCopied,
     BlocksAllocated,
@@ -39,7 +37,6 @@ from minivllm.records import (
 )
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
-from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.viz import (
     block_grid,
@@ -62,17 +59,16 @@ def serve(
     """Trace a scheduler. ``requests``: each one's step of arrival, name, prompt and parameters."""
     trace = Trace(num_blocks, block_size, budget)
     manager = KVCacheManager(num_blocks, block_size, caching, host, trace=trace)
-    scheduler = Scheduler(
-        manager, budget, max_num_seqs, max_model_len=512, preemption_mode=mode, trace=trace
-    )
-    todo = list(requests)
-    with silenced("minivllm.scheduling.preemption"):
-        while todo or scheduler.has_unfinished_requests():
-            while todo and todo[0][0] <= trace.num_steps:
-                _, name, prompt, params = todo.pop(0)
-                scheduler.add_request(Request(name, list(prompt), params))
-            plan = scheduler.schedule()
-            scheduler.update_from_output(plan, sample_for(scheduler, plan))
+    scheduler = make_scheduler(
+        manager, max_num_batched_tokens=budget, max_num_seqs=max_num_seqs, max_model_len=512,
+        preemption_mode=mode, trace=trace,
+    )  # fmt: skip
+    arrivals = [
+        Request(name, list(prompt), params, arrival_time=arrival)
+        for arrival, name, prompt, params in requests
+    ]
+    for _ in run_steps(scheduler, arrivals):
+        pass
     return trace
 
 
@@ -344,7 +340,9 @@ def test_the_tree_is_the_prefix_cache(after):
         found = {block_id for node in tree.nodes.values() for block_id in node.block_ids}
         assert found == state.cached
         for node in tree.nodes.values():
-            assert node.name == hash_block(node.parent.name or bytes(32), list(node.token_ids))
+            assert node.name == hash_block_tokens(
+                node.parent.name or bytes(32), list(node.token_ids)
+            )
             assert node.ref_count == sum(state.ref_counts.get(b, 0) for b in node.block_ids)
         assert tree.count("held") + tree.count("free") + tree.count("evicted") == len(tree.nodes)
     hits = sum(len(r.block_ids) for r in trace.of(BlocksShared))
@@ -373,12 +371,13 @@ def test_the_tree_tells_who_shares_and_what_was_evicted():
 def test_a_tree_survives_a_trace_that_was_cleared():
     trace = Trace(12, 4, 64)
     manager = KVCacheManager(12, 4, enable_prefix_caching=True, trace=trace)
-    scheduler = Scheduler(manager, 64, 8, max_model_len=64, trace=trace)
+    scheduler = make_scheduler(
+        manager, max_num_batched_tokens=64, max_num_seqs=8, max_model_len=64, trace=trace
+    )
     for name in ("first", "second"):
         trace.clear()
         scheduler.add_request(Request(name, list(range(9)), params(1)))
-        plan = scheduler.schedule()
-        scheduler.update_from_output(plan, sample_for(scheduler, plan))
+        run_step(scheduler)
     figure = prefix_tree(trace)
     assert "0 1 2 3 (before the trace, hit by A)" in figure.text
 
@@ -503,13 +502,21 @@ def test_latencies_in_seconds_come_from_the_traces_clock():
     now = [0.0]
     trace = Trace(20, 4, 64, clock=lambda: now[0])
     manager = KVCacheManager(20, 4, trace=trace)
-    scheduler = Scheduler(manager, 64, 8, max_model_len=64, trace=trace)
+    scheduler = make_scheduler(
+        manager, max_num_batched_tokens=64, max_num_seqs=8, max_model_len=64, trace=trace
+    )
+
+    def slow_model(seconds):
+        def execute(scheduler, scheduler_output):
+            now[0] += seconds
+            return fake_execute(scheduler, scheduler_output)
+
+        return execute
+
     now[0] = 2.0
     scheduler.add_request(Request("x", [1, 2, 3], params(3)))
     for seconds in (0.5, 0.25, 0.125):
-        plan = scheduler.schedule()
-        now[0] += seconds
-        scheduler.update_from_output(plan, sample_for(scheduler, plan))
+        run_step(scheduler, slow_model(seconds))
     found = read_latencies(trace, "seconds")
     assert found.values["TTFT"] == [500.0]
     assert found.values["ITL"] == [125.0, 250.0]

@@ -17,9 +17,9 @@ from traced_runs import cached, chunked, crowd, preempting, sampled, sharing, si
 
 from minivllm import records
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.replay import sample_for
-from minivllm.lab.viz.frames import frames
-from minivllm.lab.viz.wording import block_list, listing
+from minivllm.lab.sim.loop import make_scheduler, run_step, run_steps
+from minivllm.lab.viz.draw.wording import block_list, listing
+from minivllm.lab.viz.model.frames import frames
 from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.records import (
     BlockCopied,
@@ -39,7 +39,6 @@ from minivllm.records import (
 )
 from minivllm.request import Request, RequestStatus
 from minivllm.sampling_params import SamplingParams
-from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.viz import block_grid, block_table, filmstrip, stepper, timeline
 
@@ -216,22 +215,21 @@ def test_of_many_the_first_are_named():
 
 def test_between_the_steps_and_after_the_last():
     trace = Trace(10, 4, 64)
-    scheduler = Scheduler(KVCacheManager(10, 4, True, trace=trace), 64, 8, 64, trace=trace)
+    manager = KVCacheManager(10, 4, True, trace=trace)
+    scheduler = make_scheduler(
+        manager, max_num_batched_tokens=64, max_num_seqs=8, max_model_len=64, trace=trace
+    )
 
     def add(name, length):
         scheduler.add_request(Request(name, list(range(length)), SamplingParams(max_tokens=2)))
 
-    def step():
-        plan = scheduler.schedule()
-        scheduler.update_from_output(plan, sample_for(scheduler, plan))
-
     add("x", 5)
-    step()
+    run_step(scheduler)
     add("y", 6)
     add("z", 1)
-    scheduler.finish_request("x", RequestStatus.FINISHED_ABORTED)
-    step()
-    step()
+    scheduler.finish_requests(["x"], RequestStatus.FINISHED_ABORTED)
+    run_step(scheduler)
+    run_step(scheduler)
     assert scheduler.kv_manager.reset_prefix_cache()
     first, second, third = frames(trace)
     assert first.before == "A (5 tokens) arrives."
@@ -281,13 +279,14 @@ def swapping():
     """Two requests of two samples each, in a pool that cannot hold both for long."""
     trace = Trace(13, 4, 64)
     manager = KVCacheManager(13, 4, num_host_blocks=8, trace=trace)
-    scheduler = Scheduler(manager, 64, 8, 64, trace=trace)
+    scheduler = make_scheduler(
+        manager, max_num_batched_tokens=64, max_num_seqs=8, max_model_len=64, trace=trace
+    )
     for name in ("x", "y"):
         params = SamplingParams(n=2, max_tokens=12)
         scheduler.add_request(Request(name, list(range(6)), params))
-    while scheduler.has_unfinished_requests():
-        plan = scheduler.schedule()
-        scheduler.update_from_output(plan, sample_for(scheduler, plan))
+    for _ in run_steps(scheduler):
+        pass
     return trace
 
 
@@ -384,7 +383,7 @@ def test_no_token_ends_the_script(tmp_path):
 def test_a_long_run_stays_small(tmp_path, monkeypatch):
     trace = crowd()
     assert len(saved(trace, tmp_path)) < 500_000
-    monkeypatch.setattr("minivllm.lab.viz.page.MAX_CHARACTERS", 50_000)
+    monkeypatch.setattr("minivllm.lab.viz.page.page.MAX_CHARACTERS", 50_000)
     page = saved(trace, tmp_path)
     assert len(page) < 250_000
     steps = [frame["step"] for frame in run_of(page)["frames"]]

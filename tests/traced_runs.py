@@ -3,11 +3,16 @@
 import random
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.replay import sample_for
+from minivllm.lab.sim.loop import (
+    fake_execute,
+    make_scheduler,
+    run_step,
+    run_steps,
+    runner_output,
+)
 from minivllm.records import BlocksAllocated, RequestAdded, Sampled, Scheduled
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
-from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 
 
@@ -17,24 +22,32 @@ def traced_run(
     """Trace a scheduler that is fed random tokens in place of a model's."""
     trace = Trace(num_blocks, block_size, budget)
     kv_manager = KVCacheManager(num_blocks, block_size, trace=trace)
-    scheduler = Scheduler(kv_manager, budget, max_num_seqs, max_model_len=256, trace=trace)
+    scheduler = make_scheduler(
+        kv_manager,
+        max_num_batched_tokens=budget,
+        max_num_seqs=max_num_seqs,
+        max_model_len=256,
+        trace=trace,
+    )
     rng = random.Random(0)
-    todo = list(zip(arrivals or [0] * len(lengths), lengths, max_tokens, strict=True))
-    num_added = 0
-    while todo or scheduler.has_unfinished_requests():
-        while todo and todo[0][0] <= trace.num_steps:
-            _, length, limit = todo.pop(0)
-            prompt = [rng.randrange(97) for _ in range(length)]
-            params = SamplingParams(max_tokens=limit)
-            scheduler.add_request(Request(f"req-{num_added}", prompt, params))
-            num_added += 1
-        plan = scheduler.schedule()
-        sampled = {
-            seq_id: rng.randrange(97)
-            for seq_id, n in plan.num_scheduled_tokens.items()
-            if plan.num_computed_tokens[seq_id] + n == scheduler.sequences[seq_id].num_tokens
-        }
-        scheduler.update_from_output(plan, sampled)
+    requests = [
+        Request(
+            f"req-{i}",
+            [rng.randrange(97) for _ in range(length)],
+            SamplingParams(max_tokens=limit),
+            arrival_time=arrival,
+        )
+        for i, (arrival, length, limit) in enumerate(
+            zip(arrivals or [0] * len(lengths), lengths, max_tokens, strict=True)
+        )
+    ]
+
+    def execute(scheduler, scheduler_output):
+        tokens = fake_execute(scheduler, scheduler_output).sampled_token_ids
+        return runner_output({seq_id: rng.randrange(97) for seq_id in tokens})
+
+    for _ in run_steps(scheduler, requests, execute):
+        pass
     return trace
 
 
@@ -74,26 +87,28 @@ def sharing():
     return trace
 
 
+def _scheduler(manager, trace):
+    return make_scheduler(
+        manager, max_num_batched_tokens=64, max_num_seqs=8, max_model_len=64, trace=trace
+    )
+
+
 def cached():
     """A finished request whose full blocks can still be found, and one that found them."""
     trace = Trace(12, 4, 64)
-    manager = KVCacheManager(12, 4, enable_prefix_caching=True, trace=trace)
-    scheduler = Scheduler(manager, 64, 8, max_model_len=64, trace=trace)
+    scheduler = _scheduler(KVCacheManager(12, 4, enable_prefix_caching=True, trace=trace), trace)
     for name, length in (("first", 10), ("second", 6), ("third", 13)):
         scheduler.add_request(Request(name, list(range(length)), SamplingParams(max_tokens=1)))
-        plan = scheduler.schedule()
-        scheduler.update_from_output(plan, {name: 5})
+        run_step(scheduler)
     return trace
 
 
 def sampled():
     """One request with three samples, beside one with a single one."""
     trace = Trace(20, 4, 64)
-    manager = KVCacheManager(20, 4, trace=trace)
-    scheduler = Scheduler(manager, 64, 8, max_model_len=64, trace=trace)
+    scheduler = _scheduler(KVCacheManager(20, 4, trace=trace), trace)
     scheduler.add_request(Request("x", list(range(6)), SamplingParams(n=3, max_tokens=4)))
     scheduler.add_request(Request("y", list(range(3)), SamplingParams(max_tokens=4)))
-    while scheduler.has_unfinished_requests():
-        plan = scheduler.schedule()
-        scheduler.update_from_output(plan, sample_for(scheduler, plan))
+    for _ in run_steps(scheduler):
+        pass
     return trace

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from minivllm.tensors import make_zeros
+
 
 class KVCache:
     """K and V of every block, in every layer.
@@ -27,9 +29,9 @@ class KVCache:
         device: torch.device,
     ):
         shape = (num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim)
-        # Left uninitialised: the system hands out pages when they are first written, so a large
-        # pool costs only what is used. Nothing is read before it is written.
-        self.data = torch.empty(shape, dtype=dtype, device=device)
+        # Zeros and not what was there before: nothing that counts is read before it is written, but
+        # padding reads the null block, and NaN times a weight of 0 is NaN.
+        self.data = make_zeros(shape, dtype, device)
 
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V of one layer, each ``[num_blocks, block_size, num_kv_heads, head_dim]``."""

@@ -28,21 +28,20 @@ class Detokenizer:
         self.stopped = False  # a stop string was found, and the text ends there
         self.finished = False
         self._num_tokens = 0
-        self._may_stop_from = 0  # stop strings are looked for in the text from here on
 
     def append(self, token_id: int) -> str | None:
         """Add a token. Returns the stop string that the text now holds, after cutting it there."""
         old_length = len(self.text)
         self.text += self._stream.push(token_id)
         self._num_tokens += 1
-        if self._num_tokens <= self.params.min_tokens:
-            self._may_stop_from = len(self.text)
+        if 0 < self.params.min_tokens >= self._num_tokens:
+            return None  # what has ended by now will not be found later
         return self._find_stop(old_length)
 
     def finish(self) -> None:
-        """Release what is left, whole or not, unless a stop string has ended the text."""
+        """Release the characters that are left, unless a stop string has ended the text."""
         if not self.stopped:
-            self.text += self._stream.rest()
+            self.text += self._stream.finish()
         self.finished = True
 
     def streamable(self, finished: bool) -> str:
@@ -57,10 +56,13 @@ class Detokenizer:
         return self.text[: max(0, len(self.text) - held_back)]
 
     def _find_stop(self, old_length: int) -> str | None:
-        """The stop string that ends first, so that it matters not how text falls into tokens."""
+        """The stop string that ends first, so that it matters not how text falls into tokens.
+
+        Only those that end in the new text: ``old_length`` is where that begins.
+        """
         found = []
         for stop in self.params.stop_strings:
-            at = self.text.find(stop, max(self._may_stop_from, old_length - len(stop) + 1))
+            at = self.text.find(stop, max(0, old_length - len(stop) + 1))
             if at >= 0:
                 found.append((at + len(stop), at, stop))
         if not found:

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
 from minivllm.models.model_config import ModelConfig
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
-from minivllm.validation import check, check_names, is_int
+from minivllm.validation import check, check_names, is_int, is_number, is_text, shown
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
@@ -38,6 +38,15 @@ def load_tokenizer(directory: str | Path):
             f"no tokenizer can be read from {str(directory)!r} ({error}); give a directory that "
             "has one as tokenizer=, or use skip_tokenizer_init=True and pass token ids."
         ) from error
+
+
+@dataclass(frozen=True)
+class EngineInput:
+    """A prompt as the engine takes it: token ids, and what else their K and V depend on."""
+
+    prompt_token_ids: list[int]
+    prompt: str | None = None  # the text behind the ids, if there was one
+    cache_salt: str | None = None
 
 
 class InputProcessor:
@@ -92,15 +101,20 @@ class InputProcessor:
         Raises:
             ValueError: naming what is wrong with the prompt or the parameters.
         """
-        check(isinstance(request_id, str), "request_id", request_id, "a string")
+        check(is_text(request_id), "request_id", request_id, "a string without lone surrogates")
         ok = isinstance(params, (SamplingParams, BeamSearchParams))
         check(ok, "sampling_params", params, "a SamplingParams or a BeamSearchParams")
         check(is_int(priority), "priority", priority, "an integer")
-        text, token_ids, cache_salt = self._encode(prompt)
+        ok = arrival_time is None or is_number(arrival_time)
+        check(ok, "arrival_time", arrival_time, "a number of seconds, or None for now")
+        engine_input = self._encode(prompt)
+        token_ids = engine_input.prompt_token_ids
         self._check_ids("prompt_token_ids", token_ids)
-        beam_params = None
+        beam_params, eos_token_ids = None, self._own_eos()
         if isinstance(params, BeamSearchParams):
-            beam_params, params = params, params.for_one_beam()
+            beam_params = replace(params)  # the caller's may change while this waits
+            params = beam_params.for_one_beam()
+            eos_token_ids = self._all_eos()  # a beam is complete at any of them
             most = self.model_config.vocab_size // 2
             ok = beam_params.beam_width <= most
             check(ok, "beam_width", beam_params.beam_width, f"at most {most}, half the vocabulary")
@@ -113,14 +127,28 @@ class InputProcessor:
             request_id,
             token_ids,
             params,
-            self.model_config.eos_token_ids,
+            eos_token_ids,
             seed=params.seed if params.seed is not None else self._seeds.getrandbits(63),
-            prompt=text,
+            prompt=engine_input.prompt,
             arrival_time=time.monotonic() if arrival_time is None else arrival_time,
             priority=priority,
-            cache_salt=cache_salt,
+            cache_salt=engine_input.cache_salt,
             beam_params=beam_params,
         )
+
+    def _own_eos(self) -> frozenset[int]:
+        """The end-of-sequence token that gives no stop_reason: the tokenizer's own.
+
+        The others that a model's files name are stop tokens. Without a tokenizer nobody says which
+        is which, so all of them are.
+        """
+        own = getattr(self.tokenizer, "eos_token_id", None)
+        if not is_int(own, 0) or own >= self.model_config.vocab_size:
+            return self.model_config.eos_token_ids
+        return frozenset([own])
+
+    def _all_eos(self) -> frozenset[int]:
+        return self.model_config.eos_token_ids | self._own_eos()
 
     def _check_ids(self, name: str, token_ids) -> None:
         vocab_size = self.model_config.vocab_size
@@ -132,20 +160,32 @@ class InputProcessor:
             check(ok, f"every id in {name}", token_id, f"an integer from 0 to {vocab_size - 1}")
 
     def _check_logprobs(self, params: SamplingParams) -> None:
+        vocab_size, limit = self.model_config.vocab_size, self.max_logprobs
+        few = 0 <= limit < vocab_size
+        allowed = f"max_logprobs={limit}" if few else f"{vocab_size}, the whole vocabulary"
         for name in ("logprobs", "prompt_logprobs"):
-            limit, asked = self.max_logprobs, getattr(params, name) or 0
-            ok = limit == -1 or 0 <= asked <= limit
-            check(ok, name, asked, f"at most max_logprobs={limit}")
+            asked = getattr(params, name) or 0
+            num_asked = vocab_size if asked == -1 else asked
+            ok = num_asked <= (limit if few else vocab_size)
+            check(ok, name, asked, f"at most {allowed}")
 
     def _complete(self, params: SamplingParams) -> SamplingParams:
         """The request's own copy, validated once more, and what this model makes of it."""
         params = replace(params)
+        params.min_tokens = min(params.min_tokens, self.max_model_len)  # no output is longer
+        for name in ("stop_token_ids", "allowed_token_ids", "bad_words", "logits_processors"):
+            if (value := getattr(params, name)) is not None:
+                setattr(params, name, list(value))
+        if params.logit_bias is not None:
+            params.logit_bias = dict(params.logit_bias)
         for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
             self._check_ids(name, getattr(params, name) or ())
         for name, value in (("stop", params.stop_strings), ("bad_words", params.bad_words)):
             ok = self.tokenizer is not None or not value
             check(ok, name, value, "empty when skip_tokenizer_init=True: there is no text")
-        params.all_stop_token_ids |= self.model_config.eos_token_ids
+        params.all_stop_token_ids |= self._all_eos()
+        if not params.ignore_eos and (others := self._all_eos() - self._own_eos()):
+            params.stop_token_ids = [*(params.stop_token_ids or ()), *sorted(others)]
         params.bad_words_token_ids = self._encode_bad_words(params.bad_words or [])
         self._check_something_is_left(params)
         return params
@@ -171,8 +211,8 @@ class InputProcessor:
             left -= params.all_stop_token_ids
         if not left:
             raise ValueError(
-                f"allowed_token_ids is {allowed!r}, and bad_words and min_tokens forbid all of "
-                "them; allow one more."
+                f"allowed_token_ids is {shown(allowed)}, and bad_words and min_tokens forbid all "
+                "of them; allow one more."
             )
 
     def _num_to_keep(self, asked: int) -> int:
@@ -181,8 +221,7 @@ class InputProcessor:
         check(ok, "truncate_prompt_tokens", asked, f"at most {most}, one less than max_model_len")
         return most if asked == -1 else asked
 
-    def _encode(self, prompt: str | list | dict) -> tuple[str | None, list[int], str | None]:
-        """Text (if there was one), token ids and cache salt (if there is one)."""
+    def _encode(self, prompt: str | list | dict) -> EngineInput:
         if isinstance(prompt, str):
             prompt = {"prompt": prompt}
         elif isinstance(prompt, (list, tuple)):
@@ -192,16 +231,18 @@ class InputProcessor:
         check(ok, "a prompt", prompt, allowed)
         check_names("a prompt", prompt, ("prompt", "prompt_token_ids", "cache_salt"))
         salt = prompt.get("cache_salt")
-        ok = salt is None or (isinstance(salt, str) and salt != "")
-        check(ok, "cache_salt", salt, "a non-empty string")
+        ok = salt is None or (is_text(salt) and salt != "")
+        check(ok, "cache_salt", salt, "a non-empty string without lone surrogates")
         text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
         if ids is not None:
             check(isinstance(ids, (list, tuple)), "prompt_token_ids", ids, "a list of integers")
-            return text, list(ids), salt
-        check(isinstance(text, str), "prompt", text, "a string")
+            ok = text is None or is_text(text)
+            check(ok, "prompt", text, "a string without lone surrogates")
+            return EngineInput(list(ids), text, salt)
+        check(is_text(text), "prompt", text, "a string without lone surrogates")
         if self.tokenizer is None:
             raise ValueError(
                 "skip_tokenizer_init=True leaves no tokenizer for a text prompt; "
                 "give {'prompt_token_ids': [...]}."
             )
-        return text, self.tokenizer.encode(text), salt
+        return EngineInput(self.tokenizer.encode(text), text, salt)

@@ -5,27 +5,25 @@
 
 from __future__ import annotations
 
-from minivllm.config import EngineArgs
+from minivllm.config import VllmConfig
 from minivllm.engine import function_trace
+from minivllm.engine.arg_utils import EngineArgs
+from minivllm.engine.core import EngineCore
 from minivllm.engine.input_processor import InputProcessor, load_tokenizer
-from minivllm.engine.output_processor import OutputProcessor
+from minivllm.engine.output_processor import OutputProcessor, OutputQueue
 from minivllm.engine.stat_logger import LoggingStatLogger
-from minivllm.kv.manager import KVCacheManager
-from minivllm.models.hub import model_directory, tokenizer_directory
-from minivllm.models.model_config import ModelConfig
 from minivllm.outputs import RequestOutput
-from minivllm.request import Request, RequestStatus
+from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
-from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
-from minivllm.worker.worker import Worker, describe_gpu, pick_device
+from minivllm.validation import check
+from minivllm.worker.model_runner import ModelRunner
+from minivllm.worker.worker import Worker
 
 
 class LLMEngine:
-    """Scheduler and worker, with text at both ends.
-
-    (In vLLM V1 the four lines of ``step`` are ``EngineCore.step``, in a process of its own.)
+    """The engine core, with text at both ends.
 
     Args:
         args: what to run and within which limits.
@@ -37,42 +35,38 @@ class LLMEngine:
 
     def __init__(self, args: EngineArgs):
         function_trace.start_if_asked()
-        directory = model_directory(args)
-        self.model_config = ModelConfig.from_directory(directory)
-        device = pick_device(args.device)
-        limits = args.resolve_limits(self.model_config.max_model_len, describe_gpu(device))
-        self.max_model_len = limits.max_model_len
+        self.vllm_config: VllmConfig = args.create_engine_config()
+        config = self.vllm_config
+        self.model_config = config.model_config
+        self.max_model_len = config.scheduler_config.max_model_len
         self.tokenizer = None
-        if not args.skip_tokenizer_init:
-            self.tokenizer = load_tokenizer(tokenizer_directory(args, directory))
+        if config.load_config.tokenizer_directory is not None:
+            self.tokenizer = load_tokenizer(config.load_config.tokenizer_directory)
         self.input_processor = InputProcessor(
-            self.tokenizer, self.model_config, args.seed, self.max_model_len, args.max_logprobs
+            self.tokenizer, self.model_config, config.seed, self.max_model_len, config.max_logprobs
         )
-        self.worker = worker = Worker(args, directory, self.model_config, limits, device)
-        self.model_runner = worker.model_runner
-        budget = limits.max_num_batched_tokens
-        self.trace = Trace(worker.num_blocks, args.block_size, budget) if args.trace else None
-        kv_cache_manager_cls = args.kv_cache_manager_cls or KVCacheManager
-        self.scheduler = Scheduler(
-            kv_cache_manager_cls(
-                worker.num_blocks,
-                args.block_size,
-                args.enable_prefix_caching,
-                worker.num_host_blocks,
-                self.trace,
-            ),
-            max_num_batched_tokens=budget,
-            max_num_seqs=limits.max_num_seqs,
-            max_model_len=self.max_model_len,
-            enable_chunked_prefill=args.enable_chunked_prefill,
-            long_prefill_token_threshold=args.long_prefill_token_threshold,
-            policy=make_policy(args.scheduling_policy),
-            preemption_mode=args.preemption_mode,
-            append_text=lambda seq: self.output_processor.append_text(seq),
-            trace=self.trace,
-        )
-        self.stats = LoggingStatLogger(self.scheduler, enabled=not args.disable_log_stats)
-        self.output_processor = OutputProcessor(self.tokenizer, self.stats)
+        self.engine_core = EngineCore(config)
+        self.output_processor = OutputProcessor(self.tokenizer)
+        log_stats = not config.observability_config.disable_log_stats
+        self.stats = LoggingStatLogger(self.scheduler, enabled=log_stats)
+
+    @property
+    def trace(self) -> Trace | None:
+        return self.engine_core.trace
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The core's, to be looked at: it runs in this process."""
+        return self.engine_core.scheduler
+
+    @property
+    def worker(self) -> Worker:
+        """The core's only worker, to be looked at."""
+        return self.engine_core.executor.worker
+
+    @property
+    def model_runner(self) -> ModelRunner:
+        return self.worker.model_runner
 
     @classmethod
     def from_engine_args(cls, args: EngineArgs) -> LLMEngine:
@@ -104,40 +98,52 @@ class LLMEngine:
         )
         self.submit(request)
 
-    def submit(self, request: Request) -> None:
-        """Queue a request that the processor has made. Raises like ``add_request``."""
-        self.scheduler.add_request(request)
+    def submit(self, request: Request, queue: OutputQueue | None = None) -> None:
+        """Queue a request that the input processor has made. Raises like ``add_request``.
+
+        Args:
+            request: what to do.
+            queue: where its outputs go; None: ``step`` returns them.
+        """
+        self.engine_core.add_request(request)
+        self.output_processor.add_request(request, queue)
 
     def step(self) -> list[RequestOutput]:
         """Move every sequence that fits into the budget. Returns those that got a token.
 
-        If the model or the sampler raises, nothing has been appended: call it again, and all goes
-        on with the tokens that it would have had.
+        If anything raises, the step has never been: call it again, and all goes on with the tokens
+        that it would have had.
         """
-        scheduler_output = self.scheduler.schedule()
-        output = self.model_runner.execute_model(scheduler_output)
-        updated = self.scheduler.update_from_output(
-            scheduler_output, output.sampled, output.logprobs
-        )
-        return self.output_processor.process_outputs(output, updated)
+        # 1. Compute a step.
+        core_outputs = self.engine_core.step()
+        # 2. Make text of it.
+        processed = self.output_processor.process_outputs(core_outputs)
+        # 3. End what has come to a stop string.
+        if processed.stopped:
+            self.engine_core.stop_sequences(processed.stopped)
+        # 4. Count.
+        self.stats.record(processed.num_prompt_tokens, processed.num_generation_tokens)
+        return processed.request_outputs
 
     def abort_request(self, request_id: str | list[str]) -> list[RequestOutput]:
-        """End requests and free their blocks. Returns their last outputs; unknown ids have none."""
-        outputs = []
-        for one in [request_id] if isinstance(request_id, str) else request_id:
-            request = self.scheduler.requests.get(one)
-            if request is not None:
-                self.scheduler.finish_request(one, RequestStatus.FINISHED_ABORTED)
-                outputs.append(self.output_processor.make_output(request))
-        return outputs
+        """End requests and free their blocks. Returns their last outputs; unknown ids have none.
+
+        Raises:
+            ValueError: for what is no string and no list of them; nothing has ended then.
+        """
+        ids = [request_id] if isinstance(request_id, str) else request_id
+        ok = isinstance(ids, (list, tuple, set, frozenset)) and all(isinstance(i, str) for i in ids)
+        check(ok, "request_id", request_id, "a string or a list of strings")
+        self.engine_core.abort_requests(ids)
+        return self.output_processor.abort_requests(ids)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks. Refuses (False) while any block is in use."""
-        return self.scheduler.kv_manager.reset_prefix_cache()
+        return self.engine_core.reset_prefix_cache()
 
     def has_unfinished_requests(self) -> bool:
         """True while ``step`` has something to do."""
-        return self.scheduler.has_unfinished_requests()
+        return self.engine_core.has_unfinished_requests()
 
     def get_num_unfinished_requests(self) -> int:
         """Requests that wait or run."""
@@ -145,6 +151,5 @@ class LLMEngine:
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` if the engine's books do not balance."""
-        self.scheduler.check_integrity()
-        alive = {seq.seq_id for r in self.scheduler.requests.values() for seq in r.seqs}
-        assert self.output_processor.sequences.keys() <= alive
+        self.engine_core.check_integrity()
+        assert self.output_processor.request_states.keys() == self.scheduler.requests.keys()

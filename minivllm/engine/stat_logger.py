@@ -10,7 +10,6 @@ import time
 
 from minivllm import envs
 from minivllm.logger import init_logger
-from minivllm.request import Sequence
 from minivllm.scheduling.scheduler import Scheduler
 
 logger = init_logger(__name__)
@@ -32,12 +31,10 @@ class LoggingStatLogger:
         self.num_generation_tokens = 0
         self._at_last_line = (time.monotonic(), 0, 0)
 
-    def record(self, updated: list[Sequence]) -> None:
-        """Count a step: the sequences that got a token. Logs if it is time to."""
-        for seq in updated:
-            if seq.index == 0 and seq.num_output_tokens == 1:
-                self.num_prompt_tokens += seq.num_prompt_tokens
-        self.num_generation_tokens += len(updated)
+    def record(self, num_prompt_tokens: int, num_generation_tokens: int) -> None:
+        """Count a step's tokens. Logs if it is time to."""
+        self.num_prompt_tokens += num_prompt_tokens
+        self.num_generation_tokens += num_generation_tokens
         if self.enabled and time.monotonic() - self._at_last_line[0] >= self.interval:
             self.log()
 
@@ -60,6 +57,6 @@ class LoggingStatLogger:
             line += f", CPU KV cache usage: {100 * manager.swap_space.usage:.1f}%"
         if manager.prefix_cache is not None:
             cache = manager.prefix_cache
-            rate = cache.num_hit_tokens / max(1, cache.num_queried_tokens)
+            rate = cache.recent.hit_rate
             line += f", Prefix cache hit rate: {100 * rate:.1f}%"
         logger.info(line)

@@ -2,10 +2,12 @@
 
 A token need not be whole text: a character of several bytes may take several tokens, and the same
 token may look different behind another one. So each piece is what the text has grown by, seen from
-a few tokens before. (vLLM: vllm/v1/engine/detokenizer.py)
+a few tokens before. (vLLM: vllm/v1/engine/detokenizer.py, logprobs.py)
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from tokenizers.decoders import DecodeStream
 
@@ -14,11 +16,70 @@ from minivllm.sampling_params import SamplingParams
 _BROKEN = "\N{REPLACEMENT CHARACTER}"  # how a tokenizer shows bytes that are no character yet
 
 
-class FastStream:
+def token_text(decode: Callable[[list[int]], str], before: list[int], token_id: int) -> str:
+    """The text of one token behind others: "" for a part of a character, all of it for the last.
+
+    Args:
+        decode: token ids to text.
+        before: the tokens before it; a character has at most four bytes, so no more than the last
+            three matter.
+        token_id: the token.
+    """
+    text = decode([token_id])
+    if not text.endswith(_BROKEN):
+        return text
+    for n in range(1, min(3, len(before)) + 1):
+        shown, whole = decode(before[-n:]), decode([*before[-n:], token_id])
+        if not whole.endswith(_BROKEN):
+            return whole.removeprefix(shown.rstrip(_BROKEN))
+    return ""
+
+
+class TokenStream:
+    """What streams have in common: where the text begins, and how it ends.
+
+    A prompt may end inside a character. Then its last tokens are kept apart as pending, and what
+    completes the character shows all of it.
+    """
+
+    def __init__(self, before: list[int]):
+        self._before, self._pending = before, []  # ids of the last piece, ids since then
+        self._begun = ""  # how the prompt's pending tokens look: not ours to show
+        text = self._decode(before)
+        while self._before and self._decode(self._before).endswith(_BROKEN):
+            self._pending.insert(0, self._before[-1])
+            self._before = self._before[:-1]
+        if self._pending:
+            self._begun = text[len(self._decode(self._before)) :]
+
+    def finish(self) -> str:
+        """The characters that are left; bytes that never became one are not shown."""
+        return self.rest().rstrip(_BROKEN)
+
+    def rest(self) -> str:
+        """What is left, whole or not."""
+        shown = self._decode(self._before)
+        return self._new(self._decode(self._before + self._pending)[len(shown) :])
+
+    def _new(self, piece: str) -> str:
+        """Without what the prompt's last bytes show, if they did not become a character."""
+        same = 0
+        while piece[same : same + 1] and piece[same] == self._begun[same : same + 1]:
+            same += 1
+        return piece[same:]
+
+    def _release(self) -> None:
+        self._before, self._pending, self._begun = self._pending, [], ""
+
+    def _decode(self, token_ids: list[int]) -> str:
+        raise NotImplementedError
+
+
+class FastStream(TokenStream):
     """The stream decoder of the tokenizers library, and what it leaves out.
 
-    It keeps bytes that never become a character, so the end has to be asked for, and it gives up
-    where a later token changes what an earlier one looked like.
+    It keeps what is left at the end, so that has to be asked for, and it gives up where a later
+    token changes what an earlier one looked like.
 
     Args:
         tokenizer: a fast Hugging Face tokenizer.
@@ -29,8 +90,10 @@ class FastStream:
     def __init__(self, tokenizer, before: list[int], params: SamplingParams):
         self._tokenizer = tokenizer.backend_tokenizer
         self._skip_special = params.skip_special_tokens
-        self._decoder = DecodeStream(before, self._skip_special)
-        self._before, self._pending = before, []  # ids of the last piece, ids since then
+        super().__init__(before)
+        self._decoder = DecodeStream(self._before, self._skip_special)
+        for token_id in self._pending:
+            self._decoder.step(self._tokenizer, token_id)
         self._special: dict[int, str] = {}  # those that get no space between them
         if not (params.skip_special_tokens or params.spaces_between_special_tokens):
             added = self._tokenizer.get_added_tokens_decoder()
@@ -44,24 +107,21 @@ class FastStream:
         except Exception as error:  # the library has no narrower class for it
             if "Invalid prefix" not in str(error):
                 raise
-            piece = self.rest()
+            piece = self.rest() or None
             self._decoder = DecodeStream(self._pending, self._skip_special)
         if token_id in self._special and self._before[-1:] and self._before[-1] in self._special:
             piece = self._special[token_id]
         if piece is None:
             return ""
-        self._before, self._pending = self._pending, []
+        piece = self._new(piece)
+        self._release()
         return piece
 
-    def rest(self) -> str:
-        """What is left at the end, whole or not."""
-        shown = self._tokenizer.decode(self._before, self._skip_special)
-        return self._tokenizer.decode(self._before + self._pending, self._skip_special)[
-            len(shown) :
-        ]
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, self._skip_special)
 
 
-class SlowStream:
+class SlowStream(TokenStream):
     """The same for any tokenizer that can ``decode``.
 
     Args:
@@ -74,17 +134,15 @@ class SlowStream:
         self._options = {"skip_special_tokens": params.skip_special_tokens}
         if not params.spaces_between_special_tokens:
             self._options["spaces_between_special_tokens"] = False
-        self._before, self._pending = before, []
+        super().__init__(before)
 
     def push(self, token_id: int) -> str:
         self._pending.append(token_id)
         piece = self.rest()
         if not piece or piece.endswith(_BROKEN):
             return ""
-        self._before, self._pending = self._pending, []
+        self._release()
         return piece
 
-    def rest(self) -> str:
-        decode, options = self._tokenizer.decode, self._options
-        shown = decode(self._before, **options)
-        return decode(self._before + self._pending, **options)[len(shown) :]
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, **self._options)

@@ -2,14 +2,61 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
+from minivllm.validation import check, is_text
 
-from minivllm.validation import check
+# What ``apply_chat_template`` takes beside what a template may be told, and what has a name of its
+# own here.
+_NOT_THE_TEMPLATES = {"conversation", "tools", "chat_template", "add_generation_prompt",
+                      "continue_final_message", "tokenize", "padding", "truncation",
+                      "max_length", "return_tensors", "return_dict",
+                      "return_assistant_tokens_mask", "tokenizer_kwargs"}  # fmt: skip
+_TEXT = "text, or a list of text parts, without lone surrogates"
 
 
-def render_chat(tokenizer, conversation: list[dict], **template_args: Any) -> dict:
+def load_chat_template(chat_template: str | Path | None, *, is_literal: bool = False) -> str | None:
+    """A chat template out of a file, or what was given if that is the template itself.
+
+    Args:
+        chat_template: a file's path, or Jinja; None stays None.
+        is_literal: it is the template, whatever files there are.
+
+    Raises:
+        FileNotFoundError: for a ``Path`` that is none of a file.
+        ValueError: for a string that is neither a file's path nor looks like Jinja.
+        TypeError: for a literal that is a ``Path``.
+    """
+    if chat_template is None:
+        return None
+    if is_literal:
+        if not isinstance(chat_template, str):
+            raise TypeError(f"a literal chat_template must be a string, got {chat_template!r}.")
+        return chat_template
+    try:
+        return Path(chat_template).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        if isinstance(chat_template, Path):
+            raise
+        if re.search(r"[{}\n]", chat_template):
+            return chat_template
+        raise ValueError(
+            f"chat_template is {chat_template!r}, which looks like a file's path, but it cannot be "
+            f"read ({error}); give a path that can, or a Jinja template."
+        ) from error
+
+
+def render_chat(
+    tokenizer,
+    conversation: list[dict],
+    chat_template: str | None = None,
+    add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
+    tools: list[dict] | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
+) -> dict:
     """One conversation as ``{"prompt": text, "prompt_token_ids": ids}``.
 
     The template writes its own special tokens, so encoding adds none.
@@ -17,35 +64,67 @@ def render_chat(tokenizer, conversation: list[dict], **template_args: Any) -> di
     Args:
         tokenizer: a Hugging Face tokenizer with a chat template.
         conversation: messages, each with a "role" and a "content".
-        **template_args: passed on to ``apply_chat_template``.
+        chat_template, add_generation_prompt, continue_final_message, tools,
+            chat_template_kwargs: as for ``LLM.chat``.
 
     Raises:
-        ValueError: if there is no tokenizer or template, or a message is not one.
+        ValueError: if there is no tokenizer or template, a message is not one, or the template
+            cannot be rendered.
     """
     if tokenizer is None:
         raise ValueError("chat needs a tokenizer; skip_tokenizer_init=True leaves none.")
-    if template_args.get("chat_template") is None and tokenizer.chat_template is None:
+    ok = chat_template is None or is_text(chat_template)
+    check(ok, "chat_template", chat_template, "a string without lone surrogates, or None")
+    for name, flag in (
+        ("add_generation_prompt", add_generation_prompt),
+        ("continue_final_message", continue_final_message),
+    ):
+        check(isinstance(flag, bool), name, flag, "True or False")
+    ok = tools is None or (isinstance(tools, (list, tuple)) and all(_is_schema(t) for t in tools))
+    check(ok, "tools", tools, "a list of dicts, each the JSON schema of a function")
+    more = {} if chat_template_kwargs is None else chat_template_kwargs
+    ok = isinstance(more, dict) and all(isinstance(name, str) for name in more)
+    check(ok, "chat_template_kwargs", more, "a dict of what the template is told, by name")
+    ours = more.keys() & _NOT_THE_TEMPLATES
+    allowed = "without what chat() or the engine decides: " + ", ".join(sorted(ours))
+    check(not ours, "chat_template_kwargs", more, allowed)
+    if chat_template is None and tokenizer.chat_template is None:
         raise ValueError("this tokenizer has no chat template; pass chat_template=, or generate().")
     ok = isinstance(conversation, (list, tuple)) and len(conversation) > 0
     check(ok, "messages", conversation, "a non-empty list of messages")
     messages = [_checked(message) for message in conversation]
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, **template_args)
-    except (TemplateError, TypeError) as error:
-        raise ValueError(f"the chat template cannot render these messages: {error}") from error
+        text = tokenizer.apply_chat_template(
+            messages,
+            tools=tools,
+            chat_template=chat_template,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tokenize=False,
+            **more,
+        )
+    except Exception as error:  # a template is a program of the caller's: anything can come
+        raise ValueError(
+            f"the chat template cannot render these messages: {error or type(error).__name__}"
+        ) from error
+    check(is_text(text), "what the chat template renders", text, "text without lone surrogates")
     return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+
+
+def _is_schema(tool: Any) -> bool:
+    return isinstance(tool, dict) and all(isinstance(name, str) for name in tool)
 
 
 def _checked(message: Any) -> dict:
     """A message with its content as one string; OpenAI's list of text parts is joined."""
-    ok = isinstance(message, dict) and isinstance(message.get("role"), str)
+    ok = isinstance(message, dict) and is_text(message.get("role"))
     check(ok, "a message", message, "a dict with a 'role' and a 'content'")
     content = message.get("content")
     if isinstance(content, (list, tuple)):
         texts = [part.get("text") for part in content if isinstance(part, dict)]
-        ok = len(texts) == len(content) and all(isinstance(text, str) for text in texts)
-        check(ok, "a message's content", content, "text, or a list of text parts")
+        ok = len(texts) == len(content) and all(map(is_text, texts))
+        check(ok, "a message's content", content, _TEXT)
         return {**message, "content": "\n".join(texts)}
-    ok = isinstance(content, str) or "tool_calls" in message
-    check(ok, "a message's content", content, "text, or a list of text parts")
+    ok = is_text(content) or (content is None and "tool_calls" in message)
+    check(ok, "a message's content", content, _TEXT)
     return message

@@ -5,23 +5,23 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from queue import SimpleQueue
 from typing import Any
 
 from tqdm.auto import tqdm
 
-from minivllm.config import EngineArgs
+from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.entrypoints.chat_utils import render_chat
-from minivllm.kv.memory import MemoryProfile
+from minivllm.kv.memory_profile import MemoryProfile
 from minivllm.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from minivllm.scheduling.progress import NobodyAdmitted
 from minivllm.trace import Trace
-from minivllm.validation import check, check_names
+from minivllm.validation import check, check_names, is_int
 
 AnyParams = SamplingParams | BeamSearchParams
 
@@ -42,7 +42,6 @@ class LLM:
         check_names("LLM", kwargs, [field.name for field in fields(EngineArgs)])
         self.llm_engine = LLMEngine(EngineArgs(model=model, **kwargs))
         self._num_requests = 0
-        self._inboxes: dict[str, deque[RequestOutput]] = {}  # by request id: who waits for it
 
     @property
     def trace(self) -> Trace | None:
@@ -61,8 +60,8 @@ class LLM:
         self,
         prompts: str | dict | list,
         sampling_params: AnyParams | list[AnyParams] | None = None,
-        use_tqdm: bool | Callable[..., tqdm] = True,
-        priority: list[int] | None = None,
+        use_tqdm: bool | Callable[..., tqdm] | None = True,
+        priority: int | list[int] | None = None,
     ) -> list[RequestOutput]:
         """Complete prompts, as many at once as fit.
 
@@ -71,9 +70,10 @@ class LLM:
                 ``{"prompt": text}`` or ``{"prompt_token_ids": [...]}``.
             sampling_params: one for all, or a list of one for each; ``BeamSearchParams`` search
                 instead of sampling; None for ``get_default_sampling_params()``.
-            use_tqdm: show a progress bar (or a function that makes one, in tqdm's manner).
-            priority: one for each prompt, the smaller the more important; needs
-                ``scheduling_policy="priority"``.
+            use_tqdm: show a progress bar (or a function that makes one, in tqdm's manner); anything
+                empty shows none.
+            priority: one for all, or a list of one for each prompt; the smaller the more important.
+                Needs ``scheduling_policy="priority"``.
 
         Returns:
             One finished output per prompt, in the order of the prompts.
@@ -82,6 +82,7 @@ class LLM:
             ValueError: if any prompt cannot be run, naming it; then none has been started. Or if a
                 scheduling policy of your own admits nobody, ever (``NobodyAdmitted``).
         """
+        _check_use_tqdm(use_tqdm)
         requests = self._make_requests(prompts, sampling_params, priority)
         for request in requests:
             request.sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
@@ -92,7 +93,7 @@ class LLM:
         self,
         prompts: str | dict | list,
         sampling_params: AnyParams | list[AnyParams] | None = None,
-        priority: list[int] | None = None,
+        priority: int | list[int] | None = None,
     ) -> Iterator[RequestOutput]:
         """Complete prompts, and hand out what there is after every step.
 
@@ -104,7 +105,8 @@ class LLM:
             prompts, sampling_params, priority: as for ``generate``.
 
         Returns:
-            Outputs of all prompts as they come; ``request_id`` counts up in the order of prompts.
+            Outputs of all prompts as they come; ``request_id`` counts up in the order of prompts
+            (numbers that somebody uses are left out).
 
         Raises:
             ValueError: at once, if any prompt cannot be run, naming it.
@@ -115,11 +117,13 @@ class LLM:
         self,
         messages: list[dict] | list[list[dict]],
         sampling_params: SamplingParams | list[SamplingParams] | None = None,
-        use_tqdm: bool | Callable[..., tqdm] = True,
+        use_tqdm: bool | Callable[..., tqdm] | None = True,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: list[dict] | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        priority: int | list[int] | None = None,
     ) -> list[RequestOutput]:
         """Answer conversations: each is rendered by the chat template, then generated.
 
@@ -131,6 +135,8 @@ class LLM:
             add_generation_prompt: open the assistant's turn.
             continue_final_message: go on with the last message instead of answering it.
             tools: JSON schemas of functions that the model may call.
+            chat_template_kwargs: what else the template is told, as Qwen3's ``enable_thinking``.
+            priority: as for ``generate``, one for all or for each conversation.
 
         Raises:
             ValueError: if a conversation cannot be rendered or run; then none has been started.
@@ -148,16 +154,17 @@ class LLM:
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 tools=tools,
+                chat_template_kwargs=chat_template_kwargs,
             )
             for conversation in conversations
         ]
-        return self.generate(prompts, sampling_params, use_tqdm)
+        return self.generate(prompts, sampling_params, use_tqdm, priority)
 
     def beam_search(
         self,
         prompts: str | dict | list,
         params: BeamSearchParams,
-        use_tqdm: bool | Callable[..., tqdm] = False,
+        use_tqdm: bool | Callable[..., tqdm] | None = False,
     ) -> list[BeamSearchOutput]:
         """Find the likeliest continuations of prompts.
 
@@ -207,65 +214,72 @@ class LLM:
         params = params if isinstance(params, (list, tuple)) else [params] * len(prompts)
         ok = len(params) == len(prompts)
         check(ok, "len(sampling_params)", len(params), f"{len(prompts)}, one for each prompt")
-        priority = [0] * len(prompts) if priority is None else priority
-        check(isinstance(priority, (list, tuple)), "priority", priority, "a list of integers")
+        priority = 0 if priority is None else priority
+        priority = [priority] * len(prompts) if is_int(priority) else priority
+        ok = isinstance(priority, (list, tuple))
+        check(ok, "priority", priority, "an integer, or a list of them")
         ok = len(priority) == len(prompts)
         check(ok, "len(priority)", len(priority), f"{len(prompts)}, one for each prompt")
-        requests = []
+        requests, number = [], self._num_requests
         for index, (prompt, one, rank) in enumerate(zip(prompts, params, priority, strict=True)):
-            request_id = str(self._num_requests + index)
             try:
                 request = self.llm_engine.input_processor.make_request(
-                    request_id, prompt, one, priority=rank
+                    str(number), prompt, one, priority=rank
                 )
-                self.llm_engine.scheduler.check_request(request)
+                number = self._give_number(request, number)
+                self.llm_engine.engine_core.check_request(request)
             except ValueError as error:
                 raise ValueError(f"prompt {index} of {len(prompts)}: {error}") from error
             requests.append(request)
-        self._num_requests += len(requests)
+        self._num_requests = number
         return requests
+
+    def _give_number(self, request: Request, number: int) -> int:
+        """Let a request's id be the first free number from this one on; returns the next."""
+        request.rename(str(number))
+        while self.llm_engine.scheduler.ids_in_use(request):
+            number += 1
+            request.rename(str(number))
+        return number + 1
 
     def _outputs_of(self, requests: list[Request]) -> Iterator[RequestOutput]:
         """Step until these are finished; whoever else is running gets what is theirs, too."""
-        inbox: deque[RequestOutput] = deque()
-        unfinished = {request.request_id for request in requests}
+        queue: SimpleQueue[RequestOutput] = SimpleQueue()
+        unfinished: dict[str, None] = {}
         try:
             for request in requests:
-                self.llm_engine.submit(request)
-                self._inboxes[request.request_id] = inbox
+                if self.llm_engine.scheduler.ids_in_use(request):  # since it was made
+                    self._num_requests = self._give_number(request, self._num_requests)
+                unfinished[request.request_id] = None
+                self.llm_engine.submit(request, queue)
             while unfinished:
-                if not inbox:
-                    if not unfinished & self.llm_engine.scheduler.requests.keys():
+                if queue.empty():
+                    if not unfinished.keys() & self.llm_engine.scheduler.requests.keys():
                         return  # somebody has aborted them
-                    for output in self._step():
-                        if output.request_id in self._inboxes:
-                            self._inboxes[output.request_id].append(output)
+                    self._step()
                     continue
-                output = inbox.popleft()
+                output = queue.get_nowait()
                 if output.finished:
-                    unfinished.remove(output.request_id)
-                    del self._inboxes[output.request_id]
+                    del unfinished[output.request_id]
                 yield output
         finally:  # interrupted, or nobody listens any more: leave no orphan in the engine
-            for request_id in unfinished:
-                self._inboxes.pop(request_id, None)
-                self.llm_engine.abort_request(request_id)
+            self.llm_engine.abort_request(list(unfinished))
 
-    def _step(self) -> list[RequestOutput]:
+    def _step(self) -> None:
         """A step in which something happens; if nothing does, nothing will in those to come."""
         scheduler = self.llm_engine.scheduler
-        num_preemptions = scheduler.num_preemptions
-        outputs = self.llm_engine.step()
-        if not (outputs or scheduler.running or scheduler.num_preemptions > num_preemptions):
+        before = scheduler.num_preemptions, len(scheduler.requests)
+        self.llm_engine.step()
+        after = scheduler.num_preemptions, len(scheduler.requests)
+        if before == after and not scheduler.running:
             raise NobodyAdmitted(scheduler)
-        return outputs
 
     def _with_progress(
-        self, requests: list[Request], use_tqdm: bool | Callable[..., tqdm]
+        self, requests: list[Request], use_tqdm: bool | Callable[..., tqdm] | None
     ) -> dict[str, RequestOutput]:
         """The finished outputs of requests by id, with a progress bar."""
         outputs: dict[str, RequestOutput] = {}
-        make_bar = tqdm if isinstance(use_tqdm, bool) else use_tqdm
+        make_bar = use_tqdm if callable(use_tqdm) else tqdm
         tokens_in = tokens_out = 0
         with make_bar(
             total=len(requests),
@@ -285,6 +299,13 @@ class LLM:
                 )
                 bar.update(1)
         return outputs
+
+
+def _check_use_tqdm(use_tqdm: Any) -> None:
+    simple = (bool, int, float, str, list, tuple, dict)
+    off = use_tqdm is None or (isinstance(use_tqdm, simple) and not use_tqdm)
+    ok = off or use_tqdm is True or callable(use_tqdm)
+    check(ok, "use_tqdm", use_tqdm, "True, something empty, or a function that makes a bar")
 
 
 def _as_list(prompts: Any) -> list:

@@ -1,81 +1,17 @@
 """BlockPool: all KV blocks there are, which are free, and who shares the rest.
 
 Pure bookkeeping: a block here is an id and a reference count; the tensors behind the ids live in
-``attention/kv_cache.py``. (vLLM: vllm/v1/core/block_pool.py, kv_cache_utils.py)
+``attention/kv_cache.py``. (vLLM: vllm/v1/core/block_pool.py)
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
+from minivllm.kv.block import FreeKVCacheBlockQueue, KVCacheBlock
 from minivllm.kv.prefix_cache import PrefixCache
-
-
-class KVCacheBlock:
-    """One physical block: room for the K and V of ``block_size`` positions, in every layer."""
-
-    __slots__ = ("block_hash", "block_id", "next_free", "prev_free", "ref_cnt")
-
-    def __init__(self, block_id: int):
-        self.block_id = block_id
-        self.ref_cnt = 0  # in how many block tables it stands
-        self.block_hash: bytes | None = None  # set while it can be found in the prefix cache
-        self.prev_free: KVCacheBlock | None = None  # neighbours in the free queue
-        self.next_free: KVCacheBlock | None = None
-
-    def __repr__(self) -> str:
-        return f"KVCacheBlock({self.block_id}, ref_cnt={self.ref_cnt})"
-
-
-class FreeKVCacheBlockQueue:
-    """The free blocks, next to be used first. A linked list: a hit takes one out of the middle.
-
-    How many there are is asked all the time, so ``num_free_blocks`` is a plain number.
-    (vLLM: FreeKVCacheBlockQueue)
-    """
-
-    def __init__(self, blocks: Iterable[KVCacheBlock]):
-        self._end = KVCacheBlock(-1)  # before the first and after the last
-        self._end.prev_free = self._end.next_free = self._end
-        self.num_free_blocks = 0
-        self.append(blocks)
-
-    def __iter__(self) -> Iterator[KVCacheBlock]:
-        block = self._end.next_free
-        while block is not self._end:
-            yield block
-            block = block.next_free
-
-    def popleft(self) -> KVCacheBlock:
-        """Take the first block out."""
-        first = self._end.next_free
-        self.remove(first)
-        return first
-
-    def remove(self, block: KVCacheBlock) -> None:
-        """Take a block out, wherever it is."""
-        block.prev_free.next_free = block.next_free
-        block.next_free.prev_free = block.prev_free
-        block.prev_free = block.next_free = None
-        self.num_free_blocks -= 1
-
-    def append(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Put blocks at the end, in this order."""
-        for block in blocks:
-            self._insert(block, before=self._end)
-
-    def prepend(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Put blocks at the front together: the first of them comes out first."""
-        first = self._end.next_free
-        for block in blocks:
-            self._insert(block, before=first)
-
-    def _insert(self, block: KVCacheBlock, before: KVCacheBlock) -> None:
-        block.prev_free, block.next_free = before.prev_free, before
-        before.prev_free.next_free = block
-        before.prev_free = block
-        self.num_free_blocks += 1
+from minivllm.undo_log import UndoLog
 
 
 class BlockPool:
@@ -87,12 +23,18 @@ class BlockPool:
     Args:
         num_blocks: the pool's size, the null block included.
         prefix_cache: where full blocks can be found again; None if nothing is reused.
+        undo_log: of the step that is being planned.
 
     Raises:
         ValueError: if there is no usable block.
     """
 
-    def __init__(self, num_blocks: int, prefix_cache: PrefixCache | None = None):
+    def __init__(
+        self,
+        num_blocks: int,
+        prefix_cache: PrefixCache | None = None,
+        undo_log: UndoLog | None = None,
+    ):
         if num_blocks < 2:
             raise ValueError(
                 f"num_blocks must be at least 2 (block 0 is the null block), got {num_blocks}."
@@ -101,6 +43,9 @@ class BlockPool:
         self.null_block = self.blocks[0]
         self.free_block_queue = FreeKVCacheBlockQueue(self.blocks[1:])
         self.prefix_cache = prefix_cache
+        self.undo_log = undo_log or UndoLog()
+        # handed out by a step that was taken back: its forward pass may have written to them
+        self.given_back: list[KVCacheBlock] = []
 
     @property
     def num_usable_blocks(self) -> int:
@@ -111,7 +56,7 @@ class BlockPool:
         return self.free_block_queue.num_free_blocks
 
     def get_new_blocks(self, n: int) -> list[KVCacheBlock]:
-        """Take ``n`` blocks, each with one reference, from the free queue (vLLM: get_new_blocks).
+        """Take ``n`` blocks, each with one reference, from the head of the free queue.
 
         What such a block held can no longer be found from now on: eviction is lazy.
 
@@ -121,21 +66,33 @@ class BlockPool:
         if n > self.num_free_blocks:
             raise ValueError(f"cannot allocate {n} blocks: {self.num_free_blocks} are free.")
         taken = [self.free_block_queue.popleft() for _ in range(n)]
+        self.undo_log.note(self._give_back, taken)
         for block in taken:
             if block.block_hash is not None:
                 self.prefix_cache.remove(block)
             block.ref_cnt = 1
         return taken
 
+    def _give_back(self, taken: list[KVCacheBlock]) -> None:
+        for block in taken:
+            block.ref_cnt = 0
+        self.free_block_queue.prepend(taken)
+        self.given_back += taken
+
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Add one reference to each block; a free one leaves the queue (vLLM: touch)."""
+        """Add one reference to each block; a free one leaves the queue."""
         for block in blocks:
-            if block.ref_cnt == 0:
-                self.free_block_queue.remove(block)
+            before = self.free_block_queue.remove(block) if block.ref_cnt == 0 else None
             block.ref_cnt += 1
+            self.undo_log.note(self._untouch, block, before)
+
+    def _untouch(self, block: KVCacheBlock, before: KVCacheBlock | None) -> None:
+        block.ref_cnt -= 1
+        if before is not None:
+            self.free_block_queue.insert(block, before)
 
     def free_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Drop one reference on each block; at 0 it can be handed out again (vLLM: free_blocks).
+        """Drop one reference on each block; at 0 it can be handed out again.
 
         What can be found again goes to the *end* of the queue, in the given order: the least
         recently used is evicted first. What cannot goes to the *front*, since nothing is lost by
@@ -156,6 +113,13 @@ class BlockPool:
         unused = [block for block in blocks if block.ref_cnt == 0]
         self.free_block_queue.append(b for b in unused if b.block_hash is not None)
         self.free_block_queue.prepend(b for b in unused if b.block_hash is None)
+        self.undo_log.note(self._unfree, blocks, unused)
+
+    def _unfree(self, blocks: list[KVCacheBlock], unused: list[KVCacheBlock]) -> None:
+        for block in unused:
+            self.free_block_queue.remove(block)
+        for block in blocks:
+            block.ref_cnt += 1
 
     def check_integrity(self, tables: Iterable[list[KVCacheBlock]]) -> None:
         """Raise ``AssertionError`` unless every block is accounted for exactly once.

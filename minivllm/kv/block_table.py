@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minivllm.kv.block_pool import BlockPool, KVCacheBlock
-
-
-def cdiv(a: int, b: int) -> int:
-    """``a / b``, rounded up."""
-    return -(-a // b)
+from minivllm.kv.block import KVCacheBlock
+from minivllm.kv.block_pool import BlockPool
+from minivllm.math_utils import cdiv
 
 
 def slots_of(block_ids: list[int], start: int, stop: int, block_size: int) -> list[int]:
@@ -48,7 +45,7 @@ class BlockTable:
 
     def num_missing_blocks(self, num_tokens: int) -> int:
         """How many blocks must be added before ``num_tokens`` positions fit."""
-        missing = -(-num_tokens // self.block_size) - len(self.blocks)
+        missing = cdiv(num_tokens, self.block_size) - len(self.blocks)
         return missing if missing > 0 else 0
 
     def must_copy(self, position: int) -> bool:
@@ -66,6 +63,7 @@ class BlockTable:
         nobody else holds it and writes in place.
         """
         src, (dst,) = self.blocks[-1], pool.get_new_blocks(1)
+        pool.undo_log.note(self.blocks.__setitem__, -1, src)
         self.blocks[-1] = dst
         pool.free_blocks([src])
         return KVCacheBlockCopy(seq_id, src.block_id, dst.block_id)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from minivllm.kv.slab_pool import BuddyPool, FirstFitPool, SlabPool, next_power_of_2
+from minivllm.kv.slab_pool import BuddyPool, FirstFitPool, SlabPool
 from minivllm.kv.swap_space import SwapSpace
+from minivllm.math_utils import next_power_of_2
 from minivllm.request import Sequence
 from minivllm.validation import check, is_int
 
@@ -79,6 +80,7 @@ class ContiguousKVCacheManager:
         ):
             check(value in known, name, value, "one of " + ", ".join(map(repr, known)))
         self.block_pool: SlabPool = ALLOCATORS[allocator](num_slots)
+        self.undo_log = self.block_pool.undo_log
         self.max_model_len = max_model_len
         self.reservation = reservation
         self.block_tables: dict[str, Slab] = {}
@@ -90,7 +92,7 @@ class ContiguousKVCacheManager:
             f"an integer of at least 2 with room in one piece of the {num_slots} slots",
         )
 
-    def num_blocks_at_most(self, num_prompt: int, num_tokens: int, n: int) -> int:
+    def max_num_blocks(self, num_prompt: int, num_tokens: int, n: int) -> int:
         """The slots of a request at its longest. Samples cannot share, so several are refused."""
         check(n == 1, "n", n, "1 on contiguous slabs, where samples cannot share their prompt")
         return num_tokens
@@ -116,18 +118,23 @@ class ContiguousKVCacheManager:
     def record_prefix_cache_query(self, seq: Sequence) -> None:
         """Nothing is ever looked up."""
 
-    def num_blocks_to_admit(self, seq: Sequence, hit: list) -> int:
+    def get_num_blocks_to_allocate(self, seq: Sequence, hit: list) -> int:
         """How many free slots a slab for its whole life takes; too many if no piece is as large."""
         num_slots = self.num_slots_to_reserve(seq)
         if not self.block_pool.can_allocate(num_slots):
             return self.block_pool.num_usable_blocks + 1
         return self.block_pool.slab_size(num_slots)
 
-    def num_blocks_missing(self, seq: Sequence) -> int:
+    def can_fit_full_sequence(self, seq: Sequence, hit: list, num_reserved_blocks: int = 0) -> bool:
+        """Is there a piece for its whole life?"""
+        needed = num_reserved_blocks + self.get_num_blocks_to_allocate(seq, hit)
+        return needed <= self.block_pool.num_free_blocks
+
+    def num_missing_blocks(self, seq: Sequence) -> int:
         """An admitted sequence lacks nothing."""
         return 0
 
-    def admit(self, seq: Sequence, hit: list) -> None:
+    def allocate_new_computed_blocks(self, seq: Sequence, hit: list) -> None:
         """Reserve its slab.
 
         Raises:
@@ -137,8 +144,9 @@ class ContiguousKVCacheManager:
             raise ValueError(f"sequence {seq.seq_id!r} has a slab already.")
         num_reserved = self.num_slots_to_reserve(seq)
         slots = self.block_pool.allocate(num_reserved)
-        self.block_tables[seq.seq_id] = Slab(slots, num_reserved, self._num_tokens_at_end(seq))
-        seq.num_computed_tokens = 0
+        slab = Slab(slots, num_reserved, self._num_tokens_at_end(seq))
+        self.undo_log.put(self.block_tables, seq.seq_id, slab)
+        self.undo_log.set(seq, "num_computed_tokens", 0)
 
     def allocate_slots(self, seq: Sequence, num_new_tokens: int, copies: list) -> list[int]:
         """The slots are there already; only count how many this step fills.
@@ -153,7 +161,7 @@ class ContiguousKVCacheManager:
                 f"sequence {seq.seq_id!r} needs {num_tokens} slots, but {slab.num_reserved} are "
                 "reserved for it."
             )
-        slab.num_tokens = num_tokens
+        self.undo_log.set(slab, "num_tokens", num_tokens)
         return []
 
     def get_block_ids(self, seq_id: str) -> list[int]:
@@ -162,9 +170,18 @@ class ContiguousKVCacheManager:
 
     def free(self, seq: Sequence) -> None:
         """Take its slab back. A sequence that holds none is no error."""
-        slab = self.block_tables.pop(seq.seq_id, None)
-        if slab is not None:
+        if seq.seq_id in self.block_tables:
+            slab = self.undo_log.take(self.block_tables, seq.seq_id)
             self.block_pool.free(slab.blocks)
+
+    def commit(self) -> None:
+        """The step stands."""
+        self.undo_log.commit()
+
+    def roll_back(self, executed: bool) -> set[str]:
+        """Take back what a step has changed that has failed. Nobody loses a slab to another."""
+        self.undo_log.roll_back()
+        return set()
 
     def slot_usage(self, next_seq: Sequence | None = None) -> SlotUsage:
         """What every slot is doing now.

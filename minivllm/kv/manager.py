@@ -1,14 +1,16 @@
-"""KVCacheManager: the only door the scheduler knocks on. Is there room? Which blocks?
+"""KVCacheManager: block tables of all sequences, from one pool. The scheduler asks nobody else.
 
 (vLLM: vllm/v1/core/kv_cache_manager.py)
 """
 
 from __future__ import annotations
 
-from minivllm.kv.block_pool import BlockPool, KVCacheBlock
-from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy, cdiv
+from minivllm.kv.block import KVCacheBlock
+from minivllm.kv.block_pool import BlockPool
+from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
 from minivllm.kv.prefix_cache import PrefixCache
 from minivllm.kv.swap_space import KVCacheBlockSwap, SwapSpace
+from minivllm.math_utils import cdiv
 from minivllm.records import (
     BlockCopied,
     BlockForgotten,
@@ -20,6 +22,7 @@ from minivllm.records import (
 )
 from minivllm.request import Sequence
 from minivllm.trace import Trace
+from minivllm.undo_log import UndoLog
 
 
 class KVCacheManager:
@@ -45,11 +48,16 @@ class KVCacheManager:
         trace: Trace | None = None,
     ):
         self.block_size = block_size
-        self.prefix_cache = self.prefix_cache_cls(block_size) if enable_prefix_caching else None
-        self.block_pool = BlockPool(num_blocks, self.prefix_cache)
+        self.undo_log = UndoLog()  # of the step that is being planned
+        self.prefix_cache: PrefixCache | None = None
+        if enable_prefix_caching:
+            self.prefix_cache = self.prefix_cache_cls(block_size)
+            self.prefix_cache.undo_log = self.undo_log
+        self.block_pool = BlockPool(num_blocks, self.prefix_cache, self.undo_log)
         self.block_tables: dict[str, BlockTable] = {}
-        self.swap_space = SwapSpace(num_host_blocks)
+        self.swap_space = SwapSpace(num_host_blocks, self.undo_log)
         self.trace = trace
+        self._queries: list[tuple[int, int, bool]] = []  # of the prefix cache, in this step
 
     @property
     def usage(self) -> float:
@@ -57,7 +65,7 @@ class KVCacheManager:
         pool = self.block_pool
         return 1 - pool.num_free_blocks / pool.num_usable_blocks
 
-    def num_blocks_at_most(self, num_shared: int, num_tokens: int, n: int) -> int:
+    def max_num_blocks(self, num_shared: int, num_tokens: int, n: int) -> int:
         """How many blocks ``n`` samples of a prompt hold when each has grown to ``num_tokens``.
 
         They share full blocks of their first ``num_shared`` tokens. Without a prefix cache they
@@ -72,27 +80,43 @@ class KVCacheManager:
             return []
         return self.prefix_cache.find_longest_cache_hit(seq)
 
-    def num_blocks_to_admit(self, seq: Sequence, hit: list[KVCacheBlock]) -> int:
+    def get_num_blocks_to_allocate(self, seq: Sequence, hit: list[KVCacheBlock]) -> int:
         """How many free blocks the whole of a sequence takes that holds nothing yet.
 
         Hit blocks that nobody holds are counted: they are about to leave the free queue.
         """
         return cdiv(seq.num_tokens, self.block_size) - sum(b.ref_cnt > 0 for b in hit)
 
+    def can_fit_full_sequence(
+        self, seq: Sequence, hit: list[KVCacheBlock], num_reserved_blocks: int = 0
+    ) -> bool:
+        """Would the whole of a sequence fit, beside blocks that are promised to its siblings?"""
+        needed = num_reserved_blocks + self.get_num_blocks_to_allocate(seq, hit)
+        return needed <= self.block_pool.num_free_blocks
+
     def record_prefix_cache_query(self, seq: Sequence) -> None:
         """Count what a sequence, just admitted, asked of the prefix cache and what it got."""
         if self.prefix_cache is not None and not seq.skip_reading_prefix_cache:
-            self.prefix_cache.num_queried_tokens += seq.num_tokens
-            self.prefix_cache.num_hit_tokens += seq.num_computed_tokens
+            preempted = seq.request.num_preemptions > 0
+            self._queries.append((seq.num_tokens, seq.num_computed_tokens, preempted))
+            self.undo_log.note(self._queries.pop)
 
-    def num_blocks_missing(self, seq: Sequence) -> int:
+    def commit(self) -> None:
+        """The step stands."""
+        self.undo_log.commit()
+        for query in self._queries:
+            self.prefix_cache.count(*query)
+        self._queries.clear()
+
+    def num_missing_blocks(self, seq: Sequence) -> int:
         """How many more blocks the whole of an admitted sequence takes."""
         return self.block_tables[seq.seq_id].num_missing_blocks(seq.num_tokens)
 
-    def admit(self, seq: Sequence, hit: list[KVCacheBlock]) -> None:
+    def allocate_new_computed_blocks(self, seq: Sequence, hit: list[KVCacheBlock]) -> None:
         """Begin a table with the blocks of a hit; they count as computed."""
-        table = self.block_tables[seq.seq_id] = self.block_table_cls(self.block_size)
-        seq.num_computed_tokens = len(hit) * self.block_size
+        table = self.block_table_cls(self.block_size)
+        self.undo_log.put(self.block_tables, seq.seq_id, table)
+        self.undo_log.set(seq, "num_computed_tokens", len(hit) * self.block_size)
         if hit:
             self.block_pool.touch(hit)
             table.blocks += hit
@@ -108,7 +132,7 @@ class KVCacheManager:
         and V are written before any is read.
 
         Args:
-            seq: has a table, from ``admit`` or ``fork``.
+            seq: has a table, from ``allocate_new_computed_blocks`` or ``fork``.
             num_new_tokens: to be computed, after those that are.
             copies: gets the copy that must be made first, if the last block is shared.
 
@@ -116,28 +140,32 @@ class KVCacheManager:
             The ids of the new blocks (often none: the last block still has room), or None if there
             are too few free ones; then nothing has changed.
         """
+        # 1. What is missing? Most often nothing: the last block still has room.
         table, computed = self.block_tables[seq.seq_id], seq.num_computed_tokens
         num_tokens = computed + num_new_tokens
         missing = table.num_missing_blocks(num_tokens)
         must_copy = table.must_copy(computed)
-        new_ids = []
-        if missing or must_copy:  # most often neither: the last block still has room
+        new_ids: list[int] = []
+        if missing or must_copy:
+            # 2. All or nothing.
             if missing + must_copy > self.block_pool.num_free_blocks:
                 return None
+            # 3. A shared last block is about to be written: go on in a copy of one's own.
             if must_copy:
-                copies.append(table.copy_on_write(seq.seq_id, self.block_pool))
+                copy = table.copy_on_write(seq.seq_id, self.block_pool)
+                copies.append(copy)
                 if self.trace is not None:
-                    self.trace.record(
-                        BlockCopied, seq.seq_id, copies[-1].src_block_id, copies[-1].dst_block_id
-                    )
+                    self.trace.record(BlockCopied, seq.seq_id, copy.src_block_id, copy.dst_block_id)
+            # 4. New blocks at the end.
             if missing:
                 new_blocks = self.block_pool.get_new_blocks(missing)
+                self.undo_log.note(table.blocks.__delitem__, slice(len(table.blocks), None))
                 table.blocks += new_blocks
                 new_ids = [block.block_id for block in new_blocks]
                 if self.trace is not None:
                     self.trace.record(BlocksAllocated, seq.seq_id, tuple(new_ids))
+        # 5. Blocks that this step fills can be found from now on. Those before are there already.
         if self.prefix_cache is not None:
-            # those before what is computed are registered already
             first, num_full = computed // self.block_size, num_tokens // self.block_size
             if first < num_full:
                 self._register(seq, table, first, num_full)
@@ -145,12 +173,12 @@ class KVCacheManager:
 
     def _register(self, seq: Sequence, table: BlockTable, first: int, num_full: int) -> None:
         """Let the sequence's blocks from ``first`` to ``num_full``, exclusive, be found."""
-        names = self.prefix_cache.block_hashes(seq, num_full)
+        hashes = self.prefix_cache.block_hashes(seq, num_full)
         for i in range(first, num_full):
-            self.prefix_cache.add(table.blocks[i], names[i])
+            self.prefix_cache.add(table.blocks[i], hashes[i])
         if self.trace is not None:
             ids = tuple(block.block_id for block in table.blocks[first:num_full])
-            self.trace.record(BlocksCached, seq.seq_id, ids, tuple(names[first:num_full]))
+            self.trace.record(BlocksCached, seq.seq_id, ids, tuple(hashes[first:num_full]))
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Let a sequence begin with all the blocks of another, shared until one of them writes.
@@ -163,7 +191,8 @@ class KVCacheManager:
                 f"sequence {parent.seq_id!r} ({parent.status.name}) has no blocks to share; only a "
                 "running sequence can be forked."
             )
-        self.block_tables[child.seq_id] = self.block_tables[parent.seq_id].fork(self.block_pool)
+        table = self.block_tables[parent.seq_id].fork(self.block_pool)
+        self.undo_log.put(self.block_tables, child.seq_id, table)
 
     def get_block_ids(self, seq_id: str) -> list[int]:
         """The sequence's whole table, in the order of its positions."""
@@ -173,9 +202,9 @@ class KVCacheManager:
         """Take all blocks back, the last one first. A sequence that holds none is no error."""
         if not keep_host_blocks:
             self.swap_space.free(seq.seq_id)
-        table = self.block_tables.pop(seq.seq_id, None)
-        if table is None:
+        if seq.seq_id not in self.block_tables:
             return
+        table = self.undo_log.take(self.block_tables, seq.seq_id)
         if self.prefix_cache is not None:
             # registered by a step that was then called off: nobody may find what was not computed
             for block in table.blocks[seq.num_computed_tokens // self.block_size :]:
@@ -228,7 +257,8 @@ class KVCacheManager:
         for block in home.values():
             block.ref_cnt = 0  # counted anew, by the tables that point to it
         for seq in seqs:
-            table = self.block_tables[seq.seq_id] = self.block_table_cls(self.block_size)
+            table = self.block_table_cls(self.block_size)
+            self.undo_log.put(self.block_tables, seq.seq_id, table)
             table.blocks = [home[block] for block in self.swap_space.tables[seq.seq_id]]
             for block in table.blocks:
                 block.ref_cnt += 1
@@ -245,6 +275,24 @@ class KVCacheManager:
             for block in list(self.prefix_cache):
                 self._forget(block)
         return True
+
+    def roll_back(self, executed: bool) -> set[str]:
+        """Take back what a step has changed that has failed.
+
+        Args:
+            executed: its forward pass may have written to the blocks that it was given. What they
+                held before may be lost, so nobody may find it any more.
+
+        Returns:
+            The sequences that have such a block back: they had to give way in that step.
+        """
+        self.undo_log.roll_back()
+        lost = set(self.block_pool.given_back) if executed else set()
+        self.block_pool.given_back.clear()
+        for block in lost:
+            if block.block_hash is not None:
+                self._forget(block)
+        return {s for s, table in self.block_tables.items() if not lost.isdisjoint(table.blocks)}
 
     def _forget(self, block: KVCacheBlock) -> None:
         self.prefix_cache.remove(block)

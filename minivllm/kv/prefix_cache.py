@@ -1,42 +1,105 @@
-"""PrefixCache: which full blocks are there already, found by what they and all before them hold.
+"""PrefixCache: full blocks by block hash, so that an equal prefix is found and not computed again.
 
-A block's name is a digest of the name of the block before it, its own tokens and whatever else its
-content depends on. So equal names mean equal prefixes, and the cache needs no tree.
+A block hash is a digest of the hash of the block before it, the block's own tokens and whatever
+else its content depends on. So equal hashes mean equal prefixes, and the cache needs no tree.
 (vLLM: vllm/v1/core/kv_cache_utils.py, hash_block_tokens; block_pool.py, BlockHashToBlockMap)
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
-from typing import TYPE_CHECKING
 
-from minivllm.request import Sequence
+from minivllm.kv.block import KVCacheBlock
+from minivllm.request import Request, Sequence
+from minivllm.undo_log import UndoLog
 
-if TYPE_CHECKING:
-    from minivllm.kv.block_pool import KVCacheBlock
-
-_ROOT = bytes(32)  # the name of the empty prefix
+_ROOT = bytes(32)  # the hash of the empty prefix
 
 
-def hash_block(parent: bytes, token_ids: list[int], extra: str | None = None) -> bytes:
-    """The name of a full block: 32 bytes.
+def generate_block_hash_extra_keys(request: Request) -> tuple[str, ...]:
+    """Extra keys: what the K and V of a request depend on beside its tokens.
+
+    They go into its first block's hash; the chain carries them on.
+    """
+    return () if request.cache_salt is None else (request.cache_salt,)
+
+
+def hash_block_tokens(
+    parent: bytes, token_ids: list[int], extra_keys: tuple[str, ...] = ()
+) -> bytes:
+    """The block hash of a full block: 32 bytes.
 
     A real digest and not ``hash()``: a collision would give one user another one's context.
 
     Args:
-        parent: the name of the block before, or 32 zero bytes.
+        parent: the hash of the block before, or 32 zero bytes.
         token_ids: exactly ``block_size`` of them.
-        extra: what else the content depends on (a cache salt).
+        extra_keys: see ``generate_block_hash_extra_keys``.
     """
     content = parent + array("q", token_ids).tobytes()
-    return sha256(content if extra is None else content + extra.encode()).digest()
+    return sha256(content + "\0".join(extra_keys).encode()).digest()
+
+
+@dataclass
+class PrefixCacheStats:
+    """How many tokens were looked up, and how many were there; of all sequences so far.
+
+    What a preempted sequence finds again is mostly its own, so it is counted apart.
+    (vLLM: vllm/v1/metrics/stats.py)
+    """
+
+    requests: int = 0  # sequences that were admitted
+    queries: int = 0  # tokens that they had
+    hits: int = 0  # tokens of these that were cached
+    preempted_requests: int = 0
+    preempted_queries: int = 0
+    preempted_hits: int = 0
+
+    def record(self, num_tokens: int, num_hits: int, preempted: bool) -> None:
+        if preempted:
+            self.preempted_requests += 1
+            self.preempted_queries += num_tokens
+            self.preempted_hits += num_hits
+        else:
+            self.requests += 1
+            self.queries += num_tokens
+            self.hits += num_hits
+
+
+class CachingMetrics:
+    """The hit rate of the last requests, since that of a whole day hides what happens now.
+
+    Args:
+        max_recent_requests: how many.
+    """
+
+    def __init__(self, max_recent_requests: int = 1000):
+        self._recent: deque[tuple[int, int]] = deque()  # tokens looked up, tokens found
+        self._max_recent_requests = max_recent_requests
+        self._queries = self._hits = 0
+
+    def observe(self, num_tokens: int, num_hits: int) -> None:
+        self._recent.append((num_tokens, num_hits))
+        self._queries += num_tokens
+        self._hits += num_hits
+        if len(self._recent) > self._max_recent_requests:
+            queries, hits = self._recent.popleft()
+            self._queries -= queries
+            self._hits -= hits
+
+    @property
+    def hit_rate(self) -> float:
+        """From 0 to 1; 0 if nothing was asked."""
+        return self._hits / self._queries if self._queries else 0.0
 
 
 class PrefixCache:
-    """Blocks by name. Two sequences may have computed the same block; both can be found.
+    """Blocks by block hash. Two sequences may have computed the same block; both can be found.
 
     Args:
         block_size: positions per block.
@@ -44,23 +107,26 @@ class PrefixCache:
 
     def __init__(self, block_size: int):
         self.block_size = block_size
-        self.num_queried_tokens = 0  # of all sequences that were admitted
-        self.num_hit_tokens = 0
+        self.stats = PrefixCacheStats()
+        self.recent = CachingMetrics()
+        self.undo_log = UndoLog()  # the manager puts its own here
         self._blocks: dict[bytes, dict[int, KVCacheBlock]] = {}
 
     def __iter__(self) -> Iterator[KVCacheBlock]:
         return (block for same in self._blocks.values() for block in same.values())
 
     def block_hashes(self, seq: Sequence, num_blocks: int) -> list[bytes]:
-        """The names of a sequence's blocks: the first ``num_blocks`` and all others known so far.
+        """The hashes of a sequence's blocks: the first ``num_blocks`` and all others known so far.
 
         Each is computed once in its life, and the list is the sequence's own: a copy would cost
         more the longer the sequence has grown.
         """
         known, size = seq.block_hashes, self.block_size
         for i in range(len(known), num_blocks):
-            parent, extra = (known[-1], None) if known else (_ROOT, seq.request.cache_salt)
-            known.append(hash_block(parent, seq.token_ids[i * size : (i + 1) * size], extra))
+            extra_keys = () if known else generate_block_hash_extra_keys(seq.request)
+            parent = known[-1] if known else _ROOT
+            token_ids = seq.token_ids[i * size : (i + 1) * size]
+            known.append(hash_block_tokens(parent, token_ids, extra_keys))
         return known
 
     def find_longest_cache_hit(self, seq: Sequence) -> list[KVCacheBlock]:
@@ -71,27 +137,45 @@ class PrefixCache:
         """
         hit = []
         at_most = (seq.num_tokens - 1) // self.block_size
-        for name in islice(self.block_hashes(seq, at_most), at_most):
-            block = self.get(name)
+        for block_hash in islice(self.block_hashes(seq, at_most), at_most):
+            block = self.get(block_hash)
             if block is None:
                 break
             hit.append(block)
         return hit
 
-    def get(self, name: bytes) -> KVCacheBlock | None:
-        """A block of this name, the one that has had it longest; None if there is none."""
-        same = self._blocks.get(name)
+    def count(self, num_tokens: int, num_hits: int, preempted: bool) -> None:
+        """Note what an admitted sequence asked and got. A hit rate is that of arrivals."""
+        self.stats.record(num_tokens, num_hits, preempted)
+        if not preempted:
+            self.recent.observe(num_tokens, num_hits)
+
+    def get(self, block_hash: bytes) -> KVCacheBlock | None:
+        """A block of this hash, the one that has had it longest; None if there is none."""
+        same = self._blocks.get(block_hash)
         return next(iter(same.values())) if same else None
 
-    def add(self, block: KVCacheBlock, name: bytes) -> None:
-        """Let a block be found by this name."""
-        block.block_hash = name
-        self._blocks.setdefault(name, {})[block.block_id] = block
+    def add(self, block: KVCacheBlock, block_hash: bytes) -> None:
+        """Let a block be found by this hash."""
+        block.block_hash = block_hash
+        self._blocks.setdefault(block_hash, {})[block.block_id] = block
+        self.undo_log.note(self._remove, block)
 
     def remove(self, block: KVCacheBlock) -> None:
         """Forget a block: it is about to hold something else."""
+        same = self._blocks[block.block_hash]
+        self.undo_log.note(self._restore, block, block.block_hash, dict(same))
+        self._remove(block)
+
+    def _remove(self, block: KVCacheBlock) -> None:
         same = self._blocks[block.block_hash]
         del same[block.block_id]
         if not same:
             del self._blocks[block.block_hash]
         block.block_hash = None
+
+    def _restore(
+        self, block: KVCacheBlock, block_hash: bytes, same: dict[int, KVCacheBlock]
+    ) -> None:
+        self._blocks[block_hash] = same
+        block.block_hash = block_hash

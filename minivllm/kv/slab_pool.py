@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from bisect import insort
 
+from minivllm.math_utils import next_power_of_2
+from minivllm.undo_log import UndoLog
 from minivllm.validation import check, is_int
-
-
-def next_power_of_2(n: int) -> int:
-    """The smallest power of two that is at least ``n`` (which is at least 1)."""
-    return 1 << (n - 1).bit_length()
 
 
 class SlabPool:
@@ -23,6 +20,7 @@ class SlabPool:
         self.num_usable_blocks = self.num_free_blocks = num_slots
         self.free_pieces: list[range] = []  # in the order of their addresses
         self.slabs: set[range] = set()  # those that somebody holds
+        self.undo_log = UndoLog()  # of the step that is being planned
 
     def slab_size(self, num_slots: int) -> int:
         """How many slots a slab for ``num_slots`` takes."""
@@ -44,6 +42,7 @@ class SlabPool:
                 f"cannot allocate a slab of {self.slab_size(num_slots)} slots: "
                 f"{self.num_free_blocks} are free, in pieces of {[*map(len, self.free_pieces)]}."
             )
+        self._note()
         slab = self._take(self.slab_size(num_slots))
         self.slabs.add(slab)
         self.num_free_blocks -= len(slab)
@@ -57,9 +56,18 @@ class SlabPool:
         """
         if slab not in self.slabs:
             raise ValueError(f"slots {slab.start} to {slab.stop - 1} are freed, but not held.")
+        self._note()
         self.slabs.remove(slab)
         self.num_free_blocks += len(slab)
         self._put_back(slab)  # a subclass's, as is _take
+
+    def _note(self) -> None:
+        for name, value in (
+            ("free_pieces", list(self.free_pieces)),
+            ("slabs", set(self.slabs)),
+            ("num_free_blocks", self.num_free_blocks),
+        ):
+            self.undo_log.note(setattr, self, name, value)
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless slabs and free pieces cover the pool exactly once."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minivllm.kv.block_pool import BlockPool, KVCacheBlock
+from minivllm.kv.block import KVCacheBlock
+from minivllm.kv.block_pool import BlockPool
+from minivllm.undo_log import UndoLog
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,14 @@ class SwapSpace:
 
     Args:
         num_blocks: how many; 0 if nothing is ever swapped.
+        undo_log: of the step that is being planned.
     """
 
-    def __init__(self, num_blocks: int):
-        self.pool = BlockPool(num_blocks + 1) if num_blocks > 0 else None  # its block 0 is unused
+    def __init__(self, num_blocks: int, undo_log: UndoLog | None = None):
+        self.undo_log = undo_log or UndoLog()
+        self.pool: BlockPool | None = None
+        if num_blocks > 0:
+            self.pool = BlockPool(num_blocks + 1, undo_log=self.undo_log)  # its block 0 is unused
         self.tables: dict[str, list[KVCacheBlock]] = {}
 
     @property
@@ -60,7 +66,7 @@ class SwapSpace:
         for block in home.values():
             block.ref_cnt = 0  # counted anew, by the tables that point to it
         for seq_id, table in tables.items():
-            self.tables[seq_id] = [home[block_id] for block_id in table]
+            self.undo_log.put(self.tables, seq_id, [home[block_id] for block_id in table])
             for block in self.tables[seq_id]:
                 block.ref_cnt += 1
 
@@ -71,7 +77,8 @@ class SwapSpace:
     def free(self, seq_id: str) -> None:
         """Give back what a sequence has here, if anything."""
         if seq_id in self.tables:
-            self.pool.free_blocks(reversed(self.tables.pop(seq_id)))
+            table = self.undo_log.take(self.tables, seq_id)
+            self.pool.free_blocks(reversed(table))
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless every host block is accounted for exactly once."""

@@ -9,11 +9,13 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from minivllm import envs
-from minivllm.config import LOAD_FORMATS, EngineArgs
-from minivllm.models.embedded import embedded_model_path
+from minivllm.config import LOAD_FORMATS
+from minivllm.embedded import embedded_model_path
 from minivllm.models.weight_utils import FILE_FORMATS
+from minivllm.validation import shown
 
 _CONFIG_AND_TOKENIZER = ["*.json", "*.txt", "*.model", "*.jinja"]
 # other people's formats of the same weights
@@ -21,7 +23,18 @@ _NOT_WANTED = ["original/*", "metal/*", "onnx/*", "consolidated*", "training_arg
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
-def model_directory(args: EngineArgs) -> Path:
+class ModelSource(Protocol):
+    """The fields of ``EngineArgs`` that say where a model comes from."""
+
+    model: str | None
+    revision: str | None
+    tokenizer: str | None
+    tokenizer_revision: str | None
+    download_dir: str | None
+    load_format: str
+
+
+def model_directory(args: ModelSource) -> Path:
     """The directory of ``args.model``, downloaded from a hub if it is a name and not here yet.
 
     The hub is Hugging Face's, or ModelScope with MINIVLLM_USE_MODELSCOPE. With
@@ -36,7 +49,7 @@ def model_directory(args: EngineArgs) -> Path:
     return _directory("model", args.model, args.revision, args.download_dir, args.load_format)
 
 
-def tokenizer_directory(args: EngineArgs, model_directory: Path) -> Path:
+def tokenizer_directory(args: ModelSource, model_directory: Path) -> Path:
     """That of the tokenizer: the model's, unless another one or another revision is asked for.
 
     Raises like ``model_directory``.
@@ -54,7 +67,7 @@ def _directory(
     download_dir: str | None,
     load_format: str,
 ) -> Path:
-    if Path(name).is_dir():
+    if _is_dir(name):
         if revision is not None:
             raise ValueError(
                 f"revision={revision!r} chooses among a hub's versions of a {what}, but "
@@ -63,7 +76,7 @@ def _directory(
         return Path(name)
     if not _HUB_NAME.fullmatch(str(name)):
         raise FileNotFoundError(
-            f"{what} {str(name)!r} is not a directory; give the path of a Hugging Face model "
+            f"{what} {shown(str(name))} is not a directory; give the path of a Hugging Face model "
             "directory, a name like 'Qwen/Qwen3-0.6B', or no model at all for the embedded one."
         )
     hub, download = _hub()
@@ -88,10 +101,17 @@ def _directory(
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
         raise FileNotFoundError(
-            f"{what} {str(name)!r} is not a directory here, and {hub} does not give it: {reason} "
-            "(check name, revision, network, and whether it needs a token)."
+            f"{what} {shown(str(name))} is not a directory here, and {hub} does not give it: "
+            f"{reason} (check name, revision, network, and whether it needs a token)."
         ) from error
     return directory
+
+
+def _is_dir(name: str | os.PathLike) -> bool:
+    try:
+        return Path(name).is_dir()
+    except (OSError, ValueError):  # longer than a file name can be, or with a NUL in it
+        return False
 
 
 def _hub() -> tuple[str, Callable[..., str]]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from minivllm.kv.memory import kv_bytes_per_token
+from minivllm.kv.memory_profile import kv_bytes_per_token
 from minivllm.models.registry import get_model_class
 from minivllm.models.rope import max_positions
-from minivllm.validation import check
+from minivllm.validation import check, is_int
 
 # What generation_config.json may say of sampling, and the names here.
 _SAMPLING_DEFAULTS = {
@@ -91,7 +91,9 @@ class ModelConfig:
         generation = _read_generation_config(Path(directory))
         eos_ids = set()
         for ids in (hf.eos_token_id, generation.get("eos_token_id")):
-            eos_ids.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
+            # one outside the vocabulary is what a config of another model has left over
+            ids = ids if isinstance(ids, list) else [ids]
+            eos_ids.update(i for i in ids if is_int(i, 0) and i < hf.vocab_size)
         common = {
             "architecture": architecture,
             "vocab_size": hf.vocab_size,

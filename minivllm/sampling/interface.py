@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 import torch
@@ -23,6 +23,12 @@ class SamplingState:
     generator: Random  # of this sequence alone
     token_ids: list[int]  # prompt, then output
     num_prompt_tokens: int
+    # drawn by a step that was taken back: to be drawn again, so that nobody's numbers shift
+    returned_numbers: list[float] = field(default_factory=list, init=False)
+
+    def draw_number(self) -> float:
+        """The next number of this sequence's generator, in [0, 1)."""
+        return self.returned_numbers.pop() if self.returned_numbers else self.generator.random()
 
     @property
     def output_token_ids(self) -> list[int]:

@@ -10,8 +10,11 @@ from collections.abc import Sequence
 
 import torch
 
+from minivllm.logger import init_logger
 from minivllm.sampling.interface import LogitsProcessor, SamplingState
 from minivllm.tensors import make_tensor
+
+logger = init_logger(__name__)
 
 
 class UserProcessors(LogitsProcessor):
@@ -31,11 +34,16 @@ class UserProcessors(LogitsProcessor):
         for row, state in self.rows:
             prompt = state.token_ids[: state.num_prompt_tokens]
             for function in state.sampling_params.logits_processors or ():
-                wants_prompt = len(inspect.signature(function).parameters) == 3
-                past = (prompt, state.output_token_ids) if wants_prompt else (
-                    state.output_token_ids,
-                )  # fmt: skip
-                logits[row] = function(*past, logits[row])
+                try:
+                    wants_prompt = len(inspect.signature(function).parameters) == 3
+                    past = (prompt, state.output_token_ids) if wants_prompt else (
+                        state.output_token_ids,
+                    )  # fmt: skip
+                    logits[row] = function(*past, logits[row].clone())
+                except Exception:  # the request's own fault: it ends, and nobody else waits for it
+                    logger.exception("A function in logits_processors failed; its request ends.")
+                    logits[row] = torch.nan
+                    break
 
 
 class AllowedTokens(LogitsProcessor):

@@ -34,7 +34,7 @@ def gather_logprobs(
     logprobs = logits.log_softmax(dim=-1)
     own_ids = token_ids[:, None]
     own = logprobs.gather(1, own_ids)
-    ranks = 1 + (logprobs > own).sum(dim=-1)
+    ranks = (logprobs >= own).sum(dim=-1)  # of equals each counts all, as in vLLM
     best, best_ids = logprobs.topk(max(num_top), dim=-1)
     ids = torch.cat([own_ids, best_ids], dim=-1).tolist()
     values = torch.cat([own, best], dim=-1).tolist()

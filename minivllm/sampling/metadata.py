@@ -42,15 +42,27 @@ class SamplingMetadata:
         self.random_index = make_tensor(self.random_rows, "int64", device)
         random = [states[row].sampling_params for row in self.random_rows]
         self.filters = Filters(random, vocab_size, device)
+        self.drawn_numbers: list[float] = []  # by the last step, one for each of random_rows
         self.logprobs_rows = [
             i for i, s in enumerate(states) if s.sampling_params.logprobs is not None
         ]
 
-    def append(self, token_ids: torch.Tensor) -> list[int]:
-        """Let every row have one more token, int64 ``[n]``; returns them as a list."""
+    def draw_numbers(self) -> list[float]:
+        """One number for each row that draws, from its own generator."""
+        self.drawn_numbers = [self.states[row].draw_number() for row in self.random_rows]
+        return self.drawn_numbers
+
+    def give_numbers_back(self) -> None:
+        """The step that has drawn the last numbers is taken back."""
+        for row, number in zip(self.random_rows, self.drawn_numbers, strict=False):
+            self.states[row].returned_numbers.append(number)
+        self.drawn_numbers = []
+
+    def append(self, token_ids: torch.Tensor) -> list[list[int]]:
+        """Let every row have one more token, int64 ``[n]``; returns each row's new tokens."""
         for processor in self.processors:
             processor.append(token_ids)
-        as_list = token_ids.tolist()
-        for state, token_id in zip(self.states, as_list, strict=True):
-            state.token_ids.append(token_id)
-        return as_list
+        rows = [[token_id] for token_id in token_ids.tolist()]
+        for state, new in zip(self.states, rows, strict=True):
+            state.token_ids += new
+        return rows

@@ -39,7 +39,9 @@ class SamplerOutput:
 
     token_ids: torch.Tensor  # int64 [n]
     logprobs: dict[int, TokenLogprobs]  # by row, for those that asked
-    hopeless_rows: list[int]  # all tokens were forbidden: what is in token_ids means nothing
+    # rows whose best logit is no finite number (all tokens forbidden, NaN, a user's function that
+    # failed): what is in token_ids means nothing there
+    hopeless_rows: list[int]
 
 
 class Sampler:
@@ -52,19 +54,22 @@ class Sampler:
             logits: float32 ``[n, vocab]``; they are left as they are.
             metadata: of the same rows; each that is not greedy takes one number from its generator.
         """
-        raw, hopeless = logits, []
+        raw = logits
         if metadata.processors:
             logits = logits.clone()
             for processor in metadata.processors:
                 processor.apply(logits)
-            hopeless = (logits.amax(dim=-1) == -torch.inf).nonzero()[:, 0].tolist()
-        token_ids = logits.argmax(dim=-1)
+        best, token_ids = logits.max(dim=-1)
+        hopeless = (~best.isfinite()).nonzero()[:, 0].tolist()
+        if hopeless:  # anything will do there, if only the rest of the batch is as without them
+            logits = logits.clone()
+            logits[hopeless] = 0.0
+            token_ids[hopeless] = 0
         if rows := metadata.random_rows:
-            drawn = [metadata.states[row].generator.random() for row in rows]
-            numbers = make_tensor(drawn, "float64", logits.device)
             mine = logits if len(rows) == len(logits) else logits[metadata.random_index]
-            token_ids[metadata.random_index] = draw(metadata.filters.probs(mine), numbers)
-            token_ids.clamp_(max=logits.shape[-1] - 1)  # nothing can be drawn in a hopeless row
+            probs = metadata.filters.probs(mine)
+            numbers = make_tensor(metadata.draw_numbers(), "float64", logits.device)
+            token_ids[metadata.random_index] = draw(probs, numbers)
         return SamplerOutput(token_ids, self._logprobs(raw, token_ids, metadata), hopeless)
 
     @staticmethod

@@ -2,7 +2,7 @@
 
 A step gives every beam its ``2k`` likeliest next tokens. Of all these candidates the best ``k`` go
 on: a beam with several of them is forked, one with none gives its blocks back. A candidate that
-ends the text is set aside, complete. (vLLM: vllm/beam_search.py and ``LLM.beam_search``, which
+ends the text is set aside, complete. (vLLM: vllm/entrypoints/generate/beam_search/, which
 sends every beam as a new request in every step. Here they stay inside the engine, as in V0.)
 """
 
@@ -11,19 +11,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from minivllm.records import Sampled
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.sampling_params import BeamSearchParams
-from minivllm.scheduling.output import BeamMove, TokenLogprobs
+from minivllm.scheduling.decoding import Books
+from minivllm.scheduling.output import (
+    BeamMove,
+    ModelRunnerOutput,
+    SchedulerOutput,
+    TokenLogprobs,
+)
 
-if TYPE_CHECKING:
-    from minivllm.scheduling.scheduler import Scheduler
 
-
-class Beams:
-    """The beams of one request.
+class BeamSearch:
+    """The beams of one request, and which of them go on.
 
     Args:
         params: how many beams, and how they are scored.
@@ -112,31 +114,54 @@ class Beams:
     def _score(self, cumulative_logprob: float, length: int) -> float:
         return cumulative_logprob / length**self.length_penalty
 
+    # -- what the scheduler asks; see Decoding -----------------------------------------------------
 
-def advance_beams(
-    scheduler: Scheduler, request: Request, logprobs: Mapping[str, TokenLogprobs]
-) -> list[Sequence]:
-    """Let the best candidates go on: fork beams with several, end those with none."""
-    beams, live = scheduler.beams[request.request_id], request.unfinished_seqs
-    going_on = beams.choose(live, logprobs)
-    for seq in live:
-        if seq not in going_on:
-            scheduler.finish(seq, RequestStatus.FINISHED_DROPPED)
-    # A beam's id is its place among the k, which another may take.
-    request.seqs = [seq for seq in live if seq in going_on]
-    places = {seq.index for seq in going_on}
-    free = (index for index in range(request.n) if index not in places)
-    for parent, options in going_on.items():
-        children = scheduler.fork(parent, islice(free, len(options) - 1))
-        for seq, (token_id, cumulative) in zip((parent, *children), options, strict=True):
-            seq.token_ids.append(token_id)
-            seq.cumulative_logprob = cumulative
-            scheduler.beam_moves.append(BeamMove(seq.seq_id, parent.seq_id, token_id))
-            if scheduler.trace is not None:
-                scheduler.trace.record(Sampled, seq.seq_id, token_id)
-    live = request.unfinished_seqs
-    if beams.is_over(live):
+    in_lockstep = True
+
+    def num_held_back(self, seq: Sequence, output: SchedulerOutput, token_budget: int) -> int:
+        """A beam's last token waits until all beams can compute theirs in the same step."""
+        live = seq.request.unfinished_seqs
+        if len(live) == 1:
+            return 0
+        some_lack_more = any(s.num_tokens - s.num_computed_tokens > 1 for s in live)
+        if seq is live[0]:
+            together = token_budget >= len(live)
+        else:
+            together = live[0].seq_id in output.num_scheduled_tokens
+        return 0 if together and not some_lack_more else 1
+
+    def forks_at_prompt_end(self, request: Request) -> list[str]:
+        """None: which beams there are is known once the candidates are."""
+        return []
+
+    def advance(
+        self, seqs: list[Sequence], output: ModelRunnerOutput, books: Books
+    ) -> list[Sequence]:
+        """Let the best candidates go on: fork beams with several, end those with none."""
+        request, live = seqs[0].request, seqs[0].request.unfinished_seqs
+        undo = books.undo_log
+        undo.note(setattr, self, "completed", list(self.completed))
+        undo.note(setattr, request, "seqs", list(request.seqs))
+        going_on = self.choose(live, {s: found[0] for s, found in output.logprobs.items()})
         for seq in live:
-            scheduler.finish(seq, beams.status_at_end(seq))
-        request.seqs = beams.best(live)
-    return request.seqs
+            if seq not in going_on:
+                books.finish(seq, RequestStatus.FINISHED_DROPPED)
+        # A beam's id is its place among the k, which another may take.
+        request.seqs = [seq for seq in live if seq in going_on]
+        places = {seq.index for seq in going_on}
+        free = (index for index in range(request.n) if index not in places)
+        for parent, options in going_on.items():
+            children = books.fork(parent, islice(free, len(options) - 1))
+            for seq, (token_id, cumulative) in zip((parent, *children), options, strict=True):
+                seq.token_ids.append(token_id)
+                undo.set(seq, "cumulative_logprob", cumulative)
+                move = BeamMove(seq.seq_id, parent.seq_id, token_id)
+                undo.insert(books.beam_moves, len(books.beam_moves), move)
+                if books.trace is not None:
+                    books.trace.record(Sampled, seq.seq_id, token_id)
+        live = request.unfinished_seqs
+        if self.is_over(live):
+            for seq in live:
+                books.finish(seq, self.status_at_end(seq))
+            request.seqs = self.best(live)
+        return request.seqs

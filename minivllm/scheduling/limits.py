@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from minivllm.config import SchedulerConfig
+from minivllm.kv.manager import KVCacheManager
 from minivllm.request import Request
-
-if TYPE_CHECKING:
-    from minivllm.scheduling.scheduler import Scheduler
+from minivllm.scheduling.policies import SchedulingPolicy
 
 
-def check_limits(request: Request, scheduler: Scheduler) -> None:
-    """Raise ``ValueError`` if the scheduler could not run this request even on its own."""
-    n, limit = len(request.prompt_token_ids), scheduler.max_model_len
+def check_limits(
+    request: Request,
+    config: SchedulerConfig,
+    policy: SchedulingPolicy,
+    kv_manager: KVCacheManager,
+) -> None:
+    """Raise ``ValueError`` if a scheduler could not run this request even on its own.
+
+    Args:
+        request: not yet added.
+        config: the limits of a step and of a sequence.
+        policy: does it know priorities?
+        kv_manager: how much does the pool hold?
+    """
+    n, limit = len(request.prompt_token_ids), config.max_model_len
     if n == 0:
         raise ValueError("the prompt is empty; it must have at least one token.")
     if n >= limit:
@@ -20,33 +30,32 @@ def check_limits(request: Request, scheduler: Scheduler) -> None:
             f"the prompt has {n} tokens, but max_model_len is {limit} and at least one token "
             f"must be left for the output; shorten it to {limit - 1} or raise max_model_len."
         )
-    if request.priority != 0 and not scheduler.policy.uses_priority:
+    if request.priority != 0 and not policy.uses_priority:
         raise ValueError(
             f"priority is {request.priority}, but scheduling_policy is not 'priority'; "
             "choose that policy or leave the priority at 0."
         )
     params, name = request.sampling_params, "n" if request.beam_params is None else "beam_width"
-    if request.n > scheduler.max_num_seqs:
+    if request.n > config.max_num_seqs:
         raise ValueError(
-            f"{name} is {request.n}, but max_num_seqs is {scheduler.max_num_seqs}, and all "
+            f"{name} is {request.n}, but max_num_seqs is {config.max_num_seqs}, and all "
             f"sequences of a request run at once; lower {name} or raise max_num_seqs."
         )
-    if request.beam_params is not None and request.n > scheduler.max_num_batched_tokens:
+    if request.beam_params is not None and request.n > config.max_num_batched_tokens:
         raise ValueError(
             f"beam_width is {request.n}, but max_num_batched_tokens is "
-            f"{scheduler.max_num_batched_tokens}, and all beams advance in the same step; "
+            f"{config.max_num_batched_tokens}, and all beams advance in the same step; "
             "lower beam_width or raise max_num_batched_tokens."
         )
     longest = limit if params.max_tokens is None else min(limit, n + params.max_tokens)
     # Computed again after a preemption, siblings share what the first of them computes in one
     # step. (The last token of a sequence has no K and V.)
-    shared = min(n, scheduler.max_num_batched_tokens, scheduler.long_prefill_token_threshold or n)
-    manager = scheduler.kv_manager
-    needed = manager.num_blocks_at_most(shared, longest - 1, request.n)
-    usable = manager.block_pool.num_usable_blocks
+    shared = min(n, config.max_num_batched_tokens, config.long_prefill_token_threshold or n)
+    needed = kv_manager.max_num_blocks(shared, longest - 1, request.n)
+    usable = kv_manager.block_pool.num_usable_blocks
     if needed > usable:
         raise ValueError(
             f"the request can grow to {request.n} x {longest} tokens, which takes {needed} "
-            f"blocks of {manager.block_size}, but the whole KV cache holds {usable}; "
+            f"blocks of {kv_manager.block_size}, but the whole KV cache holds {usable}; "
             f"lower max_tokens or {name}, or enlarge the cache."
         )

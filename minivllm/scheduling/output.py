@@ -1,7 +1,7 @@
 """SchedulerOutput goes to the runner, ModelRunnerOutput comes back; nothing else crosses.
 
-They hold ids, integers and what is new; never a live ``Request``. So the same plan could be sent to
-several workers, or to another process. (vLLM: vllm/v1/core/sched/output.py, vllm/v1/outputs.py)
+They hold ids, integers and what is new; never a live ``Request``. So the same output could be sent
+to several workers, or to another process. (vLLM: vllm/v1/core/sched/output.py, vllm/v1/outputs.py)
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class TokenLogprobs(NamedTuple):
 
     token_ids: list[int]  # the token itself, then the k best, the best first
     logprobs: list[float]  # in the same order
-    rank: int  # the token's place among all tokens, 1 for the best
+    rank: int  # how many tokens are at least as likely: 1 for the best, unless it has equals
 
     @property
     def best(self) -> Iterator[tuple[int, float]]:
@@ -95,10 +95,10 @@ class TokenLogprobs(NamedTuple):
 class ModelRunnerOutput:
     """What one step has computed."""
 
-    # the next token of every sequence whose last known token was computed, and of the siblings
-    # that begin there
-    sampled: dict[str, int] = field(default_factory=dict)
-    # of the sampled tokens, for the sequences that asked for it
-    logprobs: dict[str, TokenLogprobs] = field(default_factory=dict)
+    # the next tokens of every sequence whose last known token was computed, and of the siblings
+    # that begin there: one each, unless several are guessed and verified in a step
+    sampled_token_ids: dict[str, list[int]] = field(default_factory=dict)
+    # one for each of these tokens, for the sequences that asked for it
+    logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     # by sequence and by position: of the prompt's tokens that this step has come to
     prompt_logprobs: dict[str, dict[int, TokenLogprobs]] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from minivllm.request import Request, Sequence
-from minivllm.validation import check
+from minivllm.validation import check, is_one_of
 
 
 class SchedulingPolicy:
@@ -77,7 +77,7 @@ def make_policy(policy: str | SchedulingPolicy) -> SchedulingPolicy:
     Raises:
         ValueError: for an unknown name or something that is no policy.
     """
-    known = isinstance(policy, SchedulingPolicy) or policy in tuple(POLICIES)
+    known = isinstance(policy, SchedulingPolicy) or is_one_of(policy, POLICIES)
     names = ", ".join(map(repr, POLICIES))
     check(known, "scheduling_policy", policy, f"one of {names} or a SchedulingPolicy")
     return policy if isinstance(policy, SchedulingPolicy) else POLICIES[policy]()

@@ -118,25 +118,12 @@ class CUDAGraphRunner:
             self.hidden = torch.empty_like(hidden)
         self.hidden[:size] = hidden
 
-    def pad(
-        self,
-        token_ids: list[int],
-        positions: list[int],
-        slots: list[int],
-        query_lens: list[int],
-        seq_lens: list[int],
-        block_tables: list[list[int]],
-    ) -> None:
-        """Fill a batch of decodes up to the next recorded size, if there is one so large."""
-        index = bisect_left(self.sizes, len(token_ids))
-        if index == len(self.sizes):
-            return
-        missing = self.sizes[index] - len(token_ids)
-        for numbers in (token_ids, positions, slots):
-            numbers += [0] * missing
-        for lengths in (query_lens, seq_lens):
-            lengths += [1] * missing
-        block_tables += [[0]] * missing
+    def size_for(self, query_lens: list[int]) -> int:
+        """How many sequences a batch is filled up to: the next recorded size, if it has one."""
+        num_seqs = len(query_lens)
+        index = bisect_left(self.sizes, num_seqs)
+        decodes_only = max(query_lens) == 1
+        return self.sizes[index] if decodes_only and index < len(self.sizes) else num_seqs
 
     def has(self, metadata: AttentionMetadata) -> bool:
         """Was a batch like this recorded: decodes only, and of such a number?"""

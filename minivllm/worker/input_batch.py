@@ -13,6 +13,7 @@ import torch
 
 from minivllm.sampling.metadata import SamplingMetadata, SamplingState
 from minivllm.scheduling.output import BeamMove, SchedulerOutput
+from minivllm.undo_log import UndoLog
 
 
 @dataclass(eq=False)
@@ -40,29 +41,34 @@ class InputBatch:
 
     def __init__(self):
         self.states: dict[str, CachedRequestState] = {}
+        self.undo_log = UndoLog()  # of the last step; it stays until the next one begins
         self._sampling_metadata: SamplingMetadata | None = None  # of the last step that sampled
 
     def update(self, scheduler_output: SchedulerOutput) -> None:
-        """Follow a plan: forget, begin, and let block tables grow."""
+        """Apply a SchedulerOutput: drop finished sequences, add new ones, extend block tables."""
+        undo = self.undo_log
+        undo.begin()
         for seq_id in scheduler_output.finished_req_ids:
-            self.states.pop(seq_id, None)
+            self.states.pop(seq_id, None)  # told again if the step is taken back
         self._move_beams(scheduler_output.beam_moves)
-        for (
-            seq_id
-        ) in scheduler_output.preempted_req_ids:  # tokens and generator stay: it will come back
-            self.states[seq_id].block_ids = []
+        for seq_id in scheduler_output.preempted_req_ids:  # tokens and generator stay
+            undo.set(self.states[seq_id], "block_ids", [])
         for new in scheduler_output.scheduled_new_reqs:
             prompt = list(new.token_ids)
-            self.states[new.seq_id] = CachedRequestState(
+            state = CachedRequestState(
                 new.sampling_params, Random(new.seed), prompt, len(prompt), new.seed
             )
+            undo.put(self.states, new.seq_id, state)
+        resumed = set(scheduler_output.resumed_req_ids)  # their whole tables come below
         for copy in scheduler_output.kv_cache_block_copies:
-            if (
-                copy.seq_id not in scheduler_output.resumed_req_ids
-            ):  # else it is in the whole table below
-                self.states[copy.seq_id].block_ids[-1] = copy.dst_block_id
-        for seq_id, block_ids in scheduler_output.new_block_ids.items():
-            self.states[seq_id].block_ids += block_ids
+            if copy.seq_id not in resumed:
+                block_ids = self.states[copy.seq_id].block_ids
+                undo.note(block_ids.__setitem__, -1, block_ids[-1])
+                block_ids[-1] = copy.dst_block_id
+        for seq_id, new_ids in scheduler_output.new_block_ids.items():
+            block_ids = self.states[seq_id].block_ids
+            undo.note(block_ids.__delitem__, slice(len(block_ids), None))
+            block_ids += new_ids
 
     def _move_beams(self, moves: list[BeamMove]) -> None:
         """Let beams become what the scheduler chose, in place of the tokens drawn here."""
@@ -70,13 +76,19 @@ class InputBatch:
         for move in moves:
             parent = parents[move.parent_id]
             token_ids = [*parent.token_ids[:-1], move.token_id]
-            self.states[move.seq_id] = _child(parent, token_ids, parent.seed)
+            self._put(move.seq_id, _child(parent, token_ids, parent.seed))
 
-    def fork(self, seq_id: str, child_ids: list[str]) -> None:
+    def fork(self, forks: dict[str, list[str]]) -> None:
         """Let siblings begin with all that a sequence has; the i-th draws with ``seed + i``."""
-        parent = self.states[seq_id]
-        for i, child_id in enumerate(child_ids, start=1):
-            self.states[child_id] = _child(parent, list(parent.token_ids), parent.seed + i)
+        for seq_id, child_ids in forks.items():
+            parent = self.states[seq_id]
+            for i, child_id in enumerate(child_ids, start=1):
+                self._put(child_id, _child(parent, list(parent.token_ids), parent.seed + i))
+
+    def _put(self, seq_id: str, state: CachedRequestState) -> None:
+        if seq_id in self.states:
+            self.undo_log.take(self.states, seq_id)
+        self.undo_log.put(self.states, seq_id, state)
 
     def sampling_metadata(self, seq_ids: list[str], logits: torch.Tensor) -> SamplingMetadata:
         """The sampling parameters of these rows: the last step's, if they are the same."""
@@ -85,7 +97,19 @@ class InputBatch:
         if metadata is None or metadata.states != states:
             metadata = SamplingMetadata(states, logits.shape[-1], logits.device)
             self._sampling_metadata = metadata
+        metadata.drawn_numbers = []
+        self.undo_log.note(self._take_tokens_back, metadata, [len(s.token_ids) for s in states])
         return metadata
+
+    def _take_tokens_back(self, metadata: SamplingMetadata, num_tokens: list[int]) -> None:
+        metadata.give_numbers_back()
+        for state, n in zip(metadata.states, num_tokens, strict=True):
+            del state.token_ids[n:]
+        self._sampling_metadata = None  # penalties have counted what is gone: made anew
+
+    def roll_back(self) -> None:
+        """Take the last step back, numbers that it has drawn included."""
+        self.undo_log.roll_back()
 
     def __getitem__(self, seq_id: str) -> CachedRequestState:
         return self.states[seq_id]

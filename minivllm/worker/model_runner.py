@@ -1,4 +1,4 @@
-"""ModelRunner: a plan becomes tensors, tensors become logits, logits become tokens.
+"""ModelRunner: scheduled tokens become tensors, tensors logits, logits the next tokens.
 
 (vLLM: vllm/v1/worker/gpu_model_runner.py)
 """
@@ -20,14 +20,15 @@ from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOut
 from minivllm.tensors import make_tensor
 from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, GraphRecorder
 from minivllm.worker.input_batch import InputBatch
+from minivllm.worker.model_input import ModelInput
 
 
 class ModelRunner:
-    """Runs plans on one device.
+    """Runs the model on one device, a step at a time.
 
     Args:
         model: the decoder, on its device.
-        kv_cache: the tensors behind the plan's block ids.
+        kv_cache: the tensors behind the block ids.
         host_kv_cache: those behind the ids of host blocks.
         block_size: positions per block.
         attention: how the layers write and read the cache.
@@ -62,7 +63,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-        """Compute a plan's tokens. A chunk that stops short of its last has nothing to say yet."""
+        """Compute one step. A chunk that stops short of the last token has nothing to say yet."""
         self.input_batch.update(scheduler_output)
         self._move_blocks(scheduler_output)
         if not scheduler_output.num_scheduled_tokens:
@@ -71,17 +72,28 @@ class ModelRunner:
         graphs = self.cuda_graph_runner
         recorded = graphs is not None and graphs.has(metadata)
         hidden = (graphs.replay if recorded else self._forward)(token_ids, positions, metadata)
-        output = ModelRunnerOutput(prompt_logprobs=self._prompt_logprobs(scheduler_output, hidden))
-        seq_ids, rows = self._caught_up(scheduler_output)
+        prompt_logprobs = self._prompt_logprobs(scheduler_output, hidden)
+        output = ModelRunnerOutput(prompt_logprobs=prompt_logprobs)
+        seq_ids, rows = self._rows_to_sample(scheduler_output)
         if rows:
+            self.input_batch.fork(scheduler_output.forks)
             index = make_tensor(rows, "int64", self.device)
             logits = self.model.compute_logits(hidden[index])
-            metadata = self.input_batch.sampling_metadata(seq_ids, logits)
-            chosen = self.sampler(logits, metadata)
-            output.sampled = dict(zip(seq_ids, metadata.append(chosen.token_ids), strict=True))
-            output.sampled |= {seq_ids[row]: NO_TOKEN for row in chosen.hopeless_rows}
-            output.logprobs = {seq_ids[row]: one for row, one in chosen.logprobs.items()}
+            self._sample(seq_ids, logits, output)
         return output
+
+    def _sample(self, seq_ids: list[str], logits: torch.Tensor, output: ModelRunnerOutput) -> None:
+        sampling = self.input_batch.sampling_metadata(seq_ids, logits)
+        chosen = self.sampler(logits, sampling)
+        sampled = sampling.append(chosen.token_ids)
+        for row in chosen.hopeless_rows:
+            sampled[row] = [NO_TOKEN]
+        output.sampled_token_ids = dict(zip(seq_ids, sampled, strict=True))
+        output.logprobs = {seq_ids[row]: [found] for row, found in chosen.logprobs.items()}
+
+    def roll_back(self) -> None:
+        """Forget the last step: what is known of sequences is as before it."""
+        self.input_batch.roll_back()
 
     def _forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
@@ -97,39 +109,31 @@ class ModelRunner:
             (scheduler_output.kv_cache_block_copies, partial(self.attention.copy_blocks, device)),
         ):
             if moves:
-                copy([m.src_block_id for m in moves], [m.dst_block_id for m in moves])
+                sources = [move.src_block_id for move in moves]
+                copy(sources, [move.dst_block_id for move in moves])
 
     def prepare_inputs(
         self, scheduler_output: SchedulerOutput
     ) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
         """Lay all scheduled tokens side by side in one flat batch.
 
-        A batch of decodes is filled up to the next size that ``cuda_graph_runner`` has.
-
         Returns:
             Token ids and positions, int64 ``[num_tokens]``, and the metadata that cuts them apart.
         """
-        token_ids, positions, slots, query_lens, seq_lens, block_tables = [], [], [], [], [], []
+        model_input = ModelInput()
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             state = self.input_batch[seq_id]
             start = scheduler_output.num_computed_tokens[seq_id]
             stop = start + num_new
-            token_ids += state.token_ids[start:stop]
-            positions += range(start, stop)
-            slots += slots_of(state.block_ids, start, stop, self.block_size)
-            query_lens.append(num_new)
-            seq_lens.append(stop)
-            block_tables.append(state.block_ids)
-        if self.cuda_graph_runner is not None and max(query_lens) == 1:
-            self.cuda_graph_runner.pad(
-                token_ids, positions, slots, query_lens, seq_lens, block_tables
-            )
-        metadata = AttentionMetadata.build(query_lens, seq_lens, block_tables, slots, self.device)
-        return (
-            make_tensor(token_ids, "int64", self.device),
-            make_tensor(positions, "int64", self.device),
-            metadata,
-        )
+            model_input.token_ids += state.token_ids[start:stop]
+            model_input.positions += range(start, stop)
+            model_input.slots += slots_of(state.block_ids, start, stop, self.block_size)
+            model_input.query_lens.append(num_new)
+            model_input.seq_lens.append(stop)
+            model_input.block_tables.append(state.block_ids)
+        if self.cuda_graph_runner is not None:
+            model_input.pad(self.cuda_graph_runner.size_for(model_input.query_lens))
+        return model_input.to_tensors(self.device)
 
     def _prompt_logprobs(
         self, scheduler_output: SchedulerOutput, hidden: torch.Tensor
@@ -151,7 +155,7 @@ class ModelRunner:
             found[seq_id] = dict(enumerate(logprobs, start=start))
         return found
 
-    def _caught_up(self, scheduler_output: SchedulerOutput) -> tuple[list[str], list[int]]:
+    def _rows_to_sample(self, scheduler_output: SchedulerOutput) -> tuple[list[str], list[int]]:
         """The sequences whose last known token is in the batch, and the flat row it is in.
 
         Where a prompt is complete and forks, its row serves all the siblings.
@@ -162,7 +166,6 @@ class ModelRunner:
             stop = scheduler_output.num_computed_tokens[seq_id] + num_new
             if stop == len(self.input_batch[seq_id].token_ids):
                 siblings = scheduler_output.forks.get(seq_id, [])
-                self.input_batch.fork(seq_id, siblings)
                 seq_ids += [seq_id, *siblings]
                 rows += [end - 1] * (1 + len(siblings))
         return seq_ids, rows

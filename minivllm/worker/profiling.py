@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from minivllm.kv.block_table import cdiv
+from minivllm.math_utils import cdiv
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.output import NewRequestData, SchedulerOutput
 

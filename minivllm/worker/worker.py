@@ -1,4 +1,4 @@
-"""Worker: owns the device. Loads the model, decides how many blocks fit, allocates them.
+"""Worker: owns the device. Loads the model, measures what memory is left, allocates the KV cache.
 
 (vLLM: vllm/v1/worker/gpu_worker.py, cpu_worker.py)
 """
@@ -6,19 +6,21 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 from minivllm import envs
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.selector import make_backend
-from minivllm.config import EngineArgs, Limits, host_memory_gib
-from minivllm.kv.block_table import cdiv
-from minivllm.kv.memory import MemoryProfile, format_bytes
+from minivllm.config import VllmConfig
+from minivllm.kv.kv_cache_config import KVCacheConfig
+from minivllm.kv.memory_profile import MemoryProfile, format_bytes, host_memory_gib
 from minivllm.logger import init_logger
 from minivllm.models.loader import load_model
-from minivllm.models.model_config import ModelConfig
+from minivllm.platforms import describe_gpu
+from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.worker.allocator import keep_freed_memory
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder, capture_sizes
 from minivllm.worker.model_runner import ModelRunner
@@ -26,110 +28,99 @@ from minivllm.worker.profiling import full_step, peak_bytes
 
 logger = init_logger(__name__)
 
-_DTYPES = {"half": torch.float16, "float": torch.float32}
-
-
-def pick_device(name: str) -> torch.device:
-    """The device that ``EngineArgs.device`` means.
-
-    Raises:
-        ValueError: if there is no such device here.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device='cuda', but torch sees no GPU here; use 'cpu' or 'auto'.")
-    return torch.device(name)
-
-
-def describe_gpu(device: torch.device) -> tuple[str, int] | None:
-    """Name and bytes of memory of a GPU; None for a CPU."""
-    if device.type == "cpu":
-        return None
-    properties = torch.cuda.get_device_properties(device)
-    return properties.name, properties.total_memory
-
 
 class Worker:
-    """One device with a model on it.
+    """One device with a model on it. Its verbs are called in the order in which they stand here.
 
     Args:
-        args: validated engine arguments.
-        directory: the model's Hugging Face directory.
-        config: what its config.json says.
-        limits: how long a sequence may be and how much a step may hold.
-        device: where all of it goes.
-
-    Raises:
-        ValueError: if the attention backend cannot run here, or memory is too small for the
-            weights or for one sequence of full length.
+        config: what to load, where, and within which limits.
     """
 
-    def __init__(
-        self,
-        args: EngineArgs,
-        directory: Path,
-        config: ModelConfig,
-        limits: Limits,
-        device: torch.device,
-    ):
-        self.args, self.config, self.limits, self.device = args, config, limits, device
-        self.attention = make_backend(args.attention_backend, device)
-        self.dtype = config.dtype
-        if args.dtype != "auto":
-            self.dtype = _DTYPES.get(args.dtype) or getattr(torch, args.dtype)
-        self.block_bytes = config.kv_bytes_per_token(self.dtype) * args.block_size
+    def __init__(self, config: VllmConfig):
+        self.config = config
+        self.model_config = config.model_config
+        self.device = config.device_config.device
+        self.block_size = config.cache_config.block_size
+        self.block_bytes = self.model_config.kv_bytes_per_token() * self.block_size
         self._profile: MemoryProfile | None = None
-        if device.type == "cpu":  # a stated size: a cache too small is refused before loading
+
+    def init_device(self) -> None:
+        """Choose the attention backend, and see what memory is free.
+
+        Raises:
+            ValueError: if the backend cannot run here, or less is free than is asked for.
+        """
+        self.attention = make_backend(self.config.device_config.attention_backend, self.device)
+        if self.device.type == "cpu":
             keep_freed_memory()
-            self.num_blocks = self._num_blocks(envs.cpu_kvcache_bytes())
-            self.model = self._load(directory)
-        else:
-            self.num_blocks = self._measure_gpu(directory)
-        # More host blocks than all running sequences could fill are of no use to anyone.
-        most = limits.max_num_seqs * cdiv(limits.max_model_len, args.block_size)
-        self.num_host_blocks = min(int(args.swap_space * 2**30) // self.block_bytes, most)
-        self.model_runner = self._runner(self.num_blocks, self.num_host_blocks + 1)
-        self._log_size()
-        self._capture_decodes()
-
-    def profile_memory(self) -> MemoryProfile:
-        """Where the device's memory goes. Measures on the first call, and logs the table."""
-        if self._profile is None:
-            total = host_memory_gib() * 2**30
-            self._profile = self._make_profile(self.num_blocks, total, self._activations())
-            logger.info("%s", self._profile)
-        return self._profile
-
-    def _load(self, directory: Path) -> torch.nn.Module:
-        args = self.args
-        model = load_model(
-            directory, self.config, self.dtype, self.device, args.load_format, args.use_tqdm_on_load
-        )
-        model.pack_weights()
-        return model
-
-    def _runner(self, num_blocks: int, num_host_blocks: int) -> ModelRunner:
-        device, host = (
-            KVCache(
-                self.config.num_layers,
-                n,
-                self.args.block_size,
-                self.config.num_kv_heads,
-                self.config.head_dim,
-                self.dtype,
-                where,
+            return
+        cache = self.config.cache_config
+        self.free_at_start, self.total = torch.cuda.mem_get_info(self.device)
+        self.wanted = int(self.total * cache.gpu_memory_utilization)
+        stated = cache.num_gpu_blocks_override or cache.kv_cache_memory_bytes
+        if self.free_at_start < self.wanted and not stated:
+            raise ValueError(
+                f"gpu_memory_utilization={cache.gpu_memory_utilization} asks for "
+                f"{format_bytes(self.wanted)} of the GPU's {format_bytes(self.total)}, but only "
+                f"{format_bytes(self.free_at_start)} are free; lower it, or end what else uses the "
+                "GPU."
             )
-            for n, where in ((num_blocks, self.device), (num_host_blocks, torch.device("cpu")))
-        )
-        return ModelRunner(self.model, device, host, self.args.block_size, self.attention)
 
-    def _capture_decodes(self) -> None:
+    def load_model(self) -> None:
+        """Build the model and read its weights.
+
+        Raises:
+            ValueError: if they do not fit.
+        """
+        load = self.config.load_config
+        with self._out_of_memory_explained():
+            self.model = load_model(
+                load.model_directory,
+                self.model_config,
+                self.model_config.dtype,
+                self.device,
+                load.load_format,
+                load.use_tqdm_on_load,
+            )
+            self.model.pack_weights()
+
+    def determine_available_memory(self) -> int:
+        """Bytes for the KV cache: on a GPU what weights and a full step leave, on a CPU as stated.
+
+        Raises:
+            ValueError: if a full step does not fit.
+        """
+        if self.device.type == "cpu":
+            return envs.cpu_kvcache_bytes()
+        with self._out_of_memory_explained():
+            self._peak_activations = self._activations()
+        torch.cuda.empty_cache()
+        used = self.free_at_start - torch.cuda.mem_get_info(self.device)[0]
+        self._overhead = max(0, used - self._weight_bytes())
+        return self.wanted - used - self._peak_activations
+
+    def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
+        """Allocate the KV cache, on the device and on the host, and make the model runner."""
+        self.num_blocks = kv_cache_config.num_blocks
+        self.model_runner = self._runner(self.num_blocks, kv_cache_config.num_host_blocks + 1)
+        if self.device.type != "cpu":
+            self._profile = self._make_profile(self.total, self._peak_activations, self._overhead)
+            logger.info("%s", self._profile)
+        max_model_len = self.config.scheduler_config.max_model_len
+        concurrency = (self.num_blocks - 1) * self.block_size / max_model_len
+        logger.info(
+            "# GPU blocks: %d, # CPU blocks: %d", self.num_blocks, kv_cache_config.num_host_blocks
+        )
+        logger.info(
+            "Maximum concurrency for %d tokens per request: %.2fx", max_model_len, concurrency
+        )
+
+    def compile_or_warm_up_model(self) -> None:
         """Let decode steps be CUDA graphs, or say in the log why they are not."""
         if self.device.type == "cpu":
             logger.debug("A CPU has no CUDA graphs: every step runs eagerly.")
             return
-        if self.args.enforce_eager:
+        if self.config.device_config.enforce_eager:
             logger.info("No CUDA graphs: enforce_eager=True.")
             return
         if not self.attention.supports_cuda_graphs:
@@ -138,7 +129,7 @@ class Worker:
                 "No CUDA graphs: %s looks into its inputs, and looks are not recorded.", name
             )
             return
-        limits, start = self.limits, time.perf_counter()
+        limits, start = self.config.scheduler_config, time.perf_counter()
         free_before, _ = torch.cuda.mem_get_info(self.device)
         sizes = capture_sizes(min(limits.max_num_seqs, limits.max_num_batched_tokens))
         self.model_runner.capture_decodes(sizes, limits.max_model_len, CUDAGraphRecorder())
@@ -149,102 +140,75 @@ class Worker:
             time.perf_counter() - start, format_bytes(taken), len(sizes), sizes[0], sizes[-1],
         )  # fmt: skip
 
+    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        """Compute one step."""
+        return self.model_runner.execute_model(scheduler_output)
+
+    def roll_back(self) -> None:
+        """Take the last step back that was computed, or begun."""
+        self.model_runner.roll_back()
+
+    def profile_memory(self) -> MemoryProfile:
+        """Where the device's memory goes. Measures on the first call, and logs the table."""
+        if self._profile is None:
+            total = host_memory_gib() * 2**30
+            self._profile = self._make_profile(total, self._activations())
+            logger.info("%s", self._profile)
+        return self._profile
+
+    def _runner(self, num_blocks: int, num_host_blocks: int) -> ModelRunner:
+        config = self.model_config
+        device, host = (
+            KVCache(
+                config.num_layers,
+                n,
+                self.block_size,
+                config.num_kv_heads,
+                config.head_dim,
+                config.dtype,
+                where,
+            )
+            for n, where in ((num_blocks, self.device), (num_host_blocks, torch.device("cpu")))
+        )
+        return ModelRunner(self.model, device, host, self.block_size, self.attention)
+
     def _activations(self) -> int:
         """The peak of a full step beside weights and KV cache, run on a cache of one block."""
-        limits = self.limits
+        limits = self.config.scheduler_config
         runner = self._runner(1, 1)
-        scheduler_output = full_step(
+        step = full_step(
             limits.max_num_batched_tokens,
             limits.max_num_seqs,
             limits.max_model_len,
-            self.args.block_size,
+            self.block_size,
         )
-        return peak_bytes(self.device, lambda: runner.execute_model(scheduler_output))
-
-    def _measure_gpu(self, directory: Path) -> int:
-        """Load, run a full step, and give K and V what is left: the number of blocks.
-
-        (vLLM: ``determine_available_memory`` in vllm/v1/worker/gpu_worker.py)
-        """
-        share = self.args.gpu_memory_utilization
-        free, total = torch.cuda.mem_get_info(self.device)
-        wanted = int(total * share)
-        stated = self.args.num_gpu_blocks_override or self.args.kv_cache_memory_bytes
-        if free < wanted and not stated:
-            raise ValueError(
-                f"gpu_memory_utilization={share} asks for {format_bytes(wanted)} of the GPU's "
-                f"{format_bytes(total)}, but only {format_bytes(free)} are free; lower it, or end "
-                "what else uses the GPU."
-            )
-        try:
-            self.model = self._load(directory)
-            activations = self._activations()
-        except torch.OutOfMemoryError as error:
-            raise ValueError(
-                f"weights and a full step do not fit into the GPU's {format_bytes(free)} of free "
-                "memory; lower max_num_batched_tokens or max_num_seqs, choose dtype='bfloat16', or "
-                "a smaller model."
-            ) from error
-        torch.cuda.empty_cache()
-        used = free - torch.cuda.mem_get_info(self.device)[0]
-        overhead = max(0, used - self._weight_bytes())
-        num_blocks = self._num_blocks(wanted - used - activations)
-        self._profile = self._make_profile(num_blocks, total, activations, overhead)
-        logger.info("%s", self._profile)
-        return num_blocks
-
-    def _num_blocks(self, kv_cache_bytes: int) -> int:
-        """How many blocks the pool gets, the null block included."""
-        args, max_model_len = self.args, self.limits.max_model_len
-        num_blocks = args.num_gpu_blocks_override or (
-            (args.kv_cache_memory_bytes or kv_cache_bytes) // self.block_bytes
-        )
-        capacity = max(0, num_blocks - 1) * args.block_size
-        if capacity < max_model_len - 1:  # a sequence's last token is never in the cache
-            or_less = f", or lower max_model_len to {capacity + 1} or less" if capacity else ""
-            raise ValueError(
-                f"the KV cache holds {capacity} tokens ({max(0, num_blocks - 1)} usable blocks of "
-                f"{args.block_size}), less than one sequence of max_model_len={max_model_len}; "
-                f"raise num_gpu_blocks_override, kv_cache_memory_bytes or {self._knob}{or_less}."
-            )
-        room = host_memory_gib() * 2**30
-        if self.device.type == "cpu" and num_blocks * self.block_bytes > room:
-            raise ValueError(
-                f"the KV cache would take {format_bytes(num_blocks * self.block_bytes)}, but this "
-                f"machine has {format_bytes(room)}; lower num_gpu_blocks_override, "
-                f"kv_cache_memory_bytes or {self._knob}."
-            )
-        return num_blocks
-
-    @property
-    def _knob(self) -> str:
-        cpu = self.device.type == "cpu"
-        return "MINIVLLM_CPU_KVCACHE_SPACE" if cpu else "gpu_memory_utilization"
+        return peak_bytes(self.device, lambda: runner.execute_model(step))
 
     def _weight_bytes(self) -> int:
         return sum(parameter.nbytes for parameter in self.model.parameters())
 
-    def _make_profile(
-        self, num_blocks: int, total: float, activations: int, overhead: int = 0
-    ) -> MemoryProfile:
-        step_tokens, step_seqs = self.limits.max_num_batched_tokens, self.limits.max_num_seqs
+    def _make_profile(self, total: float, activations: int, overhead: int = 0) -> MemoryProfile:
+        limits = self.config.scheduler_config
         return MemoryProfile(
             device=(describe_gpu(self.device) or ("cpu",))[0],
             total=total,
             weights=self._weight_bytes(),
             activations=activations,
             overhead=overhead,
-            kv_cache=num_blocks * self.block_bytes,
-            num_blocks=num_blocks,
-            block_size=self.args.block_size,
-            step_tokens=step_tokens,
-            step_seqs=min(step_tokens, step_seqs),
+            kv_cache=self.num_blocks * self.block_bytes,
+            num_blocks=self.num_blocks,
+            block_size=self.block_size,
+            step_tokens=limits.max_num_batched_tokens,
+            step_seqs=min(limits.max_num_batched_tokens, limits.max_num_seqs),
         )
 
-    def _log_size(self) -> None:
-        max_model_len = self.limits.max_model_len
-        concurrency = (self.num_blocks - 1) * self.args.block_size / max_model_len
-        logger.info("# GPU blocks: %d, # CPU blocks: %d", self.num_blocks, self.num_host_blocks)
-        logger.info(
-            "Maximum concurrency for %d tokens per request: %.2fx", max_model_len, concurrency
-        )
+    @contextmanager
+    def _out_of_memory_explained(self) -> Iterator[None]:
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise ValueError(
+                f"weights and a full step do not fit into the GPU's "
+                f"{format_bytes(self.free_at_start)} of free memory; lower max_num_batched_tokens "
+                "or max_num_seqs, choose dtype='bfloat16', or a smaller model."
+            ) from error

@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 
 from minivllm import config, envs, sampling_params
-from minivllm.config import EngineArgs
+from minivllm.engine.arg_utils import EngineArgs
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
 HERE = Path(__file__).parent

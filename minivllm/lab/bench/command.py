@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from minivllm.console import refusing_politely
+from minivllm.console import exit_on_bad_input
 from minivllm.validation import check, is_int
 
 app = typer.Typer(help="Measure, beside the machine's own ceiling.", no_args_is_help=True)
@@ -37,10 +38,10 @@ def scheduler(
     ] = None,
 ) -> None:
     """What deciding costs: µs per request and step, per block hashed, per prompt looked up."""
+    options = locals()
     from minivllm.lab.bench.scheduler import bench_scheduler
 
-    with refusing_politely():
-        bench_scheduler(num_requests, num_steps, against)
+    _measure(bench_scheduler, **options)
 
 
 @app.command()
@@ -55,27 +56,18 @@ def throughput(
     repeats: Repeats = 3,
     max_num_seqs: Annotated[int, typer.Option(help="Sequences at once.")] = 64,
     max_num_batched_tokens: Annotated[int, typer.Option(help="Tokens per step.")] = 2048,
-    prefix_caching: Annotated[bool, typer.Option(help="Reuse equal prefixes.")] = True,
+    enable_prefix_caching: Annotated[
+        bool,
+        typer.Option("--prefix-caching/--no-prefix-caching", help="Reuse equal prefixes."),
+    ] = True,
     attention_backend: Backend = "auto",
     threads: Threads = None,
 ) -> None:
     """Tokens per second on seeded work, beside the roofline and beside peers."""
+    options = locals()
     from minivllm.lab.bench.throughput import bench_throughput
 
-    with refusing_politely():
-        _set_threads(threads)
-        bench_throughput(
-            workload,
-            model,
-            num_requests,
-            dtype,
-            against,
-            repeats,
-            max_num_seqs,
-            max_num_batched_tokens,
-            prefix_caching,
-            attention_backend,
-        )
+    _measure(bench_throughput, **options)
 
 
 @app.command()
@@ -91,19 +83,17 @@ def latency(
     threads: Threads = None,
 ) -> None:
     """Seconds to the first token and of a decode step of one batch, beside the roofline."""
+    options = locals()
     from minivllm.lab.bench.latency import bench_latency
 
-    with refusing_politely():
-        _set_threads(threads)
-        bench_latency(
-            batch_size, input_len, output_len, model, dtype, against, repeats, attention_backend
-        )
+    _measure(bench_latency, **options)
 
 
 @app.command()
 def kernels(
-    backend: Annotated[
-        list[str], typer.Option(help="By name, repeatable; none: all that can run here.")
+    backends: Annotated[
+        list[str],
+        typer.Option("--backend", help="By name, repeatable; none: all that can run here."),
     ] = [],  # noqa: B006
     batch: Annotated[int, typer.Option(help="Sequences that decode.")] = 16,
     context: Annotated[int, typer.Option(help="Tokens of each.")] = 1024,
@@ -117,22 +107,10 @@ def kernels(
     threads: Threads = None,
 ) -> None:
     """One layer's attention by backend, beside bandwidth and matrix rate."""
+    options = locals()
     from minivllm.lab.bench.kernels import bench_kernels
 
-    with refusing_politely():
-        _set_threads(threads)
-        bench_kernels(
-            backend,
-            batch,
-            context,
-            alone,
-            prefill,
-            num_heads,
-            num_kv_heads,
-            head_dim,
-            block_size,
-            dtype,
-        )
+    _measure(bench_kernels, **options)
 
 
 @app.command("all")
@@ -144,11 +122,18 @@ def everything(
     """All that has a figure to reach on this machine, in turn, with installed peers."""
     from minivllm.lab.bench.everything import bench_all
 
-    with refusing_politely():
+    with exit_on_bad_input():
         _set_threads(threads)
         failed = bench_all(dry_run, output)
     if failed:
         raise typer.Exit(1)
+
+
+def _measure(bench: Callable[..., None], threads: int | None = None, **options) -> None:
+    """Run a benchmark with the options of its command, which have the same names."""
+    with exit_on_bad_input():
+        _set_threads(threads)
+        bench(**options)
 
 
 def _set_threads(threads: int | None) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,12 +18,15 @@ from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.attention.selector import make_backend
 from minivllm.config import ATTENTION_BACKENDS
-from minivllm.kv.block_table import cdiv, slots_of
-from minivllm.lab.bench import ceiling
+from minivllm.kv.block_table import slots_of
+from minivllm.lab.bench import machine
 from minivllm.lab.bench.models import DTYPES
 from minivllm.lab.bench.report import Report
+from minivllm.math_utils import cdiv
 from minivllm.validation import check, is_int
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder
+
+Figures = dict[str, dict[str, float]]  # by case
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def bench_kernels(
         check(is_int(value, 1), name, value, "an integer of at least 1")
     ok = num_heads % num_kv_heads == 0
     check(ok, "num_heads", num_heads, f"a multiple of num_kv_heads={num_kv_heads}")
-    device = ceiling.default_device()
+    device = machine.default_device()
     shape = Shape(num_heads, num_kv_heads, head_dim, block_size, getattr(torch, dtype), device)
     cases = [
         Case("decode", batch, context, 1),
@@ -114,25 +116,27 @@ def bench_kernels(
             "block_size": block_size,
             "dtype": dtype,
             "threads": torch.get_num_threads(),
-            "clock": "the best of several calls, see ceiling.best_seconds",
+            "clock": "the best of several calls, see machine.best_seconds",
         },
     )
-    peaks = ceiling.measure(device, shape.dtype)
+    peaks = machine.measure(device, shape.dtype)
     report.ceiling(peaks, "a sum, a copy and a square matrix product, measured here")
-    figures: dict[str, dict[str, Any]] = {}  # by kernel and case
+    figures: dict[str, Figures] = {}
     for name in backends or known:
         try:
             backend = make_backend(name, device)
         except ValueError as error:
             report.note(f"left out: {error}")
             continue
-        figures[name] = {}
-        for case in cases:
-            run = _paged(backend, case, shape)
-            if device.type == "cuda" and backend.supports_cuda_graphs:
-                run = CUDAGraphRecorder().capture(run)  # as in the engine: Python is not in the way
-            figures[name][case.name] = _figures(case, shape, peaks, run)
+        figures[name] = {
+            case.name: _figures(case, shape, peaks, _paged(backend, case, shape)) for case in cases
+        }
     dense = {case.name: _figures(case, shape, peaks, _dense(case, shape)) for case in cases}
+    _print_results(report, figures, dense)
+
+
+def _print_results(report: Report, figures: dict[str, Figures], dense: Figures) -> None:
+    """Figures by kernel and case, and torch's seconds relative to each."""
     head = ("kernel", "case", "ms", "GB/s", "GFLOP/s", "of bandwidth", "of matrix rate")
     report.table(
         "one layer's attention",
@@ -156,7 +160,7 @@ def bench_kernels(
 
 
 def _figures(case: Case, shape: Shape, peaks: dict[str, float], run) -> dict[str, float]:
-    seconds = ceiling.best_seconds(run, shape.device)
+    seconds = machine.best_seconds(run, shape.device)
     gb, gflop = case.bytes_read(shape) / seconds / 1e9, case.flops(shape) / seconds / 1e9
     return {
         "seconds": seconds,
@@ -186,7 +190,13 @@ def _paged(backend, case: Case, shape: Shape):
     query = _query(case.batch * case.query_len, shape)
     key_cache, value_cache = storage.layer(0)
     scale = shape.head_dim**-0.5
-    return lambda: backend.attend(query, key_cache, value_cache, metadata, scale)
+
+    def run() -> torch.Tensor:
+        return backend.attend(query, key_cache, value_cache, metadata, scale)
+
+    if shape.device.type == "cuda" and backend.supports_cuda_graphs:
+        return CUDAGraphRecorder().capture(run)  # as in the engine: Python is not in the way
+    return run
 
 
 def _dense(case: Case, shape: Shape):

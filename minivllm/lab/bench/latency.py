@@ -7,14 +7,13 @@ from typing import Any
 
 import torch
 
-from minivllm.lab.bench import ceiling
+from minivllm.lab.bench import machine
 from minivllm.lab.bench.engines import engines_for
-from minivllm.lab.bench.memory import memory_ratio, memory_table
 from minivllm.lab.bench.models import bench_model
 from minivllm.lab.bench.process import Run, engine_processes, take_turns
-from minivllm.lab.bench.report import Report
+from minivllm.lab.bench.report import Report, memory_ratio, memory_table
 from minivllm.lab.bench.roofline import work_of
-from minivllm.lab.bench.workloads import BenchRequest
+from minivllm.lab.bench.workloads import BenchRequest, Round
 from minivllm.lab.sim.result import percentiles
 from minivllm.models.model_config import ModelConfig
 from minivllm.validation import check, is_int
@@ -60,12 +59,7 @@ def bench_latency(
     num_threads, num_steps = torch.get_num_threads(), output_len - 1
     with bench_model(model, dtype, bool(against)) as (directory, load_format):
         config = ModelConfig.from_directory(directory)
-        rng = Random(0)
-        prompts = [
-            [rng.randrange(10, config.vocab_size) for _ in range(input_len)]
-            for _ in range(batch_size)
-        ]
-        first, whole = ([[BenchRequest(p, n) for p in prompts]] for n in (1, output_len))
+        first, whole = _rounds(config.vocab_size, batch_size, input_len, output_len)
         report = Report(
             "latency",
             {
@@ -93,20 +87,43 @@ def bench_latency(
         ) as engines:
             to_first = take_turns(engines, first, repeats)
             to_last = take_turns(engines, whole, repeats)
-    device = ceiling.default_device()
-    peaks, cache_bytes = (
-        ceiling.measure(device, getattr(torch, dtype)),
-        ceiling.cache_bytes(device),
+    least = _ceiling(report, config, getattr(torch, dtype), first, whole, num_steps)
+    _print_results(
+        report,
+        {name: _figures(to_first[name], to_last[name], num_steps, least) for name in to_last},
     )
-    size = getattr(torch, dtype).itemsize
+
+
+def _rounds(
+    vocab_size: int, batch_size: int, input_len: int, output_len: int
+) -> tuple[list[Round], list[Round]]:
+    """The same prompts twice: to be answered with one token, and with all of them."""
+    rng = Random(0)
+    prompts = [[rng.randrange(10, vocab_size) for _ in range(input_len)] for _ in range(batch_size)]
+    first, whole = ([[BenchRequest(p, n) for p in prompts]] for n in (1, output_len))
+    return first, whole
+
+
+def _ceiling(
+    report: Report,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    first: list[Round],
+    whole: list[Round],
+    num_steps: int,
+) -> dict[str, float]:
+    """Measure the machine, and print the least seconds that this work can take on it."""
+    device = machine.default_device()
+    peaks, cache_bytes = machine.measure(device, dtype), machine.cache_bytes(device)
     work_first, work = (
-        work_of(config, rounds, size, cache_bytes=cache_bytes) for rounds in (first, whole)
+        work_of(config, rounds, dtype.itemsize, cache_bytes=cache_bytes)
+        for rounds in (first, whole)
     )
-    machine = ceiling.machine(peaks)
+    hardware = machine.as_hardware(peaks)
     least = {
-        "ttft_s": work_first.least_seconds(machine),
-        "step_s": machine.least_seconds(work.decode) / num_steps,
-        "latency_s": work.least_seconds(machine),
+        "ttft_s": work_first.least_seconds(hardware),
+        "step_s": hardware.least_seconds(work.decode) / num_steps,
+        "latency_s": work.least_seconds(hardware),
     }
     report.ceiling({**peaks, **least}, "measured here, and the roofline")
     report.note(
@@ -114,9 +131,11 @@ def bench_latency(
         f"weights, K and V, and computes {work.decode.flops / num_steps / 1e9:,.3g} GFLOP: "
         f"{1e3 * least['step_s']:.3g} ms at least."
     )
-    results = {
-        engine: _figures(to_first[engine], to_last[engine], num_steps, least) for engine in to_last
-    }
+    return least
+
+
+def _print_results(report: Report, results: dict[str, dict[str, Any]]) -> None:
+    """Figures by engine, and what peers take relative to ours."""
     report.table(
         "milliseconds",
         ("engine", "first token", "decode step", "of its roofline", "whole, best", "p50", "p90",

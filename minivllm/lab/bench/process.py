@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from minivllm.lab.bench.memory import peak_memory
+from minivllm.lab.bench.machine import peak_memory
 from minivllm.lab.bench.workloads import Round
 
 SECONDS_TO_LEAVE = 3.0

@@ -20,6 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from minivllm.lab.bench.machine import COLUMNS
 from minivllm.version import __version__
 
 WIDTH = 120  # columns that a table may fill; a narrower terminal folds lines
@@ -139,3 +140,16 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def memory_table(report: Report, results: dict[str, dict[str, Any]]) -> None:
+    """Print the engines' figures, which hold what ``peak_memory`` found."""
+    names = [name for name in COLUMNS if name in results["minivllm"]]
+    rows = [(engine, *(found[name] for name in names)) for engine, found in results.items()]
+    report.table("peak memory, MiB", ("engine", *(COLUMNS[name] for name in names)), rows)
+
+
+def memory_ratio(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, float]:
+    """Our process's peak over a peer's, as an entry of the report; none where it is not known."""
+    name = "peak_memory_mib"
+    return {"memory_ratio": ours[name] / theirs[name]} if name in ours else {}

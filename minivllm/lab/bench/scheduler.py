@@ -7,29 +7,32 @@ such windows.
 
 from __future__ import annotations
 
+import time
 from statistics import median
 from typing import Any
 
-from minivllm.kv.block_table import cdiv
+from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.bench.hashing import hashing_us, least_hashing_us, least_lookup_us, lookup_us
+from minivllm.lab.bench.machine import best_cpu_seconds
 from minivllm.lab.bench.report import Report
-from minivllm.lab.bench.scheduler_core import (
-    BLOCK_SIZE,
-    MAX_MODEL_LEN,
-    PROMPT_TOKENS,
-    RunningDecodes,
-    hashing_us,
-    least_hashing_us,
-    least_lookup_us,
-    least_step_us,
-    lookup_us,
-    window_us,
-)
 from minivllm.lab.bench.vllm_core import (
     RECORDED,
     VllmRunningDecodes,
     is_installed,
     vllm_hashing_us,
 )
+from minivllm.lab.bench.workloads import (
+    BLOCK_SIZE,
+    MAX_MODEL_LEN,
+    PROMPT_TOKENS,
+    prompt_of,
+)
+from minivllm.lab.sim.loop import make_scheduler, run_steps, runner_output
+from minivllm.math_utils import cdiv
+from minivllm.request import Request, Sequence
+from minivllm.sampling_params import SamplingParams
+from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
+from minivllm.scheduling.scheduler import Scheduler
 from minivllm.validation import check, is_int
 
 WINDOWS = 8  # of which the best counts
@@ -184,3 +187,71 @@ def _beside_vllm(
     head = ("µs, in turn", "minivllm", "vLLM", "ours / theirs")
     report.table("beside vLLM's own core, in this run", head, rows)
     return found
+
+
+# -- what is timed, and the least that no scheduler in Python can do without ---------------------
+
+
+class RunningDecodes:
+    """Our scheduler with so many sequences in it, all of which decode.
+
+    Args:
+        num_requests: that run.
+        num_blocks: the pool's size.
+        caching: of prefixes; on, every block that fills is hashed and registered.
+    """
+
+    def __init__(self, num_requests: int, num_blocks: int, caching: bool):
+        self.num_requests = num_requests
+        self.scheduler = make_scheduler(
+            KVCacheManager(num_blocks, BLOCK_SIZE, caching),
+            max_num_batched_tokens=num_requests * PROMPT_TOKENS,
+            max_num_seqs=num_requests,
+            max_model_len=MAX_MODEL_LEN,
+        )
+        params = SamplingParams(max_tokens=MAX_MODEL_LEN - PROMPT_TOKENS, ignore_eos=True)
+        requests = [Request(str(index), prompt_of(index), params) for index in range(num_requests)]
+        self._steps = run_steps(self.scheduler, requests, self._execute)
+        self._planned = self._executed = 0.0
+        self.step()
+
+    def step(self) -> float:
+        """CPU seconds of one ``schedule()`` and one ``update_from_output()``.
+
+        What lies between them is the model's and is not timed.
+        """
+        begin = time.process_time()
+        next(self._steps)
+        return self._planned - begin + time.process_time() - self._executed
+
+    def _execute(
+        self, scheduler: Scheduler, scheduler_output: SchedulerOutput
+    ) -> ModelRunnerOutput:
+        self._planned = time.process_time()
+        sampled = dict.fromkeys(scheduler_output.num_scheduled_tokens, 7)
+        assert len(sampled) == self.num_requests, "all of them decode, all the time"
+        output = runner_output(sampled)
+        self._executed = time.process_time()
+        return output
+
+
+def window_us(core) -> float:
+    """µs per request and step, mean over the steps in which each request fills one block."""
+    seconds = sum(core.step() for _ in range(BLOCK_SIZE))
+    return seconds / BLOCK_SIZE / core.num_requests * 1e6
+
+
+def least_step_us(num_requests: int) -> float:
+    """µs per request to write down that it runs, to count its token and to append it."""
+    request = Request("0", prompt_of(0), SamplingParams())
+    seqs = [Sequence(request, index) for index in range(num_requests)]
+
+    def touch_each_request():
+        plan = {}
+        for seq in seqs:
+            plan[seq.seq_id] = 1
+        for seq in seqs:
+            seq.num_computed_tokens += plan[seq.seq_id]
+            seq.token_ids.append(7)
+
+    return best_cpu_seconds(touch_each_request, 50) / num_requests * 1e6

@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 
-from minivllm.lab.bench import ceiling
+from minivllm.lab.bench import machine
 from minivllm.lab.bench.engines import engines_for
-from minivllm.lab.bench.memory import memory_ratio, memory_table
 from minivllm.lab.bench.models import bench_model
 from minivllm.lab.bench.process import Run, engine_processes, take_turns
-from minivllm.lab.bench.report import Report
+from minivllm.lab.bench.report import Report, memory_ratio, memory_table
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.workloads import Round, make_workload
 from minivllm.models.model_config import ModelConfig
@@ -82,13 +81,13 @@ def bench_throughput(
             attention_backend=attention_backend,
         ) as engines:
             runs = take_turns(engines, rounds, repeats)
-    device = ceiling.default_device()
-    peaks = ceiling.measure(device, getattr(torch, dtype))
+    device = machine.default_device()
+    peaks = machine.measure(device, getattr(torch, dtype))
     num_cached = runs["minivllm"][-1].num_cached_tokens
     work = work_of(
-        config, rounds, getattr(torch, dtype).itemsize, num_cached, ceiling.cache_bytes(device)
+        config, rounds, getattr(torch, dtype).itemsize, num_cached, machine.cache_bytes(device)
     )
-    least = work.least_seconds(ceiling.machine(peaks))
+    least = work.least_seconds(machine.as_hardware(peaks))
     report.ceiling({**peaks, "seconds": least}, "measured here, and the roofline of this work")
     results = {name: _figures(rounds, runs[name], least) for name in runs}
     report.table(

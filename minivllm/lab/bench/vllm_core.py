@@ -12,14 +12,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from minivllm.lab.bench.clock import best_cpu_seconds
-from minivllm.lab.bench.scheduler_core import (
+from minivllm.lab.bench.machine import best_cpu_seconds
+from minivllm.lab.bench.workloads import (
     BLOCK_SIZE,
     MAX_MODEL_LEN,
     PROMPT_TOKENS,
     long_prompt,
     prompt_of,
 )
+from minivllm.lab.sim.shapes import ONE_LAYER
 
 # Measured elsewhere, on two cores of an AMD EPYC: what is printed where vLLM is not installed.
 RECORDED = {"vllm": "0.32.0", "us_per_request": 10.5, "hashing_us_per_block": 3.5}
@@ -70,7 +71,7 @@ def _make_scheduler(num_requests: int, num_blocks: int, caching: bool):
     from vllm.v1.structured_output import StructuredOutputManager
 
     with tempfile.TemporaryDirectory() as directory:  # a config.json is all that is asked for
-        Path(directory, "config.json").write_text(json.dumps(_MODEL))
+        Path(directory, "config.json").write_text(json.dumps(ONE_LAYER))
         model = ModelConfig(
             model=directory,
             tokenizer=directory,
@@ -133,17 +134,3 @@ def _make_request(request_id: str, prompt: list[int], caching: bool):
         pooling_params=None,
         block_hasher=get_request_block_hasher(BLOCK_SIZE, sha256) if caching else None,
     )
-
-
-_MODEL = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "hidden_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 1,
-    "intermediate_size": 128,
-    "vocab_size": 1024,
-    "max_position_embeddings": 1 << 20,
-    "dtype": "float32",
-}

@@ -140,3 +140,21 @@ def make_workload(name: str, num_requests: int | None, vocab_size: int) -> list[
     ok = num_requests is None or is_int(num_requests, 1)
     check(ok, "num_requests", num_requests, "an integer of at least 1")
     return make(usual if num_requests is None else num_requests, vocab_size)
+
+
+# -- of the scheduler alone ----------------------------------------------------------------------
+
+BLOCK_SIZE = 16
+PROMPT_TOKENS = 128
+MAX_MODEL_LEN = 8192
+
+
+def prompt_of(index: int, num_tokens: int = PROMPT_TOKENS) -> list[int]:
+    """A prompt that shares no block with another one's."""
+    return [(index * 7919 + j * 31) % 900 + 5 for j in range(num_tokens)]
+
+
+def long_prompt(num_blocks: int = 4096) -> list[int]:
+    """A prompt to be hashed, of ids as a large vocabulary has them."""
+    rng = Random(0)
+    return [rng.randrange(150_000) for _ in range(num_blocks * BLOCK_SIZE)]

@@ -8,7 +8,7 @@ from minivllm.kv.contiguous import ALLOCATORS, ContiguousKVCacheManager
 from minivllm.kv.slab_pool import FirstFitPool, next_power_of_2
 from minivllm.lab.exercises.answers import NotYet, numbers_by_name, whole_number, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
-from minivllm.lab.exercises.requests import ask
+from minivllm.lab.exercises.requests import make_request
 
 # -- core: what every slot is doing ------------------------------------------------------------
 
@@ -61,8 +61,8 @@ def _solve_waste(num_slots, max_model_len, reservation, running):
 def _check_waste(answer, num_slots, max_model_len, reservation, running) -> str:
     manager = ContiguousKVCacheManager(num_slots, max_model_len, reservation, "first_fit")
     for name, (prompt, output, now) in running.items():
-        seq = ask(name, prompt, output).seqs[0]
-        manager.admit(seq, [])
+        seq = make_request(name, prompt, output).seqs[0]
+        manager.allocate_new_computed_blocks(seq, [])
         manager.allocate_slots(seq, now, [])
     right = manager.slot_usage()._asdict()
     names = ("tokens", "reserved", "internal", "free")
@@ -179,10 +179,10 @@ def reservation(rng: Random) -> Exercise:
 def _num_admitted(num_slots, lengths, rule, allocator, max_model_len) -> int:
     manager = ContiguousKVCacheManager(num_slots, max_model_len, rule, allocator)
     for index, (prompt, output) in enumerate(lengths):
-        seq = ask(str(index), prompt, output).seqs[0]
-        if manager.num_blocks_to_admit(seq, []) > manager.block_pool.num_free_blocks:
+        seq = make_request(str(index), prompt, output).seqs[0]
+        if manager.get_num_blocks_to_allocate(seq, []) > manager.block_pool.num_free_blocks:
             return index
-        manager.admit(seq, [])
+        manager.allocate_new_computed_blocks(seq, [])
     return len(lengths)
 
 

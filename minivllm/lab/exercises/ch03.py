@@ -15,7 +15,7 @@ from minivllm.lab.exercises.answers import (
     whole_numbers,
 )
 from minivllm.lab.exercises.exercise import Exercise, seeded
-from minivllm.lab.exercises.requests import ask
+from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import simulate
 from minivllm.lab.sim.workloads import SimRequest
 from minivllm.request import Sequence
@@ -135,8 +135,8 @@ def _play(block_size: int, events) -> tuple[KVCacheManager, dict[tuple[str, int]
             manager.free(seqs.pop(name))
             continue
         if kind == "arrive":
-            seqs[name] = Sequence(ask(name, count, 1), 0)
-            manager.admit(seqs[name], [])
+            seqs[name] = Sequence(make_request(name, count, 1), 0)
+            manager.allocate_new_computed_blocks(seqs[name], [])
         queue = [block.block_id for block in manager.block_pool.free_block_queue]
         first = len(manager.get_block_ids(name))
         manager.allocate_slots(seqs[name], count, [])

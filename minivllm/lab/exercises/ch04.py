@@ -9,7 +9,7 @@ from random import Random
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.exercises.answers import NotYet, number_list, numbers_by_name, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
-from minivllm.lab.exercises.requests import ask
+from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.records import Preempted, SwappedOut
 from minivllm.request import Sequence
@@ -55,7 +55,9 @@ def _solve_ref_counts(requests, block_size, num_steps):
 
 
 def _check_ref_counts(answer, requests, block_size, num_steps) -> str:
-    workload = [ask(name, prompt, num_steps + 1, n=n) for name, (prompt, n) in requests.items()]
+    workload = [
+        make_request(name, prompt, num_steps + 1, n=n) for name, (prompt, n) in requests.items()
+    ]
     state = dry_run(workload, num_blocks=100, block_size=block_size).state_at(num_steps - 1)
     right = state.ref_counts
     got = numbers_by_name(answer, range(1, 100), "reference counts by block")
@@ -116,9 +118,9 @@ def _solve_copies(num_prompt, block_size, parents):
 def _count_copies(num_prompt: int, block_size: int, parents: list[list[int]]) -> list[list]:
     """The copies of each step, as the real manager makes them."""
     manager, ids = KVCacheManager(200, block_size), count(1)
-    request = ask("beam", num_prompt, 99)
+    request = make_request("beam", num_prompt, 99)
     root = request.seqs[0]
-    manager.admit(root, [])
+    manager.allocate_new_computed_blocks(root, [])
     manager.allocate_slots(root, num_prompt, [])
     root.num_computed_tokens = num_prompt
 
@@ -207,7 +209,7 @@ def _run_samples(block_size, n, num_slots, num_prompt, num_output) -> str | None
     """What goes wrong, or None."""
     try:
         trace = dry_run(
-            [ask("A", num_prompt, num_output, n=n)],
+            [make_request("A", num_prompt, num_output, n=n)],
             num_blocks=num_slots // block_size + 1,
             block_size=block_size,
             enable_prefix_caching=True,

@@ -8,7 +8,7 @@ from random import Random
 from minivllm.lab.exercises.answers import NotYet, numbers_by_name, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.puzzle import Puzzle
-from minivllm.lab.exercises.requests import ask
+from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.records import Scheduled
 from minivllm.scheduling.policies import SchedulingPolicy
@@ -25,7 +25,7 @@ def budget(rng: Random) -> Exercise:
             "max_num_batched_tokens": rng.randint(6, 12),
             "max_num_seqs": rng.randint(3, 4),
         }
-        workload = [ask(name, rng.randint(3, 24), rng.randint(2, 8)) for name in "ABCDE"]
+        workload = [make_request(name, rng.randint(3, 24), rng.randint(2, 8)) for name in "ABCDE"]
         trace = dry_run(workload, num_blocks=100, **limits)
         for step in range(1, trace.num_steps):
             plan = [r for r in trace.at(step) if isinstance(r, Scheduled)]

@@ -8,7 +8,7 @@ from random import Random
 from minivllm.lab.exercises.answers import NotYet, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.puzzle import Puzzle
-from minivllm.lab.exercises.requests import ask
+from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.records import Preempted, Scheduled, SwappedIn, SwappedOut
 from minivllm.scheduling.policies import SchedulingPolicy
@@ -26,7 +26,7 @@ def victim(rng: Random) -> Exercise:
         block_size = rng.choice([2, 3, 4])
         priorities = {name: rng.randint(0, 3) * (policy == "priority") for name in names}
         workload = [
-            ask(name, rng.randint(3, 12), rng.randint(5, 15), priority=priorities[name])
+            make_request(name, rng.randint(3, 12), rng.randint(5, 15), priority=priorities[name])
             for name in names
         ]
         trace = dry_run(
@@ -121,7 +121,7 @@ def cost(rng: Random) -> Exercise:
         num_blocks, block_size = rng.randint(12, 15), rng.choice([3, 4, 5])
         again, swapped = (
             dry_run(
-                [ask(*length) for length in lengths],
+                [make_request(*length) for length in lengths],
                 num_blocks=num_blocks,
                 block_size=block_size,
                 max_model_len=33,

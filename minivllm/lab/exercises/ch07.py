@@ -7,7 +7,7 @@ from random import Random
 from minivllm.lab.exercises.answers import NotYet, number_list, whole_number
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.puzzle import Puzzle
-from minivllm.lab.exercises.requests import ask
+from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run, simulate
 from minivllm.lab.sim.result import SimulationResult
 from minivllm.lab.sim.workloads import SimRequest
@@ -50,8 +50,8 @@ def _solve_chunks(num_decoding, num_prompt, **limits):
 
 def _check_chunks(answer, num_decoding, num_prompt, **limits) -> str:
     got = number_list(answer, "the chunks of the prompt")
-    decoding = [ask(f"D{i}", 1, 20) for i in range(num_decoding)]
-    trace = dry_run([*decoding, ask("long", num_prompt, 1, 1)], num_blocks=999, **limits)
+    decoding = [make_request(f"D{i}", 1, 20) for i in range(num_decoding)]
+    trace = dry_run([*decoding, make_request("long", num_prompt, 1, 1)], num_blocks=999, **limits)
     right = [r.num_tokens for r in trace.of(Scheduled) if r.seq_id == "long"]
     budget, threshold = limits["max_num_batched_tokens"], limits["long_prefill_token_threshold"]
     for step, (mine, theirs) in enumerate(zip(got, right, strict=False)):

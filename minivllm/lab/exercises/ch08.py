@@ -7,7 +7,7 @@ from random import Random
 from minivllm.lab.exercises.answers import NotYet, number_list
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.puzzle import Puzzle
-from minivllm.lab.exercises.requests import ask
+from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.records import Scheduled
 from minivllm.scheduling.policies import SchedulingPolicy
@@ -66,7 +66,7 @@ def _solve_hits(block_size, prompts, salts):
 def _found(prompts, salts, block_size: int, num_blocks: int) -> list[int]:
     """What the engine finds: each prompt is done before the next one arrives."""
     workload = [
-        ask(str(i), prompt, 1, i, cache_salt=salt)
+        make_request(str(i), prompt, 1, i, cache_salt=salt)
         for i, (prompt, salt) in enumerate(zip(prompts, salts, strict=True))
     ]
     trace = dry_run(

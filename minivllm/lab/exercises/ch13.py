@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from minivllm.kv.memory import kv_bytes_per_token
+from minivllm.kv.memory_profile import kv_bytes_per_token
 from minivllm.lab.exercises.answers import NotYet, whole_number, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from minivllm.lab.exercises.answers import NotYet
 from minivllm.lab.exercises.exercise import Exercise
-from minivllm.lab.exercises.requests import ask
+from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
-from minivllm.lab.viz.history import read_history
+from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.records import Finished, Preempted, RequestAdded, Sampled, Scheduled, SwappedOut
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.trace import Trace
@@ -99,7 +99,7 @@ class Puzzle(Exercise):
             NotYet: if it is no answer, or the run fails.
         """
         workload, settings = self.given["workload"], self.given["settings"]
-        requests = [ask(name, *spec) for name, spec in workload.items()]
+        requests = [make_request(name, *spec) for name, spec in workload.items()]
         chosen = {} if answer is None else self._read(answer)
         try:
             return dry_run(requests, **{**settings, **chosen}, max_steps=1000)

@@ -1,4 +1,4 @@
-"""Small requests with a name, for exercises."""
+"""make_request: a small request with a name, for exercises and notebooks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 
 
-def ask(
+def make_request(
     name: str,
     prompt: int | list[int],
     num_output: int,

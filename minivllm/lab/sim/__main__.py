@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from minivllm.console import refusing_politely
+from minivllm.console import exit_on_bad_input
 from minivllm.kv.contiguous import ALLOCATORS
 from minivllm.lab.sim.cost import HARDWARE, MODELS
 from minivllm.lab.sim.replay import replay
@@ -30,7 +30,7 @@ def replay_command(
     out: Annotated[Path, typer.Option(help="Where the same with our steps and results goes.")],
 ) -> None:
     """Run a workload in the recordings' format and write down every decision."""
-    with refusing_politely():
+    with exit_on_bad_input():
         out.write_text(json.dumps(replay(_read_json(workload))))
 
 
@@ -76,7 +76,7 @@ def run_command(
     as_json: Annotated[bool, typer.Option("--json", help="All numbers in a last line.")] = False,
 ) -> None:
     """Serve a workload in simulated time and say how that went."""
-    with refusing_politely():
+    with exit_on_bad_input():
         names = ", ".join(map(repr, WORKLOADS))
         check(workload in WORKLOADS, "workload", workload, f"one of {names}")
         result = simulate(
@@ -108,7 +108,7 @@ def waste_command(
     allocator: Allocator = "buddy",
 ) -> None:
     """Where the KV memory goes without paging and with it, beside the paper's figure 2."""
-    with refusing_politely():
+    with exit_on_bad_input():
         typer.echo(describe_waste(measure_waste(requests, seed, allocator)))
 
 
@@ -118,7 +118,7 @@ def sharing_command(
     seed: Seed = 0,
 ) -> None:
     """How many blocks several answers to one prompt save, beside the paper's figure 15."""
-    with refusing_politely():
+    with exit_on_bad_input():
         typer.echo(describe_sharing(measure_sharing(requests, seed)))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from minivllm.kv.memory import kv_bytes_per_token
+from minivllm.kv.memory_profile import kv_bytes_per_token
 from minivllm.validation import check, is_int, is_number
 
 

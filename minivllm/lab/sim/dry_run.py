@@ -1,17 +1,14 @@
-"""A workload through the very scheduler that serves, with made-up tokens in place of a model."""
+"""dry_run: the trace of a workload, from the real scheduler and block manager without a model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.replay import sample_for
-from minivllm.logger import silenced
+from minivllm.lab.sim.loop import make_scheduler, run_steps
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
-from minivllm.scheduling.policies import SchedulingPolicy, make_policy
-from minivllm.scheduling.progress import check_progress
-from minivllm.scheduling.scheduler import Scheduler
+from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.trace import Trace
 from minivllm.validation import check, is_int
 
@@ -58,31 +55,20 @@ def dry_run(
     manager = kv_cache_manager_cls(
         num_blocks, block_size, enable_prefix_caching, num_host_blocks, trace
     )
-    scheduler = Scheduler(
+    scheduler = make_scheduler(
         manager,
-        max_num_batched_tokens,
-        max_num_seqs,
-        max_model_len,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
         enable_chunked_prefill=enable_chunked_prefill,
         long_prefill_token_threshold=long_prefill_token_threshold,
-        policy=make_policy(policy),
+        policy=policy,
         preemption_mode=preemption_mode,
         trace=trace,
     )
     requests = [_request(index, entry) for index, entry in enumerate(workload)]
-    arrivals = sorted(requests, key=lambda request: request.arrival_time)
-    with silenced("minivllm.scheduling.preemption"):
-        while arrivals or scheduler.has_unfinished_requests():
-            if trace.num_steps == max_steps:
-                raise RuntimeError(
-                    f"after {max_steps} steps some are not done: {', '.join(scheduler.requests)}."
-                )
-            while arrivals and arrivals[0].arrival_time <= trace.num_steps:
-                scheduler.add_request(arrivals.pop(0))
-            scheduler_output = scheduler.schedule()
-            check_progress(scheduler, scheduler_output, more_to_come=bool(arrivals))
-            scheduler.update_from_output(scheduler_output, sample_for(scheduler, scheduler_output))
-            scheduler.check_integrity()
+    for _ in run_steps(scheduler, requests, max_steps=max_steps):
+        scheduler.check_integrity()
     return trace
 
 

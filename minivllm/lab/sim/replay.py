@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.logger import silenced
-from minivllm.request import Request, Sequence
+from minivllm.lab.sim.loop import fake_execute, make_scheduler, run_steps
+from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
-from minivllm.scheduling.output import SchedulerOutput
-from minivllm.scheduling.policies import SchedulingPolicy, make_policy
-from minivllm.scheduling.progress import check_progress
+from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
+from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.validation import check, is_int
 
@@ -24,11 +23,6 @@ _NUMBERS = {"block_size": 1, "num_gpu_blocks": 2, "max_num_batched_tokens": 1, "
             "long_prefill_token_threshold": 0, "max_model_len": 2}  # fmt: skip
 _SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill")
 _REQUEST = ("id", "arrival_step", "prompt_token_ids", "max_tokens")
-
-
-def fake_token(seq: Sequence) -> int:
-    """The made-up model: a function of all tokens so far, so that a lost one shows."""
-    return (sum(seq.token_ids) + len(seq.token_ids)) % 1000 + 5
 
 
 def replay(workload: dict[str, Any], policy: SchedulingPolicy | None = None) -> dict[str, Any]:
@@ -45,7 +39,7 @@ def replay(workload: dict[str, Any], policy: SchedulingPolicy | None = None) -> 
         ValueError: for a missing key or a value out of range, by name.
     """
     scheduler, requests = _prepare(workload, policy, KVCacheManager)
-    steps = list(_steps(scheduler, requests))
+    described = list(_describe_steps(scheduler, requests))
     results = {
         request.request_id: {
             "prompt_len": request.seqs[0].num_prompt_tokens,
@@ -55,25 +49,14 @@ def replay(workload: dict[str, Any], policy: SchedulingPolicy | None = None) -> 
         }
         for request in requests
     }
-    return {**workload, "steps": steps, "results": results}
+    return {**workload, "steps": described, "results": results}
 
 
 def replay_steps(
     workload: dict[str, Any], kv_cache_manager_cls: type[KVCacheManager] = KVCacheManager
 ) -> Iterator[dict[str, Any]]:
     """The steps of a replay one by one, with a ``KVCacheManager`` of your own."""
-    return _steps(*_prepare(workload, None, kv_cache_manager_cls))
-
-
-def sample_for(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> dict[str, int]:
-    """One fake token for every sequence that this plan lets catch up, and for its forks."""
-    sampled = {}
-    for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
-        seq = scheduler.sequences[seq_id]
-        if scheduler_output.num_computed_tokens[seq_id] + num_new == seq.num_tokens:
-            for sibling_id in (seq_id, *scheduler_output.forks.get(seq_id, ())):
-                sampled[sibling_id] = fake_token(seq)
-    return sampled
+    return _describe_steps(*_prepare(workload, None, kv_cache_manager_cls))
 
 
 def _prepare(
@@ -86,53 +69,44 @@ def _prepare(
     manager = kv_cache_manager_cls(
         config["num_gpu_blocks"], config["block_size"], config["enable_prefix_caching"]
     )
-    scheduler = Scheduler(
+    scheduler = make_scheduler(
         manager,
-        config["max_num_batched_tokens"],
-        config["max_num_seqs"],
-        config["max_model_len"],
+        max_num_batched_tokens=config["max_num_batched_tokens"],
+        max_num_seqs=config["max_num_seqs"],
+        max_model_len=config["max_model_len"],
         enable_chunked_prefill=config["enable_chunked_prefill"],
         long_prefill_token_threshold=config["long_prefill_token_threshold"],
-        policy=policy or make_policy(config["policy"]),
+        policy=policy or config["policy"],
     )
     return scheduler, [_request(entry) for entry in workload["requests"]]
 
 
-def _steps(scheduler: Scheduler, requests: list[Request]) -> Iterator[dict[str, Any]]:
-    arrivals, step = list(requests), 0
-    while arrivals or scheduler.has_unfinished_requests():
-        while arrivals and arrivals[0].arrival_time <= step:
-            scheduler.add_request(arrivals.pop(0))
-        if scheduler.has_unfinished_requests():
-            with silenced("minivllm.scheduling.preemption"):
-                described = _step(scheduler, more_to_come=bool(arrivals))
-            yield {"step": step, **described}
-        else:
-            yield {"step": step, "idle": True}
-        step += 1
+def _describe_steps(scheduler: Scheduler, requests: list[Request]) -> Iterator[dict[str, Any]]:
+    """Every step, as a recording describes it."""
+    manager, described = scheduler.kv_manager, {}
 
+    def execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        """A fake model that looks around before it answers."""
+        described.clear()
+        if not scheduler.has_unfinished_requests():
+            described["idle"] = True
+            return ModelRunnerOutput()
+        described.update(
+            scheduled=_scheduled(scheduler_output, manager),
+            total=scheduler_output.total_num_scheduled_tokens,
+            preempted=scheduler_output.preempted_req_ids,
+            running=[seq.seq_id for seq in scheduler.running],
+            waiting=[request.request_id for request in scheduler.waiting],
+            free_blocks=manager.block_pool.num_free_blocks,
+        )
+        return fake_execute(scheduler, scheduler_output)
 
-def _step(scheduler: Scheduler, more_to_come: bool) -> dict[str, Any]:
-    """One step, as a recording describes it."""
-    manager = scheduler.kv_manager
-    scheduler_output = scheduler.schedule()
-    check_progress(scheduler, scheduler_output, more_to_come)
-    after_schedule = {
-        "scheduled": _scheduled(scheduler_output, manager),
-        "total": scheduler_output.total_num_scheduled_tokens,
-        "preempted": scheduler_output.preempted_req_ids,
-        "running": [seq.seq_id for seq in scheduler.running],
-        "waiting": [request.request_id for request in scheduler.waiting],
-        "free_blocks": manager.block_pool.num_free_blocks,
-    }
-    sampled = sample_for(scheduler, scheduler_output)
-    scheduler.update_from_output(scheduler_output, sampled)
-    return {
-        **after_schedule,
-        "sampled": sampled,
-        "finished": list(scheduler.finished_req_ids),
-        "free_blocks_after": manager.block_pool.num_free_blocks,
-    }
+    for number, step in enumerate(run_steps(scheduler, requests, execute)):
+        if "idle" not in described:
+            described["sampled"] = step.sampled
+            described["finished"] = list(scheduler.finished_req_ids)
+            described["free_blocks_after"] = manager.block_pool.num_free_blocks
+        yield {"step": number, **described}
 
 
 def _scheduled(scheduler_output: SchedulerOutput, manager: KVCacheManager) -> list[dict[str, Any]]:
@@ -187,5 +161,6 @@ def _validate(workload: dict[str, Any]) -> None:
             ok = is_int(entry[key], low)
             check(ok, f"{where}[{key!r}]", entry[key], f"an integer of at least {low}")
         prompt = entry["prompt_token_ids"]
-        ok = isinstance(prompt, list) and all(map(is_int, prompt))
-        check(ok, f"{where}['prompt_token_ids']", prompt, "a list of integers")
+        ok = isinstance(prompt, list) and all(is_int(i, 0) and i < 2**63 for i in prompt)
+        allowed = "a list of integers from 0 to 2**63 - 1"
+        check(ok, f"{where}['prompt_token_ids']", prompt, allowed)

@@ -6,7 +6,6 @@ model says how long it takes, its tokens are appended. Only the token ids are ma
 
 from __future__ import annotations
 
-import heapq
 import time
 from array import array
 from collections.abc import Sequence as AnySequence
@@ -14,15 +13,14 @@ from collections.abc import Sequence as AnySequence
 from minivllm.kv.contiguous import RESERVATIONS, ContiguousKVCacheManager
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, ModelShape, attended_pairs
+from minivllm.lab.sim.loop import Arrivals, make_scheduler, run_steps, runner_output
 from minivllm.lab.sim.memory import MemoryMeter
 from minivllm.lab.sim.requests import RandomSurvivors, make_request
 from minivllm.lab.sim.result import RequestTimes, SimulationResult
 from minivllm.lab.sim.workloads import SimRequest, check_entry
-from minivllm.logger import silenced
-from minivllm.request import Request
-from minivllm.scheduling.output import SchedulerOutput
-from minivllm.scheduling.policies import SchedulingPolicy, make_policy
-from minivllm.scheduling.progress import check_progress
+from minivllm.request import Request, Sequence
+from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
+from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.validation import check, is_int
 
@@ -96,17 +94,16 @@ def simulate(
             manager.removeprefix("contiguous-"),
             allocator,
         )
-    scheduler = Scheduler(
+    scheduler = make_scheduler(
         kv_manager,
-        max_num_batched_tokens,
-        max_num_seqs,
-        max_model_len,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
         enable_chunked_prefill=enable_chunked_prefill,
-        policy=make_policy(policy),
+        policy=policy,
     )
     run = _Run(workload, scheduler, cost)
-    with silenced("minivllm.scheduling.preemption"):
-        run.until_all_is_done()
+    run.until_all_is_done()
     return run.result(time.perf_counter() - begin)
 
 
@@ -122,42 +119,37 @@ class _Run:
         self.inter_token_times = array("d")
         self.memory = MemoryMeter(scheduler)
         self.survivors = RandomSurvivors()
-        self.arrivals: list[tuple[float, int]] = []  # a heap
+        self.arrivals = Arrivals()
         self.followers: dict[str, list[int]] = {}  # by request id: who comes after its end
         for index, entry in enumerate(workload):
             check_entry(entry, index)
             if entry.after is None:
-                self.arrivals.append((entry.arrival_time, index))
+                self._let_come(index, entry.arrival_time)
             else:
                 self.followers.setdefault(str(entry.after), []).append(index)
-        heapq.heapify(self.arrivals)
 
     def until_all_is_done(self) -> None:
-        scheduler, arrivals = self.scheduler, self.arrivals
-        while arrivals or scheduler.requests:
-            if not scheduler.requests:
-                self.now = max(self.now, arrivals[0][0])  # nothing to do until somebody comes
-            while arrivals and arrivals[0][0] <= self.now:
-                self._arrive(*heapq.heappop(arrivals))
-            self._step()
+        for step in run_steps(self.scheduler, self.arrivals, self._execute, self._time):
+            self.num_steps += 1
+            self._note_tokens(step.updated)
+            for seq_id in self.scheduler.finished_req_ids:
+                self._finish(self.requests[seq_id])
 
-    def _arrive(self, arrival_time: float, index: int) -> None:
-        entry = self.workload[index]
-        request = make_request(entry, str(index), arrival_time)
-        self.scheduler.add_request(request)
+    def _let_come(self, index: int, arrival_time: float) -> None:
+        request = make_request(self.workload[index], str(index), arrival_time)
+        self.arrivals.push(request, index)
         self.requests |= dict.fromkeys(request.seq_ids, request)
 
-    def _step(self) -> None:
-        scheduler = self.scheduler
-        scheduler_output = scheduler.schedule()
-        if not scheduler_output.num_scheduled_tokens:
-            check_progress(scheduler, scheduler_output, more_to_come=bool(self.arrivals))
-        sampled, seconds = self._execute(scheduler_output)
-        survivors = self.survivors.draw(scheduler.sequences, sampled) if scheduler.beams else {}
-        self.num_steps += 1
-        self.now = now = self.now + seconds
-        last_token_times, gaps = self.last_token_times, self.inter_token_times
-        for seq in scheduler.update_from_output(scheduler_output, sampled, survivors):
+    def _time(self) -> float:
+        """Now; with nothing to do, the time of the next arrival."""
+        if not self.scheduler.requests:
+            self.now = max(self.now, self.arrivals.next_time)
+        return self.now
+
+    def _note_tokens(self, updated: list[Sequence]) -> None:
+        """Each of these sequences has a new token now."""
+        now, last_token_times, gaps = self.now, self.last_token_times, self.inter_token_times
+        for seq in updated:
             seq_id = seq.seq_id
             before = last_token_times.get(seq_id)
             if before is not None:
@@ -165,15 +157,15 @@ class _Run:
             elif seq.request.metrics.first_token_time is None:
                 seq.request.metrics.first_token_time = now
             last_token_times[seq_id] = now
-        for seq_id in scheduler.finished_req_ids:
-            self._finish(self.requests[seq_id])
 
-    def _execute(self, scheduler_output: SchedulerOutput) -> tuple[dict[str, int], float]:
-        """In place of a model: who caught up says its last token again. And what it took.
+    def _execute(
+        self, scheduler: Scheduler, scheduler_output: SchedulerOutput
+    ) -> ModelRunnerOutput:
+        """A fake model that repeats each sequence's last token, and moves the clock.
 
         Every token of every sequence passes here, so cost and memory are counted in one loop.
         """
-        scheduler, scheduled = self.scheduler, scheduler_output.num_scheduled_tokens
+        scheduled = scheduler_output.num_scheduled_tokens
         block_size = scheduler.kv_manager.block_size
         sampled, num_tokens, num_attended, num_kv, num_seen, num_empty = {}, 0, 0, 0, 0, 0
         for seq in scheduler.running:
@@ -197,7 +189,9 @@ class _Run:
                 sampled[child_id] = sampled[seq_id] + (index << 32)  # an answer of its own
         seconds = self.cost.step_seconds(num_tokens, num_attended, num_kv + num_tokens)
         self.memory.add(seconds, num_seen, num_empty)
-        return sampled, seconds
+        self.now += seconds
+        survivors = self.survivors.draw(scheduler.sequences, sampled) if scheduler.beams else None
+        return runner_output(sampled, survivors)
 
     def _finish(self, request: Request) -> None:
         """One of its sequences is over; with the last one, whoever waits for its end may come."""
@@ -208,11 +202,11 @@ class _Run:
             self.last_token_times.pop(seq_id, None)
         for follower in self.followers.pop(request.request_id, ()):
             pause = self.workload[follower].arrival_time
-            heapq.heappush(self.arrivals, (self.now + pause, follower))
+            self._let_come(follower, self.now + pause)
 
     def result(self, wall_seconds: float) -> SimulationResult:
         cache = self.scheduler.kv_manager.prefix_cache
-        queried = cache.num_queried_tokens if cache is not None else 0
+        queried = cache.stats.queries if cache is not None else 0
         return SimulationResult(
             requests=tuple(_times(self.requests[str(i)]) for i in range(len(self.workload))),
             inter_token_times=self.inter_token_times,
@@ -221,7 +215,7 @@ class _Run:
             num_preemptions=self.scheduler.num_preemptions,
             num_blocks=self.scheduler.kv_manager.block_pool.num_usable_blocks,
             block_size=self.scheduler.kv_manager.block_size,
-            prefix_hit_rate=cache.num_hit_tokens / queried if queried else 0.0,
+            prefix_hit_rate=cache.stats.hits / queried if queried else 0.0,
             memory=self.memory.all_steps.shares,
             memory_under_load=self.memory.under_load.shares,
             tokens_in_held=self.memory.all_steps.tokens_in_held,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minivllm.kv.block_table import cdiv
 from minivllm.lab.sim.cost import MODELS
 from minivllm.lab.sim.run import simulate
 from minivllm.lab.sim.workloads import several_answers
+from minivllm.math_utils import cdiv
 
 SIZES = (2, 4, 6)
 BLOCK_SIZE = 16

@@ -1,22 +1,22 @@
-"""Figures of an engine that ran, drawn from its ``Trace`` and nothing else. Pure Python.
+"""Figures of a run: from the engine's ``Trace``, or from the numbers of a simulation. No torch.
 
 llm = LLM(trace=True)
 llm.generate("The capital of France is")
 timeline(llm.trace)
 """
 
-from minivllm.lab.viz.figure import Figure, Plot
-from minivllm.lab.viz.filmstrip import filmstrip
-from minivllm.lab.viz.grid import block_grid
-from minivllm.lab.viz.latency import latency
-from minivllm.lab.viz.pareto import pareto
-from minivllm.lab.viz.prefix_tree import prefix_tree
-from minivllm.lab.viz.queues import queues
-from minivllm.lab.viz.roofline_plot import roofline
-from minivllm.lab.viz.stepper import stepper
-from minivllm.lab.viz.table import block_table
-from minivllm.lab.viz.timeline import timeline
-from minivllm.lab.viz.waste import waste_bars
+from minivllm.lab.viz.draw.figure import Figure, Plot
+from minivllm.lab.viz.figures.block_grid import block_grid
+from minivllm.lab.viz.figures.block_table import block_table
+from minivllm.lab.viz.figures.filmstrip import filmstrip
+from minivllm.lab.viz.figures.latency import latency
+from minivllm.lab.viz.figures.pareto import pareto
+from minivllm.lab.viz.figures.prefix_tree import prefix_tree
+from minivllm.lab.viz.figures.queues import queues
+from minivllm.lab.viz.figures.roofline import roofline
+from minivllm.lab.viz.figures.stepper import stepper
+from minivllm.lab.viz.figures.timeline import timeline
+from minivllm.lab.viz.figures.waste import waste_bars
 
 __all__ = [
     "Figure",

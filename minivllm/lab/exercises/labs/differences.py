@@ -1,11 +1,11 @@
-"""The first difference between two runs of one world, in words: which rule was not kept?"""
+"""difference: the first rule that one of two runs of a scenario breaks, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from minivllm.lab.exercises.labs.run import Moment
-from minivllm.lab.exercises.labs.worlds import BLOCK_SIZE
+from minivllm.lab.exercises.labs.scenarios import BLOCK_SIZE
 
 
 def difference(mine: Moment, right: Moment) -> str | None:

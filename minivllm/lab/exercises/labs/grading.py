@@ -1,16 +1,15 @@
-"""Grades a class by what our own code is held to: the books, decisions, recordings, the oracle."""
+"""Grading: a class is held to what our own code is: integrity, decisions, recordings, oracle."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.exercises.labs.differences import difference
 from minivllm.lab.exercises.labs.run import Fault, describe_error, run
-from minivllm.lab.exercises.labs.worlds import worlds
+from minivllm.lab.exercises.labs.scenarios import scenarios
 from minivllm.lab.sim.recordings import GOLDEN, load_recording
 from minivllm.lab.sim.replay import replay_steps
 
@@ -28,7 +27,7 @@ class Verdict:
 
 
 def verdicts(manager_cls: type[KVCacheManager]) -> Iterator[Verdict]:
-    """Every check in turn. Who fails in the small worlds is not sent into the large ones.
+    """Run every check in turn; after a failure in a small one, the long ones are left out.
 
     Raises:
         NotImplementedError: if nothing is written yet.
@@ -47,25 +46,27 @@ def verdicts(manager_cls: type[KVCacheManager]) -> Iterator[Verdict]:
 
 def _check_books(manager_cls: type[KVCacheManager]) -> str:
     steps = 0
-    for world in worlds():
+    for scenario in scenarios():
         try:
-            steps += sum(1 for _ in run(world, manager_cls, check_books=True))
+            steps += sum(1 for _ in run(scenario, manager_cls, check_books=True))
         except Fault as fault:
-            raise Fault(f"{world.name!r}, {fault}") from fault
-    return f"check_integrity() holds after each of {steps} steps in {len(worlds())} small worlds"
+            raise Fault(f"{scenario.name!r}, {fault}") from fault
+    return (
+        f"check_integrity() holds after each of {steps} steps in {len(scenarios())} small scenarios"
+    )
 
 
 def _check_decisions(manager_cls: type[KVCacheManager]) -> str:
-    for world in worlds():
-        right = run(world, KVCacheManager, check_books=False)
-        mine = run(world, manager_cls, check_books=False)
+    for scenario in scenarios():
+        right = run(scenario, KVCacheManager, check_books=False)
+        mine = run(scenario, manager_cls, check_books=False)
         try:
             for theirs, ours in zip(right, mine, strict=True):
                 different = difference(ours, theirs)
                 if different:
                     raise Fault(different)
         except Fault as fault:
-            raise Fault(f"{world.name!r}, {fault}") from fault
+            raise Fault(f"{scenario.name!r}, {fault}") from fault
     return "every block, copy, hit and preemption is the engine's"
 
 
@@ -103,8 +104,9 @@ def _first_difference(want: dict[str, Any], got: dict[str, Any]) -> str | None:
 
 
 def _check_oracle(manager_cls: type[KVCacheManager]) -> str:
-    # The one look downstairs: only when somebody is graded, so that this room needs no torch.
-    first_wrong_token = import_module("minivllm.engine.oracle_check").first_wrong_token
+    # imported only when somebody is graded: the rest of this room runs without torch
+    from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
+
     try:
         wrong = first_wrong_token(manager_cls)
     except Exception as error:

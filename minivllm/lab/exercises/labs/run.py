@@ -1,4 +1,4 @@
-"""One world run step by step by one class, with everything that can be seen from outside."""
+"""run: a scenario step by step with the class under test, and what each step decided."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.exercises.labs.worlds import World
-from minivllm.lab.sim.replay import sample_for
-from minivllm.logger import silenced
-from minivllm.scheduling.output import SchedulerOutput
+from minivllm.lab.exercises.labs.scenarios import Scenario
+from minivllm.lab.sim.loop import TooManySteps, fake_execute, run_steps
+from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
+from minivllm.scheduling.progress import NobodyAdmitted
 from minivllm.scheduling.scheduler import Scheduler
 
-MAX_STEPS = 300  # every world is done long before
+MAX_STEPS = 300  # every scenario is done long before
 _PACKAGE = str(Path(__file__).parents[3])
 
 
@@ -35,40 +35,44 @@ class Moment:
     cached: set[int]  # block ids
 
 
-def run(world: World, manager_cls: type[KVCacheManager], check_books: bool) -> Iterator[Moment]:
+def run(
+    scenario: Scenario, manager_cls: type[KVCacheManager], check_books: bool
+) -> Iterator[Moment]:
     """The moments of a run, one after the other.
 
     Args:
-        world: what to serve.
+        scenario: what to serve.
         manager_cls: who manages the blocks.
         check_books: let ``check_integrity`` look after every half of a step.
 
     Raises:
         Fault: if the code of the class raises, the books do not balance, or it goes on for ever.
     """
+    scheduled: list[Moment] = []  # what the latest step decided, until it is handed out
+
+    def execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        if check_books:
+            _check_books(scheduler, step)
+        scheduled.append(_moment(step, scheduler, scheduler_output))
+        return fake_execute(scheduler, scheduler_output)
+
     step = 0
     try:
-        scheduler = world.scheduler(manager_cls)
-        arrivals = sorted(world.requests(), key=lambda request: request.arrival_time)
-        while arrivals or scheduler.has_unfinished_requests():
-            if step == MAX_STEPS:
-                raise Fault(
-                    f"after {step} steps some are not done: {', '.join(scheduler.requests)}"
-                )
-            while arrivals and arrivals[0].arrival_time <= step:
-                scheduler.add_request(arrivals.pop(0))
-            with silenced("minivllm.scheduling.preemption"):
-                plan = scheduler.schedule()
-            if check_books:
-                _check_books(scheduler, step)
-            yield _moment(step, scheduler, plan)
-            scheduler.update_from_output(plan, sample_for(scheduler, plan))
+        scheduler = scenario.scheduler(manager_cls)
+        for _ in run_steps(scheduler, scenario.requests(), execute, max_steps=MAX_STEPS):
+            yield scheduled.pop()
             if check_books:
                 _check_books(scheduler, step)
             step += 1
     except (Fault, NotImplementedError):
         raise
+    except TooManySteps as error:
+        raise Fault(str(error).rstrip(".")) from error
+    except NobodyAdmitted as error:
+        waiting = ", ".join(scheduler.requests)
+        raise Fault(f"step {step}: nothing runs, and nobody is ever admitted: {waiting}") from error
     except Exception as error:
+        yield from scheduled  # a wrong decision is told before what it led to
         raise Fault(f"step {step}: {describe_error(error)}") from error
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from minivllm.kv.block_pool import BlockPool, KVCacheBlock
+from minivllm.kv.block import KVCacheBlock
+from minivllm.kv.block_pool import BlockPool
 from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.prefix_cache import PrefixCache

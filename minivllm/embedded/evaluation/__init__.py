@@ -1,0 +1,1 @@
+"""What the embedded model can do: ``python -m minivllm.embedded.evaluation.evaluate``."""

@@ -1,0 +1,140 @@
+"""Evaluation suites: seeded conversations that training never saw, with the answers expected.
+
+Tables hold people from the held-out lists or with invented names, and a part of the questions is
+worded in ways that training does not use. The plain table suites are full of near misses (shared
+first and last names, names built from rare pieces); the everyday ones are not.
+The usual ones, and the long talks, are worded as most people would, by generators of their own.
+"""
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from minivllm.embedded.data.facts import capital_questions, capital_sentence
+from minivllm.embedded.data.jsonfill import json_chat
+from minivllm.embedded.data.lists import WORDS
+from minivllm.embedded.data.sample import Sample
+from minivllm.embedded.data.smalltalk import exchanges
+from minivllm.embedded.data.tables import TableShape, table_conversation
+from minivllm.embedded.data.tools import tool_chat
+from minivllm.embedded.evaluation.long_talks import long_talk
+from minivllm.embedded.evaluation.usual_tables import usual_conversation
+
+Messages = list[dict[str, str]]
+_TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A prompt (chat messages, or plain text to continue) and the one right answer."""
+
+    prompt: Messages | str
+    expected: str
+    label: str
+
+
+def cases_of(sample: Sample) -> list[Case]:
+    """One case per answer of a sample, with the turns before it as the prompt."""
+    cases = []
+    for label, (start, stop) in sample.answers:
+        before, answer = sample.text[:start], sample.text[start:stop].removesuffix("<|im_end|>")
+        if before.endswith("<|im_start|>assistant\n"):
+            turns = _TURN.findall(before)
+            prompt = [{"role": role, "content": content} for role, content in turns]
+            cases.append(Case(prompt, answer, label))
+        else:
+            cases.append(Case(before.rstrip(), answer, label))
+    return cases
+
+
+def _drawn(seed: str, count: int, draw: Callable[[random.Random], Sample]) -> list[Case]:
+    """The first `count` cases of samples drawn one after the other."""
+    cases: list[Case] = []
+    number = 0
+    while len(cases) < count:
+        cases += cases_of(draw(random.Random(f"{seed}-{number}")))
+        number += 1
+    return cases[:count]
+
+
+def table_cases(seed: str, rows: int, padded: bool, count: int) -> list[Case]:
+    """Questions about tables of this size with six to eight columns, three per table."""
+    shape = TableShape((rows, rows), (6, 8), (3, 3), float(padded), held_out=True)
+    name = f"{seed}-table-{rows}-{padded}"
+    return _drawn(name, count, lambda rng: table_conversation(rng, shape))
+
+
+def everyday_cases(seed: str, rows: int, padded: bool, count: int) -> list[Case]:
+    """The same for people with real names from the held-out lists, who rarely share one."""
+    shape = TableShape(
+        (rows, rows), (6, 8), (3, 3), float(padded), invented=0.0, held_out=True, everyday=True
+    )
+    name = f"{seed}-everyday-{rows}-{padded}"
+    return _drawn(name, count, lambda rng: table_conversation(rng, shape))
+
+
+def usual_cases(seed: str, rows: int, padded: bool, count: int) -> list[Case]:
+    """Tables and questions as people usually write them, from a generator of their own."""
+    name = f"{seed}-usual-{rows}-{padded}"
+    return _drawn(name, count, lambda rng: usual_conversation(rng, rows, padded))
+
+
+def talk_cases(seed: str, rows: int, padded: bool, count: int) -> list[Case]:
+    """Five questions about one table, with other text around it."""
+    name = f"{seed}-talk-{rows}-{padded}"
+    return _drawn(name, count, lambda rng: long_talk(rng, rows, padded))
+
+
+def capital_cases(seed: str, count: int) -> list[Case]:
+    """Every country, asked in a random way."""
+    rng = random.Random(f"{seed}-capital")
+    cases = []
+    while len(cases) < count:
+        for country in WORDS.capitals:
+            question = rng.choice(capital_questions(country))
+            messages = [{"role": "user", "content": question}]
+            cases.append(Case(messages, capital_sentence(country), "capital"))
+    return cases[:count]
+
+
+def capital_text_cases() -> list[Case]:
+    """Every country, as a plain text to continue; scored up to the full stop."""
+    return [
+        Case(f"The capital of {country} is", f" {capital}.", "capital text")
+        for country, capital in WORDS.capitals.items()
+    ]
+
+
+def small_talk_cases() -> list[Case]:
+    """Every known exchange, as it is usually put."""
+    return [
+        Case([{"role": "user", "content": requests[0]}], answer, "small talk")
+        for requests, answer in exchanges()
+    ]
+
+
+def all_suites(seed: str, count: int) -> dict[str, list[Case]]:
+    """All suites by name, those that are drawn at random with `count` cases each."""
+    suites = {}
+    for rows in (3, 10, 30):
+        for padded in (False, True):
+            drawing = "padded" if padded else "unpadded"
+            suites[f"usual table, {rows} rows, {drawing}"] = usual_cases(seed, rows, padded, count)
+    for rows, padded in ((3, False), (10, True), (30, True)):
+        drawing = "padded" if padded else "unpadded"
+        suites[f"long talk on a table, {rows} rows, {drawing}"] = talk_cases(
+            seed, rows, padded, count
+        )
+    for rows in (3, 10, 20, 30):
+        for padded in (False, True):
+            drawing = "padded" if padded else "unpadded"
+            suites[f"table, {rows} rows, {drawing}"] = table_cases(seed, rows, padded, count)
+            everyday = everyday_cases(seed, rows, padded, count)
+            suites[f"everyday table, {rows} rows, {drawing}"] = everyday
+    suites["capital, chat"] = capital_cases(seed, max(count, len(WORDS.capitals)))
+    suites["capital, text"] = capital_text_cases()
+    suites["small talk"] = small_talk_cases()
+    suites["tool call"] = _drawn(f"{seed}-tool", count, lambda rng: tool_chat(rng, held_out=True))
+    suites["json"] = _drawn(f"{seed}-json", count, lambda rng: json_chat(rng, held_out=True))
+    return suites

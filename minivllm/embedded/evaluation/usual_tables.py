@@ -1,0 +1,61 @@
+"""Tables and questions as people usually write them, to measure the model by.
+
+This generator shares no code and no word list with the one that makes the training text
+(``tables.py``): what it measures is not quite what was practised.
+"""
+
+import random
+
+from minivllm.embedded.data.lists import load_lists
+from minivllm.embedded.data.sample import Sample
+
+COLUMNS = ("ID", "Name", "Age", "Occupation", "Country", "Email", "Phone Number", "Address")
+IN_WORDS = {"ID": "ID", "Phone Number": "phone number"}
+_LISTS = load_lists(__package__, "usual_tables")
+
+
+def drawn_person(rng: random.Random, number: int, first: str) -> dict[str, str]:
+    last = rng.choice(_LISTS.last)
+    return {
+        "ID": str(number),
+        "Name": f"{first} {last}",
+        "Age": str(rng.randint(18, 79)),
+        "Occupation": rng.choice(_LISTS.occupations),
+        "Country": rng.choice(_LISTS.countries),
+        "Email": f"{first}.{last}@example.com".lower(),
+        "Phone Number": f"555-{rng.randint(0, 9999):04d}",
+        "Address": drawn_address(rng),
+    }
+
+
+def drawn_address(rng: random.Random) -> str:
+    number, street = rng.randint(1, 999), rng.choice(_LISTS.streets)
+    return f"{number} {street}, {rng.choice(_LISTS.cities)}"
+
+
+def drawn_table(people: list[dict[str, str]], columns: list[str], padded: bool) -> str:
+    rows = [{column: column for column in columns}, *people]
+    widths = {c: max(len(row[c]) for row in rows) if padded else 0 for c in columns}
+    lines = ["| " + " | ".join(row[c].ljust(widths[c]) for c in columns) + " |" for row in rows]
+    rule = "|" + "|".join("-" * (widths[c] + 2 if padded else 3) for c in columns) + "|"
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def usual_conversation(rng: random.Random, rows: int, padded: bool) -> Sample:
+    """Up to three questions about one table; one in eight is about somebody who is not in it."""
+    some = rng.sample(COLUMNS, rng.randint(4, 8))
+    columns = [column for column in COLUMNS if column in some or column == "Name"]
+    firsts = rng.sample(_LISTS.first, rows)
+    people = [drawn_person(rng, number, first) for number, first in enumerate(firsts, start=1)]
+    sample = Sample("usual table")
+    sample.turn("system", rng.choice(_LISTS.around).format(drawn_table(people, columns, padded)))
+    for _ in range(rng.randint(1, 3)):
+        person = rng.choice(people)
+        column = rng.choice([c for c in columns if c != "Name"])
+        absent = rng.random() < 1 / 8
+        name = rng.choice(_LISTS.absent) if absent else person["Name"]
+        cell = "not in the table" if absent else person[column]
+        sample.turn("user", rng.choice(_LISTS.questions[column]).format(name))
+        answer = f"The {IN_WORDS.get(column, column.lower())} of {name} is {cell}."
+        sample.answer(answer, "missing" if absent else column)
+    return sample

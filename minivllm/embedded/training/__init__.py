@@ -1,0 +1,1 @@
+"""The training of the embedded model: ``python -m minivllm.embedded.training.train``."""

@@ -1,0 +1,89 @@
+"""Write a network as a Hugging Face directory that `transformers` and vLLM load as it is."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+
+from minivllm.embedded.data.chat_format import chat_template
+from minivllm.embedded.training.network import Network, NetworkConfig
+from minivllm.embedded.training.tokenization import END_OF_TEXT, TURN_END
+
+
+def _write_json(path: Path, content: dict) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def export(network: Network, tokenizer: Tokenizer, directory: Path) -> None:
+    """Weights are stored in bfloat16; the config asks loaders to compute in float32."""
+    directory.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        name: tensor.detach().to(torch.bfloat16).contiguous()
+        for name, tensor in network.state_dict().items()
+    }
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    tokenizer.save(str(directory / "tokenizer.json"))
+    end, turn_end = tokenizer.token_to_id(END_OF_TEXT), tokenizer.token_to_id(TURN_END)
+    config = network.config
+    _write_json(
+        directory / "config.json",
+        {
+            "architectures": ["Qwen2ForCausalLM"],
+            "model_type": "qwen2",
+            "vocab_size": config.vocab_size,
+            "hidden_size": config.hidden_size,
+            "intermediate_size": config.intermediate_size,
+            "num_hidden_layers": config.layers,
+            "num_attention_heads": config.heads,
+            "num_key_value_heads": config.heads,
+            "hidden_act": "silu",
+            "max_position_embeddings": config.max_position_embeddings,
+            "rope_theta": config.rope_theta,
+            "rms_norm_eps": config.rms_norm_eps,
+            "tie_word_embeddings": True,
+            "use_sliding_window": False,
+            "attention_dropout": 0.0,
+            "initializer_range": 0.02,
+            "bos_token_id": None,
+            "eos_token_id": turn_end,
+            "dtype": "float32",
+        },
+    )
+    _write_json(
+        directory / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": config.max_position_embeddings,
+            "bos_token": None,
+            "eos_token": TURN_END,
+            "pad_token": END_OF_TEXT,
+            "clean_up_tokenization_spaces": False,
+            "chat_template": chat_template(),
+        },
+    )
+    _write_json(
+        directory / "generation_config.json",
+        {"do_sample": False, "eos_token_id": [turn_end, end], "pad_token_id": end},
+    )
+
+
+def load_network(directory: Path) -> Network:
+    """The network of an exported directory, with its rounded weights, in float32."""
+    config = json.loads((directory / "config.json").read_text())
+    network = Network(
+        NetworkConfig(
+            vocab_size=config["vocab_size"],
+            hidden_size=config["hidden_size"],
+            intermediate_size=config["intermediate_size"],
+            layers=config["num_hidden_layers"],
+            heads=config["num_attention_heads"],
+            rope_theta=config["rope_theta"],
+            rms_norm_eps=config["rms_norm_eps"],
+            max_position_embeddings=config["max_position_embeddings"],
+        )
+    )
+    tensors = load_file(directory / "model.safetensors")
+    network.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+    return network

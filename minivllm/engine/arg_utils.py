@@ -1,0 +1,257 @@
+"""EngineArgs: every argument of the engine, with vLLM's names and defaults, validated in one place.
+
+(vLLM: vllm/engine/arg_utils.py)
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import torch
+
+from minivllm.config import (
+    ATTENTION_BACKENDS,
+    DEVICES,
+    DTYPES,
+    LOAD_FORMATS,
+    CacheConfig,
+    DeviceConfig,
+    LoadConfig,
+    ObservabilityConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    VllmConfig,
+)
+from minivllm.kv.memory_profile import host_memory_gib
+from minivllm.models.hub import model_directory, tokenizer_directory
+from minivllm.models.model_config import ModelConfig
+from minivllm.platforms import describe_gpu, pick_device
+from minivllm.scheduling.policies import make_policy
+from minivllm.validation import (
+    check,
+    is_int,
+    is_number,
+    is_one_of,
+    is_only,
+    is_text,
+    known_names_only,
+)
+
+# Arguments of vLLM's LLM(...) that scripts pass, of which we have the default only, and why.
+_ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
+    "task": ("generate", "text is what comes out"),
+    "tokenizer_mode": ("auto", "the fast tokenizer is used whenever there is one"),
+    "trust_remote_code": (False, "no code that comes with a model is ever run"),
+    "tensor_parallel_size": (1, "one device runs the whole model"),
+    "pipeline_parallel_size": (1, "one device runs the whole model"),
+    "quantization": (None, "weights are used as they are stored"),
+    "cpu_offload_gb": (0, "weights stay on one device"),
+    "hf_overrides": (None, "config.json is used as it is"),
+    "enable_lora": (False, "there are no adapters yet"),
+}
+
+
+class Limits(NamedTuple):
+    """How long a sequence may be, and how much a step may hold."""
+
+    max_model_len: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+
+
+@known_names_only
+@dataclass
+class EngineArgs:
+    """What an engine is built from. ``LLM(...)`` takes the same names.
+
+    Sizes are in tokens unless a name says otherwise.
+
+    Raises:
+        ValueError: for an unknown name or a value outside its range, naming both.
+    """
+
+    model: str | None = None  # a directory or a hub's name; None: the model in this package
+    revision: str | None = None  # which version of the hub's model; None: its default
+    tokenizer: str | None = None  # a directory or name of the tokenizer's own; None: the model's
+    tokenizer_revision: str | None = None  # as for the model
+    download_dir: str | None = None  # where downloads are kept; None: the hub's own cache
+    load_format: str = "auto"  # "safetensors", "pt" (.bin); auto: what is there; "dummy": random
+    use_tqdm_on_load: bool = True  # a progress bar over the files of a checkpoint
+    skip_tokenizer_init: bool = False  # token ids in, token ids out: no tokenizer is loaded
+    dtype: str = "auto"  # "auto": as config.json says
+    device: str = "auto"  # "auto": a GPU if torch sees one
+    attention_backend: str = "auto"  # how layers read the KV cache; see attention/selector.py
+    enforce_eager: bool = False  # True: no CUDA graphs for decode steps; a CPU has none anyway
+    seed: int = 0  # where requests without a seed of their own get theirs
+    max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all
+
+    # memory
+    block_size: int = 16  # positions per KV block
+    max_model_len: int | None = None  # prompt + output; None: as config.json says
+    # share of a GPU that weights, activations and KV cache may fill; a CPU's KV cache has a stated
+    # size, MINIVLLM_CPU_KVCACHE_SPACE
+    gpu_memory_utilization: float = 0.9
+    kv_cache_memory_bytes: int | None = None  # the KV cache's size, instead of measuring
+    num_gpu_blocks_override: int | None = None  # blocks in the pool, the null block included
+    swap_space: float = 4  # GiB of host memory for requests that are swapped out
+    enable_prefix_caching: bool = True  # reuse full blocks of equal prefixes
+
+    # scheduling
+    # the budget of a step; None: 4096, on a GPU 8192, on a large one 16384, or a whole prompt
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None  # sequences running at once; None: 256, large GPUs 1024
+    enable_chunked_prefill: bool = True  # False: a prompt is computed in one piece
+    long_prefill_token_threshold: int = 0  # a prompt's share of a step while others wait; 0: all
+    scheduling_policy: Any = "fcfs"  # by name, or one of your own
+
+    preemption_mode: str | None = None  # "recompute", "swap"; None: swap if there are siblings
+    kv_cache_manager_cls: Any = None  # a subclass of KVCacheManager of your own; None: that one
+
+    # what you see
+    trace: bool = False  # record every state change, for figures
+    disable_log_stats: bool = True  # False: a line in the log every few seconds
+
+    # accepted so that vLLM scripts run; see _ONLY_THE_DEFAULT
+    task: str = "generate"
+    tokenizer_mode: str = "auto"
+    trust_remote_code: bool = False
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    quantization: str | None = None
+    cpu_offload_gb: float = 0
+    hf_overrides: dict | None = None
+    enable_lora: bool = False
+
+    def __post_init__(self):
+        for name, what in (("model", "model"), ("tokenizer", "tokenizer's")):
+            value = getattr(self, name)
+            ok = value is None or is_text(value) or isinstance(value, os.PathLike)
+            check(ok, name, value, f"the path of a {what} directory, a hub's name, or None")
+        for name in ("revision", "tokenizer_revision", "download_dir"):
+            value = getattr(self, name)
+            check(value is None or (is_text(value) and value != ""), name, value, "a string")
+        ok = self.model is not None or self.revision is None
+        check(ok, "revision", self.revision, "None without a model: the embedded one has no other")
+        ok = is_one_of(self.load_format, LOAD_FORMATS)
+        check(ok, "load_format", self.load_format, f"one of {', '.join(LOAD_FORMATS)}")
+
+        def int_from(name: str, low: int, optional: bool = False) -> None:
+            value = getattr(self, name)
+            ok = (optional and value is None) or is_int(value, low)
+            check(ok, name, value, f"an integer of at least {low}")
+
+        int_from("max_logprobs", -1)
+        int_from("block_size", 1)
+        int_from("max_model_len", 2, optional=True)
+        int_from("kv_cache_memory_bytes", 1, optional=True)
+        int_from("num_gpu_blocks_override", 2, optional=True)
+        int_from("max_num_batched_tokens", 1, optional=True)
+        int_from("max_num_seqs", 1, optional=True)
+        int_from("long_prefill_token_threshold", 0)
+        check(is_int(self.seed, 0), "seed", self.seed, "an integer of at least 0")
+        share = self.gpu_memory_utilization
+        ok = is_number(share) and 0 < share <= 1
+        check(ok, "gpu_memory_utilization", share, "a number above 0 and at most 1")
+        total = host_memory_gib()
+        ok = is_number(self.swap_space) and 0 <= self.swap_space <= total
+        allowed = f"a number of GiB from 0 to the {total:.1f} that this machine has"
+        check(ok, "swap_space", self.swap_space, allowed)
+        ok = self.preemption_mode is None or is_one_of(self.preemption_mode, ("recompute", "swap"))
+        check(ok, "preemption_mode", self.preemption_mode, "'recompute', 'swap' or None")
+        cls = self.kv_cache_manager_cls
+        ok = cls is None or (isinstance(cls, type) and hasattr(cls, "allocate_slots"))
+        check(ok, "kv_cache_manager_cls", cls, "a subclass of KVCacheManager, or None")
+        check(is_one_of(self.dtype, DTYPES), "dtype", self.dtype, f"one of {', '.join(DTYPES)}")
+        check(
+            is_one_of(self.device, DEVICES), "device", self.device, f"one of {', '.join(DEVICES)}"
+        )
+        ok = is_one_of(self.attention_backend, ATTENTION_BACKENDS)
+        allowed = f"one of {', '.join(ATTENTION_BACKENDS)}"
+        check(ok, "attention_backend", self.attention_backend, allowed)
+        for field in fields(self):
+            if field.type == "bool":
+                value = getattr(self, field.name)
+                check(isinstance(value, bool), field.name, value, "True or False")
+        for name, (default, why) in _ONLY_THE_DEFAULT.items():
+            value = getattr(self, name)
+            check(is_only(value, default), name, value, f"{default!r} in minivllm ({why})")
+
+    def resolve_limits(self, model_max_len: int, gpu: tuple[str, int] | None = None) -> Limits:
+        """The limits to run with: those given, else vLLM's defaults for ``LLM``.
+
+        Args:
+            model_max_len: how many positions the model knows.
+            gpu: name and bytes of memory of the GPU; None on a CPU.
+
+        Raises:
+            ValueError: if a limit asks for more than the model or the other limits can give.
+        """
+        max_len = self.max_model_len or model_max_len
+        check(
+            max_len <= model_max_len,
+            "max_model_len",
+            max_len,
+            f"at most the {model_max_len} positions that this model knows",
+        )
+        budget, max_num_seqs = 4096, 256
+        if gpu is not None:  # more on large ones, but for the A100 (vLLM: get_batch_defaults)
+            large = gpu[1] >= 70 * 2**30 and "a100" not in gpu[0].lower()
+            budget, max_num_seqs = (16384, 1024) if large else (8192, 256)
+        if not self.enable_chunked_prefill:
+            budget = max(budget, max_len)
+        limits = Limits(
+            max_len, self.max_num_batched_tokens or budget, self.max_num_seqs or max_num_seqs
+        )
+        check(
+            self.enable_chunked_prefill or limits.max_num_batched_tokens >= max_len,
+            "max_num_batched_tokens",
+            limits.max_num_batched_tokens,
+            f"at least max_model_len={max_len} when enable_chunked_prefill=False, "
+            "since a prompt is then never split",
+        )
+        return limits
+
+    def create_engine_config(self) -> VllmConfig:
+        """Find the model, look at the device, and settle every limit.
+
+        Raises:
+            FileNotFoundError: if the model cannot be had.
+            ValueError: if there is no such device, or the limits contradict each other or the
+                model.
+        """
+        directory = model_directory(self)
+        model_config = ModelConfig.from_directory(directory)
+        if self.dtype != "auto":
+            model_config = replace(model_config, dtype=getattr(torch, DTYPES[self.dtype]))
+        device = pick_device(self.device)
+        limits = self.resolve_limits(model_config.max_model_len, describe_gpu(device))
+        tokenizer = None if self.skip_tokenizer_init else tokenizer_directory(self, directory)
+        return VllmConfig(
+            model_config,
+            LoadConfig(directory, tokenizer, self.load_format, self.use_tqdm_on_load),
+            DeviceConfig(device, self.attention_backend, self.enforce_eager),
+            SchedulerConfig(
+                limits.max_num_batched_tokens,
+                limits.max_num_seqs,
+                limits.max_model_len,
+                self.enable_chunked_prefill,
+                self.long_prefill_token_threshold,
+                make_policy(self.scheduling_policy),
+                self.preemption_mode,
+            ),
+            CacheConfig(
+                self.block_size,
+                self.gpu_memory_utilization,
+                self.kv_cache_memory_bytes,
+                self.num_gpu_blocks_override,
+                int(self.swap_space * 2**30),
+                self.enable_prefix_caching,
+                self.kv_cache_manager_cls,
+            ),
+            ParallelConfig(self.tensor_parallel_size, self.pipeline_parallel_size),
+            ObservabilityConfig(self.trace, self.disable_log_stats),
+            seed=self.seed,
+            max_logprobs=self.max_logprobs,
+        )

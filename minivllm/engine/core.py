@@ -1,0 +1,113 @@
+"""EngineCore: scheduler and executor. Requests in, tokens out; it knows no text.
+
+(vLLM: vllm/v1/engine/core.py, where it runs in a process of its own)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from minivllm.config import VllmConfig
+from minivllm.engine.core_outputs import EngineCoreOutputs, collect
+from minivllm.executor.abstract import Executor
+from minivllm.executor.uniproc import UniProcExecutor
+from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
+from minivllm.kv.manager import KVCacheManager
+from minivllm.request import Request, RequestStatus
+from minivllm.scheduling.scheduler import Scheduler
+from minivllm.trace import Trace
+
+
+class EngineCore:
+    """Turns the crank: plan a step, compute it, book it.
+
+    Args:
+        config: see ``EngineArgs.create_engine_config``.
+        executor_class: where the workers run.
+
+    Raises:
+        ValueError: if the memory cannot hold one sequence of full length.
+    """
+
+    def __init__(self, config: VllmConfig, executor_class: type[Executor] = UniProcExecutor):
+        self.config = config
+        self.executor = executor_class(config)
+        cache, limits = config.cache_config, config.scheduler_config
+        self.kv_cache_config = self._initialize_kv_caches()
+        num_blocks = self.kv_cache_config.num_blocks
+        self.trace: Trace | None = None
+        if config.observability_config.trace:
+            self.trace = Trace(num_blocks, cache.block_size, limits.max_num_batched_tokens)
+        kv_cache_manager_cls = cache.kv_cache_manager_cls or KVCacheManager
+        kv_cache_manager = kv_cache_manager_cls(
+            num_blocks,
+            cache.block_size,
+            cache.enable_prefix_caching,
+            self.kv_cache_config.num_host_blocks,
+            self.trace,
+        )
+        self.scheduler = Scheduler(limits, kv_cache_manager, self.trace)
+
+    def _initialize_kv_caches(self) -> KVCacheConfig:
+        """Decide how many blocks there are, and let the workers allocate them."""
+        model, cache = self.config.model_config, self.config.cache_config
+        kv_cache_config = get_kv_cache_config(
+            cache,
+            self.config.scheduler_config,
+            model.kv_bytes_per_token() * cache.block_size,
+            self.executor.determine_available_memory(),
+            on_cpu=self.config.device_config.device.type == "cpu",
+        )
+        self.executor.initialize_from_config(kv_cache_config)
+        return kv_cache_config
+
+    def check_request(self, request: Request) -> None:
+        """Raise ``ValueError`` unless this request can be added and could run on its own."""
+        self.scheduler.check_request(request)
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            ValueError: if it could never run; then nothing has changed.
+        """
+        self.scheduler.add_request(request)
+
+    def abort_requests(self, request_ids: Iterable[str]) -> None:
+        """End requests and free their blocks. Unknown ids are ignored."""
+        self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
+
+    def stop_sequences(self, sequences: Iterable[tuple[str, int]]) -> None:
+        """End sequences in whose text a stop string was found, still within the last step.
+
+        Args:
+            sequences: request id and index of each. Those that are over are ignored.
+        """
+        self.scheduler.stop_sequences(sequences)
+
+    def step(self) -> EngineCoreOutputs:
+        """Compute one step. If anything fails in it, it has never been."""
+        # 1. Who computes how many tokens, and where do their K and V go?
+        scheduler_output = self.scheduler.schedule()
+        try:
+            # 2. Run the model, and sample.
+            output = self.executor.execute_model(scheduler_output)
+            # 3. Append, fork, finish, free.
+            updated = self.scheduler.update_from_output(scheduler_output, output)
+        except BaseException:
+            self.executor.roll_back()
+            self.scheduler.roll_back()
+            raise
+        return collect(updated, output)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached blocks. Refuses (False) while any block is in use."""
+        return self.scheduler.kv_manager.reset_prefix_cache()
+
+    def has_unfinished_requests(self) -> bool:
+        """True while ``step`` has something to do."""
+        return self.scheduler.has_unfinished_requests()
+
+    def check_integrity(self) -> None:
+        """Raise ``AssertionError`` if the books do not balance."""
+        self.scheduler.check_integrity()

@@ -1,0 +1,64 @@
+"""EngineCoreOutput: what a step has made of one sequence; ids and tokens only.
+
+(vLLM: vllm/v1/engine/__init__.py)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minivllm.request import Sequence
+from minivllm.scheduling.output import ModelRunnerOutput, TokenLogprobs
+
+
+@dataclass(slots=True)
+class EngineCoreOutput:
+    """The new tokens of sample ``index`` of a request, or all of beam ``index``."""
+
+    request_id: str
+    index: int
+    new_token_ids: list[int]  # none if nothing could be sampled; of a beam all of its output
+    new_logprobs: list[TokenLogprobs] | None = None  # one for each new token, if asked for
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    num_cached_tokens: int | None = None  # the hit of the request's first scheduling
+    first_scheduled_time: float | None = None  # seconds of ``time.monotonic()``
+    cumulative_logprob: float | None = None  # of a beam, whose past may be another's
+
+
+@dataclass(slots=True)
+class EngineCoreOutputs:
+    """What one step has made of all sequences that got a token."""
+
+    outputs: list[EngineCoreOutput]
+    # by request id and position: of prompt tokens that this step has come to
+    prompt_logprobs: dict[str, dict[int, TokenLogprobs]]
+
+
+def collect(updated: list[Sequence], output: ModelRunnerOutput) -> EngineCoreOutputs:
+    """Describe the sequences that got a token.
+
+    Args:
+        updated: by ``Scheduler.update_from_output``; the beams of a request in order of rank.
+        output: of the same step.
+    """
+    rank: dict[str, int] = {}  # by request id: beams so far
+    outputs = []
+    for seq in updated:
+        request = seq.request
+        found = EngineCoreOutput(
+            request.request_id,
+            seq.index,
+            output.sampled_token_ids.get(seq.seq_id, []),
+            output.logprobs.get(seq.seq_id),
+            seq.status.finish_reason,
+            seq.stop_reason,
+            request.num_cached_tokens,
+            request.metrics.first_scheduled_time,
+        )
+        if request.beam_params is not None:
+            found.index = rank[request.request_id] = rank.get(request.request_id, -1) + 1
+            found.new_token_ids, found.new_logprobs = seq.output_token_ids, None
+            found.cumulative_logprob = seq.cumulative_logprob
+        outputs.append(found)
+    return EngineCoreOutputs(outputs, output.prompt_logprobs)

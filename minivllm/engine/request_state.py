@@ -1,0 +1,246 @@
+"""RequestState: what has been made of one request, and how much of it has been handed out.
+
+(vLLM: ``RequestState`` in vllm/v1/engine/output_processor.py; vllm/v1/engine/logprobs.py)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minivllm.engine.core_outputs import EngineCoreOutput
+from minivllm.engine.detokenizer import Detokenizer
+from minivllm.engine.token_stream import token_text
+from minivllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from minivllm.request import Request
+from minivllm.sampling_params import RequestOutputKind, SamplingParams
+from minivllm.scheduling.output import TokenLogprobs
+
+if TYPE_CHECKING:
+    from minivllm.engine.output_processor import OutputQueue
+
+
+class RequestState:
+    """The front end's half of a request.
+
+    Args:
+        request: as the core has it.
+        tokenizer: a Hugging Face tokenizer, or None if no text is made.
+        queue: who reads the outputs; None: who steps the engine.
+    """
+
+    def __init__(self, request: Request, tokenizer, queue: OutputQueue | None):
+        params = request.sampling_params
+        self.request_id = request.request_id
+        self.prompt = request.prompt
+        self.prompt_token_ids = request.prompt_token_ids
+        self.params = params
+        self.tokenizer = tokenizer if params.detokenize else None
+        self.queue = queue
+        self.metrics = RequestMetrics(request.arrival_time)
+        self.num_cached_tokens: int | None = None
+        self.prompt_positions: dict[int, TokenLogprobs] = {}
+        self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+        self.n = request.n
+        self.beams: list[BeamState] | None = None
+        self.samples: list[SampleState] = []
+        if request.beam_params is not None:
+            self.beams = [BeamState(EngineCoreOutput(self.request_id, 0, []))]
+            self.include_stop = request.beam_params.include_stop_str_in_output
+        else:
+            self.samples = [SampleState(0, params, self.prompt_token_ids, self.tokenizer)]
+
+    @property
+    def has_begun(self) -> bool:
+        """Has it got its first token?"""
+        return self.metrics.first_token_time is not None
+
+    @property
+    def finished(self) -> bool:
+        if self.beams is not None:
+            return all(beam.finish_reason for beam in self.beams)
+        return all(sample.finish_reason for sample in self.samples)
+
+    def add(self, output: EngineCoreOutput, now: float) -> bool:
+        """Add what a step has given to one sequence.
+
+        Returns:
+            True if its text now holds a stop string: the core must end it.
+        """
+        self.num_cached_tokens = output.num_cached_tokens
+        metrics = self.metrics
+        metrics.first_scheduled_time = output.first_scheduled_time
+        if output.new_token_ids:
+            metrics.first_token_time = metrics.first_token_time or now
+            metrics.last_token_time = now
+        if self.beams is not None:
+            if output.index == 0:
+                self.beams.clear()  # a beam's past changes when another takes its place
+            self.beams.append(BeamState(output))
+            return False
+        # Siblings begin when the prompt is complete, all in one step.
+        for index in range(len(self.samples), output.index + 1):
+            sample = SampleState(index, self.params, self.prompt_token_ids, self.tokenizer)
+            self.samples.append(sample)
+        return self.samples[output.index].add(output)
+
+    def abort(self) -> None:
+        """End what has not ended."""
+        for sequence in self.samples if self.beams is None else self.beams:
+            sequence.finish_reason = sequence.finish_reason or "abort"
+
+    def make_output(self, now: float) -> RequestOutput | None:
+        """The request's next output; None for FINAL_ONLY before the end."""
+        kind, finished = self.params.output_kind, self.finished
+        if finished:
+            self.metrics.finished_time = now
+        if kind is RequestOutputKind.FINAL_ONLY and not finished:
+            return None
+        delta = kind is RequestOutputKind.DELTA
+        return RequestOutput(
+            self.request_id,
+            self.prompt,
+            list(self.prompt_token_ids),  # the caller's own from here on
+            prompt_logprobs=self._prompt_logprobs(delta),
+            outputs=self._completions(delta),
+            finished=finished,
+            metrics=self.metrics,
+            num_cached_tokens=self.num_cached_tokens,
+        )
+
+    def _completions(self, delta: bool) -> list[CompletionOutput]:
+        if self.beams is not None:
+            return [beam.completion(self.tokenizer, self.include_stop) for beam in self.beams]
+        return [s.completion(delta) for s in self.samples if not delta or s.has_news]
+
+    def _prompt_logprobs(self, delta: bool) -> list[dict[int, Logprob] | None] | None:
+        """One entry per prompt token, None for the first; a stream of news has them once."""
+        if self.prompt_positions and self.prompt_logprobs is None:
+            known, prompt = self.prompt_positions, self.prompt_token_ids
+            self.prompt_logprobs = [
+                as_dict(known[i], self.tokenizer, prompt[max(0, i - 3) : i]) if i in known else None
+                for i in range(len(prompt))
+            ]
+            if delta:
+                return self.prompt_logprobs
+        return None if delta else self.prompt_logprobs
+
+
+class SampleState:
+    """One sample of a request: its tokens, its text, and how much of them has been handed out."""
+
+    def __init__(self, index: int, params: SamplingParams, prompt_token_ids, tokenizer):
+        self.index = index
+        self.params = params
+        self.prompt_token_ids = prompt_token_ids
+        self.tokenizer = tokenizer
+        self.detokenizer: Detokenizer | None = None
+        if tokenizer is not None:
+            self.detokenizer = Detokenizer(tokenizer, prompt_token_ids, params)
+        self.token_ids: list[int] = []
+        self.logprobs: list[dict[int, Logprob]] | None = None
+        self.cumulative_logprob: float | None = None
+        if params.logprobs is not None:
+            self.logprobs, self.cumulative_logprob = [], 0.0
+        self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
+        self.num_tokens_sent = self.num_chars_sent = 0
+        self.end_is_sent = False
+
+    def add(self, output: EngineCoreOutput) -> bool:
+        """Add tokens. Returns True if the text now holds a stop string, and ends there."""
+        stop_string = None
+        for i, token_id in enumerate(output.new_token_ids):
+            if self.logprobs is not None and output.new_logprobs:
+                before = self._last_tokens(3)
+                self.logprobs.append(as_dict(output.new_logprobs[i], self.tokenizer, before))
+                self.cumulative_logprob += output.new_logprobs[i].logprobs[0]
+            self.token_ids.append(token_id)
+            last = i + 1 == len(output.new_token_ids)
+            if self.detokenizer is not None and not (last and output.finish_reason == "stop"):
+                stop_string = self.detokenizer.append(token_id)
+                if stop_string is not None:
+                    break
+        if stop_string is not None:
+            self.finish_reason, self.stop_reason = "stop", stop_string
+        else:
+            self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
+        return stop_string is not None and output.finish_reason is None
+
+    def _last_tokens(self, n: int) -> list[int]:
+        """The last tokens so far, of the prompt where there are too few of the output."""
+        return (self.prompt_token_ids[-n:] + self.token_ids[-n:])[-n:]
+
+    @property
+    def has_news(self) -> bool:
+        more = len(self.token_ids) > self.num_tokens_sent or self.finish_reason is not None
+        return more and not self.end_is_sent
+
+    def completion(self, delta: bool) -> CompletionOutput:
+        """All so far, or only what has not been handed out yet."""
+        text = self._text()
+        chars, tokens = (self.num_chars_sent, self.num_tokens_sent) if delta else (0, 0)
+        self.num_chars_sent, self.num_tokens_sent = len(text), len(self.token_ids)
+        self.end_is_sent = self.finish_reason is not None
+        return CompletionOutput(
+            index=self.index,
+            text=text[chars:],
+            token_ids=self.token_ids[tokens:],
+            cumulative_logprob=self.cumulative_logprob,
+            logprobs=None if self.logprobs is None else self.logprobs[tokens:],
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+        )
+
+    def _text(self) -> str:
+        """The text that is certain so far; all of it at the end."""
+        detokenizer, finished = self.detokenizer, self.finish_reason is not None
+        if detokenizer is None:
+            return ""
+        if finished and not detokenizer.finished:
+            by_token = self.finish_reason == "stop" and not detokenizer.stopped
+            if by_token and self.params.include_stop_str_in_output:
+                detokenizer.append(self.token_ids[-1])
+            detokenizer.finish()
+        return detokenizer.streamable(finished)
+
+
+class BeamState:
+    """One beam, as the last step has left it."""
+
+    def __init__(self, output: EngineCoreOutput):
+        self.output = output
+        self.finish_reason = output.finish_reason
+
+    def completion(self, tokenizer, include_stop: bool) -> CompletionOutput:
+        """All of the beam: its past changes when another takes its place."""
+        token_ids, text = self.output.new_token_ids, ""
+        if tokenizer is not None:
+            stopped = self.finish_reason == "stop"
+            whole = stopped and include_stop
+            shown = token_ids[:-1] if stopped and not whole else token_ids
+            text = tokenizer.decode(shown, skip_special_tokens=not whole)
+        return CompletionOutput(
+            index=self.output.index,
+            text=text,
+            token_ids=token_ids,
+            cumulative_logprob=self.output.cumulative_logprob,
+            finish_reason=self.finish_reason,
+            stop_reason=self.output.stop_reason,
+        )
+
+
+def as_dict(logprobs: TokenLogprobs, tokenizer, before: list[int]) -> dict[int, Logprob]:
+    """By token id: the token itself and the best ones, as vLLM hands them out.
+
+    Args:
+        logprobs: of one place.
+        tokenizer: for the tokens' texts; None makes none.
+        before: the last tokens before that place, since a token may be a part of a character.
+    """
+    ranks = [logprobs.rank, *range(1, len(logprobs.token_ids))]
+    found: dict[int, Logprob] = {}
+    for token_id, logprob, rank in zip(logprobs.token_ids, logprobs.logprobs, ranks, strict=True):
+        if token_id not in found:
+            text = None if tokenizer is None else token_text(tokenizer.decode, before, token_id)
+            found[token_id] = Logprob(logprob, rank, text)
+    return found

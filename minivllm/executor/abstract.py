@@ -1,0 +1,50 @@
+"""Executor: the core's way to its workers, wherever they run.
+
+(vLLM: vllm/v1/executor/abstract.py)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from minivllm.config import VllmConfig
+from minivllm.kv.kv_cache_config import KVCacheConfig
+from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
+
+
+class Executor(ABC):
+    """Calls the same method of every worker.
+
+    Args:
+        config: what the workers are made from.
+    """
+
+    def __init__(self, config: VllmConfig):
+        self.config = config
+        self._init_executor()
+
+    @abstractmethod
+    def _init_executor(self) -> None:
+        """Make the workers, with their devices and models."""
+
+    @abstractmethod
+    def collective_rpc(self, method: str, *args: Any) -> list[Any]:
+        """Call a method of every worker; returns what each of them says."""
+
+    def determine_available_memory(self) -> int:
+        """Bytes that the KV cache may have: those of the worker that has the fewest."""
+        return min(self.collective_rpc("determine_available_memory"))
+
+    def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
+        """Let every worker allocate its KV cache, and record what it will replay."""
+        self.collective_rpc("initialize_from_config", kv_cache_config)
+        self.collective_rpc("compile_or_warm_up_model")
+
+    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        """Compute one step. All workers compute the same tokens; the first one's are taken."""
+        return self.collective_rpc("execute_model", scheduler_output)[0]
+
+    def roll_back(self) -> None:
+        """Take the last step back that was computed, or begun."""
+        self.collective_rpc("roll_back")

@@ -1,0 +1,64 @@
+"""KVCacheConfig: how many blocks the KV cache has, from the bytes that it may fill.
+
+(vLLM: ``get_kv_cache_configs`` and ``check_enough_kv_cache_memory`` in
+vllm/v1/core/kv_cache_utils.py)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minivllm.config import CacheConfig, SchedulerConfig
+from minivllm.kv.memory_profile import format_bytes, host_memory_gib
+from minivllm.math_utils import cdiv
+
+
+@dataclass(frozen=True)
+class KVCacheConfig:
+    """The two pools of blocks. Block 0 of each is the null block."""
+
+    num_blocks: int  # on the device
+    num_host_blocks: int  # in host memory, for requests that are swapped out
+
+
+def get_kv_cache_config(
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+    block_bytes: int,
+    available_memory: int,
+    on_cpu: bool,
+) -> KVCacheConfig:
+    """Divide memory into blocks.
+
+    Args:
+        cache, scheduler: the limits.
+        block_bytes: of one block, over all layers.
+        available_memory: bytes that the KV cache may have, if no size was stated.
+        on_cpu: the knob to turn has another name there.
+
+    Raises:
+        ValueError: if they cannot hold one sequence of full length, or are more than there is.
+    """
+    knob = "MINIVLLM_CPU_KVCACHE_SPACE" if on_cpu else "gpu_memory_utilization"
+    max_model_len = scheduler.max_model_len
+    num_blocks = cache.num_gpu_blocks_override or (
+        (cache.kv_cache_memory_bytes or available_memory) // block_bytes
+    )
+    capacity = max(0, num_blocks - 1) * cache.block_size
+    if capacity < max_model_len - 1:  # a sequence's last token is never in the cache
+        or_less = f", or lower max_model_len to {capacity + 1} or less" if capacity else ""
+        raise ValueError(
+            f"the KV cache holds {capacity} tokens ({max(0, num_blocks - 1)} usable blocks of "
+            f"{cache.block_size}), less than one sequence of max_model_len={max_model_len}; "
+            f"raise num_gpu_blocks_override, kv_cache_memory_bytes or {knob}{or_less}."
+        )
+    room = host_memory_gib() * 2**30
+    if on_cpu and num_blocks * block_bytes > room:
+        raise ValueError(
+            f"the KV cache would take {format_bytes(num_blocks * block_bytes)}, but this machine "
+            f"has {format_bytes(room)}; lower num_gpu_blocks_override, kv_cache_memory_bytes or "
+            f"{knob}."
+        )
+    # More host blocks than all running sequences could fill are of no use to anyone.
+    most = scheduler.max_num_seqs * cdiv(max_model_len, cache.block_size)
+    return KVCacheConfig(num_blocks, min(cache.swap_space_bytes // block_bytes, most))

@@ -1,0 +1,81 @@
+"""What the prefix cache costs: to hash a block, and to look a prompt up. And the least of each."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from minivllm.kv.block import KVCacheBlock
+from minivllm.kv.prefix_cache import PrefixCache
+from minivllm.lab.bench.machine import best_cpu_seconds
+from minivllm.lab.bench.workloads import BLOCK_SIZE, long_prompt
+from minivllm.math_utils import cdiv
+from minivllm.request import Request, Sequence
+from minivllm.sampling_params import SamplingParams
+
+
+def hashing_us() -> float:
+    """µs to name one block, the mean over the chain of a long prompt."""
+    request = Request("0", long_prompt(), SamplingParams())
+    num_blocks = len(request.prompt_token_ids) // BLOCK_SIZE
+    cache, seq = PrefixCache(BLOCK_SIZE), request.seqs[0]
+
+    def name_all_blocks():
+        seq.block_hashes = []
+        cache.block_hashes(seq, num_blocks)
+
+    return best_cpu_seconds(name_all_blocks) / num_blocks * 1e6
+
+
+def least_hashing_us(repeats: int = 4096) -> float:
+    """µs for SHA-256 of as many bytes as name one block."""
+    content = bytes(32 + 8 * BLOCK_SIZE)
+
+    def digest_as_much():
+        for _ in range(repeats):
+            sha256(content).digest()
+
+    return best_cpu_seconds(digest_as_much) / repeats * 1e6
+
+
+def lookup_us(num_cached: int, num_hit: int = 64) -> tuple[float, float]:
+    """``(hit, miss)``: µs to find one block of a chain, and to find that nothing is known.
+
+    Args:
+        num_cached: blocks in the cache, in chains of ``num_hit``.
+        num_hit: blocks of the prompt that is looked up; their names are known already.
+    """
+
+    def chain_of(token_id: int) -> Sequence:
+        prompt = [token_id] * (num_hit * BLOCK_SIZE + 1)  # a prompt's last token is never a hit
+        return Sequence(Request(str(token_id), prompt, SamplingParams()), 0)
+
+    cache = PrefixCache(BLOCK_SIZE)
+    for chain in range(cdiv(num_cached, num_hit)):
+        names = cache.block_hashes(chain_of(chain), num_hit)
+        for name in names[: num_cached - chain * num_hit]:
+            cache.add(KVCacheBlock(0), name)
+    known, stranger, repeats = chain_of(0), chain_of(-1), 200
+    hits = len(cache.find_longest_cache_hit(known))
+    assert hits == min(num_cached, num_hit)
+    assert cache.find_longest_cache_hit(stranger) == []
+
+    def look_up(seq):
+        for _ in range(repeats):
+            cache.find_longest_cache_hit(seq)
+
+    hit = best_cpu_seconds(lambda: look_up(known)) / repeats / hits
+    miss = best_cpu_seconds(lambda: look_up(stranger)) / repeats
+    return hit * 1e6, miss * 1e6
+
+
+def least_lookup_us(num_cached: int) -> float:
+    """µs to get one entry of a dict of that size by 32 bytes."""
+    names = [sha256(str(index).encode()).digest() for index in range(num_cached)]
+    known, wanted = dict.fromkeys(names, 0), names[:64]
+
+    def get_each():
+        for _ in range(100):
+            for name in wanted:
+                known.get(name)
+
+    return best_cpu_seconds(get_each) / 100 / len(wanted) * 1e6

@@ -1,0 +1,158 @@
+"""This machine: what it can do at best, measured, and how time and memory are measured on it.
+
+Bookkeeping is measured in the process's own CPU time, so that a busy neighbour costs it little.
+Of several repetitions the best counts: whatever disturbs a run only ever makes it slower.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minivllm.kv.memory_profile import host_memory_gib
+from minivllm.lab.sim.cost import Hardware
+
+if TYPE_CHECKING:
+    import torch
+
+LARGE = {"cpu": 2**28, "cuda": 2**31}  # bytes, beyond any cache
+MATRIX_SIZE = {"cpu": 2048, "cuda": 8192}
+
+
+def default_device() -> torch.device:
+    """Where engines run that are not told where: a GPU if torch sees one."""
+    import torch
+
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def best_seconds(function: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
+    """Time of the quickest of several calls, after warming up.
+
+    On a GPU: between two events around each call, the L2 cache cleared before, and the calls queued
+    so that what Python needs to launch them is hidden (Triton's ``do_bench``).
+    """
+    if device.type == "cuda":
+        from triton.testing import do_bench
+
+        return do_bench(function, return_mode="min") / 1e3
+    function()
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def read_bytes_per_second(device: torch.device) -> float:
+    """Adding up a tensor too large for any cache."""
+    import torch
+
+    numbers = torch.ones(LARGE[device.type] // 4, device=device)
+    return numbers.nbytes / best_seconds(numbers.sum, device)
+
+
+def copy_bytes_per_second(device: torch.device) -> float:
+    """Copying such a tensor; bytes read and bytes written both count."""
+    import torch
+
+    src = torch.ones(LARGE[device.type] // 4, device=device)
+    dst = torch.empty_like(src)
+    return 2 * src.nbytes / best_seconds(lambda: dst.copy_(src), device)
+
+
+def flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
+    """A product of two square matrices, of random numbers: a GPU's clock falls as bits flip."""
+    import torch
+
+    size = MATRIX_SIZE[device.type]
+    a = torch.randn(size, size, device=device).to(dtype)
+    return 2 * size**3 / best_seconds(lambda: a @ a, device)
+
+
+def measure(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
+    """All three, in GB/s and GFLOP/s, and which bandwidth is the ceiling.
+
+    That of a CPU is reading, which is what decodes do. A GPU's is the copy: there a sum is no
+    faster way to read, and the copy is what others quote.
+    """
+    read, copy = read_bytes_per_second(device) / 1e9, copy_bytes_per_second(device) / 1e9
+    return {
+        "read_gb_per_s": read,
+        "copy_gb_per_s": copy,
+        "bandwidth_gb_per_s": copy if device.type == "cuda" else read,
+        "gflop_per_s": flops_per_second(device, dtype) / 1e9,
+    }
+
+
+def as_hardware(peaks: dict[str, float]) -> Hardware:
+    """The machine of these peaks, as ``measure`` found them, to put work under its roof."""
+    return Hardware(
+        "measured",
+        flops_per_s=peaks["gflop_per_s"] * 1e9,
+        bytes_per_s=peaks["bandwidth_gb_per_s"] * 1e9,
+        memory_bytes=host_memory_gib() * 2**30,
+        overhead_s=0,
+    )
+
+
+def cache_bytes(device: torch.device) -> int:
+    """A CPU's largest cache as Linux tells it, elsewhere 32 MiB is assumed; 0 for a GPU."""
+    if device.type == "cuda":
+        return 0
+    caches = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    sizes = [path.read_text().strip() for path in caches]
+    units = {"K": 2**10, "M": 2**20}
+    return max((int(s[:-1]) * units[s[-1]] for s in sizes if s[-1] in units), default=32 * 2**20)
+
+
+# -- CPU time ------------------------------------------------------------------------------------
+
+
+def cpu_seconds(function: Callable[[], object]) -> float:
+    """CPU time of one call."""
+    begin = time.process_time()
+    function()
+    return time.process_time() - begin
+
+
+def best_cpu_seconds(function: Callable[[], object], repeats: int = 7) -> float:
+    """The least CPU time of several calls, garbage collected before them and not between."""
+    gc.collect()
+    return min(cpu_seconds(function) for _ in range(repeats))
+
+
+# -- memory --------------------------------------------------------------------------------------
+
+COLUMNS = {
+    "peak_memory_mib": "process",
+    "peak_gpu_allocated_mib": "GPU, allocated",
+    "peak_gpu_reserved_mib": "GPU, reserved",
+}
+
+
+def peak_memory() -> dict[str, float]:
+    """The most that this process has held so far, in MiB, under the names of ``COLUMNS``.
+
+    What cannot be told here (Windows; no GPU) is left out.
+    """
+    found = {}
+    if sys.platform == "linux":
+        # getrusage would count what the parent held when it made this process
+        status = Path("/proc/self/status").read_text().splitlines()
+        (line,) = (line for line in status if line.startswith("VmHWM"))
+        found["peak_memory_mib"] = int(line.split()[1]) / 2**10
+    elif sys.platform == "darwin":
+        import resource
+
+        found["peak_memory_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        found["peak_gpu_allocated_mib"] = torch.cuda.max_memory_allocated() / 2**20
+        found["peak_gpu_reserved_mib"] = torch.cuda.max_memory_reserved() / 2**20
+    return found

@@ -1,0 +1,181 @@
+"""The engine's loop without a model: arrivals, ``schedule``, fake tokens, ``update_from_output``.
+
+Memory and scheduling never look at what a token is, so everything that runs the real scheduler
+without a model runs it from here: the simulator, dry runs, replays, labs, benchmarks and tests.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from minivllm.config import SchedulerConfig
+from minivllm.kv.manager import KVCacheManager
+from minivllm.logger import silenced
+from minivllm.request import Request, Sequence
+from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
+from minivllm.scheduling.policies import SchedulingPolicy
+from minivllm.scheduling.progress import check_progress
+from minivllm.scheduling.scheduler import Scheduler
+from minivllm.trace import Trace
+
+Execute = Callable[[Scheduler, SchedulerOutput], ModelRunnerOutput]
+
+
+class Step(NamedTuple):
+    """One finished step.
+
+    Attributes:
+        scheduler_output: what was scheduled.
+        sampled: the next tokens of every sequence that got any.
+        updated: the sequences that the scheduler appended a token to.
+    """
+
+    scheduler_output: SchedulerOutput
+    sampled: dict[str, list[int]]
+    updated: list[Sequence]
+
+
+class TooManySteps(RuntimeError):
+    """The limit of steps is reached, and some requests are not done."""
+
+
+class Arrivals:
+    """The requests that are still to come: a priority queue by time of arrival.
+
+    Args:
+        requests: each comes at its ``arrival_time``; of those that come together, in this order.
+    """
+
+    def __init__(self, requests: Iterable[Request] = ()):
+        self._heap: list[tuple[float, int, Request]] = []
+        for rank, request in enumerate(requests):
+            self.push(request, rank)
+
+    def push(self, request: Request, rank: int) -> None:
+        """One more; of those that come together, the least rank is first."""
+        heapq.heappush(self._heap, (request.arrival_time, rank, request))
+
+    def pop_until(self, now: float) -> Iterator[Request]:
+        """Those whose time has come, the earliest first."""
+        while self._heap and self._heap[0][0] <= now:
+            yield heapq.heappop(self._heap)[2]
+
+    @property
+    def next_time(self) -> float:
+        return self._heap[0][0]
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+
+def make_scheduler(
+    kv_manager: KVCacheManager,
+    *,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    max_model_len: int,
+    enable_chunked_prefill: bool = True,
+    long_prefill_token_threshold: int = 0,
+    policy: str | SchedulingPolicy = "fcfs",
+    preemption_mode: str | None = None,
+    trace: Trace | None = None,
+) -> Scheduler:
+    """The engine's scheduler; arguments as for ``LLM``.
+
+    Raises:
+        ValueError: for an unknown policy.
+    """
+    config = SchedulerConfig(
+        max_num_batched_tokens,
+        max_num_seqs,
+        max_model_len,
+        enable_chunked_prefill,
+        long_prefill_token_threshold,
+        policy,
+        preemption_mode,
+    )
+    return Scheduler(config, kv_manager, trace)
+
+
+def fake_token(seq: Sequence) -> int:
+    """The made-up model: a function of all tokens so far, so that a lost one shows."""
+    return (sum(seq.token_ids) + len(seq.token_ids)) % 1000 + 5
+
+
+def fake_execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+    """A ``fake_token`` for every sequence that this step lets catch up, and for its forks."""
+    tokens = {}
+    for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
+        seq = scheduler.sequences[seq_id]
+        if scheduler_output.num_computed_tokens[seq_id] + num_new == seq.num_tokens:
+            for sibling_id in (seq_id, *scheduler_output.forks.get(seq_id, ())):
+                tokens[sibling_id] = fake_token(seq)
+    return runner_output(tokens)
+
+
+def runner_output(
+    tokens: dict[str, int], logprobs: Mapping[str, TokenLogprobs] | None = None
+) -> ModelRunnerOutput:
+    """What a model runner returns that has sampled one token for each of these sequences."""
+    return ModelRunnerOutput(
+        {seq_id: [token_id] for seq_id, token_id in tokens.items()},
+        {seq_id: [found] for seq_id, found in (logprobs or {}).items()},
+    )
+
+
+def run_step(
+    scheduler: Scheduler, execute: Execute = fake_execute, more_to_come: bool = False
+) -> Step:
+    """Schedule, execute, update.
+
+    Args:
+        scheduler: with requests in it.
+        execute: takes the model's place; the scheduler is then in the middle of a step.
+        more_to_come: will further requests be added?
+
+    Raises:
+        NobodyAdmitted: if nothing will ever change again.
+    """
+    scheduler_output = scheduler.schedule()
+    check_progress(scheduler, scheduler_output, more_to_come)
+    output = execute(scheduler, scheduler_output)
+    updated = scheduler.update_from_output(scheduler_output, output)
+    return Step(scheduler_output, output.sampled_token_ids, updated)
+
+
+def run_steps(
+    scheduler: Scheduler,
+    requests: Iterable[Request] | Arrivals = (),
+    execute: Execute = fake_execute,
+    now: Callable[[], float] | None = None,
+    max_steps: int | None = None,
+) -> Iterator[Step]:
+    """Serve until nobody waits, runs or is still to come; a step is yielded when it is done.
+
+    Args:
+        scheduler: may have requests in it already.
+        requests: each joins the queue at its ``arrival_time``. ``Arrivals`` may be pushed to
+            between two steps.
+        execute: takes the model's place.
+        now: the time before a step; None: the number of steps so far.
+        max_steps: when to give up.
+
+    Raises:
+        NobodyAdmitted: if a policy or a manager refuses everyone for good.
+        TooManySteps: if some are not done after ``max_steps``.
+    """
+    arrivals = requests if isinstance(requests, Arrivals) else Arrivals(requests)
+    num_steps = 0
+    while arrivals or scheduler.has_unfinished_requests():
+        if num_steps == max_steps:
+            raise TooManySteps(
+                f"after {max_steps} steps some are not done: {', '.join(scheduler.requests)}."
+            )
+        for request in arrivals.pop_until(num_steps if now is None else now()):
+            scheduler.add_request(request)
+        with silenced("minivllm.scheduling.preemption"):
+            step = run_step(scheduler, execute, more_to_come=bool(arrivals))
+        yield step
+        num_steps += 1

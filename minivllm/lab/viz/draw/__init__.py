@@ -1,0 +1,1 @@
+"""SVG, colours, words and matplotlib's paper: what figures are drawn with."""

@@ -1,0 +1,255 @@
+"""Pool: the block pool at one moment, drawn as tiles or, if it is large, as a map of squares."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+
+from minivllm.lab.viz.draw import tiles as look
+from minivllm.lab.viz.draw.layout import SWATCH_HEIGHT, Swatch
+from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER
+from minivllm.lab.viz.draw.svg import Drawing
+from minivllm.lab.viz.draw.wording import count
+from minivllm.lab.viz.model.snapshot import MAX_SLOTS, HeldBlock, Snapshot
+from minivllm.math_utils import cdiv
+from minivllm.records import BlockCopied, BlocksAllocated, SwappedIn
+from minivllm.trace import Trace
+
+MAX_DETAILED = 64  # more blocks than this are drawn without their slots
+SLOT_WIDTH = 18
+
+Box = tuple[float, float, float, float]  # x, y, width, height
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The physical side of a snapshot: one entry per block, and what to say about them all."""
+
+    snapshot: Snapshot
+    holders: dict[int, list[HeldBlock]]
+    num_drawn: int  # blocks; the rest of a large pool was never used
+
+    @classmethod
+    def of(cls, trace: Trace, snapshot: Snapshot) -> Pool:
+        num_drawn = snapshot.num_blocks
+        if num_drawn > MAX_DETAILED:
+            used = [b for r in trace.of(BlocksAllocated, SwappedIn) for b in r.block_ids]
+            used += [record.dst_block_id for record in trace.of(BlockCopied)]
+            num_drawn = min(num_drawn, cdiv(max(used, default=0) + 1, 20) * 20)
+        return cls(snapshot, snapshot.holders, num_drawn)
+
+    @property
+    def detailed(self) -> bool:
+        few = self.num_drawn <= MAX_DETAILED
+        return few and self.snapshot.block_size <= MAX_SLOTS
+
+    @property
+    def cached_and_free(self) -> set[int]:
+        """Blocks that nobody holds and the prefix cache can still find."""
+        return set(self.snapshot.cached - self.holders.keys())
+
+    def block(self, block_id: int) -> HeldBlock | None:
+        """What is in a block, as the one of its holders sees it that uses most of it."""
+        return max(self.holders.get(block_id, ()), key=lambda b: b.num_used, default=None)
+
+    def label(self, block_id: int, length: int) -> str:
+        """Who holds it, as fully as fits: "A", "A B ×2", "A +2 ×3", "A ×3"."""
+        letters = [held.owner.letter for held in self.holders[block_id]]
+        if len(letters) == 1:
+            return letters[0]
+        times = f" ×{len(letters)}"
+        labels = [
+            " ".join(letters[:named]) + (f" +{rest}" if (rest := len(letters) - named) else "")
+            for named in (2, 1)
+        ]
+        return next((x + times for x in labels if len(x + times) <= length), letters[0] + times)
+
+    @cached_property
+    def blocks(self) -> list[HeldBlock]:
+        return [self.block(block_id) for block_id in sorted(self.holders)]
+
+    @property
+    def title(self) -> str:
+        return f"Block pool, {self.snapshot.moment}"
+
+    @property
+    def facts(self) -> str:
+        """The numbers that matter, in one line."""
+        held, usable = len(self.holders), self.snapshot.num_blocks - 1
+        slots = held * self.snapshot.block_size
+        used = sum(block.num_used for block in self.blocks)
+        written = sum(block.num_written for block in self.blocks)
+        shared = sum(block.ref_count > 1 for block in self.blocks)
+        parts = [f"{held} of {count(usable, 'block')} held"]
+        if held:
+            parts.append(f"{used} of their {count(slots, 'slot')} used, {slots - used} empty")
+        if written:
+            parts.append(f"{written} written by this step")
+        if shared:
+            parts.append(f"{shared} shared")
+        if self.cached_and_free:
+            parts.append(f"{len(self.cached_and_free)} free but cached")
+        return " · ".join(parts)
+
+    @property
+    def footnote(self) -> str:
+        left_out = self.snapshot.num_blocks - self.num_drawn
+        return f"{count(left_out, 'more block')} never used, not drawn." if left_out else ""
+
+    @property
+    def alt(self) -> str:
+        owners = [t.owner.letter for t in self.snapshot.tables if t.blocks]
+        who = ", ".join(owners) if len(owners) <= 8 else count(len(owners), "sequence")
+        held, *rest = self.facts.split(" · ")
+        return f"{self.title}: " + "; ".join([f"{held} by {who}" if who else held, *rest]) + "."
+
+
+def tile_size(pool: Pool, slot_width: float = SLOT_WIDTH) -> tuple[float, float]:
+    """Width and height of one block's tile."""
+    if not pool.detailed:
+        return 38, 44
+    size = pool.snapshot.block_size
+    slots = min(size, look.SLOTS_PER_LINE) * slot_width
+    return max(62, slots + 8), 22 + look.slot_lines(size) * look.SLOT_HEIGHT + 6
+
+
+def draw_tile(
+    drawing: Drawing, pool: Pool, block_id: int, box: Box, changed: bool,
+    decode: look.Decode = None, with_tokens: bool = False, plain: bool = False,
+) -> None:  # fmt: skip
+    """One block, inside a group that sets small grey type. What changed has a thick edge.
+
+    ``plain`` leaves out what takes many bytes: tokens and tooltips.
+    """
+    if block_id in pool.holders:
+        _draw_held(drawing, pool, block_id, box, changed)
+        slots = (box[0] + 4, box[1] + 24, box[2] - 8, pool.block(block_id))
+        if plain and pool.detailed:
+            look.draw_plain_slots(drawing, *slots)
+        elif pool.detailed:
+            look.draw_slots(drawing, *slots, decode, with_tokens)
+    else:
+        _draw_bare(drawing, block_id, box, block_id in pool.snapshot.cached, changed)
+
+
+def _draw_held(drawing: Drawing, pool: Pool, block_id: int, box: Box, changed: bool) -> None:
+    """All but the slots, which come on top."""
+    block = pool.block(block_id)
+    x, y, width, height = box
+    drawing.rect(*box, rx=4, fill=PAPER, **look.outline(changed, block.owner.edge))
+    drawing.text(x + 5, y + 15, block_id)
+    bold = {"fill": block.owner.edge, "font_size": 12, "font_weight": "bold"}
+    if pool.detailed:
+        room = width - 14 - 6.2 * len(str(block_id))
+        label = pool.label(block_id, int(room / 7))
+        drawing.text(x + width - 5, y + 15, label, text_anchor="end", **bold)
+        if block.ref_count > 1:
+            drawing.hatch(x + 2, y + 21, width - 4, height - 23)
+    else:
+        label = pool.label(block_id, 5).replace(" ", "")
+        drawing.text(x + width / 2, y + 29, label, text_anchor="middle", **bold)
+        look.draw_fill_bar(drawing, x + 4, y + 34, width - 8, 6, block)
+
+
+def _draw_bare(drawing: Drawing, block_id: int, box: Box, cached: bool, changed: bool) -> None:
+    """A free block, or the null block, which nobody ever holds."""
+    x, y, width, _ = box
+    edge = look.DOTTED if cached else {"stroke": LINE}
+    if changed:
+        edge = {**edge, **look.CHANGED}
+    drawing.rect(*box, rx=4, fill="#eeeeee" if block_id == 0 else PAPER, **edge)
+    drawing.text(x + 5, y + 15, block_id)
+    if block_id == 0:
+        drawing.text(x + width - 5, y + 15, "null", text_anchor="end")
+
+
+HELD, SHARED = "#c3e2f5", "#56b4e9"
+KINDS = {
+    "free": "free",
+    "cached": "free, but still cached",
+    "held": "held by one sequence",
+    "shared": "shared by several",
+}
+
+
+def kind_of(pool: Pool, block_id: int) -> str:
+    """What a square says of its block."""
+    holders = len(pool.holders.get(block_id, ()))
+    if holders:
+        return "shared" if holders > 1 else "held"
+    return "cached" if block_id in pool.snapshot.cached else "free"
+
+
+def draw_map(
+    drawing: Drawing, pool: Pool, x: float, y: float, columns: int, cell: int,
+    changed: Container[int],
+) -> None:  # fmt: skip
+    """Squares in lines of ``columns``. Equal neighbours are one path, so the file stays small."""
+    boxes: dict[str, str] = dict.fromkeys(KINDS, "")
+    dots, marks = "", ""
+    for first in range(0, pool.num_drawn, columns):
+        line = range(first, min(first + columns, pool.num_drawn))
+        top = y + first // columns * cell
+        for (kind, is_changed), run in groupby(line, lambda b: (kind_of(pool, b), b in changed)):
+            ids = list(run)
+            left, width = x + (ids[0] - first) * cell, len(ids) * cell
+            box = f"M{left:g} {top:g}h{width:g}v{cell}h-{width:g}z"
+            boxes[kind] += box
+            if kind == "cached":
+                dots += f"M{left + cell / 2:g} {top + cell / 2:g}h{width - cell + 0.1:g}"
+            if is_changed:
+                marks += box
+    for kind, d in boxes.items():
+        if d:
+            _draw_kind(drawing, kind, d, dots, cell)
+    _draw_lattice(drawing, pool.num_drawn, x, y, columns, cell)
+    if marks:
+        drawing.path(marks, fill="none", stroke=INK, stroke_width=1.8)
+
+
+def map_legend(pools: Iterable[Pool]) -> list[tuple[Swatch, str]]:
+    """What the squares of these maps mean."""
+    kinds = {kind_of(pool, block_id) for pool in pools for block_id in range(1, pool.num_drawn)}
+    return [(_swatch(kind), text) for kind, text in KINDS.items() if kind in kinds]
+
+
+def _swatch(kind: str) -> Swatch:
+    def draw(drawing: Drawing, x: float, y: float) -> None:
+        size = SWATCH_HEIGHT
+        d = f"M{x + 3:g} {y:g}h{size}v{size}h-{size}z"
+        dots = f"M{x + 3 + size / 2:g} {y + size / 2:g}h0.1"
+        _draw_kind(drawing, kind, d, dots, size)
+        drawing.path(d, fill="none", stroke=LINE)
+
+    return draw
+
+
+def _draw_kind(drawing: Drawing, kind: str, d: str, dots: str, cell: int) -> None:
+    drawing.path(d, fill={"held": HELD, "shared": SHARED}.get(kind, PAPER))
+    if kind == "shared":
+        drawing.hatch_path(d)
+    elif kind == "cached":
+        drawing.path(dots, **_dots(cell))
+
+
+def _dots(cell: int) -> dict[str, str | float]:
+    """A line of dots, one in the middle of each square."""
+    return {
+        "fill": "none", "stroke": GREY, "stroke_width": 2.4, "stroke_linecap": "round",
+        "stroke_dasharray": f"0 {cell}",
+    }  # fmt: skip
+
+
+def _draw_lattice(
+    drawing: Drawing, num_blocks: int, x: float, y: float, columns: int, cell: int
+) -> None:
+    whole, rest = divmod(num_blocks, columns)
+    d = ""
+    for num_columns, top, num_lines in ((columns, y, whole), (rest, y + whole * cell, 1)):
+        if num_columns and num_lines:
+            right, bottom = num_columns * cell, num_lines * cell
+            d += "".join(f"M{x + i * cell:g} {top:g}v{bottom:g}" for i in range(num_columns + 1))
+            d += "".join(f"M{x:g} {top + j * cell:g}h{right:g}" for j in range(num_lines + 1))
+    drawing.path(d, stroke=LINE, stroke_width=0.6)

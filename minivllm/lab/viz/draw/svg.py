@@ -1,0 +1,130 @@
+"""Drawing: the few SVG elements our figures need, on top of the standard library's XML.
+
+GitHub strips ``<style>`` and shows an SVG on whatever background the reader chose, so everything
+is a presentation attribute and the paper is part of the picture.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from minivllm.lab.viz.draw.palette import GREY, INK, PAPER
+
+SANS = "Helvetica, Arial, sans-serif"
+MONO = "Menlo, Consolas, DejaVu Sans Mono, monospace"
+SANS_EM, MONO_EM = 0.53, 0.61  # how wide a character is on average, in font sizes
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class Drawing:
+    """A sheet of white paper to draw on.
+
+    Keywords of the drawing methods are SVG attributes, with ``_`` for ``-``; numbers are rounded
+    to two decimals. ``title`` adds a tooltip.
+
+    Args:
+        width, height: in pixels at natural size.
+        title: what a screen reader says first.
+        alt: and then, in one sentence.
+        **attributes: more attributes of the ``<svg>`` element.
+    """
+
+    def __init__(self, width: float, height: float, title: str, alt: str, **attributes):
+        self.root = ET.Element(
+            "svg",
+            _attributes(
+                xmlns="http://www.w3.org/2000/svg",
+                width=width,
+                height=height,
+                viewBox=f"0 0 {_value(width)} {_value(height)}",
+                role="img",
+                font_family=SANS,
+                font_size=12,
+                fill=INK,
+                **attributes,
+            ),
+        )
+        ET.SubElement(self.root, "title").text = _clean(title)
+        ET.SubElement(self.root, "desc").text = _clean(alt)
+        self._parent = self.root
+        self._has_hatch = False
+        self.rect(0, 0, width, height, fill=PAPER)
+
+    def rect(self, x, y, width, height, title=None, **attributes) -> None:
+        self._add("rect", title, x=x, y=y, width=width, height=height, **attributes)
+
+    def path(self, d: str, title=None, **attributes) -> None:
+        self._add("path", title, d=d, **attributes)
+
+    def text(self, x, y, content, **attributes) -> None:
+        """A line of text whose baseline is at ``y``."""
+        self._add("text", None, x=x, y=y, **attributes).text = _clean(str(content))
+
+    def hatch(self, x, y, width, height) -> None:
+        """Diagonal lines over whatever is there."""
+        self._define_hatch()
+        self.rect(x, y, width, height, fill="url(#hatch)")
+
+    def hatch_path(self, d: str) -> None:
+        """The same over an area of any shape."""
+        self._define_hatch()
+        self.path(d, fill="url(#hatch)")
+
+    @contextmanager
+    def group(self, **attributes) -> Iterator[None]:
+        """What is drawn inside inherits these attributes."""
+        outer = self._parent
+        self._parent = ET.SubElement(outer, "g", _attributes(**attributes))
+        yield
+        self._parent = outer
+
+    def to_string(self) -> str:
+        """The document. Ids come from its content: two figures on one page cannot clash."""
+        ET.indent(self.root, space="")  # one element a line makes a readable diff
+        if self._has_hatch:
+            name = "hatch-" + hashlib.sha256(ET.tostring(self.root)).hexdigest()[:8]
+            new_names = {"hatch": name, "url(#hatch)": f"url(#{name})"}
+            for element in self.root.iter():
+                for key in ("id", "fill"):
+                    if element.get(key) in new_names:
+                        element.set(key, new_names[element.get(key)])
+        return ET.tostring(self.root, encoding="unicode")
+
+    def _define_hatch(self) -> None:
+        if self._has_hatch:
+            return
+        self._has_hatch = True
+        pattern = ET.Element("pattern", _attributes(
+            id="hatch", width=6, height=6, patternUnits="userSpaceOnUse",
+            patternTransform="rotate(45)",
+        ))  # fmt: skip
+        ET.SubElement(pattern, "path", d="M0 0V6", stroke=GREY, **{"stroke-width": "2.4"})
+        defs = ET.Element("defs")
+        defs.append(pattern)
+        self.root.insert(2, defs)
+
+    def _add(self, tag: str, title: str | None, **attributes) -> ET.Element:
+        element = ET.SubElement(self._parent, tag, _attributes(**attributes))
+        if title is not None:
+            ET.SubElement(element, "title").text = _clean(title)
+        return element
+
+
+def _attributes(**attributes) -> dict[str, str]:
+    return {name.replace("_", "-"): _value(value) for name, value in attributes.items()}
+
+
+def _value(value: float | str) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}".rstrip("0").rstrip(".")
+    return str(value)
+
+
+def _clean(text: str) -> str:
+    """XML has no way to say most control characters, escaped or not."""
+    return _NOT_XML.sub("\ufffd", text)

@@ -1,0 +1,76 @@
+"""Wording: token labels, padding, plurals, lists and sparklines for the text of figures."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from minivllm.math_utils import cdiv
+
+TERMINAL = 96  # columns of text that a figure may take
+LEVELS = " ▁▂▃▄▅▆▇█"
+
+_VISIBLE = {" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍"}
+
+
+def token_label(token: int, decode: Callable[[int], str] | None, length: int) -> str:
+    """A token's text with its blanks made visible, at most ``length`` long; or else its id."""
+    if decode is None:
+        return str(token)
+    text = "".join(_VISIBLE.get(c, c if c.isprintable() else "\ufffd") for c in decode(token))
+    return shorten(text, length)
+
+
+def shorten(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def num_columns(text: str) -> int:
+    """How wide a terminal shows it: some characters take two columns, and some none."""
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(bool(unicodedata.combining(c)) for c in text)
+
+
+def pad(text: str, width: int) -> str:
+    """Fill with blanks up to ``width`` columns."""
+    return text + " " * (width - num_columns(text))
+
+
+def count(number: int, noun: str) -> str:
+    """ "1 block", "2 blocks"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def span(first: int, last: int) -> str:
+    """ "3" or "3–5"."""
+    return str(first) if first == last else f"{first}–{last}"
+
+
+def sparkline(values: Sequence[int], peak: int, per_column: int = 1) -> str:
+    """A character per so many values, as high as the largest of them; ``peak`` is full height."""
+    columns = (values[i : i + per_column] for i in range(0, len(values), per_column))
+    return "".join(LEVELS[cdiv(max(column) * 8, max(1, peak))] for column in columns)
+
+
+def listing(items: Sequence[str], most: int | None = None) -> str:
+    """ "A", "A and B", "A, B and C"; with more than ``most``: "A, B and 7 others"."""
+    shown = list(items[:most])
+    if len(items) > len(shown):
+        shown.append(count(len(items) - len(shown), "other"))
+    *first, last = shown or [""]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def block_list(block_ids: Sequence[int]) -> str:
+    """ "block 3", "blocks 3 and 5", "blocks 2, 4 to 7 and 9"; of many runs, how many blocks."""
+    runs = [
+        [block_id for _, block_id in run]
+        for _, run in groupby(enumerate(block_ids), lambda pair: pair[1] - pair[0])
+    ]
+    parts: list[str] = []
+    for run in runs:
+        parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
+    if len(parts) > 8:
+        return count(len(block_ids), "block")
+    return f"block{'s' if len(block_ids) > 1 else ''} {listing(parts)}"

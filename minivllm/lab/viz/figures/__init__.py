@@ -1,0 +1,1 @@
+"""One figure per file: SVG (or PNG), text and alt, from a trace or a simulator's result."""

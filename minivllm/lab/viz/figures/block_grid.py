@@ -1,0 +1,156 @@
+"""The block grid: the whole pool, who holds which block, and how full each one is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minivllm.lab.viz.draw import tiles as look
+from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.layout import (
+    HEADER_HEIGHT,
+    MARGIN,
+    MAX_WIDTH,
+    Legend,
+    draw_header,
+    header_width,
+)
+from minivllm.lab.viz.draw.palette import GREY
+from minivllm.lab.viz.draw.pool import SLOT_WIDTH, Pool, draw_map, draw_tile, map_legend, tile_size
+from minivllm.lab.viz.draw.svg import Drawing
+from minivllm.lab.viz.draw.wording import pad
+from minivllm.lab.viz.model.snapshot import take_snapshot
+from minivllm.math_utils import cdiv
+from minivllm.trace import Trace
+
+MAX_TILES = 160  # of more blocks there is a map
+MAX_WITH_TOKENS = 32
+GAP = 8
+MAP_COLUMNS, MAP_CELL = 50, 14
+
+
+def block_grid(
+    trace: Trace,
+    step: int | None = None,
+    after: str = "schedule",
+    decode: Callable[[int], str] | None = None,
+) -> Figure:
+    """Draw the pool as a grid of physical blocks.
+
+    A held block shows its id, the letter of its owner, and its slots: light if filled before, solid
+    if this step writes them, white if empty. A thick black edge is a block allocated in this step;
+    hatching and ×N one that N sequences share. Free blocks are bare, with a dotted edge if the
+    prefix cache can still find what they hold; block 0 is the null block.
+    Of a large pool, blocks beyond the highest one ever used are left out, and it says so.
+
+    Args:
+        trace: what the engine wrote.
+        step: counted from 0; None is the last one, -1 the moment before the first.
+        after: "schedule" (what the forward pass sees) or "update" (the end of the step).
+        decode: turns a token id into text, to be shown inside the slots of a small pool.
+
+    Raises:
+        ValueError: for a trace without steps, or a step or moment that it does not have.
+    """
+    snapshot = take_snapshot(trace, step, after)
+    pool = Pool.of(trace, snapshot)
+    return Figure(_svg(pool, decode), _text(pool), pool.alt)
+
+
+# -- drawn ---------------------------------------------------------------------------------------
+
+
+def _svg(pool: Pool, decode: look.Decode) -> str:
+    draw = _draw_tiles if pool.num_drawn <= MAX_TILES else _draw_map
+    return draw(pool, decode)
+
+
+def _draw_tiles(pool: Pool, decode: look.Decode) -> str:
+    with_tokens = decode is not None and pool.detailed and pool.num_drawn <= MAX_WITH_TOKENS
+    width, height = tile_size(pool, look.TEXT_SLOT_WIDTH if with_tokens else SLOT_WIDTH)
+    fit = int((MAX_WIDTH - 2 * MARGIN + GAP) // (width + GAP))
+    # Round numbers of columns, so that an id can be found without counting.
+    columns = next(n for n in (20, 10, 8, 5, 4, 2, 1) if n <= fit)
+    lines = cdiv(pool.num_drawn, columns)
+    columns = min(columns, pool.num_drawn)
+    entries = look.legend_entries(pool.blocks, any_cached=bool(pool.cached_and_free))
+    sheet = _Sheet(pool, columns * (width + GAP) - GAP, lines * (height + GAP), entries)
+    drawing = sheet.drawing
+    with drawing.group(fill=GREY, font_size=11):  # what most texts have in common
+        for block_id in range(pool.num_drawn):
+            line, column = divmod(block_id, columns)
+            box = MARGIN + column * (width + GAP), HEADER_HEIGHT + line * (height + GAP)
+            block = pool.block(block_id)
+            changed = block is not None and block.is_new
+            draw_tile(drawing, pool, block_id, (*box, width, height), changed, decode, with_tokens)
+    return sheet.finish()
+
+
+def _draw_map(pool: Pool, _: look.Decode) -> str:
+    lines = cdiv(pool.num_drawn, MAP_COLUMNS)
+    names = 44
+    entries = map_legend([pool])
+    new = {block.block_id for block in pool.blocks if block.is_new}
+    if new:
+        entries.append((look.changed_swatch, "allocated in this step"))
+    sheet = _Sheet(pool, names + MAP_COLUMNS * MAP_CELL, lines * MAP_CELL + GAP, entries)
+    with sheet.drawing.group(fill=GREY, font_size=11, text_anchor="end"):
+        for line in range(lines):
+            y = HEADER_HEIGHT + line * MAP_CELL + 11
+            sheet.drawing.text(MARGIN + names - 8, y, line * MAP_COLUMNS)
+    draw_map(sheet.drawing, pool, MARGIN + names, HEADER_HEIGHT, MAP_COLUMNS, MAP_CELL, new)
+    return sheet.finish()
+
+
+class _Sheet:
+    """The paper: what is above the blocks, and below them."""
+
+    def __init__(self, pool: Pool, width: float, height: float, entries: list):
+        width = max(2 * MARGIN + width, header_width(pool.title, pool.facts))
+        self.pool, self.legend = pool, Legend(entries, width - 2 * MARGIN)
+        self.bottom = HEADER_HEIGHT + height
+        sheet_height = self.bottom + self.legend.height + (16 if pool.footnote else 0) + MARGIN / 2
+        self.drawing = Drawing(width, sheet_height, pool.title, pool.alt)
+        draw_header(self.drawing, pool.title, pool.facts)
+
+    def finish(self) -> str:
+        if self.pool.footnote:
+            self.drawing.text(MARGIN, self.bottom + 10, self.pool.footnote, fill=GREY)
+            self.bottom += 16
+        self.legend.draw(self.drawing, MARGIN, self.bottom)
+        return self.drawing.to_string()
+
+
+# -- in characters -------------------------------------------------------------------------------
+
+
+def _text(pool: Pool) -> str:
+    cells = [_text_cell(pool, block_id) for block_id in range(pool.num_drawn)]
+    cell_width = max(len(cell) for cell in cells)
+    fit = max(1, 96 // (cell_width + 2))
+    columns = next(n for n in (20, 10, 8, 5, 4, 2, 1) if n <= fit)
+    lines = [pool.title, pool.facts, ""]
+    for first in range(0, len(cells), columns):
+        line = "  ".join(pad(cell, cell_width) for cell in cells[first : first + columns])
+        lines.append(line.rstrip())
+    legend = "■ filled  + written by this step  □ empty  · free" if pool.detailed else "· free"
+    legend += "  ∘ free, but cached" if pool.cached_and_free else ""
+    if any(block.is_new for block in pool.blocks):
+        legend += "  ! new in this step"
+    if any(block.ref_count > 1 for block in pool.blocks):
+        legend += "  ×N shared by N sequences"
+    lines += [pool.footnote] if pool.footnote else []
+    return "\n".join([*lines, "", legend])
+
+
+def _text_cell(pool: Pool, block_id: int) -> str:
+    name = f"{block_id:>{len(str(pool.num_drawn - 1))}}"
+    if block_id == 0:
+        return f"{name} null"
+    block = pool.block(block_id)
+    if block is None:
+        return f"{name} {'∘' if block_id in pool.snapshot.cached else '·'}"
+    shared = f"×{block.ref_count}" if block.ref_count > 1 else ""
+    new = "!" if block.is_new else ""
+    slots = "".join(look.TEXT_MARK[slot.state] for slot in block.slots) if pool.detailed else ""
+    letters = pool.label(block_id, 12).split(" ×")[0] if pool.detailed else block.owner.letter
+    return " ".join(part for part in (name, letters, slots + shared + new) if part)

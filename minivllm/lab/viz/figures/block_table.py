@@ -1,0 +1,238 @@
+"""The block table: for each sequence, which physical block each of its logical blocks is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from minivllm.lab.viz.draw import tiles as look
+from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.layout import (
+    HEADER_HEIGHT,
+    MARGIN,
+    MAX_WIDTH,
+    Legend,
+    draw_header,
+    header_width,
+)
+from minivllm.lab.viz.draw.palette import GREY, PAPER
+from minivllm.lab.viz.draw.svg import MONO_EM, SANS_EM, Drawing
+from minivllm.lab.viz.draw.tiles import Decode
+from minivllm.lab.viz.draw.wording import TERMINAL, num_columns, pad, shorten, token_label
+from minivllm.lab.viz.model.snapshot import (
+    BlockTables,
+    HeldBlock,
+    SequenceTable,
+    choose,
+    copy_note,
+    physical,
+    positions,
+    progress,
+    slots,
+    take_snapshot,
+)
+from minivllm.math_utils import cdiv
+from minivllm.trace import Trace
+
+NAMES = 182  # width of what stands to the left of the blocks
+GAP = 10
+
+
+def block_table(
+    trace: Trace,
+    step: int | None = None,
+    after: str = "schedule",
+    sequences: Iterable[str] | None = None,
+    decode: Callable[[int], str] | None = None,
+) -> Figure:
+    """Draw block tables: logical blocks and their tokens above, physical blocks below.
+
+    Slots are light if filled before this step, solid if it writes them, white if empty. A thick
+    black edge is an entry that this step changed, "copy of" what it was copied from; hatching and
+    ×N a block that N sequences share. With many blocks, each entry shrinks to its two numbers and a
+    bar of how full it is; beyond 120, entries are left out, and it says so.
+
+    Args:
+        trace: what the engine wrote.
+        step: counted from 0; None is the last one, -1 the moment before the first.
+        after: "schedule" (what the forward pass sees) or "update" (the end of the step).
+        sequences: ids of the sequences to draw, in this order; None draws all that hold a block.
+        decode: turns a token id into text, to be shown in place of the id.
+
+    Raises:
+        ValueError: for a trace without steps, a step or moment that it does not have, or a sequence
+            that has not arrived by then.
+    """
+    snapshot = take_snapshot(trace, step, after)
+    tables = BlockTables.of(snapshot, choose(snapshot, sequences))
+    return Figure(_svg(tables, decode), _text(tables, decode), tables.alt)
+
+
+# -- drawn ---------------------------------------------------------------------------------------
+
+
+def _svg(tables: BlockTables, decode: look.Decode) -> str:
+    width, height = _entry_size(tables, decode)
+    fit = max(1, int((MAX_WIDTH - 2 * MARGIN - NAMES + GAP) // (width + GAP)))
+    columns = min(fit, max((len(table.blocks) for table in tables.drawn), default=1) or 1)
+    sheet_width = max(
+        2 * MARGIN + NAMES + columns * (width + GAP) - GAP, header_width(tables.title, tables.facts)
+    )
+    legend = Legend(look.legend_entries(tables.blocks), sheet_width - 2 * MARGIN)
+    lines = [max(1, cdiv(len(table.blocks), columns)) for table in tables.drawn]
+    bottom = HEADER_HEIGHT + sum(lines) * height
+    legend_top = bottom + (18 if tables.footnote else 0)
+    sheet_height = legend_top + legend.height + MARGIN / 2
+    drawing = Drawing(sheet_width, sheet_height, tables.title, tables.alt)
+    draw_header(drawing, tables.title, tables.facts)
+    y = HEADER_HEIGHT
+    draw_entry = _draw_entry if tables.detailed else _draw_small_entry
+    for table, num_lines in zip(tables.drawn, lines, strict=True):
+        _draw_name(drawing, table, y, tables.detailed)
+        for block in table.blocks:
+            line, column = divmod(block.logical, columns)
+            x = MARGIN + NAMES + column * (width + GAP)
+            draw_entry(drawing, block, x, y + line * height, width, decode)
+        y += num_lines * height
+    if tables.footnote:
+        drawing.text(MARGIN, bottom + 10, tables.footnote, fill=GREY)
+    legend.draw(drawing, MARGIN, legend_top)
+    return drawing.to_string()
+
+
+def _entry_size(tables: BlockTables, decode: look.Decode) -> tuple[float, float]:
+    """Width and height of one entry, the gap below it included."""
+    if not tables.detailed:
+        return 34, 50
+    slot_width = look.TEXT_SLOT_WIDTH
+    if decode is None:
+        ids = [str(slot.token) for b in tables.blocks for slot in b.slots if slot.token is not None]
+        slot_width = max([24, *(len(token) * 11 * MONO_EM + 6 for token in ids)])
+    size = tables.snapshot.block_size
+    headers = [len(f"{b.logical} {positions(b)}") * 6.6 + 8 for b in tables.blocks]
+    chips = [len(f"{physical(b)} {slots(b)}") * 6.6 + 16 for b in tables.blocks]
+    copies = [2 * len(copy_note(b)) * 11 * SANS_EM + 16 for b in tables.blocks if copy_note(b)]
+    width = max([min(size, look.SLOTS_PER_LINE) * slot_width, *headers, *chips, *copies])
+    return width, 16 + look.slot_lines(size) * look.SLOT_HEIGHT + 16 + 22 + 18
+
+
+def _draw_name(drawing: Drawing, table: SequenceTable, y: float, detailed: bool) -> None:
+    """Badge, id and progress at the left; what the lines of an entry mean beside them."""
+    owner, size = table.owner, 26 if detailed else 22
+    middle = y + (36 if detailed else 20)
+    drawing.rect(MARGIN, middle - size / 2, size, size, rx=4, fill=owner.solid, stroke=owner.edge)
+    drawing.text(
+        MARGIN + size / 2, middle + 5, owner.letter, fill=owner.ink, text_anchor="middle",
+        font_weight="bold", font_size=14 if len(owner.letter) == 1 else 11,
+    )  # fmt: skip
+    drawing.text(MARGIN + 33, middle - 2, shorten(owner.seq_id, 12), font_weight="bold")
+    drawing.text(MARGIN + 33, middle + 12, progress(table), fill=GREY, font_size=11)
+    with drawing.group(fill=GREY, font_size=11, text_anchor="end"):
+        right = MARGIN + NAMES - 10
+        if not table.blocks:
+            drawing.text(right, y + 12, f"{table.seq.status}: no block")
+        elif detailed:
+            drawing.text(right, y + 12, "logical")
+            drawing.text(right, y + _chip_top(table.blocks[0]) + 15, "physical")
+
+
+def _chip_top(block: HeldBlock) -> float:
+    """Where the physical block begins, below header, slots and arrow."""
+    return 16 + look.slot_lines(len(block.slots)) * look.SLOT_HEIGHT + 16
+
+
+def _draw_entry(
+    drawing: Drawing, block: HeldBlock, x: float, y: float, width: float, decode: look.Decode
+) -> None:
+    """Logical index and positions, slots, an arrow, physical id and slot numbers."""
+    drawing.text(x + 1, y + 12, block.logical, font_weight="bold")
+    with drawing.group(fill=GREY, font_size=11, text_anchor="end"):
+        drawing.text(x + width - 1, y + 12, positions(block))
+    look.draw_slots(drawing, x, y + 16, width, block, decode, labels=True)
+    top, middle = y + _chip_top(block), x + width / 2
+    drawing.path(
+        f"M{middle:g} {top - 15:g}V{top - 3:g}M{middle - 4:g} {top - 7:g}L{middle:g} {top - 3:g}"
+        f"L{middle + 4:g} {top - 7:g}", fill="none", stroke=GREY, stroke_width=1.5,
+    )  # fmt: skip
+    if copy_note(block):
+        drawing.text(middle + 8, top - 4, copy_note(block), font_size=11, font_weight="bold")
+    shared = block.ref_count > 1
+    height = 28 if shared else 22
+    edge = look.outline(block.is_new, block.owner.edge)
+    drawing.rect(x + 1, top, width - 2, height, rx=4, fill=PAPER, **edge)
+    if shared:
+        drawing.hatch(x + 3, top + 19, width - 6, 7)
+    drawing.text(x + 7, top + 15, physical(block), font_weight="bold")
+    with drawing.group(fill=GREY, font_size=11, text_anchor="end"):
+        drawing.text(x + width - 7, top + 15, slots(block))
+
+
+def _draw_small_entry(
+    drawing: Drawing, block: HeldBlock, x: float, y: float, width: float, _: look.Decode
+) -> None:
+    """Logical index above, physical id and how full it is below."""
+    edge = look.outline(block.is_new, block.owner.edge)
+    drawing.rect(x, y + 14, width, 26, rx=3, fill=PAPER, **edge)
+    with drawing.group(text_anchor="middle"):
+        drawing.text(x + width / 2, y + 10, block.logical, fill=GREY, font_size=11)
+        drawing.text(x + width / 2, y + 27, block.block_id, font_weight="bold")
+    look.draw_fill_bar(drawing, x + 4, y + 31, width - 8, 6, block)
+
+
+# -- in characters -------------------------------------------------------------------------------
+
+
+def _text(tables: BlockTables, decode: Decode) -> str:
+    lines = [tables.title, tables.facts]
+    for table in tables.drawn:
+        lines += ["", f"{table.owner.letter} {table.owner.seq_id}: {progress(table)}"]
+        if not table.blocks:
+            lines.append(f"  {table.seq.status}: no block")
+        elif tables.detailed:
+            lines += _text_entries(table, decode)
+        else:
+            lines += _text_small_entries(table)
+    legend = ["+ written by this step", "□ empty"] if tables.detailed else ["logical→physical"]
+    legend += ["! new in this step"] if any(b.is_new for b in tables.blocks) else []
+    legend += ["×N shared by N sequences"] if any(b.ref_count > 1 for b in tables.blocks) else []
+    lines += ["", tables.footnote] if tables.footnote else []
+    return "\n".join([*lines, "", "  ".join(legend)])
+
+
+def _text_entries(table: SequenceTable, decode: Decode) -> list[str]:
+    """Four lines: logical block and positions, tokens, physical block and slots."""
+    columns = []
+    for block in table.blocks:
+        tokens = (
+            "□" if slot.token is None
+            else "+" * (slot.state == "written") + token_label(slot.token, decode, 12)
+            for slot in block.slots
+        )  # fmt: skip
+        columns.append((
+            f"{block.logical} ({positions(block)})",
+            " ".join(tokens),
+            f"{physical(block)}{'!' * block.is_new} ({copy_note(block) or slots(block)})",
+        ))  # fmt: skip
+    lines: list[str] = []
+    names = ("logical", "tokens", "physical")
+    widths = [max(map(num_columns, column)) for column in columns]
+    while columns:
+        fit = 1
+        while fit < len(columns) and 11 + sum(widths[: fit + 1]) + 3 * fit <= TERMINAL:
+            fit += 1
+        taken, columns = columns[:fit], columns[fit:]
+        for name, cells in zip(names, zip(*taken, strict=True), strict=True):
+            padded = (pad(cell, width) for cell, width in zip(cells, widths, strict=False))
+            lines.append(f"  {name:<8} {' │ '.join(padded)}".rstrip())
+        widths = widths[fit:]
+    return lines
+
+
+def _text_small_entries(table: SequenceTable) -> list[str]:
+    lines, line = [], " "
+    for block in table.blocks:
+        entry = f" {block.logical}→{physical(block).replace(' ', '')}{'!' * block.is_new}"
+        if len(line) + len(entry) > TERMINAL:
+            lines.append(line)
+            line = " "
+        line += entry
+    return [*lines, line]

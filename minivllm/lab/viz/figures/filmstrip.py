@@ -1,0 +1,190 @@
+"""The filmstrip: the pool and the block tables in a few steps, side by side, with what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from minivllm.lab.viz.draw import tiles as look
+from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.layout import (
+    HEADER_HEIGHT,
+    MARGIN,
+    MAX_WIDTH,
+    Legend,
+    draw_header,
+    header_width,
+)
+from minivllm.lab.viz.draw.palette import GREY
+from minivllm.lab.viz.draw.pool import Pool, draw_map, draw_tile, map_legend, tile_size
+from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
+from minivllm.lab.viz.draw.wording import shorten
+from minivllm.lab.viz.model.filmstrip_model import (
+    MAX_TILES,
+    FilmFrame,
+    FilmstripModel,
+    changed_blocks,
+    eventful_steps,
+    plan_of,
+    strip_text,
+)
+from minivllm.lab.viz.model.snapshot import HeldBlock, take_snapshot
+from minivllm.lab.viz.model.timeline_model import read_history
+from minivllm.math_utils import cdiv
+from minivllm.trace import Trace
+from minivllm.validation import check
+
+MOST_STEPS = 12
+SLOT_WIDTH = 12
+GAP, FRAME_GAP = 6, 26
+CAPTION = 40
+MAX_MARKED = 60  # changed squares of a map; more would hide what is below
+CHIP_WIDTH, CHIP_HEIGHT = 26, 18
+MAP_COLUMNS, MAP_CELL = 40, 6
+
+
+def filmstrip(trace: Trace, steps: Iterable[int] | None = None, after: str = "schedule") -> Figure:
+    """Draw a few steps side by side: each one's plan, pool and block tables.
+
+    Tiles and slots look as in ``block_grid``. A thick black edge is a block that changed hands
+    since the frame before; in the first frame, a block allocated in its step. Below each pool a row
+    of block ids per sequence is its block table. A large pool becomes a map of small squares.
+
+    Args:
+        trace: what the engine wrote.
+        steps: which ones, at most 12; None chooses up to 6 in which blocks changed hands.
+        after: "schedule" (what the forward pass sees) or "update" (the end of the step).
+
+    Raises:
+        ValueError: for a trace without steps, more steps than fit, none, or one that it does not
+            have.
+    """
+    history = read_history(trace)
+    steps = eventful_steps(trace) if steps is None else list(steps)
+    check(0 < len(steps) <= MOST_STEPS, "steps", steps, f"a list of 1 to {MOST_STEPS} steps")
+    pools = [Pool.of(trace, take_snapshot(trace, step, after)) for step in steps]
+    frames: list[FilmFrame] = []
+    for step, pool in zip(steps, pools, strict=True):
+        before = frames[-1].pool if frames else None
+        frames.append(FilmFrame(step, plan_of(history, step), pool, changed_blocks(before, pool)))
+    strip = FilmstripModel(frames, after)
+    return Figure(_svg(strip), strip_text(strip), strip.alt)
+
+
+# -- drawn ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """How large a frame is, and how many stand in a line."""
+
+    columns: int
+    tile: tuple[float, float]
+    pool_width: float
+    pool_height: float
+    width: float
+    height: float
+
+    @classmethod
+    def of(cls, strip: FilmstripModel) -> _Sizes:
+        pool = strip.frames[0].pool
+        if strip.as_map:
+            columns, tile = MAP_COLUMNS, (MAP_CELL, MAP_CELL)
+            pool_width = min(columns, pool.num_drawn) * MAP_CELL
+            pool_height = cdiv(pool.num_drawn, columns) * MAP_CELL
+        else:
+            columns = next(
+                n for n, most in ((4, 16), (5, 25), (8, 10**9)) if pool.num_drawn <= most
+            )
+            columns = min(columns, pool.num_drawn)
+            tile = tile_size(pool, SLOT_WIDTH)
+            pool_width = columns * (tile[0] + GAP) - GAP
+            pool_height = cdiv(pool.num_drawn, columns) * (tile[1] + GAP) - GAP
+        lines = width = 0
+        if strip.with_tables:
+            lines = max(len(frame.tables) for frame in strip.frames)
+            longest = max((len(t.blocks) for f in strip.frames for t in f.tables), default=0)
+            width = 30 + longest * (CHIP_WIDTH + 3)
+        height = CAPTION + pool_height + (12 + lines * (CHIP_HEIGHT + 5) if lines else 0)
+        return cls(columns, tile, pool_width, pool_height, max(pool_width, width), height)
+
+    @property
+    def frames_in_a_line(self) -> int:
+        return max(1, int((MAX_WIDTH - 2 * MARGIN + FRAME_GAP) // (self.width + FRAME_GAP)))
+
+
+def _svg(strip: FilmstripModel) -> str:
+    sizes = _Sizes.of(strip)
+    columns = min(sizes.frames_in_a_line, len(strip.frames))
+    lines = cdiv(len(strip.frames), columns)
+    sheet_width = max(
+        2 * MARGIN + columns * (sizes.width + FRAME_GAP) - FRAME_GAP,
+        min(MAX_WIDTH, header_width(strip.title, strip.facts)),
+    )
+    legend = Legend(_legend(strip), sheet_width - 2 * MARGIN)
+    bottom = HEADER_HEIGHT + lines * (sizes.height + FRAME_GAP)
+    drawing = Drawing(sheet_width, bottom + legend.height + MARGIN / 2, strip.title, strip.alt)
+    draw_header(drawing, strip.title, strip.facts)
+    for index, frame in enumerate(strip.frames):
+        line, column = divmod(index, columns)
+        x = MARGIN + column * (sizes.width + FRAME_GAP)
+        y = HEADER_HEIGHT + line * (sizes.height + FRAME_GAP)
+        drawing.text(x, y + 14, f"step {frame.step}", font_size=13, font_weight="bold")
+        plan = shorten(frame.plan, int(sizes.width / (11 * SANS_EM)))
+        drawing.text(x, y + 30, plan, fill=GREY, font_size=11)
+        _draw_pool(drawing, strip, frame, sizes, x, y + CAPTION)
+        if strip.with_tables:
+            _draw_tables(drawing, frame, x, y + CAPTION + sizes.pool_height + 12)
+    legend.draw(drawing, MARGIN, bottom)
+    return drawing.to_string()
+
+
+def _draw_pool(
+    drawing: Drawing, strip: FilmstripModel, frame: FilmFrame, sizes: _Sizes, x: float, y: float
+) -> None:
+    if strip.as_map:
+        marked = frame.changed if len(frame.changed) <= MAX_MARKED else ()
+        draw_map(drawing, frame.pool, x, y, sizes.columns, MAP_CELL, marked)
+        return
+    width, height = sizes.tile
+    with drawing.group(fill=GREY, font_size=11):
+        for block_id in range(frame.pool.num_drawn):
+            line, column = divmod(block_id, sizes.columns)
+            box = (x + column * (width + GAP), y + line * (height + GAP), width, height)
+            draw_tile(drawing, frame.pool, block_id, box, block_id in frame.changed, plain=True)
+
+
+def _draw_tables(drawing: Drawing, frame: FilmFrame, x: float, y: float) -> None:
+    """A line of chips per sequence: its letter, and the ids of its blocks."""
+    for table in frame.tables:
+        drawing.text(
+            x + 22, y + 13, table.owner.letter, fill=table.owner.edge, font_weight="bold",
+            text_anchor="end",
+        )  # fmt: skip
+        with drawing.group(font_size=11, text_anchor="middle"):
+            for block in table.blocks:
+                left = x + 30 + block.logical * (CHIP_WIDTH + 3)
+                _draw_chip(drawing, block, left, y, block.block_id in frame.changed)
+        y += CHIP_HEIGHT + 5
+
+
+def _draw_chip(drawing: Drawing, block: HeldBlock, x: float, y: float, changed: bool) -> None:
+    edge = look.outline(changed, block.owner.edge)
+    drawing.rect(x, y, CHIP_WIDTH, CHIP_HEIGHT, rx=3, fill=block.owner.light, **edge)
+    if block.ref_count > 1:
+        drawing.hatch(x + 1, y + 13, CHIP_WIDTH - 2, CHIP_HEIGHT - 14)
+    drawing.text(x + CHIP_WIDTH / 2, y + 12, block.block_id)
+
+
+def _legend(strip: FilmstripModel) -> list:
+    if strip.as_map:
+        most = MAX_MARKED
+        entries = map_legend(frame.pool for frame in strip.frames)
+    else:
+        most = MAX_TILES
+        blocks = [block for frame in strip.frames for block in frame.pool.blocks]
+        cached = any(frame.pool.cached_and_free for frame in strip.frames)
+        entries = look.legend_entries(blocks, any_cached=cached, any_new=False)
+    if any(0 < len(frame.changed) <= most for frame in strip.frames):
+        entries.append((look.changed_swatch, "changed hands since the frame before"))
+    return entries

@@ -1,0 +1,182 @@
+"""The roofline (Williams et al. 2009): what a machine allows, and the places of work under it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import atan2, degrees
+from typing import TYPE_CHECKING
+
+from minivllm.lab.sim.cost import Hardware
+from minivllm.lab.viz.draw.figure import Plot
+from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO
+from minivllm.lab.viz.draw.plots import LINES, MARKERS, new_figure, number, style_axes, to_png
+from minivllm.lab.viz.draw.wording import pad
+from minivllm.validation import check, is_number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Point = float | tuple[float, float]
+
+
+def roofline(
+    machines: Hardware | Sequence[Hardware],
+    points: Mapping[str, Mapping[object, Point]],
+    title: str = "",
+) -> Plot:
+    """Draw the roof of a machine, and work below it, on logarithmic axes.
+
+    The roof rises with the operations that are done for each byte moved, as steeply as bandwidth
+    allows, up to the ridge; from there on it is flat, at the peak of arithmetic.
+
+    Args:
+        machines: their peaks. Of several, points belong to the first; the others' roofs are dashed.
+        points: by series and label. One number is operations per byte; the point stands on the
+            roof, where that work is at best, hollow. Two are operations per byte and operations per
+            second as measured, filled; a thin line leads to the roof above it.
+        title: above the axes.
+
+    Raises:
+        ValueError: if there is no machine or no point, or a point is not one or two numbers
+            above 0.
+    """
+    roofs = [machines] if isinstance(machines, Hardware) else list(machines)
+    check(len(roofs) > 0, "machines", machines, "at least one")
+    read = [
+        _read(roofs[0], series, str(label), point)
+        for series, named in points.items()
+        for label, point in named.items()
+    ]
+    check(len(read) > 0, "points", points, "at least one")
+    return Plot(_draw(roofs, read, title), _text(roofs, read), _alt(roofs, read))
+
+
+@dataclass(frozen=True)
+class _Spot:
+    """One point as it is drawn."""
+
+    series: str
+    label: str
+    intensity: float  # operations per byte
+    rate: float  # operations per second
+    roof: float  # the same, at most
+    measured: bool
+    bound: str  # what limits it
+
+
+def _read(machine: Hardware, series: str, label: str, point: Point) -> _Spot:
+    numbers = tuple(point) if isinstance(point, (tuple, list)) else (point,)
+    ok = len(numbers) in (1, 2) and all(is_number(n) and n > 0 for n in numbers)
+    check(ok, f"points[{series!r}][{label!r}]", point, "one or two finite numbers above 0")
+    intensity, roof = numbers[0], machine.attainable(numbers[0])
+    bound = "bandwidth" if intensity < machine.ridge else "arithmetic"
+    return _Spot(series, label, intensity, (*numbers, roof)[1], roof, len(numbers) == 2, bound)
+
+
+def _draw(roofs: list[Hardware], spots: list[_Spot], title: str) -> bytes:
+    figure = new_figure(7.4, 4.1)
+    axes = figure.subplots()
+    style_axes(axes)
+    xs = [spot.intensity for spot in spots] + [machine.ridge for machine in roofs]
+    low, high = min(xs) / 2.5, max(xs) * 6
+    peaks = [machine.flops_per_s for machine in roofs]
+    axes.set(xscale="log", yscale="log", xlim=(low, high))
+    axes.set_ylim(min(spot.rate for spot in spots) / 2.5, max(peaks) * 2.5)
+    axes.yaxis.set_major_formatter(lambda value, _: _si(value))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    axes.set_xlabel("operations per byte", fontsize=10, color=GREY)
+    axes.set_ylabel("operations per second", fontsize=10, color=GREY)
+    for index, series in enumerate(dict.fromkeys(spot.series for spot in spots)):
+        _draw_series(axes, [spot for spot in spots if spot.series == series], index)
+    if any(spot.series for spot in spots):
+        axes.legend(fontsize=9, frameon=False, loc="lower right")
+    if title:
+        axes.set_title(title, fontsize=11, loc="left", color=INK)
+    figure.draw_without_rendering()  # from here on the axes know how steep a slope looks
+    for index, machine in enumerate(roofs):
+        _draw_roof(axes, machine, index, machine.flops_per_s not in peaks[:index])
+    return to_png(figure)
+
+
+def _draw_roof(axes: Axes, machine: Hardware, index: int, names_peak: bool) -> None:
+    low, high = axes.get_xlim()
+    begin = max(low, axes.get_ylim()[0] / machine.bytes_per_s)  # where the slope enters the picture
+    xs = [begin, machine.ridge, high]
+    ys = [machine.attainable(x) for x in xs]
+    colour = INK if index == 0 else GREY
+    axes.plot(xs, ys, color=colour, linestyle=LINES[min(index, 3)], zorder=2,
+              linewidth=1.8 if index == 0 else 1.1)  # fmt: skip
+    look = {"fontsize": 9, "color": colour, "textcoords": "offset points"}
+    (x0, y0), (x1, y1) = axes.transData.transform(list(zip(xs, ys, strict=True))[:2])
+    axes.annotate(
+        f"{machine.name}: {_si(machine.bytes_per_s)}B/s", (begin, ys[0]), xytext=(6, 14),
+        rotation=degrees(atan2(y1 - y0, x1 - x0)), rotation_mode="anchor", **look,
+    )  # fmt: skip
+    if names_peak:
+        axes.annotate(f"{_si(machine.flops_per_s)}FLOP/s", (high, ys[-1]), xytext=(-4, 4),
+                      ha="right", **look)  # fmt: skip
+    if index == 0:
+        axes.axvline(machine.ridge, color=LINE, linestyle=":", linewidth=1.2)
+        axes.annotate(f"ridge {number(machine.ridge)}", (machine.ridge, 0.02), xytext=(4, 0),
+                      xycoords=("data", "axes fraction"), **look)  # fmt: skip
+
+
+def _draw_series(axes: Axes, spots: list[_Spot], index: int) -> None:
+    from matplotlib.patheffects import withStroke
+
+    colour = OKABE_ITO[(3 - index) % len(OKABE_ITO)]
+    halo = withStroke(linewidth=2.5, foreground="white")
+    for spot in spots:
+        up = 5 if spot.measured and index % 2 else -11  # where the label goes; a roof's are below
+        if spot.measured:
+            axes.vlines(spot.intensity, *sorted((spot.rate, spot.roof)), color=colour,
+                        linewidth=0.8, linestyle=":")  # fmt: skip
+        axes.plot(
+            spot.intensity, spot.rate, linestyle="none", marker=MARKERS[index % len(MARKERS)],
+            color=colour, markerfacecolor=colour if spot.measured else "white", zorder=3,
+            markersize=7.5, markeredgewidth=1.6, label=spot.series if spot is spots[0] else None,
+        )  # fmt: skip
+        axes.annotate(spot.label, (spot.intensity, spot.rate), xytext=(7, up), fontsize=9,
+                      textcoords="offset points", color=INK, path_effects=[halo],
+                      zorder=4)  # fmt: skip
+
+
+def _si(value: float) -> str:
+    """312 T and 40 G, for operations or bytes per second."""
+    for unit, name in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= unit:
+            return f"{value / unit:.3g} {name}"
+    return f"{value:.3g} "
+
+
+def _text(roofs: list[Hardware], spots: list[_Spot]) -> str:
+    width = max(len(spot.series) for spot in spots) + 2
+    label_width = max(len(spot.label) for spot in spots) + 2
+    lines = [
+        f"{roof.name}: {_si(roof.flops_per_s)}FLOP/s, {_si(roof.bytes_per_s)}B/s, "
+        f"ridge at {number(roof.ridge)} operations per byte"
+        for roof in roofs
+    ]
+    lines.append(f"{'':{width + label_width}}{'op/byte':>9}{'FLOP/s':>10}{'of roof':>9}  limit")
+    for spot in spots:
+        share = f"{spot.rate / spot.roof:.0%}" if spot.measured else "on it"
+        lines.append(
+            f"{pad(spot.series, width)}{pad(spot.label, label_width)}{number(spot.intensity):>9}"
+            f"{_si(spot.rate):>10}{share:>9}  {spot.bound}"
+        )
+    return "\n".join(lines)
+
+
+def _alt(roofs: list[Hardware], spots: list[_Spot]) -> str:
+    machine = roofs[0]
+    told = "; ".join(
+        f"{spot.series} {spot.label} at {number(spot.intensity)}"
+        + (f", {spot.rate / spot.roof:.0%} of the roof" if spot.measured else "")
+        for spot in spots
+    )
+    return (
+        f"The roof of {machine.name} rises at {_si(machine.bytes_per_s)}B/s up to "
+        f"{number(machine.ridge)} operations per byte and is flat from there, at "
+        f"{_si(machine.flops_per_s)}FLOP/s. Operations per byte: {told}."
+    )

@@ -1,0 +1,150 @@
+"""The stepper: a slider and a play button over the frames of a run, in a live notebook.
+
+Where nothing is live (GitHub, nbviewer, nbconvert), a picture of a few steps shows in its place.
+"""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterable
+from html import escape
+from textwrap import wrap
+from typing import Any
+
+from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.layout import MARGIN
+from minivllm.lab.viz.draw.palette import owners_of
+from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
+from minivllm.lab.viz.draw.wording import listing
+from minivllm.lab.viz.figures.block_grid import block_grid
+from minivllm.lab.viz.figures.block_table import block_table
+from minivllm.lab.viz.figures.filmstrip import eventful_steps, filmstrip
+from minivllm.lab.viz.model.frames import StepFrame, frames
+from minivllm.trace import Trace
+
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+MAX_NAMED = 24  # in a queue
+LINE_HEIGHT, GAP = 18, 6  # of the words
+STEP_WIDTH = 64  # of "step 12" before the words
+
+
+def stepper(
+    trace: Trace,
+    steps: Iterable[int] | None = None,
+    decode: Callable[[int], str] | None = None,
+) -> Stepper:
+    """Walk through a run, forwards and backwards; meant to be the last line of a notebook's cell.
+
+    Args:
+        trace: what the engine wrote.
+        steps: those of the still picture, as for ``filmstrip``.
+        decode: turns a token id into text, to be shown in place of the id.
+
+    Raises:
+        ImportError: without ipywidgets.
+        ValueError: for a trace without steps, or steps that it does not have.
+    """
+    return Stepper(trace, steps, decode)
+
+
+class Stepper:
+    """The widgets, and the still picture that stands for them where there are none.
+
+    Setting ``slider.value`` from Python does what a reader does with the mouse.
+    """
+
+    def __init__(
+        self, trace: Trace, steps: Iterable[int] | None, decode: Callable[[int], str] | None
+    ):
+        widgets = _ipywidgets()
+        self.trace, self.decode = trace, decode
+        self.frames = list(frames(trace, decode))
+        self.still = _still(trace, self.frames, steps)
+        self._letters = {seq_id: owner.letter for seq_id, owner in owners_of(trace).items()}
+        last = len(self.frames) - 1
+        self.play = widgets.Play(min=0, max=last, interval=900)
+        self.slider = widgets.IntSlider(min=0, max=last, description="step")
+        self.slider.layout.width = "60%"
+        narrow = {"width": "3em"}
+        self.back = widgets.Button(description="◀", tooltip="one step back", layout=narrow)
+        self.forward = widgets.Button(description="▶", tooltip="one step forward", layout=narrow)
+        self.words, self.picture = widgets.HTML(), widgets.HTML()
+        controls = widgets.HBox([self.play, self.back, self.forward, self.slider])
+        self.box = widgets.VBox([controls, self.words, self.picture])
+        widgets.jslink((self.play, "value"), (self.slider, "value"))
+        self.slider.observe(lambda change: self._show(change["new"]), "value")
+        self.back.on_click(lambda _: self._move(-1))
+        self.forward.on_click(lambda _: self._move(1))
+        self._show(0)
+
+    def _move(self, by: int) -> None:
+        self.slider.value += by  # it stays within its bounds
+
+    def _show(self, index: int) -> None:
+        frame = self.frames[index]
+        lines = (frame.before, frame.plan, frame.result, self._queues(frame))
+        words = "<br>".join(escape(line) for line in lines if line)
+        self.words.value = f'<div style="line-height: 1.5">{words}</div>'
+        pool = block_grid(self.trace, frame.step, decode=self.decode)
+        tables = block_table(self.trace, frame.step, decode=self.decode)
+        self.picture.value = _fitted(pool.svg) + _fitted(tables.svg)
+
+    def _queues(self, frame: StepFrame) -> str:
+        """ "Running: A and B. Waiting: C. On the host: D."."""
+        queues = {"Running": frame.running, "Waiting": frame.waiting, "On the host": frame.swapped}
+        return " ".join(
+            f"{name}: {listing([self._letters[seq_id] for seq_id in queue], MAX_NAMED)}."
+            for name, queue in queues.items()
+            if queue
+        )
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
+        """Whoever shows a notebook takes the first of these that it can: live, drawn, or typed."""
+        view = self.box._repr_mimebundle_()[WIDGET_VIEW]
+        return {WIDGET_VIEW: view, **self.still._repr_mimebundle_()}
+
+    def __repr__(self) -> str:
+        return self.still.text
+
+
+def _ipywidgets():
+    try:
+        import ipywidgets
+    except ImportError as error:
+        raise ImportError(
+            "the stepper needs ipywidgets: pip install 'minivllm[notebooks]'; Trace.save_html does "
+            "without."
+        ) from error
+    return ipywidgets
+
+
+def _fitted(svg: str) -> str:
+    """No wider than the cell."""
+    return svg.replace("<svg ", '<svg style="display: block; max-width: 100%; height: auto" ', 1)
+
+
+def _still(trace: Trace, all_frames: list[StepFrame], steps: Iterable[int] | None) -> Figure:
+    """A filmstrip, and below it in words what happens in its steps."""
+    steps = eventful_steps(trace) if steps is None else list(steps)
+    strip = filmstrip(trace, steps)
+    told = [frame for frame in all_frames if frame.step in steps]
+    words = "\n".join(f"step {frame.step}: {frame.words}" for frame in told)
+    return Figure(_draw_words(strip, told), f"{strip.text}\n\n{words}", strip.alt)
+
+
+def _draw_words(strip: Figure, told: list[StepFrame]) -> str:
+    root = ET.fromstring(strip.svg)
+    width, height = float(root.get("width")), float(root.get("height"))
+    length = int((width - 2 * MARGIN - STEP_WIDTH) / (12 * SANS_EM))
+    lines = [(frame.step, wrap(frame.words, length)) for frame in told]
+    num_lines = sum(len(wrapped) for _, wrapped in lines)
+    sheet_height = height + num_lines * LINE_HEIGHT + len(lines) * GAP + MARGIN
+    drawing = Drawing(width, sheet_height, "Steps of a run", strip.alt)
+    y = height + 12
+    for step, wrapped in lines:
+        drawing.text(MARGIN, y, f"step {step}", font_weight="bold")
+        for line in wrapped:
+            drawing.text(MARGIN + STEP_WIDTH, y, line)
+            y += LINE_HEIGHT
+        y += GAP
+    return f"{drawing.to_string().removesuffix('</svg>')}{strip.svg}</svg>"

@@ -1,0 +1,156 @@
+"""The timeline: which request did what in which step, and what that cost in tokens and blocks."""
+
+from __future__ import annotations
+
+from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.layout import MARGIN, Legend, draw_header, header_width
+from minivllm.lab.viz.draw.palette import GREY
+from minivllm.lab.viz.draw.step_axis import LANE_HEIGHT, TOP, StepAxis
+from minivllm.lab.viz.draw.svg import Drawing
+from minivllm.lab.viz.draw.wording import TERMINAL, pad, shorten, sparkline
+from minivllm.lab.viz.figures.timeline_rows import Rows
+from minivllm.lab.viz.model.timeline_model import Cell, TimelineWindow, read_history
+from minivllm.math_utils import cdiv
+from minivllm.trace import Trace
+from minivllm.validation import check, is_int
+
+LANE_GAP = 18
+MARK = {"prefill": "█", "decode": "•", "idle": "·", "waiting": "░", "": " "}
+LEGEND = {
+    "prefill": "█ prefill",
+    "decode": "• decode",
+    "idle": "· running, but not in this step",
+    "waiting": "░ waiting",
+}
+
+
+def timeline(trace: Trace, first: int | None = None, last: int | None = None) -> Figure:
+    """Draw what every request did in every step, with the step's budget and blocks below.
+
+    Dark cells are prefill chunks (with how many tokens), light ones decodes (one token), hatched
+    ones wait; × is a preemption, a black bar at the right the end of a request. With many steps
+    the cells shrink and lose their labels, and equal neighbours become one. Beyond 300 sequences
+    the last ones are left out, and it says so.
+
+    Args:
+        trace: what the engine wrote.
+        first: the first step drawn; None is step 0.
+        last: the last step drawn, itself included; None is the last there is.
+
+    Raises:
+        ValueError: for a trace without steps, or a range of steps that it does not have.
+    """
+    history = read_history(trace)
+    end = len(history.steps) - 1
+    first = 0 if first is None else first
+    last = end if last is None else last
+    check(is_int(first) and 0 <= first <= end, "first", first, f"between 0 and {end}")
+    check(is_int(last) and first <= last <= end, "last", last, f"between first and {end}")
+    window = TimelineWindow.of(history, first, last)
+    return Figure(_svg(window), _text(window), window.alt)
+
+
+# -- drawn ---------------------------------------------------------------------------------------
+
+
+def _svg(window: TimelineWindow) -> str:
+    axis = StepAxis(window.first, window.last)
+    rows = Rows(window, axis)
+    width = max(axis.right + MARGIN, header_width(window.title, window.facts))
+    legend = Legend(rows.legend_entries(), width - 2 * MARGIN)
+    lanes_top = rows.bottom + (16 if window.footnote else 0) + LANE_GAP
+    bottom = lanes_top + len(window.lanes) * (LANE_HEIGHT + LANE_GAP)
+    drawing = Drawing(
+        width, bottom + legend.height + MARGIN / 2, window.title, window.alt,
+        # where a page finds the column of a step
+        data_first=window.first, data_x=axis.x(window.first), data_step=axis.cell,
+        data_top=float(TOP), data_bottom=float(bottom - LANE_GAP),
+    )  # fmt: skip
+    draw_header(drawing, window.title, window.facts)
+    axis.draw(drawing, bottom - LANE_GAP)
+    rows.draw(drawing)
+    if window.footnote:
+        drawing.text(MARGIN, rows.bottom + 14, window.footnote, fill=GREY)
+    for index, lane in enumerate(window.lanes):
+        axis.draw_lane(drawing, lanes_top + index * (LANE_HEIGHT + LANE_GAP), *lane)
+    legend.draw(drawing, MARGIN, bottom)
+    return drawing.to_string()
+
+
+# -- in characters -------------------------------------------------------------------------------
+
+
+def _text(window: TimelineWindow) -> str:
+    """Rows of requests, then the two lanes. Never wider than a terminal if that can be helped."""
+    names = [f"{owner.letter} {shorten(owner.seq_id, 10)}" for owner, _ in window.rows]
+    name_width = max(map(len, [*names, "tokens"])) + 1
+    widest = max(len(str(value)) for _, _, values, _ in window.lanes for value in values)
+    width = max(2, widest, len(str(window.last))) + 2
+    room = TERMINAL - name_width
+    limits = max(len(f"  {name} {limit}") for _, name, _, limit in window.lanes)
+    draw = _wide if width * len(window.steps) + limits <= room else _narrow
+    lines = [window.title, window.facts, ""]
+    lines += (
+        (pad(name, name_width) + row).rstrip() for name, row in draw(window, names, width, room)
+    )
+    lines += ["", window.footnote] if window.footnote else []
+    return "\n".join([*lines, "", _legend(window, numbers=draw is _wide)])
+
+
+def _wide(window: TimelineWindow, names: list[str], width: int, room: int):
+    """One column per step, with numbers."""
+    steps = range(window.first, window.last + 1)
+    yield "step", "".join(f"{step:>{width}}" for step in steps)
+    for name, (_, cells) in zip(names, window.rows, strict=True):
+        yield name, "".join(_wide_cell(cells.get(step), width) for step in steps)
+    for name, limit_name, values, limit in window.lanes:
+        numbers = "".join(f"{value:>{width}}" for value in values)
+        yield name, f"{numbers}  {limit_name} {limit}"
+
+
+def _wide_cell(cell: Cell | None, width: int) -> str:
+    if cell is None:
+        return " " * width
+    label = str(cell.num_tokens) if cell.kind == "prefill" else MARK[cell.kind]
+    label = "×" if cell.preempted else label
+    end = "|" if cell.finished else "¦" if cell.dropped else ""
+    return f"{label + end:>{width + len(end)}}"[len(end) :]
+
+
+def _narrow(window: TimelineWindow, names: list[str], width: int, room: int):
+    """One character per step, or for several steps the rarest of what happened in them."""
+    per_column = cdiv(len(window.steps), room)
+    starts = range(window.first, window.last + 1, per_column)
+    note = "" if per_column == 1 else f"  (one column: {per_column} steps)"
+    yield "step", f"{window.first} to {window.last}{note}"
+    for name, (_, cells) in zip(names, window.rows, strict=True):
+        buckets = ([cells.get(s) for s in range(start, start + per_column)] for start in starts)
+        yield name, "".join(_mark([cell for cell in b if cell]) for b in buckets)
+    for name, limit_name, values, limit in window.lanes:
+        peak = max(values)
+        yield "", ""
+        yield name, sparkline(values, peak, per_column)
+        yield "", f"peak {peak} (█), {limit_name} {limit}"
+
+
+def _mark(cells: list[Cell]) -> str:
+    if any(cell.preempted for cell in cells):
+        return "×"
+    if any(cell.finished for cell in cells):
+        return "|"
+    kinds = {cell.kind for cell in cells}
+    return next((MARK[kind] for kind in MARK if kind in kinds), " ")
+
+
+def _legend(window: TimelineWindow, numbers: bool) -> str:
+    kinds = {cell.kind for cell in window.cells}
+    marks = [text for kind, text in LEGEND.items() if kind in kinds]
+    if numbers and "prefill" in kinds:
+        marks[0] = "number: prefill tokens"
+    if any(cell.preempted for cell in window.cells):
+        marks.append("× preempted")
+    if any(cell.finished for cell in window.cells):
+        marks.append("| finished")
+    if numbers and any(cell.dropped for cell in window.cells):
+        marks.append("¦ beam dropped")
+    return "  ".join(marks)

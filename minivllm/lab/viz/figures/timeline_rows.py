@@ -1,0 +1,254 @@
+"""The rows of a timeline: a cell per request and step, or in a crowd a few long paths."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import groupby
+
+from minivllm.lab.viz.draw.layout import MARGIN, NOBODY, SWATCH_HEIGHT, SWATCH_WIDTH, Swatch
+from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER, Owner
+from minivllm.lab.viz.draw.step_axis import TOP, StepAxis
+from minivllm.lab.viz.draw.svg import Drawing
+from minivllm.lab.viz.draw.wording import count, shorten, span
+from minivllm.lab.viz.model.timeline_model import Cell, TimelineWindow
+
+MAX_CELLS = 300  # more than this are drawn as paths, without tooltips
+MAX_LABELS = 600  # and more than this without their numbers and letters
+
+THIN = {"prefill": 4.0, "decode": 1.8, "idle": 0.6}  # how thick a line is where there is no cell
+
+DROPPED = {"stroke": INK, "stroke_width": 2, "stroke_dasharray": "3 3"}
+
+Run = tuple[int, int, Cell]  # start, stop, and how it looks
+
+
+class Rows:
+    """Everything above the lanes.
+
+    Args:
+        window: what to draw.
+        axis: where each step is.
+    """
+
+    def __init__(self, window: TimelineWindow, axis: StepAxis):
+        self.window, self.axis = window, axis
+        heights = ((16, 24), (40, 16), (80, 12), (10**9, 4))
+        self.height = next(height for most, height in heights if len(window.rows) <= most)
+        self.runs = [list(self._runs(cells)) for _, cells in window.rows]
+        self.num_runs = sum(map(len, self.runs))
+
+    @property
+    def bottom(self) -> float:
+        return TOP + len(self.runs) * self.height
+
+    @property
+    def thin(self) -> bool:
+        """Are rows so narrow that a cell becomes a line?"""
+        return self.height < 12
+
+    def draw(self, drawing: Drawing) -> None:
+        if self.num_runs <= MAX_CELLS:
+            self._draw_cells(drawing)
+        else:
+            self._draw_paths(drawing)
+
+    def _runs(self, cells: dict[int, Cell]) -> Iterator[Run]:
+        """What is drawn as one rectangle: one cell, or equal neighbours."""
+
+        def key(step: int):
+            cell = cells.get(step, Cell())
+            return cell.kind, (step, cell.preempted) if self.axis.separate else None
+
+        for (kind, _), group in groupby(range(min(cells), max(cells) + 1), key):
+            steps = list(group)
+            if kind:
+                yield steps[0], steps[-1] + 1, cells[steps[0]]
+
+    def _label(self, owner: Owner, cell: Cell) -> str | None:
+        label = {"prefill": str(cell.num_tokens), "decode": owner.letter}.get(cell.kind)
+        return label if label and not self.thin and self.axis.fits(label) else None
+
+    def _box(self, run: Run, y: float) -> tuple[float, float, float, float]:
+        gap = 1 if self.axis.separate else 0
+        inset = 1 if self.height > 4 else 0
+        x, width = self.axis.x(run[0]), (run[1] - run[0]) * self.axis.cell
+        return x + gap, y + inset, width - 2 * gap, self.height - 2 * inset
+
+    # -- one by one ------------------------------------------------------------------------------
+
+    def _draw_cells(self, drawing: Drawing) -> None:
+        y = TOP
+        for (owner, cells), runs in zip(self.window.rows, self.runs, strict=True):
+            self._draw_name(drawing, owner, y)
+            with drawing.group(font_size=11, text_anchor="middle", stroke_width=0.8):
+                for run in runs:
+                    self._draw_run(drawing, owner, run, y)
+            for step, cell in cells.items():
+                self._draw_events(drawing, cell, self.axis.x(step), y)
+            y += self.height
+
+    def _draw_run(self, drawing: Drawing, owner: Owner, run: Run, y: float) -> None:
+        start, stop, cell = run
+        box, steps = self._box(run, y), span(start, stop - 1)
+        fill, stroke = _look(cell.kind, owner)
+        tooltip = f"{owner.letter}, {'step' if steps.isdigit() else 'steps'} {steps}: {cell.kind}"
+        if self.axis.separate and cell.num_tokens:
+            tooltip += f" of {count(cell.num_tokens, 'token')} from position {cell.start}"
+        drawing.rect(*box, tooltip, rx=2 * self.axis.separate, fill=fill, stroke=stroke)
+        if cell.kind == "waiting" and not (cell.preempted and self.axis.separate):
+            drawing.hatch(*box)
+        if label := self._label(owner, cell):
+            bold = {"fill": owner.ink, "font_weight": "bold"} if cell.kind == "prefill" else {}
+            middle = self.axis.x(start) + (stop - start) * self.axis.cell / 2
+            drawing.text(middle, y + self.height / 2 + 4, label, **bold)
+
+    def _draw_events(self, drawing: Drawing, cell: Cell, x: float, y: float) -> None:
+        if cell.preempted:
+            size = min(18, max(11, self.height))
+            draw_cross(drawing, x + self.axis.cell / 2, y + self.height / 2, size)
+        if cell.dropped:
+            d = f"M{x + self.axis.cell - 2:.2f} {y:g}v{self.height}"
+            drawing.path(d, "dropped: a better beam takes its place", **DROPPED)
+        if cell.finished:
+            bar = min(4.0, max(2.0, self.axis.cell / 4))
+            drawing.rect(
+                x + self.axis.cell - bar, y, bar, self.height, f"finished: {cell.finish_reason}",
+                fill=INK,
+            )  # fmt: skip
+
+    def _draw_name(self, drawing: Drawing, owner: Owner, y: float) -> None:
+        """Letter and id; of rows that are too narrow, only every so many."""
+        spacing = 12 if len(self.runs) <= 100 else 24
+        if (y - TOP) / self.height % max(1, round(spacing / self.height)):
+            return
+        size = 13 if self.height >= 16 else 11
+        baseline = y + max(self.height, 12) / 2 + size * 0.36
+        drawing.text(
+            MARGIN + 26, baseline, owner.letter, fill=owner.edge, font_weight="bold",
+            font_size=size, text_anchor="end",
+        )  # fmt: skip
+        drawing.text(MARGIN + 34, baseline, shorten(owner.seq_id, 13), fill=GREY, font_size=11)
+
+    # -- in a crowd ------------------------------------------------------------------------------
+
+    def _draw_paths(self, drawing: Drawing) -> None:
+        """One path for all cells that look the same: a tenth of the bytes."""
+        looks, waits, ends, crosses = defaultdict(list), [], [], []
+        y = TOP
+        for (owner, cells), runs in zip(self.window.rows, self.runs, strict=True):
+            self._draw_name(drawing, owner, y)
+            for run in runs:
+                x, top, width, height = self._box(run, y)
+                if run[2].kind == "waiting":
+                    waits.append(f"M{x:.4g} {top:g}h{width:.4g}v{height:g}h-{width:.4g}z")
+                elif self.thin:
+                    d = f"M{x:.4g} {y + self.height / 2:g}h{width:.3g}"
+                    looks[run[2].kind, owner.solid].append(d)
+                else:
+                    d = f"M{x:.4g} {top:g}h{width:.4g}v{height:g}h-{width:.4g}z"
+                    looks[_look(run[2].kind, owner)].append(d)
+            for step, cell in cells.items():
+                x = self.axis.x(step)
+                if cell.preempted:
+                    crosses.append(f"M{x - 3:.4g} {y + self.height / 2 - 3:g}l6 6m0-6l-6 6")
+                if cell.finished:
+                    ends.append(f"M{x + self.axis.cell - 1:.4g} {y:g}v{self.height}")
+            y += self.height
+        if waits:
+            drawing.hatch_path("".join(waits))
+        for (kind_or_fill, stroke), parts in looks.items():
+            if self.thin:
+                drawing.path("".join(parts), stroke=stroke, stroke_width=THIN[kind_or_fill])
+            else:
+                drawing.path("".join(parts), fill=kind_or_fill, stroke=stroke, stroke_width=0.5)
+        if self.num_runs <= MAX_LABELS:
+            self._draw_labels(drawing)
+        drawing.path("".join(ends), stroke=INK, stroke_width=2)
+        if crosses:
+            d = "".join(crosses)
+            drawing.path(d, stroke=PAPER, stroke_width=3.5, fill="none")
+            drawing.path(d, stroke=INK, stroke_width=1.6, fill="none")
+
+    def _draw_labels(self, drawing: Drawing) -> None:
+        y = TOP
+        with drawing.group(font_size=11, text_anchor="middle"):
+            for (owner, _), runs in zip(self.window.rows, self.runs, strict=True):
+                for start, stop, cell in runs:
+                    if label := self._label(owner, cell):
+                        ink = {"fill": owner.ink} if cell.kind == "prefill" else {}
+                        middle = self.axis.x((start + stop) / 2)
+                        drawing.text(middle, y + self.height / 2 + 4, label, **ink)
+                y += self.height
+
+    # -- explained -------------------------------------------------------------------------------
+
+    def legend_entries(self) -> list[tuple[Swatch, str]]:
+        cells = self.window.cells
+        kinds = {cell.kind for cell in cells}
+        chunks = [cell for cell in cells if cell.kind == "prefill"]
+        labels = self.num_runs <= MAX_LABELS and any(self._label(NOBODY, c) for c in chunks)
+        numbers = " (number: tokens)" if labels else ""
+        preempted = any(cell.preempted for cell in cells)
+        meanings = {
+            "prefill": ("prefill or recomputation" if preempted else "prefill chunk") + numbers,
+            "decode": "decode (1 token)",
+            "idle": "running, but not in this step",
+            "waiting": "waiting",
+        }
+        if self.thin:
+            meanings["prefill"], meanings["decode"] = "thick: prefill", "thin: decode"
+        entries = [
+            (_swatch(kind, self.thin), text) for kind, text in meanings.items() if kind in kinds
+        ]
+        if preempted:
+            entries.append((cross_swatch, "preempted"))
+        if any(cell.finished for cell in cells):
+            entries.append((_end_swatch, "finished"))
+        if any(cell.dropped for cell in cells) and self.num_runs <= MAX_CELLS:
+            entries.append((_dropped_swatch, "beam dropped, its place taken"))
+        return entries
+
+
+def draw_cross(drawing: Drawing, x: float, y: float, size: float) -> None:
+    """The mark of a preemption."""
+    drawing.text(
+        x, y + size * 0.33, "×", font_size=size, font_weight="bold", text_anchor="middle",
+        fill=INK, stroke=PAPER, stroke_width=3, paint_order="stroke",
+    )  # fmt: skip
+
+
+def cross_swatch(drawing: Drawing, x: float, y: float) -> None:
+    draw_cross(drawing, x + SWATCH_WIDTH / 2, y + SWATCH_HEIGHT / 2, 18)
+
+
+def _look(kind: str, owner: Owner) -> tuple[str, str]:
+    """Fill and outline of a cell."""
+    return {
+        "prefill": (owner.solid, owner.edge),
+        "decode": (owner.light, owner.edge),
+        "waiting": ("#f4f4f4", LINE),
+        "idle": (PAPER, owner.edge),
+    }[kind]
+
+
+def _swatch(kind: str, thin: bool) -> Swatch:
+    def draw(drawing: Drawing, x: float, y: float) -> None:
+        if thin and kind in THIN:
+            d = f"M{x:g} {y + SWATCH_HEIGHT / 2:g}h{SWATCH_WIDTH}"
+            drawing.path(d, stroke=NOBODY.solid, stroke_width=THIN[kind])
+            return
+        fill, stroke = _look(kind, NOBODY)
+        drawing.rect(x, y, SWATCH_WIDTH, SWATCH_HEIGHT, rx=2, fill=fill, stroke=stroke)
+        if kind == "waiting":
+            drawing.hatch(x, y, SWATCH_WIDTH, SWATCH_HEIGHT)
+
+    return draw
+
+
+def _end_swatch(drawing: Drawing, x: float, y: float) -> None:
+    drawing.rect(x + SWATCH_WIDTH - 4, y - 1, 4, SWATCH_HEIGHT + 2, fill=INK)
+
+
+def _dropped_swatch(drawing: Drawing, x: float, y: float) -> None:
+    drawing.path(f"M{x + SWATCH_WIDTH - 2:g} {y - 1:g}v{SWATCH_HEIGHT + 2}", **DROPPED)

@@ -1,0 +1,215 @@
+"""Waste bars: of all slots of a pool, how many hold tokens, and what keeps the others from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from minivllm.kv.contiguous import SlotUsage
+from minivllm.lab.sim.result import SimulationResult
+from minivllm.lab.sim.waste import PaperBar, WasteRow
+from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.layout import (
+    HEADER_HEIGHT,
+    MARGIN,
+    SWATCH_HEIGHT,
+    SWATCH_WIDTH,
+    Legend,
+    Swatch,
+    draw_header,
+)
+from minivllm.lab.viz.draw.palette import GREY, INK, PAPER
+from minivllm.lab.viz.draw.svg import Drawing
+from minivllm.lab.viz.draw.wording import pad, shorten
+from minivllm.records import StepPlanned
+from minivllm.state import State
+from minivllm.trace import Trace
+from minivllm.validation import check
+
+# In the order of the bars: what it is called, its colour, and the ink on it.
+CLASSES = {
+    "tokens": ("hold K and V of tokens", "#0072b2", PAPER),
+    "reserved": ("reserved: will be filled later", "#a6d0ea", INK),
+    "internal": ("internal: held, will never be filled", "#e69f00", INK),
+    "rounding": ("rounding: the allocator's cut", "#f5d894", INK),
+    "external": ("external: free, but in pieces too small", "#d55e00", PAPER),
+    "free": ("free", PAPER, INK),
+}
+NAMES, BAR_WIDTH, BAR_HEIGHT, THIN_BAR = 172, 600, 26, 14
+TEXT_WIDTH = 50  # characters of a bar in a terminal
+MARKS = dict(zip(CLASSES, "█▒▚░╳·", strict=True))
+
+Usage = SlotUsage | SimulationResult | Trace
+
+
+def waste_bars(
+    usages: Mapping[str, Usage] | Iterable[WasteRow], title: str = "Where the KV memory goes"
+) -> Figure:
+    """Draw one bar per way of managing memory, as shares of all its slots.
+
+    Args:
+        usages: by name, a ``SlotUsage`` (counts or shares), a ``SimulationResult`` (its ``memory``,
+            the mean over time), or a ``Trace`` (the mean over steps); or the rows of
+            ``minivllm.lab.sim.waste.measure_waste``, drawn with the bars of the PagedAttention
+            paper's figure 2 beside ours.
+        title: of the figure.
+
+    Raises:
+        ValueError: if there is nothing to draw, or a trace has no steps.
+    """
+    if isinstance(usages, Mapping):
+        bars = [_Bar(name, _shares(_measure(usage))) for name, usage in usages.items()]
+    else:
+        bars = [_Bar(row.manager, _shares(row.measured), row.paper) for row in usages]
+    check(len(bars) > 0, "usages", usages, "at least one")
+    tokens = sorted(bar.shares.tokens for bar in bars)
+    spread = " to ".join(f"{share:.1%}" for share in dict.fromkeys((tokens[0], tokens[-1])))
+    facts = f"{spread} of all slots hold tokens"
+    told = "; ".join(f"{bar.name}: {bar.words}" for bar in bars)
+    alt = f"{title}, in shares of all slots: {told}."
+    return Figure(_svg(bars, title, facts, alt), _text(bars, title, facts), alt)
+
+
+def mean_usage(trace: Trace) -> SlotUsage:
+    """What the slots of a paged pool did, in slots, mean over the steps of a trace.
+
+    Only a sequence's last block can have empty slots; they are called internal, though most are
+    about to be filled. A shared block is counted once.
+
+    Raises:
+        ValueError: for a trace without steps.
+    """
+    check(trace.num_steps > 0, "trace", trace, "of an engine that has run at least one step")
+    state = State(-1, trace.num_blocks, trace.block_size)
+    held = empty = 0
+    for record in trace.records:
+        state.apply(record)
+        if isinstance(record, StepPlanned):
+            held += len(state.ref_counts)
+            empty += _empty_slots(state)
+    size, steps = trace.block_size, trace.num_steps
+    free = (trace.num_blocks - 1) * steps - held
+    parts = (held * size - empty, 0, empty, 0, 0, free * size)
+    return SlotUsage(*(part / steps for part in parts))
+
+
+def _empty_slots(state: State) -> int:
+    empty = {}
+    for seq in state.sequences.values():
+        if seq.block_ids:
+            filled = seq.num_computed_tokens + seq.num_scheduled_tokens
+            empty[seq.block_ids[-1]] = len(seq.block_ids) * state.block_size - filled
+    return sum(empty.values())
+
+
+@dataclass(frozen=True)
+class _Bar:
+    name: str
+    shares: SlotUsage
+    paper: PaperBar | None = None
+
+    @property
+    def parts(self) -> list[tuple[str, float]]:
+        return [(name, share) for name, share in self.shares._asdict().items() if share > 0]
+
+    @property
+    def words(self) -> str:
+        return ", ".join(f"{name} {share:.1%}" for name, share in self.parts)
+
+    @property
+    def paper_parts(self) -> list[tuple[str, float]]:
+        given = self.paper._asdict().items()
+        return [(name, share) for name, share in given if name in CLASSES and share]
+
+    @property
+    def paper_words(self) -> str:
+        parts = ", ".join(f"{name} {share:.1%}" for name, share in self.paper_parts)
+        return f"{parts} ({self.paper.name} in the paper)"
+
+
+def _measure(usage: Usage) -> SlotUsage:
+    if isinstance(usage, Trace):
+        return mean_usage(usage)
+    return usage.memory if isinstance(usage, SimulationResult) else usage
+
+
+def _shares(usage: SlotUsage) -> SlotUsage:
+    total = sum(usage)
+    check(total > 0, "a usage", usage, "of at least one slot")
+    return SlotUsage(*(part / total for part in usage))
+
+
+# -- drawn ---------------------------------------------------------------------------------------
+
+
+def _svg(bars: list[_Bar], title: str, facts: str, alt: str) -> str:
+    width = 2 * MARGIN + NAMES + BAR_WIDTH
+    used = {name for bar in bars for name, share in bar.parts}
+    legend = Legend(
+        [(_swatch(name), text) for name, (text, *_) in CLASSES.items() if name in used],
+        width - 2 * MARGIN,
+    )
+    heights = [BAR_HEIGHT + 28 + (THIN_BAR + 22 if bar.paper else 0) for bar in bars]
+    bottom = HEADER_HEIGHT + sum(heights)
+    drawing = Drawing(width, bottom + legend.height + MARGIN / 2, title, alt)
+    draw_header(drawing, title, facts)
+    x, y = MARGIN + NAMES, HEADER_HEIGHT
+    for bar, height in zip(bars, heights, strict=True):
+        drawing.text(MARGIN, y + 17, shorten(bar.name, 22), font_weight="bold")
+        _draw_bar(drawing, bar.parts, x, y, BAR_HEIGHT)
+        with drawing.group(font_size=11, fill=GREY):
+            drawing.text(x, y + BAR_HEIGHT + 14, bar.words)
+            if bar.paper:
+                top = y + BAR_HEIGHT + 22
+                drawing.text(x - 12, top + 11, "paper", text_anchor="end")
+                drawing.text(x, top + THIN_BAR + 13, bar.paper_words)
+        if bar.paper:
+            _draw_bar(drawing, bar.paper_parts, x, top, THIN_BAR)
+        y += height
+    legend.draw(drawing, MARGIN, bottom)
+    return drawing.to_string()
+
+
+def _draw_bar(
+    drawing: Drawing, parts: list[tuple[str, float]], x: float, y: float, height: float
+) -> None:
+    drawing.rect(x, y, BAR_WIDTH, height, fill=PAPER, stroke=GREY, stroke_width=0.8)
+    for name, share in parts:
+        text, colour, ink = CLASSES[name]
+        width = share * BAR_WIDTH
+        tooltip = f"{share:.1%} {text}"
+        drawing.rect(x, y, width, height, tooltip, fill=colour, stroke=GREY, stroke_width=0.8)
+        label = f"{name} {share:.0%}" if width >= 90 else f"{share:.0%}"
+        if width >= 32 and height == BAR_HEIGHT:
+            drawing.text(x + width / 2, y + 17, label, fill=ink, font_size=11, text_anchor="middle")
+        x += width
+
+
+def _swatch(name: str) -> Swatch:
+    colour = CLASSES[name][1]
+    return lambda drawing, x, y: drawing.rect(
+        x, y, SWATCH_WIDTH, SWATCH_HEIGHT, rx=2, fill=colour, stroke=GREY
+    )
+
+
+# -- in characters -------------------------------------------------------------------------------
+
+
+def _text(bars: list[_Bar], title: str, facts: str) -> str:
+    width = max(len(shorten(bar.name, 22)) for bar in bars) + 2
+    lines = [title, facts, ""]
+    for bar in bars:
+        lines.append(pad(shorten(bar.name, 22), width) + _characters(bar.parts))
+        lines.append("    " + bar.words)
+        if bar.paper:
+            lines.append("    " + bar.paper_words)
+    used = [name for name in CLASSES if any(name == part for b in bars for part, _ in b.parts)]
+    return "\n".join([*lines, "", "  ".join(f"{MARKS[name]} {name}" for name in used)])
+
+
+def _characters(parts: list[tuple[str, float]]) -> str:
+    done, text = 0.0, ""
+    for name, share in parts:
+        done += share
+        text += MARKS[name] * (round(done * TEXT_WIDTH) - len(text))
+    return text

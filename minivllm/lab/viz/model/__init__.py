@@ -1,0 +1,1 @@
+"""What figures show, before anything is drawn: read from a Trace."""

@@ -1,0 +1,137 @@
+"""FilmstripModel: the chosen steps, what each computes, and which blocks changed hands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minivllm.lab.viz.draw.pool import Pool
+from minivllm.lab.viz.draw.wording import count, shorten
+from minivllm.lab.viz.model.snapshot import SequenceTable
+from minivllm.lab.viz.model.timeline_model import Cell, History
+from minivllm.records import (
+    BlockCopied,
+    BlocksAllocated,
+    BlocksShared,
+    Forked,
+    Preempted,
+    SwappedIn,
+    SwappedOut,
+)
+from minivllm.trace import Trace
+
+USUAL_STEPS = 6
+MAX_TILES = 160  # of all frames together; beyond that each pool is a map
+MAX_TABLE_LINES = 8  # of chips below a pool
+MAX_NAMED = 8  # sequences in a caption; of more, the decodes are only counted
+
+
+@dataclass(frozen=True)
+class FilmFrame:
+    """One step of a filmstrip."""
+
+    step: int
+    plan: str  # "A 8 · B 1 · C ×"
+    pool: Pool
+    changed: set[int]
+
+    @property
+    def tables(self) -> list[SequenceTable]:
+        return [table for table in self.pool.snapshot.tables if table.blocks]
+
+
+@dataclass(frozen=True)
+class FilmstripModel:
+    """The frames, and what to say about them."""
+
+    frames: list[FilmFrame]
+    after: str
+
+    @property
+    def title(self) -> str:
+        steps = ", ".join(str(frame.step) for frame in self.frames)
+        return f"Filmstrip, {'step' if len(self.frames) == 1 else 'steps'} {steps}"
+
+    @property
+    def facts(self) -> str:
+        usable = self.frames[0].pool.snapshot.num_blocks - 1
+        held = ", ".join(str(len(frame.pool.holders)) for frame in self.frames)
+        return f"after {self.after} · {held} of {count(usable, 'block')} held"
+
+    @property
+    def alt(self) -> str:
+        frames = "; ".join(
+            f"step {f.step}: {f.plan.replace(' · ', ', ')}, {len(f.pool.holders)} blocks held, "
+            f"{len(f.changed)} changed"
+            for f in self.frames
+        )
+        return f"Filmstrip after {self.after}: {frames}."
+
+    @property
+    def as_map(self) -> bool:
+        num_tiles = sum(frame.pool.num_drawn for frame in self.frames)
+        return num_tiles > MAX_TILES or not self.frames[0].pool.detailed
+
+    @property
+    def with_tables(self) -> bool:
+        return not self.as_map and max(len(f.tables) for f in self.frames) <= MAX_TABLE_LINES
+
+
+def eventful_steps(trace: Trace) -> list[int]:
+    """Steps in which blocks changed hands, the first and the last of them included."""
+    kinds = (BlocksAllocated, BlocksShared, BlockCopied, Forked, Preempted, SwappedOut, SwappedIn)
+    steps = sorted({record.step for record in trace.of(*kinds)})
+    if len(steps) > USUAL_STEPS:
+        last = len(steps) - 1
+        steps = [steps[i * last // (USUAL_STEPS - 1)] for i in range(USUAL_STEPS)]
+    return steps or [0]
+
+
+def plan_of(history: History, step: int) -> str:
+    """Who computes how many tokens in this step, and who gives way."""
+    told, decoding = [], []
+    for seq_id, row in history.rows.items():
+        cell, letter = row.get(step, Cell()), history.owners[seq_id].letter
+        if cell.preempted:
+            told.append(f"{letter} ×")
+        elif cell.kind == "prefill":
+            told.append(f"{letter} {cell.num_tokens}")
+        elif cell.kind == "decode":
+            decoding.append(f"{letter} 1")
+    if len(told) + len(decoding) > MAX_NAMED:
+        decoding = [count(len(decoding), "decode")] if decoding else []
+        told = told[:MAX_NAMED] + ([f"{len(told) - MAX_NAMED} more"] if told[MAX_NAMED:] else [])
+    return " · ".join(decoding + told) or "nothing to compute"
+
+
+def changed_blocks(before: Pool | None, pool: Pool) -> set[int]:
+    """Blocks that other sequences hold than in the frame before."""
+    if before is None:
+        return {block.block_id for block in pool.blocks if block.is_new}
+    blocks = before.holders.keys() | pool.holders.keys()
+    return {b for b in blocks if _holders(before, b) != _holders(pool, b)}
+
+
+def _holders(pool: Pool, block_id: int) -> list[str]:
+    return sorted(block.owner.seq_id for block in pool.holders.get(block_id, ()))
+
+
+def strip_text(strip: FilmstripModel) -> str:
+    lines = [strip.title, strip.facts]
+    for frame in strip.frames:
+        lines += ["", shorten(f"step {frame.step}: {frame.plan}", 96)]
+        for table in frame.tables[:MAX_TABLE_LINES]:
+            ids = (
+                f"{b.block_id}{f'×{b.ref_count}' if b.ref_count > 1 else ''}"
+                f"{'!' if b.block_id in frame.changed else ''}"
+                for b in table.blocks
+            )
+            lines.append(shorten(f"  {table.owner.letter} → {' '.join(ids)}", 96))
+        if len(frame.tables) > MAX_TABLE_LINES:
+            lines.append(f"  {count(len(frame.tables) - MAX_TABLE_LINES, 'more table')}")
+        cached = len(frame.pool.cached_and_free)
+        gone = sorted(frame.changed - frame.pool.holders.keys())
+        free = [f"{frame.pool.snapshot.num_blocks - 1 - len(frame.pool.holders)} free"]
+        free += [f"{cached} of them cached"] if cached else []
+        free += [f"given back: {' '.join(map(str, gone))}"] if gone else []
+        lines.append(shorten("  " + ", ".join(free), 96))
+    return "\n".join([*lines, "", "! changed hands since the frame before  ×N shared"])

@@ -1,0 +1,219 @@
+"""Narration: records of a trace as English sentences."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from minivllm.lab.viz.draw.palette import Owner
+from minivllm.lab.viz.draw.wording import block_list, count, listing, token_label
+from minivllm.records import (
+    BlockCopied,
+    BlockForgotten,
+    BlocksAllocated,
+    BlocksCached,
+    BlocksFreed,
+    BlocksShared,
+    Finished,
+    Forked,
+    Preempted,
+    Record,
+    RequestAdded,
+    Sampled,
+    Scheduled,
+    SwappedIn,
+    SwappedOut,
+)
+from minivllm.state import SequenceState, State
+
+Ids = tuple[int, ...]
+
+MAX_NAMED = 5  # so many are told one by one; of more, the first few and how many others
+
+
+class Narration:
+    """Takes the records of a stretch, one after the other, and tells them in one sentence.
+
+    A stretch is what happens between two steps, in ``schedule()``, or in the update after the
+    forward pass.
+
+    Args:
+        owners: whose letters to use.
+        decode: turns a token id into text; None names drawn tokens by their ids.
+    """
+
+    def __init__(self, owners: dict[str, Owner], decode: Callable[[int], str] | None = None):
+        self._owners, self._decode = owners, decode
+        self._arrivals: list[str] = []
+        self._moves: list[str] = []  # preemptions and swaps, in the order they happened
+        self._freed: dict[str, Ids] = {}  # and not yet told why
+        self._hits: dict[str, Ids] = {}
+        self._chunks: list[tuple[str, int]] = []  # clauses, and their tokens
+        self._decodes: list[str] = []
+        self._copies: dict[str, str] = {}
+        self._grown: dict[str, Ids] = {}
+        self._evicted: list[int] = []
+        self._cached: list[int] = []
+        self._forgotten: list[int] = []
+        self._forks: dict[str, list[str]] = defaultdict(list)
+        self._drawn: list[tuple[str, str]] = []
+        self._ends: dict[str, list[tuple[str, Ids]]] = defaultdict(list)
+
+    def note(self, state: State, record: Record) -> None:
+        """Take one more record, given the state just before it."""
+        match record:
+            case RequestAdded(_, request_id, prompt):
+                self._arrivals.append(f"{self._name(request_id)} ({count(len(prompt), 'token')})")
+            case BlocksFreed(_, seq_id, block_ids):
+                self._freed[seq_id] = block_ids
+                for promised in (self._hits, self._copies, self._grown):
+                    promised.pop(seq_id, None)
+            case Preempted(_, seq_id):
+                self._moves.append(f"{self._name(seq_id)} is preempted{self._returns(seq_id)}")
+            case SwappedOut(_, seq_id, host_ids):
+                out = f"{self._name(seq_id)} is swapped out to host {block_list(host_ids)}"
+                self._moves.append(out + self._returns(seq_id))
+            case SwappedIn(_, seq_id, block_ids):
+                back = f"{self._name(seq_id)} comes back from the host into"
+                self._moves.append(f"{back} {block_list(block_ids)}")
+                self._note_evicted(state, block_ids)
+            case BlocksShared(_, seq_id, block_ids):
+                self._hits[seq_id] = block_ids
+            case BlocksAllocated(_, seq_id, block_ids):
+                self._grown[seq_id] = block_ids
+                self._note_evicted(state, block_ids)
+            case BlockCopied(_, seq_id, src, dst):
+                self._copies[seq_id] = f"block {src} is copied to {dst} for {self._name(seq_id)}"
+                self._note_evicted(state, (dst,))
+            case BlocksCached(_, _, block_ids):
+                self._cached += block_ids
+            case BlockForgotten(_, block_id):
+                if block_id in self._cached:  # registered for a computation that was called off
+                    self._cached.remove(block_id)
+                else:
+                    self._forgotten.append(block_id)
+            case Scheduled(_, seq_id):
+                self._note_scheduled(state.sequences[seq_id], record, state.block_size)
+            case Forked(_, seq_id, child_id):
+                self._forks[self._name(seq_id)].append(self._name(child_id))
+            case Sampled(_, seq_id, token_id):
+                self._drawn.append((self._name(seq_id), self._token(token_id)))
+            case Finished(_, seq_id, reason):
+                self._ends[reason].append((self._name(seq_id), self._freed.pop(seq_id, ())))
+
+    def text(self) -> str:
+        """All that was noted; "" if there is nothing to tell."""
+        clauses = [_together(self._arrivals, "arrives", "arrive"), *self._moves]
+        clauses += [f"{self._name(s)} does not fit after all" for s in self._freed]
+        clauses += [clause for clause, _ in self._chunks[:MAX_NAMED]]
+        if rest := self._chunks[MAX_NAMED:]:
+            tokens = count(sum(num_new for _, num_new in rest), "token")
+            others = count(len(rest), "other")
+            clauses.append(f"{others} {'computes' if len(rest) == 1 else 'compute'} {tokens}")
+        clauses.append(_together(self._decodes, "decodes", "decode"))
+        clauses += [*self._copies.values(), self._growth()]
+        clauses.append(_of_blocks(self._evicted, "evicted from the prefix cache to make room"))
+        clauses.append(_of_blocks(self._cached, "known to the prefix cache from now on"))
+        clauses.append(_of_blocks(self._forgotten, "forgotten by the prefix cache"))
+        clauses += [
+            f"{name} forks into {listing([name, *children])}, which share its blocks"
+            for name, children in self._forks.items()
+        ]
+        clauses.append(self._draws())
+        for reason, ended in self._ends.items():
+            clauses += _ends(reason, ended)
+        told = "; ".join(filter(None, clauses))
+        return told and f"{told[0].upper()}{told[1:]}."
+
+    def _name(self, seq_id: str) -> str:
+        return self._owners[seq_id].letter
+
+    def _token(self, token_id: int) -> str:
+        if self._decode is None:
+            return f"token {token_id}"
+        text = self._decode(token_id)
+        return f"“{text if text.strip() else token_label(token_id, self._decode, 9)}”"
+
+    def _returns(self, seq_id: str) -> str:
+        return _gives_back(self._freed.pop(seq_id, ()))
+
+    def _note_evicted(self, state: State, block_ids: Ids) -> None:
+        self._evicted += [block_id for block_id in block_ids if block_id in state.cached]
+
+    def _note_scheduled(self, seq: SequenceState, record: Scheduled, block_size: int) -> None:
+        """A decode, or which part of what it must catch up with."""
+        name, hit = self._name(seq.seq_id), self._hits.get(seq.seq_id)
+        did = []
+        if record.kind == "resumed" and seq.status == "preempted":
+            did.append("is back")
+        if hit:
+            did.append(f"finds {len(hit) * block_size} tokens cached in {block_list(hit)}")
+        start, num_new = record.num_computed_tokens, record.num_tokens
+        if num_new == 0:
+            did.append("waits for budget")
+        elif record.samples and num_new == 1 and start >= seq.num_prompt_tokens:
+            did.append("decodes")
+        else:
+            did.append(_chunk(seq, start, num_new, begins=record.kind != "running"))
+        if did == ["decodes"]:
+            self._decodes.append(name)
+        else:
+            self._chunks.append((f"{name} {listing(did)}", num_new))
+
+    def _growth(self) -> str:
+        """ "A gets blocks 1 to 3, B block 4 and 2 others 5 blocks"."""
+        grown = [(self._name(seq_id), ids) for seq_id, ids in self._grown.items()]
+        parts = [f"{name} {block_list(ids)}" for name, ids in grown[:MAX_NAMED]]
+        if rest := grown[MAX_NAMED:]:
+            num_blocks = sum(len(ids) for _, ids in rest)
+            parts.append(f"{count(len(rest), 'other')} {count(num_blocks, 'block')}")
+        return listing(parts).replace(" ", " gets ", 1)
+
+    def _draws(self) -> str:
+        """ "A draws token 7, B token 5 and 9 others one each"."""
+        parts = [f"{name} {token}" for name, token in self._drawn[:MAX_NAMED]]
+        if rest := self._drawn[MAX_NAMED:]:
+            parts.append("1 other" if len(rest) == 1 else f"{len(rest)} others one each")
+        return listing(parts).replace(" ", " draws ", 1)
+
+
+def _chunk(seq: SequenceState, start: int, num_new: int, begins: bool) -> str:
+    """ "takes 4 of its 12 prompt tokens", or "computes all its 14 tokens again"."""
+    again = len(seq.token_ids) > seq.num_prompt_tokens
+    verb, what, end = ("computes", "tokens", " again") if again else ("takes", "prompt tokens", "")
+    total = len(seq.token_ids)
+    if num_new == total:
+        part = f"all {total} of its {what}" if total > 1 else "its only prompt token"
+    elif start + num_new == total:
+        part = f"the last{f' {num_new}' if num_new > 1 else ''} of its {total} {what}"
+    else:
+        part = f"{num_new}{'' if begins else ' more'} of its {total} {what}"
+    return f"{verb} {part}{end}"
+
+
+def _together(names: list[str], singular: str, plural: str) -> str:
+    if not names:
+        return ""
+    return f"{listing(names, MAX_NAMED)} {singular if len(names) == 1 else plural}"
+
+
+def _of_blocks(block_ids: list[int], what: str) -> str:
+    if not block_ids:
+        return ""
+    return f"{block_list(block_ids)} {'is' if len(block_ids) == 1 else 'are'} {what}"
+
+
+def _gives_back(block_ids: Ids) -> str:
+    return f" and gives back {block_list(block_ids)}" if block_ids else ""
+
+
+def _ends(reason: str, ended: list[tuple[str, Ids]]) -> list[str]:
+    """ "B finishes (length) and gives back blocks 2 and 3"; of many, how many and how much."""
+    one, many = ("is aborted", "are aborted")
+    if reason != "abort":
+        one, many = f"finishes ({reason})", f"finish ({reason})"
+    if len(ended) <= MAX_NAMED:
+        return [f"{name} {one}{_gives_back(block_ids)}" for name, block_ids in ended]
+    num_blocks = sum(len(block_ids) for _, block_ids in ended)
+    names = listing([name for name, _ in ended], MAX_NAMED)
+    return [f"{names} {many} and give back {count(num_blocks, 'block')}"]

@@ -1,0 +1,211 @@
+"""History: what each sequence did in each step; TimelineWindow: the steps that are drawn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from minivllm.lab.viz.draw.palette import Owner, owners_of
+from minivllm.lab.viz.draw.wording import count, span
+from minivllm.records import Finished, Preempted, Sampled, Scheduled, StepPlanned, SwappedOut
+from minivllm.state import State
+from minivllm.trace import Trace
+from minivllm.validation import check
+
+
+@dataclass
+class Cell:
+    """One request in one step.
+
+    ``kind`` is "prefill" (tokens that catch up: a prompt, or everything again after a preemption),
+    "decode" (the token drawn last, to draw the next), "waiting", "idle" (runs, but this step has
+    no budget for it), or "" (it is gone, or not there yet).
+    """
+
+    kind: str = ""
+    start: int = 0  # position of the first token that is computed
+    num_tokens: int = 0
+    preempted: bool = False
+    finish_reason: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Did it end in this step, and not give way to a better beam?"""
+        return self.finish_reason not in (None, "dropped")
+
+    @property
+    def dropped(self) -> bool:
+        """Did a better beam take its place?"""
+        return self.finish_reason == "dropped"
+
+
+@dataclass
+class StepUse:
+    """How much of the budget and of the pool one step uses. Tokens sampled come at its end."""
+
+    num_tokens: int = 0
+    num_blocks: int = 0
+    num_sampled: int = 0
+
+
+@dataclass
+class History:
+    """Everything that happened, by request and by step."""
+
+    owners: dict[str, Owner]
+    rows: dict[str, dict[int, Cell]]  # by request id, in order of arrival, then by step
+    steps: list[StepUse]
+    num_usable_blocks: int
+    max_num_batched_tokens: int
+    # Tokens whose K and V were thrown away by a preemption, and must be computed again.
+    num_discarded: int = 0
+    counts: Counter = field(default_factory=Counter)  # of "preempted" and "finished"
+
+    @property
+    def num_computed(self) -> int:
+        return sum(step.num_tokens for step in self.steps)
+
+    @property
+    def num_sampled(self) -> int:
+        return sum(step.num_sampled for step in self.steps)
+
+    @property
+    def peak_blocks(self) -> int:
+        return max(step.num_blocks for step in self.steps)
+
+
+def read_history(trace: Trace) -> History:
+    """Replay a trace once, from front to back.
+
+    Raises:
+        ValueError: for a trace without steps.
+    """
+    check(trace.num_steps > 0, "trace", trace, "of an engine that has run at least one step")
+    owners = owners_of(trace)
+    history = History(
+        owners,
+        rows={seq_id: {} for seq_id in owners},
+        steps=[StepUse() for _ in range(trace.num_steps)],
+        num_usable_blocks=trace.num_blocks - 1,
+        max_num_batched_tokens=trace.max_num_batched_tokens,
+    )
+    state = State(-1, trace.num_blocks, trace.block_size)
+    for record in trace.records:
+        _note(history, state, record)
+        state.apply(record)
+        if isinstance(record, StepPlanned):
+            _note_plan(history, state, record.step)
+    return history
+
+
+def _note(history: History, state: State, record) -> None:
+    """What a record says, given the state just before it."""
+    match record:
+        case Preempted(step, seq_id) | SwappedOut(step, seq_id):
+            history.rows[seq_id].setdefault(step, Cell()).preempted = True
+            if isinstance(record, Preempted):
+                history.num_discarded += state.sequences[seq_id].num_computed_tokens
+            history.counts["preempted"] += 1
+        case Finished(step, seq_id, reason):
+            history.counts["finished"] += reason != "dropped"
+            if step >= 0:
+                history.rows[seq_id].setdefault(step, Cell()).finish_reason = reason
+        case Scheduled(step, seq_id, _, start, num_tokens, samples):
+            cell = history.rows[seq_id].setdefault(step, Cell())
+            prompt = state.sequences[seq_id].num_prompt_tokens
+            decode = samples and num_tokens == 1 and start >= prompt
+            cell.kind, cell.start, cell.num_tokens = (
+                "decode" if decode else "prefill", start, num_tokens,
+            )  # fmt: skip
+        case Sampled(step):
+            history.steps[step].num_sampled += 1
+
+
+def _note_plan(history: History, state: State, step: int) -> None:
+    """What holds for a whole step, once it is planned."""
+    history.steps[step].num_tokens = state.num_scheduled_tokens
+    history.steps[step].num_blocks = len(state.ref_counts)
+    for seq_id, seq in state.sequences.items():
+        kind = "idle" if seq.status == "running" else "waiting"
+        if seq.status in ("running", "waiting", "preempted", "swapped"):
+            cell = history.rows[seq_id].setdefault(step, Cell())
+            cell.kind = cell.kind or kind
+
+
+MAX_ROWS = 300
+
+
+@dataclass(frozen=True)
+class TimelineWindow:
+    """The part of a history that is drawn, and what to say about it."""
+
+    first: int
+    last: int
+    all_rows: list[tuple[Owner, dict[int, Cell]]]  # those with something to show, by arrival
+    steps: list[StepUse]
+    max_num_batched_tokens: int
+    num_usable_blocks: int
+
+    @classmethod
+    def of(cls, history: History, first: int, last: int) -> TimelineWindow:
+        rows = []
+        for seq_id, cells in history.rows.items():
+            seen = {step: cell for step, cell in cells.items() if first <= step <= last}
+            if seen:
+                rows.append((history.owners[seq_id], seen))
+        return cls(
+            first, last, rows, history.steps[first : last + 1], history.max_num_batched_tokens,
+            history.num_usable_blocks,
+        )  # fmt: skip
+
+    @property
+    def rows(self) -> list[tuple[Owner, dict[int, Cell]]]:
+        """Those that are shown."""
+        return self.all_rows[:MAX_ROWS]
+
+    @property
+    def footnote(self) -> str:
+        left_out = len(self.all_rows) - len(self.rows)
+        if not left_out:
+            return ""
+        return f"and {count(left_out, 'more sequence')}; choose steps with first= and last=."
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [cell for _, row in self.all_rows for cell in row.values()]
+
+    @property
+    def lanes(self) -> list[tuple[str, str, list[int], int]]:
+        """Name, what the limit is called, values by step, and the limit."""
+        return [
+            ("tokens", "budget", [s.num_tokens for s in self.steps], self.max_num_batched_tokens),
+            ("blocks", "usable", [s.num_blocks for s in self.steps], self.num_usable_blocks),
+        ]
+
+    @property
+    def title(self) -> str:
+        return f"Timeline, {'step' if self.first == self.last else 'steps'} " + span(
+            self.first, self.last
+        )
+
+    @property
+    def facts(self) -> str:
+        tokens = sum(step.num_tokens for step in self.steps)
+        preempted = sum(cell.preempted for cell in self.cells)
+        finished = sum(cell.finished for cell in self.cells)
+        dropped = sum(cell.dropped for cell in self.cells)
+        parts = [
+            count(len(self.all_rows), "sequence"),
+            f"{count(tokens, 'token')} computed",
+            count(preempted, "preemption"),
+            f"{finished} finished",
+            *([f"{count(dropped, 'beam')} dropped"] if dropped else []),
+        ]
+        return " · ".join(parts)
+
+    @property
+    def alt(self) -> str:
+        peaks = (
+            f"at most {max(values)} of {limit} {name}" for name, _, values, limit in self.lanes
+        )
+        return f"{self.title}: {self.facts.replace(' · ', ', ')}; {' and '.join(peaks)} in a step."

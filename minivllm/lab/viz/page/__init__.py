@@ -1,0 +1,1 @@
+"""What is saved as a file of its own: the HTML page, and a trace for Perfetto."""

@@ -1,0 +1,175 @@
+"""A trace for Perfetto (ui.perfetto.dev) and chrome://tracing: their JSON Trace Event Format.
+
+Two processes: "engine" has a slice per step and the counters, "requests" a track per sequence with
+its waits and its chunks. An arrow leads over each preemption, from the last chunk before it to the
+return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from minivllm.lab.viz.draw.wording import count
+from minivllm.lab.viz.model.timeline_model import Cell, History, read_history
+from minivllm.lab.viz.model.times import Times
+from minivllm.math_utils import cdiv
+from minivllm.records import RequestAdded, StepPlanned, SwappedOut
+from minivllm.state import State
+from minivllm.trace import Trace
+
+ENGINE, REQUESTS = 1, 2  # process ids
+FIRST_TRACK = 10  # a thread with its process's id would be taken for its main thread
+MICROSECONDS = {"seconds": 1e6, "steps": 1e3}  # a step is shown as a millisecond
+
+Event = dict[str, Any]
+
+
+def chrome_trace(trace: Trace, clock: str = "seconds") -> Event:
+    """The JSON object of a trace.
+
+    Args:
+        trace: what the engine wrote.
+        clock: "seconds" as the trace has them, or "steps": each lasts a millisecond, which is the
+            same on every machine.
+
+    Raises:
+        ValueError: for a trace without steps, or another clock.
+    """
+    return {
+        "traceEvents": list(_Writer(trace, Times(trace, clock)).events()),
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "clock": clock if clock == "seconds" else "steps: one lasts 1 ms",
+            "blocks": trace.num_blocks - 1,
+            "block_size": trace.block_size,
+            "max_num_batched_tokens": trace.max_num_batched_tokens,
+        },
+    }
+
+
+class _Writer:
+    """Turns a trace into events."""
+
+    def __init__(self, trace: Trace, times: Times):
+        self.trace, self.times = trace, times
+        self.history: History = read_history(trace)
+        self.tids = {seq_id: index for index, seq_id in enumerate(self.history.rows, FIRST_TRACK)}
+        self.arrivals = {r.request_id: times.arrival(r) for r in trace.of(RequestAdded)}
+        self.swapped = {(r.seq_id, r.step) for r in trace.of(SwappedOut)}
+        self.num_flows = 0
+
+    def events(self) -> Iterator[Event]:
+        yield from self._names()
+        yield from self._steps()
+        for seq_id, cells in self.history.rows.items():
+            yield from self._sequence(seq_id, cells)
+
+    def _names(self) -> Iterator[Event]:
+        for pid, name in ((ENGINE, "engine"), (REQUESTS, "requests")):
+            yield _metadata(pid, 0, "process_name", name=name)
+            yield _metadata(pid, 0, "process_sort_index", sort_index=pid)
+        yield _metadata(ENGINE, FIRST_TRACK, "thread_name", name="steps")
+        for seq_id, tid in self.tids.items():
+            owner = self.history.owners[seq_id]
+            name = owner.letter if owner.letter == seq_id else f"{owner.letter} {seq_id}"
+            yield _metadata(REQUESTS, tid, "thread_name", name=name)
+            yield _metadata(REQUESTS, tid, "thread_sort_index", sort_index=tid)
+
+    def _steps(self) -> Iterator[Event]:
+        """A slice and the counters for every step, and the counters once more at the end."""
+        times, state = self.times, State(-1, self.trace.num_blocks, self.trace.block_size)
+        for record in self.trace.records:
+            state.apply(record)
+            if isinstance(record, StepPlanned):
+                step, start = record.step, times.start(record.step)
+                tokens = state.num_scheduled_tokens
+                args = {"tokens": tokens, "running": len(state.running)}
+                yield self._slice(ENGINE, FIRST_TRACK, f"step {step}", start, times.end(step), args)
+                if times.planned(step) > start:
+                    yield self._slice(ENGINE, FIRST_TRACK, "schedule", start, times.planned(step))
+                yield from self._counters(start, state, tokens)
+        yield from self._counters(times.end(self.trace.num_steps - 1), state, 0)
+
+    def _counters(self, at: float, state: State, num_tokens: int) -> Iterator[Event]:
+        values = {
+            "free blocks": state.num_free_blocks,
+            "token budget used": num_tokens,
+            "running": len(state.running),
+            "waiting": len(state.waiting),
+            "swapped out": len(state.swapped),
+        }
+        if not self.swapped:
+            del values["swapped out"]
+        for name, value in values.items():
+            yield self._event("C", ENGINE, 0, name, at, args={"value": value})
+
+    def _sequence(self, seq_id: str, cells: dict[int, Cell]) -> Iterator[Event]:
+        """One life: a slice for all of it, and in it the waits, the chunks and the marks."""
+        if not cells:  # it came after the last step, or went before the first
+            return
+        tid, times = self.tids[seq_id], self.times
+        reason = cells[max(cells)].finish_reason
+        end = times.end(max(cells))
+        name = f"{self.history.owners[seq_id].letter} {seq_id}"
+        born = self.arrivals.get(seq_id, times.start(min(cells)))
+        yield self._slice(REQUESTS, tid, name, born, end, {"finished": reason or "not yet"})
+        since, why = self.arrivals.get(seq_id), "waiting"  # a fork has nothing to wait for
+        before = None  # when its last chunk began
+        for step, cell in sorted(cells.items()):
+            if cell.preempted:
+                since = times.start(step)
+                why = "swapped out" if (seq_id, step) in self.swapped else "preempted"
+            elif cell.kind in ("prefill", "decode", "idle"):
+                yield from self._wait(tid, why, since, times.planned(step))
+                yield self._chunk(tid, step, cell)
+                if since is not None and why != "waiting":
+                    yield from self._arrow(tid, since if before is None else before, step)
+                since, before = None, times.planned(step)
+        yield from self._wait(tid, why, since, end)
+
+    def _wait(self, tid: int, why: str, since: float | None, until: float) -> Iterator[Event]:
+        if since is not None and until > since:
+            yield self._slice(REQUESTS, tid, why, since, until)
+
+    def _arrow(self, tid: int, start: float, step: int) -> Iterator[Event]:
+        """From the slice that begins at ``start``, its last before it gave way, to the return."""
+        flow = {"cat": "preemption", "id": self.num_flows}
+        self.num_flows += 1
+        yield self._event("s", REQUESTS, tid, "preemption", start, **flow)
+        yield self._event(
+            "f", REQUESTS, tid, "preemption", self.times.planned(step), **flow, bp="e"
+        )
+
+    def _chunk(self, tid: int, step: int, cell: Cell) -> Event:
+        start, end = self.times.planned(step), self.times.end(step)
+        if cell.kind == "idle":
+            return self._slice(REQUESTS, tid, "no budget", start, end, {"step": step})
+        name = "decode" if cell.kind == "decode" else f"prefill {count(cell.num_tokens, 'token')}"
+        args = {
+            "step": step,
+            "tokens": cell.num_tokens,
+            "from position": cell.start,
+            "blocks": cdiv(cell.start + cell.num_tokens, self.trace.block_size),
+        }
+        return self._slice(REQUESTS, tid, name, start, end, args)
+
+    # -- the format ------------------------------------------------------------------------------
+
+    def _slice(
+        self, pid: int, tid: int, name: str, start: float, end: float, args: Event | None = None
+    ) -> Event:
+        event = self._event("X", pid, tid, name, start)
+        event["dur"] = round(self._microseconds(end) - event["ts"], 3)
+        return event if args is None else event | {"args": args}
+
+    def _event(self, phase: str, pid: int, tid: int, name: str, at: float, **more) -> Event:
+        ts = self._microseconds(at)
+        return {"name": name, "ph": phase, "pid": pid, "tid": tid, "ts": ts, **more}
+
+    def _microseconds(self, at: float) -> float:
+        return round(at * MICROSECONDS[self.times.clock], 3)
+
+
+def _metadata(pid: int, tid: int, what: str, **args) -> Event:
+    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args}

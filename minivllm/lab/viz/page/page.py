@@ -1,0 +1,203 @@
+"""The page: a run as one self-contained HTML file, with a slider and no server.
+
+Python decides what each step shows (``frames``) and writes it down as JSON; ``page.js`` draws it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from minivllm.lab.viz.draw.palette import Owner
+from minivllm.lab.viz.draw.pool import Pool
+from minivllm.lab.viz.draw.wording import count, token_label
+from minivllm.lab.viz.figures.timeline import timeline
+from minivllm.lab.viz.model.frames import StepFrame, frames
+from minivllm.lab.viz.model.snapshot import take_snapshot
+from minivllm.lab.viz.model.timeline_model import History, read_history
+from minivllm.math_utils import cdiv
+from minivllm.outputs import RequestOutput
+from minivllm.trace import Trace
+
+MAX_CHARACTERS = 3_000_000  # of all frames together; of a longer run, not every step is shown
+MAX_TOKENS = 20_000  # of more, the slots do not show which they hold
+TOKEN_LENGTH = 6
+MAX_NUMBERED = 400  # blocks; more have no room for their numbers
+JSON = {"ensure_ascii": False, "separators": (",", ":")}
+MAX_UNFOLDED = 8  # a longer table of outputs starts folded
+
+Decode = Callable[[int], str] | None
+
+
+def page(
+    trace: Trace,
+    title: str = "What the engine did",
+    outputs: Iterable[RequestOutput] | None = None,
+    decode: Decode = None,
+) -> str:
+    """The HTML of the page; ``Trace.save_html`` says what the arguments mean."""
+    history = read_history(trace)
+    chart = timeline(trace)
+    first, last, packed = _pack(trace, decode, history.owners)
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            title=title,
+            num_blocks=trace.num_blocks,
+            slots=count(trace.block_size, "slot"),
+            budget=count(trace.max_num_batched_tokens, "token"),
+            numbers=_numbers(trace, history),
+            outputs=None if outputs is None else _output_rows(history.owners, outputs),
+            max_unfolded=MAX_UNFOLDED,
+            timeline=chart,
+            num_frames=len(packed),
+            num_steps=trace.num_steps,
+            still=[first, last] if trace.num_steps > 1 else [first],
+            colours=_colours(history.owners),
+            run={**_constants(trace, history.owners, decode), "frames": packed},
+        )
+    )
+
+
+def _environment() -> Environment:
+    """Jinja with everything escaped; ``raw(name)`` is one of our own files as it is."""
+    environment = Environment(
+        loader=PackageLoader("minivllm.lab.viz", "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.policies["json.dumps_kwargs"] = JSON
+    directory = files(__package__)
+    environment.globals["raw"] = lambda name: Markup(
+        directory.joinpath(name).read_text(encoding="utf-8")
+    )
+    return environment
+
+
+# -- the frames as JSON ----------------------------------------------------------------------------
+
+
+def _pack(
+    trace: Trace, decode: Decode, owners: dict[str, Owner]
+) -> tuple[StepFrame, StepFrame, list]:
+    """The first frame, the last one, and as many as the page can carry, written down."""
+    stride = 1
+    while True:
+        packer, packed, size = _Packer(owners), [], 0
+        for frame in frames(trace, decode):
+            if frame.step == 0:
+                first = frame
+            if frame.step % stride == 0 or frame.step == trace.num_steps - 1:
+                packed.append(packer.pack(frame))
+                size += len(json.dumps(packed[-1], **JSON))
+        if size <= MAX_CHARACTERS or len(packed) <= 2:
+            return first, frame, packed
+        stride *= cdiv(size, MAX_CHARACTERS)
+
+
+class _Packer:
+    """Writes down what has changed since the frame before."""
+
+    def __init__(self, owners: dict[str, Owner]):
+        self._index = {seq_id: index for index, seq_id in enumerate(owners)}
+        self._tables: dict[str, tuple[int, ...]] = {}
+        self._queues: list[tuple[str, ...]] = [(), (), ()]
+        self._cached: frozenset[int] = frozenset()
+
+    def pack(self, frame: StepFrame) -> dict[str, Any]:
+        rows = []
+        for row in frame.rows:
+            seq_id = row.owner.seq_id
+            same = self._tables.get(seq_id) == row.block_ids
+            rows.append([
+                self._index[seq_id], row.num_computed, row.num_scheduled, row.num_tokens,
+                row.num_new, 0 if same else row.block_ids,
+            ])  # fmt: skip
+        self._tables = {row.owner.seq_id: row.block_ids for row in frame.rows}
+        queues = [frame.running, frame.waiting, frame.swapped]
+        changed = [
+            0 if queue == before else [self._index[seq_id] for seq_id in queue]
+            for queue, before in zip(queues, self._queues, strict=True)
+        ]
+        cached = [sorted(frame.cached - self._cached), sorted(self._cached - frame.cached)]
+        self._queues, self._cached = queues, frame.cached
+        words = [frame.before, frame.plan, frame.result]
+        return {"step": frame.step, "words": words, "rows": rows, "queues": changed,
+                "cached": cached}  # fmt: skip
+
+
+def _constants(trace: Trace, owners: dict[str, Owner], decode: Decode) -> dict[str, Any]:
+    """What holds for all steps: sizes, names and tokens, and how much room there is to draw."""
+    colours = _colours(owners)
+    pool = Pool.of(trace, take_snapshot(trace, 0, "schedule"))
+    return {
+        "numSteps": trace.num_steps,
+        "blockSize": trace.block_size,
+        "numBlocks": trace.num_blocks,
+        "numDrawn": pool.num_drawn,
+        "detailed": pool.detailed,
+        "dense": pool.num_drawn > MAX_NUMBERED,
+        "owners": [
+            {"letter": o.letter, "id": o.seq_id, "colour": colours[o.solid, o.ink]}
+            for o in owners.values()
+        ],
+        "tokens": _tokens(trace, owners, decode) if pool.detailed else None,
+    }
+
+
+def _tokens(trace: Trace, owners: dict[str, Owner], decode: Decode) -> dict[str, Any] | None:
+    """Every sequence's tokens as numbers of labels; a sequence only ever appends to them."""
+    sequences = trace.state_at(trace.num_steps - 1).sequences
+    tokens = [sequences[seq_id].token_ids for seq_id in owners]
+    if sum(map(len, tokens)) > MAX_TOKENS:
+        return None
+    labels: dict[str, int] = {}
+    numbers = [
+        [labels.setdefault(token_label(token, decode, TOKEN_LENGTH), len(labels)) for token in ids]
+        for ids in tokens
+    ]
+    return {"of": numbers, "texts": list(labels), "width": max(map(len, labels))}
+
+
+def _colours(owners: dict[str, Owner]) -> dict[tuple[str, str], int]:
+    distinct = dict.fromkeys((owner.solid, owner.ink) for owner in owners.values())
+    return {colours: index for index, colours in enumerate(distinct)}
+
+
+# -- the parts that stand still --------------------------------------------------------------------
+
+
+def _numbers(trace: Trace, history: History) -> dict[str, int | str]:
+    return {
+        "requests": len(trace.request_ids),
+        "steps": len(history.steps),
+        "tokens computed": history.num_computed,
+        "tokens sampled": history.num_sampled,
+        "preemptions": history.counts["preempted"],
+        "tokens lost by them": history.num_discarded,
+        "blocks at the peak": f"{history.peak_blocks} of {history.num_usable_blocks}",
+    }
+
+
+def _output_rows(
+    owners: dict[str, Owner], outputs: Iterable[RequestOutput]
+) -> list[tuple[str, tuple]]:
+    """Of each completion of the given outputs: its letter, and id, prompt, text and end."""
+    rows = []
+    for output in outputs:
+        prompt = output.prompt if output.prompt is not None else output.prompt_token_ids
+        for completion in output.outputs:
+            suffix = f"/{completion.index}" if completion.index else ""
+            owner = owners.get(output.request_id + suffix)
+            text = completion.text or completion.token_ids
+            cells = (output.request_id + suffix, prompt, text, completion.finish_reason or "")
+            rows.append((owner.letter if owner else "", cells))
+    return rows

@@ -1,0 +1,44 @@
+"""ModelInput: a step's flat batch in plain lists, before it becomes tensors.
+
+(vLLM: the CPU side of ``CommonAttentionMetadata``; 0.6.6: ModelInputForGPU)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from minivllm.attention.metadata import AttentionMetadata
+from minivllm.tensors import make_tensor
+
+
+@dataclass
+class ModelInput:
+    """The first three have an entry per token, the others one per sequence."""
+
+    token_ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)  # where each token's K and V go
+    query_lens: list[int] = field(default_factory=list)  # how many tokens are computed
+    seq_lens: list[int] = field(default_factory=list)  # and how many there are then
+    block_tables: list[list[int]] = field(default_factory=list)
+
+    def pad(self, num_seqs: int) -> None:
+        """Fill a batch of decodes up with sequences of one token in the null block."""
+        missing = num_seqs - len(self.query_lens)
+        for numbers in (self.token_ids, self.positions, self.slots):
+            numbers += [0] * missing
+        for lengths in (self.query_lens, self.seq_lens):
+            lengths += [1] * missing
+        self.block_tables += [[0]] * missing
+
+    def to_tensors(
+        self, device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
+        """Token ids and positions, int64 ``[num_tokens]``, and the metadata."""
+        metadata = AttentionMetadata.build(
+            self.query_lens, self.seq_lens, self.block_tables, self.slots, device
+        )
+        token_ids = make_tensor(self.token_ids, "int64", device)
+        return token_ids, make_tensor(self.positions, "int64", device), metadata

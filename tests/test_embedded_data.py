@@ -1,0 +1,89 @@
+"""The generated text stays the same, byte for byte, whatever becomes of the code that makes it.
+
+The digests were taken when the word lists still were Python. Whoever means to change the text
+changes them, and knows that a training will read something else.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterable
+
+import pytest
+
+from minivllm.embedded.data.corpus import OTHER_SKILLS, samples
+from minivllm.embedded.data.jsonfill import json_chat
+from minivllm.embedded.data.sample import Sample
+from minivllm.embedded.data.tools import tool_chat
+from minivllm.embedded.evaluation.suites import all_suites
+from minivllm.embedded.training.curriculum import FROM_NOTHING, QUICK
+
+SEEDS = (0, 1, "evaluation")
+
+
+def digest(parts: Iterable[object]) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of what the parts look like."""
+    return hashlib.sha256("".join(map(repr, parts)).encode()).hexdigest()[:16]
+
+
+def everything_in(sample: Sample) -> tuple:
+    """Text, loss weights, pointers and answers of a sample, without the names of its classes."""
+    copies = [(copy.kind, copy.target, copy.source, copy.closes) for copy in sample.copies]
+    gathers = [(gather.kind, gather.target, gather.source) for gather in sample.gathers]
+    return (sample.skill, sample.text, sample.learnt, copies, gathers, sample.rows, sample.answers)
+
+
+STAGES = {
+    "2-4 rows": "9b3a5e67439eb31f",
+    "2-8 rows": "e82bc67eb54bee9e",
+    "2-12 rows": "12101ff8413cb3ae",
+    "2-30 rows": "e34f55ddec161ee8",
+    "mostly 12-30 rows": "cf49bb2cbc7ea46a",
+    "quick": "ff5b3d1e00834ba1",
+}
+
+
+@pytest.mark.parametrize("stage", [*FROM_NOTHING.stages, *QUICK.stages], ids=lambda s: s.name)
+def test_the_text_of_a_stage(stage):
+    drawn = []
+    for seed in SEEDS:
+        source = samples(stage.mixture, f"{seed}-{stage.name}")
+        drawn += [everything_in(next(source)) for _ in range(40)]
+    assert digest(drawn) == STAGES[stage.name]
+
+
+SKILLS = {
+    "capital": "6ad585b9cde5612f",
+    "capital text": "499ab6d5c54a52bc",
+    "small talk": "940f124aef33d36c",
+    "prose": "8a1f373c294280d4",
+    "essay": "12bd046aa2c590b0",
+    "tool": "a88ab074a653d450",
+    "json": "f11dbb3fedabe588",
+}
+
+
+@pytest.mark.parametrize("skill", SKILLS)
+def test_the_text_of_a_skill(skill):
+    """Each way to say something is drawn now and then: 300 samples of each seed."""
+    draw = OTHER_SKILLS[skill]
+    rngs = (random.Random(f"{seed}-{number}") for seed in SEEDS for number in range(300))
+    assert digest(everything_in(draw(rng)) for rng in rngs) == SKILLS[skill]
+
+
+def test_the_text_that_training_never_sees():
+    rngs = [random.Random(f"held out {number}") for number in range(100)]
+    drawn = [draw(rng, held_out=True) for rng in rngs for draw in (tool_chat, json_chat)]
+    assert digest(map(everything_in, drawn)) == "b36bc6efecd61744"
+
+
+SUITES = {
+    "evaluation": "a13b71e7ef4f0bce",
+    "test": "9876f3329325b4e7",
+}
+
+
+@pytest.mark.parametrize("seed", SUITES)
+def test_the_cases_of_all_suites(seed):
+    suites = all_suites(seed, 20)
+    cases = [(name, c.prompt, c.expected, c.label) for name, all in suites.items() for c in all]
+    assert digest(cases) == SUITES[seed]
