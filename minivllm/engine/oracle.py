@@ -62,7 +62,9 @@ def run(
 ) -> OracleOutput:
     """Generate sample ``index`` of one request, alone."""
     params, generator = request.sampling_params, Random(request.seed + index)
-    prompt, output, margins = request.prompt_token_ids, [], []
+    prompt = request.prompt_token_ids
+    output: list[int] = []
+    margins: list[float] = []
     while True:
         logits = next_token_logits(model, prompt + output).tolist()
         token, margin = choose(logits, params, prompt, output, generator)
