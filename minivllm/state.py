@@ -89,7 +89,7 @@ class State:
                 seq.num_computed_tokens += seq.num_scheduled_tokens
                 seq.num_scheduled_tokens = 0
             return
-        seq = self.sequences[record.seq_id]
+        seq = self.sequences[record.seq_id]  # type: ignore[attr-defined]
         match record:
             case BlocksAllocated():
                 seq.block_ids.extend(record.block_ids)

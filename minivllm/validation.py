@@ -95,14 +95,15 @@ def is_one_of(value: Any, names: Iterable[str]) -> bool:
 
 def known_names_only(cls: type[T]) -> type[T]:
     """Class decorator for a dataclass: an unknown keyword is a clear ``ValueError``."""
-    names = [field.name for field in fields(cls) if field.init]
-    original: Any = cls.__init__  # type: ignore[misc]
+    names = [field.name for field in fields(cls) if field.init]  # type: ignore[arg-type]
+    original: Any = cls.__init__
 
     def __init__(self, *args, **kwargs):
         check_names(cls.__name__, kwargs, names)
         original(self, *args, **kwargs)
 
-    __init__.__wrapped__ = original  # type: ignore[attr-defined]  # keeps the real signature for help() and notebooks
+    # keeps the real signature for help() and notebooks
+    __init__.__wrapped__ = original  # type: ignore[attr-defined]
     __init__.__doc__ = original.__doc__
     cls.__init__ = __init__  # type: ignore[method-assign]
     return cls

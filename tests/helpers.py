@@ -113,7 +113,8 @@ def run(scheduler, limit=10_000):
 
 
 def make_llm(directory, **kwargs):
-    """An engine on token ids: the small checkpoints have no tokenizer."""
+    """An engine on token ids: the small checkpoints have no tokenizer, and need few blocks."""
+    kwargs = {"num_gpu_blocks_override": 200, **kwargs}
     return LLM(str(directory), skip_tokenizer_init=True, **kwargs)
 
 

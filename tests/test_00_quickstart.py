@@ -33,6 +33,7 @@ def engine(tiny_chat):
 # -- what goes in ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_prompt_form_means_the_same(llm):
     ids = llm.get_tokenizer().encode("Hi!")
     forms = ["Hi!", ["Hi!"], ids, [ids], {"prompt": "Hi!"}, {"prompt_token_ids": ids},

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 triton = pytest.importorskip("triton", reason="Triton is to be had for Linux")
 ASSEMBLER = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
 SHARED_MEMORY = 227 * 1024  # of a processor of an H200

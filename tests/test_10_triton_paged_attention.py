@@ -207,6 +207,7 @@ def test_the_engine_says_the_same_under_the_interpreter():
 # ---- errors ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_cpu_without_the_interpreter_is_told_what_to_do():
     code = (
         "import torch\n"

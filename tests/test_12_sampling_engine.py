@@ -164,12 +164,18 @@ def test_a_prompt_in_the_cache_is_computed_again_for_its_logprobs(tiny_qwen2):
     assert llm.generate(prompt, skipping, use_tqdm=False)[0].num_cached_tokens == 0
 
 
-def test_every_output_of_a_stream_has_all_prompt_logprobs(tiny_qwen2):
+def test_every_output_of_a_stream_has_all_prompt_logprobs(tiny_qwen2, monkeypatch):
     """A decode step has none of its own, and must not take the prompt's for missing."""
     llm = make_llm(tiny_qwen2, block_size=4, max_num_batched_tokens=4)
+    runner, computed = llm.llm_engine.model_runner, []
+    compute = runner._prompt_logprobs
+    monkeypatch.setattr(
+        runner, "_prompt_logprobs", lambda *args: computed.append(compute(*args)) or computed[-1]
+    )
     prompt, params = list(range(11)), SamplingParams(**FREE, prompt_logprobs=2)
     streamed = [output.prompt_logprobs for output in llm.stream(prompt, params)]
     assert len(streamed) == FREE["max_tokens"]
+    assert list(map(bool, computed)) == [True] * 3 + [False] * 5, "three chunks, then decodes"
     whole = llm.generate(prompt, params, use_tqdm=False)[0].prompt_logprobs
     assert len(whole) == 11
     assert None not in whole[1:]

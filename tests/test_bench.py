@@ -21,6 +21,8 @@ from minivllm.lab.bench.workloads import WORKLOADS, BenchRequest, make_workload
 from minivllm.lab.sim.cost import Hardware
 from minivllm.lab.sim.shapes import SHAPES
 
+pytestmark = pytest.mark.slow
+
 KEYS = ["benchmark", "environment", "workload", "ceiling", "results", "against"]
 
 

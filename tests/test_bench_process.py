@@ -14,6 +14,8 @@ import pytest
 from minivllm.lab.bench.process import engine_processes, take_turns, timed_run
 from minivllm.lab.bench.workloads import BenchRequest
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = [[BenchRequest([1, 2], 3)], [BenchRequest([4], 1)]]
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

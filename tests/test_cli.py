@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 from minivllm.cli import app
 from minivllm.version import __version__
 
+pytestmark = pytest.mark.slow
+
 
 def run(*args, **kwargs):
     return CliRunner().invoke(app, [str(a) for a in args], **kwargs)

@@ -21,6 +21,8 @@ from minivllm.embedded.training.network import make_network
 from minivllm.embedded.training.pointers import PointerBatch, pointer_scores
 from minivllm.embedded.training.tokenization import load_tokenizer
 
+pytestmark = pytest.mark.slow
+
 CHECKPOINT = embedded_model_path()
 QUICK_LOSS = 4.6
 """A network that learns is below 4 after the quick training, one that does not stays at 8."""

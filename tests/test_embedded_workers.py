@@ -3,11 +3,14 @@
 import random
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
 from minivllm.embedded.training import workers
 from minivllm.embedded.training.batches import Encoded, batches
+
+pytestmark = pytest.mark.slow
 
 
 def endless(rng):

@@ -31,6 +31,7 @@ NONSENSE = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEEDED)
 def test_every_seed_has_a_problem_of_its_own_and_the_solution_is_right(name):
     make = SEEDED[name]

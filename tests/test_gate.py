@@ -48,6 +48,12 @@ def test_nothing_live_is_committed(path):
     assert not [o for o in outputs(path, "execute_result", "display_data") if view in o.data]
 
 
+def test_its_chapter_has_a_mark(path, pytestconfig):
+    """``pytest -m chapter05`` runs what belongs to notebook 05; pyproject.toml lists the marks."""
+    marks = [line.partition(":")[0] for line in pytestconfig.getini("markers")]
+    assert f"chapter{path.stem[:2]}" in marks
+
+
 def test_it_is_small(path):
     assert path.stat().st_size < 300_000
 
@@ -90,6 +96,7 @@ def test_the_pictures_are_current():
         assert function().svg == committed, "run: python diagrams/draw.py"
 
 
+@pytest.mark.slow
 def test_the_readmes_python_runs(capsys):
     """All of it, in one session, as a reader would paste it."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)

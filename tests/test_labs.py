@@ -22,6 +22,7 @@ LABS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LABS)
 def test_the_solution_passes_every_check(name, capsys):
     labs.grade(LABS[name].solution)

@@ -282,6 +282,7 @@ def test_who_follows_waits_for_the_last_sample():
     assert len(result.inter_token_times) == 3 * 3
 
 
+@pytest.mark.slow
 def test_sharing_beside_the_paper():
     """Alpaca-like samples save about what the paper says; longer prompts save more."""
     rows = {(row.lengths, row.beams): row for row in measure_sharing(12)}
@@ -323,12 +324,14 @@ def test_prefix_caching_pays_in_a_conversation():
                if len(e.prompt_token_ids) > 64 or e.after is None)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_continuous_batching_beats_static():
     workload = sharegpt_like(60, rate=8.0)
     continuous, static = simulate(workload), simulate(workload, policy="static")
     assert continuous.ttft["p50"] < static.ttft["p50"] / 5
 
 
+@pytest.mark.slow
 def test_better_hardware_is_faster():
     workload = alpaca_like(20)
     seconds = [simulate(workload, hardware=name).seconds for name in HARDWARE]
@@ -481,6 +484,7 @@ def test_a_workload_out_of_range_is_refused(make, message):
 # -- the command -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_run_prints_for_people_and_for_programs():
     done = CliRunner().invoke(
         app,
@@ -533,6 +537,7 @@ def test_bad_input_to_the_command_is_one_sentence(arguments, message):
     assert message in done.stderr
 
 
+@pytest.mark.slow
 def test_sharing_prints_the_papers_ranges_beside_ours():
     done = CliRunner().invoke(app, ["sharing", "--requests", "5"])
     assert done.exit_code == 0, done.output

@@ -169,6 +169,7 @@ def check_figure(figure, again):
         assert line == line.rstrip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", FIGURES)
 @pytest.mark.parametrize("world", WORLDS)
 def test_one_call_draws_any_run(draw, world):
@@ -523,6 +524,7 @@ def test_latencies_in_seconds_come_from_the_traces_clock():
     assert found.unit == "ms"
 
 
+@pytest.mark.slow
 def test_latency_plots():
     plot = latency(chunked())
     assert plot.png.startswith(b"\x89PNG")

@@ -380,6 +380,7 @@ def test_no_token_ends_the_script(tmp_path):
     assert run_of(page)["tokens"]["texts"] == ["</scr…"]
 
 
+@pytest.mark.slow
 def test_a_long_run_stays_small(tmp_path, monkeypatch):
     trace = crowd()
     assert len(saved(trace, tmp_path)) < 500_000
@@ -474,6 +475,7 @@ def test_without_ipywidgets_it_says_what_to_do(monkeypatch):
         stepper(single())
 
 
+@pytest.mark.slow
 def test_a_committed_stepper_is_compared_but_for_what_is_live(tmp_path):
     """Strict nbval passes over it, and fails if it shows something else."""
     path = Path(__file__).parents[1] / "notebooks" / "execute.py"

@@ -98,7 +98,7 @@ class LLMEngine:
     @property
     def worker(self) -> Worker:
         """The core's only worker, to be looked at."""
-        return self.engine_core.executor.worker
+        return self.engine_core.executor.worker  # type: ignore[attr-defined]
 
     @property
     def model_runner(self) -> ModelRunner:

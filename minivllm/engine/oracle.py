@@ -67,7 +67,9 @@ def run(
 ) -> OracleOutput:
     """Generate sample ``index`` of one request, alone. A grammar is asked about every token."""
     params, generator = request.sampling_params, Random(request.seed + index)
-    prompt, output, margins = request.prompt_token_ids, [], []
+    prompt = request.prompt_token_ids
+    output: list[int] = []
+    margins: list[float] = []
     while True:
         logits = next_token_logits(model, prompt + output).tolist()
         allowed = None

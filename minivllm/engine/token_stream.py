@@ -43,7 +43,8 @@ class TokenStream:
     """
 
     def __init__(self, before: list[int]):
-        self._before, self._pending = before, []  # ids of the last piece, ids since then
+        self._before = before  # ids of the last piece
+        self._pending: list[int] = []  # ids since then
         self._begun = ""  # how the prompt's pending tokens look: not ours to show
         text = self._decode(before)
         while self._before and self._decode(self._before).endswith(_BROKEN):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from queue import SimpleQueue
 from typing import Any
@@ -60,7 +60,7 @@ class LLM:
     def generate(
         self,
         prompts: str | dict | list,
-        sampling_params: AnyParams | list[AnyParams] | None = None,
+        sampling_params: AnyParams | Sequence[AnyParams] | None = None,
         use_tqdm: bool | Callable[..., tqdm] | None = True,
         priority: int | list[int] | None = None,
     ) -> list[RequestOutput]:
@@ -144,9 +144,7 @@ class LLM:
         """
         ok = isinstance(messages, (list, tuple)) and len(messages) > 0
         check(ok, "messages", messages, "a non-empty list of messages, or of conversations")
-        conversations = messages
-        if isinstance(messages[0], dict):
-            conversations = [messages]
+        conversations: list = [messages] if isinstance(messages[0], dict) else messages
         prompts = [
             render_chat(
                 self.get_tokenizer(),

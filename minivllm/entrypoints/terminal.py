@@ -16,9 +16,8 @@ from minivllm.sampling_params import RequestOutputKind, SamplingParams
 
 def run_generate(prompts: list[str], model: str | None, params: dict) -> None:
     """Complete each prompt and print it with its completion."""
-    params = SamplingParams(**params)
     llm, console = LLM(model), Console(highlight=False, emoji=False)
-    for output in llm.generate(prompts, params):
+    for output in llm.generate(prompts, SamplingParams(**params)):
         text = f"[bold]{escape(output.prompt)}[/]{escape(output.outputs[0].text)}"
         console.print(text, soft_wrap=True)
 
@@ -32,7 +31,7 @@ def stream_chat(llm: LLM, conversation: list[dict], params: SamplingParams) -> I
 
 def run_chat(model: str | None, system: str | None, params: dict) -> None:
     """Ask, answer, remember; until an empty line, Ctrl-D or Ctrl-C."""
-    params = SamplingParams(**params)
+    sampling_params = SamplingParams(**params)
     conversation = []
     if system is not None:
         text = Path(system).read_text() if _is_file(system) else system
@@ -50,7 +49,7 @@ def run_chat(model: str | None, system: str | None, params: dict) -> None:
         console.print("[bold]minivllm:[/] ", end="")
         answer = ""
         try:
-            for piece in stream_chat(llm, conversation, params):
+            for piece in stream_chat(llm, conversation, sampling_params):
                 answer += piece
                 console.print(escape(piece), end="", soft_wrap=True)
         except KeyboardInterrupt:

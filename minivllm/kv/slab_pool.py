@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import insort
 
 from minivllm.math_utils import next_power_of_2
@@ -9,7 +10,7 @@ from minivllm.undo_log import UndoLog
 from minivllm.validation import check, is_int
 
 
-class SlabPool:
+class SlabPool(ABC):
     """``num_slots`` slots in a row, handed out in slabs. Where? ``_take`` and ``_put_back`` decide.
 
     To the scheduler a slot is a block of one position; hence the names of two counts.
@@ -59,7 +60,7 @@ class SlabPool:
         self._note()
         self.slabs.remove(slab)
         self.num_free_blocks += len(slab)
-        self._put_back(slab)  # a subclass's, as is _take
+        self._put_back(slab)
 
     def _note(self) -> None:
         for name, value in (
@@ -77,6 +78,14 @@ class SlabPool:
             position = part.stop
         assert position == self.num_usable_blocks, f"slots from {position} on are lost"
         assert self.num_free_blocks == sum(map(len, self.free_pieces)), "free slots are miscounted"
+
+    @abstractmethod
+    def _take(self, num_slots: int) -> range:
+        """Cut a slab out of a free piece; there is one that is large enough."""
+
+    @abstractmethod
+    def _put_back(self, slab: range) -> None:
+        """Add a slab to the free pieces, as one with its free neighbours."""
 
     def _insert(self, piece: range) -> None:
         insort(self.free_pieces, piece, key=lambda p: p.start)

@@ -123,8 +123,7 @@ def read_rope(hf) -> dict:
     given = getattr(hf, "rope_parameters", None) or getattr(hf, "rope_scaling", None)
     rope: dict[str, Any] = dict(given or {})
     rope.setdefault("rope_type", rope.get("type", "default"))
-    theta: float = rope.get("rope_theta") or getattr(hf, "rope_theta", 10000.0)
-    rope["rope_theta"] = float(theta)
+    rope["rope_theta"] = float(rope.get("rope_theta") or getattr(hf, "rope_theta", 0) or 10000.0)
     rope.setdefault("original_max_position_embeddings", hf.max_position_embeddings)
     if rope["rope_type"] not in ROPE_TYPES:
         raise ValueError(

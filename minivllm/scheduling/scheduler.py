@@ -142,7 +142,8 @@ class Scheduler:
         All that is known of each must fit, though only a chunk is computed now: two half-admitted
         prompts could otherwise starve each other.
         """
-        manager, admitted, promised = self.kv_manager, [], 0
+        manager, promised = self.kv_manager, 0
+        admitted: list[Sequence] = []
         for seq in request.unfinished_seqs:  # several only after a preemption
             hit = manager.get_computed_blocks(seq)
             num_new = seq.num_tokens - len(hit) * manager.block_size

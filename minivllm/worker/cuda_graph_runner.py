@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -100,7 +101,7 @@ class CUDAGraphRunner:
         )
         self.hidden: torch.Tensor | None = None  # [most, hidden_size], once the first run is done
         # The largest first, so that the smaller ones find room in the memory it has left.
-        self._replays = {n: recorder.capture(lambda n=n: self._run(n)) for n in self.sizes[::-1]}
+        self._replays = {n: recorder.capture(partial(self._run, n)) for n in self.sizes[::-1]}
 
     def _run(self, size: int) -> None:
         """The forward pass on the first rows of all buffers."""
