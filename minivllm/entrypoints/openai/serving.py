@@ -23,6 +23,7 @@ from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.protocol import PromptTokenUsageInfo, UsageInfo
 from minivllm.logger import init_logger
 from minivllm.outputs import RequestOutput
+from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.validation import check, is_text
 from minivllm.version import __version__
 
@@ -176,9 +177,23 @@ class OpenAIServing:
             chat_template=template or self.served.chat_template,
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
-            tools=request.tools,
+            tools=None if self._hides_tools(request) else request.tools,
             chat_template_kwargs=more,
         )
+
+    def _hides_tools(self, request) -> bool:
+        none = getattr(request, "tool_choice", None) == "none"
+        return none and self.args.exclude_tools_when_tool_choice_none
+
+    async def check_grammar(self, params: SamplingParams | BeamSearchParams) -> None:
+        """Compile a request's grammar, if it has one, beside the event loop; it is kept.
+
+        Raises:
+            ValueError: if it cannot be done.
+        """
+        if isinstance(params, SamplingParams) and params.structured_outputs is not None:
+            manager = self.engine.input_processor.structured_output_manager
+            await asyncio.to_thread(manager.compile_grammar, params.structured_outputs, ())
 
     def cut(self, token_ids: list[int], request: GenerationRequest, most: int | None) -> list[int]:
         """What ``truncate_prompt_tokens`` leaves of a prompt, at its right end unless told else.
