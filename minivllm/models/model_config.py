@@ -43,7 +43,7 @@ class ModelConfig:
     sliding_windows: tuple[int | None, ...]  # per layer: how many tokens one sees; None: all
     dtype: torch.dtype
     eos_token_ids: frozenset[int]
-    default_sampling: dict[str, float]  # what generation_config.json says of SamplingParams
+    default_sampling: dict[str, Any]  # what generation_config.json says of SamplingParams
     rope: dict[str, Any] | None = None  # None: positions are learned
     position_offset: int = 0  # the row of learned positions where position 0 is
 

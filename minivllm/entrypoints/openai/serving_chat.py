@@ -120,9 +120,11 @@ class OpenAIServingChat(OpenAIServing):
         tools: ToolChoice | None,
     ) -> ChatCompletionResponseChoice:
         logprobs = self._logprobs(request, completion)
-        content, calls, finish_reason = completion.text, [], completion.finish_reason
+        content: str | None = completion.text
+        calls: list[dict] = []
+        finish_reason = completion.finish_reason
         if tools is not None:
-            content, calls, finish_reason = tools.message(content, finish_reason)
+            content, calls, finish_reason = tools.message(completion.text, finish_reason)
         if echo := self._echo(request):
             content = echo + (content or "")
         return ChatCompletionResponseChoice(

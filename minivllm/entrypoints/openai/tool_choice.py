@@ -22,9 +22,11 @@ def check_tool_choice(tools: list[dict[str, Any]] | None, choice: Any) -> None:
     """Raise ``RequestError`` unless these are tools, and a choice among them."""
     if tools is not None and not tools:
         raise RequestError("tools must hold at least one tool, or be left out", "tools")
-    for tool in tools or ():
+    tools = tools or []
+    for tool in tools:
         function = tool.get("function")
-        name = function.get("name") if isinstance(function, dict) else None
+        function = function if isinstance(function, dict) else {}
+        name = function.get("name")
         if tool.get("type", "function") != "function" or not isinstance(name, str) or not name:
             raise RequestError(
                 "a tool must be {'type': 'function', 'function': {'name': ...}}, got "
@@ -72,13 +74,13 @@ class ToolChoice:
     def __init__(
         self, tools: list[dict], choice: str | dict | None, parallel: bool, args: Namespace
     ):
-        self.choice = "named" if isinstance(choice, dict) else choice or "auto"
         self.parallel = parallel
-        functions = [tool["function"] for tool in tools]
-        if self.choice == "named":
-            name = choice["function"]["name"]
-            functions = [next(f for f in functions if f["name"] == name)]
-        self.functions = functions
+        self.functions = [tool["function"] for tool in tools]
+        if isinstance(choice, dict):
+            self.choice, name = "named", choice["function"]["name"]
+            self.functions = [next(f for f in self.functions if f["name"] == name)]
+        else:
+            self.choice = choice or "auto"
         self.level = args.tool_strict_level
         if self.choice == "auto" and not (args.enable_auto_tool_choice and args.tool_call_parser):
             raise RequestError(
@@ -132,16 +134,17 @@ class ToolChoice:
         )
         return replace(params, structured_outputs=StructuredOutputsParams(grammar=grammar))
 
-    def message(self, text: str, finish_reason: str) -> tuple[str | None, list[dict], str]:
+    def message(
+        self, text: str, finish_reason: str | None
+    ) -> tuple[str | None, list[dict], str | None]:
         """Content, calls and finish reason of a whole answer."""
         found = self.parser_class().extract_tool_calls(text)
         calls = found.tool_calls if self.parallel else found.tool_calls[:1]
         content = found.content or ("" if self.forced else None) if calls else text
-        return content, [_shown(call) for call in calls], self.finish_reason(
-            finish_reason, bool(calls)
-        )  # fmt: skip
+        reason = self.finish_reason(finish_reason, bool(calls))
+        return content, [_shown(call) for call in calls], reason
 
-    def finish_reason(self, finish_reason: str, called: bool) -> str:
+    def finish_reason(self, finish_reason: str | None, called: bool) -> str | None:
         """ "stop" with a call is "tool_calls", but for a tool that was named."""
         if called and finish_reason == "stop" and self.choice != "named":
             return "tool_calls"
@@ -161,7 +164,7 @@ class ToolStream:
         found = self.parser.extract_tool_calls_streaming(text)
         if finished:
             found += self.parser.finish()
-        deltas = []
+        deltas: list[dict[str, Any]] = []
         for piece in found:
             if isinstance(piece, str):
                 deltas.append({"content": piece})
