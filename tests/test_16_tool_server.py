@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from http_server import serving
@@ -220,6 +221,17 @@ def test_structured_outputs_over_http(client_of):
         assert caught.value.param == param
 
 
+def test_an_engine_in_another_process_does_it_too(client_of):
+    client = client_of(*LENIENT, "--engine-process")
+    assert ask(client, tool_choice=NAMED) == ("", [("get_weather", WITHOUT_UNIT)], "stop")
+    regex = {"structured_outputs": {"regex": r"\d{3}-\d{4}"}}
+    said = client.completions.create(model="minivllm", prompt="Call", extra_body=regex)
+    assert re.fullmatch(r"\d{3}-\d{4}", said.choices[0].text)
+    regex = {"structured_outputs": {"regex": "("}}
+    with pytest.raises(BadRequestError, match="regular expression"):
+        client.completions.create(model="minivllm", prompt="Call", extra_body=regex)
+
+
 def test_flags_and_templates(capsys):
     with pytest.raises(SystemExit):
         parse_args(["--enable-auto-tool-choice"])
@@ -228,5 +240,6 @@ def test_flags_and_templates(capsys):
         parse_args(["--tool-call-parser", "hermes2"])
     name = "examples/tool_chat_template_llama3_json.jinja"
     assert "llama3_json" in load_chat_template(name)
-    with pytest.raises(ValueError, match="looks like a file.s path"):
+    assert load_chat_template(Path(name)) == load_chat_template(name)
+    with pytest.raises(ValueError, match="looks like a file's path"):
         load_chat_template("examples/tool_chat_template_llama4.jinja")

@@ -17,7 +17,7 @@ from http_recordings import events_of, metrics_of, together
 from http_server import USUAL, serving
 
 from minivllm import LLM, BeamSearchParams, SamplingParams, embedded_model_path
-from minivllm.engine.async_llm import AsyncEngineArgs
+from minivllm.engine.arg_utils import AsyncEngineArgs
 from minivllm.entrypoints.openai.cli_args import engine_args, make_parser, parse_args
 
 TABLE = (

@@ -15,8 +15,7 @@ from typing import Any
 
 import yaml
 
-from minivllm.engine.arg_utils import EngineArgs
-from minivllm.engine.async_llm import AsyncEngineArgs
+from minivllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from minivllm.entrypoints.openai.tool_choice import STRICT_LEVELS
 from minivllm.entrypoints.openai.tool_parsers import ToolParserManager
 
