@@ -48,6 +48,8 @@ class ChatCompletionRequest(GenerationRequest):
                 "continue_final_message and add_generation_prompt cannot both be true"
             )
         check_tool_choice(self.tools, self.tool_choice)
+        if self.use_beam_search and self.tool_choice not in (None, "none", "auto"):
+            raise RequestError("beams have no grammar to force a call; use use_beam_search=false")
         return self
 
     @property
