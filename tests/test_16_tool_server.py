@@ -166,7 +166,7 @@ def test_beside_tools_tokens_and_logprobs_are_told_once(client_of):
         ({"tool_choice": {"function": {"name": "f"}}}, "tool_choice", "none of"),
         ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice",
          "leave out the other"),
-        ({"tool_choice": "required", "extra_body": {"use_beam_search": True}}, None, "no grammar"),
+        ({"tool_choice": "required", "extra_body": {"use_beam_search": True}}, None, "beams"),
         ({"tools": [{**WEATHER, "function": {"name": "f", "strict": True,
                      "parameters": {"properties": {"a": {"not": {}}}}}}]}, None, "Unimplemented"),
     ],
