@@ -25,7 +25,7 @@ _OF_TEXT = {"text", "content", "token", "tokens", "token_ids", "bytes", "logprob
 _OUR_ID = re.compile(r"(cmpl|chatcmpl|modelperm)-[0-9a-f]{16}")
 
 
-def recordings(profile: str, without: tuple[str, ...] = ("children", "structured", "tools")):
+def recordings(profile: str, without: tuple[str, ...] = ("children",)):
     """The exchanges of a profile, but for those that need what we have not."""
     lines = FILE.read_text(encoding="utf-8").splitlines()
     found = (json.loads(line) for line in lines)

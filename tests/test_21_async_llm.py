@@ -236,6 +236,19 @@ def test_infer_as_the_notes_type_it(tiny_chat):
     assert isinstance(again, str)
 
 
+def test_an_event_loop_that_ends_takes_nobody_with_it(engine):
+    async def ask_and_go():
+        async for _ in engine.generate(PROMPTS[0], greedy(55), "gone"):
+            return
+
+    for _ in range(3):  # the engine is in a step when the loop closes, and has nobody to tell
+        asyncio.run(ask_and_go())
+        time.sleep(0.05)
+    ids, _ = asyncio.run(ids_of(engine.generate(PROMPTS[0], greedy(output_kind=DELTA), "next")))
+    assert len(ids) == 12
+    assert everything_is_free(engine)
+
+
 # -- the same in a process ---------------------------------------------------------------------
 
 

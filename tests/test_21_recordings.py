@@ -26,6 +26,7 @@ PROFILES = {
         "--enable-tokenizer-info-endpoint",
     ],
     "dev": ["--disable-log-stats"],
+    "tools": ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"],
 }  # fmt: skip
 CASES = [(profile, r) for profile in PROFILES for r in recordings(profile)]
 

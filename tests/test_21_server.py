@@ -17,7 +17,7 @@ from http_recordings import events_of, metrics_of, together
 from http_server import USUAL, serving
 
 from minivllm import LLM, BeamSearchParams, SamplingParams, embedded_model_path
-from minivllm.engine.async_llm import AsyncEngineArgs
+from minivllm.engine.arg_utils import AsyncEngineArgs
 from minivllm.entrypoints.openai.cli_args import engine_args, make_parser, parse_args
 
 TABLE = (
@@ -139,8 +139,8 @@ BAD = [
     ({"prompt": "x", "bad_words": ["\ud800"]}, 400, "bad_words"),
     ({"prompt": "x", "min_tokens": 9, "max_tokens": 3}, 400, None),
     ({"prompt": "x", "prompt_logprobs": 1, "stream": True}, 400, "prompt_logprobs"),
-    ({"prompt": "x", "structured_outputs": {"choice": ["a"]}}, 400, "structured_outputs"),
-    ({"prompt": "x", "response_format": {"type": "json_object"}}, 400, "response_format"),
+    ({"prompt": "x", "structured_outputs": {"choice": []}}, 400, "structured_outputs"),
+    ({"prompt": "x", "response_format": {"type": "json_schema"}}, 400, "response_format"),
     ({"prompt": "x", "use_beam_search": True, "n": 10**6}, 400, None),
 ]  # fmt: skip
 
@@ -335,7 +335,7 @@ def test_a_file_of_flags_comes_before_the_typed_ones(tmp_path):
     [
         (["--config", "x.json"], "must be a .yaml or .yml file"),
         (["--lora-modules", "a=b"], "--lora-modules is not there: there are no adapters yet"),
-        (["--tool_call_parser", "hermes"], "there are no parsers of tool calls yet"),
+        (["--tool_parser_plugin", "x.py"], "is not there: no code from elsewhere is run"),
         (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
         (["--port", "many"], "invalid int value: 'many'"),
     ],

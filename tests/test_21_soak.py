@@ -17,7 +17,7 @@ from http_recordings import events_of, together
 from http_server import serving
 
 from minivllm import LLM, SamplingParams
-from minivllm.engine.async_llm import RequestOutputCollector
+from minivllm.engine.output_collector import RequestOutputCollector
 from minivllm.engine.request_state import RequestState
 from minivllm.request import Request, Sequence
 

@@ -29,7 +29,7 @@ from minivllm.models.hub import model_directory, tokenizer_directory
 from minivllm.models.model_config import ModelConfig
 from minivllm.platforms import describe_gpu, pick_device
 from minivllm.scheduling.policies import make_policy
-from minivllm.structured_outputs import make_structured_outputs_config
+from minivllm.structured_outputs import StructuredOutputsConfig, make_structured_outputs_config
 from minivllm.validation import (
     check,
     is_int,
@@ -110,8 +110,8 @@ class EngineArgs:
     long_prefill_token_threshold: int = 0  # a prompt's share of a step while others wait; 0: all
     scheduling_policy: Any = "fcfs"  # by name, or one of your own
 
-    # {"backend": ...} and more, see StructuredOutputsConfig
-    structured_outputs_config: dict | None = None
+    # structured outputs
+    structured_outputs_config: dict | StructuredOutputsConfig | None = None  # {"backend": "fsm"}
     guided_decoding_backend: str | None = None  # 0.6.6's name for that backend
 
     preemption_mode: str | None = None  # "recompute", "swap"; None: swap if there are siblings
@@ -266,7 +266,17 @@ class EngineArgs:
             ),
             ParallelConfig(self.tensor_parallel_size, self.pipeline_parallel_size),
             ObservabilityConfig(self.trace, self.disable_log_stats),
-            self.structured_outputs_config,
+            make_structured_outputs_config(self.structured_outputs_config, None),
             seed=self.seed,
             max_logprobs=self.max_logprobs,
         )
+
+
+@known_names_only
+@dataclass
+class AsyncEngineArgs(EngineArgs):
+    """``EngineArgs`` of an engine that runs by itself."""
+
+    disable_log_stats: bool = False  # online somebody reads the log
+    enable_log_requests: bool = False  # a line in the log for every request
+    engine_process: bool = False  # True: the engine runs in a process of its own, not a thread

@@ -12,63 +12,23 @@ import itertools
 import uuid
 import weakref
 from collections.abc import AsyncGenerator, Iterable
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 
-from minivllm.engine.arg_utils import EngineArgs
+from minivllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from minivllm.engine.core_client import ProcessClient, ThreadClient
 from minivllm.engine.core_loop import Batch
 from minivllm.engine.exceptions import EngineDeadError
-from minivllm.engine.input_processor import InputProcessor, load_tokenizer
+from minivllm.engine.input_processor import InputProcessor
 from minivllm.engine.llm_engine import EngineFacts
+from minivllm.engine.output_collector import RequestOutputCollector
 from minivllm.logger import init_logger
 from minivllm.metrics.reader import Metric
-from minivllm.models.hub import model_directory, tokenizer_directory
 from minivllm.outputs import RequestOutput
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
-from minivllm.validation import check, known_names_only
+from minivllm.validation import check
 
 logger = init_logger(__name__)
-
-
-@known_names_only
-@dataclass
-class AsyncEngineArgs(EngineArgs):
-    """``EngineArgs`` of an engine that runs by itself. (vLLM: vllm/engine/arg_utils.py)"""
-
-    disable_log_stats: bool = False  # online somebody reads the log
-    enable_log_requests: bool = False  # a line in the log for every request
-    engine_process: bool = False  # True: the engine runs in a process of its own, not a thread
-
-
-class RequestOutputCollector:
-    """One request's outputs until somebody reads them; a late reader gets them merged.
-
-    (vLLM: vllm/v1/engine/output_processor.py)
-    """
-
-    def __init__(self, delta: bool):
-        self._delta = delta
-        self._pending: RequestOutput | Exception | None = None
-        self._ready = asyncio.Event()
-
-    def put(self, output: RequestOutput | Exception) -> None:
-        """Add an output. What is new is joined to what has not been read; else it replaces it."""
-        pending = self._pending
-        if self._delta and isinstance(pending, RequestOutput) and not isinstance(output, Exception):
-            pending.add(output)
-        else:
-            self._pending = output
-        self._ready.set()
-
-    async def get(self) -> RequestOutput:
-        """The next output. Raises what has been put as an error."""
-        while self._pending is None:
-            await self._ready.wait()
-        output, self._pending = self._pending, None
-        self._ready.clear()
-        if isinstance(output, Exception):
-            raise output
-        return output
 
 
 class AsyncLLM:
@@ -90,7 +50,13 @@ class AsyncLLM:
         facts: EngineFacts = self._client.facts
         self.model_config = facts.model_config
         self.max_model_len, self.max_num_seqs = facts.max_model_len, facts.max_num_seqs
-        self.input_processor = self._make_input_processor()
+        self.input_processor = (
+            InputProcessor.from_engine_args(
+                args, self.model_config, self.max_model_len, facts.tokenizer_directory
+            )
+            if self.engine is None
+            else self.engine.input_processor
+        )
         self.num_running = self.num_waiting = 0  # as the engine said last
         self._collectors: dict[str, RequestOutputCollector] = {}
         self._calls: dict[int, asyncio.Future] = {}
@@ -99,16 +65,6 @@ class AsyncLLM:
         self._dead: EngineDeadError | None = None
         self.on_death = lambda: None  # called once in the event loop, if the engine stops
         weakref.finalize(self, self._client.shutdown)  # at the latest when Python ends
-
-    def _make_input_processor(self) -> InputProcessor:
-        if self.engine is not None:
-            return self.engine.input_processor
-        args, tokenizer = self.args, None
-        if not args.skip_tokenizer_init:
-            tokenizer = load_tokenizer(tokenizer_directory(args, model_directory(args)))
-        return InputProcessor(
-            tokenizer, self.model_config, args.seed, self.max_model_len, args.max_logprobs
-        )
 
     @classmethod
     def from_engine_args(cls, args: EngineArgs) -> AsyncLLM:
@@ -297,9 +253,10 @@ class AsyncLLM:
     # -- what the engine says, once a step -----------------------------------------------------
 
     def _on_batch(self, batch: Batch) -> None:
-        """In the engine's thread."""
+        """In the engine's thread. Where the event loop has ended, nobody waits."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._deliver, batch)
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._deliver, batch)
 
     def _deliver(self, batch: Batch) -> None:
         self.num_running, self.num_waiting = batch.num_running, batch.num_waiting
@@ -320,7 +277,7 @@ class AsyncLLM:
     def _on_death(self, error: BaseException) -> None:
         """In the engine's thread."""
         logger.error("the engine has stopped: %r", error, exc_info=error)
-        if self._loop is None:
+        if self._loop is None or self._loop.is_closed():
             self._dead = EngineDeadError(error)
         else:
             self._loop.call_soon_threadsafe(self._die, EngineDeadError(error))

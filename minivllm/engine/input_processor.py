@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
+from minivllm.engine.arg_utils import EngineArgs
 from minivllm.models.model_config import ModelConfig
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.structured_output.manager import StructuredOutputManager
+from minivllm.structured_outputs import make_structured_outputs_config
 from minivllm.validation import check, check_names, is_int, is_number, is_text, shown
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -59,7 +61,7 @@ class InputProcessor:
         seed: where requests without a seed of their own get theirs.
         max_model_len: the longest sequence; a prompt can be cut to one less.
         max_logprobs: how many best tokens a request may ask for; -1 is all.
-        structured_output_manager: compiles grammars; None if there are none.
+        structured_output_manager: compiles grammars; None: one with the usual settings.
     """
 
     def __init__(
@@ -81,8 +83,28 @@ class InputProcessor:
         self.model_config = model_config
         self.max_model_len = max_model_len
         self.max_logprobs = max_logprobs
-        self.structured_output_manager = structured_output_manager
+        self.structured_output_manager = structured_output_manager or StructuredOutputManager(
+            tokenizer, model_config.vocab_size, model_config.eos_token_ids
+        )
         self._seeds = Random(seed)
+
+    @classmethod
+    def from_engine_args(
+        cls,
+        args: EngineArgs,
+        model_config: ModelConfig,
+        max_model_len: int,
+        tokenizer_directory: Path | None,
+    ) -> InputProcessor:
+        """The one that belongs to an engine, also where the engine itself is out of reach."""
+        tokenizer = None if tokenizer_directory is None else load_tokenizer(tokenizer_directory)
+        manager = StructuredOutputManager(
+            tokenizer,
+            model_config.vocab_size,
+            model_config.eos_token_ids,
+            make_structured_outputs_config(args.structured_outputs_config, None),
+        )
+        return cls(tokenizer, model_config, args.seed, max_model_len, args.max_logprobs, manager)
 
     def make_request(
         self,

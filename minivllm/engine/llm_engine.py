@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 from minivllm.config import VllmConfig
 from minivllm.engine import function_trace
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.core import EngineCore
-from minivllm.engine.input_processor import InputProcessor, load_tokenizer
+from minivllm.engine.input_processor import InputProcessor
 from minivllm.engine.output_processor import OutputProcessor, OutputQueue
 from minivllm.engine.step_stats import scheduler_stats
 from minivllm.metrics.families import EngineMetrics
@@ -22,7 +23,6 @@ from minivllm.outputs import RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.scheduling.scheduler import Scheduler
-from minivllm.structured_output.manager import StructuredOutputManager
 from minivllm.trace import Trace
 from minivllm.validation import check
 from minivllm.worker.model_runner import ModelRunner
@@ -35,6 +35,7 @@ class EngineFacts(NamedTuple):
     model_config: ModelConfig
     max_model_len: int
     max_num_seqs: int
+    tokenizer_directory: Path | None
 
 
 class LLMEngine:
@@ -55,23 +56,11 @@ class LLMEngine:
         config = self.vllm_config
         self.model_config = config.model_config
         self.max_model_len = config.scheduler_config.max_model_len
-        self.tokenizer = None
-        if config.load_config.tokenizer_directory is not None:
-            self.tokenizer = load_tokenizer(config.load_config.tokenizer_directory)
-        self.structured_output_manager = StructuredOutputManager(
-            self.tokenizer,
-            self.model_config.vocab_size,
-            self.model_config.eos_token_ids,
-            config.structured_outputs_config,
+        self.input_processor = InputProcessor.from_engine_args(
+            args, self.model_config, self.max_model_len, config.load_config.tokenizer_directory
         )
-        self.input_processor = InputProcessor(
-            self.tokenizer,
-            self.model_config,
-            config.seed,
-            self.max_model_len,
-            config.max_logprobs,
-            self.structured_output_manager,
-        )
+        self.tokenizer = self.input_processor.tokenizer
+        self.structured_output_manager = self.input_processor.structured_output_manager
         self.engine_core = EngineCore(
             config, structured_output_manager=self.structured_output_manager
         )
@@ -196,8 +185,13 @@ class LLMEngine:
 
     def facts(self) -> EngineFacts:
         """What a face that reaches this engine by messages has to know of it."""
-        limits = self.vllm_config.scheduler_config
-        return EngineFacts(self.model_config, self.max_model_len, limits.max_num_seqs)
+        config = self.vllm_config
+        return EngineFacts(
+            self.model_config,
+            self.max_model_len,
+            config.scheduler_config.max_num_seqs,
+            config.load_config.tokenizer_directory,
+        )
 
     def get_num_unfinished_requests(self) -> int:
         """Requests that wait or run."""

@@ -16,10 +16,14 @@ _NOT_THE_TEMPLATES = {"conversation", "tools", "chat_template", "add_generation_
                       "max_length", "return_tensors", "return_dict",
                       "return_assistant_tokens_mask", "tokenizer_kwargs"}  # fmt: skip
 _TEXT = "text, or a list of text parts, without lone surrogates"
+_TOOL_TEMPLATES = Path(__file__).parent / "openai" / "tool_parsers"
 
 
 def load_chat_template(chat_template: str | Path | None, *, is_literal: bool = False) -> str | None:
     """A chat template out of a file, or what was given if that is the template itself.
+
+    The templates beside the tool parsers are found by their names, in whatever folder they are
+    said to be: ``examples/tool_chat_template_llama3_json.jinja`` is where vLLM has its own.
 
     Args:
         chat_template: a file's path, or Jinja; None stays None.
@@ -39,6 +43,9 @@ def load_chat_template(chat_template: str | Path | None, *, is_literal: bool = F
     try:
         return Path(chat_template).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
+        ours = {path.name: path for path in _TOOL_TEMPLATES.glob("*.jinja")}
+        if (name := Path(chat_template).name) in ours:
+            return ours[name].read_text(encoding="utf-8")
         if isinstance(chat_template, Path):
             raise
         if re.search(r"[{}\n]", chat_template):

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
 
-from minivllm import config, envs, sampling_params
+from minivllm import envs, sampling_params
+from minivllm.engine import arg_utils
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
@@ -117,7 +118,7 @@ def refused(only: dict[str, tuple]) -> str:
 def reference() -> str:
     """The whole page."""
     header = ["name", "default", "meaning"]
-    engine_only, sampling_only = config._ONLY_THE_DEFAULT, sampling_params._ONLY_THE_DEFAULT
+    engine_only, sampling_only = arg_utils._ONLY_THE_DEFAULT, sampling_params._ONLY_THE_DEFAULT
     variables = [[f"`{name}`", f"`{default}`", meaning] for name, default, meaning in envs.table()]
     return PAGE.format(
         engine=table(header, list(rows(EngineArgs, comments, engine_only))),

@@ -29,7 +29,7 @@ from minivllm.entrypoints.openai.middleware import (
     LoadMiddleware,
     RequestIdMiddleware,
 )
-from minivllm.entrypoints.openai.serving import ServedModel
+from minivllm.entrypoints.openai.served_model import ServedModel
 from minivllm.entrypoints.openai.serving_chat import OpenAIServingChat
 from minivllm.entrypoints.openai.serving_completion import OpenAIServingCompletion
 from minivllm.entrypoints.openai.serving_models import OpenAIServingModels

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel, model_serializer, model_validator
 
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.protocol import UsageInfo
+from minivllm.entrypoints.openai.tool_choice import check_tool_choice
 
 
 class ChatCompletionRequest(GenerationRequest):
@@ -46,15 +47,9 @@ class ChatCompletionRequest(GenerationRequest):
             raise RequestError(
                 "continue_final_message and add_generation_prompt cannot both be true"
             )
-        if self.tools is not None and not self.tools:
-            raise RequestError("tools must hold at least one tool, or be left out", "tools")
-        if self.tool_choice not in (None, "none") and not self.tools:
-            raise RequestError("tool_choice needs tools", "tool_choice")
-        if self.tools and self.tool_choice != "none":
-            raise RequestError(
-                f"tool_choice={self.tool_choice or 'auto'!r} needs a parser of tool calls, and "
-                "there is none yet; with 'none' the model sees the tools, and a call is text"
-            )
+        check_tool_choice(self.tools, self.tool_choice)
+        if self.use_beam_search and self.tool_choice not in (None, "none", "auto"):
+            raise RequestError("beams have no grammar to force a call; use use_beam_search=false")
         return self
 
     @property
@@ -71,6 +66,14 @@ class ChatMessage(BaseModel):
     audio: None = None
     function_call: None = None
     reasoning: str | None = None
+    tool_calls: list[dict[str, Any]] = []
+
+    @model_serializer(mode="wrap")
+    def _without_calls_there_is_no_key(self, handler):
+        shown = handler(self)
+        if not self.tool_calls:
+            del shown["tool_calls"]
+        return shown
 
 
 class TopLogProb(BaseModel):

@@ -15,14 +15,14 @@ from typing import Any
 
 import yaml
 
-from minivllm.engine.arg_utils import EngineArgs
-from minivllm.engine.async_llm import AsyncEngineArgs
+from minivllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+from minivllm.entrypoints.openai.tool_choice import STRICT_LEVELS
+from minivllm.entrypoints.openai.tool_parsers import ToolParserManager
 
 # Flags of vLLM's server that we have not, and why.
 _NOT_HERE = {
     "--api-server-count": "one process answers",
     "--data-parallel-size": "there is one engine",
-    "--enable-auto-tool-choice": "there are no parsers of tool calls yet",
     "--lora-modules": "there are no adapters yet",
     "--max-num-queued-tokens": "requests are counted; see --max-num-queued-reqs",
     "--middleware": "no code from elsewhere is run",
@@ -30,7 +30,6 @@ _NOT_HERE = {
     "--speculative-config": "there are no drafts yet",
     "--ssl-certfile": "a proxy in front does TLS better",
     "--ssl-keyfile": "a proxy in front does TLS better",
-    "--tool-call-parser": "there are no parsers of tool calls yet",
     "--tool-parser-plugin": "no code from elsewhere is run",
 }
 _PROGRAMS_ONLY = {"kv_cache_manager_cls", "model"}  # a class, and what has an argument of its own
@@ -182,6 +181,16 @@ def _front_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--disable-fastapi-docs", **yes, help="no /docs and no /openapi.json")
     group.add_argument("--enable-request-id-headers", **yes, help="answers have X-Request-Id")
     group.add_argument("--enable-server-load-tracking", **yes, help="/load counts")
+    group = parser.add_argument_group("tools", "how calls are read out of answers")
+    group.add_argument("--enable-auto-tool-choice", **yes,
+                       help="the model may call tools when it wants to")  # fmt: skip
+    group.add_argument("--tool-call-parser", choices=sorted(ToolParserManager.tool_parsers),
+                       help="the form in which the model writes calls")  # fmt: skip
+    group.add_argument("--tool-strict-level", choices=STRICT_LEVELS, default="auto",
+                       help="calls that a grammar holds to their schema: those of tools that say "
+                       "strict (auto; function: names, too), or all (parameter)")  # fmt: skip
+    group.add_argument("--exclude-tools-when-tool-choice-none", **yes,
+                       help="the template does not see tools that may not be called")  # fmt: skip
     group = parser.add_argument_group("log", "what the server writes")
     levels = ("critical", "error", "warning", "info", "debug", "trace")
     group.add_argument("--uvicorn-log-level", choices=levels, default="info")
@@ -213,6 +222,8 @@ def parse_args(words: list[str], prog: str = "minivllm serve") -> argparse.Names
     parser = make_parser(prog)
     args = parser.parse(words)
     args.model = args.model_tag or args.model
+    if args.enable_auto_tool_choice and not args.tool_call_parser:
+        parser.error("--enable-auto-tool-choice needs --tool-call-parser")
     return args
 
 

@@ -17,6 +17,7 @@ from minivllm.entrypoints.openai.protocol import (
     StreamOptions,
 )
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
+from minivllm.structured_outputs import StructuredOutputsParams
 
 # null: what generation_config.json says, else SamplingParams' own default
 _FROM_THE_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -91,15 +92,36 @@ class GenerationRequest(OpenAIBaseModel):
             raise RequestError("cache_salt must be a string that is not empty", "cache_salt")
         if self.use_beam_search and self.stream:
             raise RequestError("beams have no order to stream in; use stream=false")
-        form = self.response_format
-        if form is not None and form.type == "json_schema" and form.json_schema is None:
-            raise RequestError("type 'json_schema' needs the field json_schema", "response_format")
-        if self.structured_outputs is not None or (form is not None and form.type != "text"):
-            raise RequestError(
-                "there are no structured outputs yet: response_format can be {'type': 'text'} only",
-                "structured_outputs" if self.structured_outputs is not None else "response_format",
-            )
+        if self.structured_outputs_params() is not None and self.use_beam_search:
+            raise RequestError("beams have no grammar; use use_beam_search=false")
         return self
+
+    def structured_outputs_params(self) -> StructuredOutputsParams | None:
+        """What the text must look like, in either of two ways to say it.
+
+        Raises:
+            RequestError: for both at once, or one that is not well formed.
+        """
+        form, name = self.response_format, "structured_outputs"
+        kinds = self.structured_outputs
+        if form is not None and form.type != "text":
+            if kinds is not None:
+                raise RequestError("either response_format or structured_outputs, not both", name)
+            name = "response_format"
+            if form.type == "structural_tag":
+                raise RequestError("structural tags are not there; use a grammar", name)
+            kinds = {"json_object": True}
+            if form.type == "json_schema":
+                schema = (form.json_schema or {}).get("schema")
+                if schema is None:
+                    raise RequestError("type 'json_schema' needs json_schema.schema", name)
+                kinds = {"json": schema}
+        if kinds is None:
+            return None
+        try:
+            return StructuredOutputsParams(**{str(key): value for key, value in kinds.items()})
+        except (ValueError, TypeError) as error:
+            raise RequestError(str(error), name) from error
 
     def to_sampling_params(
         self, max_tokens: int, defaults: dict[str, Any], logprobs: int | None
@@ -130,6 +152,7 @@ class GenerationRequest(OpenAIBaseModel):
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             logit_bias=self._token_biases(),
+            structured_outputs=self.structured_outputs_params(),
             output_kind=RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY,
         )
 

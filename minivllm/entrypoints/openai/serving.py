@@ -6,81 +6,27 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 import uuid
-from argparse import Namespace
 from collections.abc import AsyncGenerator
-from http import HTTPStatus
 from typing import Any
 
 from fastapi import Request
 
-from minivllm.engine.async_llm import AsyncLLM
-from minivllm.entrypoints.chat_utils import apply_chat_template, load_chat_template
+from minivllm.entrypoints.chat_utils import apply_chat_template
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.protocol import PromptTokenUsageInfo, UsageInfo
+from minivllm.entrypoints.openai.served_model import ServedModel
 from minivllm.logger import init_logger
 from minivllm.outputs import RequestOutput
+from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.validation import check, is_text
-from minivllm.version import __version__
 
 logger = init_logger(__name__)
 
 _LONGEST = 2_000_000  # characters: what is cut afterwards is tokenized before
 _SHORT = 4000  # characters that are encoded in the event loop; more go to a thread
-
-
-class ServedModel:
-    """The engine and what the command line says of how it is served: one for all endpoints.
-
-    Args:
-        engine: runs all requests.
-        args: of the server, see ``cli_args``.
-    """
-
-    def __init__(self, engine: AsyncLLM, args: Namespace):
-        self.engine = engine
-        self.args = args
-        self.names: list[str] = args.served_model_name or [args.model or "minivllm"]
-        self.chat_template = load_chat_template(args.chat_template)
-        settings = repr(sorted(vars(engine.args).items(), key=str)).encode()
-        digest = hashlib.sha256(settings).hexdigest()[:8]
-        self.fingerprint = f"minivllm-{__version__}-{digest}"
-        self.default_sampling = dict(engine.model_config.default_sampling)
-        if args.generation_config == "vllm":
-            self.default_sampling = {}
-        self.default_sampling |= args.override_generation_config
-        if "max_new_tokens" in self.default_sampling:
-            self.default_sampling["max_tokens"] = self.default_sampling.pop("max_new_tokens")
-        tokenizer = engine.tokenizer
-        # No token stands for more characters than this, so a much longer text cannot fit.
-        self.longest_token = 1 if tokenizer is None else max(map(len, tokenizer.get_vocab()))
-
-    @property
-    def max_model_len(self) -> int:
-        return self.engine.max_model_len
-
-    def check_model(self, name: str | None) -> None:
-        """Raise a 404 for a model that is not served; no name is the first."""
-        if name and name not in self.names:
-            raise RequestError(
-                f"The model `{name}` does not exist; served are: {', '.join(self.names)}.",
-                "model",
-                HTTPStatus.NOT_FOUND,
-                "NotFoundError",
-            )
-
-    def check_queue(self) -> None:
-        """Raise a 503 if as many requests wait already as ``--max-num-queued-reqs`` allows."""
-        most = self.args.max_num_queued_reqs
-        if most is not None and self.engine.num_queued >= most:
-            raise RequestError(
-                f"{most} requests wait already, which is the limit; try again later",
-                status=HTTPStatus.SERVICE_UNAVAILABLE,
-                kind="Service Unavailable",
-            )
 
 
 class OpenAIServing:
@@ -176,9 +122,23 @@ class OpenAIServing:
             chat_template=template or self.served.chat_template,
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
-            tools=request.tools,
+            tools=None if self._hides_tools(request) else request.tools,
             chat_template_kwargs=more,
         )
+
+    def _hides_tools(self, request) -> bool:
+        none = getattr(request, "tool_choice", None) == "none"
+        return none and self.args.exclude_tools_when_tool_choice_none
+
+    async def check_grammar(self, params: SamplingParams | BeamSearchParams) -> None:
+        """Compile a request's grammar, if it has one, beside the event loop; it is kept.
+
+        Raises:
+            ValueError: if it cannot be done.
+        """
+        if isinstance(params, SamplingParams) and params.structured_outputs is not None:
+            manager = self.engine.input_processor.structured_output_manager
+            await asyncio.to_thread(manager.compile_grammar, params.structured_outputs, ())
 
     def cut(self, token_ids: list[int], request: GenerationRequest, most: int | None) -> list[int]:
         """What ``truncate_prompt_tokens`` leaves of a prompt, at its right end unless told else.

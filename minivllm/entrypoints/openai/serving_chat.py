@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 from fastapi import Request
@@ -29,6 +29,7 @@ from minivllm.entrypoints.openai.stream import (
     to_json,
     until_done_or_gone,
 )
+from minivllm.entrypoints.openai.tool_choice import ToolChoice, ToolStream
 from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
@@ -44,6 +45,7 @@ class OpenAIServingChat(OpenAIServing):
         """
         self.served.check_model(request.model)
         self.served.check_queue()
+        tools = self._tool_choice(request)
         text = self.render(request.messages, request)
         truncates = request.truncate_prompt_tokens is not None
         token_ids = await self.encode(text, request.add_special_tokens, truncates)
@@ -55,6 +57,9 @@ class OpenAIServingChat(OpenAIServing):
         else:
             logprobs = (request.top_logprobs or 0) if request.logprobs else None
             params = request.to_sampling_params(most, self.served.default_sampling, logprobs)
+            if tools is not None:
+                params = tools.constrain(params, self.tokenizer)
+        await self.check_grammar(params)
         request_id = self.request_id("chatcmpl", request, raw)
         prompt = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
         engine_id = self.engine_id(request_id, 0)
@@ -63,12 +68,18 @@ class OpenAIServingChat(OpenAIServing):
         name = self.served.names[0]
         if request.stream:
             head = self.head(request_id, "chat.completion.chunk", name)
-            return EventStream(self._events(request, outputs, head))
+            return EventStream(self._events(request, outputs, head, tools))
         last = await until_done_or_gone(asyncio.ensure_future(last_of(outputs)), raw.receive)
         if last is None:
             return JSON(None)
         head = self.head(request_id, "chat.completion", name)
-        return JSON(self._whole(request, last, head).model_dump())
+        return JSON(self._whole(request, last, head, tools).model_dump())
+
+    def _tool_choice(self, request: ChatCompletionRequest) -> ToolChoice | None:
+        if not request.tools or request.tool_choice == "none":
+            return None
+        parallel = request.parallel_tool_calls is not False
+        return ToolChoice(request.tools, request.tool_choice, parallel, self.args)
 
     def _role(self, request: ChatCompletionRequest) -> str:
         """Who speaks: whose turn was opened, or whose message is continued."""
@@ -85,11 +96,15 @@ class OpenAIServingChat(OpenAIServing):
     # -- whole ---------------------------------------------------------------------------------
 
     def _whole(
-        self, request: ChatCompletionRequest, output: RequestOutput, head: dict
+        self,
+        request: ChatCompletionRequest,
+        output: RequestOutput,
+        head: dict,
+        tools: ToolChoice | None,
     ) -> ChatCompletionResponse:
         return ChatCompletionResponse(
             **head,
-            choices=[self._choice(request, completion) for completion in output.outputs],
+            choices=[self._choice(request, completion, tools) for completion in output.outputs],
             system_fingerprint=self.served.fingerprint,
             usage=self.usage([output]),
             prompt_logprobs=prompt_logprobs(output.prompt_logprobs),
@@ -99,16 +114,24 @@ class OpenAIServingChat(OpenAIServing):
         )
 
     def _choice(
-        self, request: ChatCompletionRequest, completion: CompletionOutput
+        self,
+        request: ChatCompletionRequest,
+        completion: CompletionOutput,
+        tools: ToolChoice | None,
     ) -> ChatCompletionResponseChoice:
         logprobs = self._logprobs(request, completion)
+        content: str | None = completion.text
+        calls: list[dict] = []
+        finish_reason = completion.finish_reason
+        if tools is not None:
+            content, calls, finish_reason = tools.message(completion.text, finish_reason)
+        if echo := self._echo(request):
+            content = echo + (content or "")
         return ChatCompletionResponseChoice(
             index=completion.index,
-            message=ChatMessage(
-                role=self._role(request), content=self._echo(request) + completion.text
-            ),
+            message=ChatMessage(role=self._role(request), content=content, tool_calls=calls),
             logprobs=None if logprobs is None else ChatCompletionLogProbs(**logprobs),
-            finish_reason=completion.finish_reason,
+            finish_reason=finish_reason,
             stop_reason=completion.stop_reason,
             token_ids=completion.token_ids if request.return_token_ids else None,
         )
@@ -129,11 +152,16 @@ class OpenAIServingChat(OpenAIServing):
     # -- streams -------------------------------------------------------------------------------
 
     async def _events(
-        self, request: ChatCompletionRequest, outputs: AsyncGenerator, head: dict
+        self,
+        request: ChatCompletionRequest,
+        outputs: AsyncGenerator,
+        head: dict,
+        tools: ToolChoice | None,
     ) -> AsyncGenerator[bytes, None]:
         at_end, always = self.wants_usage(request)
         writer = ChunkWriter(head, self.served.fingerprint, at_end)
         tokens, prompt, cached, begun = [0] * request.n, 0, 0, False
+        streams = [] if tools is None else [ToolStream(tools) for _ in range(request.n)]
         try:
             async for output in outputs:
                 if not begun:
@@ -147,7 +175,12 @@ class OpenAIServingChat(OpenAIServing):
                     if always:
                         more = {"usage": usage_dict(prompt, tokens[completion.index], True)}
                     finished = completion.finish_reason is not None
-                    yield writer.event(self._piece(request, completion), finished, more)
+                    if tools is None:
+                        yield writer.event(self._piece(request, completion), finished, more)
+                        continue
+                    pieces = self._tool_pieces(request, completion, streams[completion.index])
+                    for piece, ends in pieces:
+                        yield writer.event(piece, ends, more)
             if at_end:
                 yield writer.usage(usage_dict(prompt, sum(tokens), self.prompt_details(cached)))
         except Exception as error:
@@ -185,12 +218,39 @@ class OpenAIServingChat(OpenAIServing):
 
     def _piece(self, request: ChatCompletionRequest, completion: CompletionOutput) -> str:
         """One choice of an event as JSON."""
+        return self._choice_json(
+            completion,
+            f'{{"content":{to_json(completion.text)}}}',
+            to_json(self._logprobs(request, completion)),
+            to_json(completion.token_ids) if request.return_token_ids else "null",
+            completion.finish_reason,
+        )
+
+    def _tool_pieces(
+        self, request: ChatCompletionRequest, completion: CompletionOutput, stream: ToolStream
+    ) -> Iterator[tuple[str, bool]]:
+        """The choices that a piece of an answer with tools comes to; often none, or several.
+
+        What is known of its tokens goes with the first; the last ends the choice, if it ends.
+        """
+        reason = completion.finish_reason
+        deltas = stream.deltas(completion.text, reason is not None)
+        if reason is not None or request.return_token_ids or (request.logprobs and not deltas):
+            deltas.append({})
+        logprobs = to_json(self._logprobs(request, completion))
         token_ids = to_json(completion.token_ids) if request.return_token_ids else "null"
-        end = ""
-        if completion.finish_reason is not None:
-            end = f',"stop_reason":{to_json(completion.stop_reason)}'
+        for place, delta in enumerate(deltas, 1):
+            ends = reason is not None and place == len(deltas)
+            shown = stream.choice.finish_reason(reason, stream.called) if ends else None
+            yield self._choice_json(completion, to_json(delta), logprobs, token_ids, shown), ends
+            logprobs = token_ids = "null"
+
+    @staticmethod
+    def _choice_json(
+        completion: CompletionOutput, delta: str, logprobs: str, token_ids: str, reason: str | None
+    ) -> str:
+        end = "" if reason is None else f',"stop_reason":{to_json(completion.stop_reason)}'
         return (
-            f'{{"index":{completion.index},"delta":{{"content":{to_json(completion.text)}}},'
-            f'"logprobs":{to_json(self._logprobs(request, completion))},'
-            f'"finish_reason":{to_json(completion.finish_reason)}{end},"token_ids":{token_ids}}}'
+            f'{{"index":{completion.index},"delta":{delta},"logprobs":{logprobs},'
+            f'"finish_reason":{to_json(reason)}{end},"token_ids":{token_ids}}}'
         )

@@ -53,7 +53,9 @@ class OpenAIServingCompletion(OpenAIServing):
             else:
                 text, token_ids = None, prompt
             token_ids = self.cut(token_ids, request, request.max_tokens)
-            streams.append(self._generate(request, text, token_ids, raw, request_id, index))
+            params = self._params(request, len(token_ids))
+            await self.check_grammar(params)
+            streams.append(self._generate(request, params, text, token_ids, raw, request_id, index))
         head = self.head(request_id, "text_completion", self.served.names[0])
         if request.stream:
             return EventStream(self._events(request, streams, head))
@@ -61,18 +63,20 @@ class OpenAIServingCompletion(OpenAIServing):
         outputs = await until_done_or_gone(whole, raw.receive)
         return JSON(None if outputs is None else self._whole(request, outputs, head).model_dump())
 
-    def _generate(
-        self, request: CompletionRequest, text, token_ids, raw, request_id: str, index: int
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """One prompt's outputs; its parameters are checked now, its tokens by the engine."""
+    def _params(
+        self, request: CompletionRequest, prompt_length: int
+    ) -> SamplingParams | BeamSearchParams:
         asked = 1 if request.only_echo else 16 if request.max_tokens is None else request.max_tokens
-        most = self.max_tokens(asked, len(token_ids))
-        params: SamplingParams | BeamSearchParams
+        most = self.max_tokens(asked, prompt_length)
         if request.use_beam_search:
-            params = request.to_beam_search_params(most)
-        else:
-            defaults = self.served.default_sampling
-            params = request.to_sampling_params(most, defaults, request.logprobs)
+            return request.to_beam_search_params(most)
+        defaults = self.served.default_sampling
+        return request.to_sampling_params(most, defaults, request.logprobs)
+
+    def _generate(
+        self, request: CompletionRequest, params, text, token_ids, raw, request_id: str, index: int
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """One prompt's outputs; its parameters are checked, its tokens are by the engine."""
         prompt = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
         engine_id = self.engine_id(request_id, index)
         self.log_request(engine_id, prompt, params)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 from minivllm.entrypoints.openai.tool_parsers.abstract_tool_parser import ParsedCall
 
@@ -74,7 +75,7 @@ def _expect(text: str, at: int, char: str) -> int:
     return _skip(text, at + 1)
 
 
-def _value(text: str, at: int) -> tuple[object, int]:
+def _value(text: str, at: int) -> tuple[Any, int]:
     try:
         return _decode(text, at)
     except json.JSONDecodeError as error:

@@ -67,7 +67,7 @@ class MistralToolParser(ToolParser):
 
     @staticmethod
     def _read_list(text: str, at: int) -> tuple[list[ParsedCall], int]:
-        calls = []
+        calls: list[ParsedCall] = []
         while True:
             at = _GAP.match(text, at).end() if calls else len(text) - len(text[at:].lstrip())
             if text.startswith("]", at):

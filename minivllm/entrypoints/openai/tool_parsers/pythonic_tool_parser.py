@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import json
+from typing import Any
 
 from minivllm.entrypoints.openai.tool_parsers.abstract_tool_parser import (
     ParsedCall,
@@ -43,7 +44,7 @@ class PythonicToolParser(ToolParser):
             if self.tries > _MAX_TRIES:
                 return [], len(text)
             try:
-                tree = ast.parse(text[: close + 1].lstrip(), mode="eval").body
+                tree: Any = ast.parse(text[: close + 1].lstrip(), mode="eval").body
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 self.looked_until = close + 1
                 close = text.find("]", close + 1)  # of an inner list, or in a string

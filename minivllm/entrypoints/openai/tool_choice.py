@@ -1,0 +1,190 @@
+"""ToolChoice: which tools one chat may call, what forces the calls, and who reads them.
+
+(vLLM: vllm/entrypoints/openai/chat_completion/serving.py, vllm/parser/abstract_parser.py)
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import replace
+from typing import Any
+
+from minivllm.entrypoints.openai.errors import RequestError
+from minivllm.entrypoints.openai.tool_parsers import ToolParser, ToolParserManager
+from minivllm.entrypoints.openai.tool_parsers.abstract_tool_parser import DeltaToolCall, ToolCall
+from minivllm.sampling_params import SamplingParams
+from minivllm.structured_outputs import StructuredOutputsParams
+
+STRICT_LEVELS = ("auto", "function", "parameter")
+
+
+def check_tool_choice(tools: list[dict[str, Any]] | None, choice: Any) -> None:
+    """Raise ``RequestError`` unless these are tools, and a choice among them."""
+    if tools is not None and not tools:
+        raise RequestError("tools must hold at least one tool, or be left out", "tools")
+    tools = tools or []
+    for tool in tools:
+        function = tool.get("function")
+        function = function if isinstance(function, dict) else {}
+        name = function.get("name")
+        if tool.get("type", "function") != "function" or not isinstance(name, str) or not name:
+            raise RequestError(
+                "a tool must be {'type': 'function', 'function': {'name': ...}}, got "
+                f"{str(tool)[:200]}",
+                "tools",
+            )
+        parameters = function.get("parameters")
+        if parameters is not None and not isinstance(parameters, dict):
+            raise RequestError(
+                f"the parameters of the tool {name!r} must be a JSON schema", "tools"
+            )
+    if choice not in (None, "none") and not tools:
+        raise RequestError("tool_choice needs tools", "tool_choice")
+    if isinstance(choice, dict):
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(name, str):
+            raise RequestError(
+                "a tool_choice that names a tool must be "
+                '{"type": "function", "function": {"name": "my_function"}}',
+                "tool_choice",
+            )
+        if all(tool["function"]["name"] != name for tool in tools):
+            raise RequestError(f"tool_choice names {name!r}, which is none of tools", "tool_choice")
+    elif choice not in (None, "none", "auto", "required"):
+        raise RequestError(
+            f'tool_choice must name a tool or be "none", "auto" or "required", got {choice!r}',
+            "tool_choice",
+        )
+
+
+class ToolChoice:
+    """What a request with tools asks for, on a server that can do it.
+
+    Args:
+        tools: of the request, checked.
+        choice: "auto", "required", or an object with a tool's name.
+        parallel: several calls may be in one message.
+        args: of the server.
+
+    Raises:
+        RequestError: if the server has no parser for it.
+    """
+
+    def __init__(
+        self, tools: list[dict], choice: str | dict | None, parallel: bool, args: Namespace
+    ):
+        self.parallel = parallel
+        self.functions = [tool["function"] for tool in tools]
+        if isinstance(choice, dict):
+            self.choice, name = "named", choice["function"]["name"]
+            self.functions = [next(f for f in self.functions if f["name"] == name)]
+        else:
+            self.choice = choice or "auto"
+        self.level = args.tool_strict_level
+        if self.choice == "auto" and not (args.enable_auto_tool_choice and args.tool_call_parser):
+            raise RequestError(
+                '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to '
+                "be set"
+            )
+        if not args.tool_call_parser:
+            shown = "required" if self.choice == "required" else "a name"
+            raise RequestError(f"tool_choice={shown!r} requires --tool-call-parser to be set")
+        self.parser_class = ToolParserManager.get_tool_parser(args.tool_call_parser)
+        if self.forced and self.parser_class.form is None:
+            raise RequestError(
+                f"calls of the parser {args.tool_call_parser!r} cannot be forced; leave "
+                'tool_choice at "auto"',
+                "tool_choice",
+            )
+
+    @property
+    def forced(self) -> bool:
+        return self.choice != "auto"
+
+    def constrain(self, params: SamplingParams, tokenizer) -> SamplingParams:
+        """The parameters with the grammar that this choice needs, if it needs one.
+
+        Calls are forced where a tool is named or required. Otherwise the text is free until a call
+        begins; the call is held to the tools' names with ``--tool-strict-level function``, and
+        to the schema of its arguments with ``parameter``, or if a tool says ``strict: true``.
+        """
+        form = self.parser_class.form
+        text = "" if form is None else form.trigger + form.opening + form.before
+        special = {
+            token.content: i
+            for i, token in tokenizer.added_tokens_decoder.items()
+            if token.special and token.content in text
+        }
+        if special:  # they must be in the text that is parsed
+            params = replace(params, skip_special_tokens=False)
+        wanted = self.forced or self.level != "auto" or any(map(_says_strict, self.functions))
+        if form is None or not wanted:
+            return params
+        if params.structured_outputs is not None:
+            if not self.forced:
+                return params  # the text has a form already
+            raise RequestError("tool_choice forces a form; leave out the other", "tool_choice")
+        grammar = form.grammar(
+            self.functions,
+            forced=self.forced,
+            parallel=self.parallel and self.choice != "named",
+            strict=lambda tool: self.level == "parameter" or _says_strict(tool),
+            special_token_ids=special,
+        )
+        return replace(params, structured_outputs=StructuredOutputsParams(grammar=grammar))
+
+    def message(
+        self, text: str, finish_reason: str | None
+    ) -> tuple[str | None, list[dict], str | None]:
+        """Content, calls and finish reason of a whole answer."""
+        found = self.parser_class().extract_tool_calls(text)
+        calls = found.tool_calls if self.parallel else found.tool_calls[:1]
+        content = found.content or ("" if self.forced else None) if calls else text
+        reason = self.finish_reason(finish_reason, bool(calls))
+        return content, [_shown(call) for call in calls], reason
+
+    def finish_reason(self, finish_reason: str | None, called: bool) -> str | None:
+        """ "stop" with a call is "tool_calls", but for a tool that was named."""
+        if called and finish_reason == "stop" and self.choice != "named":
+            return "tool_calls"
+        return finish_reason
+
+
+class ToolStream:
+    """One choice of a stream: pieces of text in, deltas of a message out."""
+
+    def __init__(self, choice: ToolChoice):
+        self.choice = choice
+        self.parser: ToolParser = choice.parser_class()
+        self.called = False
+
+    def deltas(self, text: str, finished: bool) -> list[dict]:
+        """What this piece of text adds to the message."""
+        found = self.parser.extract_tool_calls_streaming(text)
+        if finished:
+            found += self.parser.finish()
+        deltas: list[dict[str, Any]] = []
+        for piece in found:
+            if isinstance(piece, str):
+                deltas.append({"content": piece})
+            elif piece.index == 0 or self.choice.parallel:
+                self.called = True
+                deltas.append({"tool_calls": [_shown_piece(piece)]})
+        return deltas
+
+
+def _says_strict(function: dict[str, Any]) -> bool:
+    return function.get("strict") is True
+
+
+def _shown(call: ToolCall) -> dict:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _shown_piece(piece: DeltaToolCall) -> dict:
+    if piece.id is None:
+        return {"index": piece.index, "function": {"arguments": piece.arguments}}
+    function = {"name": piece.name, "arguments": ""}
+    return {"id": piece.id, "type": "function", "index": piece.index, "function": function}
