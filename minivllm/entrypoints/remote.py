@@ -36,7 +36,7 @@ class RemoteModel:
         base = url.rstrip("/")
         base = base if base.endswith("/v1") else f"{base}/v1"
         key = api_key or os.environ.get("OPENAI_API_KEY", "EMPTY")
-        self._client = OpenAI(api_key=key, base_url=base)
+        self._client: Any = OpenAI(api_key=key, base_url=base)
         known = {name: value for name, value in params.items() if name not in _EXTRA}
         self._params = known | {"extra_body": {name: params[name] for name in _EXTRA}}
         with _sentences(base):
@@ -47,7 +47,7 @@ class RemoteModel:
         with _sentences(self.model):
             stream = self._client.chat.completions.create(
                 model=self.model, messages=conversation, stream=True, **self._params
-            )  # type: ignore[call-overload]
+            )
             with stream:  # an answer that nobody reads to its end is hung up on
                 for chunk in stream:
                     if chunk.choices and chunk.choices[0].delta.content:
