@@ -13,7 +13,7 @@ from minivllm import LLM, SamplingParams
 from minivllm.viz import Figure, timeline
 
 HERE = Path(__file__).parent
-DIAGRAMS = ("architecture", "life_of_a_request", "life_of_a_block", "one_step")
+DIAGRAMS = ("architecture", "life_of_a_request", "life_of_a_block", "one_step", "course_map")
 
 
 def load(name: str):

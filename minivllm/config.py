@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from minivllm.structured_outputs import StructuredOutputsConfig
 
 DTYPES = {"auto": None, "float32": "float32", "float": "float32", "float16": "float16",
           "half": "float16", "bfloat16": "bfloat16"}  # fmt: skip
@@ -16,12 +18,6 @@ ATTENTION_BACKENDS = ("auto", "paged_torch", "paged_numba", "paged_triton", "ref
 # load_format: which kinds of weight files to look for, in this order
 LOAD_FORMATS = {"auto": ("safetensors", "pt"), "safetensors": ("safetensors",), "pt": ("pt",),
                 "dummy": ()}  # fmt: skip
-
-if TYPE_CHECKING:
-    import torch
-
-    from minivllm.models.model_config import ModelConfig
-    from minivllm.scheduling.policies import SchedulingPolicy
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,7 @@ class SchedulerConfig:
     enable_chunked_prefill: bool = True  # False: what an admitted sequence lacks is never split
     # the most that one sequence computes in a step while there are others; 0 is no limit
     long_prefill_token_threshold: int = 0
-    policy: str | SchedulingPolicy = "fcfs"  # a name of POLICIES, or one of your own
+    policy: Any = "fcfs"  # a name of POLICIES, or one of your own
     preemption_mode: str | None = None  # "recompute", "swap"; None: swap if there are siblings
 
 
@@ -77,7 +73,7 @@ class LoadConfig:
 class DeviceConfig:
     """Where the model runs, and how its layers read the KV cache there."""
 
-    device: torch.device
+    device: Any  # a torch.device
     attention_backend: str = "auto"
     enforce_eager: bool = False  # True: no CUDA graphs for decode steps
 
@@ -94,12 +90,15 @@ class ObservabilityConfig:
 class VllmConfig:
     """All groups. ``seed`` and ``max_logprobs`` are for requests that come in."""
 
-    model_config: ModelConfig
+    model_config: Any  # a ModelConfig; that room is below this one
     load_config: LoadConfig
     device_config: DeviceConfig
     scheduler_config: SchedulerConfig = field(default_factory=SchedulerConfig)
     cache_config: CacheConfig = field(default_factory=CacheConfig)
     parallel_config: ParallelConfig = field(default_factory=ParallelConfig)
     observability_config: ObservabilityConfig = field(default_factory=ObservabilityConfig)
+    structured_outputs_config: StructuredOutputsConfig = field(
+        default_factory=StructuredOutputsConfig
+    )
     seed: int = 0  # where requests without a seed of their own get theirs
     max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all

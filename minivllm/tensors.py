@@ -1,4 +1,4 @@
-"""New tensors on a device: of Python's numbers, and of zeros."""
+"""Tensors on a device: of Python's numbers, of zeros; and the best of each row."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from math import prod
 
 import numpy as np
 import torch
+
+
+def argmax(logits: torch.Tensor) -> torch.Tensor:
+    """The index of each row's largest number, the first of equals: ``[n, vocab]`` to int64 ``[n]``.
+
+    On a CPU numpy does it: it compares 16 numbers at once, torch one.
+    """
+    if logits.is_cpu:
+        return torch.from_numpy(logits.numpy().argmax(axis=-1))
+    return logits.argmax(dim=-1)
 
 
 def make_tensor(values: Sequence, dtype: str, device: torch.device) -> torch.Tensor:

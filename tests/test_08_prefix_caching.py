@@ -6,6 +6,7 @@ from helpers import arrive, can_admit, compute, make_scheduler, request, run, se
 from minivllm import LLM, SamplingParams
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.prefix_cache import hash_block_tokens
+from minivllm.lab.sim.loop import runner_output
 from minivllm.records import BlocksShared, Scheduled
 from minivllm.request import RequestStatus
 
@@ -159,7 +160,7 @@ def test_a_step_called_off_for_one_leaves_what_another_shares():
     plan = scheduler.schedule()
     assert plan.num_scheduled_tokens == {"a": 12, "b": 4}, "b has a's first two blocks"
     scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
-    scheduler.update_from_output(plan, {"b": 7})
+    scheduler.update_from_output(plan, runner_output({"b": 7}))
     scheduler.check_integrity()
     assert num_hit(scheduler.kv_manager, list(range(12))) == 8
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from paged_batches import batches, make_batch
 
 from minivllm import LLM, SamplingParams
-from minivllm.attention import paged_numba, selector
+from minivllm.attention import selector
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.paged_torch import TILE_ROWS, TILES_TOGETHER, PagedTorch, tile_batches
 from minivllm.attention.reference import Reference
@@ -20,6 +20,7 @@ from minivllm.attention.selector import make_backend
 from minivllm.config import ATTENTION_BACKENDS
 from minivllm.exercises import ch09
 from minivllm.lab.exercises.answers import NotYet
+from minivllm.ops import compiled, numba_support
 
 CPU = torch.device("cpu")
 FOR_A_CPU = ["paged_torch", "paged_numba", "reference"]
@@ -124,9 +125,9 @@ def test_the_loops_widen_every_finite_number(dtype):
 
     @numba.njit
     def convert(numbers):
-        return np.array([paged_numba.widen(number) for number in numbers])
+        return np.array([compiled.widen(number) for number in numbers])
 
-    converted = convert(paged_numba._as_numpy(numbers))
+    converted = convert(compiled.as_numpy(numbers))
     assert torch.equal(torch.from_numpy(converted), numbers.float())
 
 
@@ -135,7 +136,7 @@ def test_the_loops_exp_is_exact_to_half_a_millionth():
 
     @numba.njit
     def exps(x):
-        return np.array([paged_numba._exp(number) for number in x])
+        return np.array([compiled.exp(number) for number in x])
 
     expected = np.exp(x.astype(np.float64))
     assert (abs(exps(x) - expected) <= 5e-7 * expected + 2e-38).all()
@@ -186,17 +187,18 @@ def test_auto_explains_its_choice_in_one_line(capsys):
 
 def test_without_numba_auto_falls_back_to_torch(capsys, monkeypatch):
     monkeypatch.setattr(selector, "find_spec", lambda package: None)
+    monkeypatch.setattr(numba_support, "find_spec", lambda package: None)
     assert make_backend("auto", CPU).name == "paged_torch"
     assert "paged_torch attention: a CPU, and numba is not installed." in capsys.readouterr().out
-    assert "pip install 'minivllm[numba]'" in complaint("paged_numba")
+    assert "numba 0.67 or later, but numba is not installed" in complaint("paged_numba")
     assert "triton" in complaint("paged_triton")
 
 
 def test_a_numba_that_slows_torch_down_is_not_used(capsys, monkeypatch):
-    monkeypatch.setattr(selector, "version", lambda package: "0.66.0")
+    monkeypatch.setattr(numba_support, "version", lambda package: "0.66.0")
     assert make_backend("auto", CPU).name == "paged_torch"
     assert "a CPU, and numba is too old." in capsys.readouterr().out
-    assert "needs numba 0.67 or later (here is 0.66.0)" in complaint("paged_numba")
+    assert "needs numba 0.67 or later, but numba is too old" in complaint("paged_numba")
 
 
 def test_a_backend_that_cannot_run_here_says_what_would():

@@ -5,6 +5,7 @@ nothing outside the buffers is used, which is what ``LooksAreErrors`` is for.
 """
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from minivllm import LLM, SamplingParams
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, capture_sizes
+from minivllm.worker.model_input import ModelInput
 
 BACKENDS = ["reference", "paged_torch", "paged_numba", "paged_triton"]
 CPU = torch.device("cpu")
@@ -117,13 +119,15 @@ def test_every_replay_sees_the_addresses_that_were_recorded():
 def test_what_is_replayed_and_what_is_not():
     graphs = CUDAGraphRunner(lambda ids, *_: ids[:, None], [2, 8], 16, 4, CPU, CallsAgain())
     for n, padded in ((1, 2), (2, 2), (3, 8), (8, 8), (9, 9)):
-        *numbers, query_lens, seq_lens = lists = [[7] * n for _ in range(5)]
-        tables = [[7, 7]] * n
-        graphs.pad(*numbers, query_lens, seq_lens, tables)
-        assert {len(values) for values in (*lists, tables)} == {padded}
-        assert numbers == [[7] * n + [0] * (padded - n)] * 3
-        assert query_lens == seq_lens == [7] * n + [1] * (padded - n)
-        assert tables[n:] == [[0]] * (padded - n)
+        ones = [1] * n
+        batch = ModelInput([7] * n, [7] * n, [7] * n, list(ones), [7] * n, [[7, 7]] * n)
+        batch.pad(graphs.size_for(batch.query_lens))
+        assert {len(values) for values in vars(batch).values()} == {padded}
+        assert batch.token_ids == batch.positions == batch.slots == [7] * n + [0] * (padded - n)
+        assert batch.query_lens == [1] * padded
+        assert batch.seq_lens == [7] * n + [1] * (padded - n)
+        assert batch.block_tables[n:] == [[0]] * (padded - n)
+    assert graphs.size_for([1, 2]) == 2, "a chunk is not filled up"
     assert graphs.has(decodes(2))
     assert not graphs.has(decodes(9))
     chunk = AttentionMetadata.build([1, 2], [3, 2], [[1], [2]], [6, 8, 9], CPU)
@@ -208,11 +212,13 @@ def test_what_a_worker_on_a_gpu_does_and_says(tiny_qwen2, monkeypatch, capsys):
             "Graph capturing finished in 0 secs, took 1.00 GiB: 4 batch sizes from 1 to 6",
         ),
     ):
-        monkeypatch.setattr(worker.args, "enforce_eager", enforce_eager)
+        config = worker.config
+        device_config = replace(config.device_config, enforce_eager=enforce_eager)
+        monkeypatch.setattr(worker, "config", replace(config, device_config=device_config))
         monkeypatch.setattr(worker.attention, "supports_cuda_graphs", supports, raising=False)
         capsys.readouterr()
         assert worker.model_runner.cuda_graph_runner is None
-        worker._capture_decodes()
+        worker.compile_or_warm_up_model()
         assert f"INFO {line}" in capsys.readouterr().out
     assert worker.model_runner.cuda_graph_runner.sizes == [1, 2, 4, 6]
 

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from minivllm import LLM, EngineArgs, SamplingParams
+from minivllm.kv.kv_cache_config import get_kv_cache_config
 from minivllm.kv.memory_profile import format_bytes, host_memory_gib
 from minivllm.worker.profiling import full_step, peak_bytes
 
@@ -104,16 +105,22 @@ def test_the_largest_step_that_limits_allow(tokens, seqs, max_len, lengths):
 
 @pytest.fixture
 def measure(tiny_qwen2, monkeypatch):
-    """``_measure_gpu`` on a CPU: the GPU's answers come from here."""
+    """What a worker measures on a GPU, done on a CPU: the GPU's answers come from here."""
 
     monkeypatch.setenv("MINIVLLM_CPU_KVCACHE_SPACE", "0.01")  # of the engine around it
 
     def measure(free, total, used, **kwargs):
-        worker = make(tiny_qwen2, **({"num_gpu_blocks_override": None} | kwargs)).llm_engine.worker
+        engine = make(tiny_qwen2, **({"num_gpu_blocks_override": None} | kwargs)).llm_engine
+        config, worker = engine.vllm_config, engine.worker
         answers = iter([(free, total), (free - used, total)])
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: next(answers))
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-        return worker, worker._measure_gpu(tiny_qwen2)
+        worker._look_at_gpu()
+        limits = config.cache_config, config.scheduler_config, worker.block_bytes
+        worker.num_blocks = get_kv_cache_config(
+            *limits, worker._measure_gpu(), on_cpu=False
+        ).num_blocks
+        return worker, worker.num_blocks
 
     return measure
 
@@ -136,7 +143,7 @@ def test_too_little_memory_on_a_gpu(measure):
     gib = 2**30
     with pytest.raises(ValueError, match=r"utilization=0\.9 asks for 9\.00 GiB .* only 8\.00 GiB"):
         measure(free=8 * gib, total=10 * gib, used=0)
-    with pytest.raises(ValueError, match=r"holds 0 tokens .*CPU_KVCACHE_SPACE\."):
+    with pytest.raises(ValueError, match=r"holds 0 tokens .*gpu_memory_utilization\."):
         measure(free=10 * gib, total=10 * gib, used=9 * gib)
     _, num_blocks = measure(free=gib, total=10 * gib, used=0, kv_cache_memory_bytes=2**20)
     assert num_blocks == 2**20 // (16 * 256)

@@ -255,3 +255,11 @@ def test_who_stops_listening_ends_the_request(llm):
     llm.llm_engine.check_integrity()
     with pytest.raises(ValueError, match="prompt 1 of 2: the prompt is empty"):
         llm.stream(["a", ""])
+
+
+def test_a_stop_string_comes_before_the_length(llm):
+    whole = llm.generate("The capital of France is", SamplingParams(temperature=0, max_tokens=3))
+    token_ids, text = whole[0].outputs[0].token_ids, whole[0].outputs[0].text
+    params = SamplingParams(temperature=0, max_tokens=3, stop=text[-1])
+    out = llm.generate("The capital of France is", params)[0].outputs[0]
+    assert (out.token_ids, out.finish_reason, out.stop_reason) == (token_ids, "stop", text[-1])

@@ -1,4 +1,4 @@
-"""The generated text stays the same, byte for byte, whatever becomes of the code that makes it.
+"""The embedded model's training text: what it keeps to, and that it stays the same to the byte.
 
 The digests were taken when the word lists still were Python. Whoever means to change the text
 changes them, and knows that a training will read something else.
@@ -12,10 +12,12 @@ import pytest
 
 from minivllm.embedded.data.corpus import OTHER_SKILLS, samples
 from minivllm.embedded.data.jsonfill import json_chat
+from minivllm.embedded.data.lists import WORDS
 from minivllm.embedded.data.sample import Sample
+from minivllm.embedded.data.tables import TableShape, table_conversation
 from minivllm.embedded.data.tools import tool_chat
-from minivllm.embedded.evaluation.suites import all_suites
-from minivllm.embedded.training.curriculum import FROM_NOTHING, QUICK
+from minivllm.embedded.evaluation.suites import all_suites, cases_of
+from minivllm.embedded.training.curriculum import FULL_PLAN, MOSTLY_LARGE, QUICK_PLAN
 
 SEEDS = (0, 1, "evaluation")
 
@@ -42,7 +44,7 @@ STAGES = {
 }
 
 
-@pytest.mark.parametrize("stage", [*FROM_NOTHING.stages, *QUICK.stages], ids=lambda s: s.name)
+@pytest.mark.parametrize("stage", [*FULL_PLAN.stages, *QUICK_PLAN.stages], ids=lambda s: s.name)
 def test_the_text_of_a_stage(stage):
     drawn = []
     for seed in SEEDS:
@@ -87,3 +89,47 @@ def test_the_cases_of_all_suites(seed):
     suites = all_suites(seed, 20)
     cases = [(name, c.prompt, c.expected, c.label) for name, all in suites.items() for c in all]
     assert digest(cases) == SUITES[seed]
+
+
+def first_texts(mixture, seed, count=40):
+    source = samples(mixture, seed)
+    return [next(source).text for _ in range(count)]
+
+
+@pytest.mark.parametrize("stage", FULL_PLAN.stages, ids=lambda stage: stage.name)
+def test_same_seed_gives_same_text_and_another_seed_another(stage):
+    once, again, other = (first_texts(stage.mixture, seed) for seed in (1, 1, "evaluation"))
+    assert once == again
+    assert not {text for text in once if "\n|" in text} & set(other)
+
+
+def test_held_out_names_are_not_in_the_training_text():
+    text = "".join(first_texts(MOSTLY_LARGE, 5, count=100))
+    names = set(WORDS.held_out_last_names) - set(WORDS.streets)
+    assert not [name for name in names if f" {name} " in text]
+
+
+def test_there_are_sixty_capitals():
+    assert len(WORDS.capitals) == 60
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_answer_holds_its_cell_and_the_name(seed):
+    shape = TableShape(rows=(3, 12), questions=(5, 5))
+    for case in cases_of(table_conversation(random.Random(seed), shape)):
+        if case.label == "small talk":
+            continue
+        assert case.expected.startswith("The ")
+        assert case.expected.endswith(".")
+        if case.label == "missing":
+            assert case.expected.endswith(" is not in the table.")
+        else:
+            assert " is " in case.expected
+
+
+def test_copies_repeat_their_source():
+    for seed in range(20):
+        for draw in OTHER_SKILLS.values():
+            sample = draw(random.Random(seed))
+            for copy in sample.copies:
+                assert sample.text[slice(*copy.target)] == sample.text[slice(*copy.source)]

@@ -1,30 +1,27 @@
-"""The embedded model: its training text, tokenizer, training loop, files, and what it can do."""
+"""The embedded model's trainer: tokens, tokenizer and chat template, start values, training."""
 
 import random
 from dataclasses import replace
 
 import pytest
 import torch
+import typer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from minivllm.embedded import embedded_model_path
 from minivllm.embedded.data.chat_format import tool_call, tool_response, tools_section
-from minivllm.embedded.data.corpus import OTHER_SKILLS, samples
-from minivllm.embedded.data.lists import WORDS
+from minivllm.embedded.data.corpus import samples
 from minivllm.embedded.data.tables import TableShape, table_conversation
 from minivllm.embedded.data.tools import TOOLS
-from minivllm.embedded.evaluation.suites import all_suites, cases_of, table_cases
-from minivllm.embedded.training.curriculum import CONTINUED, FROM_NOTHING, MOSTLY_LARGE, QUICK
-from minivllm.embedded.training.encoding import encode
-from minivllm.embedded.training.exchange import Exchange
-from minivllm.embedded.training.export import load_network
+from minivllm.embedded.training import train
+from minivllm.embedded.training.batches import Exchange, encode
+from minivllm.embedded.training.curriculum import MOSTLY_LARGE, QUICK_PLAN
 from minivllm.embedded.training.manifest import data_hashes, file_hashes, read_manifest
-from minivllm.embedded.training.network import Network
-from minivllm.embedded.training.start import take_over
+from minivllm.embedded.training.network import make_network
+from minivllm.embedded.training.pointers import PointerBatch, pointer_scores
 from minivllm.embedded.training.tokenization import load_tokenizer
 
 CHECKPOINT = embedded_model_path()
-MEGABYTE = 1_000_000
 QUICK_LOSS = 4.6
 """A network that learns is below 4 after the quick training, one that does not stays at 8."""
 
@@ -39,51 +36,12 @@ def hugging_face_tokenizer():
     return AutoTokenizer.from_pretrained(CHECKPOINT)
 
 
-def first_texts(mixture, seed, count=40):
-    source = samples(mixture, seed)
+def first_texts(count):
+    source = samples(MOSTLY_LARGE, 9)
     return [next(source).text for _ in range(count)]
 
 
-# The training text
-
-
-@pytest.mark.parametrize("stage", FROM_NOTHING.stages, ids=lambda stage: stage.name)
-def test_same_seed_gives_same_text_and_another_seed_another(stage):
-    once, again, other = (first_texts(stage.mixture, seed) for seed in (1, 1, "evaluation"))
-    assert once == again
-    assert not {text for text in once if "\n|" in text} & set(other)
-
-
-def test_held_out_names_are_not_in_the_training_text():
-    text = "".join(first_texts(MOSTLY_LARGE, 5, count=100))
-    names = set(WORDS.held_out_last_names) - set(WORDS.streets)
-    assert not [name for name in names if f" {name} " in text]
-
-
-def test_there_are_sixty_capitals():
-    assert len(WORDS.capitals) == 60
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_an_answer_holds_its_cell_and_the_name(seed):
-    shape = TableShape(rows=(3, 12), questions=(5, 5))
-    for case in cases_of(table_conversation(random.Random(seed), shape)):
-        if case.label == "small talk":
-            continue
-        assert case.expected.startswith("The ")
-        assert case.expected.endswith(".")
-        if case.label == "missing":
-            assert case.expected.endswith(" is not in the table.")
-        else:
-            assert " is " in case.expected
-
-
-def test_copies_repeat_their_source():
-    for seed in range(20):
-        for draw in OTHER_SKILLS.values():
-            sample = draw(random.Random(seed))
-            for copy in sample.copies:
-                assert sample.text[slice(*copy.target)] == sample.text[slice(*copy.source)]
+# Samples as tokens
 
 
 def test_copy_pointers_lead_to_the_token_that_is_said_next(tokenizer):
@@ -132,7 +90,7 @@ def test_any_text_survives_the_tokenizer(hugging_face_tokenizer, tokenizer, text
 
 
 def test_transformers_cuts_the_training_text_as_training_does(hugging_face_tokenizer, tokenizer):
-    for text in first_texts(MOSTLY_LARGE, 9, count=30):
+    for text in first_texts(30):
         assert hugging_face_tokenizer(text)["input_ids"] == tokenizer.encode(text).ids
 
 
@@ -181,88 +139,68 @@ def test_chat_template_writes_what_training_reads(hugging_face_tokenizer):
 # Training
 
 
-def test_a_quick_training_learns(tmp_path, tokenizer):
+def test_a_quick_training_learns_and_goes_on(tmp_path, tokenizer):
     """A small network on small tables, in seconds; without learning the loss stays above 8."""
-    from minivllm.embedded.training.train import SMALL, Run
-
-    torch.manual_seed(0)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    run = Run(tmp_path, seed=0, config=SMALL, plan=QUICK)
+    run = train.Run(tmp_path, 0, train.SMALL, QUICK_PLAN)
     assert run.run(minutes=0, steps=60, save_every=60, log_every=10) < QUICK_LOSS
-    assert (tmp_path / "checkpoint" / "model.safetensors").exists()
-    resumed = Run(tmp_path, seed=0, config=SMALL, plan=QUICK)
-    assert resumed.progress.steps == 60
+    manifest = read_manifest(run.checkpoint)
+    assert manifest["files"] == file_hashes(run.checkpoint)
+    assert manifest["data"] == data_hashes(0, QUICK_PLAN.stages)
+
+    resumed = train.Run(tmp_path, 0, train.SMALL, QUICK_PLAN)
+    assert resumed.progress == run.progress
+    for one, other in zip(run.network.parameters(), resumed.network.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert resumed.run(minutes=0, steps=70, save_every=60, log_every=10) < QUICK_LOSS
+    assert resumed.progress.steps == 70
 
 
-def test_a_training_starts_from_the_weights_of_another():
-    """Known tokens keep their vectors, a new one is the mean of the pieces it replaces."""
-    old_tokenizer = load_tokenizer(CHECKPOINT)
-    tokenizer = load_tokenizer(CHECKPOINT)
-    tokenizer.add_tokens(["|| "])
-    old = load_network(CHECKPOINT)
-    network = Network(replace(old.config, vocab_size=tokenizer.get_vocab_size()))
-    take_over(network, tokenizer, CHECKPOINT)
-    before, after = old.model.embed_tokens.weight, network.model.embed_tokens.weight
-    assert torch.equal(after[:-1], before)
-    pieces = old_tokenizer.encode("|| ").ids
-    torch.testing.assert_close(after[-1], before[pieces].mean(0))
-    assert torch.equal(
-        network.model.layers[4].mlp.up_proj.weight, old.model.layers[4].mlp.up_proj.weight
-    )
+def test_a_run_goes_on_with_what_it_was_begun(tmp_path, tokenizer, monkeypatch):
+    made = []
+    monkeypatch.setattr(train, "make_tokenizer", lambda seed: made.append(seed) or tokenizer)
+    for _ in range(2):
+        train.prepare(tmp_path / "run", seed=3, quick=True)
+        assert made == [3]
+    with pytest.raises(typer.BadParameter, match=r"must be 3, .* was begun, got 4") as refused:
+        train.prepare(tmp_path / "run", seed=4, quick=True)
+    assert refused.value.param_hint == "--seed"
+    with pytest.raises(typer.BadParameter, match=r"must be True, .* got False"):
+        train.prepare(tmp_path / "run", seed=3, quick=False)
 
 
-# The checkpoint that ships
+def test_the_same_seed_gives_the_same_start():
+    once, again, other = (make_network(400, train.SMALL, seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(once[name], again[name]) for name in once)
+    assert not torch.equal(once["model.embed_tokens.weight"], other["model.embed_tokens.weight"])
 
 
-def test_checkpoint_is_small_and_reads_long_prompts():
-    assert sum(path.stat().st_size for path in CHECKPOINT.iterdir()) <= 16 * MEGABYTE
-    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT)
-    assert model.config.model_type == "qwen2"
-    assert model.config.max_position_embeddings >= 4096
-    assert model.dtype == torch.float32
-
-
-def test_training_network_is_qwen2(tokenizer):
-    """Same logits as `transformers`' Qwen2 from the same files."""
-    network = load_network(CHECKPOINT)
-    reference = AutoModelForCausalLM.from_pretrained(CHECKPOINT)
-    ids = torch.tensor([tokenizer.encode("The capital of France is Paris.\n| 1 | a |").ids])
+def test_heads_of_layer_0_look_back_at_the_start():
+    """By their biases alone: here the tokens say nothing."""
+    network = make_network(400, train.SMALL, 0)
+    torch.nn.init.zeros_(network.model.embed_tokens.weight)
     with torch.no_grad():
-        logits = network.logits(network(ids)[0])
-        torch.testing.assert_close(logits, reference(ids).logits, rtol=1e-4, atol=1e-4)
+        network.model(torch.zeros(1, 50, dtype=torch.long))
+    q, k = network.model.layers[0].self_attn.handed_out
+    places = torch.arange(50)
+    for head in range(3):
+        pointers = PointerBatch(places[None], places[None], places[None], places[None] >= 0)
+        attention, _ = pointer_scores(q[:, head], k[:, head], pointers)
+        assert attention[0, 3:].argmax(-1).tolist() == (places[3:] - head - 1).tolist()
 
 
-def test_manifest_fits_the_files_and_the_text():
-    manifest = read_manifest(CHECKPOINT)
-    assert manifest["files"] == file_hashes(CHECKPOINT)
-    assert manifest["data"] == data_hashes(manifest["seed"], CONTINUED.stages)
-
-
-@pytest.fixture(scope="module")
-def llm():
-    from minivllm import LLM
-
-    return LLM(model=str(CHECKPOINT))
-
-
-def share_right(llm, cases):
-    from minivllm.embedded.evaluation.evaluate import score
-
-    results = [right for label in score(llm, cases).values() for right in label]
-    return sum(results) / len(results)
-
-
-@pytest.mark.parametrize(("rows", "padded"), [(3, False), (10, True), (30, True)])
-def test_tables_are_read_as_well_as_the_manifest_says(llm, rows, padded):
-    drawing = "padded" if padded else "unpadded"
-    promised = read_manifest(CHECKPOINT)["scores"]["suites"][f"table, {rows} rows, {drawing}"]
-    assert share_right(llm, table_cases("test", rows, padded, 24)) >= promised - 0.15
-
-
-@pytest.mark.parametrize(
-    "suite", ["capital, chat", "capital, text", "small talk", "tool call", "json"]
-)
-def test_other_skills_are_as_good_as_the_manifest_says(llm, suite):
-    promised = read_manifest(CHECKPOINT)["scores"]["suites"][suite]
-    cases = all_suites("test", 20)[suite][:30]
-    assert share_right(llm, cases) >= promised - 0.15
+def test_what_is_supervised_is_the_attention_that_is_paid(tokenizer):
+    """From the queries and keys handed out: the same as transformers' own eager attention."""
+    eager = AutoModelForCausalLM.from_pretrained(CHECKPOINT, attn_implementation="eager")
+    network = AutoModelForCausalLM.from_pretrained(CHECKPOINT, attn_implementation="hand_out")
+    ids = torch.tensor([tokenizer.encode("The capital of France is Paris.\n| 1 | a |").ids])
+    queries = torch.arange(ids.shape[1])[None]
+    with torch.no_grad():
+        paid = eager(ids, output_attentions=True)
+        torch.testing.assert_close(network(ids).logits, paid.logits, rtol=1e-4, atol=1e-4)
+        for layer, wanted in zip(network.model.layers, paid.attentions, strict=True):
+            q, k = layer.self_attn.handed_out
+            for head in range(q.shape[1]):
+                pointers = PointerBatch(queries, queries, queries + 1, queries >= 0)
+                found, _ = pointer_scores(q[:, head], k[:, head], pointers)
+                torch.testing.assert_close(found.exp(), wanted[:, head], rtol=1e-4, atol=1e-5)

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from minivllm.embedded.training import workers
-from minivllm.embedded.training.batches import batches
-from minivllm.embedded.training.encoding import Encoded
+from minivllm.embedded.training.batches import Encoded, batches
 
 
 def endless(rng):
@@ -20,10 +19,11 @@ def endless(rng):
 
 
 def report(directory: Path) -> None:
+    """Each worker's gradient alone would be its number."""
     number = workers.number()
     layer = nn.Linear(2, 1, bias=False)
-    layer.weight.grad = torch.full((1, 2), float(number))
-    workers.average_gradients(layer.parameters())
+    averaging = workers.averaging(layer)
+    averaging(torch.full((2,), float(number))).sum().backward()
     batch = next(batches(endless(random.Random(3)), random.Random(4), 400))
     found = {
         "gradient": layer.weight.grad,

@@ -379,7 +379,7 @@ def a_recording():
     [
         (
             lambda w: w["config"].update(block_size=0),
-            r"config\['block_size'\] must be an integer of",
+            r"config\['block_size'\] must be an integer from 1",
         ),
         (lambda w: w["config"].update(policy="lifo"), "scheduling_policy must be one of"),
         (lambda w: w["config"].update(enable_prefix_caching=1), "must be true or false, got 1"),
@@ -422,9 +422,9 @@ def test_a_policy_may_wait_while_somebody_is_to_come():
         ({"model": "gpt"}, "model must be one of 'embedded', .* or a ModelShape, got 'gpt'"),
         ({"manager": "slab"}, "manager must be one of 'paged', 'contiguous-exact', .* got 'slab'"),
         ({"policy": "lifo"}, "scheduling_policy must be one of 'fcfs'"),
-        ({"num_blocks": 1}, "num_blocks must be an integer of at least 2, got 1"),
-        ({"block_size": 0}, "block_size must be an integer of at least 1, got 0"),
-        ({"max_num_seqs": 0}, "max_num_seqs must be an integer of at least 1, got 0"),
+        ({"num_blocks": 1}, "num_blocks must be an integer from 2 to 10000000, got 1"),
+        ({"block_size": 0}, "block_size must be an integer from 1 to 10000000, got 0"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be an integer from 1 to 10000000, got 0"),
         ({"max_num_batched_tokens": 9, "enable_chunked_prefill": False}, "at least max_model_len="),
         ({"max_model_len": 3}, "has 4 tokens, but max_model_len is 3"),
     ],

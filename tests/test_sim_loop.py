@@ -71,7 +71,7 @@ def test_it_gives_up_after_the_last_step():
 
 def test_a_manager_that_admits_nobody_fails_its_lab():
     class Full(KVCacheManager):
-        def num_blocks_to_admit(self, seq, hit):
+        def get_num_blocks_to_allocate(self, seq, hit):
             return 10**6
 
     with pytest.raises(Fault, match=r"^step 0: nothing runs, and nobody is ever admitted: A$"):

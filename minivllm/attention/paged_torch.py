@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 
 import torch
 import torch.nn.functional as F
 
 from minivllm.attention.backend import AttentionBackend
+from minivllm.attention.cascade import cascade_attention, find_cascade, flash_attention
 from minivllm.attention.metadata import AttentionMetadata
 
 TILE_ROWS = 128  # rows of one sequence that attend together: bounds the mask of a long prompt
 TILES_TOGETHER = 4  # tiles of like length in one call: more would fall out of the processor's cache
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TileBatch:
     """Tiles of as many rows each, one from a sequence, that attend in one call."""
 
@@ -30,6 +31,11 @@ class TileBatch:
     visible: torch.Tensor | None  # bool [tiles, 1, n, length]: which row sees which key
     # (1 stands for all heads; None: row i sees the keys up to i, as in a prompt from its beginning)
 
+    @cached_property
+    def mask(self) -> torch.Tensor:
+        """``visible`` as what is added to the scores, float32: made once for all layers."""
+        return torch.zeros(self.visible.shape).masked_fill_(~self.visible, -torch.inf)
+
 
 class PagedTorch(AttentionBackend):
     """Runs wherever torch does."""
@@ -37,18 +43,35 @@ class PagedTorch(AttentionBackend):
     name = "paged_torch"
 
     def attend(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
+        inputs = query, key_cache, value_cache
+        if query.is_cpu and sliding_window is None:
+            cascade = find_cascade(metadata, key_cache.shape[1])
+            if cascade is not None:
+                attend_rest = partial(self.attend_each, *inputs, scale=scale)
+                return cascade_attention(cascade, *inputs, scale, attend_rest)
+        return self.attend_each(*inputs, metadata, scale, sliding_window)[0]
+
+    def attend_each(
+        self, query, key_cache, value_cache, metadata, scale, sliding_window=None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Every sequence reads all that it sees. On a CPU the lse comes along; see ``cascade``."""
         block_size = key_cache.shape[1]
-        output = torch.empty_like(query)
+        output, lse = torch.empty_like(query), query.new_empty(query.shape[:2], dtype=torch.float32)
         for batch in tile_batches(metadata, block_size, sliding_window):
             # 1. Translate: slots all over the pool become one [tiles, kv_heads, length, head_dim].
             k, v = (gather(cache, batch.slots) for cache in (key_cache, value_cache))
             # 2. Attend. With grouped queries torch reads a KV head once for all heads of its group.
-            attended = F.scaled_dot_product_attention(
-                query[batch.rows].transpose(1, 2), k, v, attn_mask=batch.visible,
-                is_causal=batch.visible is None, scale=scale, enable_gqa=True,
-            )  # fmt: skip
+            q, causal = query[batch.rows].transpose(1, 2), batch.visible is None
+            if query.is_cpu:
+                mask = None if causal else batch.mask.to(query.dtype)
+                attended, its_lse = flash_attention(q, k, v, scale, causal, mask)
+                lse[batch.rows] = its_lse.transpose(1, 2)
+            else:
+                attended = F.scaled_dot_product_attention(
+                    q, k, v, attn_mask=batch.visible, is_causal=causal, scale=scale, enable_gqa=True
+                )
             output[batch.rows] = attended.transpose(1, 2)
-        return output
+        return output, lse
 
 
 def gather(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:

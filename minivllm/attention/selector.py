@@ -7,13 +7,13 @@ A backend's file is imported when it is chosen and not before: some need package
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import version
 from importlib.util import find_spec
 
 import torch
 
 from minivllm.attention.backend import AttentionBackend
 from minivllm.logger import init_logger
+from minivllm.ops.numba_support import numba_obstacle, numbers
 
 logger = init_logger(__name__)
 
@@ -47,7 +47,7 @@ def _best_for(device: torch.device) -> tuple[str, str]:
     package = first.removeprefix("paged_")
     if _obstacle(first, device) is None:
         return first, f"{kind}, and {package} is installed"
-    what = "not installed" if find_spec(package) is None else "too old"
+    what = numba_obstacle() if package == "numba" else "not installed"
     return "paged_torch", f"{kind}, and {package} is {what}"
 
 
@@ -56,14 +56,10 @@ def _obstacle(name: str, device: torch.device) -> str | None:
     if name == "paged_numba":
         if device.type != "cpu":
             return "runs on a CPU only; use 'paged_triton' or 'auto'"
-        if find_spec("numba") is None:
-            return "needs numba: pip install 'minivllm[numba]', or use 'paged_torch' or 'auto'"
-        if _numbers(version("numba")) < (0, 67):
-            # They turn on nested OpenMP regions for the whole process: in each thread of torch's
-            # attention MKL then starts threads of its own, and it takes 100 times as long.
+        if (obstacle := numba_obstacle()) is not None:
             return (
-                f"needs numba 0.67 or later (here is {version('numba')}): pip install -U numba, or "
-                "use 'paged_torch' or 'auto'"
+                f"needs numba 0.67 or later, but numba is {obstacle}: pip install -U numba, or use "
+                "'paged_torch' or 'auto'"
             )
     if name == "paged_triton":
         if find_spec("triton") is None:
@@ -84,13 +80,9 @@ def _interpreter_obstacle() -> str | None:
             "on a CPU needs Triton's interpreter: set TRITON_INTERPRET=1 in the environment before "
             "triton is first imported, or use 'paged_torch' or 'auto'"
         )
-    if _numbers(numpy.__version__) >= (2, 4) and _numbers(triton.__version__) < (3, 7, 1):
+    if numbers(numpy.__version__) >= (2, 4) and numbers(triton.__version__) < (3, 7, 1):
         return (
             f"on a CPU: the interpreter of Triton {triton.__version__} fails with NumPy "
             f"{numpy.__version__}; install triton>=3.7.1 or numpy<2.4"
         )
     return None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())

@@ -22,6 +22,7 @@ from minivllm.outputs import RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.scheduling.scheduler import Scheduler
+from minivllm.structured_output.manager import StructuredOutputManager
 from minivllm.trace import Trace
 from minivllm.validation import check
 from minivllm.worker.model_runner import ModelRunner
@@ -57,10 +58,23 @@ class LLMEngine:
         self.tokenizer = None
         if config.load_config.tokenizer_directory is not None:
             self.tokenizer = load_tokenizer(config.load_config.tokenizer_directory)
-        self.input_processor = InputProcessor(
-            self.tokenizer, self.model_config, config.seed, self.max_model_len, config.max_logprobs
+        self.structured_output_manager = StructuredOutputManager(
+            self.tokenizer,
+            self.model_config.vocab_size,
+            self.model_config.eos_token_ids,
+            config.structured_outputs_config,
         )
-        self.engine_core = EngineCore(config)
+        self.input_processor = InputProcessor(
+            self.tokenizer,
+            self.model_config,
+            config.seed,
+            self.max_model_len,
+            config.max_logprobs,
+            self.structured_output_manager,
+        )
+        self.engine_core = EngineCore(
+            config, structured_output_manager=self.structured_output_manager
+        )
         self.output_processor = OutputProcessor(self.tokenizer)
         manager, cache = self.scheduler.kv_manager, self.engine_core.kv_cache_config
         settings = vars(config.cache_config) | {

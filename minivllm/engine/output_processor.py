@@ -82,10 +82,9 @@ class OutputProcessor:
         for request_id in request_ids:
             state = self.request_states.get(request_id)
             if state is not None:
+                del self.request_states[request_id]
                 state.abort()
-                output = state.make_output(time.monotonic())
-                self._hand_out(state, output, [])
-                outputs.append(output)
+                outputs.append(state.make_output(time.monotonic()))
         return outputs
 
     def _hand_out(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from minivllm.models.layers import MergedColumnParallelLinear
+from minivllm.models.linear import MergedColumnParallelLinear
 from minivllm.models.model_config import ModelConfig
 
 

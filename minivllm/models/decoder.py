@@ -17,9 +17,11 @@ from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.models.checkpoint import CheckpointMixin
-from minivllm.models.layers import Embedding, GatedMLP, Linear, QKVParallelLinear, RMSNorm
+from minivllm.models.layers import Embedding, GatedMLP, RMSNorm
+from minivllm.models.linear import Linear, ParallelLMHead, QKVParallelLinear, RowParallelLinear
 from minivllm.models.model_config import ModelConfig
 from minivllm.models.rope import RotaryEmbedding, rotate
+from minivllm.ops.threads import log_threads, threads_for
 
 
 class Attention(nn.Module):
@@ -34,7 +36,7 @@ class Attention(nn.Module):
         self.q_norm: nn.Module = nn.Identity()  # Qwen3 has norms here
         self.k_norm: nn.Module = nn.Identity()
         query_size = config.num_heads * config.head_dim
-        self.o_proj = Linear(query_size, config.hidden_size, bias=config.o_bias)
+        self.o_proj = RowParallelLinear(query_size, config.hidden_size, bias=config.o_bias)
 
     def forward(
         self,
@@ -64,9 +66,19 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = self.norm_class(config.hidden_size, config.norm_eps)
         self.mlp = self.mlp_class(config)
 
-    def forward(self, x, rope, kv_cache, metadata, backend) -> torch.Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rope, kv_cache, metadata, backend)
-        return x + self.mlp(self.post_attention_layernorm(x))
+    def forward(self, x, residual, rope, kv_cache, metadata, backend):
+        """What this layer adds to the residual, and the residual without it.
+
+        They are added together where the next norm reads them (vLLM does so, too). ``residual`` is
+        None in the first layer, where ``x`` is all there is.
+        """
+        if residual is None:
+            residual, x = x, self.input_layernorm(x)
+        else:
+            x, residual = self.input_layernorm(x, residual)
+        x = self.self_attn(x, rope, kv_cache, metadata, backend)
+        x, residual = self.post_attention_layernorm(x, residual)
+        return self.mlp(x), residual
 
 
 class Decoder(nn.Module):
@@ -97,7 +109,8 @@ class DecoderForCausalLM(CheckpointMixin):
         super().__init__()
         self.config = config
         self.model = Decoder(config, self.layer_class)
-        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = ParallelLMHead(config.hidden_size, config.vocab_size, bias=False)
+        self.num_layer_weights = sum(p.numel() for p in self.model.layers.parameters())
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
 
@@ -134,16 +147,22 @@ class DecoderForCausalLM(CheckpointMixin):
         """
         x = self.embed(token_ids, positions)
         rope = self.model.rotary_emb and self.model.rotary_emb(positions, x.dtype)
-        for index, layer in enumerate(self.model.layers):
-            x = layer(x, rope, kv_cache.layer(index), metadata, backend)
-        return self.model.norm(x)
+        residual = None
+        with threads_for(2 * self.num_layer_weights * len(x), x.device):
+            for index, layer in enumerate(self.model.layers):
+                x, residual = layer(x, residual, rope, kv_cache.layer(index), metadata, backend)
+            x, _ = self.model.norm(x, residual)
+        return x
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """``[n, hidden_size]`` to float32 ``[n, vocab_size]``."""
-        return self.lm_head(hidden).float()
+        with threads_for(2 * self.lm_head.input_size * self.lm_head.output_size * len(hidden),
+                         hidden.device):  # fmt: skip
+            return self.lm_head(hidden).float()
 
-    def pack_weights(self) -> None:
-        """Let every linear layer lay out its weight for the processor it is on; see ``Linear``."""
+    def process_weights_after_loading(self) -> None:
+        """Let every linear layer lay out its weight for the processor it is on."""
+        log_threads(self.lm_head.weight.device)
         for module in self.modules():
             if isinstance(module, Linear):
-                module.pack()
+                module.process_weights_after_loading()

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
 from minivllm.models.decoder import DecoderForCausalLM, DecoderLayer
-from minivllm.models.layers import MLP
+from minivllm.models.layers import MLP, LayerNorm
 from minivllm.models.model_config import require
 
 
 class GPT2Layer(DecoderLayer):
     mlp_class = MLP
-    norm_class = nn.LayerNorm
+    norm_class = LayerNorm
 
 
 class GPT2LMHeadModel(DecoderForCausalLM):

@@ -5,13 +5,19 @@ Parameters begin empty: the loader fills them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from minivllm import ops
+from minivllm.models.linear import (
+    ColumnParallelLinear,
+    MergedColumnParallelLinear,
+    RowParallelLinear,
+)
 from minivllm.models.model_config import ModelConfig
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -35,87 +41,26 @@ def get_act_fn(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
     return ACTIVATIONS[name]
 
 
+def get_act_and_mul_fn(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """``act(gate) * up`` of ``[num_tokens, 2 * size]``: the gate's numbers come first.
+
+    Raises:
+        ValueError: as ``get_act_fn``.
+    """
+    act_fn = get_act_fn(name)
+
+    def act_and_mul(x: torch.Tensor) -> torch.Tensor:
+        gate, up = x.chunk(2, dim=-1)
+        return act_fn(gate).mul_(up)
+
+    return ops.silu_and_mul if name == "silu" else act_and_mul
+
+
 class Embedding(nn.Embedding):
     """``[num_tokens]`` ids to ``[num_tokens, hidden_size]``."""
 
     def reset_parameters(self):
         """Nothing: random numbers for billions of weights take a while."""
-
-
-class Linear(nn.Linear):
-    """``x @ weight.T + bias``."""
-
-    def reset_parameters(self):
-        """Nothing, as for ``Embedding``."""
-
-    def pack(self):
-        """On a CPU: lay the weight out in the order in which oneDNN's product reads it.
-
-        That is done in every call otherwise, and for the few rows of a decode it costs half as
-        much as the product itself. (vLLM: ``dispatch_cpu_unquantized_gemm``,
-        vllm/model_executor/layers/utils.py)
-        """
-        if _onednn_multiplies(self.weight):
-            packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach())
-            self.weight = nn.Parameter(packed, requires_grad=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.weight.is_mkldnn:
-            linear = torch.ops.mkldnn._linear_pointwise
-            return linear(x, self.weight, self.bias, "none", [], "")
-        return super().forward(x)
-
-
-def _onednn_multiplies(weight: torch.Tensor) -> bool:
-    """Whether torch has oneDNN here, and that has fast products of this type."""
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
-        return False
-    onednn = torch.ops.mkldnn
-    return (
-        weight.dtype == torch.float32
-        or (weight.dtype == torch.bfloat16 and onednn._is_mkldnn_bf16_supported())
-        or (weight.dtype == torch.float16 and onednn._is_mkldnn_fp16_supported())
-    )
-
-
-class MergedColumnParallelLinear(Linear):
-    """Several linear layers with the same input as one matrix: one GEMM instead of several.
-
-    (vLLM: the same name; "parallel" is where tensor parallelism would cut.)
-
-    Args:
-        input_size: width of the input.
-        output_sizes: the name of each part in a checkpoint, and its width.
-        bias: whether every part has one.
-    """
-
-    def __init__(self, input_size: int, output_sizes: dict[str, int], bias: bool):
-        super().__init__(input_size, sum(output_sizes.values()), bias)
-        self.output_sizes = output_sizes
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
-        """The outputs of the parts, ``[num_tokens, output_size]`` each: views, no copies."""
-        return super().forward(x).split(tuple(self.output_sizes.values()), dim=-1)
-
-    def named_shards(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Each part's slice of weight and bias, under the name a checkpoint has for it."""
-        for kind, parameter in self.named_parameters():
-            parts = parameter.split(tuple(self.output_sizes.values()))
-            for name, part in zip(self.output_sizes, parts, strict=True):
-                yield f"{name}.{kind}", part
-
-
-class QKVParallelLinear(MergedColumnParallelLinear):
-    """The projections to queries, keys and values in one, with grouped heads."""
-
-    def __init__(self, hidden_size: int, head_dim: int, num_heads: int, num_kv_heads: int, bias):
-        sizes = {"q_proj": num_heads, "k_proj": num_kv_heads, "v_proj": num_kv_heads}
-        super().__init__(hidden_size, {name: n * head_dim for name, n in sizes.items()}, bias)
-        self.head_dim = head_dim
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
-        """Query, key and value, ``[num_tokens, heads, head_dim]`` each."""
-        return tuple(part.unflatten(-1, (-1, self.head_dim)) for part in super().forward(x))
 
 
 class RMSNorm(nn.Module):
@@ -126,8 +71,21 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(size))
         self.eps = eps
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None):
+        """The norm of ``x``; with a residual that of their sum, and the sum, in its place."""
+        if residual is None:
+            return ops.rms_norm(x, self.weight, self.eps)
+        return ops.fused_add_rms_norm(x, residual, self.weight, self.eps), residual
+
+
+class LayerNorm(nn.LayerNorm):
+    """``(x - mean(x)) / std(x) * weight + bias`` (Ba et al. 2016)."""
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None):
+        """As ``RMSNorm.forward``."""
+        if residual is None:
+            return super().forward(x)
+        return super().forward(residual.add_(x)), residual
 
 
 class GatedMLP(nn.Module):
@@ -137,12 +95,13 @@ class GatedMLP(nn.Module):
         super().__init__()
         sizes = {"gate_proj": config.intermediate_size, "up_proj": config.intermediate_size}
         self.gate_up_proj = MergedColumnParallelLinear(config.hidden_size, sizes, config.mlp_bias)
-        self.act_fn = get_act_fn(config.hidden_act)
-        self.down_proj = Linear(config.intermediate_size, config.hidden_size, config.mlp_bias)
+        self.act_and_mul = get_act_and_mul_fn(config.hidden_act)
+        self.down_proj = RowParallelLinear(
+            config.intermediate_size, config.hidden_size, config.mlp_bias
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = self.gate_up_proj(x)
-        return self.down_proj(self.act_fn(gate).mul_(up))
+        return self.down_proj(self.act_and_mul(self.gate_up_proj(x)))
 
 
 class MLP(nn.Module):
@@ -150,9 +109,13 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.up_proj = Linear(config.hidden_size, config.intermediate_size, config.mlp_bias)
+        self.up_proj = ColumnParallelLinear(
+            config.hidden_size, config.intermediate_size, config.mlp_bias
+        )
         self.act_fn = get_act_fn(config.hidden_act)
-        self.down_proj = Linear(config.intermediate_size, config.hidden_size, config.mlp_bias)
+        self.down_proj = RowParallelLinear(
+            config.intermediate_size, config.hidden_size, config.mlp_bias
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down_proj(self.act_fn(self.up_proj(x)))

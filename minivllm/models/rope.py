@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from minivllm import ops
+
 
 class RotaryEmbedding(nn.Module):
     """Cosine and sine for each token's position, computed once per step for all layers.
@@ -39,16 +41,11 @@ class RotaryEmbedding(nn.Module):
 
 
 def rotate(x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor] | None) -> torch.Tensor:
-    """Turn each pair ``(x[i], x[i + head_dim / 2])`` of ``[num_tokens, heads, head_dim]``.
+    """Queries or keys, ``[num_tokens, heads, head_dim]``, turned by cosine and sine.
 
-    Every number is multiplied with the cosine, and gets its partner, half a head away, times the
-    sine; the first of a pair has a minus there. ``rope`` is both; None (positions are learned, not
-    turned) leaves x as it is.
+    None (positions are learned, not turned) leaves them as they are.
     """
-    if rope is None:
-        return x
-    cos, sin = rope
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
+    return x if rope is None else ops.rotate(x, *rope)
 
 
 def _default(frequencies: torch.Tensor, rope: dict) -> tuple[torch.Tensor, float]:

@@ -1,7 +1,8 @@
 """Log-probabilities under the raw model: of the token that was taken, and of the best ones.
 
 They are taken before any penalty, mask or temperature, so they say what the model thinks and not
-how it was asked. (vLLM: vllm/v1/sample/sampler.py, gather_logprobs)
+how it was asked. (vLLM: compute_token_logprobs in
+vllm/v1/worker/gpu/sample/logprob.py)
 """
 
 from __future__ import annotations

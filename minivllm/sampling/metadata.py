@@ -1,8 +1,8 @@
 """SamplingMetadata: what a batch's sampling parameters come to, as tensors.
 
 A parameter costs something only in the rows that use it. The tensors are built when the batch
-changes; from step to step only the tokens that were drawn are added. (vLLM: vllm/v1/sample/
-metadata.py; vllm/v1/worker/gpu_input_batch.py, which keeps its own up to date row by row)
+changes; from step to step only the tokens that were drawn are added. (vLLM:
+SamplingStates in vllm/v1/worker/gpu/sample/states.py, whose rows are kept on the GPU)
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
 The order is the one that users of vLLM know: functions of the user's, allowed tokens, bad words,
 min_tokens, logit_bias, penalties -> (greedy: argmax) -> temperature, min_p, top_k, top_p -> draw.
 A draw inverts the cumulative distribution at one number from the sequence's own generator, so what
-a seeded request gets does not depend on what shares its batch. (vLLM: vllm/v1/sample/sampler.py)
+a seeded request gets does not depend on what shares its batch.
+(vLLM: vllm/v1/worker/gpu/sample/sampler.py, which biases and masks before the penalties, and draws
+without a generator: argmax of logits and Gumbel noise, hashed from seed and position in gumbel.py)
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import torch
 from minivllm.sampling.logprobs import gather_logprobs
 from minivllm.sampling.metadata import SamplingMetadata
 from minivllm.scheduling.output import TokenLogprobs
-from minivllm.tensors import make_tensor
+from minivllm.tensors import argmax, make_tensor
 
 
 def draw(probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -35,7 +37,8 @@ def draw(probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 def best_tokens(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The best logit of each row and its token, the first of equals: float and int64 ``[n]``."""
-    return logits.max(dim=-1)
+    token_ids = argmax(logits)
+    return logits.gather(-1, token_ids[:, None])[:, 0], token_ids
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Tokens that must not come now: the end before ``min_tokens``, and what completes a bad word.
 
-(vLLM: vllm/v1/sample/ops/bad_words.py; vllm/v1/sample/logits_processor/builtin.py, MinTokens)
+(vLLM: vllm/v1/worker/gpu/sample/bad_words.py, BadWordsState; logit_bias.py, LogitBiasState)
 """
 
 from __future__ import annotations

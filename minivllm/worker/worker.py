@@ -42,6 +42,9 @@ class Worker:
         self.device = config.device_config.device
         self.block_size = config.cache_config.block_size
         self.block_bytes = self.model_config.kv_bytes_per_token() * self.block_size
+        self.total: float = host_memory_gib() * 2**30  # of the device
+        self._peak_activations: int | None = None  # what a GPU was measured to need
+        self._overhead = 0
         self._profile: MemoryProfile | None = None
 
     def init_device(self) -> None:
@@ -53,7 +56,10 @@ class Worker:
         self.attention = make_backend(self.config.device_config.attention_backend, self.device)
         if self.device.type == "cpu":
             keep_freed_memory()
-            return
+        else:
+            self._look_at_gpu()
+
+    def _look_at_gpu(self) -> None:
         cache = self.config.cache_config
         self.free_at_start, self.total = torch.cuda.mem_get_info(self.device)
         self.wanted = int(self.total * cache.gpu_memory_utilization)
@@ -82,7 +88,7 @@ class Worker:
                 load.load_format,
                 load.use_tqdm_on_load,
             )
-            self.model.pack_weights()
+            self.model.process_weights_after_loading()
 
     def determine_available_memory(self) -> int:
         """Bytes for the KV cache: on a GPU what weights and a full step leave, on a CPU as stated.
@@ -90,8 +96,9 @@ class Worker:
         Raises:
             ValueError: if a full step does not fit.
         """
-        if self.device.type == "cpu":
-            return envs.cpu_kvcache_bytes()
+        return envs.cpu_kvcache_bytes() if self.device.type == "cpu" else self._measure_gpu()
+
+    def _measure_gpu(self) -> int:
         with self._out_of_memory_explained():
             self._peak_activations = self._activations()
         torch.cuda.empty_cache()
@@ -104,8 +111,7 @@ class Worker:
         self.num_blocks = kv_cache_config.num_blocks
         self.model_runner = self._runner(self.num_blocks, kv_cache_config.num_host_blocks + 1)
         if self.device.type != "cpu":
-            self._profile = self._make_profile(self.total, self._peak_activations, self._overhead)
-            logger.info("%s", self._profile)
+            self.profile_memory()
         max_model_len = self.config.scheduler_config.max_model_len
         concurrency = (self.num_blocks - 1) * self.block_size / max_model_len
         logger.info(
@@ -151,8 +157,9 @@ class Worker:
     def profile_memory(self) -> MemoryProfile:
         """Where the device's memory goes. Measures on the first call, and logs the table."""
         if self._profile is None:
-            total = host_memory_gib() * 2**30
-            self._profile = self._make_profile(total, self._activations())
+            if self._peak_activations is None:
+                self._peak_activations = self._activations()
+            self._profile = self._make_profile()
             logger.info("%s", self._profile)
         return self._profile
 
@@ -187,14 +194,14 @@ class Worker:
     def _weight_bytes(self) -> int:
         return sum(parameter.nbytes for parameter in self.model.parameters())
 
-    def _make_profile(self, total: float, activations: int, overhead: int = 0) -> MemoryProfile:
+    def _make_profile(self) -> MemoryProfile:
         limits = self.config.scheduler_config
         return MemoryProfile(
             device=(describe_gpu(self.device) or ("cpu",))[0],
-            total=total,
+            total=self.total,
             weights=self._weight_bytes(),
-            activations=activations,
-            overhead=overhead,
+            activations=self._peak_activations,
+            overhead=self._overhead,
             kv_cache=self.num_blocks * self.block_bytes,
             num_blocks=self.num_blocks,
             block_size=self.block_size,

@@ -1,6 +1,6 @@
 """Moving K and V: new tokens into their slots, whole blocks to other blocks.
 
-(vLLM: reshape_and_cache_flash and copy_blocks, csrc/cache_kernels.cu)
+(vLLM 0.6.6: reshape_and_cache_flash and copy_blocks, csrc/cache_kernels.cu)
 """
 
 from __future__ import annotations

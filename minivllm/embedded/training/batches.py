@@ -1,15 +1,120 @@
-"""Batches of encoded samples: padding, pointer tensors, and grouping by length."""
+"""From samples to batches: tokens, loss weights and pointers as token positions, then tensors."""
 
 import random
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
+from minivllm.embedded.data.corpus import Mixture, samples
+from minivllm.embedded.data.sample import Sample, Span
 from minivllm.embedded.training import workers
-from minivllm.embedded.training.encoding import Encoded
 from minivllm.embedded.training.pointers import PointerBatch
+
+EXCHANGED_SHARE = 0.6
+
+
+@dataclass
+class Encoded:
+    """A tokenized sample.
+
+    ``weights[i]`` is the weight of predicting ``ids[i]`` (from the tokens before it).
+    ``pointers[kind]`` lists ``(query, first key, end of keys)`` token positions, ``answers`` lists
+    ``(label, first token, end)`` of what an evaluation scores. ``copied[i]`` tells whether
+    ``ids[i]`` belongs to a row of a table, or to something that is copied.
+    """
+
+    skill: str
+    ids: list[int]
+    weights: list[float]
+    pointers: dict[str, list[tuple[int, int, int]]]
+    answers: list[tuple[str, int, int]]
+    copied: list[bool]
+
+
+def encode(tokenizer: Tokenizer, sample: Sample) -> Encoded:
+    """Tokenize a sample and translate its character spans."""
+    text = tokenizer.encode(sample.text, add_special_tokens=False)
+    ids, (starts, ends) = text.ids, zip(*text.offsets, strict=True)
+
+    def tokens(span: Span) -> tuple[int, int]:
+        """The range of tokens that overlap a span of characters."""
+        return bisect_right(ends, span[0]), bisect_left(starts, span[1])
+
+    weights = [0.0] * len(ids)
+    for span, weight in sample.learnt:
+        first, stop = tokens(span)
+        weights[first:stop] = [weight] * (stop - first)
+    pointers: dict[str, list[tuple[int, int, int]]] = {}
+    for copy in sample.copies:
+        first, stop = tokens(copy.target)
+        source, source_stop = tokens(copy.source)
+        if stop - first != source_stop - source or first == 0:
+            continue
+        steps = stop - first + copy.closes
+        pointers.setdefault(copy.kind, []).extend(
+            (first - 1 + step, source + step, source + step + 1) for step in range(steps)
+        )
+    for gather in sample.gathers:
+        source, source_stop = tokens(gather.source)
+        pointers.setdefault(gather.kind, []).extend(
+            (query, source, min(source_stop, query + 1))
+            for query in range(*tokens(gather.target))
+            if query >= source
+        )
+    answers = [(label, *tokens(span)) for label, span in sample.answers]
+    copied = [False] * len(ids)
+    for span in sample.copied_spans():
+        first, stop = tokens(span)
+        copied[first:stop] = [True] * (stop - first)
+    return Encoded(sample.skill, ids, weights, pointers, answers, copied)
+
+
+class Exchange:
+    """Exchanges the tokens of what is copied for others, so that each is copied now and then.
+
+    Most tokens are rare in names and cells, and a token that was never copied in training comes
+    out as another one. Copying does not care what a token means: the pieces of words that names
+    and cells are made of (tokens of letters alone: capitalized ones, and the others) are replaced
+    by random ones, the same everywhere in the sample.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        words = {index: tokenizer.decode([index]) for index in tokenizer.get_vocab().values()}
+        letters = sorted(index for index, word in words.items() if word.isalpha())
+        self.pools = [
+            [index for index in letters if words[index][0].isupper() == upper]
+            for upper in (False, True)
+        ]
+        self.pool_of = {index: pool for pool in self.pools for index in pool}
+
+    def apply(self, rng: random.Random, encoded: Encoded) -> Encoded:
+        """The sample with other tokens in place of those that occur only where words are copied.
+
+        What is said in the prompt or in an answer beside that stays as it is.
+        """
+        kept = {
+            token for token, copied in zip(encoded.ids, encoded.copied, strict=True) if not copied
+        }
+        present = set(encoded.ids)
+        others = {
+            token: rng.choice(self.pool_of[token])
+            for token in dict.fromkeys(encoded.ids)
+            if token in self.pool_of and token not in kept
+        }
+        others = {old: new for old, new in others.items() if new not in present}
+        return replace(encoded, ids=[others.get(token, token) for token in encoded.ids])
+
+
+def encoded_stream(mixture: Mixture, tokenizer: Tokenizer, seed: str) -> Iterator[Encoded]:
+    """Endless training samples as tokens, with a part of their tokens exchanged."""
+    rng, exchange = random.Random(f"{seed}-exchange"), Exchange(tokenizer)
+    for sample in samples(mixture, seed):
+        encoded = encode(tokenizer, sample)
+        yield exchange.apply(rng, encoded) if rng.random() < EXCHANGED_SHARE else encoded
 
 
 @dataclass

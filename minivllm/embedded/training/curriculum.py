@@ -64,7 +64,7 @@ LAST = {"capital": 0.50, "capital text": 0.35, "small talk": 0.30, "prose": 0.35
 MIXED = Mixture(((SMALL, 0.17), (MIDDLE, 0.16), (LARGE, 0.13), (FULL, 0.06)), LAST)
 MOSTLY_LARGE = Mixture(((SMALL, 0.12), (MIDDLE, 0.11), (LARGE, 0.13), (FULL, 0.14)), LAST)
 
-FROM_NOTHING = Plan(
+FULL_PLAN = Plan(
     stages=(
         Stage("2-4 rows", 0.13, Mixture(((TINY, 0.8),), FEW), 4096),
         Stage("2-8 rows", 0.14, Mixture(((TINY, 0.2), (SMALL, 0.5)), FEW), 6144),
@@ -78,18 +78,7 @@ FROM_NOTHING = Plan(
     pointer_weight=((0.0, 1.0), (0.5, 0.4)),
 )
 
-CONTINUED = Plan(
-    stages=(
-        Stage("2-30 rows, continued", 0.45, MIXED),
-        Stage("mostly 12-30 rows, continued", 0.51, MOSTLY_LARGE),
-        Stage("2-30 rows, at the end", 0.04, MIXED),
-    ),
-    rate=((0.0, 0.0), (0.02, 0.15), (0.5, 0.15), (1.0, 0.0)),
-    pointer_weight=((0.0, 0.6), (0.45, 0.4)),
-)
-"""For weights that can already read tables."""
-
-QUICK = Plan(
+QUICK_PLAN = Plan(
     (Stage("quick", 1.0, Mixture(((TableShape(questions=(4, 8), invented=0.0), 1.0),)), 2048),),
     rate=((0.0, 0.0), (0.01, 1.0), (0.33, 1.0), (0.34, 0.3), (0.55, 0.3), (1.0, 0.0)),
     pointer_weight=((0.0, 1.0), (0.5, 0.4)),

@@ -6,9 +6,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen2ForCausalLM
 
 from minivllm.embedded.data.chat_format import chat_template
-from minivllm.embedded.training.network import Network, NetworkConfig
+from minivllm.embedded.training.network import ROPE_THETA
 from minivllm.embedded.training.tokenization import END_OF_TEXT, TURN_END
 
 
@@ -16,12 +17,12 @@ def _write_json(path: Path, content: dict) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def export(network: Network, tokenizer: Tokenizer, directory: Path) -> None:
+def export(network: Qwen2ForCausalLM, tokenizer: Tokenizer, directory: Path) -> None:
     """Weights are stored in bfloat16; the config asks loaders to compute in float32."""
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {
         name: tensor.detach().to(torch.bfloat16).contiguous()
-        for name, tensor in network.state_dict().items()
+        for name, tensor in network.named_parameters()
     }
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     tokenizer.save(str(directory / "tokenizer.json"))
@@ -35,12 +36,12 @@ def export(network: Network, tokenizer: Tokenizer, directory: Path) -> None:
             "vocab_size": config.vocab_size,
             "hidden_size": config.hidden_size,
             "intermediate_size": config.intermediate_size,
-            "num_hidden_layers": config.layers,
-            "num_attention_heads": config.heads,
-            "num_key_value_heads": config.heads,
+            "num_hidden_layers": config.num_hidden_layers,
+            "num_attention_heads": config.num_attention_heads,
+            "num_key_value_heads": config.num_key_value_heads,
             "hidden_act": "silu",
             "max_position_embeddings": config.max_position_embeddings,
-            "rope_theta": config.rope_theta,
+            "rope_theta": ROPE_THETA,
             "rms_norm_eps": config.rms_norm_eps,
             "tie_word_embeddings": True,
             "use_sliding_window": False,
@@ -69,21 +70,11 @@ def export(network: Network, tokenizer: Tokenizer, directory: Path) -> None:
     )
 
 
-def load_network(directory: Path) -> Network:
+def load_network(directory: Path) -> Qwen2ForCausalLM:
     """The network of an exported directory, with its rounded weights, in float32."""
-    config = json.loads((directory / "config.json").read_text())
-    network = Network(
-        NetworkConfig(
-            vocab_size=config["vocab_size"],
-            hidden_size=config["hidden_size"],
-            intermediate_size=config["intermediate_size"],
-            layers=config["num_hidden_layers"],
-            heads=config["num_attention_heads"],
-            rope_theta=config["rope_theta"],
-            rms_norm_eps=config["rms_norm_eps"],
-            max_position_embeddings=config["max_position_embeddings"],
-        )
-    )
+    network = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))
     tensors = load_file(directory / "model.safetensors")
-    network.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+    network.model.load_state_dict(
+        {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    )
     return network

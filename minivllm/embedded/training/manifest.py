@@ -39,13 +39,12 @@ def update_manifest(directory: Path, **entries: object) -> None:
 
 
 def describe_training(
-    directory: Path, seed: int, config: dict, stages: tuple[Stage, ...], progress: dict
+    directory: Path, seed: int, stages: tuple[Stage, ...], progress: dict
 ) -> None:
     """Write what a training run knows about the checkpoint it has just exported."""
     update_manifest(
         directory,
         seed=seed,
-        config=config,
         data=data_hashes(seed, stages),
         training={
             "steps": progress["steps"],

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers import Qwen2ForCausalLM
 
-from minivllm.embedded.training.network import Network
+from minivllm.embedded.training.network import let_copy, let_match
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,15 @@ HEADS: dict[str, tuple[Head, ...]] = {
 }
 FREE_HEAD = Head(3, 3)
 COPYING = ("row", "id", "id_end", "question", "cell")
-LAYERS = frozenset(head.layer for heads in HEADS.values() for head in heads)
 
 
-def start_circuits(network: Network) -> None:
+def start_circuits(network: Qwen2ForCausalLM) -> None:
     """Start values: some heads copy tokens, and `cell` compares the names that `row` copied."""
     copying = [head for kind in COPYING for head in HEADS[kind]] + [FREE_HEAD]
     for head in copying:
-        network.let_copy(head.layer, head.index)
+        let_copy(network, head.layer, head.index)
     for head in (HEADS["cell"][1], FREE_HEAD):
-        network.let_match(head.layer, head.index, collector=HEADS["row"][0].index)
+        let_match(network, head.layer, head.index, collector=HEADS["row"][0].index)
 
 
 @dataclass
@@ -77,16 +77,17 @@ def pointer_scores(q: Tensor, k: Tensor, batch: PointerBatch) -> tuple[Tensor, T
 
 
 def pointer_loss(
-    kept: dict[int, tuple[Tensor, Tensor]], pointers: dict[str, PointerBatch]
+    network: Qwen2ForCausalLM, pointers: dict[str, PointerBatch]
 ) -> tuple[Tensor, dict[str, float]]:
-    """Mean over kinds of the cross-entropy to an even look at the wanted keys.
+    """Mean over kinds of the cross-entropy to an even look at the wanted keys, in the last pass.
 
     Also returns, per kind, the share of attention that lies on the wanted keys.
     """
     losses, shares = [], {}
     for kind, batch in pointers.items():
         for head in HEADS[kind]:
-            q, k = (side[:, head.index] for side in kept[head.layer])
+            attention = network.model.layers[head.layer].self_attn
+            q, k = (side[:, head.index] for side in attention.handed_out)
             log_attention, wanted = pointer_scores(q, k, batch)
             log_attention = log_attention[batch.valid]
             wanted = wanted[batch.valid]

@@ -104,6 +104,17 @@ def _bare_words(
     merges.extend([SPACE, word] for word in words)
 
 
+def _cell_ends() -> list[str]:
+    """The ends of padded cells: their spaces, the pipe, and the space behind that.
+
+    If they were several tokens, the last space before ``" | "`` would be the token that also
+    stands between two words of a cell, and a cell that nearly fills its column would not show
+    where it ends.
+    """
+    padding = (" " * width for width in range(1, LONGEST_RUN + 1))
+    return [spaces + pipe for spaces in padding for pipe in ("|", "| ")]
+
+
 def restate_for_qwen2(learnt: Tokenizer) -> Tokenizer:
     """The same tokens (with few exceptions) under Qwen2's pattern and normalization."""
     model = json.loads(learnt.to_str())["model"]
@@ -132,19 +143,8 @@ def restate_for_qwen2(learnt: Tokenizer) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(SPECIAL_TOKENS)
-    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in whole + WHOLE_TOKENS])
-    return with_cell_ends(tokenizer)
-
-
-def with_cell_ends(tokenizer: Tokenizer) -> Tokenizer:
-    """Make the end of a padded cell one token: its spaces, the pipe, and the space behind that.
-
-    Otherwise the last space before ``" | "`` is the token that also stands between two words of a
-    cell, and a cell that nearly fills its column does not show where it ends.
-    """
-    padding = (" " * width for width in range(1, LONGEST_RUN + 1))
-    ends = [spaces + pipe for spaces in padding for pipe in ("|", "| ")]
-    tokenizer.add_tokens([AddedToken(end, normalized=False) for end in ends])
+    whole += WHOLE_TOKENS + _cell_ends()
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in whole])
     return tokenizer
 
 

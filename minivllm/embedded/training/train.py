@@ -1,14 +1,13 @@
 """Train the embedded model: ``python -m minivllm.embedded.training.train --output DIR``.
 
 The plan (`curriculum.py`) is stretched over a budget of minutes or of steps. The run is saved
-every few minutes and continues from there when it is started again with the same output. With
-``--start-from`` it begins with the weights of another checkpoint, and follows a plan for that.
+every few minutes, and the same command goes on from there: it may be stopped at any time.
 """
 
+import json
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -17,30 +16,26 @@ import torch
 import torch.nn.functional as F
 import typer
 from tokenizers import Tokenizer
+from torch import nn
+from transformers import Qwen2ForCausalLM
 
-from minivllm.embedded.data.corpus import Mixture, samples
+from minivllm.embedded.data.corpus import samples
 from minivllm.embedded.training import curriculum, workers
-from minivllm.embedded.training.batches import Batch, batches
-from minivllm.embedded.training.encoding import Encoded, encode
-from minivllm.embedded.training.exchange import Exchange
+from minivllm.embedded.training.batches import Batch, batches, encoded_stream
 from minivllm.embedded.training.export import export
 from minivllm.embedded.training.manifest import describe_training
-from minivllm.embedded.training.network import Network, NetworkConfig
+from minivllm.embedded.training.network import make_network
 from minivllm.embedded.training.optimizer import Optimizer
-from minivllm.embedded.training.pointers import LAYERS, pointer_loss, start_circuits
-from minivllm.embedded.training.progress_sets import progress_report
-from minivllm.embedded.training.start import take_over
-from minivllm.embedded.training.tokenization import (
-    load_tokenizer,
-    train_tokenizer,
-    with_cell_ends,
-)
+from minivllm.embedded.training.pointers import pointer_loss, start_circuits
+from minivllm.embedded.training.progress import progress_report
+from minivllm.embedded.training.tokenization import load_tokenizer, train_tokenizer
 
-FULL = {"hidden_size": 256, "intermediate_size": 512, "layers": 5, "heads": 4}
-SMALL = {"hidden_size": 128, "intermediate_size": 256, "layers": 4, "heads": 4}
+FULL = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 5,
+        "num_attention_heads": 4}  # fmt: skip
+SMALL = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4,
+         "num_attention_heads": 4}  # fmt: skip
 VOCABULARY = 3072
 TOKENIZER_SAMPLES = 6000
-EXCHANGED_SHARE = 0.6
 
 
 @dataclass
@@ -57,36 +52,35 @@ class Progress:
         return self.steps / steps if steps else self.seconds / (60 * minutes)
 
 
-def encoded_stream(mixture: Mixture, tokenizer: Tokenizer, seed: str) -> Iterator[Encoded]:
-    """Endless training samples as tokens, with a part of their tokens exchanged."""
-    rng, exchange = random.Random(f"{seed}-exchange"), Exchange(tokenizer)
-    for sample in samples(mixture, seed):
-        encoded = encode(tokenizer, sample)
-        yield exchange.apply(rng, encoded) if rng.random() < EXCHANGED_SHARE else encoded
-
-
-def language_loss(network: Network, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
+def language_loss(network: Qwen2ForCausalLM, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
     """Mean cross-entropy of the learnt tokens, by weight; logits only where they are needed."""
     weights = batch.weights[:, 1:]
     learnt = weights > 0
-    logits = network.logits(hidden[:, :-1][learnt]).float()
+    logits = network.lm_head(hidden[:, :-1][learnt]).float()
     losses = F.cross_entropy(logits, batch.ids[:, 1:][learnt], reduction="none")
     return (losses * weights[learnt]).sum() / weights[learnt].sum()
 
 
 def train_step(
-    network: Network, optimizer: Optimizer, batch: Batch, rate: float, pointer_weight: float
+    network: Qwen2ForCausalLM,
+    decoder: nn.Module,
+    optimizer: Optimizer,
+    batch: Batch,
+    rate: float,
+    pointer_weight: float,
 ) -> dict[str, float]:
-    """One update; returns the loss and, per kind of pointer, the attention on the right keys."""
+    """One update; returns the loss and, per kind of pointer, the attention on the right keys.
+
+    `decoder` is the network without its head, as `workers.averaging` gives it back.
+    """
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        hidden, kept = network(batch.ids, LAYERS)
+        hidden = decoder(batch.ids, use_cache=False).last_hidden_state
         loss = language_loss(network, hidden, batch)
     total, shares = loss, {}
     if batch.pointers:
-        guidance, shares = pointer_loss(kept, batch.pointers)
+        guidance, shares = pointer_loss(network, batch.pointers)
         total = loss + pointer_weight * guidance
     total.backward()
-    workers.average_gradients(network.parameters())
     optimizer.step(rate)
     return {"loss": loss.item(), **shares}
 
@@ -97,12 +91,21 @@ def make_tokenizer(seed: int) -> Tokenizer:
     return train_tokenizer((next(source).text for _ in range(TOKENIZER_SAMPLES)), VOCABULARY)
 
 
-def prepare_tokenizer(output: Path, seed: int, start_from: Path | None) -> None:
-    """Put tokenizer.json into the directory of a run, unless it is there."""
-    output.mkdir(parents=True, exist_ok=True)
-    if not (output / "tokenizer.json").exists():
-        made = with_cell_ends(load_tokenizer(start_from)) if start_from else make_tokenizer(seed)
-        made.save(str(output / "tokenizer.json"))
+def prepare(output: Path, seed: int, quick: bool) -> None:
+    """Begin a run in a directory with its tokenizer, or see that the run there is this one.
+
+    Raises:
+        typer.BadParameter: if it was begun with another seed, or with another size.
+    """
+    settings, kept = {"seed": seed, "quick": quick}, output / "settings.json"
+    if not kept.exists():
+        output.mkdir(parents=True, exist_ok=True)
+        make_tokenizer(seed).save(str(output / "tokenizer.json"))
+        kept.write_text(json.dumps(settings))
+    for name, begun in json.loads(kept.read_text()).items():
+        if settings[name] != begun:
+            message = f"must be {begun!r}, as the run in {output} was begun, got {settings[name]!r}"
+            raise typer.BadParameter(message, param_hint=f"--{name}")
 
 
 class Run:
@@ -115,25 +118,14 @@ class Run:
         self,
         output: Path,
         seed: int,
-        config: dict,
-        plan: curriculum.Plan = curriculum.FROM_NOTHING,
-        start_from: Path | None = None,
+        sizes: dict[str, int],
+        plan: curriculum.Plan,
         compile_layers: bool = False,
     ) -> None:
         self.output, self.seed, self.plan = output, seed, plan
-        output.mkdir(parents=True, exist_ok=True)
-        if not (output / "tokenizer.json").exists():
-            made = (
-                with_cell_ends(load_tokenizer(start_from)) if start_from else make_tokenizer(seed)
-            )
-            made.save(str(output / "tokenizer.json"))
         self.tokenizer = load_tokenizer(output)
-        torch.manual_seed(seed)
-        self.network = Network(NetworkConfig(self.tokenizer.get_vocab_size(), **config))
-        if start_from:
-            take_over(self.network, self.tokenizer, start_from)
-        else:
-            start_circuits(self.network)
+        self.network = make_network(self.tokenizer.get_vocab_size(), sizes, seed)
+        start_circuits(self.network)
         self.optimizer = Optimizer(self.network)
         self.progress = Progress()
         if self.state_path.exists():
@@ -144,6 +136,7 @@ class Run:
         if compile_layers:
             for layer in self.network.model.layers:
                 layer.compile(dynamic=True)
+        self.decoder = workers.averaging(self.network.model)
 
     @property
     def state_path(self) -> Path:
@@ -165,8 +158,7 @@ class Run:
         torch.save(state, self.state_path.with_suffix(".new"))
         self.state_path.with_suffix(".new").replace(self.state_path)
         export(self.network, self.tokenizer, self.checkpoint)
-        config = self.network.config.as_dict()
-        describe_training(self.checkpoint, self.seed, config, self.plan.stages, vars(self.progress))
+        describe_training(self.checkpoint, self.seed, self.plan.stages, vars(self.progress))
 
     def report(self) -> None:
         """Say what the exported model can do."""
@@ -187,6 +179,7 @@ class Run:
             batch = next(source)
             values = train_step(
                 self.network,
+                self.decoder,
                 self.optimizer,
                 batch,
                 curriculum.value_at(self.plan.rate, share),
@@ -222,38 +215,37 @@ def train(
     output: Path,
     seed: int,
     quick: bool,
-    start_from: Path | None,
     compile_layers: bool,
     budget: tuple[float, int | None, float, int],
 ) -> None:
     """What each worker does; `budget` are the arguments of ``Run.run``."""
     torch.set_num_threads(1)
-    config, plan = (SMALL, curriculum.QUICK) if quick else (FULL, curriculum.FROM_NOTHING)
-    if start_from:
-        plan = curriculum.CONTINUED
-    run = Run(output, seed, config, plan, start_from, compile_layers)
+    sizes, plan = (SMALL, curriculum.QUICK_PLAN) if quick else (FULL, curriculum.FULL_PLAN)
+    run = Run(output, seed, sizes, plan, compile_layers)
     run.run(*budget)
     run.report()
 
 
 def main(
-    output: Annotated[Path, typer.Option(help="Directory of the run.")],
-    minutes: Annotated[float, typer.Option(help="Training time in all.")] = 90.0,
+    output: Annotated[Path, typer.Option(help="Directory of the run: new, or one to go on with.")],
+    minutes: Annotated[float, typer.Option(help="Training time in all sittings.")] = 90.0,
     steps: Annotated[int | None, typer.Option(help="Budget in steps, instead of minutes.")] = None,
-    start_from: Annotated[
-        Path | None, typer.Option(help="Checkpoint directory whose weights to begin with.")
-    ] = None,
-    seed: int = 0,
+    seed: Annotated[int, typer.Option(help="Of text, tokenizer and start values.")] = 0,
     processes: Annotated[int, typer.Option(help="Workers, of one thread each.")] = 2,
     save_every: Annotated[float, typer.Option(help="Minutes between checkpoints.")] = 5.0,
     log_every: Annotated[int, typer.Option(help="Steps between log lines.")] = 50,
     quick: Annotated[bool, typer.Option("--quick", help="A small network, small tables.")] = False,
-    compile_layers: Annotated[bool, typer.Option("--compile/--eager")] = True,
+    compile_layers: Annotated[
+        bool, typer.Option("--compile/--eager", help="Compile the layers with torch.compile.")
+    ] = True,
 ) -> None:
-    """Train, or continue a training."""
-    prepare_tokenizer(output, seed, start_from)
+    """Train a model from nothing, or go on where the run in the directory stopped.
+
+    The Hugging Face directory of the model as it is lies in OUTPUT/checkpoint.
+    """
+    prepare(output, seed, quick)
     budget = (minutes, steps, save_every, log_every)
-    workers.in_workers(processes, train, output, seed, quick, start_from, compile_layers, budget)
+    workers.in_workers(processes, train, output, seed, quick, compile_layers, budget)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,12 @@ shared with other programs. Without `in_workers` there is one process, and nothi
 """
 
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 
 def number() -> int:
@@ -29,16 +30,9 @@ def agreed(value: float) -> float:
     return shared.item()
 
 
-def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Replace each gradient by its mean over the workers."""
-    if not dist.is_initialized():
-        return
-    gradients: list[Tensor] = [parameter.grad for parameter in parameters]
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    dist.all_reduce(flat)
-    parts = (flat / count()).split([gradient.numel() for gradient in gradients])
-    for gradient, part in zip(gradients, parts, strict=True):
-        gradient.copy_(part.view_as(gradient))
+def averaging(module: nn.Module) -> nn.Module:
+    """The module; with several workers, a backward pass leaves mean gradients in each of them."""
+    return DistributedDataParallel(module) if dist.is_initialized() else module
 
 
 def _work(worker: int, workers: int, port: int, job: Callable[..., None], arguments: tuple) -> None:

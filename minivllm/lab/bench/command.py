@@ -47,7 +47,8 @@ def scheduler(
 @app.command()
 def throughput(
     workload: Annotated[
-        str, typer.Option(help="nano, w1, w1-short, w2, shared-prefix, multi-turn or n-samples.")
+        str,
+        typer.Option(help="nano, w1, w1-short, w2, w4, shared-prefix, multi-turn or n-samples."),
     ] = "w1",
     model: Model = "tiny",
     num_requests: Annotated[int | None, typer.Option(help="None: the workload's own.")] = None,
@@ -111,6 +112,24 @@ def kernels(
     from minivllm.lab.bench.kernels import bench_kernels
 
     _measure(bench_kernels, **options)
+
+
+@app.command()
+def cpu(
+    against: Peers = [],  # noqa: B006
+    peer_python: Annotated[
+        Path | None, typer.Option(help="The interpreter of an environment with the peers.")
+    ] = None,
+    model: Model = "tiny",
+    repeats: Repeats = 5,
+    threads: Threads = None,
+) -> None:
+    """What a laptop sees: W1, W2 and W4 in float32 and bfloat16, and beside a busy process."""
+    from minivllm.lab.bench.cpu import bench_cpu
+
+    with exit_on_bad_input():
+        _set_threads(threads)
+        bench_cpu(against, peer_python, model, repeats)
 
 
 @app.command("all")

@@ -54,8 +54,8 @@ def is_installed(peer: str) -> bool:
     return find_spec(PEERS[peer].package) is not None
 
 
-def engines_for(against: list[str]) -> list[type]:
-    """The classes of our engine and of these peers.
+def engines_for(against: list[str], peer_python: Path | None = None) -> list[type]:
+    """The classes of our engine and of these peers, which another interpreter may have installed.
 
     Raises:
         ValueError: for a name that is none, or that is not installed.
@@ -63,5 +63,9 @@ def engines_for(against: list[str]) -> list[type]:
     for name in against:
         names = ", ".join(map(repr, PEERS))
         check(name in PEERS, "against", name, f"one of {names}")
-        check(is_installed(name), "against", name, "installed in this environment")
+        ok = peer_python is not None or is_installed(name)
+        check(ok, "against", name, "installed in this environment")
+    if peer_python is not None:
+        ok = bool(against) and peer_python.is_file()
+        check(ok, "peer_python", str(peer_python), "the file of an interpreter that has the peers")
     return [MinivllmEngine, *(PEERS[name] for name in dict.fromkeys(against))]

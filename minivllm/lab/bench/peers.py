@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from minivllm.kv.block_table import cdiv
 from minivllm.lab.bench.workloads import BenchRequest, Round
+from minivllm.math_utils import cdiv
 
 
 class TransformersEngine:

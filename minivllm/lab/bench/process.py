@@ -10,14 +10,17 @@ import gc
 import multiprocessing
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
+import minivllm
 from minivllm.lab.bench.machine import peak_memory
 from minivllm.lab.bench.workloads import Round
 
@@ -31,7 +34,7 @@ class Run:
     answers: list[list[int]]  # token ids, as Engine.run returns them
     seconds: float  # wall time around Engine.run, in its own process
     num_cached_tokens: int  # of all prompts, those that a prefix cache had
-    memory: dict[str, float]  # see minivllm.lab.bench.memory
+    memory: dict[str, float]  # see minivllm.lab.bench.machine
 
 
 class EngineProcess:
@@ -40,20 +43,27 @@ class EngineProcess:
     Args:
         name: what messages call it.
         num_threads: of OpenMP, and so of torch.
+        python: the interpreter, of another environment maybe; None: this one.
     """
 
-    def __init__(self, name: str, num_threads: int):
+    def __init__(self, name: str, num_threads: int, python: Path | None = None):
         self.name = name
         self._busy = False
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
         environment = {  # set before anything that reads it is imported there
             "OMP_NUM_THREADS": str(num_threads),
             "MINIVLLM_LOGGING_LEVEL": os.environ.get("MINIVLLM_LOGGING_LEVEL", "WARNING"),
+            "GOMP_SPINCOUNT": spin_count(name),
         }
-        self._process = context.Process(target=_serve, args=(theirs, environment), daemon=True)
-        self._process.start()
-        theirs.close()
+        if python is None:
+            context = multiprocessing.get_context("spawn")
+            self._connection, theirs = context.Pipe()
+            self._process = context.Process(target=_serve, args=(theirs, environment), daemon=True)
+            self._process.start()
+            theirs.close()
+        else:
+            self._process = OtherPython(python)
+            self._connection = self._process.connection
+            self._connection.send(environment)
 
     def load(self, engine_class: type, *args: Any, **options: Any) -> None:
         """Make the engine.
@@ -94,13 +104,18 @@ class EngineProcess:
 
 @contextmanager
 def engine_processes(
-    engine_classes: list[type], num_threads: int, *args: Any, **options: Any
+    engine_classes: list[type],
+    num_threads: int,
+    *args: Any,
+    peer_python: Path | None = None,
+    **options: Any,
 ) -> Iterator[list[EngineProcess]]:
     """One process for each engine, loaded one after the other; all end with the ``with`` block.
 
     Args:
         engine_classes: see ``minivllm.lab.bench.engines.Engine``.
         num_threads: of each.
+        peer_python: the interpreter of the peers; None: this one.
         *args, **options: what every engine is made with.
 
     Raises:
@@ -109,12 +124,48 @@ def engine_processes(
     engines: list[EngineProcess] = []
     try:
         for engine_class in engine_classes:
-            engines.append(EngineProcess(engine_class.name, num_threads))
+            python = peer_python if engine_class.name != "minivllm" else None
+            engines.append(EngineProcess(engine_class.name, num_threads, python))
             engines[-1].load(engine_class, *args, **options)
         yield engines
     finally:
         for engine in engines:
             engine.close()
+
+
+class OtherPython:
+    """A process under another interpreter, with the methods of ``multiprocessing.Process``.
+
+    Linux and macOS: the process inherits its end of the pipe.
+    """
+
+    def __init__(self, python: Path):
+        self.connection, theirs = multiprocessing.Pipe()
+        code = "import sys; from minivllm.lab.bench.process import serve_on; serve_on(sys.argv[1])"
+        root = Path(__file__).parents[3]  # its environment need not have minivllm
+        self._process = subprocess.Popen(
+            [str(python), "-c", code, str(theirs.fileno())],
+            env=os.environ | {"PYTHONPATH": str(root)},
+            pass_fds=[theirs.fileno()],
+        )
+        theirs.close()
+
+    @property
+    def exitcode(self) -> int | None:
+        return self._process.returncode
+
+    def join(self, timeout: float | None = None) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def serve_on(handle: str) -> None:
+    """What ``OtherPython`` runs: the number of the pipe's end that it has inherited."""
+    connection = Connection(int(handle))
+    _serve(connection, connection.recv())
 
 
 def take_turns(
@@ -130,12 +181,22 @@ def take_turns(
     return runs
 
 
-def _serve(connection: Connection, environment: dict[str, str]) -> None:
+def spin_count(name: str) -> str | None:
+    """``GOMP_SPINCOUNT`` of an engine's process: a peer has its own default, not ours."""
+    inherited = os.environ.get("GOMP_SPINCOUNT")
+    return None if name != "minivllm" and inherited == minivllm.SPIN_COUNT else inherited
+
+
+def _serve(connection: Connection, environment: dict[str, str | None]) -> None:
     """What the process does: a run whenever one is asked for. A failure ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if multiprocessing.parent_process() is not None:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
     os.dup2(2, 1)  # what a peer prints is not part of our output
-    os.environ.update(environment)
+    for key, value in environment.items():
+        os.environ.pop(key, None)
+        if value is not None:
+            os.environ[key] = value
     try:
         engine_class, args, options = connection.recv()  # imports the engine's file
         engine = engine_class(*args, **options)

@@ -1,7 +1,7 @@
 """Seeded offline workloads: prompts as token ids, fixed output lengths, all submitted at once.
 
-Only ``random.Random`` is used, so the same requests come out on any machine. W1 and W2 are those
-that other engines have been measured on; see ``WORKLOADS``.
+Only ``random.Random`` is used, so the same requests come out on any machine. W1, W2 and W4 are
+those that other engines have been measured on; see ``WORKLOADS``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from minivllm.kv.block_table import cdiv
+from minivllm.math_utils import cdiv
 from minivllm.validation import check, is_int
 
 
@@ -71,6 +71,12 @@ def w2(num_requests: int, vocab_size: int) -> list[Round]:
     return [[BenchRequest(shared + _ids(rng, 32, vocab_size), 16) for _ in range(num_requests)]]
 
 
+def w4(num_requests: int, vocab_size: int) -> list[Round]:
+    """Prompts of 2,000 tokens that share nothing, 16 out."""
+    rng = Random(9012)
+    return [[BenchRequest(_ids(rng, 2000, vocab_size), 16) for _ in range(num_requests)]]
+
+
 def shared_prefix(num_requests: int, vocab_size: int) -> list[Round]:
     """Four system prompts of 256 tokens in turn, then 16 to 64 of their own; 32 out."""
     rng = Random(1)
@@ -118,6 +124,7 @@ WORKLOADS: dict[str, tuple[Callable[[int, int], list[Round]], int]] = {  # and h
     "w1": (w1, 64),
     "w1-short": (partial(w1, most_out=64), 16),  # for larger models
     "w2": (w2, 64),
+    "w4": (w4, 4),
     "shared-prefix": (shared_prefix, 64),
     "multi-turn": (multi_turn, 64),
     "n-samples": (n_samples, 16),

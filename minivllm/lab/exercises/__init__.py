@@ -2,5 +2,6 @@
 
 ``chNN`` belongs to notebook NN. A name of it is an exercise (``ch05.puzzle``), or makes one from a
 seed (``ch05.budget(7)``). To see it is to read the question; ``grade(answer)`` prints what is right
-or wrong, ``show_help()`` folds a hint and a solution. ``labs`` are pieces of the engine to write.
+or wrong, ``show_help()`` folds a hint and a solution. ``labs`` are pieces of the engine to write,
+``quiz`` asks five questions a notebook.
 """

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
-from minivllm.kv.block_table import cdiv
+from minivllm.math_utils import cdiv
 from minivllm.validation import check, is_int, is_number
 
 

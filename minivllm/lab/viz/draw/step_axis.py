@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minivllm.kv.block_table import cdiv
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE
 from minivllm.lab.viz.draw.svg import Drawing
+from minivllm.math_utils import cdiv
 
 NAMES = 128  # width of what stands to the left of the steps
 TOP = HEADER_HEIGHT + 14  # below the step numbers

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minivllm.kv.block_table import cdiv
 from minivllm.lab.viz.draw.layout import NOBODY, SWATCH_HEIGHT, SWATCH_WIDTH, Swatch
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER, Owner
 from minivllm.lab.viz.draw.svg import MONO, MONO_EM, Drawing
 from minivllm.lab.viz.draw.wording import token_label
 from minivllm.lab.viz.model.snapshot import HeldBlock, Slot
+from minivllm.math_utils import cdiv
 
 SLOTS_PER_LINE = 8
 SLOT_HEIGHT = 18

@@ -1,0 +1,151 @@
+"""Cascade attention: blocks that many sequences share are read once, for all of them.
+
+All rows of those sequences see all of the shared prefix, so that needs no mask, and is one product
+of large matrices: every row's queries times the prefix's keys. The rest of its sequence each row
+reads as always. Both are softmaxes over a part of the keys; how much of the whole weight each part
+has is in the logarithm of its sum of exponentials (*lse*), so they can be put together exactly.
+(Hydragen, Juravsky et al. 2024; vLLM: ``use_cascade_attention`` and ``cascade_attention``,
+vllm/v1/attention/backends/flash_attn.py)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from minivllm.attention.metadata import AttentionMetadata
+
+WORTH_SHARING = 4096
+"""Rows times shared tokens from which on a prefix is read for all together: what is saved then
+outweighs the calls that put two answers together."""
+
+Attended = tuple[torch.Tensor, torch.Tensor]  # [n, num_heads, head_dim]; its lse [n, num_heads]
+
+
+@dataclass(frozen=True)
+class SharedPrefix:
+    """Blocks that several sequences begin with, all of them computed before this step."""
+
+    rows: torch.Tensor  # int64 [n]: the sequences' rows in the flat batch
+    block_ids: torch.Tensor  # int64 [num_blocks]
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """A flat batch, cut into what sequences share and what each has for itself."""
+
+    prefixes: list[SharedPrefix]
+    rest: AttentionMetadata  # the same rows, without the shared blocks
+
+
+@lru_cache(maxsize=2)  # every layer asks for the same
+def find_cascade(metadata: AttentionMetadata, block_size: int) -> Cascade | None:
+    """The prefixes in a batch that are worth sharing; None if there are none.
+
+    Sequences that begin with the same block are one group, and share as much as all of them do.
+    A block that is written in this step is not shared with those who write it.
+    """
+    table, seq_lens = metadata.block_table.numpy(), metadata.seq_lens.numpy().copy()
+    starts = metadata.query_start_loc.numpy()
+    computed = seq_lens - np.diff(starts)  # before this step: all rows see that much
+    groups = defaultdict(list)
+    for seq, first in enumerate(table[:, 0].tolist()):
+        if computed[seq] >= block_size:
+            groups[first].append(seq)
+    prefixes, rest_table = [], table.copy()
+    for members in groups.values():
+        width = computed[members].min() // block_size
+        head = table[members, :width]
+        differs = (head != head[0]).any(axis=0)
+        shared = int(differs.argmax()) if differs.any() else int(width)
+        rows = np.concatenate([np.arange(starts[seq], starts[seq + 1]) for seq in members])
+        if len(members) == 1 or len(rows) * shared * block_size < WORTH_SHARING:
+            continue
+        prefixes.append(
+            SharedPrefix(torch.from_numpy(rows).long(), torch.from_numpy(head[0, :shared]).long())
+        )
+        seq_lens[members] -= shared * block_size
+        rest_table[members] = np.roll(rest_table[members], -shared, axis=1)
+    if not prefixes:
+        return None
+    longest = int(seq_lens.max())
+    rest_table = np.ascontiguousarray(rest_table[:, : -(-longest // block_size)])
+    rest = replace(
+        metadata,
+        seq_lens=torch.from_numpy(seq_lens),
+        block_table=torch.from_numpy(rest_table),
+        max_seq_len=longest,
+    )
+    return Cascade(prefixes, rest)
+
+
+def cascade_attention(
+    cascade: Cascade,
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    scale: float,
+    attend_rest: Callable[[AttentionMetadata], Attended],
+) -> torch.Tensor:
+    """Attention of a flat batch; arguments as in ``AttentionBackend.forward``.
+
+    Args:
+        attend_rest: attends to what each sequence has for itself.
+    """
+    output, lse = attend_rest(cascade.rest)
+    for prefix in cascade.prefixes:
+        rows = prefix.rows
+        k, v = (cache[prefix.block_ids].flatten(0, 1) for cache in (key_cache, value_cache))
+        shared, shared_lse = _attend_to_all(query[rows], k, v, scale)
+        # e^a / (e^a + e^b), the prefix's part of the weight, is the sigmoid of a - b
+        part = torch.sigmoid(shared_lse - lse[rows]).unsqueeze(-1)
+        together = torch.lerp(output[rows].float(), shared.float(), part)
+        output[rows] = together.to(output.dtype)
+    return output
+
+
+def _attend_to_all(query, key, value, scale: float) -> Attended:
+    """Every row sees every key, ``[length, num_kv_heads, head_dim]``.
+
+    So the query heads of a KV head may be rows, too: the products are as large as can be.
+    """
+    num_rows, num_heads, head_dim = query.shape
+    num_kv_heads = key.shape[1]
+    grouped = query.reshape(num_rows, num_kv_heads, -1, head_dim).transpose(0, 1)
+    output, lse = flash_attention(
+        grouped.reshape(1, num_kv_heads, -1, head_dim),
+        key.transpose(0, 1).unsqueeze(0),
+        value.transpose(0, 1).unsqueeze(0),
+        scale=scale,
+    )
+    output = output.view(num_kv_heads, num_rows, -1, head_dim).transpose(0, 1)
+    lse = lse.reshape(num_kv_heads, num_rows, -1).transpose(0, 1)
+    return output.reshape(query.shape), lse.reshape(num_rows, num_heads)
+
+
+def flash_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    is_causal: bool = False,
+    mask: torch.Tensor | None = None,
+) -> Attended:
+    """torch's attention on a CPU, and its lse, which ``scaled_dot_product_attention`` keeps back.
+
+    Args:
+        query, key, value: ``[batch, heads, length, head_dim]``, fewer heads of the last two.
+        scale: multiplies the scores.
+        is_causal: row i sees the keys up to i.
+        mask: added to the scores.
+
+    Returns:
+        ``[batch, heads, length, head_dim]`` and ``[batch, heads, length]``.
+    """
+    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return attend(query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale)

@@ -1,0 +1,76 @@
+"""What a lab begins with that is a function: its docstring is the specification."""
+
+from __future__ import annotations
+
+
+def my_schedule(running, waiting, token_budget, max_num_seqs, num_free_blocks, block_size):
+    """Plan one step: how many tokens of each request it computes.
+
+    Args:
+        running: by name (tokens, computed tokens), in order of admission. Nothing is preempted: for
+            what these need in this step there are blocks enough.
+        waiting: by name the number of tokens, in the order of the queue; none is computed.
+        token_budget: the most tokens that the step may compute.
+        max_num_seqs: the most requests that may run.
+        num_free_blocks: blocks that nobody holds, each of block_size tokens.
+
+    Running requests come first and want all that is not computed yet. Then waiting ones, while
+    there is budget: a request is admitted if all of its tokens would fit into the free blocks, and
+    takes blocks only for what this step computes of it. Nobody overtakes one that does not fit.
+
+    Returns: tokens by name, in this order; requests that get none are left out.
+    """
+    raise NotImplementedError
+
+
+def my_cap(num_new, token_budget, long_prefill_token_threshold, num_requests):
+    """How many of the num_new missing tokens of a request may this step compute?
+
+    Never more than token_budget, which is what is left of it. And no more than the threshold, if it
+    is above 0 and other requests are there, running or waiting: num_requests counts all of them.
+    """
+    raise NotImplementedError
+
+
+def my_online_softmax(highest, total, summed, scores, value):
+    """One tile of the online softmax, inside a Triton kernel: put @triton.jit above this function.
+
+    Args:
+        highest: [ROWS], the largest score so far; -inf before the first tile.
+        total: [ROWS], the sum of exp(score - highest) so far.
+        summed: [ROWS, LANES], the sum of exp(score - highest) * value so far.
+        scores: [ROWS, TILE], of this tile; -inf where a row may not look, also in a whole tile.
+        value: [TILE, LANES], V of this tile.
+
+    You have tl.maximum, tl.max(x, 1), tl.sum(x, 1), tl.exp, tl.where and tl.dot(a, b).
+
+    Returns: highest, total and summed with this tile in them.
+    """
+    raise NotImplementedError
+
+
+def my_merge(results, lse):
+    """Attention over all parts of a sequence, from what each part left.
+
+    Args:
+        results: [num_parts, head_dim], each part's softmax times its values.
+        lse: [num_parts], the log of each part's sum of exps; -inf for a part without keys.
+
+    Returns: [head_dim].
+    """
+    raise NotImplementedError
+
+
+def my_top_p(logits, top_p):
+    """The nucleus: keep the fewest likeliest tokens that reach top_p together.
+
+    Args:
+        logits: [vocab], float64; some may be -inf already.
+        top_p: above 0, at most 1.
+
+    A token goes if those likelier than it reach top_p without it, so the likeliest one always
+    stays. Among equally likely ones the smaller id counts as the likelier.
+
+    Returns: [vocab], the logits with -inf for each token that goes.
+    """
+    raise NotImplementedError

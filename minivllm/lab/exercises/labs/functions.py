@@ -1,0 +1,132 @@
+"""Labs whose answer is a function: a plan, a cap, a part of a kernel, a merge, a filter."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from minivllm.lab.exercises.exercise import Folded
+from minivllm.lab.exercises.labs import function_checks as checks
+from minivllm.lab.exercises.labs import function_solutions as solutions
+from minivllm.lab.exercises.labs import function_stubs as stubs
+from minivllm.lab.exercises.labs.grading import Verdict
+from minivllm.lab.exercises.labs.milestones import note_passed
+from minivllm.lab.exercises.labs.run import Fault
+
+
+@dataclass(frozen=True, repr=False)
+class FunctionLab:
+    """One function of the engine to be written by the reader.
+
+    Args:
+        notebook: the number of the one that it belongs to.
+        task: what is to be done.
+        hint: one sentence.
+        difficulty: of 5.
+        minutes: about how long it takes.
+        stub: the function to begin with; its docstring is the specification.
+        check: raises ``Fault`` unless a function is right; returns what it was held to.
+    """
+
+    notebook: str
+    task: str
+    hint: str
+    difficulty: int
+    minutes: int
+    stub: Callable
+    check: Callable[[Callable], str]
+    _misses: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.stub.__name__.removeprefix("my_")
+
+    @property
+    def solution(self) -> Callable:
+        """A function that passes."""
+        if self.stub is stubs.my_online_softmax:  # needs Triton, which the others do not
+            from minivllm.lab.exercises.labs.kernel_harness import online_softmax
+
+            return online_softmax
+        return getattr(solutions, self.name)
+
+    def verdict(self, function: Any) -> Verdict:
+        """What the check says. A wrong entry is named at first, its value when missed again.
+
+        Raises:
+            NotImplementedError: if nothing is written yet.
+        """
+        if not callable(function):
+            return Verdict(self.name, "FAILED", f"give a function like {self.stub.__name__}.")
+        try:
+            text = self.check(function)
+        except checks.WrongEntry as wrong:
+            text = f"{wrong}"
+            if text in self._misses:
+                text += f"; {wrong.value} is right"
+            self._misses.append(str(wrong))
+            return Verdict(self.name, "FAILED", f"{text}.")
+        except Fault as fault:
+            return Verdict(self.name, "FAILED", f"{fault}.")
+        return Verdict(self.name, "passed", text)
+
+    def grade(self, function: Any) -> None:
+        """Print what the check says of this function."""
+        try:
+            verdict = self.verdict(function)
+        except NotImplementedError:
+            print("not solved yet")
+            return
+        print(verdict)
+        if verdict.outcome == "passed" and function is not self.solution:
+            note_passed(self.name)
+
+    def show_help(self) -> Folded:
+        """The hint and the solution's source, each folded."""
+        source = inspect.getsource(getattr(self.solution, "fn", self.solution))
+        return Folded({"Hint": self.hint, "Solution": source})
+
+    def __repr__(self) -> str:
+        """The task, and the stub to copy."""
+        task = f"{self.task} Difficulty {self.difficulty} of 5, about {self.minutes} minutes."
+        lines = "\n".join(f"# {line}" for line in textwrap.wrap(task, 90))
+        return f"{lines}\n\n{inspect.getsource(self.stub)}"
+
+
+_COPY = "Copy this function into a cell, fill it, and call labs.{0}.grade(my_{0})."
+
+schedule = FunctionLab(
+    "05",
+    "Write the scheduler's plan of one step. " + _COPY.format("schedule"),
+    "Blocks of a running request: those for all tokens after the step, less those it has already.",
+    3, 30, stubs.my_schedule, checks.check_schedule,
+)  # fmt: skip
+cap = FunctionLab(
+    "07",
+    "Write the rule that cuts prompts into chunks. " + _COPY.format("cap"),
+    "Two limits; the second one holds only while somebody else is there.",
+    1, 10, stubs.my_cap, checks.check_cap,
+)  # fmt: skip
+online_softmax = FunctionLab(
+    "10",
+    "Write the heart of an attention kernel, in Triton. " + _COPY.format("online_softmax"),
+    "What was summed under the old maximum is multiplied by exp(old - new); think of -inf - -inf.",
+    4, 30, stubs.my_online_softmax, checks.check_online_softmax,
+)  # fmt: skip
+merge = FunctionLab(
+    "11",
+    "Write the merge of split-KV. " + _COPY.format("merge"),
+    "A part weighs exp(lse); take the largest lse out before exp.",
+    2, 15, stubs.my_merge, checks.check_merge,
+)  # fmt: skip
+top_p = FunctionLab(
+    "12",
+    "Write the filter top_p. " + _COPY.format("top_p"),
+    "Sort; a token goes if the sum of those before it has reached top_p.",
+    3, 20, stubs.my_top_p, checks.check_top_p,
+)  # fmt: skip
+
+FUNCTION_LABS = {lab.name: lab for lab in (schedule, cap, online_softmax, merge, top_p)}

@@ -1,0 +1,147 @@
+"""Linear methods for a CPU: the same product by the means that are the fastest here.
+
+Which they are is measured when a model is loaded, in milliseconds: the names of processors do not
+tell it. (vLLM: ``dispatch_cpu_unquantized_gemm``, vllm/model_executor/layers/utils.py)
+"""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+
+import torch
+from torch import nn
+
+from minivllm.logger import init_logger
+from minivllm.models.linear import Linear, LinearMethod, UnquantizedLinearMethod
+
+logger = init_logger(__name__)
+
+IN_CACHE = 2**22  # bytes of a weight that a processor keeps near; larger ones come from memory
+WIDENED_ONCE = 2**20  # bytes of a 16-bit weight that may as well be float32 for good
+_TILE = 2**18  # numbers of a tile in float32: a MiB, which stays in the cache until it is used
+
+
+class OneDNNLinearMethod(UnquantizedLinearMethod):
+    """The weight in the order in which oneDNN's product reads it.
+
+    It is brought there in every call otherwise, and for the few rows of a decode that costs half as
+    much as the product itself.
+    """
+
+    def process_weights_after_loading(self, layer: Linear) -> None:
+        packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach())
+        layer.weight = nn.Parameter(packed, requires_grad=False)
+
+    def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
+        linear = torch.ops.mkldnn._linear_pointwise
+        return linear(x, layer.weight, layer.bias, "none", [], "")
+
+
+class TransposedLinearMethod(UnquantizedLinearMethod):
+    """The weight as ``[input_size, output_size]``, for the BLAS that torch is built with.
+
+    Where its product of small matrices is a good one, this has the least to do around it.
+    """
+
+    def process_weights_after_loading(self, layer: Linear) -> None:
+        layer.weight = nn.Parameter(layer.weight.detach().T.contiguous(), requires_grad=False)
+
+    def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
+        if layer.bias is None:
+            return torch.mm(x, layer.weight)
+        return torch.addmm(layer.bias, x, layer.weight)
+
+
+class TiledLinearMethod(LinearMethod):
+    """Products in float32 with a weight that is kept in another form, made wide tile by tile.
+
+    A tile is used as soon as it is made, while it is in the processor's cache, so that memory is
+    read in the form in which the weight is kept. What that is, subclasses say.
+    """
+
+    def rows(self, layer: Linear, begin: int, end: int) -> torch.Tensor:
+        """Rows of the weight, float32 ``[end - begin, input_size]``."""
+        raise NotImplementedError
+
+    def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        output = torch.empty(len(x), layer.output_size)
+        step = max(1, _TILE // layer.input_size)
+        for begin in range(0, layer.output_size, step):
+            end = min(begin + step, layer.output_size)
+            torch.mm(wide, self.rows(layer, begin, end).T, out=output[:, begin:end])
+        if layer.bias is not None:
+            output += layer.bias
+        return output.to(x.dtype)
+
+
+class WidenedLinearMethod(TiledLinearMethod, UnquantizedLinearMethod):
+    """A 16-bit weight on a processor that has no fast 16-bit products.
+
+    One row is multiplied as it is: that reads each number once, and half as many bytes.
+    """
+
+    def process_weights_after_loading(self, layer: Linear) -> None:
+        if layer.weight.nbytes <= WIDENED_ONCE:
+            layer.weight = nn.Parameter(layer.weight.detach().float(), requires_grad=False)
+
+    def rows(self, layer: Linear, begin: int, end: int) -> torch.Tensor:
+        return layer.weight[begin:end].float()
+
+    def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
+        if len(x) == 1 and layer.weight.dtype == x.dtype:
+            return UnquantizedLinearMethod.apply(self, layer, x)
+        return super().apply(layer, x)
+
+
+def choose_method(weight: torch.Tensor) -> LinearMethod:
+    """The method for a weight of this shape and dtype on this processor."""
+    if weight.dtype != torch.float32:
+        return fastest_method(weight.dtype, _SHAPE_16_BIT)
+    if weight.nbytes > IN_CACHE:
+        return candidates(weight.dtype)[0]
+    return fastest_method(weight.dtype, tuple(weight.shape))
+
+
+def candidates(dtype: torch.dtype) -> list[LinearMethod]:
+    """What can multiply by such a weight here; the first is what serves large ones well."""
+    onednn = torch.ops.mkldnn
+    packs = torch.backends.mkldnn.is_available() and (
+        dtype == torch.float32
+        or (dtype == torch.bfloat16 and onednn._is_mkldnn_bf16_supported())
+        or (dtype == torch.float16 and onednn._is_mkldnn_fp16_supported())
+    )
+    first = OneDNNLinearMethod() if packs else UnquantizedLinearMethod()
+    second = TransposedLinearMethod() if dtype == torch.float32 else WidenedLinearMethod()
+    return [first, second]
+
+
+@cache
+def fastest_method(dtype: torch.dtype, shape: tuple[int, int]) -> LinearMethod:
+    """The candidate that multiplies a few rows by a weight of this shape in the least time."""
+    seconds = {method: _seconds(method, dtype, shape) for method in candidates(dtype)}
+    found = min(seconds, key=seconds.__getitem__)
+    times = ", ".join(f"{type(m).__name__} {1e6 * s:.0f} us" for m, s in seconds.items())
+    logger.debug("%s weights %s: %s (%s)", dtype, list(shape), type(found).__name__, times)
+    return found
+
+
+_SHAPE_16_BIT = (1024, 1024)  # too large to be widened once
+_PROBE_ROWS = 8  # a batch of decodes
+_PROBES = 7  # the best counts: others may use the processor meanwhile
+
+
+@torch.inference_mode()
+def _seconds(method: LinearMethod, dtype: torch.dtype, shape: tuple[int, int]) -> float:
+    """How long one product takes at best."""
+    layer = Linear(shape[1], shape[0], bias=False)
+    layer.weight = nn.Parameter(torch.full(shape, 0.01, dtype=dtype), requires_grad=False)
+    method.process_weights_after_loading(layer)
+    x = torch.full((_PROBE_ROWS, shape[1]), 0.01, dtype=dtype)
+    best = float("inf")
+    for _ in range(_PROBES):
+        begin = time.perf_counter()
+        method.apply(layer, x)
+        best = min(best, time.perf_counter() - begin)
+    return best

@@ -1,0 +1,122 @@
+"""Linear layers: ``x @ weight.T + bias``, and the method by which each keeps its weight.
+
+A layer knows its sizes and its name in a checkpoint. How the weight lies in memory and how it is
+multiplied is its ``LinearMethod``'s affair. (vLLM: vllm/model_executor/layers/linear.py)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class LinearMethod(ABC):
+    """How a linear layer keeps its weight, and multiplies by it (vLLM: LinearMethodBase)."""
+
+    @abstractmethod
+    def create_weights(self, layer: Linear) -> None:
+        """Give the layer the empty parameters that a checkpoint will fill."""
+
+    def process_weights_after_loading(self, layer: Linear) -> None:  # noqa: B027
+        """Lay the filled weights out for products; called once. As they are, unless overridden."""
+
+    @abstractmethod
+    def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
+        """``[num_tokens, input_size]`` to ``[num_tokens, output_size]``, bias included."""
+
+
+class UnquantizedLinearMethod(LinearMethod):
+    """The definition: a weight ``[output_size, input_size]`` of the model's dtype."""
+
+    def create_weights(self, layer: Linear) -> None:
+        layer.weight = nn.Parameter(torch.empty(layer.output_size, layer.input_size))
+
+    def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, layer.weight, layer.bias)
+
+
+class Linear(nn.Module):
+    """``x @ weight.T + bias`` (vLLM: LinearBase).
+
+    Args:
+        input_size, output_size: widths of input and output.
+        bias: whether there is one.
+        quant_method: how the weight is kept; None: as it is.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        bias: bool,
+        quant_method: LinearMethod | None = None,
+    ):
+        super().__init__()
+        self.input_size, self.output_size = input_size, output_size
+        self.quant_method = quant_method or UnquantizedLinearMethod()
+        self.quant_method.create_weights(self)
+        self.bias = nn.Parameter(torch.empty(output_size)) if bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.quant_method.apply(self, x)
+
+    def process_weights_after_loading(self) -> None:
+        """Once the weights are there: on a CPU plain ones get the method that is fastest there."""
+        if type(self.quant_method) is UnquantizedLinearMethod and self.weight.device.type == "cpu":
+            from minivllm.models.cpu_linear import choose_method  # it builds on this file
+
+            self.quant_method = choose_method(self.weight)
+        self.quant_method.process_weights_after_loading(self)
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.output_size}, bias={self.bias is not None}"
+
+
+class ColumnParallelLinear(Linear):
+    """One whose outputs tensor parallelism would divide: each device gets rows of the weight."""
+
+
+class RowParallelLinear(Linear):
+    """One whose inputs tensor parallelism would divide; the devices' outputs are then summed."""
+
+
+class ParallelLMHead(ColumnParallelLinear):
+    """Hidden states to logits, a column for each token of the vocabulary."""
+
+
+class MergedColumnParallelLinear(ColumnParallelLinear):
+    """Several linear layers with the same input as one matrix: one product instead of several.
+
+    Args:
+        input_size: width of the input.
+        output_sizes: the name of each part in a checkpoint, and its width.
+        bias: whether every part has one.
+    """
+
+    def __init__(self, input_size: int, output_sizes: dict[str, int], bias: bool):
+        super().__init__(input_size, sum(output_sizes.values()), bias)
+        self.output_sizes = output_sizes
+
+    def named_shards(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each part's slice of weight and bias, under the name a checkpoint has for it."""
+        for kind, parameter in self.named_parameters():
+            parts = parameter.split(tuple(self.output_sizes.values()))
+            for name, part in zip(self.output_sizes, parts, strict=True):
+                yield f"{name}.{kind}", part
+
+
+class QKVParallelLinear(MergedColumnParallelLinear):
+    """The projections to queries, keys and values in one, with grouped heads."""
+
+    def __init__(self, hidden_size: int, head_dim: int, num_heads: int, num_kv_heads: int, bias):
+        heads = {"q_proj": num_heads, "k_proj": num_kv_heads, "v_proj": num_kv_heads}
+        super().__init__(hidden_size, {name: n * head_dim for name, n in heads.items()}, bias)
+        self.head_dim, self.num_heads = head_dim, tuple(heads.values())
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Query, key and value, ``[num_tokens, heads, head_dim]`` each: views, no copies."""
+        return super().forward(x).unflatten(-1, (-1, self.head_dim)).split(self.num_heads, 1)

@@ -1,0 +1,157 @@
+"""What all loops that numba compiles have in common: options, threads, 16-bit numbers, exp.
+
+Machine code is kept on disk, beside the source or where ``NUMBA_CACHE_DIR`` says, so that only the
+first process compiles. (numba notices a change of the file that a loop is in, but not of this one:
+after a change here, delete ``__pycache__``.)
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from logging import DEBUG, INFO
+
+import numpy as np
+import torch
+from numba import config, njit, set_num_threads, types
+from numba.core import event
+from numba.extending import overload
+
+from minivllm.logger import init_logger
+
+logger = init_logger(__name__)
+
+# Sums may be reordered, which is what lets a processor add 16 numbers at once; the rest of
+# fastmath (no NaN, no infinity) is not wanted. numpy's error model divides without asking for 0.
+_FAST = {"fastmath": {"reassoc", "contract"}, "error_model": "numpy"}
+_LN2 = math.log(2)
+
+
+def kernel(function: Callable | None = None, *, parallel: bool = False) -> Callable:
+    """Compile a function when it is first called, for the types it is called with."""
+    if function is None:
+        return lambda function: kernel(function, parallel=parallel)
+    try:
+        return njit(function, cache=True, parallel=parallel, **_FAST)
+    except RuntimeError:  # no folder to keep the machine code in: this process compiles for itself
+        return njit(function, parallel=parallel, **_FAST)
+
+
+class _Announce(event.Listener):
+    """Says that something is being compiled, once a process, and in the end what it cost.
+
+    To people at a terminal; a notebook's output must be the same in the first run and the second.
+    """
+
+    def __init__(self):
+        self._depth, self._seconds, self._begin, self._told = 0, 0.0, 0.0, False
+
+    def on_start(self, event):
+        if not self._told:
+            self._told = True
+            level = INFO if sys.stdout.isatty() else DEBUG
+            logger.log(level, "Compiling loops for this CPU: some ten seconds, once.")
+        if self._depth == 0:
+            self._begin = time.perf_counter()
+        self._depth += 1
+
+    def on_end(self, event):
+        self._depth -= 1
+        if self._depth == 0:
+            self._seconds += time.perf_counter() - self._begin
+            logger.debug("Compiled for %.1f s so far.", self._seconds)
+
+
+event.register("numba:compile", _Announce())
+
+
+def use_threads(work: int, worth_sharing: int) -> None:
+    """Let the next parallel loop run on torch's number of threads, or on one if there is little.
+
+    A thread must be woken, and waited for: on a busy machine that can take longer than the work.
+    """
+    num_threads = torch.get_num_threads()
+    set_num_threads(min(num_threads, config.NUMBA_NUM_THREADS) if work >= worth_sharing else 1)
+    if torch.get_num_threads() != num_threads:  # numba's first threads change torch's number
+        torch.set_num_threads(num_threads)
+
+
+def as_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The same memory; 16-bit numbers, which numba does not know, as the integers of their bits."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.uint16).numpy()
+    if tensor.dtype == torch.float16:
+        return tensor.view(torch.int16).numpy()
+    return tensor.numpy()
+
+
+def flat(x: torch.Tensor) -> tuple[np.ndarray, int, int]:
+    """The memory behind a view, where the view begins in it, and from one row to the next.
+
+    Numba makes good code only of what it knows to be contiguous. Rows of ``x`` are, all of it need
+    not be: queries are a slice of each row of a wider matrix.
+    """
+    length = x.untyped_storage().nbytes() // x.element_size()
+    memory = as_numpy(x.as_strided((length,), (1,), 0))
+    return memory, x.storage_offset(), x.stride(0)
+
+
+def widen(number):
+    """A number of an array of ``as_numpy`` as float32."""
+    raise NotImplementedError("compiled code only: numba takes the overload below")
+
+
+@overload(widen)
+def _widen(number):
+    if number == types.uint16:  # bfloat16 is the upper half of a float32
+        return lambda number: np.uint32(np.uint32(number) << 16).view(np.float32)
+    if number == types.int16:
+        # float16: move exponent and fraction to where float32 has them, and make up for the other
+        # bias of the exponent (15, not 127) with one multiplication. Right for all but inf and NaN.
+        def convert(number):
+            half = np.uint32(number)
+            bits = np.uint32(((half & 0x7FFF) << 13) | ((half & 0x8000) << 16))
+            return bits.view(np.float32) * np.float32(2.0**112)
+
+        return convert
+    return lambda number: number
+
+
+def narrow(number, array):
+    """A float32 as a number for this array of ``as_numpy``: float32, or bfloat16's bits."""
+    raise NotImplementedError("compiled code only: numba takes the overload below")
+
+
+@overload(narrow)
+def _narrow(number, array):
+    if array.dtype == types.uint16:  # to the nearest, and of two as near to the even one
+
+        def convert(number, array):
+            bits = np.float32(number).view(np.uint32)
+            rounded = np.uint16((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16)
+            return np.uint16(0x7FC0) if number != number else rounded  # NaN stays one
+
+        return convert
+    return lambda number, array: np.float32(number)
+
+
+@kernel
+def exp(x):
+    """e to the x, for x <= 0. The library's takes one number a call; this one, 16 at once.
+
+    x is n times ln 2, which goes into the exponent bits of a float32, and a rest r of at most half
+    of ln 2, for which six terms of the series are exact to 5e-7.
+    """
+    x = max(x, np.float32(-87))  # e to the -87 is about the smallest normal float32
+    n = np.floor(x * np.float32(1 / _LN2) + np.float32(0.5))
+    r = x - n * np.float32(_LN2)
+    series = np.float32(1 / 720)  # 1 + r (1 + r (1/2 + r (1/6 + ...)))
+    series = series * r + np.float32(1 / 120)
+    series = series * r + np.float32(1 / 24)
+    series = series * r + np.float32(1 / 6)
+    series = series * r + np.float32(1 / 2)
+    series = series * r + np.float32(1)
+    series = series * r + np.float32(1)
+    return series * np.int32((np.int32(n) + 127) << 23).view(np.float32)

@@ -1,0 +1,101 @@
+"""The course as a whole: ``python notebooks/course.py`` writes what follows from its notebooks.
+
+That is: the minutes in their headers, the overview in README.md beside this file, and the map of
+prerequisites, diagrams/course_map.svg. Run it when a notebook has changed, come or gone.
+"""
+
+import importlib.util
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from reading_time import ReadingTime, reading_time, write_minutes  # noqa: E402
+
+# What each notebook builds on. One that does not exist (yet) is passed over.
+NEEDS = {
+    "00": (), "01": ("00",), "02": ("01",), "03": ("01", "02"), "04": ("03",), "04b": ("04",),
+    "05": ("01", "03"), "06": ("03", "04", "05"), "06b": ("06",), "07": ("05",), "08": ("03",),
+    "09": ("01", "03"), "10": ("09",), "11": ("09", "10"), "12": ("05",), "13": ("01", "03"),
+    "A1": ("07", "09"), "A2": ("A1",),
+}  # fmt: skip
+# Of the first track only the cells tagged "core" are read; of the others whole notebooks.
+TRACKS = {
+    "90 minutes": ("00", "03", "05", "08"),
+    "systems": ("00", "01", "02", "03", "04", "05", "06", "07", "08", "13"),
+    "kernels": ("00", "01", "02", "03", "09", "10", "11", "A1"),
+}
+BEGIN, END = "<!-- written by course.py -->\n", "<!-- end -->"
+
+
+@dataclass(frozen=True)
+class Lecture:
+    """One notebook, as its header describes it."""
+
+    number: str
+    path: Path
+    title: str
+    objectives: list[str]
+    header: str
+    time: ReadingTime
+
+    @property
+    def tracks(self) -> list[str]:
+        return [name for name, numbers in TRACKS.items() if self.number in numbers]
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return NEEDS[self.number]
+
+
+def lectures() -> list[Lecture]:
+    """All notebooks in their order."""
+    return [read_lecture(path) for path in sorted(HERE.glob("*.ipynb"))]
+
+
+def read_lecture(path: Path) -> Lecture:
+    header = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
+    title = re.match(r"# (?:\w+ · )?(.+)", header)[1]
+    objectives = [re.sub(r"[;.]$", "", line) for line in re.findall(r"^\d\. (.+)", header, re.M)]
+    return Lecture(path.stem.split("_")[0], path, title, objectives, header, reading_time(path))
+
+
+def overview() -> str:
+    """The table of README.md: order, minutes, prerequisites, objectives."""
+    lines = [
+        "| | notebook | minutes | needs | tracks | afterwards you can | for the teacher |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for it in lectures():
+        lines.append(
+            f"| {it.number} | [{it.title}]({it.path.name}) | {it.time.minutes} "
+            f"| {', '.join(it.needs) or '-'} | {', '.join(it.tracks) or '-'} "
+            f"| {'; '.join(it.objectives)} | [teach/{it.number}.md](teach/{it.number}.md) |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def readme() -> str:
+    """README.md with today's overview in it."""
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    return before + BEGIN + overview() + END + rest.split(END, 1)[1]
+
+
+def draw_map() -> None:
+    spec = importlib.util.spec_from_file_location("draw", HERE.parent / "diagrams" / "draw.py")
+    draw = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(draw)
+    draw.draw_diagram("course_map").save(HERE.parent / "diagrams" / "course_map.svg")
+
+
+if __name__ == "__main__":
+    for notebook in HERE.glob("*.ipynb"):
+        write_minutes(notebook)
+    (HERE / "README.md").write_text(readme(), encoding="utf-8")
+    draw_map()
+    print("written: headers, notebooks/README.md, diagrams/course_map.svg")

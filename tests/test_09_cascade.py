@@ -1,0 +1,119 @@
+"""Cascade attention: what is shared is read once, and the answer stays the same."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paged_batches import make_batch
+
+from minivllm import LLM, SamplingParams
+from minivllm.attention import cascade
+from minivllm.attention.cascade import find_cascade
+from minivllm.attention.paged_numba import PagedNumba
+from minivllm.attention.paged_torch import PagedTorch
+from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
+
+BACKENDS = [PagedTorch, PagedNumba]
+
+
+@pytest.fixture(autouse=True)
+def always_worth_it(monkeypatch):
+    monkeypatch.setattr(cascade, "WORTH_SHARING", 1)
+
+
+def share(batch, members, num_blocks):
+    """Let these sequences begin with the first one's blocks."""
+    table = batch.metadata.block_table
+    table[members, :num_blocks] = table[members[0], :num_blocks].clone()
+    return batch
+
+
+@st.composite
+def shared_batches(draw):
+    """Two groups that share blocks, in one batch with strangers; decodes alone, or chunks too."""
+    block_size = draw(st.sampled_from([1, 3, 4, 16]))
+    only_decodes = draw(st.booleans())
+    seqs, groups = [], []
+    for _ in range(draw(st.integers(1, 2))):
+        num_blocks = draw(st.integers(1, 4))
+        members = range(len(seqs), len(seqs) + draw(st.integers(2, 4)))
+        for _ in members:
+            query_len = 1 if only_decodes else draw(st.integers(1, 6))
+            seqs.append((query_len, num_blocks * block_size + query_len + draw(st.integers(0, 9))))
+        groups.append((list(members), num_blocks))
+    seqs += [(1 if only_decodes else n, n) for n in draw(st.lists(st.integers(1, 9), max_size=2))]
+    batch = make_batch(
+        seqs, block_size, draw(st.integers(1, 2)), draw(st.integers(1, 4)),
+        draw(st.sampled_from([32, 48, 80])),
+        draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float16])),
+    )  # fmt: skip
+    for members, num_blocks in groups:
+        share(batch, members, num_blocks)
+    return batch, len(groups), block_size
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@settings(max_examples=20, deadline=None)
+@given(shared=shared_batches())
+def test_equal_to_the_reference(backend, shared):
+    batch, num_groups, block_size = shared
+    assert len(find_cascade(batch.metadata, block_size).prefixes) == num_groups
+    batch.check(backend())
+
+
+def test_only_what_all_members_have_computed_is_shared():
+    """The first sequence is still writing its third block; a decode has its own fourth."""
+    batch = share(make_batch([(6, 14), (1, 15), (2, 17)]), [0, 1, 2], 3)
+    found = find_cascade(batch.metadata, 4)
+    (prefix,) = found.prefixes
+    assert len(prefix.block_ids) == 2
+    assert prefix.rows.tolist() == list(range(9))
+    assert found.rest.seq_lens.tolist() == [6, 7, 9]
+    assert found.rest.max_seq_len == 9
+    assert found.rest.block_table.shape == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "seqs", [[(1, 9)], [(5, 5), (5, 5)], [(1, 4), (1, 4)]], ids=["alone", "new", "a block in all"]
+)
+def test_nothing_to_share(seqs):
+    batch = share(make_batch(seqs), list(range(len(seqs))), 1)
+    assert find_cascade(batch.metadata, 4) is None
+
+
+def test_little_is_not_worth_it(monkeypatch):
+    monkeypatch.setattr(cascade, "WORTH_SHARING", 17)
+    assert find_cascade(share(make_batch([(1, 9), (1, 9)]), [0, 1], 2).metadata, 4) is None
+    assert find_cascade(share(make_batch([(1, 9), (2, 10)]), [0, 1], 2).metadata, 4) is not None
+
+
+def test_with_a_window_each_reads_for_itself():
+    batch = make_batch([(1, 30), (1, 30)], window=5)
+    share(batch, [0, 1], 6).check(PagedTorch())
+
+
+def test_the_oracle_holds():
+    """Shared prefixes, chunks, samples and preemption at once, nothing too small to share."""
+    assert first_wrong_token(KVCacheManager) is None
+
+
+@pytest.mark.parametrize("backend", ["paged_torch", "paged_numba"])
+def test_the_engine_shares_and_says_the_same(backend, monkeypatch):
+    def run(least):
+        monkeypatch.setattr(cascade, "WORTH_SHARING", least)
+        llm = LLM(attention_backend=backend, dtype="float32", block_size=4, max_model_len=64)
+        prompts = [[*range(20, 45), i] for i in range(5)]
+        params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+        prompts = [{"prompt_token_ids": prompt} for prompt in prompts]
+        return [o.outputs[0].token_ids for o in llm.generate(prompts, params, use_tqdm=False)]
+
+    alone = run(10**9)
+    calls = []
+    whole = cascade.cascade_attention
+    monkeypatch.setattr(
+        "minivllm.attention.paged_torch.cascade_attention",
+        lambda *args: calls.append(1) or whole(*args),
+    )
+    assert run(1) == alone
+    assert calls

@@ -1,0 +1,156 @@
+"""Small operations: fused for a CPU they are what torch says, alone and in the engine."""
+
+import pytest
+import torch
+
+from minivllm import ops
+from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
+from minivllm.ops import compiled, fused_cpu, native, numba_support
+from minivllm.tensors import argmax
+
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
+SHAPES = [(1, 8), (3, 34), (5, 256)]
+SHARED = (700, 256)  # enough to wake several threads
+
+
+def numbers(*shape, dtype, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    return (torch.randn(shape, generator=rng) * 3).to(dtype)
+
+
+def same(fused, true, dtype):
+    assert fused.dtype == dtype
+    torch.testing.assert_close(fused, true, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@pytest.fixture(params=TOLERANCE, ids=str)
+def dtype(request):
+    return request.param
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, SHARED, (3, 2, 16)], ids=str)
+def test_norms(shape, dtype):
+    x, weight = numbers(*shape, dtype=dtype), numbers(shape[-1], dtype=dtype, seed=1)
+    same(fused_cpu.rms_norm(x, weight, 1e-5), native.rms_norm(x, weight, 1e-5), dtype)
+
+
+def test_norms_of_a_part_of_each_row(dtype):
+    """As of the queries in the product that holds keys and values, too."""
+    x, weight = numbers(4, 5, 16, dtype=dtype)[:, 1:3], numbers(16, dtype=dtype)
+    same(fused_cpu.rms_norm(x, weight, 1e-5), native.rms_norm(x, weight, 1e-5), dtype)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, SHARED], ids=str)
+def test_sums_and_norms(shape, dtype):
+    x, weight = numbers(*shape, dtype=dtype), numbers(shape[-1], dtype=dtype, seed=1)
+    theirs = numbers(*shape, dtype=dtype, seed=2)
+    ours = theirs.clone()
+    want = native.fused_add_rms_norm(x, theirs, weight, 1e-6)
+    same(fused_cpu.fused_add_rms_norm(x, ours, weight, 1e-6), want, dtype)
+    assert torch.equal(ours, theirs)  # one addition, rounded in one way
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, SHARED], ids=str)
+def test_gates(shape, dtype):
+    x = numbers(*shape, dtype=dtype)
+    x[0, :2] = torch.tensor([-200.0, 200.0])  # exp of these overflows
+    same(fused_cpu.silu_and_mul(x), native.silu_and_mul(x), dtype)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 7, 900])
+def test_rotations_of_a_part_of_each_row(num_tokens, dtype):
+    qkv = numbers(num_tokens, 6, 32, dtype=dtype)
+    cos, sin = numbers(2, num_tokens, 1, 32, dtype=dtype, seed=1)
+    before = qkv.clone()
+    for part in qkv.split((3, 2, 1), dim=1):
+        same(
+            fused_cpu.rotate(part, cos, sin), native.rotate(part.float(), cos, sin).to(dtype), dtype
+        )
+    assert torch.equal(qkv, before)
+
+
+def test_numbers_are_narrowed_to_the_nearest():
+    """Every upper half, with lower halves around the middle, and what is not a number."""
+    import numba
+    import numpy as np
+
+    upper = torch.arange(2**16, dtype=torch.int64) << 16
+    halves = torch.tensor([0, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+    x = (upper[:, None] + halves).to(torch.uint32).view(torch.float32).flatten()
+
+    @numba.njit
+    def convert(numbers, bits):
+        for i in range(len(numbers)):
+            bits[i] = compiled.narrow(numbers[i], bits)
+
+    ours = torch.empty(len(x), dtype=torch.bfloat16)
+    convert(x.numpy(), compiled.as_numpy(ours))
+    assert torch.equal(ours.isnan(), x.isnan())
+    is_number = ~x.isnan()
+    assert torch.equal(ours[is_number], x[is_number].to(torch.bfloat16))
+    assert np.array_equal(compiled.as_numpy(ours)[x.isnan().numpy()] & 0x7FC0 == 0x7FC0,
+                          np.ones(int(x.isnan().sum()), bool))  # fmt: skip
+
+
+def test_the_best_token_is_the_first_of_equals():
+    logits = torch.tensor([[1.0, 3.0, 3.0], [-torch.inf] * 3, [5.0, 2.0, -1.0]])
+    assert argmax(logits).tolist() == [1, 0, 0]
+
+
+def test_the_choice(monkeypatch, capsys):
+    ops.cpu_ops.cache_clear()
+    assert ops._ops(torch.zeros(1)) is fused_cpu
+    assert ops._ops(torch.zeros(1, dtype=torch.float16)) is native
+    assert ops._ops(torch.zeros(1, device="meta")) is native
+    assert capsys.readouterr().out == ""
+    ops.cpu_ops.cache_clear()
+    monkeypatch.setattr(numba_support, "version", lambda package: "0.66.0")
+    assert ops._ops(torch.zeros(1)) is native
+    assert capsys.readouterr().out == "INFO Small operations run in torch: numba is too old.\n"
+    ops.cpu_ops.cache_clear()
+
+
+@pytest.mark.parametrize("implementation", [native, fused_cpu])
+def test_the_oracle_holds(implementation, monkeypatch):
+    """Shared prefixes, chunks, samples and preemption; the oracle computes with torch's own."""
+    monkeypatch.setattr("minivllm.engine.oracle.next_token_logits", in_torch(monkeypatch))
+    monkeypatch.setattr(ops, "cpu_ops", lambda: implementation)
+    assert first_wrong_token(KVCacheManager) is None
+
+
+def in_torch(monkeypatch):
+    from minivllm.engine import oracle
+
+    compute = oracle.next_token_logits
+
+    def next_token_logits(*args):
+        with monkeypatch.context() as patch:
+            patch.setattr(ops, "cpu_ops", lambda: native)
+            return compute(*args)
+
+    return next_token_logits
+
+
+def test_without_a_folder_for_machine_code_each_process_compiles(monkeypatch):
+    monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
+
+    def double(x):
+        return 2 * x
+
+    assert compiled.kernel(double)(4) == 8
+
+
+def test_compiling_is_announced_once_and_only_to_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    announce = compiled._Announce()
+    for _ in range(2):
+        announce.on_start(None)
+        announce.on_start(None)  # what it calls is compiled meanwhile
+        announce.on_end(None)
+        announce.on_end(None)
+    line = "INFO Compiling loops for this CPU: some ten seconds, once.\n"
+    assert capsys.readouterr().out == line
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
+    compiled._Announce().on_start(None)
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,80 @@
+"""Threads: how many a step has, how long they spin, and that a user's own settings win."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import minivllm
+from minivllm.ops import threads
+from minivllm.ops.threads import threads_for
+
+CPU = torch.device("cpu")
+
+
+def in_a_new_process(code, **environment):
+    kept = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=kept | environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+SHOW = "import os; print(os.environ.get('GOMP_SPINCOUNT'), '|', minivllm.spinning)"
+
+
+def test_importing_minivllm_bounds_the_spinning_before_torch_is_there():
+    said = in_a_new_process(f"import minivllm; {SHOW}")
+    assert said == f"{minivllm.SPIN_COUNT} | GOMP_SPINCOUNT={minivllm.SPIN_COUNT}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("GOMP_SPINCOUNT", "77"), ("OMP_WAIT_POLICY", "passive")]
+)
+def test_a_users_setting_wins(name, value):
+    said = in_a_new_process(f"import minivllm; {SHOW}", **{name: value})
+    spin_count = value if name == "GOMP_SPINCOUNT" else None
+    assert said == f"{spin_count} | {name}={value} as in the environment"
+
+
+def test_where_torch_came_first_the_log_says_so():
+    code = (
+        "import torch, minivllm; from minivllm.ops.threads import log_threads;"
+        f"log_threads(torch.device('cpu')); {SHOW}"
+    )
+    line, setting = in_a_new_process(code, MINIVLLM_LOGGING_LEVEL="DEBUG").splitlines()
+    assert line.startswith("DEBUG ")
+    assert line.endswith("unbounded, since torch was imported before minivllm.")
+    assert setting.startswith("None | ")
+    assert len(in_a_new_process(code).splitlines()) == 1  # nothing at INFO
+
+
+def test_a_user_s_number_of_threads_stays(monkeypatch):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        for operations, expected in ((threads.WORTH_SHARING - 1, 1), (threads.WORTH_SHARING, 2)):
+            with threads_for(operations, CPU):
+                assert torch.get_num_threads() == expected
+            assert torch.get_num_threads() == 2
+        with pytest.raises(KeyError), threads_for(0, CPU):
+            raise KeyError
+        assert torch.get_num_threads() == 2
+        with threads_for(0, torch.device("meta")):
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_loops_use_torch_s_number_of_threads():
+    code = (
+        "import minivllm, torch, numba; from minivllm.ops.compiled import use_threads;"
+        "torch.set_num_threads(1); use_threads(9, 1); print(numba.get_num_threads(), end=' ');"
+        "torch.set_num_threads(2); use_threads(9, 1); print(numba.get_num_threads(), end=' ');"
+        "use_threads(9, 10); print(numba.get_num_threads(), torch.get_num_threads())"
+    )
+    assert in_a_new_process(code, NUMBA_NUM_THREADS="2", OMP_NUM_THREADS="2") == "1 2 1 2"

@@ -1,0 +1,110 @@
+"""The course as a whole: its map, its overview and its teacher's pages say what is there."""
+
+import importlib
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from minivllm.exercises import quiz
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+_spec = importlib.util.spec_from_file_location("course", NOTEBOOKS / "course.py")
+course = sys.modules["course"] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(course)
+LECTURES = course.lectures()
+
+
+@pytest.fixture(params=LECTURES, ids=lambda it: it.number)
+def lecture(request):
+    return request.param
+
+
+def test_the_overview_is_current():
+    written = (NOTEBOOKS / "README.md").read_text(encoding="utf-8")
+    assert course.readme() == written, "run: python notebooks/course.py"
+
+
+def test_links_of_the_pages_lead_somewhere():
+    for page in [NOTEBOOKS / "README.md", *NOTEBOOKS.glob("*/*.md")]:
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_a_header_says_what_comes_first(lecture):
+    assert len(lecture.objectives) == 3
+    paragraph = re.search(r"\*\*\d+ minutes\.\*\*(.*)", lecture.header, re.DOTALL)[1]
+    required = re.split(r";[^;]*\bhelp\b", paragraph)[0]
+    named = re.findall(r"\b(\d\d[b]?|A\d)\b", required)
+    assert sorted(set(named)) == sorted(lecture.needs)
+
+
+def test_what_comes_first_does_come_first(lecture):
+    order = [it.number for it in LECTURES]
+    for needed in lecture.needs:
+        assert order.index(needed) < order.index(lecture.number)
+
+
+def test_a_track_leaves_nothing_out_that_its_notebooks_need():
+    for track in ("systems", "kernels"):
+        numbers = course.TRACKS[track]
+        for number in numbers:
+            later = set(course.NEEDS[number]) - set(numbers[: numbers.index(number)])
+            allowed = {"07"} if track == "kernels" else set()  # the roofline looks back at chunks
+            assert later <= allowed, (track, number)
+
+
+# -- the teacher's pages -------------------------------------------------------------------------
+
+
+def page_of(lecture) -> str:
+    return (NOTEBOOKS / "teach" / f"{lecture.number}.md").read_text(encoding="utf-8")
+
+
+def test_a_teacher_has_three_misconceptions_and_the_cells_that_break_them(lecture):
+    found = re.findall(
+        r"^\d\. \*\"(.+?)\"\* Run the cell with `(.+?)`\. (.+)$", page_of(lecture), re.MULTILINE
+    )
+    assert len(found) == 3
+    cells = json.loads(lecture.path.read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    for _, anchor, explained in found:
+        assert any(anchor in source for source in code), f"no cell of {lecture.number}: {anchor}"
+        assert len(explained) > 30
+
+
+def test_a_lecture_takes_45_minutes(lecture):
+    minutes = re.findall(r"^\| (\d+) \|", page_of(lecture), re.MULTILINE)
+    assert sum(map(int, minutes)) == 45
+
+
+def test_the_exit_ticket_can_be_solved(lecture, capsys):
+    ticket = re.search(r"## Exit ticket\n\n`ch(\w+)\.(\w+)(?:\(seed=(\d+)\))?`", page_of(lecture))
+    assert ticket[1] == lecture.number
+    exercise = getattr(importlib.import_module(f"minivllm.lab.exercises.ch{ticket[1]}"), ticket[2])
+    if ticket[3]:
+        exercise = exercise(seed=int(ticket[3]))
+    exercise.grade(exercise.solve())
+    assert capsys.readouterr().out.startswith("right: ")
+
+
+def test_the_page_asks_the_quiz_of_its_notebook(lecture):
+    assert f'quiz.ask("{lecture.number}")' in page_of(lecture)
+    assert lecture.number in quiz.NOTEBOOKS
+
+
+# -- the site ------------------------------------------------------------------------------------
+
+
+def test_the_site_is_built_with_what_the_extra_names():
+    root = NOTEBOOKS.parent
+    project = (root / "pyproject.toml").read_text(encoding="utf-8")
+    extra = re.findall(r'"([^"]+)"', re.search(r"^docs = \[(.*)\]", project, re.MULTILINE)[1])
+    workflow = (root / ".github/workflows/pages.yml").read_text(encoding="utf-8")
+    assert f"pip install {' '.join(f'{chr(34)}{name}{chr(34)}' for name in extra)}" in workflow
+    command = "mkdocs build --strict -f .github/mkdocs.yml"
+    assert command in workflow
+    assert command in (NOTEBOOKS / "README.md").read_text(encoding="utf-8")

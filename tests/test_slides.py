@@ -1,0 +1,62 @@
+"""Slides: the core cells of notebooks, in order, with their outputs and nothing else."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+
+
+@pytest.fixture(scope="module")
+def slides():
+    sys.path.insert(0, str(NOTEBOOKS))
+    spec = importlib.util.spec_from_file_location("slides", NOTEBOOKS / "slides.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    sys.path.remove(str(NOTEBOOKS))
+
+
+def make(path, *cells):
+    new = nbformat.v4
+    notebook = new.new_notebook()
+    for text, tags in cells:
+        if text.startswith("print"):
+            output = new.new_output("stream", text="42 printed\n")
+            cell = new.new_code_cell(text, outputs=[output])
+        else:
+            cell = new.new_markdown_cell(text)
+        cell.metadata["tags"] = tags
+        notebook.cells.append(cell)
+    nbformat.write(notebook, path)
+    return path
+
+
+def test_core_cells_become_slides(slides, tmp_path):
+    one = make(
+        tmp_path / "00_one.ipynb",
+        ("# One", ["core"]), ("left out", []), ("print(42)", ["core"]), ("said below", ["core"]),
+        ("## Next", ["core"]),
+    )  # fmt: skip
+    kinds = [cell.metadata["slideshow"]["slide_type"] for cell in slides.core_cells(one)]
+    assert kinds == ["slide", "-", "subslide", "slide"]
+    two = make(
+        tmp_path / "01_two.ipynb",
+        ("# Two", ["core"]),
+        ("print(42)", ["core"]),
+        ("said below", ["core"]),
+    )
+    slides.write_slides([one, two], tmp_path / "deck.html")
+    page = (tmp_path / "deck.html").read_text(encoding="utf-8")
+    assert "reveal" in page
+    assert page.count("42 printed") == page.count("said below") == 2
+    assert "left out" not in page
+
+
+def test_a_notebook_without_core_cells_is_refused(slides, tmp_path):
+    bare = make(tmp_path / "01_bare.ipynb", ("# One", []))
+    with pytest.raises(ValueError, match=r"01_bare.ipynb has no cell with the tag 'core'"):
+        slides.deck([bare])
