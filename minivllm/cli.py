@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from minivllm.console import exit_on_bad_input
+from minivllm.console import exit_on_bad_input, needs_extra
 from minivllm.lab.bench.command import app as bench_app
 from minivllm.logger import init_logger
+from minivllm.validation import check
 from minivllm.version import __version__
 
 app = typer.Typer(
@@ -21,6 +22,14 @@ app.add_typer(bench_app, name="bench")
 Model = Annotated[
     str | None, typer.Option(help="Hugging Face directory; none for the embedded model.")
 ]
+ModelOrName = Annotated[
+    str | None,
+    typer.Option("--model", "--model-name", help="Directory; at a server, the name it has there."),
+]
+Quick = Annotated[
+    str | None, typer.Option("--quick", "-q", help="One message, and nothing more is asked.")
+]
+ApiKey = Annotated[str | None, typer.Option(help="Of the server; also OPENAI_API_KEY.")]
 MaxTokens = Annotated[int, typer.Option(help="The longest output, in tokens.")]
 Temperature = Annotated[float, typer.Option(help="0 always takes the best token.")]
 TopP = Annotated[float, typer.Option(help="Keep the best tokens up to this probability.")]
@@ -78,23 +87,58 @@ def generate(
 
 @app.command()
 def chat(
-    model: Model = None,
+    model: ModelOrName = None,
     system: Annotated[
-        str | None, typer.Option(help="The system prompt, or a file that holds it.")
+        str | None,
+        typer.Option(
+            "--system", "--system-prompt", help="The system prompt, or a file that holds it."
+        ),
     ] = None,
+    quick: Quick = None,
+    url: Annotated[
+        str | None, typer.Option(help="Talk with a server, such as http://localhost:8000/v1.")
+    ] = None,
+    api_key: ApiKey = None,
     max_tokens: MaxTokens = 256,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
     top_k: TopK = 0,
     seed: Seed = None,
 ) -> None:
-    """Talk with the model; an empty line or Ctrl-D ends it."""
-    from minivllm.entrypoints.terminal import run_chat
+    """Talk with the model, here or at a server; an empty line or Ctrl-D ends it."""
+    from minivllm.entrypoints.terminal import run_chat, talk
 
     params = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p,
               "top_k": top_k, "seed": seed}  # fmt: skip
     with exit_on_bad_input():
-        run_chat(model, system, params)
+        if url is None:
+            check(api_key is None, "api_key", "one", "left out without --url")
+            run_chat(model, system, params, quick)
+            return
+        with needs_extra("serve"):
+            from minivllm.entrypoints.remote import RemoteModel
+        talk(RemoteModel(url, model, api_key, params).chat, system, quick)
+
+
+@app.command()
+def complete(
+    model: ModelOrName = None,
+    quick: Quick = None,
+    url: Annotated[str, typer.Option(help="The server.")] = "http://localhost:8000/v1",
+    api_key: ApiKey = None,
+    max_tokens: MaxTokens = 64,
+    temperature: Temperature = 0.8,
+    top_p: TopP = 0.95,
+    top_k: TopK = 0,
+    seed: Seed = None,
+) -> None:
+    """Complete prompts at a server, as they are typed; `generate` does it without one."""
+    params = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p,
+              "top_k": top_k, "seed": seed}  # fmt: skip
+    with exit_on_bad_input():
+        with needs_extra("serve"):
+            from minivllm.entrypoints.remote import RemoteModel, run_complete
+        run_complete(RemoteModel(url, model, api_key, params), quick)
 
 
 @app.command(
@@ -104,10 +148,6 @@ def chat(
 )  # fmt: skip
 def serve(context: typer.Context) -> None:
     """Serve a model over HTTP, as OpenAI's clients ask it; `serve --help` lists the flags."""
-    try:
+    with exit_on_bad_input(), needs_extra("serve"):
         from minivllm.entrypoints.openai.api_server import main as serve_main
-    except ImportError as error:
-        needs = 'pip install "minivllm[serve]"'
-        with exit_on_bad_input():
-            raise ValueError(f"serve needs more packages, {needs}: {error}") from error
     raise typer.Exit(serve_main(context.args))

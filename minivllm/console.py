@@ -19,3 +19,13 @@ def exit_on_bad_input() -> Iterator[None]:
         console = Console(stderr=True, highlight=False, emoji=False)
         console.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(2) from error
+
+
+@contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Packages that are not installed are a ``ValueError`` that names what brings them."""
+    try:
+        yield
+    except ImportError as error:
+        line = f'pip install "minivllm[{extra}]"'
+        raise ValueError(f"this needs more packages, {line}: {error}") from error

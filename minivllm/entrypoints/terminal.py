@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from minivllm.sampling_params import RequestOutputKind, SamplingParams
 
 def run_generate(prompts: list[str], model: str | None, params: dict) -> None:
     """Complete each prompt and print it with its completion."""
+    params = SamplingParams(**params)
     llm, console = LLM(model), Console(highlight=False, emoji=False)
-    for output in llm.generate(prompts, SamplingParams(**params)):
+    for output in llm.generate(prompts, params):
         text = f"[bold]{escape(output.prompt)}[/]{escape(output.outputs[0].text)}"
         console.print(text, soft_wrap=True)
 
@@ -29,37 +30,71 @@ def stream_chat(llm: LLM, conversation: list[dict], params: SamplingParams) -> I
         yield output.outputs[0].text
 
 
-def run_chat(model: str | None, system: str | None, params: dict) -> None:
-    """Ask, answer, remember; until an empty line, Ctrl-D or Ctrl-C."""
-    sampling_params = SamplingParams(**params)
+def run_chat(model: str | None, system: str | None, params: dict, quick: str | None = None) -> None:
+    """Talk with a model in this process."""
+    sampling = SamplingParams(**params)
+    llm = LLM(model)
+    talk(lambda conversation: stream_chat(llm, conversation, sampling), system, quick)
+
+
+def talk(
+    answer: Callable[[list[dict]], Iterator[str]], system: str | None, quick: str | None = None
+) -> None:
+    """Ask, answer, remember; until an empty line, Ctrl-D or Ctrl-C.
+
+    Args:
+        answer: gives the answer to a conversation, piece by piece. Its ``ValueError`` is shown, and
+            the question forgotten.
+        system: the system prompt, or a file that holds it.
+        quick: a question that is answered, and nothing more.
+    """
     conversation = []
     if system is not None:
         text = Path(system).read_text() if _is_file(system) else system
         conversation.append({"role": "system", "content": text})
-    llm, console = LLM(model), Console(highlight=False, emoji=False)
+    console = Console(highlight=False, emoji=False)
+    if quick is not None:
+        show(console, answer([*conversation, {"role": "user", "content": quick}]))
+        return
     console.print("[dim]An empty line or Ctrl-D ends the conversation.[/]")
-    while True:
-        try:
-            question = console.input("[bold]You:[/] ").strip()
-        except (EOFError, KeyboardInterrupt):
-            question = ""
-        if not question:
-            return
+    while question := ask(console):
         conversation.append({"role": "user", "content": question})
         console.print("[bold]minivllm:[/] ", end="")
-        answer = ""
-        try:
-            for piece in stream_chat(llm, conversation, sampling_params):
-                answer += piece
-                console.print(escape(piece), end="", soft_wrap=True)
-        except KeyboardInterrupt:
-            console.print(" [dim](interrupted)[/]", end="")
-        except ValueError as error:  # most often: the conversation has become too long
-            console.print(f"[red]{escape(str(error))}[/]", soft_wrap=True)
+        said = attempt(console, answer(conversation))
+        if said is None:  # most often: the conversation has become too long
             conversation.pop()
             continue
-        console.print()
-        conversation.append({"role": "assistant", "content": answer})
+        conversation.append({"role": "assistant", "content": said})
+
+
+def ask(console: Console) -> str:
+    """What is typed at a prompt; nothing at Ctrl-D or Ctrl-C."""
+    try:
+        return console.input("[bold]You:[/] ").strip()
+    except (EOFError, KeyboardInterrupt):
+        return ""
+
+
+def attempt(console: Console, pieces: Iterator[str]) -> str | None:
+    """Like ``show``, but a ``ValueError`` is shown, too, and None returned."""
+    try:
+        return show(console, pieces)
+    except ValueError as error:
+        console.print(f"[red]{escape(str(error))}[/]", soft_wrap=True)
+        return None
+
+
+def show(console: Console, pieces: Iterator[str]) -> str:
+    """Print pieces as they come, until they end or Ctrl-C. Returns what was printed."""
+    said = ""
+    try:
+        for piece in pieces:
+            said += piece
+            console.print(escape(piece), end="", soft_wrap=True)
+    except KeyboardInterrupt:
+        console.print(" [dim](interrupted)[/]", end="")
+    console.print()
+    return said
 
 
 def _is_file(text: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from minivllm.console import exit_on_bad_input
+from minivllm.console import exit_on_bad_input, needs_extra
 from minivllm.validation import check, is_int
 
 app = typer.Typer(help="Measure, beside the machine's own ceiling.", no_args_is_help=True)
@@ -145,6 +145,21 @@ def everything(
         _set_threads(threads)
         failed = bench_all(dry_run, output)
     if failed:
+        raise typer.Exit(1)
+
+
+@app.command(
+    context_settings={
+        "allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": [],
+    }
+)  # fmt: skip
+def serve(context: typer.Context) -> None:
+    """TTFT, TPOT, ITL of any OpenAI server under a load; `serve --help` lists the flags."""
+    with exit_on_bad_input():
+        with needs_extra("serve"):
+            from minivllm.lab.bench.serving.command import bench_serve
+        figures = bench_serve(context.args)
+    if not figures["completed"]:
         raise typer.Exit(1)
 
 

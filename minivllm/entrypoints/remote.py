@@ -1,0 +1,89 @@
+"""Chatting and completing at a server, with OpenAI's client.
+
+(vLLM: vllm/entrypoints/cli/openai.py)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from openai import OpenAI, OpenAIError
+from rich.console import Console
+
+from minivllm.entrypoints.terminal import ask, attempt, show
+
+# Fields of ``SamplingParams`` that OpenAI's client does not know by name.
+_EXTRA = ("top_k",)
+
+
+class RemoteModel:
+    """A model at a server.
+
+    Args:
+        url: of the server, with ``/v1`` or without.
+        model: its name there; None for the first served.
+        api_key: None for that of ``OPENAI_API_KEY``, if there is one.
+        params: fields of ``SamplingParams``.
+
+    Raises:
+        ValueError: if the server cannot be asked which models it has.
+    """
+
+    def __init__(self, url: str, model: str | None, api_key: str | None, params: dict[str, Any]):
+        base = url.rstrip("/")
+        base = base if base.endswith("/v1") else f"{base}/v1"
+        key = api_key or os.environ.get("OPENAI_API_KEY", "EMPTY")
+        self._client: Any = OpenAI(api_key=key, base_url=base)
+        known = {name: value for name, value in params.items() if name not in _EXTRA}
+        self._params = known | {"extra_body": {name: params[name] for name in _EXTRA}}
+        with _sentences(base):
+            self.model = model or self._client.models.list().data[0].id
+
+    def chat(self, conversation: list[dict]) -> Iterator[str]:
+        """The answer to a conversation, piece by piece."""
+        with _sentences(self.model):
+            stream = self._client.chat.completions.create(
+                model=self.model, messages=conversation, stream=True, **self._params
+            )
+            with stream:  # an answer that nobody reads to its end is hung up on
+                for chunk in stream:
+                    if chunk.choices and chunk.choices[0].delta.content:
+                        yield chunk.choices[0].delta.content
+
+    def complete(self, prompt: str) -> Iterator[str]:
+        """What follows a prompt, piece by piece."""
+        with _sentences(self.model):
+            stream = self._client.completions.create(
+                model=self.model, prompt=prompt, stream=True, **self._params
+            )
+            with stream:
+                for chunk in stream:
+                    if chunk.choices:
+                        yield chunk.choices[0].text
+
+
+@contextmanager
+def _sentences(what: str) -> Iterator[None]:
+    """What OpenAI's client raises becomes a ``ValueError``."""
+    try:
+        yield
+    except OpenAIError as error:
+        raise ValueError(f"{what}: {error}") from error
+
+
+def run_complete(remote: RemoteModel, quick: str | None) -> None:
+    """Complete what is typed, until an empty line, Ctrl-D or Ctrl-C.
+
+    Args:
+        remote: the model.
+        quick: a prompt that is completed, and nothing more; None to be asked.
+    """
+    console = Console(highlight=False, emoji=False)
+    if quick is not None:
+        show(console, remote.complete(quick))
+        return
+    while prompt := ask(console):
+        attempt(console, remote.complete(prompt))

@@ -1,0 +1,1 @@
+"""``minivllm bench serve``: a load for any server that speaks OpenAI's protocol."""
