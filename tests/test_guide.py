@@ -78,7 +78,7 @@ def test_the_map_has_every_file_and_class_of_ours():
 
 # Used before they are explained, or not explained by that word. A term goes from here when it is.
 TO_BE_EXPLAINED = {
-    "grouped-query attention", "internal waste", "external waste", "block pool", "free queue",
+    "grouped-query attention", "internal waste", "external waste",
     "first come, first served", "starvation", "throughput", "swapping", "thrashing",
     "prefix caching", "block hash", "eviction", "cache salt", "kernel", "Triton program", "logits",
     "roofline",
