@@ -77,15 +77,24 @@ blocks = Exercise(
     _check_blocks,
     "Which token of a finished sequence has never been an input of the model?",
     _solve_blocks,
+    f"A request has {PROMPT} prompt tokens and generates {OUTPUT}. Blocks hold {BLOCK_SIZE} "
+    "positions. How many blocks does it hold in its last step?",
 )
 steps = Exercise(
     _check_steps,
     "The first step computes 16 tokens of the first prompt. Once that prompt is done, its decode "
     "takes one token of every step's budget.",
     _solve_steps,
+    f"{len(CROWD)} requests of {CROWD[0][0]} prompt tokens and {CROWD[0][1]} output tokens arrive "
+    f"together; a step may compute {CROWD_BUDGET} tokens. How many steps until the last token?",
 )
 pool = Exercise(
     _check_pool,
     "Requests finish at different times, so the sum of all lengths is too careful.",
     _solve_pool,
+    f"Six chats of these (prompt, output) tokens: {CHATS}, in blocks of 4, none longer than 64 "
+    "tokens. What is the smallest pool, block 0 included, in which no request is preempted (loses "
+    "its blocks because there are too few, and is computed again later)? To see it, draw "
+    "timeline(dry_run(ch00.CHATS, num_blocks=30, block_size=4, max_model_len=64)) from "
+    "minivllm.sim and change the 30; a cross marks where a request loses its blocks.",
 )

@@ -78,14 +78,23 @@ bytes_per_token = Exercise(
     _check_bytes,
     "How many numbers are K and V of one token in one layer?",
     _solve_bytes,
+    "Qwen2.5-7B has 28 layers, 28 query heads and 4 KV heads of size 128, in bfloat16. How many "
+    "bytes does one token leave in the KV cache?",
 )
 work = Exercise(
     _check_work,
     "Count the two parts by themselves. Which token had been sampled, but not computed?",
     _solve_work,
+    "A request of p prompt tokens is to write n tokens. After k of them (0 < k < n) it loses its "
+    "cache and has to begin again, keeping the tokens it has written. Write a function "
+    "work(p, n, k): how many tokens go through the model in all?",
 )
 design = Exercise(
     _check_design,
     "Start from the bytes that one token may have: room / (100 * 8192).",
     _solve_design,
+    f"A GPU of {GPU_GIB} GiB holds {WEIGHTS_GIB} GiB of weights and should serve {CHATS} chats of "
+    f"{CHAT_TOKENS:,} tokens at once. The model has 32 layers and 32 query heads of size 128. "
+    "Choose (KV heads, bytes per number) as generous as the memory allows: twice as much must not "
+    "fit. KV heads divide the 32 query heads; a number takes 1, 2 or 4 bytes.",
 )

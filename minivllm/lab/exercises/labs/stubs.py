@@ -18,9 +18,9 @@ class MyManager(KVCacheManager):
 
         You have: self.block_tables[seq.seq_id], a BlockTable with blocks (a list of KVCacheBlock),
         must_copy(position) and copy_on_write(seq_id, pool); self.block_pool with num_free_blocks
-        and allocate(n); self.block_size; seq.num_computed_tokens; and self.prefix_cache, which is
-        None or has names(seq, num_blocks), a list of the names of at least so many blocks, from
-        the first one on, and add(block, name).
+        and get_new_blocks(n); self.block_size; seq.num_computed_tokens; and self.prefix_cache,
+        which is None or has block_hashes(seq, num_blocks), a list of the hashes of at least this
+        many blocks, from the first one on, and add(block, block_hash).
 
         1. If there are too few free blocks, for new ones and for the copy, return None; then
            nothing may have changed.
