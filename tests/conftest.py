@@ -18,9 +18,9 @@ settings.register_profile("nightly", max_examples=1000, stateful_step_count=150)
 
 
 def pytest_collection_modifyitems(items):
-    """The tests of chapter 05 are those in ``test_05_*.py``."""
+    """The tests of chapter 04 are those in ``test_04_*.py`` and ``test_04b_*.py``."""
     for item in items:
-        chapter = re.match(r"test_(\d\d|A\d)_", item.path.name)
+        chapter = re.match(r"test_(\d\d|A\d)b?_", item.path.name)
         if item.path.parent == Path(__file__).parent and chapter is not None:
             item.add_marker(f"chapter{chapter[1]}")
 
