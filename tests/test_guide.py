@@ -81,8 +81,8 @@ TO_BE_EXPLAINED = {
     "token", "request", "step", "chat template", "KV cache", "prefill", "decode",
     "grouped-query attention", "slot", "internal waste", "external waste", "block", "block table",
     "block pool", "free queue", "token budget", "throughput", "preemption", "swapping",
-    "block hash", "eviction", "cache salt", "flat batch", "kernel", "Triton program", "logits", "temperature",
-    "seed",
+    "block hash", "eviction", "cache salt", "flat batch", "kernel", "Triton program", "logits",
+    "temperature", "seed",
 }  # fmt: skip
 # Keys and arguments, which the list of names leaves out.
 KEYS = {"prompt_token_ids", "slot_mapping", "query_start_loc", "chat_template", "cache_salt"}
