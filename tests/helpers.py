@@ -7,6 +7,7 @@ from minivllm.engine import oracle
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim import loop
 from minivllm.request import Request
+from minivllm.trace import Trace
 
 CLEAR = 1e-4  # a choice with less margin than this may fall either way
 
@@ -78,6 +79,25 @@ def make_scheduler(
         max_model_len=max_model_len,
         **kwargs,
     )
+
+
+def make_swapping(
+    num_blocks=8, host=8, mode="swap", block_size=4, budget=64, caching=False, **kwargs
+):
+    """A traced scheduler with blocks on the host."""
+    trace = Trace(num_blocks, block_size, budget)
+    manager = KVCacheManager(num_blocks, block_size, caching, host, trace)
+    return loop.make_scheduler(
+        manager, max_num_batched_tokens=budget, max_num_seqs=8, max_model_len=28,
+        preemption_mode=mode, trace=trace, **kwargs,
+    )  # fmt: skip
+
+
+def used_blocks(scheduler):
+    """Blocks in use: on the device, on the host."""
+    manager = scheduler.kv_manager
+    used = manager.block_pool.num_usable_blocks - manager.block_pool.num_free_blocks
+    return used, len({b for table in manager.swap_space.tables.values() for b in table})
 
 
 def request(request_id, prompt, max_tokens=4, **params):

@@ -67,7 +67,7 @@ def test_nothing_of_this_machine_is_in_it(path):
 def test_it_has_objectives_and_minutes_and_an_end(path):
     notebook = nbformat.read(path, as_version=4)
     first = notebook.cells[0].source
-    assert first.startswith(f"# {path.stem[:2]} · ")
+    assert first.startswith(f"# {path.stem.partition('_')[0]} · ")
     assert "you can" in first
     assert "minutes" in first
     text = "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")

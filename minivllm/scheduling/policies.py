@@ -1,6 +1,6 @@
-"""Scheduling policies: who comes first, and who gives way. Swap one in a few lines.
+"""Scheduling policies: which request is next, and which is preempted. Swap one in a few lines.
 
-A policy is asked three questions and never touches blocks, so no policy can break the books.
+A policy is asked three questions and never touches blocks, so no policy can corrupt them.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from minivllm.validation import check, is_one_of
 class SchedulingPolicy:
     """First come, first served: vLLM's default, and what a policy of your own changes parts of.
 
-    ``prefill_first`` admits before it lets anyone go on, and if it could admit somebody, nobody
-    else gets a token in that step.
+    With ``prefill_first`` waiting requests are admitted before running ones continue; a step that
+    admits a request computes nothing else.
     """
 
     prefill_first = False
     uses_priority = False  # else a request with a priority is refused, not silently ignored
 
     def key(self, request: Request) -> Any:
-        """Where a request stands in the waiting queue: the smallest key is admitted next."""
+        """The request's place in the waiting queue: the smallest key is admitted next."""
         return request.arrival_index
 
     def victim(self, running: list[Sequence]) -> Sequence:
-        """Who gives its blocks back when there are too few."""
+        """The sequence to preempt when there are too few blocks."""
         return running[-1]
 
     def may_admit(self, running: list[Sequence]) -> bool:
@@ -35,11 +35,11 @@ class SchedulingPolicy:
 
 
 class FCFSPolicy(SchedulingPolicy):
-    """First come, first served. The last one admitted gives way."""
+    """First come, first served. The request admitted last is preempted first."""
 
 
 class PriorityPolicy(SchedulingPolicy):
-    """The smallest ``priority`` first, then the earliest. The least important one gives way."""
+    """The smallest ``priority`` first, then the earliest. The least important is preempted."""
 
     uses_priority = True
 

@@ -134,8 +134,8 @@ def _check_batching(answer, outputs, max_num_seqs) -> str:
         begin = ", ".join(f"{i} in step {step}" for i, step in starts.items())
         name = "static" if policy == "static" else "continuous"
         raise NotYet(
-            f"{name}: it takes {trace.num_steps} steps, not {mine}. By their index, the requests "
-            f"begin like this: {begin}."
+            f"{name}: {mine} steps are too {'few' if mine < trace.num_steps else 'many'}. By their "
+            f"index, the requests begin like this: {begin}."
         )
     return f"{got[0] - got[1]} of {got[0]} steps saved, with the same hardware."
 
