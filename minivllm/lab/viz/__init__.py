@@ -10,6 +10,7 @@ from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.lab.viz.figures.block_table import block_table
 from minivllm.lab.viz.figures.filmstrip import filmstrip
 from minivllm.lab.viz.figures.latency import latency
+from minivllm.lab.viz.figures.memory_bars import memory_bars
 from minivllm.lab.viz.figures.pareto import pareto
 from minivllm.lab.viz.figures.prefix_tree import prefix_tree
 from minivllm.lab.viz.figures.queues import queues
@@ -25,6 +26,7 @@ __all__ = [
     "block_table",
     "filmstrip",
     "latency",
+    "memory_bars",
     "pareto",
     "prefix_tree",
     "queues",
