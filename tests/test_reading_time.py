@@ -16,7 +16,6 @@ TO_BE_SHORTENED = {
     "00_quickstart", "01_kv_cache", "02_contiguous_waste", "03_paged_blocks", "04_copy_on_write",
     "05_continuous_batching", "06_preemption",
     "09_paged_attention", "10_triton_paged_attention", "11_split_kv", "12_sampling",
-    "A1_roofline",
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from minivllm.lab.viz.figures.prefix_tree import prefix_tree
 from minivllm.lab.viz.figures.queues import queues
 from minivllm.lab.viz.figures.roofline import roofline
 from minivllm.lab.viz.figures.stepper import stepper
+from minivllm.lab.viz.figures.time_shares import time_shares
 from minivllm.lab.viz.figures.timeline import timeline
 from minivllm.lab.viz.figures.waste import waste_bars
 
@@ -32,6 +33,7 @@ __all__ = [
     "queues",
     "roofline",
     "stepper",
+    "time_shares",
     "timeline",
     "waste_bars",
 ]
