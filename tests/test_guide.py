@@ -81,8 +81,8 @@ TO_BE_EXPLAINED = {
     "token", "request", "step", "chat template", "KV cache", "prefill", "decode",
     "grouped-query attention", "slot", "internal waste", "external waste", "block", "block table",
     "block pool", "free queue", "token budget", "first come, first served", "starvation",
-    "throughput", "preemption", "swapping", "thrashing", "prefix caching", "block hash",
-    "eviction", "cache salt", "flat batch", "kernel", "Triton program", "logits", "temperature",
+    "throughput", "preemption", "swapping", "thrashing", "prefix caching",
+    "flat batch", "kernel", "Triton program", "logits", "temperature",
     "seed", "roofline",
 }  # fmt: skip
 # Keys and arguments, which the list of names leaves out.
