@@ -4,7 +4,7 @@ import html
 
 import pytest
 
-from minivllm.exercises import ch00, ch01, ch05, ch06, ch07, ch08
+from minivllm.exercises import ch00, ch01, ch05, ch06, ch07, ch08, chA2
 from minivllm.lab.exercises.answers import NotYet
 from minivllm.lab.exercises.exercise import Exercise
 from minivllm.lab.exercises.puzzle import METRICS, Puzzle
@@ -12,7 +12,7 @@ from minivllm.scheduling.policies import FCFSPolicy, SchedulingPolicy
 
 ALL = {
     f"{module.__name__.rsplit('.', 1)[1]}.{name}": exercise
-    for module in (ch00, ch01, ch05, ch06, ch07, ch08)
+    for module in (ch00, ch01, ch05, ch06, ch07, ch08, chA2)
     for name, exercise in vars(module).items()
     if isinstance(exercise, Exercise)
 }
@@ -31,6 +31,10 @@ def test_the_solution_is_right(name, capsys):
     assert shown.count("<details>") == 2
     assert html.escape(exercise.hint) in shown
     assert exercise.solution.__name__ in shown
+
+
+def norm(x):
+    return (x**2).sum(-1, keepdims=True) ** 0.5
 
 
 @pytest.mark.parametrize(
@@ -53,6 +57,12 @@ def test_the_solution_is_right(name, capsys):
         (ch01.design, (1, 1), "twice as much"),
         (ch01.design, 7, "give a pair"),
         (ch01.design, (4,), "give a pair"),
+        (chA2.add_norm, 3, "give a function"),
+        (chA2.add_norm, lambda x, r, w, eps: x, "does not hold the sum"),
+        (chA2.add_norm, lambda x, r, w, eps: r.__iadd__(x), r"output\[0, 0\] is wrong"),
+        (chA2.add_norm, lambda x, r, w, eps: r.__iadd__(x) / norm(r) * w, "not of their mean"),
+        (chA2.add_norm, lambda x, r, w, eps: r.__iadd__(x) / norm(r) * len(w) ** 0.5, "weight is"),
+        (chA2.add_norm, lambda x, r, w, eps: x.__iadd__(r), "x was changed"),
         (ch00.steps, "x", "whole number"),
         (ch01.design, (3, 2), "divide 32"),
     ],

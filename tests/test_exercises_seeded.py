@@ -3,7 +3,19 @@
 import numpy
 import pytest
 
-from minivllm.exercises import ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch11, ch13, chA1
+from minivllm.exercises import (
+    ch02,
+    ch03,
+    ch04,
+    ch05,
+    ch06,
+    ch07,
+    ch08,
+    ch11,
+    ch13,
+    chA1,
+    chA2,
+)
 from minivllm.lab.exercises.answers import NotYet
 
 SEEDED = {
@@ -19,6 +31,7 @@ SEEDED = {
         ch11.merge, ch11.splits, ch11.partition,
         ch13.blocks, ch13.longest, ch13.gpu,
         chA1.ridge, chA1.attention, chA1.at_most,
+        chA2.passes,
     )
 }  # fmt: skip
 SEEDS = range(30)
@@ -166,6 +179,9 @@ def off_by(by, key=0):
         ("chA1.attention", off_by(1), r"a query head needs 4 \* head_dim for a token"),
         ("chA1.attention", lambda a: (a[0], a[1] // 2), "K is read, and V as well"),
         ("chA1.attention", off_by(1, 1), r"batch \* context tokens, K and V of each"),
+        ("chA2.passes", lambda a: (a[1], a[1]), "apart: there are more than 4 passes"),
+        ("chA2.passes", lambda a: (a[0], a[0]), "fused: there are fewer than 5 passes"),
+        ("chA2.passes", lambda a: (a[0], a[1] + 1), "fused: this is not a multiple of"),
     ],
 )  # fmt: skip
 def test_a_wrong_answer_is_told_what_is_wrong(name, spoil, explanation):

@@ -43,6 +43,7 @@ from minivllm.viz import (
     block_table,
     filmstrip,
     latency,
+    memory_bars,
     pareto,
     prefix_tree,
     queues,
@@ -554,6 +555,22 @@ def test_pareto_names_those_that_nobody_beats():
     assert plot.png.startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="two finite numbers"):
         pareto({"a": (1, float("nan"))})
+
+
+def test_memory_bars_show_each_part_in_the_devices_unit():
+    parts = {"weights": 3 * 2**30, "KV cache": 5 * 2**30}
+    small = {"weights": 2**20, "activations": 3 * 2**19}
+    plot = memory_bars({"gpu": (10 * 2**30, {"a": parts}), "cpu": (2**22, {"b": small})})
+    assert plot.text.splitlines() == [
+        "gpu  a  weights   3.00   KV cache   5.00 GiB",
+        "cpu  b  weights   1.00   activations   1.50 MiB",
+    ]
+    assert "a on gpu: KV cache 50%; b on cpu: activations 38%" in plot.alt
+    assert plot.png.startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="at least one bar"):
+        memory_bars({"gpu": (1, {})})
+    with pytest.raises(ValueError, match="bytes above 0"):
+        memory_bars({"gpu": (1, {"a": {"weights": 0}})})
 
 
 def test_matplotlib_waits_until_it_is_needed(tmp_path):

@@ -10,11 +10,13 @@ from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.lab.viz.figures.block_table import block_table
 from minivllm.lab.viz.figures.filmstrip import filmstrip
 from minivllm.lab.viz.figures.latency import latency
+from minivllm.lab.viz.figures.memory_bars import memory_bars
 from minivllm.lab.viz.figures.pareto import pareto
 from minivllm.lab.viz.figures.prefix_tree import prefix_tree
 from minivllm.lab.viz.figures.queues import queues
 from minivllm.lab.viz.figures.roofline import roofline
 from minivllm.lab.viz.figures.stepper import stepper
+from minivllm.lab.viz.figures.time_shares import time_shares
 from minivllm.lab.viz.figures.timeline import timeline
 from minivllm.lab.viz.figures.waste import waste_bars
 
@@ -25,11 +27,13 @@ __all__ = [
     "block_table",
     "filmstrip",
     "latency",
+    "memory_bars",
     "pareto",
     "prefix_tree",
     "queues",
     "roofline",
     "stepper",
+    "time_shares",
     "timeline",
     "waste_bars",
 ]
