@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-triton = pytest.importorskip("triton", reason="Triton is to be had for Linux")
+triton = pytest.importorskip("triton", reason="Triton is available for Linux only")
 ASSEMBLER = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
 SHARED_MEMORY = 227 * 1024  # of a processor of an H200
 

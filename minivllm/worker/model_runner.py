@@ -86,7 +86,7 @@ class ModelRunner:
         sampling = self.input_batch.sampling_metadata(seq_ids, logits)
         chosen = self.sampler(logits, sampling)
         sampled = sampling.append(chosen.token_ids)
-        for row in chosen.hopeless_rows:
+        for row in chosen.invalid_rows:
             sampled[row] = [NO_TOKEN]
         output.sampled_token_ids = dict(zip(seq_ids, sampled, strict=True))
         output.logprobs = {seq_ids[row]: [found] for row, found in chosen.logprobs.items()}
