@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from minivllm.structured_outputs import StructuredOutputsConfig
+
 DTYPES = {"auto": None, "float32": "float32", "float": "float32", "float16": "float16",
           "half": "float16", "bfloat16": "bfloat16"}  # fmt: skip
 DEVICES = ("auto", "cpu", "cuda")
@@ -95,5 +97,8 @@ class VllmConfig:
     cache_config: CacheConfig = field(default_factory=CacheConfig)
     parallel_config: ParallelConfig = field(default_factory=ParallelConfig)
     observability_config: ObservabilityConfig = field(default_factory=ObservabilityConfig)
+    structured_outputs_config: StructuredOutputsConfig = field(
+        default_factory=StructuredOutputsConfig
+    )
     seed: int = 0  # where requests without a seed of their own get theirs
     max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all

@@ -51,7 +51,7 @@ class Sequence:
     requests that share their prompt through the prefix cache.)
     """
 
-    __slots__ = ("block_hashes", "cumulative_logprob", "index", "num_computed_tokens",
+    __slots__ = ("block_hashes", "cumulative_logprob", "grammar", "index", "num_computed_tokens",
                  "num_prompt_tokens", "request", "seq_id", "status", "stop_reason",
                  "token_ids")  # fmt: skip
 
@@ -66,6 +66,8 @@ class Sequence:
         self.cumulative_logprob = 0.0  # of its output; only beams need it
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
+        # a StructuredOutputGrammar, if the text must have a form: how far it has come in it
+        self.grammar: Any = None
 
     def fork(self, index: int) -> Sequence:
         """Another sample of the same request that shares all it has so far."""
@@ -75,7 +77,12 @@ class Sequence:
         child.block_hashes = list(self.block_hashes)
         child.cumulative_logprob = self.cumulative_logprob
         child.status = self.status
+        child.grammar = self.grammar and self.grammar.fork()
         return child
+
+    def grammar_accepts(self, token_id: int) -> bool:
+        """Let the grammar, if there is one, go on by a sampled token."""
+        return self.grammar is None or self.grammar.accept_tokens([token_id])
 
     @property
     def num_tokens(self) -> int:

@@ -10,6 +10,11 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
+from minivllm.structured_outputs import (
+    GuidedDecodingParams,
+    StructuredOutputsParams,
+    one_of_both_names,
+)
 from minivllm.validation import check, is_int, is_number, is_only, is_text, known_names_only
 
 _SAMPLING_EPS = 1e-5  # below this temperature: greedy
@@ -24,8 +29,6 @@ _FLAGS = (
 # Fields of vLLM's of which we have the default only, and why.
 _ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
     "best_of": (None, "draw n with logprobs=0 and keep those with the best cumulative_logprob"),
-    "guided_decoding": (None, "there are no grammars yet"),
-    "structured_outputs": (None, "there are no grammars yet"),
     "logprob_token_ids": (None, "logprobs=-1 reports all tokens"),
     "flat_logprobs": (False, "logprobs are dicts of Logprob"),
     "stream_interval": (None, "a stream has an output for every token"),
@@ -78,6 +81,8 @@ class SamplingParams:
         bad_words: the output never gets to the last token of one of these words.
         logits_processors: functions ``f(output_ids, logits)`` or ``f(prompt_ids, output_ids,
             logits)`` of one row that return its new logits, before all else. (As in 0.6.6.)
+        structured_outputs: what the text must look like; see ``StructuredOutputsParams``.
+        guided_decoding: the same in 0.6.6's words, a ``GuidedDecodingParams``.
         truncate_prompt_tokens: keep only this many last tokens of the prompt; -1 is as many as
             the model takes.
         skip_reading_prefix_cache: compute the whole prompt; None does so for prompt_logprobs only.
@@ -111,13 +116,13 @@ class SamplingParams:
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     logits_processors: list[Callable] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
+    guided_decoding: GuidedDecodingParams | None = None
     truncate_prompt_tokens: int | None = None
     skip_reading_prefix_cache: bool | None = None
 
     # known, so that a refusal can say why; see _ONLY_THE_DEFAULT
     best_of: int | None = None
-    guided_decoding: Any = None
-    structured_outputs: Any = None
     logprob_token_ids: list[int] | None = None
     flat_logprobs: bool = False
     stream_interval: int | None = None
@@ -136,6 +141,8 @@ class SamplingParams:
         self.seed = None if is_only(self.seed, -1) else self.seed  # as in vLLM
         self._check_numbers()
         self._check_tokens_and_text()
+        both = self.structured_outputs, self.guided_decoding
+        self.structured_outputs, self.guided_decoding = one_of_both_names(*both), None
         for name, (default, why) in _ONLY_THE_DEFAULT.items():
             value = getattr(self, name)
             check(is_only(value, default), name, value, f"{default!r} in minivllm ({why})")

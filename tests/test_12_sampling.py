@@ -334,7 +334,7 @@ def test_repr_says_what_differs():
         ("logits_processors", [3], "a list of functions"),
         ("output_kind", "delta", "a RequestOutputKind"),
         ("best_of", 3, "keep those with the best cumulative_logprob"),
-        ("structured_outputs", {}, "there are no grammars yet"),
+        ("structured_outputs", {}, "a StructuredOutputsParams"),
         ("flat_logprobs", True, "logprobs are dicts"),
         ("skip_special_tokens", "no", "True or False"),
         ("max_tokens", 0, "at least 1"),

@@ -13,9 +13,11 @@ PACKAGE = Path(__file__).parents[1] / "minivllm"
 
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [
-    "version", "validation", "envs", "logger", "math_utils", "undo_log", "config",
+    "version", "validation", "envs", "logger", "math_utils", "undo_log", "structured_outputs",
+    "config",
     "sampling_params", "outputs", "request",
-    "console", "records", "state", "trace", "kv", "scheduling", "tensors", "platforms", "ops",
+    "console", "records", "state", "trace", "kv", "scheduling", "structured_output", "tensors",
+    "platforms", "ops",
     "attention", "embedded", "models", "sampling", "worker", "executor", "engine",
     "lab", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench", "cli",
     "sim", "viz", "exercises", "__main__",
@@ -23,6 +25,7 @@ ROOMS = [
 ]  # fmt: skip
 HOUSES = {"lab", "embedded"}
 ENGINE = ROOMS[: ROOMS.index("lab")]
+WITH_NUMPY = {"structured_output"}  # its masks are arrays, though no tensors
 NEED_TORCH = {"tensors", "platforms", "ops", "attention", "models", "sampling", "worker",
               "executor", "engine", "entrypoints",
               "lab/bench", "cli", "__main__", "embedded/training",
@@ -84,18 +87,22 @@ def test_the_engine_never_imports_what_looks_at_it_or_made_its_model(room):
     assert not beyond
 
 
-def test_the_rooms_that_run_without_torch():
+@pytest.mark.parametrize("numpy", [False, True], ids=["without numpy", "with numpy"])
+def test_the_rooms_that_run_without_torch(numpy):
     modules = [
         ".".join(("minivllm", *p.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
             ".__init__"
         )
         for p in FILES
-        if room_of(p) not in NEED_TORCH and str(p.relative_to(PACKAGE)) not in NEED_TORCH_FILES
+        if (room_of(p) in WITH_NUMPY) == numpy
+        and room_of(p) not in NEED_TORCH
+        and str(p.relative_to(PACKAGE)) not in NEED_TORCH_FILES
     ]
+    absent = ("torch", "transformers") if numpy else ("torch", "transformers", "numpy")
     code = (
         "import sys, importlib\n"
         f"for name in {modules!r}: importlib.import_module(name)\n"
-        "print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
+        f"print([m for m in {absent!r} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

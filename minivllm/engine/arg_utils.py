@@ -29,6 +29,7 @@ from minivllm.models.hub import model_directory, tokenizer_directory
 from minivllm.models.model_config import ModelConfig
 from minivllm.platforms import describe_gpu, pick_device
 from minivllm.scheduling.policies import make_policy
+from minivllm.structured_outputs import make_structured_outputs_config
 from minivllm.validation import (
     check,
     is_int,
@@ -109,6 +110,10 @@ class EngineArgs:
     long_prefill_token_threshold: int = 0  # a prompt's share of a step while others wait; 0: all
     scheduling_policy: Any = "fcfs"  # by name, or one of your own
 
+    # {"backend": ...} and more, see StructuredOutputsConfig
+    structured_outputs_config: dict | None = None
+    guided_decoding_backend: str | None = None  # 0.6.6's name for that backend
+
     preemption_mode: str | None = None  # "recompute", "swap"; None: swap if there are siblings
     kv_cache_manager_cls: Any = None  # a subclass of KVCacheManager of your own; None: that one
 
@@ -164,6 +169,9 @@ class EngineArgs:
         ok = is_number(self.swap_space) and 0 <= self.swap_space <= total
         allowed = f"a number of GiB from 0 to the {total:.1f} that this machine has"
         check(ok, "swap_space", self.swap_space, allowed)
+        self.structured_outputs_config = make_structured_outputs_config(
+            self.structured_outputs_config, self.guided_decoding_backend
+        )
         ok = self.preemption_mode is None or is_one_of(self.preemption_mode, ("recompute", "swap"))
         check(ok, "preemption_mode", self.preemption_mode, "'recompute', 'swap' or None")
         cls = self.kv_cache_manager_cls
@@ -258,6 +266,7 @@ class EngineArgs:
             ),
             ParallelConfig(self.tensor_parallel_size, self.pipeline_parallel_size),
             ObservabilityConfig(self.trace, self.disable_log_stats),
+            self.structured_outputs_config,
             seed=self.seed,
             max_logprobs=self.max_logprobs,
         )

@@ -15,6 +15,7 @@ from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
 from minivllm.kv.manager import KVCacheManager
 from minivllm.request import Request, RequestStatus
 from minivllm.scheduling.scheduler import Scheduler
+from minivllm.structured_output.manager import StructuredOutputManager
 from minivllm.trace import Trace
 
 
@@ -24,13 +25,20 @@ class EngineCore:
     Args:
         config: see ``EngineArgs.create_engine_config``.
         executor_class: where the workers run.
+        structured_output_manager: compiles grammars; None if no request has one.
 
     Raises:
         ValueError: if the memory cannot hold one sequence of full length.
     """
 
-    def __init__(self, config: VllmConfig, executor_class: type[Executor] = UniProcExecutor):
+    def __init__(
+        self,
+        config: VllmConfig,
+        executor_class: type[Executor] = UniProcExecutor,
+        structured_output_manager: StructuredOutputManager | None = None,
+    ):
         self.config = config
+        self.structured_output_manager = structured_output_manager
         self.executor = executor_class(config)
         cache, limits = config.cache_config, config.scheduler_config
         self.kv_cache_config = self._initialize_kv_caches()
@@ -71,6 +79,8 @@ class EngineCore:
         Raises:
             ValueError: if it could never run; then nothing has changed.
         """
+        if self.structured_output_manager is not None:
+            self.structured_output_manager.grammar_init(request)
         self.scheduler.add_request(request)
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
@@ -90,6 +100,10 @@ class EngineCore:
         # 1. Who computes how many tokens, and where do their K and V go?
         scheduler_output = self.scheduler.schedule()
         try:
+            if self.structured_output_manager is not None:
+                scheduler_output.grammar_output = self.structured_output_manager.grammar_output(
+                    scheduler_output, self.scheduler.sequences
+                )
             # 2. Run the model, and sample.
             output = self.executor.execute_model(scheduler_output)
             # 3. Append, fork, finish, free.

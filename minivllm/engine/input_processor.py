@@ -13,6 +13,7 @@ from random import Random
 from minivllm.models.model_config import ModelConfig
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
+from minivllm.structured_output.manager import StructuredOutputManager
 from minivllm.validation import check, check_names, is_int, is_number, is_text, shown
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -58,6 +59,7 @@ class InputProcessor:
         seed: where requests without a seed of their own get theirs.
         max_model_len: the longest sequence; a prompt can be cut to one less.
         max_logprobs: how many best tokens a request may ask for; -1 is all.
+        structured_output_manager: compiles grammars; None if there are none.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class InputProcessor:
         seed: int,
         max_model_len: int,
         max_logprobs: int = 20,
+        structured_output_manager: StructuredOutputManager | None = None,
     ):
         # Special tokens may be added beyond the model's; those are refused where a prompt has them.
         if tokenizer is not None and tokenizer.vocab_size > model_config.vocab_size:
@@ -78,6 +81,7 @@ class InputProcessor:
         self.model_config = model_config
         self.max_model_len = max_model_len
         self.max_logprobs = max_logprobs
+        self.structured_output_manager = structured_output_manager
         self._seeds = Random(seed)
 
     def make_request(
@@ -188,6 +192,10 @@ class InputProcessor:
             params.stop_reason_ids |= self._all_eos() - self._own_eos()
         params.bad_words_token_ids = self._encode_bad_words(params.bad_words or [])
         self._check_something_is_left(params)
+        if params.structured_outputs is not None:  # a grammar that cannot be is found out now
+            self.structured_output_manager.compile_grammar(
+                params.structured_outputs, params.all_stop_token_ids
+            )
         return params
 
     def _encode_bad_words(self, words: list[str]) -> list[list[int]]:

@@ -16,6 +16,7 @@ from minivllm.outputs import RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.scheduling.scheduler import Scheduler
+from minivllm.structured_output.manager import StructuredOutputManager
 from minivllm.trace import Trace
 from minivllm.validation import check
 from minivllm.worker.model_runner import ModelRunner
@@ -42,10 +43,23 @@ class LLMEngine:
         self.tokenizer = None
         if config.load_config.tokenizer_directory is not None:
             self.tokenizer = load_tokenizer(config.load_config.tokenizer_directory)
-        self.input_processor = InputProcessor(
-            self.tokenizer, self.model_config, config.seed, self.max_model_len, config.max_logprobs
+        self.structured_output_manager = StructuredOutputManager(
+            self.tokenizer,
+            self.model_config.vocab_size,
+            self.model_config.eos_token_ids,
+            config.structured_outputs_config,
         )
-        self.engine_core = EngineCore(config)
+        self.input_processor = InputProcessor(
+            self.tokenizer,
+            self.model_config,
+            config.seed,
+            self.max_model_len,
+            config.max_logprobs,
+            self.structured_output_manager,
+        )
+        self.engine_core = EngineCore(
+            config, structured_output_manager=self.structured_output_manager
+        )
         self.output_processor = OutputProcessor(self.tokenizer)
         log_stats = not config.observability_config.disable_log_stats
         self.stats = LoggingStatLogger(self.scheduler, enabled=log_stats)

@@ -15,6 +15,7 @@ import torch
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.request import Request
 from minivllm.sampling.reference import choose
+from minivllm.structured_output.backend_types import StructuredOutputGrammar
 
 
 @dataclass
@@ -58,14 +59,23 @@ def next_token_logits(model: DecoderForCausalLM, token_ids: list[int]) -> torch.
 
 
 def run(
-    model: DecoderForCausalLM, request: Request, max_model_len: int, index: int = 0
+    model: DecoderForCausalLM,
+    request: Request,
+    max_model_len: int,
+    index: int = 0,
+    grammar: StructuredOutputGrammar | None = None,
 ) -> OracleOutput:
-    """Generate sample ``index`` of one request, alone."""
+    """Generate sample ``index`` of one request, alone. A grammar is asked about every token."""
     params, generator = request.sampling_params, Random(request.seed + index)
     prompt, output, margins = request.prompt_token_ids, [], []
     while True:
         logits = next_token_logits(model, prompt + output).tolist()
-        token, margin = choose(logits, params, prompt, output, generator)
+        allowed = None
+        if grammar is not None:
+            allowed = {i for i in range(len(logits)) if grammar.fork().accept_tokens([i])}
+        token, margin = choose(logits, params, prompt, output, generator, allowed)
+        if grammar is not None:
+            grammar.accept_tokens([token])
         output.append(token)
         margins.append(margin)
         if token in request.eos_token_ids and not params.ignore_eos:

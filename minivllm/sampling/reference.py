@@ -6,6 +6,7 @@ Tests hold the sampler to it, and the oracle chooses by it. It shares no code wi
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from random import Random
 
 from minivllm.sampling_params import SamplingParams
@@ -83,13 +84,17 @@ def choose(
     prompt: list[int],
     output: list[int],
     generator: Random,
+    allowed: Collection[int] | None = None,
 ) -> tuple[int, float]:
     """The next token, and the margin of that choice.
 
     The margin is how far the numbers may be off before it would be another token: for greedy the
     gap between the two best logits, for sampling the distance of the drawn number from the edges of
-    its interval, and of each filter from letting one token more or fewer through.
+    its interval, and of each filter from letting one token more or fewer through. ``allowed`` is
+    what a grammar leaves.
     """
+    if allowed is not None:
+        logits = [v if i in allowed else _NEVER for i, v in enumerate(logits)]
     x = process_logits(logits, params, prompt, output)
     if params.greedy:
         best, second = sorted(x, reverse=True)[:2]

@@ -69,10 +69,12 @@ class Sampling:
         for seq in seqs:
             sampled = output.sampled_token_ids[seq.seq_id]
             for i, token_id in enumerate(sampled):
-                if token_id == NO_TOKEN:
+                if token_id == NO_TOKEN or not seq.grammar_accepts(token_id):
                     books.finish(seq, RequestStatus.FINISHED_ERROR)
                     del sampled[i:]  # what is left are the tokens that count
                     break
+                if seq.grammar is not None:
+                    books.undo_log.note(seq.grammar.rollback, 1)
                 seq.token_ids.append(token_id)
                 if books.trace is not None:
                     books.trace.record(Sampled, seq.seq_id, token_id)

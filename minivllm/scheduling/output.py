@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from minivllm.kv.block_table import KVCacheBlockCopy
 from minivllm.kv.swap_space import KVCacheBlockSwap
 from minivllm.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    import numpy as np
 
 NO_TOKEN = -1  # sampled where masks and the user's functions leave nothing to sample
 
@@ -34,6 +37,14 @@ class BeamMove:
     seq_id: str
     parent_id: str
     token_id: int
+
+
+@dataclass(frozen=True)
+class GrammarOutput:
+    """Which tokens may come next in the sequences that have a grammar."""
+
+    structured_output_request_ids: list[str]
+    grammar_bitmask: np.ndarray  # int32 [rows, words], a bit per token; rows as the ids
 
 
 @dataclass
@@ -60,6 +71,7 @@ class SchedulerOutput:
     preempted_req_ids: list[str] = field(default_factory=list)  # their blocks are gone
     finished_req_ids: list[str] = field(default_factory=list)  # since the last plan: forget them
     beam_moves: list[BeamMove] = field(default_factory=list)  # what the last step's beams became
+    grammar_output: GrammarOutput | None = None  # of the sequences that get a token in this step
 
     @property
     def total_num_scheduled_tokens(self) -> int:

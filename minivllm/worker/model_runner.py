@@ -14,9 +14,16 @@ from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.kv.block_table import slots_of
 from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.sampling.grammar_bitmask import apply_grammar_bitmask
 from minivllm.sampling.logprobs import prompt_logprobs
 from minivllm.sampling.sampler import Sampler
-from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
+from minivllm.scheduling.output import (
+    NO_TOKEN,
+    GrammarOutput,
+    ModelRunnerOutput,
+    SchedulerOutput,
+    TokenLogprobs,
+)
 from minivllm.tensors import make_tensor
 from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, GraphRecorder
 from minivllm.worker.input_batch import InputBatch
@@ -79,14 +86,23 @@ class ModelRunner:
             self.input_batch.fork(scheduler_output.forks)
             index = make_tensor(rows, "int64", self.device)
             logits = self.model.compute_logits(hidden[index])
-            self._sample(seq_ids, logits, output)
+            self._sample(seq_ids, logits, scheduler_output.grammar_output, output)
         return output
 
-    def _sample(self, seq_ids: list[str], logits: torch.Tensor, output: ModelRunnerOutput) -> None:
+    def _sample(
+        self,
+        seq_ids: list[str],
+        logits: torch.Tensor,
+        grammar_output: GrammarOutput | None,
+        output: ModelRunnerOutput,
+    ) -> None:
+        masked_rows = []
+        if grammar_output is not None:
+            masked_rows = apply_grammar_bitmask(logits, seq_ids, grammar_output)
         sampling = self.input_batch.sampling_metadata(seq_ids, logits)
         chosen = self.sampler(logits, sampling)
         sampled = sampling.append(chosen.token_ids)
-        for row in chosen.invalid_rows:
+        for row in (*chosen.invalid_rows, *masked_rows):
             sampled[row] = [NO_TOKEN]
         output.sampled_token_ids = dict(zip(seq_ids, sampled, strict=True))
         output.logprobs = {seq_ids[row]: [found] for row, found in chosen.logprobs.items()}

@@ -1,0 +1,23 @@
+"""Tool parsers: what a model writes to call a function, read out of its text.
+
+Each family of models was trained on a form of its own; a parser and a chat template stand side by
+side for each. (vLLM: vllm/tool_parsers/; 0.6.6: vllm/entrypoints/openai/tool_parsers/)
+"""
+
+from minivllm.entrypoints.openai.tool_parsers.abstract_tool_parser import (
+    ToolParser,
+    ToolParserManager,
+)
+from minivllm.entrypoints.openai.tool_parsers.hermes_tool_parser import HermesToolParser
+from minivllm.entrypoints.openai.tool_parsers.llama_tool_parser import Llama3JsonToolParser
+from minivllm.entrypoints.openai.tool_parsers.mistral_tool_parser import MistralToolParser
+from minivllm.entrypoints.openai.tool_parsers.pythonic_tool_parser import PythonicToolParser
+
+__all__ = [
+    "HermesToolParser",
+    "Llama3JsonToolParser",
+    "MistralToolParser",
+    "PythonicToolParser",
+    "ToolParser",
+    "ToolParserManager",
+]

@@ -1,0 +1,49 @@
+"""A grammar's bitmask meets the logits: what may not come becomes impossible.
+
+This is done before the sampler sees them, so reported logprobs are those under the grammar.
+(vLLM: apply_grammar_bitmask in vllm/v1/structured_output/utils.py)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from minivllm.scheduling.output import GrammarOutput
+from minivllm.tensors import make_tensor
+
+
+def apply_grammar_bitmask(
+    logits: torch.Tensor, seq_ids: list[str], grammar_output: GrammarOutput
+) -> list[int]:
+    """Mask, in place, the rows of sequences that have a grammar.
+
+    Args:
+        logits: float32 ``[n, vocab]``.
+        seq_ids: whose row each is.
+        grammar_output: a row of bits for each of those that have a grammar.
+
+    Returns:
+        The rows in which nothing is left.
+    """
+    place = {seq_id: i for i, seq_id in enumerate(grammar_output.structured_output_request_ids)}
+    rows = [row for row, seq_id in enumerate(seq_ids) if seq_id in place]
+    bitmask = grammar_output.grammar_bitmask[[place[seq_ids[row]] for row in rows]]
+    forbidden = _forbidden(bitmask, logits.shape[1], logits.device)
+    if len(rows) == len(seq_ids):
+        logits.masked_fill_(forbidden, -torch.inf)
+    else:
+        index = make_tensor(rows, "int64", logits.device)
+        logits[index] = logits[index].masked_fill(forbidden, -torch.inf)
+    return [row for row, one in zip(rows, bitmask, strict=True) if not one.any()]
+
+
+def _forbidden(bitmask: np.ndarray, vocab_size: int, device: torch.device) -> torch.Tensor:
+    """Where the bits are 0, bool ``[m, vocab]``. A GPU is sent the words and takes them apart."""
+    if device.type == "cpu":
+        octets = bitmask.view(np.uint8)
+        bits = np.unpackbits(octets, axis=1, count=vocab_size, bitorder="little")
+        return torch.from_numpy(bits) == 0
+    words = torch.from_numpy(bitmask).to(device)
+    shifts = torch.arange(32, dtype=torch.int32, device=device)
+    return ((words[:, :, None] >> shifts) & 1).flatten(1)[:, :vocab_size] == 0

@@ -1,0 +1,144 @@
+"""Vocabulary: every token as the bytes that it adds to a text.
+
+Two families of tokenizers make text that can be taken apart into bytes. *Byte-level* ones write
+each byte as a printable character (GPT-2's alphabet); *SentencePiece* ones write spaces as ``▁``
+and bytes that are in no token as ``<0x0A>``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class TrieLevel:
+    """All different beginnings of tokens with one number of bytes."""
+
+    parents: np.ndarray  # which beginning of the level before each goes on, int64 [m]
+    last_bytes: np.ndarray  # with which byte, uint8 [m]
+    ends: np.ndarray  # which beginnings are whole tokens, int64 [k]
+    token_ids: np.ndarray  # and which tokens, int64 [k]; two may be the same text
+
+
+class Vocabulary:
+    """Every token as bytes.
+
+    Args:
+        tokens: by id; None for what is no text: special tokens, and ids without a token.
+        eos_token_ids: the model's end-of-sequence tokens.
+        encode: the usual token ids of a text.
+    """
+
+    def __init__(
+        self,
+        tokens: list[bytes | None],
+        eos_token_ids: frozenset[int],
+        encode: Callable[[str], list[int]],
+    ):
+        self.tokens = tokens
+        self.eos_token_ids = eos_token_ids
+        self.encode = encode
+
+    @cached_property
+    def trie(self) -> list[TrieLevel]:
+        """The tokens as a trie, level by level, so that all of a level are read at once."""
+        text = [(i, token) for i, token in enumerate(self.tokens) if token]
+        ids = np.array([i for i, _ in text], dtype=np.int64)
+        lengths = np.array([len(token) for _, token in text], dtype=np.int64)
+        data = np.frombuffer(b"".join(token for _, token in text), dtype=np.uint8)
+        places = np.cumsum(lengths) - lengths  # of the byte to read next
+        nodes = np.zeros_like(ids)  # where each token is in the level before
+        levels: list[TrieLevel] = []
+        while len(ids):
+            beginnings, nodes = np.unique(nodes * 256 + data[places], return_inverse=True)
+            whole = lengths == len(levels) + 1
+            levels.append(
+                TrieLevel(
+                    beginnings >> 8, (beginnings & 255).astype(np.uint8), nodes[whole], ids[whole]
+                )
+            )
+            on = ~whole
+            ids, lengths, places, nodes = ids[on], lengths[on], places[on] + 1, nodes[on]
+        return levels
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @classmethod
+    def from_tokenizer(
+        cls, tokenizer, vocab_size: int, eos_token_ids: frozenset[int]
+    ) -> Vocabulary:
+        """The tokens of a fast Hugging Face tokenizer.
+
+        Args:
+            tokenizer: of the model.
+            vocab_size: how many logits the model has, which may be more.
+            eos_token_ids: the model's end-of-sequence tokens.
+
+        Raises:
+            ValueError: if its tokens cannot be taken apart into bytes.
+        """
+        to_bytes = _spelling(tokenizer)
+        tokens: list[bytes | None] = [None] * vocab_size
+        for token, i in tokenizer.get_vocab().items():
+            if i < vocab_size:
+                tokens[i] = to_bytes(token)
+        added = tokenizer.backend_tokenizer.get_added_tokens_decoder()
+        special = {i for i, token in added.items() if token.special}
+        for i in special | set(eos_token_ids):
+            if i < vocab_size:
+                tokens[i] = None
+
+        def encode(text: str) -> list[int]:
+            return tokenizer.encode(text, add_special_tokens=False)
+
+        return cls(tokens, eos_token_ids, encode)
+
+
+def _spelling(tokenizer) -> Callable[[str], bytes]:
+    """How this tokenizer writes bytes, judged by how it would decode."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    decoder = getattr(backend, "decoder", None)
+    kinds = set() if decoder is None else set(_types(json.loads(decoder.__getstate__())))
+    if "ByteLevel" in kinds:
+        return _from_byte_alphabet
+    if kinds & {"ByteFallback", "Metaspace"}:
+        return _from_sentencepiece
+    raise ValueError(
+        "structured outputs need a fast tokenizer of the byte-level or the SentencePiece kind, "
+        f"got {type(tokenizer).__name__} with the decoder {sorted(kinds) or None}."
+    )
+
+
+def _types(decoder: dict) -> list[str]:
+    inner = [kind for d in decoder.get("decoders", ()) for kind in _types(d)]
+    return [decoder["type"], *inner]
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's: printable characters stand for themselves, the other bytes for 256, 257, ..."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+_ALPHABET = _byte_alphabet()
+
+
+def _from_byte_alphabet(token: str) -> bytes:
+    """Tokens that were added as text may hold other characters: then they are that text."""
+    if all(char in _ALPHABET for char in token):
+        return bytes(_ALPHABET[char] for char in token)
+    return token.encode()
+
+
+def _from_sentencepiece(token: str) -> bytes:
+    if re.fullmatch("<0x[0-9A-F]{2}>", token):
+        return bytes([int(token[3:5], 16)])
+    return token.replace("▁", " ").encode()

@@ -1,0 +1,242 @@
+"""Structured outputs as users ask for them: of a request, and of the engine.
+
+The machinery is in ``structured_output/``. (vLLM: vllm/sampling_params.py,
+vllm/config/structured_outputs.py)
+"""
+
+from __future__ import annotations
+
+import json as json_lib
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any
+
+from minivllm.validation import check, known_names_only
+
+KINDS = ("json", "regex", "choice", "grammar", "json_object")
+# "fsm" is the automaton of this package, "guidance" the llguidance library, "auto" either.
+BACKENDS = ("auto", "fsm", "guidance")
+OTHER_BACKENDS = ("xgrammar", "outlines", "lm-format-enforcer")  # vLLM's: they become "auto"
+MAX_NESTING = 64  # levels of a schema, as in vLLM
+
+
+@known_names_only
+@dataclass(repr=False)
+class StructuredOutputsParams:
+    """What the text of one request must look like: exactly one of the first five.
+
+    Args:
+        json: a JSON schema, as text or as a dict, or a pydantic class.
+        regex: a regular expression that the whole text matches; ``\\d``, ``\\w`` and ``\\s`` are
+            ASCII.
+        choice: the text is one of these.
+        grammar: a context-free grammar, in Lark's or (with ``::=``) in GBNF's notation.
+        json_object: True: any JSON object.
+        disable_any_whitespace: no blanks between the tokens of a JSON text.
+        disable_additional_properties: objects of a schema have no properties but those it names.
+        whitespace_pattern: a regular expression for what may stand between the tokens of a JSON
+            text; None allows one blank.
+
+    Raises:
+        ValueError: unless exactly one kind is given, and it is well formed.
+    """
+
+    json: str | dict | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+    _backend: str | None = field(default=None, init=False)  # 0.6.6 lets a request choose it
+
+    def __post_init__(self):
+        schema: Any = self.json
+        if hasattr(schema, "model_json_schema"):
+            self.json = schema.model_json_schema()
+        given = [kind for kind in KINDS if getattr(self, kind) is not None]
+        if len(given) > 1:
+            raise ValueError(
+                "You can only use one kind of structured outputs constraint but multiple are "
+                f"specified: {', '.join(given)}."
+            )
+        if not given:
+            raise ValueError(
+                f"You must use one kind of structured outputs constraint: {', '.join(KINDS)}."
+            )
+        self.kind = given[0]
+        getattr(self, f"_check_{self.kind}")(getattr(self, self.kind))
+        for name in ("disable_any_whitespace", "disable_additional_properties"):
+            check(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+        ok = self.whitespace_pattern is None or isinstance(self.whitespace_pattern, str)
+        check(ok, "whitespace_pattern", self.whitespace_pattern, "a regular expression, or None")
+
+    def _check_json(self, schema: Any) -> None:
+        if isinstance(schema, str):
+            try:
+                schema = json_lib.loads(schema)
+            except (json_lib.JSONDecodeError, RecursionError) as error:
+                raise ValueError(
+                    f"json must be a JSON schema, got {_start(schema)!r} ({error})."
+                ) from error
+        ok = isinstance(schema, (dict, bool))
+        check(ok, "json", schema, "a JSON schema: a dict, its text, or a pydantic class")
+        depth = _nesting(schema)
+        if depth > MAX_NESTING:
+            raise ValueError(f"json must have at most {MAX_NESTING} nested levels, got {depth}.")
+        try:
+            json_lib.dumps(schema)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"json must hold JSON's own types only ({error}).") from error
+
+    def _check_regex(self, regex: Any) -> None:
+        check(isinstance(regex, str) and regex != "", "regex", regex, "a non-empty string")
+
+    def _check_choice(self, choice: Any) -> None:
+        ok = isinstance(choice, (list, tuple)) and len(choice) > 0
+        ok = ok and all(isinstance(text, str) for text in choice)
+        check(ok, "choice", choice, "a list of at least one string")
+
+    def _check_grammar(self, grammar: Any) -> None:
+        ok = isinstance(grammar, str) and grammar.strip() != ""
+        check(ok, "grammar", grammar, "a non-empty string")
+
+    def _check_json_object(self, wanted: Any) -> None:
+        check(wanted is True, "json_object", wanted, "True, or None")
+
+    def __repr__(self) -> str:
+        """Only what differs from the defaults."""
+        shown = (
+            f"{f.name}={getattr(self, f.name)!r}"
+            for f in fields(self)
+            if getattr(self, f.name) != f.default
+        )
+        return f"StructuredOutputsParams({', '.join(shown)})"
+
+
+@known_names_only
+@dataclass
+class GuidedDecodingParams:
+    """vLLM 0.6.6's name for it; ``SamplingParams(guided_decoding=...)`` takes it.
+
+    Args:
+        json, regex, choice, grammar, json_object, whitespace_pattern: as above.
+        backend: of this request alone; None is the engine's.
+
+    Raises:
+        ValueError: as above, and for an unknown backend.
+    """
+
+    json: str | dict | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    backend: str | None = None
+    whitespace_pattern: str | None = None
+
+    def __post_init__(self):
+        self.structured_outputs()
+
+    def structured_outputs(self) -> StructuredOutputsParams:
+        """The same in today's words."""
+        params = StructuredOutputsParams(
+            self.json, self.regex, self.choice, self.grammar, self.json_object or None,
+            whitespace_pattern=self.whitespace_pattern,
+        )  # fmt: skip
+        if self.backend is not None:
+            params._backend = check_backend("backend", self.backend)
+        return params
+
+
+def one_of_both_names(structured_outputs: Any, guided_decoding: Any) -> Any:
+    """What ``SamplingParams`` says in today's words or in 0.6.6's. Raises if it is neither."""
+    ok = structured_outputs is None or isinstance(structured_outputs, StructuredOutputsParams)
+    allowed = "a StructuredOutputsParams, or None"
+    check(ok, "structured_outputs", structured_outputs, allowed)
+    if guided_decoding is None:
+        return structured_outputs
+    ok = isinstance(guided_decoding, GuidedDecodingParams)
+    check(ok, "guided_decoding", guided_decoding, "a GuidedDecodingParams, or None")
+    ok = structured_outputs is None
+    check(ok, "guided_decoding", guided_decoding, "None beside structured_outputs")
+    return guided_decoding.structured_outputs()
+
+
+@known_names_only
+@dataclass
+class StructuredOutputsConfig:
+    """What the engine does where a request does not say: ``structured_outputs_config={...}``.
+
+    Args:
+        backend: "fsm", "guidance", or "auto": "fsm" for choices and for the regular expressions
+            that it can read, "guidance" for all else. vLLM's other names mean "auto".
+        disable_any_whitespace, disable_additional_properties: for all requests; see
+            ``StructuredOutputsParams``.
+
+    Raises:
+        ValueError: for an unknown name or value.
+    """
+
+    backend: str = "auto"
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+
+    def __post_init__(self):
+        self.backend = check_backend("backend", self.backend)
+        for name in ("disable_any_whitespace", "disable_additional_properties"):
+            check(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+
+
+def make_structured_outputs_config(
+    config: StructuredOutputsConfig | dict | None, guided_decoding_backend: str | None
+) -> StructuredOutputsConfig:
+    """The engine's arguments as one object. Raises ``ValueError`` for bad ones, or for both."""
+    if isinstance(config, StructuredOutputsConfig):
+        return config
+    ok = config is None or isinstance(config, dict)
+    check(ok, "structured_outputs_config", config, "a dict, such as {'backend': 'guidance'}")
+    if guided_decoding_backend is None:
+        return StructuredOutputsConfig(**(config or {}))
+    name = "guided_decoding_backend"
+    check(config is None, name, guided_decoding_backend, "None beside structured_outputs_config")
+    return StructuredOutputsConfig(check_backend(name, guided_decoding_backend))
+
+
+def check_backend(name: str, backend: Any) -> str:
+    """One of ours, whichever of vLLM's names was given (0.6.6 has options behind a colon)."""
+    short = backend.split(":")[0] if isinstance(backend, str) else backend
+    ok = short in (*BACKENDS, *OTHER_BACKENDS)
+    check(ok, name, backend, f"one of {', '.join((*BACKENDS, *OTHER_BACKENDS))}")
+    if short not in OTHER_BACKENDS:
+        return short
+    _say_what_is_used(short)
+    return "auto"
+
+
+@cache
+def _say_what_is_used(backend: str) -> None:
+    """Once for each name."""
+    from minivllm.logger import init_logger
+
+    init_logger(__name__).info(
+        "The backend %s is not used here: the package's own automaton serves choices and regular "
+        "expressions, llguidance the rest.",
+        backend,
+    )
+
+
+def _nesting(value: Any) -> int:
+    """How many lists and dicts are inside each other."""
+    depth, level = 0, [value]
+    while level := [item for item in level if isinstance(item, (dict, list))]:
+        depth += 1
+        if depth > MAX_NESTING:
+            break
+        level = [x for item in level for x in (item.values() if isinstance(item, dict) else item)]
+    return depth
+
+
+def _start(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
