@@ -82,7 +82,7 @@ TO_BE_EXPLAINED = {
     "grouped-query attention", "slot", "internal waste", "external waste", "block", "block table",
     "block pool", "free queue", "token budget", "first come, first served", "starvation",
     "throughput", "preemption", "swapping", "thrashing", "prefix caching", "block hash",
-    "eviction", "cache salt", "flat batch", "kernel", "Triton program", "logits", "temperature",
+    "eviction", "cache salt", "flat batch", "kernel", "logits", "temperature",
     "seed", "roofline",
 }  # fmt: skip
 # Keys and arguments, which the list of names leaves out.

@@ -15,8 +15,7 @@ _spec.loader.exec_module(reading)
 TO_BE_SHORTENED = {
     "00_quickstart", "01_kv_cache", "02_contiguous_waste", "03_paged_blocks", "04_copy_on_write",
     "05_continuous_batching", "06_preemption", "07_chunked_prefill", "08_prefix_caching",
-    "10_triton_paged_attention", "11_split_kv", "13_memory",
-    "A1_roofline",
+    "13_memory", "A1_roofline",
 }  # fmt: skip
 
 
