@@ -33,6 +33,9 @@ spinning = _bound_spinning()
 
 _HOME_OF = {
     "LLM": "minivllm.entrypoints.llm",
+    "AsyncLLM": "minivllm.engine.async_llm",
+    "AsyncLLMEngine": "minivllm.engine.async_llm",
+    "AsyncEngineArgs": "minivllm.engine.async_llm",
     "LLMEngine": "minivllm.engine.llm_engine",
     "EngineArgs": "minivllm.engine.arg_utils",
     "SamplingParams": "minivllm.sampling_params",

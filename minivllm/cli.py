@@ -95,3 +95,19 @@ def chat(
               "top_k": top_k, "seed": seed}  # fmt: skip
     with exit_on_bad_input():
         run_chat(model, system, params)
+
+
+@app.command(
+    context_settings={
+        "allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": [],
+    }
+)  # fmt: skip
+def serve(context: typer.Context) -> None:
+    """Serve a model over HTTP, as OpenAI's clients ask it; `serve --help` lists the flags."""
+    try:
+        from minivllm.entrypoints.openai.api_server import main as serve_main
+    except ImportError as error:
+        needs = 'pip install "minivllm[serve]"'
+        with exit_on_bad_input():
+            raise ValueError(f"serve needs more packages, {needs}: {error}") from error
+    raise typer.Exit(serve_main(context.args))

@@ -12,6 +12,8 @@ _TABLE: dict[str, tuple[str, str]] = {
     "MINIVLLM_TRACE_FUNCTION": ("0", "1: write every function call to a file, for debugging"),
     "MINIVLLM_CACHE_ROOT": ("~/.cache/minivllm", "where files are written that nobody need keep"),
     "MINIVLLM_CPU_KVCACHE_SPACE": ("1", "GiB of memory for the KV cache when the device is a CPU"),
+    "MINIVLLM_API_KEY": ("", "a key that the server wants under /v1, as --api-key"),
+    "MINIVLLM_SERVER_DEV_MODE": ("0", "1: the server can be paused, reset and looked into"),
     "MINIVLLM_USE_MODELSCOPE": ("0", "1: download models from ModelScope, not Hugging Face"),
 }
 
@@ -49,6 +51,15 @@ def cache_root() -> Path:
 
 def cpu_kvcache_bytes() -> int:
     return int(_number_above_0("MINIVLLM_CPU_KVCACHE_SPACE", "GiB") * 2**30)
+
+
+def api_keys() -> list[str]:
+    key = get("MINIVLLM_API_KEY")
+    return [key] if key else []
+
+
+def server_dev_mode() -> bool:
+    return _flag("MINIVLLM_SERVER_DEV_MODE")
 
 
 def use_modelscope() -> bool:

@@ -71,6 +71,15 @@ class CompletionOutput:
     def finished(self) -> bool:
         return self.finish_reason is not None
 
+    def add(self, news: CompletionOutput) -> None:
+        """Join what has come since."""
+        self.text += news.text
+        self.token_ids = [*self.token_ids, *news.token_ids]
+        self.cumulative_logprob = news.cumulative_logprob
+        if news.logprobs is not None:
+            self.logprobs = [*(self.logprobs or ()), *news.logprobs]
+        self.finish_reason, self.stop_reason = news.finish_reason, news.stop_reason
+
 
 @dataclass
 class BeamSearchSequence:
@@ -107,3 +116,20 @@ class RequestOutput:
     metrics: RequestMetrics | None = None
     lora_request: Any = None
     num_cached_tokens: int | None = None
+
+    def add(self, news: RequestOutput) -> None:
+        """Join a later output of the same stream of news: a reader was late.
+
+        (vLLM: ``RequestOutput.add`` with aggregate=True)
+        """
+        mine = {completion.index: completion for completion in self.outputs}
+        for completion in news.outputs:
+            if completion.index in mine:
+                mine[completion.index].add(completion)
+            else:
+                self.outputs.append(completion)
+        self.finished |= news.finished
+        self.metrics = news.metrics
+        self.num_cached_tokens = news.num_cached_tokens
+        if news.prompt_logprobs is not None:
+            self.prompt_logprobs = news.prompt_logprobs

@@ -14,6 +14,14 @@ _MOST_BITS = 4096
 _LONGEST = 300  # characters of a value that a message shows
 
 
+class InvalidParameter(ValueError):
+    """A value that is not allowed (vLLM: ``VLLMValidationError``), and which parameter has it."""
+
+    def __init__(self, message: str, parameter: str):
+        super().__init__(message)
+        self.parameter = parameter
+
+
 def check_names(what: str, given: Iterable[str], allowed: Iterable[str]) -> None:
     """Raise ``ValueError`` for the first name that is not allowed, with the nearest one that is."""
     allowed = list(allowed)
@@ -25,9 +33,9 @@ def check_names(what: str, given: Iterable[str], allowed: Iterable[str]) -> None
 
 
 def check(ok: bool, name: str, value: Any, allowed: str) -> None:
-    """Raise ``ValueError`` saying that ``name`` must be ``allowed``, and what it is."""
+    """Raise ``InvalidParameter`` saying that ``name`` must be ``allowed``, and what it is."""
     if not ok:
-        raise ValueError(f"{name} must be {allowed}, got {shown(value)}.")
+        raise InvalidParameter(f"{name} must be {allowed}, got {shown(value)}.", name)
 
 
 def shown(value: Any) -> str:

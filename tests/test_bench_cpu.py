@@ -10,15 +10,15 @@ from typer.testing import CliRunner
 
 import minivllm
 from minivllm.cli import app
-from minivllm.lab.bench import ceiling, cpu, workloads
+from minivllm.lab.bench import cpu, machine, workloads
 from minivllm.lab.bench.process import EngineProcess, spin_count
 
 
 @pytest.fixture
 def little(monkeypatch):
     """Two rows of three requests each, and ceilings that are found at once."""
-    monkeypatch.setitem(ceiling.LARGE, "cpu", 2**20)
-    monkeypatch.setitem(ceiling.MATRIX_SIZE, "cpu", 64)
+    monkeypatch.setitem(machine.LARGE, "cpu", 2**20)
+    monkeypatch.setitem(machine.MATRIX_SIZE, "cpu", 64)
     monkeypatch.setattr(cpu, "ROWS", {"float32": (("w2", False), ("w2", True))})
     monkeypatch.setitem(workloads.WORKLOADS, "w2", (workloads.w2, 3))
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from minivllm import LLM, SamplingParams, envs
-from minivllm.engine import stat_logger
+from minivllm.metrics import loggers
 
 PARAMS = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 
@@ -35,15 +35,15 @@ def test_times_of_a_request_are_in_order(llm):
 
 def test_the_log_says_what_the_engine_does(llm, monkeypatch, capsys):
     clock = iter(range(100))
-    monkeypatch.setattr(stat_logger.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(loggers.time, "monotonic", lambda: float(next(clock)))
     engine = llm.llm_engine
-    engine.stats = stat_logger.LoggingStatLogger(engine.scheduler, enabled=True)
+    engine.stat_logger = loggers.LoggingStatLogger(engine.metrics, enabled=True)
     for i in range(4):
         engine.add_request(str(i), {"prompt_token_ids": [5] * 9}, PARAMS, arrival_time=0.0)
     while engine.has_unfinished_requests():
         engine.step()
-        if engine.stats.num_generation_tokens == 4:
-            engine.stats.log()
+        if engine.metrics.num_generation_tokens == 4:
+            engine.stat_logger.log()
     logged = [line for line in capsys.readouterr().out.splitlines() if "throughput" in line]
     number = r"(\d+\.\d)"
     line = re.compile(
@@ -56,7 +56,7 @@ def test_the_log_says_what_the_engine_does(llm, monkeypatch, capsys):
     assert float(first[1]) > 0
     # two of 18 blocks' worth of tokens came from the cache: the second prompt's first two blocks
     assert (first[5], first[6]) == ("10.0", f"{100 * 8 / 18:.1f}")
-    assert (engine.stats.num_prompt_tokens, engine.stats.num_generation_tokens) == (36, 16)
+    assert (engine.metrics.num_prompt_tokens, engine.metrics.num_generation_tokens) == (36, 16)
 
 
 def test_what_is_swapped_is_in_the_log(tiny_qwen2, capsys):
@@ -70,7 +70,7 @@ def test_what_is_swapped_is_in_the_log(tiny_qwen2, capsys):
         engine.add_request(str(i), {"prompt_token_ids": [i] * 12}, params)
     while not engine.scheduler.swapped:
         engine.step()
-    engine.stats.log()
+    engine.stat_logger.log()
     line = capsys.readouterr().out.splitlines()[-1]
     assert re.search(r"Swapped: 1 reqs, CPU KV cache usage: [1-9]\d*\.\d%$", line)
 

@@ -109,7 +109,7 @@ class EngineCore:
             # 3. Append, fork, finish, free.
             updated = self.scheduler.update_from_output(scheduler_output, output)
         except BaseException:
-            self.executor.roll_back()
+            self.executor.roll_back(scheduler_output.step)
             self.scheduler.roll_back()
             raise
         return collect(updated, output)

@@ -23,6 +23,7 @@ class EngineCoreOutput:
     stop_reason: int | str | None = None
     num_cached_tokens: int | None = None  # the hit of the request's first scheduling
     first_scheduled_time: float | None = None  # seconds of ``time.monotonic()``
+    num_preemptions: int = 0  # of the request so far
     cumulative_logprob: float | None = None  # of a beam, whose past may be another's
 
 
@@ -55,6 +56,7 @@ def collect(updated: list[Sequence], output: ModelRunnerOutput) -> EngineCoreOut
             seq.stop_reason,
             request.num_cached_tokens,
             request.metrics.first_scheduled_time,
+            request.num_preemptions,
         )
         if request.beam_params is not None:
             found.index = rank[request.request_id] = rank.get(request.request_id, -1) + 1

@@ -87,7 +87,7 @@ class InputProcessor:
     def make_request(
         self,
         request_id: str,
-        prompt: str | dict,
+        prompt: str | list[int] | dict,
         params: SamplingParams | BeamSearchParams,
         arrival_time: float | None = None,
         priority: int = 0,

@@ -5,13 +5,19 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from minivllm.config import VllmConfig
 from minivllm.engine import function_trace
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.core import EngineCore
 from minivllm.engine.input_processor import InputProcessor, load_tokenizer
 from minivllm.engine.output_processor import OutputProcessor, OutputQueue
-from minivllm.engine.stat_logger import LoggingStatLogger
+from minivllm.engine.step_stats import scheduler_stats
+from minivllm.metrics.families import EngineMetrics
+from minivllm.metrics.loggers import LoggingStatLogger
+from minivllm.metrics.reader import Metric
+from minivllm.models.model_config import ModelConfig
 from minivllm.outputs import RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
@@ -21,6 +27,14 @@ from minivllm.trace import Trace
 from minivllm.validation import check
 from minivllm.worker.model_runner import ModelRunner
 from minivllm.worker.worker import Worker
+
+
+class EngineFacts(NamedTuple):
+    """What is known of an engine once it is made."""
+
+    model_config: ModelConfig
+    max_model_len: int
+    max_num_seqs: int
 
 
 class LLMEngine:
@@ -36,6 +50,7 @@ class LLMEngine:
 
     def __init__(self, args: EngineArgs):
         function_trace.start_if_asked()
+        self.args = args
         self.vllm_config: VllmConfig = args.create_engine_config()
         config = self.vllm_config
         self.model_config = config.model_config
@@ -61,8 +76,15 @@ class LLMEngine:
             config, structured_output_manager=self.structured_output_manager
         )
         self.output_processor = OutputProcessor(self.tokenizer)
+        manager, cache = self.scheduler.kv_manager, self.engine_core.kv_cache_config
+        settings = vars(config.cache_config) | {
+            "num_gpu_blocks": cache.num_blocks,
+            "num_cpu_blocks": cache.num_host_blocks,
+            "enable_prefix_caching": manager.prefix_cache is not None,
+        }
+        self.metrics = EngineMetrics(self.max_model_len, settings)
         log_stats = not config.observability_config.disable_log_stats
-        self.stats = LoggingStatLogger(self.scheduler, enabled=log_stats)
+        self.stat_logger = LoggingStatLogger(self.metrics, enabled=log_stats)
 
     @property
     def trace(self) -> Trace | None:
@@ -136,7 +158,8 @@ class LLMEngine:
         if processed.stopped:
             self.engine_core.stop_sequences(processed.stopped)
         # 4. Count.
-        self.stats.record(processed.num_prompt_tokens, processed.num_generation_tokens)
+        self.metrics.record(scheduler_stats(self.scheduler), processed.iteration_stats)
+        self.stat_logger.record()
         return processed.request_outputs
 
     def abort_request(self, request_id: str | list[str]) -> list[RequestOutput]:
@@ -155,9 +178,26 @@ class LLMEngine:
         """Forget all cached blocks. Refuses (False) while any block is in use."""
         return self.engine_core.reset_prefix_cache()
 
+    def get_metrics(self, model_name: str | None = None) -> list[Metric]:
+        """vLLM's metrics as they are now, with the model's name as a label."""
+        self.metrics.scheduler = scheduler_stats(self.scheduler)
+        model_name = model_name or str(self.args.model or "minivllm")
+        return self.metrics.read(model_name=model_name, engine="0")
+
     def has_unfinished_requests(self) -> bool:
         """True while ``step`` has something to do."""
         return self.engine_core.has_unfinished_requests()
+
+    def num_running_and_waiting(self) -> tuple[int, int]:
+        """Requests that run, and requests that wait."""
+        scheduler = self.scheduler
+        waiting = len(scheduler.waiting) + len(scheduler.swapped)
+        return len(scheduler.requests) - waiting, waiting
+
+    def facts(self) -> EngineFacts:
+        """What a face that reaches this engine by messages has to know of it."""
+        limits = self.vllm_config.scheduler_config
+        return EngineFacts(self.model_config, self.max_model_len, limits.max_num_seqs)
 
     def get_num_unfinished_requests(self) -> int:
         """Requests that wait or run."""

@@ -10,8 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from minivllm.engine.core_outputs import EngineCoreOutput, EngineCoreOutputs
+from minivllm.engine.core_outputs import EngineCoreOutputs
 from minivllm.engine.request_state import RequestState
+from minivllm.engine.step_stats import count_tokens, finished_stats
+from minivllm.metrics.stats import IterationStats
 from minivllm.outputs import RequestOutput
 from minivllm.request import Request
 
@@ -29,8 +31,7 @@ class ProcessedOutputs:
     request_outputs: list[RequestOutput] = field(default_factory=list)  # of those without a queue
     # request id and index of sequences that have come to a stop string: the core must end them
     stopped: list[tuple[str, int]] = field(default_factory=list)
-    num_prompt_tokens: int = 0  # of prompts whose first token this step gave
-    num_generation_tokens: int = 0
+    iteration_stats: IterationStats = field(default_factory=IterationStats)
 
 
 class OutputProcessor:
@@ -66,10 +67,12 @@ class OutputProcessor:
             if state is None:  # aborted meanwhile
                 continue
             touched[output.request_id] = state
-            self._count(state, output, processed)
+            count_tokens(processed.iteration_stats, state, output, now)
             if state.add(output, now):
                 processed.stopped.append((output.request_id, output.index))
         for state in touched.values():
+            if state.finished:
+                processed.iteration_stats.finished_requests.append(finished_stats(state, now))
             self._hand_out(state, state.make_output(now), processed.request_outputs)
         return processed
 
@@ -91,9 +94,3 @@ class OutputProcessor:
             del self.request_states[state.request_id]
         if output is not None:
             (others.append if state.queue is None else state.queue.put)(output)
-
-    @staticmethod
-    def _count(state: RequestState, output: EngineCoreOutput, processed: ProcessedOutputs) -> None:
-        processed.num_generation_tokens += 1 if state.beams else len(output.new_token_ids)
-        if not state.has_begun:
-            processed.num_prompt_tokens += len(state.prompt_token_ids)

@@ -38,6 +38,8 @@ class RequestState:
         self.queue = queue
         self.metrics = RequestMetrics(request.arrival_time)
         self.num_cached_tokens: int | None = None
+        self.num_preemptions = 0
+        self.last_token_times: dict[int, float] = {}  # by index of the sequence
         self.prompt_positions: dict[int, TokenLogprobs] = {}
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         self.n = request.n
@@ -67,6 +69,7 @@ class RequestState:
             True if its text now holds a stop string: the core must end it.
         """
         self.num_cached_tokens = output.num_cached_tokens
+        self.num_preemptions = output.num_preemptions
         metrics = self.metrics
         metrics.first_scheduled_time = output.first_scheduled_time
         if output.new_token_ids:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def load_chat_template(chat_template: str | Path | None, *, is_literal: bool = F
         ) from error
 
 
-def render_chat(
+def apply_chat_template(
     tokenizer,
     conversation: list[dict],
     chat_template: str | None = None,
@@ -56,10 +57,8 @@ def render_chat(
     continue_final_message: bool = False,
     tools: list[dict] | None = None,
     chat_template_kwargs: dict[str, Any] | None = None,
-) -> dict:
-    """One conversation as ``{"prompt": text, "prompt_token_ids": ids}``.
-
-    The template writes its own special tokens, so encoding adds none.
+) -> str:
+    """One conversation as text, special tokens included.
 
     Args:
         tokenizer: a Hugging Face tokenizer with a chat template.
@@ -93,6 +92,9 @@ def render_chat(
     ok = isinstance(conversation, (list, tuple)) and len(conversation) > 0
     check(ok, "messages", conversation, "a non-empty list of messages")
     messages = [_checked(message) for message in conversation]
+    if "developer" not in (chat_template or tokenizer.chat_template):
+        system = {"role": "system"}  # what OpenAI calls it now, and most templates do not know
+        messages = [m | system if m["role"] == "developer" else m for m in messages]
     try:
         text = tokenizer.apply_chat_template(
             messages,
@@ -108,6 +110,16 @@ def render_chat(
             f"the chat template cannot render these messages: {error or type(error).__name__}"
         ) from error
     check(is_text(text), "what the chat template renders", text, "text without lone surrogates")
+    return text
+
+
+def render_chat(tokenizer, conversation: list[dict], **template_args: Any) -> dict:
+    """One conversation as ``{"prompt": text, "prompt_token_ids": ids}``.
+
+    The template writes its own special tokens, so encoding adds none. Arguments and errors are
+    those of ``apply_chat_template``.
+    """
+    text = apply_chat_template(tokenizer, conversation, **template_args)
     return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
 
 
@@ -124,7 +136,25 @@ def _checked(message: Any) -> dict:
         texts = [part.get("text") for part in content if isinstance(part, dict)]
         ok = len(texts) == len(content) and all(map(is_text, texts))
         check(ok, "a message's content", content, _TEXT)
-        return {**message, "content": "\n".join(texts)}
-    ok = is_text(content) or (content is None and "tool_calls" in message)
-    check(ok, "a message's content", content, _TEXT)
+        message = {**message, "content": "\n".join(texts)}
+    else:
+        ok = is_text(content) or (content is None and "tool_calls" in message)
+        check(ok, "a message's content", content, _TEXT)
+    if calls := message.get("tool_calls"):
+        check(isinstance(calls, list), "tool_calls", calls, "a list of calls")
+        message = {**message, "tool_calls": [_with_arguments(call) for call in calls]}
     return message
+
+
+def _with_arguments(call: Any) -> Any:
+    """A tool call whose arguments are an object: clients send JSON text, templates want more."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"the arguments of a tool call must be a JSON object, got {function['arguments']!r}."
+        ) from error
+    return {**call, "function": {**function, "arguments": arguments}}

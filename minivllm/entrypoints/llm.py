@@ -16,6 +16,7 @@ from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.entrypoints.chat_utils import render_chat
 from minivllm.kv.memory_profile import MemoryProfile
+from minivllm.metrics.reader import Metric
 from minivllm.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
@@ -202,6 +203,14 @@ class LLM:
         size is stated, so the largest step that the limits allow is run now, once.
         """
         return self.llm_engine.worker.profile_memory()
+
+    def get_metrics(self) -> list[Metric]:
+        """What the engine has counted since it began, under vLLM's names.
+
+        Returns:
+            ``Counter``, ``Gauge`` and ``Histogram`` objects of ``minivllm.metrics.reader``.
+        """
+        return self.llm_engine.get_metrics()
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks. Refuses (False) while any block is in use."""

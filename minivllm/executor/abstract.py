@@ -45,6 +45,6 @@ class Executor(ABC):
         """Compute one step. All workers compute the same tokens; the first one's are taken."""
         return self.collective_rpc("execute_model", scheduler_output)[0]
 
-    def roll_back(self) -> None:
-        """Take the last step back that was computed, or begun."""
-        self.collective_rpc("roll_back")
+    def roll_back(self, step: int) -> None:
+        """Take the step of this number back, as far as it has come."""
+        self.collective_rpc("roll_back", step)

@@ -55,6 +55,7 @@ class SchedulerOutput:
     ``num_computed_tokens[s] + num_scheduled_tokens[s]``, exclusive. The dicts are in batch order.
     """
 
+    step: int = -1  # its number: a step that fails is taken back by it
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     num_computed_tokens: dict[str, int] = field(default_factory=dict)
     # blocks to append to the sequence's table; for one that was not running: its whole table

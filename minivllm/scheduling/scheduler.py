@@ -56,7 +56,7 @@ class Scheduler:
         self.finished_req_ids: list[str] = []  # what the runner is told next to forget
         self.beam_moves: list[BeamMove] = []  # what the runner is told next of beams
         self.token_budget = config.max_num_batched_tokens  # left in the step that is planned
-        self._num_arrived = 0
+        self._num_arrived = self._num_planned = 0
         self._ids_in_use: set[str] = set()  # of all sequences, those to be forked included
 
     # -- one step, from top to bottom --------------------------------------------------------------
@@ -71,7 +71,8 @@ class Scheduler:
             if self.trace is not None:
                 self.undo_log.note(self.trace.forget_step, len(self.trace.records))
                 self.trace.start_step()
-            output = SchedulerOutput()
+            output = SchedulerOutput(step=self._num_planned)
+            self._num_planned += 1
             self.token_budget = self.config.max_num_batched_tokens
             may_admit = self.policy.may_admit(self.running)
             if self.policy.prefill_first and may_admit:
@@ -236,7 +237,7 @@ class Scheduler:
         """
         lost = self.kv_manager.roll_back(executed)
         for request in dict.fromkeys(seq.request for seq in self.running if seq.seq_id in lost):
-            self._preempt(request, SchedulerOutput())
+            self._preempt(request, SchedulerOutput(), may_swap=False)
 
     # -- requests come and go ----------------------------------------------------------------------
 
@@ -369,10 +370,10 @@ class Scheduler:
         siblings = len(request.unfinished_seqs) + request.num_forks_to_come
         return len(self.running) + to_come + siblings <= self.config.max_num_seqs
 
-    def _preempt(self, request: Request, output: SchedulerOutput) -> None:
+    def _preempt(self, request: Request, output: SchedulerOutput, may_swap: bool = True) -> None:
         """Preempt a request: swap its blocks to the host or free them, and requeue it."""
         victims = [seq for seq in self.running if seq.request is request]
-        swapped = self.preemptor.swap_out(victims, output)
+        swapped = may_swap and self.preemptor.swap_out(victims, output)
         index = self._enqueue(request, self.swapped if swapped else self.waiting)
         for seq in victims:
             self.undo_log.pop(self.running, self.running.index(seq))

@@ -42,16 +42,20 @@ class InputBatch:
     def __init__(self):
         self.states: dict[str, CachedRequestState] = {}
         self.undo_log = UndoLog()  # of the last step; it stays until the next one begins
+        self._step = -1  # the number of that step
         self._sampling_metadata: SamplingMetadata | None = None  # of the last step that sampled
 
     def update(self, scheduler_output: SchedulerOutput) -> None:
         """Apply a SchedulerOutput: drop finished sequences, add new ones, extend block tables."""
         undo = self.undo_log
         undo.begin()
+        self._step = scheduler_output.step
         for seq_id in scheduler_output.finished_req_ids:
-            self.states.pop(seq_id, None)  # told again if the step is taken back
+            if seq_id in self.states:  # it may have ended before it ran
+                undo.take(self.states, seq_id)
         self._move_beams(scheduler_output.beam_moves)
-        for seq_id in scheduler_output.preempted_req_ids:  # tokens and generator stay
+        resumed = scheduler_output.resumed_req_ids  # their whole tables come below
+        for seq_id in (*scheduler_output.preempted_req_ids, *resumed):  # tokens stay
             undo.set(self.states[seq_id], "block_ids", [])
         for new in scheduler_output.scheduled_new_reqs:
             prompt = list(new.token_ids)
@@ -59,7 +63,6 @@ class InputBatch:
                 new.sampling_params, Random(new.seed), prompt, len(prompt), new.seed
             )
             undo.put(self.states, new.seq_id, state)
-        resumed = set(scheduler_output.resumed_req_ids)  # their whole tables come below
         for copy in scheduler_output.kv_cache_block_copies:
             if copy.seq_id not in resumed:
                 block_ids = self.states[copy.seq_id].block_ids
@@ -107,9 +110,10 @@ class InputBatch:
             del state.token_ids[n:]
         self._sampling_metadata = None  # penalties have counted what is gone: made anew
 
-    def roll_back(self) -> None:
-        """Take the last step back, numbers that it has drawn included."""
-        self.undo_log.roll_back()
+    def roll_back(self, step: int) -> None:
+        """Take a step back, numbers that it has drawn included, if it has come as far as here."""
+        if step == self._step:
+            self.undo_log.roll_back()
 
     def __getitem__(self, seq_id: str) -> CachedRequestState:
         return self.states[seq_id]

@@ -107,9 +107,9 @@ class ModelRunner:
         output.sampled_token_ids = dict(zip(seq_ids, sampled, strict=True))
         output.logprobs = {seq_ids[row]: [found] for row, found in chosen.logprobs.items()}
 
-    def roll_back(self) -> None:
-        """Forget the last step: what is known of sequences is as before it."""
-        self.input_batch.roll_back()
+    def roll_back(self, step: int) -> None:
+        """Forget the step of this number: what is known of sequences is as before it."""
+        self.input_batch.roll_back(step)
 
     def _forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata

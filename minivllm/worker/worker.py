@@ -150,9 +150,9 @@ class Worker:
         """Compute one step."""
         return self.model_runner.execute_model(scheduler_output)
 
-    def roll_back(self) -> None:
-        """Take the last step back that was computed, or begun."""
-        self.model_runner.roll_back()
+    def roll_back(self, step: int) -> None:
+        """Take the step of this number back, as far as it has come."""
+        self.model_runner.roll_back(step)
 
     def profile_memory(self) -> MemoryProfile:
         """Where the device's memory goes. Measures on the first call, and logs the table."""

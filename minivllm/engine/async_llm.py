@@ -1,0 +1,342 @@
+"""AsyncLLM: the online face. Requests come at any time, and each has its outputs as they come.
+
+The engine runs by itself (``core_client``), and this class lives in an event loop: a request goes
+to the engine as a message, and after every step the loop is woken once and hands out what came.
+(vLLM: vllm/v1/engine/async_llm.py)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+import weakref
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass, replace
+
+from minivllm.engine.arg_utils import EngineArgs
+from minivllm.engine.core_client import ProcessClient, ThreadClient
+from minivllm.engine.core_loop import Batch
+from minivllm.engine.exceptions import EngineDeadError
+from minivllm.engine.input_processor import InputProcessor, load_tokenizer
+from minivllm.engine.llm_engine import EngineFacts
+from minivllm.logger import init_logger
+from minivllm.metrics.reader import Metric
+from minivllm.models.hub import model_directory, tokenizer_directory
+from minivllm.outputs import RequestOutput
+from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
+from minivllm.validation import check, known_names_only
+
+logger = init_logger(__name__)
+
+
+@known_names_only
+@dataclass
+class AsyncEngineArgs(EngineArgs):
+    """``EngineArgs`` of an engine that runs by itself. (vLLM: vllm/engine/arg_utils.py)"""
+
+    disable_log_stats: bool = False  # online somebody reads the log
+    enable_log_requests: bool = False  # a line in the log for every request
+    engine_process: bool = False  # True: the engine runs in a process of its own, not a thread
+
+
+class RequestOutputCollector:
+    """One request's outputs until somebody reads them; a late reader gets them merged.
+
+    (vLLM: vllm/v1/engine/output_processor.py)
+    """
+
+    def __init__(self, delta: bool):
+        self._delta = delta
+        self._pending: RequestOutput | Exception | None = None
+        self._ready = asyncio.Event()
+
+    def put(self, output: RequestOutput | Exception) -> None:
+        """Add an output. What is new is joined to what has not been read; else it replaces it."""
+        pending = self._pending
+        if self._delta and isinstance(pending, RequestOutput) and not isinstance(output, Exception):
+            pending.add(output)
+        else:
+            self._pending = output
+        self._ready.set()
+
+    async def get(self) -> RequestOutput:
+        """The next output. Raises what has been put as an error."""
+        while self._pending is None:
+            await self._ready.wait()
+        output, self._pending = self._pending, None
+        self._ready.clear()
+        if isinstance(output, Exception):
+            raise output
+        return output
+
+
+class AsyncLLM:
+    """An engine that runs by itself, and any number of coroutines that ask it.
+
+    Args:
+        args: what to run and within which limits; None for the model in this package.
+
+    Raises:
+        FileNotFoundError, ValueError: as ``LLM``.
+    """
+
+    def __init__(self, args: EngineArgs | None = None):
+        self.args = args = args or AsyncEngineArgs()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        form = ProcessClient if getattr(args, "engine_process", False) else ThreadClient
+        self._client = form(args, self._on_batch, self._on_death)
+        self.engine = self._client.engine  # None where it is out of reach
+        facts: EngineFacts = self._client.facts
+        self.model_config = facts.model_config
+        self.max_model_len, self.max_num_seqs = facts.max_model_len, facts.max_num_seqs
+        self.input_processor = self._make_input_processor()
+        self.num_running = self.num_waiting = 0  # as the engine said last
+        self._collectors: dict[str, RequestOutputCollector] = {}
+        self._calls: dict[int, asyncio.Future] = {}
+        self._numbers = itertools.count()
+        self._paused = False
+        self._dead: EngineDeadError | None = None
+        self.on_death = lambda: None  # called once in the event loop, if the engine stops
+        weakref.finalize(self, self._client.shutdown)  # at the latest when Python ends
+
+    def _make_input_processor(self) -> InputProcessor:
+        if self.engine is not None:
+            return self.engine.input_processor
+        args, tokenizer = self.args, None
+        if not args.skip_tokenizer_init:
+            tokenizer = load_tokenizer(tokenizer_directory(args, model_directory(args)))
+        return InputProcessor(
+            tokenizer, self.model_config, args.seed, self.max_model_len, args.max_logprobs
+        )
+
+    @classmethod
+    def from_engine_args(cls, args: EngineArgs) -> AsyncLLM:
+        """vLLM's way to make an engine."""
+        return cls(args)
+
+    # -- asking ------------------------------------------------------------------------------
+
+    async def generate(
+        self,
+        prompt: str | list[int] | dict,
+        sampling_params: SamplingParams | BeamSearchParams,
+        request_id: str,
+        priority: int = 0,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Complete a prompt, and hand out what there is when there is something new.
+
+        Whoever stops listening (or is cancelled) ends the request: the next step goes without it,
+        and its blocks are free.
+
+        Args:
+            prompt: as for ``LLM.generate``, but one.
+            sampling_params: ``output_kind`` says what an output holds: all so far (CUMULATIVE),
+                what is new (DELTA; joined, if the reader is late), or the whole at its end.
+            request_id: any string that is not in use.
+            priority: the smaller, the more important; needs ``scheduling_policy="priority"``.
+
+        Raises:
+            ValueError: if it cannot be run; nothing has changed and the others go on.
+            EngineDeadError: if the engine has stopped.
+        """
+        collector = self.add_request(request_id, prompt, sampling_params, priority)
+        try:
+            while True:
+                output = await collector.get()
+                if output.finished:
+                    self._collectors.pop(request_id, None)
+                yield output
+                if output.finished:
+                    return
+        finally:
+            if self._collectors.pop(request_id, None) is not None and not self.errored:
+                self._client.submit(("abort", [request_id]))
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: str | list[int] | dict,
+        sampling_params: SamplingParams | BeamSearchParams,
+        priority: int = 0,
+    ) -> RequestOutputCollector:
+        """Queue a prompt. Returns where its outputs come. Raises like ``generate``."""
+        if self._dead is not None:
+            raise self._dead
+        self._loop = asyncio.get_running_loop()
+        request = self.input_processor.make_request(
+            request_id, prompt, sampling_params, priority=priority
+        )
+        check(request_id not in self._collectors, "request_id", request_id, "one not in use")
+        if getattr(self.args, "enable_log_requests", False):
+            logger.info("Added request %s.", request_id)
+        delta = request.sampling_params.output_kind is RequestOutputKind.DELTA
+        collector = self._collectors[request_id] = RequestOutputCollector(delta)
+        try:
+            self._client.submit(("add", request))
+        except ValueError:
+            del self._collectors[request_id]
+            raise
+        return collector
+
+    async def infer(self, prompt: str, sampling_params: SamplingParams | None = None) -> str:
+        """The text that completes a prompt, for scripts that want nothing else.
+
+        (vLLM has no such method; there and here ``generate`` does the work.)
+        """
+        params = sampling_params or self.get_default_sampling_params()
+        params = replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
+        async for output in self.generate(prompt, params, uuid.uuid4().hex):
+            last = output
+        return last.outputs[0].text
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End requests: who listens to one gets a last output with finish_reason "abort"."""
+        ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        self._client.submit(("abort", ids))
+
+    # -- how it stands -----------------------------------------------------------------------
+
+    @property
+    def tokenizer(self):
+        """The Hugging Face tokenizer; None with ``skip_tokenizer_init=True``."""
+        return self.input_processor.tokenizer
+
+    def get_tokenizer(self):
+        return self.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """vLLM's defaults, or what the model's generation_config.json has in their place."""
+        return SamplingParams(**self.model_config.default_sampling)
+
+    @property
+    def errored(self) -> bool:
+        """True after a step has failed."""
+        return self._dead is not None
+
+    @property
+    def is_running(self) -> bool:
+        return self._dead is None
+
+    @property
+    def num_queued(self) -> int:
+        """Requests that wait, those included that the engine has not seen yet."""
+        could_run = self.num_running if self.num_waiting else self.max_num_seqs
+        return max(0, len(self._collectors) - could_run)
+
+    @property
+    def request_ids(self) -> list[str]:
+        """Of all requests that somebody waits for."""
+        return list(self._collectors)
+
+    async def check_health(self) -> None:
+        """Raise ``EngineDeadError`` if the engine has stopped."""
+        if self._dead is not None:
+            raise self._dead
+
+    async def is_paused(self) -> bool:
+        return self._paused
+
+    async def get_metrics(self, model_name: str | None = None) -> list[Metric]:
+        """vLLM's metrics as they are now, with this model's name as a label."""
+        return await self.call("get_metrics", model_name)
+
+    # -- what it is told ---------------------------------------------------------------------
+
+    async def pause_generation(self, mode: str = "abort", clear_cache: bool = True) -> None:
+        """Take no more steps until ``resume_generation``; requests still come, and wait.
+
+        Args:
+            mode: what becomes of those that are there: "abort" ends them, "wait" finishes them
+                first, "keep" leaves them as they are, to go on later.
+            clear_cache: forget cached blocks, too, if no block is in use.
+        """
+        check(mode in ("abort", "wait", "keep"), "mode", mode, "'abort', 'wait' or 'keep'")
+        self._paused = True
+        if mode == "abort":
+            await self.abort(self.request_ids)
+        elif mode == "wait":
+            await self.wait_for_requests_to_drain()
+        self._client.submit(("pause",))
+        if clear_cache and mode != "keep":
+            await self.reset_prefix_cache()
+
+    async def resume_generation(self) -> None:
+        """Go on."""
+        self._paused = False
+        self._client.submit(("resume",))
+
+    async def wait_for_requests_to_drain(self, timeout: float | None = None) -> bool:
+        """Wait until nobody waits for a request. False if that took longer than ``timeout``."""
+        loop = asyncio.get_running_loop()
+        until = None if timeout is None else loop.time() + timeout
+        while self._collectors:
+            if until is not None and loop.time() >= until:
+                return False
+            await asyncio.sleep(0.02)
+        return True
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget all cached blocks. Refuses (False) while any block is in use."""
+        return await self.call("reset_prefix_cache")
+
+    async def call(self, method: str, *arguments):
+        """Call a method of the engine between two steps. Returns or raises what it does."""
+        await self.check_health()
+        self._loop = asyncio.get_running_loop()
+        number, future = next(self._numbers), self._loop.create_future()
+        self._calls[number] = future
+        self._client.submit(("call", number, method, arguments))
+        return await future
+
+    def shutdown(self) -> None:
+        """Stop the engine after the step that it is in; who still waits gets an error."""
+        self._client.shutdown()
+        self._die(EngineDeadError("it was shut down"))
+
+    # -- what the engine says, once a step -----------------------------------------------------
+
+    def _on_batch(self, batch: Batch) -> None:
+        """In the engine's thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._deliver, batch)
+
+    def _deliver(self, batch: Batch) -> None:
+        self.num_running, self.num_waiting = batch.num_running, batch.num_waiting
+        for output in batch.outputs:
+            if output.request_id in self._collectors:
+                self._collectors[output.request_id].put(output)
+        for request_id, error in batch.refused:
+            if request_id in self._collectors:
+                self._collectors.pop(request_id).put(error)
+        for number, value in batch.results:
+            future = self._calls.pop(number)
+            if not future.done():
+                if isinstance(value, Exception):
+                    future.set_exception(value)
+                else:
+                    future.set_result(value)
+
+    def _on_death(self, error: BaseException) -> None:
+        """In the engine's thread."""
+        logger.error("the engine has stopped: %r", error, exc_info=error)
+        if self._loop is None:
+            self._dead = EngineDeadError(error)
+        else:
+            self._loop.call_soon_threadsafe(self._die, EngineDeadError(error))
+
+    def _die(self, error: EngineDeadError) -> None:
+        if self._dead is not None:
+            return
+        self._dead = error
+        for collector in self._collectors.values():
+            collector.put(error)
+        self._collectors.clear()
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(error)
+        self._calls.clear()
+        self.on_death()
+
+
+AsyncLLMEngine = AsyncLLM

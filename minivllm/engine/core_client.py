@@ -1,0 +1,151 @@
+"""EngineCoreClient: how the asynchronous face reaches an engine that runs by itself.
+
+Two forms behind one face: a thread of this process, where everything is in reach but under the same
+interpreter lock, and a process, where only messages cross. (vLLM: vllm/v1/engine/core_client.py)
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+import signal
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+from minivllm.engine.arg_utils import EngineArgs
+from minivllm.engine.core_loop import STOP, Batch, EngineCoreLoop
+from minivllm.engine.exceptions import EngineDeadError
+from minivllm.engine.llm_engine import LLMEngine
+
+OnBatch = Callable[[Batch], None]
+OnDeath = Callable[[BaseException], None]
+
+
+class ThreadClient:
+    """The engine in a thread.
+
+    Args:
+        args: what to run.
+        on_batch: called from that thread with what every turn has to say.
+        on_death: called from that thread with the error that has escaped a step.
+    """
+
+    def __init__(self, args: EngineArgs, on_batch: OnBatch, on_death: OnDeath):
+        self.engine: LLMEngine | None = LLMEngine(args)
+        self.facts = self.engine.facts()
+        self._inbox: queue.SimpleQueue[tuple] = queue.SimpleQueue()
+        self._on_death = on_death
+        self._loop = EngineCoreLoop(self.engine, self._receive, on_batch)
+        self._thread = threading.Thread(target=self._run, name="minivllm-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, message: tuple) -> None:
+        """Send a message; see ``EngineCoreLoop``."""
+        self._inbox.put(message)
+
+    def shutdown(self, timeout: float = 10.0) -> None:
+        """End the thread after the step that it is in. Again does nothing."""
+        self._inbox.put(STOP)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+
+    def _receive(self, wait: bool) -> list[tuple]:
+        messages = [self._inbox.get()] if wait else []
+        while not self._inbox.empty():
+            messages.append(self._inbox.get())
+        return messages
+
+    def _run(self) -> None:
+        try:
+            self._loop.run()
+        except BaseException as error:
+            self._on_death(error)
+
+
+class ProcessClient:
+    """The engine in a process of its own, at the other end of a pipe; a thread here listens.
+
+    Args:
+        args, on_batch, on_death: as for ``ThreadClient``; all of ``args`` must be picklable.
+
+    Raises:
+        ValueError, FileNotFoundError: what making the engine has raised there.
+    """
+
+    engine: LLMEngine | None = None  # out of reach
+
+    def __init__(self, args: EngineArgs, on_batch: OnBatch, on_death: OnDeath):
+        self._on_batch, self._on_death = on_batch, on_death
+        context = multiprocessing.get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_run_engine, args=(other, args), daemon=True)
+        self._process.start()
+        other.close()
+        self._stopping = False
+        self._sending = threading.Lock()
+        try:
+            self.facts = self._pipe.recv()
+        except EOFError as error:
+            raise EngineDeadError("its process has ended before it began") from error
+        if isinstance(self.facts, BaseException):
+            raise self.facts
+        self._thread = threading.Thread(target=self._listen, name="minivllm-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, message: tuple) -> None:
+        """Send a message; see ``EngineCoreLoop``. What cannot be pickled is a ``ValueError``."""
+        try:
+            with self._sending:
+                self._pipe.send(message)
+        except OSError:
+            pass  # the listener has noticed, too
+        except Exception as error:
+            raise ValueError(f"this cannot be sent to the engine's process: {error}") from error
+
+    def shutdown(self, timeout: float = 10.0) -> None:
+        """End the process after the step that it is in; by force, if that takes too long."""
+        self._stopping = True
+        self.submit(STOP)
+        self._process.join(timeout)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                said = self._pipe.recv()
+            except (EOFError, OSError):
+                self._process.join(1)
+                said = EngineDeadError(f"its process has ended: {self._process.exitcode}")
+            if isinstance(said, Batch):
+                self._on_batch(said)
+                continue
+            if not self._stopping:
+                self._on_death(said)
+            return
+
+
+def _run_engine(pipe: Connection, args: EngineArgs) -> None:
+    """What the process does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent decides when it ends
+
+    def receive(wait: bool) -> list[tuple]:
+        try:
+            messages = [pipe.recv()] if wait else []
+            while pipe.poll():
+                messages.append(pipe.recv())
+        except EOFError:  # the parent is gone
+            return [STOP]
+        return messages
+
+    try:
+        engine = LLMEngine(args)
+        pipe.send(engine.facts())
+        EngineCoreLoop(engine, receive, pipe.send).run()
+    except (ValueError, OSError) as error:
+        pipe.send(error)
+    except BaseException as error:
+        pipe.send(RuntimeError(repr(error)))
+        raise

@@ -1,0 +1,211 @@
+"""``minivllm serve``: one process, an event loop that answers, an engine that runs by itself.
+
+(vLLM: vllm/entrypoints/openai/api_server.py)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from argparse import Namespace
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from minivllm import envs
+from minivllm.engine.async_llm import AsyncLLM
+from minivllm.entrypoints.openai import dev_routes, routes
+from minivllm.entrypoints.openai.cli_args import engine_args, parse_args
+from minivllm.entrypoints.openai.errors import add_handlers
+from minivllm.entrypoints.openai.middleware import (
+    AuthenticationMiddleware,
+    BodyLimitMiddleware,
+    LoadMiddleware,
+    RequestIdMiddleware,
+)
+from minivllm.entrypoints.openai.serving import ServedModel
+from minivllm.entrypoints.openai.serving_chat import OpenAIServingChat
+from minivllm.entrypoints.openai.serving_completion import OpenAIServingCompletion
+from minivllm.entrypoints.openai.serving_models import OpenAIServingModels
+from minivllm.entrypoints.openai.serving_tokenization import OpenAIServingTokenization
+from minivllm.logger import init_logger
+from minivllm.version import __version__
+
+logger = init_logger(__name__)
+
+_SECONDS_AFTER_DEATH = 2.0  # in which a dead engine's server still says so, before it ends
+
+
+def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
+    """The application that answers, around an engine.
+
+    Args:
+        engine: runs all requests.
+        args: see ``cli_args.parse_args``.
+
+    Raises:
+        ValueError: for a chat template that cannot be read.
+    """
+    hidden: dict[str, Any] = {"docs_url": None, "redoc_url": None, "openapi_url": None}
+    app = FastAPI(
+        title="minivllm",
+        version=__version__,
+        **(hidden if args.disable_fastapi_docs else {}),
+    )
+    app.root_path = args.root_path  # paths are known with it and without
+    served, state = ServedModel(engine, args), app.state
+    state.engine, state.args, state.server_load = engine, args, 0
+    state.completion = OpenAIServingCompletion(served)
+    state.chat = OpenAIServingChat(served)
+    state.models = OpenAIServingModels(served)
+    state.tokenization = OpenAIServingTokenization(served)
+    app.include_router(routes.router)
+    routes.add_metrics(app, None if args.disable_log_stats else served.names[0])
+    if args.enable_tokenizer_info_endpoint:
+        routes.add_tokenizer_info(app)
+    if envs.server_dev_mode():
+        logger.warning("dev mode: whoever reaches this server can pause it and abort requests")
+        app.include_router(dev_routes.router)
+    add_handlers(app)
+    app.add_middleware(BodyLimitMiddleware)
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=args.allowed_origins,
+        allow_methods=args.allowed_methods,
+        allow_headers=args.allowed_headers,
+        allow_credentials=args.allow_credentials,
+    )
+    if keys := args.api_key or envs.api_keys():
+        app.add_middleware(AuthenticationMiddleware, keys=keys, root_path=args.root_path)
+    if args.enable_server_load_tracking:
+        app.add_middleware(LoadMiddleware, state=state)
+    if args.enable_request_id_headers:
+        app.add_middleware(RequestIdMiddleware)
+    return app
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, which ends as vLLM's does: running requests get ``--shutdown-timeout`` seconds.
+
+    Args:
+        config: uvicorn's.
+        engine: its requests are aborted when the time is over, and it stops last.
+        shutdown_timeout: seconds.
+    """
+
+    def __init__(self, config: uvicorn.Config, engine: AsyncLLM, shutdown_timeout: float):
+        super().__init__(config)
+        self.engine = engine
+        self.shutdown_timeout = shutdown_timeout
+        self.status = 0  # what the process ends with
+
+    @contextlib.contextmanager
+    def capture_signals(self):
+        """A signal ends the server with status 0: uvicorn's own way would raise it once more."""
+        loop, signals = asyncio.get_running_loop(), [signal.SIGINT, signal.SIGTERM]
+        try:
+            for one in signals:
+                loop.add_signal_handler(one, self.handle_exit, one, None)
+        except (NotImplementedError, RuntimeError, ValueError):
+            signals = []  # not in the main thread, where signals are somebody else's
+        try:
+            yield
+        finally:
+            for one in signals:
+                loop.remove_signal_handler(one)
+
+    async def startup(self, sockets=None) -> None:
+        self.engine.on_death = self._engine_died
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets=None) -> None:
+        """Take no more connections, let the open ones end, stop the engine."""
+        ending = asyncio.ensure_future(self._end_requests())
+        await super().shutdown(sockets)
+        ending.cancel()
+        self.engine.shutdown()
+
+    async def _end_requests(self) -> None:
+        if not await self.engine.wait_for_requests_to_drain(self.shutdown_timeout):
+            await self.engine.abort(self.engine.request_ids)
+
+    def _engine_died(self) -> None:
+        if not self.should_exit:
+            self.status = 1
+            loop = asyncio.get_running_loop()
+            loop.call_later(_SECONDS_AFTER_DEATH, setattr, self, "should_exit", True)
+
+
+def make_server(app: FastAPI, args: Namespace) -> Server:
+    """The server of an application."""
+    config = uvicorn.Config(
+        app,
+        log_level=args.uvicorn_log_level,
+        access_log=not args.disable_uvicorn_access_log,
+        lifespan="off",
+    )
+    return Server(config, app.state.engine, args.shutdown_timeout)
+
+
+def open_socket(args: Namespace) -> socket.socket:
+    """Where the server will listen: opened first, so that a port in use is found at once."""
+    if args.uds:
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(args.uds)
+        return listening
+    host = args.host or "0.0.0.0"
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, args.port))
+    except OSError as error:
+        listening.close()
+        raise OSError(f"cannot listen on {host}:{args.port}: {error.strerror}") from error
+    return listening
+
+
+def run_server(args: Namespace) -> int:
+    """Serve until a signal comes or the engine dies. Returns the process's exit status.
+
+    Raises:
+        ValueError, OSError: if the model cannot be had, or the socket.
+    """
+    listening = open_socket(args)
+    with contextlib.closing(listening):
+        engine = AsyncLLM.from_engine_args(engine_args(args))
+        app = build_app(engine, args)
+        server = make_server(app, args)
+        where = args.uds
+        if not args.uds:
+            host, port = listening.getsockname()[:2]
+            where = f"http://{host}:{port}"
+            if not (args.api_key or envs.api_keys() or host in ("127.0.0.1", "::1")):
+                logger.warning("anybody who reaches %s can ask this server; see --api-key", where)
+        for route in app.routes:
+            methods = ", ".join(sorted(getattr(route, "methods", None) or ()))
+            logger.debug("Route: %s, Methods: %s", getattr(route, "path", route), methods)
+        logger.info("Starting minivllm server on %s", where)
+        asyncio.run(server.serve(sockets=[listening]))
+    return server.status
+
+
+def main(words: list[str], prog: str = "minivllm serve") -> int:
+    """Serve what a command line asks for. Returns the exit status: 2 for bad input."""
+    args = parse_args(words, prog)
+    logging.getLogger("minivllm").setLevel(envs.logging_level())
+    try:
+        return run_server(args)
+    except (ValueError, OSError) as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], "python -m minivllm.entrypoints.openai.api_server"))

@@ -1,0 +1,114 @@
+"""What /v1/chat/completions takes and gives.
+
+(vLLM: vllm/entrypoints/openai/chat_completion/protocol.py)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, model_validator
+
+from minivllm.entrypoints.openai.errors import RequestError
+from minivllm.entrypoints.openai.generation_request import GenerationRequest
+from minivllm.entrypoints.openai.protocol import UsageInfo
+
+
+class ChatCompletionRequest(GenerationRequest):
+    """A conversation to be answered, or its last message to be continued."""
+
+    messages: list[dict[str, Any]]
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = False
+    top_logprobs: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = True
+    documents: list[dict[str, str]] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_prompt_text: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_chat(self):
+        top = self.top_logprobs
+        if top is not None and top < -1:
+            raise RequestError(
+                f"top_logprobs must be at least 0 (or -1 for all), got {top}", "top_logprobs"
+            )
+        if top and not self.logprobs:
+            raise RequestError("top_logprobs needs logprobs=true", "top_logprobs")
+        if self.continue_final_message and self.add_generation_prompt:
+            raise RequestError(
+                "continue_final_message and add_generation_prompt cannot both be true"
+            )
+        if self.tools is not None and not self.tools:
+            raise RequestError("tools must hold at least one tool, or be left out", "tools")
+        if self.tool_choice not in (None, "none") and not self.tools:
+            raise RequestError("tool_choice needs tools", "tool_choice")
+        if self.tools and self.tool_choice != "none":
+            raise RequestError(
+                f"tool_choice={self.tool_choice or 'auto'!r} needs a parser of tool calls, and "
+                "there is none yet; with 'none' the model sees the tools, and a call is text"
+            )
+        return self
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The longest answer that is asked for; None is as long as the context allows."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+class ChatMessage(BaseModel):
+    role: str
+    content: str | None = None
+    refusal: str | None = None
+    annotations: None = None
+    audio: None = None
+    function_call: None = None
+    reasoning: str | None = None
+
+
+class TopLogProb(BaseModel):
+    token: str
+    logprob: float
+    bytes: list[int] | None = None
+
+
+class TokenLogProb(TopLogProb):
+    top_logprobs: list[TopLogProb] = []
+
+
+class ChatCompletionLogProbs(BaseModel):
+    content: list[TokenLogProb] | None = None
+
+
+class ChatCompletionResponseChoice(BaseModel):
+    index: int
+    message: ChatMessage
+    logprobs: ChatCompletionLogProbs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | None = None
+    routed_experts: None = None
+
+
+class ChatCompletionResponse(BaseModel):
+    id: str
+    object: str = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatCompletionResponseChoice]
+    service_tier: str | None = None
+    system_fingerprint: str | None = None
+    usage: UsageInfo
+    prompt_logprobs: list[dict[int, Any] | None] | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_text: str | None = None
+    kv_transfer_params: None = None
+    ec_transfer_params: None = None
+    metrics: dict[str, float | None] | None = None

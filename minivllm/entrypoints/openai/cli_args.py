@@ -1,0 +1,222 @@
+"""The words of ``minivllm serve``: vLLM's flags, in either spelling, from the line or a file.
+
+(vLLM: vllm/entrypoints/openai/cli_args.py, vllm/utils/argparse_utils.py)
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from minivllm.engine.arg_utils import EngineArgs
+from minivllm.engine.async_llm import AsyncEngineArgs
+
+# Flags of vLLM's server that we have not, and why.
+_NOT_HERE = {
+    "--api-server-count": "one process answers",
+    "--data-parallel-size": "there is one engine",
+    "--enable-auto-tool-choice": "there are no parsers of tool calls yet",
+    "--lora-modules": "there are no adapters yet",
+    "--max-num-queued-tokens": "requests are counted; see --max-num-queued-reqs",
+    "--middleware": "no code from elsewhere is run",
+    "--reasoning-parser": "no part of an answer is taken for reasoning",
+    "--speculative-config": "there are no drafts yet",
+    "--ssl-certfile": "a proxy in front does TLS better",
+    "--ssl-keyfile": "a proxy in front does TLS better",
+    "--tool-call-parser": "there are no parsers of tool calls yet",
+    "--tool-parser-plugin": "no code from elsewhere is run",
+}
+_PROGRAMS_ONLY = {"kv_cache_manager_cls", "model"}  # a class, and what has an argument of its own
+
+
+class _Refused(argparse.Action):
+    """A flag that is known, and not there."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        parser.error(f"{option_string} is not there: {_NOT_HERE[option_string]}")
+
+
+class FlexibleArgumentParser(argparse.ArgumentParser):
+    """argparse, but ``--max_num_seqs`` is ``--max-num-seqs``, and ``--config`` names a YAML file.
+
+    What the file says comes before the typed words, so these win.
+    """
+
+    def parse(self, args: list[str]) -> argparse.Namespace:
+        """The values of these words. A wrong one ends the program with a sentence, as argparse."""
+        return self.parse_args(self._with_file([self._dashes(word) for word in args]))
+
+    @staticmethod
+    def _dashes(word: str) -> str:
+        name, equals, value = word.partition("=")
+        return name.replace("_", "-") + equals + value if name.startswith("--") else word
+
+    def _with_file(self, words: list[str]) -> list[str]:
+        for index, word in enumerate(words):
+            if word == "--config" or word.startswith("--config="):
+                value = word.partition("=")[2]
+                if not value and index + 1 == len(words):
+                    self.error("--config needs the name of a YAML file")
+                path, length = (value, 1) if value else (words[index + 1], 2)
+                rest = words[:index] + words[index + length :]
+                first = [rest.pop(0)] if rest and not rest[0].startswith("-") else []
+                return first + self._words_of(path) + rest
+        return words
+
+    def _words_of(self, path: str) -> list[str]:
+        if Path(path).suffix not in (".yaml", ".yml"):
+            self.error(f"--config must be a .yaml or .yml file, got {path!r}")
+        try:
+            settings = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+        except (OSError, yaml.YAMLError) as error:
+            self.error(f"--config {path} cannot be read: {error}")
+        if not isinstance(settings, dict):
+            self.error(f"--config {path} must hold names and values, as host: 127.0.0.1")
+        words: list[str] = []
+        for key, value in settings.items():
+            flag = "--" + str(key).replace("_", "-")
+            if isinstance(value, bool):
+                no = "--no-" + flag[2:]
+                known = flag if value else no
+                words += [known] if value or no in self._option_string_actions else []
+            elif isinstance(value, list):
+                words += [flag, *(str(one) for one in value)]
+            elif isinstance(value, dict):
+                words += [flag, json.dumps(value)]
+            elif value is not None:
+                words += [flag, str(value)]
+        return words
+
+
+def _size(text: str) -> int:
+    """An integer, also as vLLM's people write it: 1k is 1000, 1K is 1024, and so m, M, g, G."""
+    match = re.fullmatch(r"(-?\d+(?:\.\d+)?)([kKmMgG]?)", text)
+    if match is None or ("." in match[1] and not match[2]):
+        raise argparse.ArgumentTypeError(f"an integer, or one like 8k or 8K, not {text!r}")
+    unit = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+    return int(float(match[1]) * unit[match[2]]) if match[2] else int(match[1])
+
+
+def _optional_text(text: str) -> str | None:
+    return None if text.lower() == "none" else text
+
+
+_PARSERS: dict[str, Any] = {
+    "int": _size, "float": float, "str": _optional_text, "dict": json.loads, "Any": str,
+}  # fmt: skip
+
+
+def _engine_flags(parser: argparse.ArgumentParser) -> None:
+    """A flag for every field of ``AsyncEngineArgs``; its comment is the help."""
+    source = inspect.getsource(EngineArgs) + inspect.getsource(AsyncEngineArgs)
+    notes = dict(re.findall(r"^    (\w+): [^#\n]*  # (.*)$", source, re.MULTILINE))
+    group = parser.add_argument_group("engine", "what runs and within which limits")
+    for field in fields(AsyncEngineArgs):
+        if field.name in _PROGRAMS_ONLY:
+            continue
+        flag = "--" + field.name.replace("_", "-")
+        default = None if field.default is MISSING else field.default
+        note = notes.get(field.name, "").replace("%", "%%")
+        text = f"{note} (default: {default})".strip()
+        if field.type == "bool":
+            action = argparse.BooleanOptionalAction
+            group.add_argument(flag, action=action, default=default, help=text)
+        else:
+            kind = _PARSERS[field.type.split(" | ")[0]]
+            group.add_argument(flag, type=kind, default=default, metavar="X", help=text)
+
+
+def _front_flags(parser: argparse.ArgumentParser) -> None:
+    yes: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": False}
+    group = parser.add_argument_group("socket", "where the server listens")
+    group.add_argument("--host", help="address (default: all of them)")
+    group.add_argument("--port", type=int, default=8000, help="port (default: 8000)")
+    group.add_argument("--uds", metavar="PATH", help="a Unix socket instead of host and port")
+    group.add_argument("--root-path", default="", help="what a proxy puts before the paths")
+    group.add_argument(
+        "--shutdown-timeout", type=float, default=0, metavar="SECONDS",
+        help="how long a signal to end waits for running requests (default: 0, they are aborted)",
+    )  # fmt: skip
+    group = parser.add_argument_group("guard", "who may ask, and how much")
+    group.add_argument(
+        "--api-key", nargs="+", metavar="KEY",
+        help="keys of which paths under /v1 want one; also MINIVLLM_API_KEY",
+    )  # fmt: skip
+    for name, default in (("origins", []), ("methods", ["*"]), ("headers", ["*"])):
+        group.add_argument(
+            f"--allowed-{name}", type=json.loads, default=default, metavar="JSON",
+            help=f"of pages from elsewhere (CORS), a list as JSON (default: {default})",
+        )  # fmt: skip
+    group.add_argument("--allow-credentials", **yes, help="CORS: with cookies")
+    group.add_argument(
+        "--max-num-queued-reqs", type=int, metavar="N",
+        help="answer 503 when so many requests wait (default: no limit)",
+    )  # fmt: skip
+    group = parser.add_argument_group("answers", "what requests may say and answers hold")
+    group.add_argument("--served-model-name", nargs="+", metavar="NAME",
+                       help="names of the model; the first is in answers")  # fmt: skip
+    group.add_argument("--chat-template", help="a file, or the template in one line")
+    group.add_argument("--trust-request-chat-template", **yes,
+                       help="a request may bring its own template")  # fmt: skip
+    group.add_argument("--response-role", default="assistant", help="who answers in a chat")
+    group.add_argument("--generation-config", choices=("auto", "vllm"), default="auto",
+                       help="'vllm': without the model's generation_config.json")  # fmt: skip
+    group.add_argument("--override-generation-config", type=json.loads, default={},
+                       metavar="JSON", help="more of it, or other values")  # fmt: skip
+    group.add_argument("--return-tokens-as-token-ids", **yes,
+                       help="logprobs name tokens as token_id:17")  # fmt: skip
+    group.add_argument("--enable-prompt-tokens-details", **yes,
+                       help="usage says how much of the prompt was cached")  # fmt: skip
+    group.add_argument("--enable-force-include-usage", **yes,
+                       help="every stream ends with its usage")  # fmt: skip
+    group.add_argument("--enable-per-request-metrics", **yes,
+                       help="answers say how long they took")  # fmt: skip
+    group.add_argument("--enable-tokenizer-info-endpoint", **yes, help="GET /tokenizer_info")
+    group.add_argument("--disable-fastapi-docs", **yes, help="no /docs and no /openapi.json")
+    group.add_argument("--enable-request-id-headers", **yes, help="answers have X-Request-Id")
+    group.add_argument("--enable-server-load-tracking", **yes, help="/load counts")
+    group = parser.add_argument_group("log", "what the server writes")
+    levels = ("critical", "error", "warning", "info", "debug", "trace")
+    group.add_argument("--uvicorn-log-level", choices=levels, default="info")
+    group.add_argument("--disable-uvicorn-access-log", **yes, help="no line for every answer")
+    group.add_argument("--max-log-len", type=int, metavar="N",
+                       help="most characters of a prompt in the log")  # fmt: skip
+
+
+def make_parser(prog: str = "minivllm serve") -> FlexibleArgumentParser:
+    """The parser of all flags, in groups."""
+    parser = FlexibleArgumentParser(
+        prog=prog,
+        description="Serve a model over HTTP, as OpenAI's clients ask it.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("model_tag", nargs="?", metavar="MODEL",
+                        help="a directory or a hub's name; none: the embedded one")  # fmt: skip
+    parser.add_argument("--model", help="the same")
+    parser.add_argument("--config", metavar="FILE.yaml", help="flags and their values; typed win")
+    _front_flags(parser)
+    _engine_flags(parser)
+    for flag in _NOT_HERE:
+        parser.add_argument(flag, nargs="*", action=_Refused, help=argparse.SUPPRESS)
+    return parser
+
+
+def parse_args(words: list[str], prog: str = "minivllm serve") -> argparse.Namespace:
+    """The values of a command line. Bad ones end the program with status 2 and a sentence."""
+    parser = make_parser(prog)
+    args = parser.parse(words)
+    args.model = args.model_tag or args.model
+    return args
+
+
+def engine_args(args: argparse.Namespace) -> AsyncEngineArgs:
+    """The engine's part of them. Raises ``ValueError`` for what the engine does not do."""
+    names = {field.name for field in fields(AsyncEngineArgs)} - _PROGRAMS_ONLY | {"model"}
+    return AsyncEngineArgs(**{name: getattr(args, name) for name in names})

@@ -1,0 +1,93 @@
+"""What /v1/completions takes and gives. (vLLM: vllm/entrypoints/openai/completion/protocol.py)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from minivllm.entrypoints.openai.errors import RequestError
+from minivllm.entrypoints.openai.generation_request import GenerationRequest
+from minivllm.entrypoints.openai.protocol import UsageInfo
+
+
+class CompletionRequest(GenerationRequest):
+    """Prompts to be continued: a text, texts, token ids, or lists of token ids."""
+
+    prompt: list[int] | list[list[int]] | str | list[str] | None = None
+    max_tokens: int | None = 16
+    logprobs: int | None = None
+    suffix: str | None = None
+    add_special_tokens: bool = True
+
+    @field_validator("logprobs", mode="before")
+    @classmethod
+    def _logprobs_are_a_number(cls, value: Any) -> Any:
+        if isinstance(value, str) and not value.lstrip("-").isdecimal():
+            raise RequestError(f"logprobs must be an integer, got {value!r}", "logprobs")
+        return value
+
+    @model_validator(mode="after")
+    def _check_prompt(self):
+        if self.prompt is None or self.prompt == "":
+            raise RequestError("prompt must be there and not be empty", "prompt")
+        if not self.prompt:
+            raise RequestError("prompt must hold at least one prompt")
+        if self.suffix:
+            raise RequestError("suffix needs a model that fills in, which this is not", "suffix")
+        if self.logprobs is not None and self.logprobs < -1:
+            raise RequestError(
+                f"logprobs must be at least 0 (or -1 for all), got {self.logprobs}", "logprobs"
+            )
+        return self
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """One prompt or several, as a list."""
+        prompt: Any = self.prompt
+        one = isinstance(prompt, str) or isinstance(prompt[0], int)
+        return [prompt] if one else prompt
+
+    @property
+    def only_echo(self) -> bool:
+        """Nothing but the prompt is asked for; the engine makes one token nevertheless."""
+        return bool(self.echo) and self.max_tokens == 0
+
+    @property
+    def echoed_logprobs(self) -> int | None:
+        return self.logprobs
+
+
+class CompletionLogProbs(BaseModel):
+    """Four lists with an entry for each token. The first token of a prompt has no logprob."""
+
+    text_offset: list[int] = Field(default_factory=list)
+    token_logprobs: list[float | None] = Field(default_factory=list)
+    tokens: list[str] = Field(default_factory=list)
+    top_logprobs: list[dict[str, float] | None] = Field(default_factory=list)
+
+
+class CompletionResponseChoice(BaseModel):
+    index: int
+    text: str
+    logprobs: CompletionLogProbs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | None = None
+    prompt_logprobs: list[dict[int, Any] | None] | None = None
+    prompt_token_ids: list[int] | None = None
+    routed_experts: None = None
+
+
+class CompletionResponse(BaseModel):
+    id: str
+    object: str = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionResponseChoice]
+    service_tier: str | None = None
+    system_fingerprint: str | None = None
+    usage: UsageInfo
+    kv_transfer_params: None = None
+    ec_transfer_params: None = None
+    metrics: dict[str, float | None] | None = None

@@ -1,0 +1,67 @@
+"""Endpoints for those who teach and test: a server in dev mode has them, nobody else should.
+
+(vLLM: vllm/entrypoints/serve/dev/)
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter, Request
+
+from minivllm.entrypoints.openai.errors import JSON
+from minivllm.entrypoints.openai.protocol import OpenAIBaseModel
+
+router = APIRouter()
+
+
+class AbortRequests(OpenAIBaseModel):
+    """Whom to abort, by the ids of the answers; nobody named is everybody."""
+
+    request_ids: list[str] | None = None
+
+
+@router.get("/server_info")
+async def server_info(raw: Request):
+    """How the server was started."""
+    secret = {"api_key"}
+    args = vars(raw.app.state.args).items()
+    return JSON({"vllm_config": {k: repr(v) for k, v in sorted(args) if k not in secret}})
+
+
+@router.post("/reset_prefix_cache")
+async def reset_prefix_cache(raw: Request):
+    """Forget all cached blocks, if none is in use."""
+    return JSON({"success": await raw.app.state.engine.reset_prefix_cache()})
+
+
+@router.post("/pause")
+async def pause(raw: Request, mode: Literal["abort", "wait", "keep"] = "abort"):
+    """Take no more steps; see ``AsyncLLM.pause_generation``."""
+    await raw.app.state.engine.pause_generation(mode=mode)
+    return JSON({"status": "paused"})
+
+
+@router.post("/resume")
+async def resume(raw: Request):
+    """Go on."""
+    await raw.app.state.engine.resume_generation()
+    return JSON({"status": "resumed"})
+
+
+@router.get("/is_paused")
+async def is_paused(raw: Request):
+    return JSON({"is_paused": await raw.app.state.engine.is_paused()})
+
+
+@router.post("/abort_requests")
+async def abort_requests(raw: Request, request: AbortRequests):
+    """End requests: their answers say finish_reason "abort"."""
+    engine, named = raw.app.state.engine, request.request_ids
+    ids = [
+        engine_id
+        for engine_id in engine.request_ids
+        if named is None or any(engine_id.startswith(f"{one}-") for one in named)
+    ]
+    await engine.abort(ids)
+    return JSON({"aborted": len(ids), "status": "aborted"})

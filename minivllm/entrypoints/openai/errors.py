@@ -1,0 +1,118 @@
+"""Errors as OpenAI's clients read them: ``{"error": {message, type, param, code}}``.
+
+(vLLM: vllm/entrypoints/openai/engine/protocol.py, ErrorResponse)
+"""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from minivllm.engine.exceptions import EngineDeadError
+from minivllm.logger import init_logger
+from minivllm.validation import InvalidParameter
+
+logger = init_logger(__name__)
+
+# The parameters that vLLM names in ``param``; for others it is null.
+_NAMED = {
+    "allowed_token_ids", "bad_words", "cache_salt", "input_tokens", "logit_bias", "logprobs",
+    "max_tokens", "model", "prompt", "prompt_logprobs", "response_format", "stream_options",
+    "structured_outputs", "suffix", "temperature", "tool_choice", "tools", "top_logprobs", "top_p",
+    "truncate_prompt_tokens",
+}  # fmt: skip
+
+
+class ErrorInfo(BaseModel):
+    message: str
+    type: str
+    param: str | None = None
+    code: int
+
+
+class ErrorResponse(BaseModel):
+    error: ErrorInfo
+
+
+class RequestError(Exception):
+    """A request that is refused; not a ``ValueError``, so that validators let it pass."""
+
+    def __init__(
+        self,
+        message: str,
+        param: str | None = None,
+        status: HTTPStatus = HTTPStatus.BAD_REQUEST,
+        kind: str = "BadRequestError",
+    ):
+        super().__init__(message)
+        self.info = ErrorInfo(message=message, type=kind, param=param, code=status.value)
+
+    @classmethod
+    def of(cls, error: Exception) -> RequestError:
+        """What a client gets to know of an error; nothing of ours, if it is no fault of theirs."""
+        if isinstance(error, RequestError):
+            return error
+        if isinstance(error, ValueError):
+            name = getattr(error, "parameter", "").rsplit(" ", 1)[-1]
+            return cls(str(error), name if name in _NAMED else None)
+        if isinstance(error, EngineDeadError):
+            message = "the engine has stopped"
+        else:
+            logger.error("a request has failed: %r", error, exc_info=error)
+            message = "the server has failed at this request; its log says more"
+        return cls(message, None, HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError")
+
+    def body(self) -> dict:
+        return {"error": self.info.model_dump()}
+
+
+class JSON(JSONResponse):
+    """A JSON body in ASCII: half of a surrogate pair, too, can be written so."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+def error_response(error: Exception) -> JSON:
+    """An error as a whole answer."""
+    refused = RequestError.of(error)
+    return JSON(refused.body(), refused.info.code)
+
+
+def _describe(error: RequestValidationError) -> RequestError:
+    """What the body's validation has found: the first field that is named, and all sentences."""
+    lines, param = [], None
+    for problem in error.errors():
+        if isinstance(problem, str):  # our own: see ``json_only``
+            lines.append(problem)
+            continue
+        where = ".".join(str(part) for part in problem["loc"][:2])
+        lines.append(f"{where}: {problem['msg']}")
+        param = param or where
+    return RequestError("; ".join(lines), param, kind="Bad Request")
+
+
+async def json_only(request: Request) -> None:
+    """A dependency: another media type than JSON is refused before the body is read as such."""
+    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RequestValidationError([f"Content-Type must be 'application/json', got {kind!r}."])
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Every error that a handler lets through becomes such a body."""
+
+    async def refuse(request: Request, error: Exception) -> JSON:
+        if isinstance(error, RequestValidationError):
+            error = _describe(error)
+        return error_response(error)
+
+    for kind in (RequestValidationError, RequestError, InvalidParameter, ValueError,
+                 EngineDeadError, Exception):  # fmt: skip
+        app.add_exception_handler(kind, refuse)

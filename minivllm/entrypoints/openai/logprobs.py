@@ -1,0 +1,109 @@
+"""Logprobs in OpenAI's two forms: four lists for completions, a list of tokens for chat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minivllm.outputs import Logprob
+
+LOWEST = -9999.0  # JSON has no minus infinity
+
+
+def finite(logprob: float) -> float:
+    """A forbidden token's logprob is minus infinity; vLLM writes this number for it."""
+    return max(logprob, LOWEST)
+
+
+def _shown(token_id: int, logprob: Logprob | None, as_id: bool, tokenizer) -> str:
+    if as_id:
+        return f"token_id:{token_id}"
+    if logprob is not None and logprob.decoded_token is not None:
+        return logprob.decoded_token
+    return "" if tokenizer is None else tokenizer.decode([token_id])
+
+
+def completion_logprobs(
+    token_ids: Sequence[int],
+    logprobs: Sequence[dict[int, Logprob] | None],
+    most: int,
+    tokenizer,
+    as_ids: bool,
+    offset: int = 0,
+) -> dict[str, list]:
+    """The form of /v1/completions.
+
+    Args:
+        token_ids: the tokens.
+        logprobs: what is known of each; None for the first of a prompt.
+        most: how many best tokens were asked for; -1 is all. The token itself is always shown.
+        tokenizer: for tokens of which nothing is known.
+        as_ids: write tokens as "token_id:17".
+        offset: characters before the first token.
+    """
+    lists: dict[str, list] = {
+        "text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": [],
+    }  # fmt: skip
+    for token_id, known in zip(token_ids, logprobs, strict=True):
+        own = None if known is None else known[token_id]
+        token = _shown(token_id, own, as_ids, tokenizer)
+        lists["text_offset"].append(offset)
+        lists["tokens"].append(token)
+        lists["token_logprobs"].append(None if own is None else finite(own.logprob))
+        top = None
+        if known is not None:
+            top = {
+                _shown(other, entry, as_ids, tokenizer): finite(entry.logprob)
+                for place, (other, entry) in enumerate(known.items())
+                if most == -1 or place <= most
+            }
+        lists["top_logprobs"].append(top)
+        offset += len(token)
+    return lists
+
+
+def chat_logprobs(
+    token_ids: Sequence[int],
+    logprobs: Sequence[dict[int, Logprob]],
+    most: int,
+    tokenizer,
+    as_ids: bool,
+) -> dict[str, list]:
+    """The form of /v1/chat/completions. Arguments as for ``completion_logprobs``."""
+    content = []
+    for token_id, known in zip(token_ids, logprobs, strict=True):
+        own = known[token_id]
+        best = [
+            {"token": token, "logprob": finite(entry.logprob), "bytes": list(token.encode())}
+            for other, entry in sorted(known.items(), key=lambda item: item[1].rank or 0)
+            if most == -1 or (entry.rank or 0) <= most
+            for token in (_shown(other, entry, as_ids, tokenizer),)
+        ]
+        content.append(
+            {
+                "token": _shown(token_id, own, as_ids, tokenizer),
+                "logprob": finite(own.logprob),
+                "bytes": list(_shown(token_id, own, False, tokenizer).encode()),
+                "top_logprobs": best,
+            }
+        )
+    return {"content": content}
+
+
+def prompt_logprobs(
+    logprobs: Sequence[dict[int, Logprob] | None] | None,
+) -> list[dict[int, dict] | None] | None:
+    """What is known of a prompt's tokens, by token id; None for the first."""
+    if logprobs is None:
+        return None
+    return [None if known is None else _plain(known) for known in logprobs]
+
+
+def _plain(known: dict[int, Logprob]) -> dict[int, dict]:
+    return {
+        token_id: {
+            "logprob": finite(entry.logprob),
+            "rank": entry.rank,
+            "decoded_token": entry.decoded_token,
+        }
+        for token_id, entry in known.items()
+    }

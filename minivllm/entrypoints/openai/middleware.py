@@ -1,0 +1,117 @@
+"""What stands before every endpoint: keys, request ids, the load, a limit for bodies.
+
+Pure ASGI: Starlette's ``BaseHTTPMiddleware`` would copy every event of a stream through a queue.
+(vLLM: vllm/entrypoints/openai/server_utils.py)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import uuid
+from http import HTTPStatus
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from minivllm.entrypoints.openai.errors import JSON, RequestError, error_response
+
+LARGEST_BODY = 32 * 2**20  # bytes
+_GUARDED = "/v1"
+_COUNTED = ("/v1/completions", "/v1/chat/completions")
+
+
+class AuthenticationMiddleware:
+    """Under ``/v1`` a request must bring one of the keys: ``Authorization: Bearer KEY``.
+
+    Digests are compared, all of them, in constant time: how long a refusal takes says nothing.
+    """
+
+    def __init__(self, app: ASGIApp, keys: list[str], root_path: str = ""):
+        self.app = app
+        self.root_path = root_path
+        self.digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] != "OPTIONS":
+            path = scope["path"].removeprefix(self.root_path)
+            if path.startswith(_GUARDED) and not self._knows(Headers(scope=scope)):
+                answer = JSON({"error": "Unauthorized"}, HTTPStatus.UNAUTHORIZED)
+                return await answer(scope, receive, send)
+        return await self.app(scope, receive, send)
+
+    def _knows(self, headers: Headers) -> bool:
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        digest = hashlib.sha256(key.strip().encode()).digest()
+        found = [secrets.compare_digest(digest, known) for known in self.digests]
+        return scheme.lower() == "bearer" and any(found)
+
+
+class RequestIdMiddleware:
+    """Every answer says its request's id in ``X-Request-Id``: the caller's, or a new one."""
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        request_id = Headers(scope=scope).get("x-request-id") or uuid.uuid4().hex
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                header = (b"x-request-id", request_id.encode("latin-1"))
+                message = {**message, "headers": [*message.get("headers", ()), header]}
+            await send(message)
+
+        return await self.app(scope, receive, send_with_id)
+
+
+class LoadMiddleware:
+    """Counts the requests for text that are being answered; ``/load`` shows it."""
+
+    def __init__(self, app: ASGIApp, state):
+        self.app = app
+        self.state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].endswith(_COUNTED):
+            return await self.app(scope, receive, send)
+        self.state.server_load += 1
+        try:
+            return await self.app(scope, receive, send)
+        finally:
+            self.state.server_load -= 1
+
+
+class BodyLimitMiddleware:
+    """A body beyond ``LARGEST_BODY`` is refused, as soon as it is known to be too large."""
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        announced = Headers(scope=scope).get("content-length", "0")
+        if announced.isdecimal() and int(announced) > LARGEST_BODY:
+            return await error_response(_too_large())(scope, receive, send)
+        seen = 0
+
+        async def receive_counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > LARGEST_BODY:
+                raise _too_large()
+            return message
+
+        return await self.app(scope, receive_counted, send)
+
+
+def _too_large() -> RequestError:
+    return RequestError(
+        f"a body may have {LARGEST_BODY} bytes",
+        status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        kind="Bad Request",
+    )

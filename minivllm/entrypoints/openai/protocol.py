@@ -1,0 +1,112 @@
+"""What requests and whole answers look like, apart from the two that generate text.
+
+Stream chunks are not here: they are made as bytes (``stream``), one for every token.
+(vLLM: vllm/entrypoints/openai/engine/protocol.py)
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+INT64 = 2**63
+
+
+class OpenAIBaseModel(BaseModel):
+    """Fields that we do not know are ignored, as vLLM's server does."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class StreamOptions(OpenAIBaseModel):
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
+
+
+class PromptTokenUsageInfo(BaseModel):
+    cached_tokens: int | None = None
+    created_cache_tokens: int | None = None
+    multimodal_tokens: int | None = None
+
+
+class UsageInfo(BaseModel):
+    """Tokens of all prompts (each counted once) and of all choices."""
+
+    prompt_tokens: int = 0
+    total_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: PromptTokenUsageInfo | None = None
+    completion_tokens_details: dict[str, Any] | None = None
+
+
+class ResponseFormat(OpenAIBaseModel):
+    """Which form the answer must have; "text" is any."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    json_schema: dict[str, Any] | None = None
+
+
+class ModelPermission(BaseModel):
+    id: str
+    object: str = "model_permission"
+    created: int = Field(default_factory=lambda: int(time.time()))
+    allow_create_engine: bool = False
+    allow_sampling: bool = True
+    allow_logprobs: bool = True
+    allow_search_indices: bool = False
+    allow_view: bool = True
+    allow_fine_tuning: bool = False
+    organization: str = "*"
+    group: str | None = None
+    is_blocking: bool = False
+
+
+class ModelCard(BaseModel):
+    """One name under which the model is served; ``root`` is where it comes from."""
+
+    id: str
+    object: str = "model"
+    created: int = Field(default_factory=lambda: int(time.time()))
+    owned_by: str = "vllm"
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
+    permission: list[ModelPermission] = Field(default_factory=list)
+
+
+class ModelList(BaseModel):
+    object: str = "list"
+    data: list[ModelCard] = Field(default_factory=list)
+
+
+class TokenizeRequest(OpenAIBaseModel):
+    """A text, or a conversation that the chat template writes."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    add_special_tokens: bool | None = None  # None: as the endpoint of that kind does
+    return_token_strs: bool | None = False
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class TokenizeResponse(BaseModel):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(OpenAIBaseModel):
+    model: str | None = None
+    tokens: list[int]
+
+
+class DetokenizeResponse(BaseModel):
+    prompt: str

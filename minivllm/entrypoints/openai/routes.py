@@ -1,0 +1,138 @@
+"""The endpoints, each a few lines: who answers is in the ``serving_*`` files.
+
+(vLLM: vllm/entrypoints/openai/api_server.py and the routers beside it)
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from minivllm.entrypoints.openai.chat_protocol import ChatCompletionRequest, ChatCompletionResponse
+from minivllm.entrypoints.openai.completion_protocol import CompletionRequest, CompletionResponse
+from minivllm.entrypoints.openai.errors import JSON, ErrorResponse, json_only
+from minivllm.entrypoints.openai.protocol import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    ModelCard,
+    ModelList,
+    TokenizeRequest,
+    TokenizeResponse,
+)
+from minivllm.metrics.prometheus import make_registry
+from minivllm.metrics.reader import Metric
+from minivllm.version import __version__
+
+router = APIRouter()
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorResponse, "description": text}
+    for status, text in (
+        (400, "the request is refused"),
+        (401, "no key, or a wrong one"),
+        (404, "there is no such model"),
+        (413, "the body is too large"),
+        (500, "the engine has failed"),
+        (503, "too many requests wait"),
+    )
+}
+_JSON = [Depends(json_only)]
+
+
+def _generation(answer: type, chunk: str) -> dict[int | str, dict[str, Any]]:
+    stream = {"text/event-stream": {"schema": {"type": "string"}, "example": f"data: {chunk}"}}
+    return _ERRORS | {200: {"model": answer, "content": stream}}
+
+
+@router.post(
+    "/v1/completions",
+    dependencies=_JSON,
+    responses=_generation(CompletionResponse, '{"object": "text_completion", ...}'),
+)
+async def create_completion(request: CompletionRequest, raw: Request):
+    return await raw.app.state.completion.create_completion(request, raw)
+
+
+@router.post(
+    "/v1/chat/completions",
+    dependencies=_JSON,
+    responses=_generation(ChatCompletionResponse, '{"object": "chat.completion.chunk", ...}'),
+)
+async def create_chat_completion(request: ChatCompletionRequest, raw: Request):
+    return await raw.app.state.chat.create_chat_completion(request, raw)
+
+
+@router.get("/v1/models", response_model=ModelList, responses={401: _ERRORS[401]})
+async def show_models(raw: Request):
+    return JSON(raw.app.state.models.show_models().model_dump())
+
+
+@router.get("/v1/models/{name:path}", response_model=ModelCard, responses=_ERRORS)
+async def show_model(name: str, raw: Request):
+    return JSON(raw.app.state.models.show_model(name).model_dump())
+
+
+@router.post("/tokenize", dependencies=_JSON, response_model=TokenizeResponse, responses=_ERRORS)
+async def tokenize(request: TokenizeRequest, raw: Request):
+    return JSON((await raw.app.state.tokenization.tokenize(request)).model_dump())
+
+
+@router.post(
+    "/detokenize", dependencies=_JSON, response_model=DetokenizeResponse, responses=_ERRORS
+)
+async def detokenize(request: DetokenizeRequest, raw: Request):
+    return JSON(raw.app.state.tokenization.detokenize(request).model_dump())
+
+
+@router.get("/health", responses={503: {"description": "the engine has stopped"}})
+async def health(raw: Request) -> Response:
+    """200 and nothing else while the engine lives."""
+    dead = raw.app.state.engine.errored
+    return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE if dead else HTTPStatus.OK)
+
+
+@router.get("/ping", responses={503: {"description": "the engine has stopped"}})
+@router.post("/ping", responses={503: {"description": "the engine has stopped"}})
+async def ping(raw: Request) -> Response:
+    """The same under another name (SageMaker's)."""
+    return await health(raw)
+
+
+@router.get("/version")
+async def show_version():
+    return JSON({"version": __version__})
+
+
+@router.get("/load")
+async def show_load(raw: Request):
+    """How many requests for text are being answered; 0 without --enable-server-load-tracking."""
+    return JSON({"server_load": raw.app.state.server_load})
+
+
+def add_metrics(app: FastAPI, model_name: str | None) -> None:
+    """GET /metrics, also with a slash at its end, as Prometheus is often told.
+
+    Args:
+        app: the application.
+        model_name: a label of the engine's metrics; None leaves these out.
+    """
+    last: list[Metric] = []
+    registry = make_registry(lambda: last)
+
+    @app.get("/metrics", include_in_schema=False)
+    @app.get("/metrics/", include_in_schema=False)
+    async def metrics(raw: Request) -> Response:
+        engine = raw.app.state.engine
+        if model_name is not None and not engine.errored:
+            last[:] = await engine.get_metrics(model_name)
+        return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+def add_tokenizer_info(app: FastAPI) -> None:
+    """GET /tokenizer_info, where the server was told to show it."""
+
+    @app.get("/tokenizer_info")
+    async def tokenizer_info(raw: Request):
+        return JSON(raw.app.state.tokenization.tokenizer_info())

@@ -1,0 +1,293 @@
+"""OpenAIServing: what completions, chat and tokenization do alike.
+
+(vLLM: vllm/entrypoints/openai/engine/serving.py)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+import uuid
+from argparse import Namespace
+from collections.abc import AsyncGenerator
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import Request
+
+from minivllm.engine.async_llm import AsyncLLM
+from minivllm.entrypoints.chat_utils import apply_chat_template, load_chat_template
+from minivllm.entrypoints.openai.errors import RequestError
+from minivllm.entrypoints.openai.generation_request import GenerationRequest
+from minivllm.entrypoints.openai.protocol import PromptTokenUsageInfo, UsageInfo
+from minivllm.logger import init_logger
+from minivllm.outputs import RequestOutput
+from minivllm.validation import check, is_text
+from minivllm.version import __version__
+
+logger = init_logger(__name__)
+
+_LONGEST = 2_000_000  # characters: what is cut afterwards is tokenized before
+_SHORT = 4000  # characters that are encoded in the event loop; more go to a thread
+
+
+class ServedModel:
+    """The engine and what the command line says of how it is served: one for all endpoints.
+
+    Args:
+        engine: runs all requests.
+        args: of the server, see ``cli_args``.
+    """
+
+    def __init__(self, engine: AsyncLLM, args: Namespace):
+        self.engine = engine
+        self.args = args
+        self.names: list[str] = args.served_model_name or [args.model or "minivllm"]
+        self.chat_template = load_chat_template(args.chat_template)
+        settings = repr(sorted(vars(engine.args).items(), key=str)).encode()
+        digest = hashlib.sha256(settings).hexdigest()[:8]
+        self.fingerprint = f"minivllm-{__version__}-{digest}"
+        self.default_sampling = dict(engine.model_config.default_sampling)
+        if args.generation_config == "vllm":
+            self.default_sampling = {}
+        self.default_sampling |= args.override_generation_config
+        if "max_new_tokens" in self.default_sampling:
+            self.default_sampling["max_tokens"] = self.default_sampling.pop("max_new_tokens")
+        tokenizer = engine.tokenizer
+        # No token stands for more characters than this, so a much longer text cannot fit.
+        self.longest_token = 1 if tokenizer is None else max(map(len, tokenizer.get_vocab()))
+
+    @property
+    def max_model_len(self) -> int:
+        return self.engine.max_model_len
+
+    def check_model(self, name: str | None) -> None:
+        """Raise a 404 for a model that is not served; no name is the first."""
+        if name and name not in self.names:
+            raise RequestError(
+                f"The model `{name}` does not exist; served are: {', '.join(self.names)}.",
+                "model",
+                HTTPStatus.NOT_FOUND,
+                "NotFoundError",
+            )
+
+    def check_queue(self) -> None:
+        """Raise a 503 if as many requests wait already as ``--max-num-queued-reqs`` allows."""
+        most = self.args.max_num_queued_reqs
+        if most is not None and self.engine.num_queued >= most:
+            raise RequestError(
+                f"{most} requests wait already, which is the limit; try again later",
+                status=HTTPStatus.SERVICE_UNAVAILABLE,
+                kind="Service Unavailable",
+            )
+
+
+class OpenAIServing:
+    """An endpoint's common ground."""
+
+    def __init__(self, served: ServedModel):
+        self.served = served
+        self.engine = served.engine
+        self.args = served.args
+
+    @property
+    def tokenizer(self):
+        return self.engine.tokenizer
+
+    @staticmethod
+    def request_id(prefix: str, request: GenerationRequest, raw: Request) -> str:
+        """The caller's id, from the header or the body, or one of ours."""
+        own = raw.headers.get("x-request-id") or request.request_id or uuid.uuid4().hex[:16]
+        return f"{prefix}-{own}"
+
+    def engine_id(self, request_id: str, index: int) -> str:
+        """What the engine calls a prompt of this request: callers may choose an id twice."""
+        name = f"{request_id}-{index}"
+        return name if name not in self.engine.request_ids else f"{name}-{uuid.uuid4().hex[:8]}"
+
+    def log_request(self, engine_id: str, prompt: dict, params: object) -> None:
+        """With ``--enable-log-requests``: what is asked, the prompt cut to ``--max-log-len``."""
+        if self.args.enable_log_requests:
+            text, token_ids = prompt["prompt"], prompt["prompt_token_ids"]
+            shown = (token_ids if text is None else text)[: self.args.max_log_len]
+            logger.info("Received request %s: prompt: %r, params: %s", engine_id, shown, params)
+
+    @staticmethod
+    def head(request_id: str, kind: str, model: str) -> dict[str, Any]:
+        return {"id": request_id, "object": kind, "created": int(time.time()), "model": model}
+
+    def priority(self, request: GenerationRequest, raw: Request) -> int:
+        """From the header or the body; it counts only where the policy asks for it."""
+        if self.engine.args.scheduling_policy != "priority":
+            return 0
+        try:
+            return int(raw.headers.get("x-vllm-priority") or request.priority)
+        except ValueError as error:
+            raise RequestError("the header X-Vllm-Priority must be an integer") from error
+
+    def wants_usage(self, request: GenerationRequest) -> tuple[bool, bool]:
+        """Whether a stream ends with the usage, and whether every event has it."""
+        options = request.stream_options
+        at_end = self.args.enable_force_include_usage or bool(options and options.include_usage)
+        return at_end, at_end and bool(options and options.continuous_usage_stats)
+
+    def shows_ids(self, request: GenerationRequest) -> bool:
+        """Whether logprobs name tokens by id."""
+        asked = request.return_tokens_as_token_ids
+        return self.args.return_tokens_as_token_ids if asked is None else asked
+
+    # -- prompts -----------------------------------------------------------------------------
+
+    async def encode(self, text: str, add_special_tokens: bool, truncates: bool) -> list[int]:
+        """Token ids of a text; a long one is encoded beside the event loop."""
+        limit = self.served.max_model_len
+        if self.tokenizer is None:
+            raise RequestError("this server has no tokenizer; send token ids", "prompt")
+        if not truncates and len(text) > self.served.longest_token * limit:
+            self._check_length(limit + 1, at_least=True)
+        if len(text) > _LONGEST:
+            raise RequestError(f"a text may have {_LONGEST} characters", "prompt")
+        check(is_text(text), "prompt", text, "a string without lone surrogates")
+        if len(text) <= _SHORT:
+            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return await asyncio.to_thread(
+            self.tokenizer.encode, text, add_special_tokens=add_special_tokens
+        )
+
+    def render(self, messages: list[dict], request) -> str:
+        """A conversation as the chat template writes it.
+
+        Raises:
+            RequestError, ValueError: for a template that is not trusted, or that fails.
+        """
+        template, more = request.chat_template, dict(request.chat_template_kwargs or {})
+        untrusted = template is not None or "chat_template" in more
+        if untrusted and not self.args.trust_request_chat_template:
+            raise RequestError(
+                "this server takes no chat template from a request; it would need "
+                "--trust-request-chat-template"
+            )
+        if getattr(request, "documents", None):
+            more["documents"] = request.documents
+        return apply_chat_template(
+            self.tokenizer,
+            messages,
+            chat_template=template or self.served.chat_template,
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+            tools=request.tools,
+            chat_template_kwargs=more,
+        )
+
+    def cut(self, token_ids: list[int], request: GenerationRequest, most: int | None) -> list[int]:
+        """What ``truncate_prompt_tokens`` leaves of a prompt, at its right end unless told else.
+
+        Raises:
+            RequestError: if it does not fit into the context nevertheless.
+        """
+        keep, limit = request.truncate_prompt_tokens, self.served.max_model_len
+        if keep is not None:
+            if keep > limit:
+                raise RequestError(
+                    f"truncate_prompt_tokens must be at most {limit}, got {keep}",
+                    "truncate_prompt_tokens",
+                )
+            keep = max(1, limit - (most or 1)) if keep == -1 else keep
+            right = request.truncation_side == "right"
+            token_ids = token_ids[:keep] if right else token_ids[max(0, len(token_ids) - keep) :]
+        self._check_length(len(token_ids))
+        return token_ids
+
+    def _check_length(self, length: int, at_least: bool = False) -> None:
+        limit = self.served.max_model_len
+        if length > limit:
+            raise RequestError(
+                f"the context holds {limit} tokens, prompt and answer together, but the prompt "
+                f"alone has {'at least ' if at_least else ''}{length}; shorten it",
+                "input_tokens",
+            )
+
+    def max_tokens(self, asked: int | None, prompt_length: int) -> int:
+        """What a request may generate: what it asks for, the model's limit, what the context has.
+
+        Raises:
+            RequestError: if it asks for more than the context could ever hold.
+        """
+        limit = self.served.max_model_len
+        if asked is not None and asked > limit:
+            raise RequestError(
+                f"max_tokens is {asked}, but the context holds {limit} tokens, prompt and answer "
+                "together; ask for less",
+                "max_tokens",
+            )
+        bounds = (asked, limit - prompt_length, self.served.default_sampling.get("max_tokens"))
+        most = int(min(bound for bound in bounds if bound is not None))
+        if most < 1:
+            raise RequestError(
+                f"max_tokens must be at least 1, got {most} (the prompt has {prompt_length} of "
+                f"{limit} tokens)",
+                "max_tokens",
+            )
+        return most
+
+    # -- answers -----------------------------------------------------------------------------
+
+    def usage(self, outputs: list[RequestOutput]) -> UsageInfo:
+        """Tokens of whole outputs, one for each prompt."""
+        prompt = sum(len(output.prompt_token_ids) for output in outputs)
+        answer = sum(len(c.token_ids) for output in outputs for c in output.outputs)
+        cached = sum(output.num_cached_tokens or 0 for output in outputs)
+        return UsageInfo(
+            prompt_tokens=prompt,
+            completion_tokens=answer,
+            total_tokens=prompt + answer,
+            prompt_tokens_details=self.prompt_details(cached),
+        )
+
+    def prompt_details(self, cached: int) -> PromptTokenUsageInfo | None:
+        """How much of the prompts the cache had, if the server tells."""
+        if not self.args.enable_prompt_tokens_details:
+            return None
+        return PromptTokenUsageInfo(cached_tokens=cached)
+
+    def metrics(self, output: RequestOutput) -> dict[str, float | None] | None:
+        """When things happened to one request, in milliseconds, if the server tells."""
+        if not self.args.enable_per_request_metrics:
+            return None
+        times, tokens = output.metrics, len(output.outputs[0].token_ids)
+        assert times is not None
+        arrived, first = times.arrival_time, times.first_token_time or times.arrival_time
+        begun, last = times.first_scheduled_time or arrived, times.last_token_time or first
+        return {
+            "time_to_first_token_ms": 1000 * (first - arrived),
+            "generation_time_ms": 1000 * (last - first),
+            "queue_time_ms": 1000 * (begun - arrived),
+            "mean_itl_ms": 1000 * (last - first) / (tokens - 1) if tokens > 1 else None,
+            "tokens_per_second": tokens / (last - begun) if last > begun else None,
+            "speculative_decoding": None,
+        }
+
+
+def usage_dict(
+    prompt: int, answer: int, details: PromptTokenUsageInfo | bool | None = None
+) -> dict[str, Any]:
+    """Usage in a stream: three keys at its end; True adds the one that every other event has."""
+    usage: dict[str, Any] = {
+        "prompt_tokens": prompt, "total_tokens": prompt + answer, "completion_tokens": answer,
+    }  # fmt: skip
+    if details is True:
+        usage["completion_tokens_details"] = None
+    elif details:
+        usage["prompt_tokens_details"] = details.model_dump()
+    return usage
+
+
+async def last_of(stream: AsyncGenerator) -> RequestOutput:
+    """A request's whole output."""
+    try:
+        async for output in stream:
+            last = output
+        return last
+    finally:
+        await stream.aclose()

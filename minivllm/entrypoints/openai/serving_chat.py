@@ -1,0 +1,196 @@
+"""/v1/chat/completions: a conversation in, the next message out, whole or as a stream.
+
+(vLLM: vllm/entrypoints/openai/chat_completion/serving.py)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from fastapi import Request
+
+from minivllm.entrypoints.openai.chat_protocol import (
+    ChatCompletionLogProbs,
+    ChatCompletionRequest,
+    ChatCompletionResponse,
+    ChatCompletionResponseChoice,
+    ChatMessage,
+)
+from minivllm.entrypoints.openai.errors import JSON
+from minivllm.entrypoints.openai.logprobs import chat_logprobs, prompt_logprobs
+from minivllm.entrypoints.openai.serving import OpenAIServing, last_of, usage_dict
+from minivllm.entrypoints.openai.stream import (
+    DONE,
+    ChunkWriter,
+    EventStream,
+    error_event,
+    to_json,
+    until_done_or_gone,
+)
+from minivllm.outputs import CompletionOutput, RequestOutput
+from minivllm.sampling_params import BeamSearchParams, SamplingParams
+
+
+class OpenAIServingChat(OpenAIServing):
+    """Answers requests of /v1/chat/completions."""
+
+    async def create_chat_completion(self, request: ChatCompletionRequest, raw: Request):
+        """A response: JSON, or an event stream.
+
+        Raises:
+            RequestError, ValueError: for what is found before the engine is asked.
+        """
+        self.served.check_model(request.model)
+        self.served.check_queue()
+        text = self.render(request.messages, request)
+        truncates = request.truncate_prompt_tokens is not None
+        token_ids = await self.encode(text, request.add_special_tokens, truncates)
+        token_ids = self.cut(token_ids, request, request.most_tokens)
+        most = self.max_tokens(request.most_tokens, len(token_ids))
+        params: SamplingParams | BeamSearchParams
+        if request.use_beam_search:
+            params = request.to_beam_search_params(most)
+        else:
+            logprobs = (request.top_logprobs or 0) if request.logprobs else None
+            params = request.to_sampling_params(most, self.served.default_sampling, logprobs)
+        request_id = self.request_id("chatcmpl", request, raw)
+        prompt = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
+        engine_id = self.engine_id(request_id, 0)
+        self.log_request(engine_id, prompt, params)
+        outputs = self.engine.generate(prompt, params, engine_id, self.priority(request, raw))
+        name = self.served.names[0]
+        if request.stream:
+            head = self.head(request_id, "chat.completion.chunk", name)
+            return EventStream(self._events(request, outputs, head))
+        last = await until_done_or_gone(asyncio.ensure_future(last_of(outputs)), raw.receive)
+        if last is None:
+            return JSON(None)
+        head = self.head(request_id, "chat.completion", name)
+        return JSON(self._whole(request, last, head).model_dump())
+
+    def _role(self, request: ChatCompletionRequest) -> str:
+        """Who speaks: whose turn was opened, or whose message is continued."""
+        if request.add_generation_prompt:
+            return self.args.response_role
+        return request.messages[-1]["role"]
+
+    def _echo(self, request: ChatCompletionRequest) -> str:
+        """With ``echo``: the last message, if it is the speaker's own."""
+        last = request.messages[-1]
+        own = request.echo and last["role"] == self._role(request)
+        return (last.get("content") or "") if own and isinstance(last["content"], str) else ""
+
+    # -- whole ---------------------------------------------------------------------------------
+
+    def _whole(
+        self, request: ChatCompletionRequest, output: RequestOutput, head: dict
+    ) -> ChatCompletionResponse:
+        return ChatCompletionResponse(
+            **head,
+            choices=[self._choice(request, completion) for completion in output.outputs],
+            system_fingerprint=self.served.fingerprint,
+            usage=self.usage([output]),
+            prompt_logprobs=prompt_logprobs(output.prompt_logprobs),
+            prompt_token_ids=output.prompt_token_ids if request.return_token_ids else None,
+            prompt_text=output.prompt if request.return_prompt_text else None,
+            metrics=self.metrics(output),
+        )
+
+    def _choice(
+        self, request: ChatCompletionRequest, completion: CompletionOutput
+    ) -> ChatCompletionResponseChoice:
+        logprobs = self._logprobs(request, completion)
+        return ChatCompletionResponseChoice(
+            index=completion.index,
+            message=ChatMessage(
+                role=self._role(request), content=self._echo(request) + completion.text
+            ),
+            logprobs=None if logprobs is None else ChatCompletionLogProbs(**logprobs),
+            finish_reason=completion.finish_reason,
+            stop_reason=completion.stop_reason,
+            token_ids=completion.token_ids if request.return_token_ids else None,
+        )
+
+    def _logprobs(
+        self, request: ChatCompletionRequest, completion: CompletionOutput
+    ) -> dict | None:
+        if not request.logprobs or completion.logprobs is None:
+            return None
+        return chat_logprobs(
+            completion.token_ids,
+            completion.logprobs,
+            request.top_logprobs or 0,
+            self.tokenizer,
+            self.shows_ids(request),
+        )
+
+    # -- streams -------------------------------------------------------------------------------
+
+    async def _events(
+        self, request: ChatCompletionRequest, outputs: AsyncGenerator, head: dict
+    ) -> AsyncGenerator[bytes, None]:
+        at_end, always = self.wants_usage(request)
+        writer = ChunkWriter(head, self.served.fingerprint, at_end)
+        tokens, prompt, cached, begun = [0] * request.n, 0, 0, False
+        try:
+            async for output in outputs:
+                if not begun:
+                    prompt, cached = len(output.prompt_token_ids), output.num_cached_tokens or 0
+                    begun = True
+                    for event in self._first_events(request, output, writer, always):
+                        yield event
+                for completion in output.outputs:
+                    tokens[completion.index] += len(completion.token_ids)
+                    more = None
+                    if always:
+                        more = {"usage": usage_dict(prompt, tokens[completion.index], True)}
+                    finished = completion.finish_reason is not None
+                    yield writer.event(self._piece(request, completion), finished, more)
+            if at_end:
+                yield writer.usage(usage_dict(prompt, sum(tokens), self.prompt_details(cached)))
+        except Exception as error:
+            yield error_event(error)
+        finally:
+            await outputs.aclose()
+        yield DONE
+
+    def _first_events(
+        self,
+        request: ChatCompletionRequest,
+        output: RequestOutput,
+        writer: ChunkWriter,
+        always_usage: bool,
+    ):
+        """Of every choice: who speaks; then, with ``echo``, what was said already."""
+        role, echo = self._role(request), self._echo(request)
+        more: dict[str, Any] = {
+            "prompt_token_ids": output.prompt_token_ids if request.return_token_ids else None,
+            "prompt_text": output.prompt if request.return_prompt_text else None,
+        }
+        usage: dict[str, Any] = {}
+        if always_usage:
+            usage = {"usage": usage_dict(len(output.prompt_token_ids), 0, True)}
+        deltas = [({"role": role, "content": ""}, more | usage)]
+        if echo:
+            deltas.append(({"content": echo}, usage))
+        for delta, beside in deltas:
+            for index in range(request.n):
+                choice = (
+                    f'{{"index":{index},"delta":{to_json(delta)},"logprobs":null,'
+                    '"finish_reason":null}'
+                )
+                yield writer.event(choice, more=beside)
+
+    def _piece(self, request: ChatCompletionRequest, completion: CompletionOutput) -> str:
+        """One choice of an event as JSON."""
+        token_ids = to_json(completion.token_ids) if request.return_token_ids else "null"
+        end = ""
+        if completion.finish_reason is not None:
+            end = f',"stop_reason":{to_json(completion.stop_reason)}'
+        return (
+            f'{{"index":{completion.index},"delta":{{"content":{to_json(completion.text)}}},'
+            f'"logprobs":{to_json(self._logprobs(request, completion))},'
+            f'"finish_reason":{to_json(completion.finish_reason)}{end},"token_ids":{token_ids}}}'
+        )

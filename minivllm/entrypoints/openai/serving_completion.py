@@ -1,0 +1,218 @@
+"""/v1/completions: prompts in, continuations out, whole or as a stream.
+
+(vLLM: vllm/entrypoints/openai/completion/serving.py)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from fastapi import Request
+
+from minivllm.entrypoints.openai.completion_protocol import (
+    CompletionLogProbs,
+    CompletionRequest,
+    CompletionResponse,
+    CompletionResponseChoice,
+)
+from minivllm.entrypoints.openai.errors import JSON
+from minivllm.entrypoints.openai.logprobs import completion_logprobs, prompt_logprobs
+from minivllm.entrypoints.openai.serving import OpenAIServing, last_of, usage_dict
+from minivllm.entrypoints.openai.stream import (
+    DONE,
+    ChunkWriter,
+    EventStream,
+    error_event,
+    merge,
+    to_json,
+    until_done_or_gone,
+)
+from minivllm.outputs import CompletionOutput, RequestOutput
+from minivllm.sampling_params import BeamSearchParams, SamplingParams
+
+
+class OpenAIServingCompletion(OpenAIServing):
+    """Answers requests of /v1/completions."""
+
+    async def create_completion(self, request: CompletionRequest, raw: Request):
+        """A response: JSON, or an event stream.
+
+        Raises:
+            RequestError, ValueError: for what is found before the engine is asked.
+        """
+        self.served.check_model(request.model)
+        self.served.check_queue()
+        request_id = self.request_id("cmpl", request, raw)
+        streams = []
+        for index, prompt in enumerate(request.prompts):
+            if isinstance(prompt, str):
+                text: str | None = prompt
+                truncates = request.truncate_prompt_tokens is not None
+                token_ids = await self.encode(prompt, request.add_special_tokens, truncates)
+            else:
+                text, token_ids = None, prompt
+            token_ids = self.cut(token_ids, request, request.max_tokens)
+            streams.append(self._generate(request, text, token_ids, raw, request_id, index))
+        head = self.head(request_id, "text_completion", self.served.names[0])
+        if request.stream:
+            return EventStream(self._events(request, streams, head))
+        whole = asyncio.ensure_future(_last_of_all(streams))
+        outputs = await until_done_or_gone(whole, raw.receive)
+        return JSON(None if outputs is None else self._whole(request, outputs, head).model_dump())
+
+    def _generate(
+        self, request: CompletionRequest, text, token_ids, raw, request_id: str, index: int
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """One prompt's outputs; its parameters are checked now, its tokens by the engine."""
+        asked = 1 if request.only_echo else 16 if request.max_tokens is None else request.max_tokens
+        most = self.max_tokens(asked, len(token_ids))
+        params: SamplingParams | BeamSearchParams
+        if request.use_beam_search:
+            params = request.to_beam_search_params(most)
+        else:
+            defaults = self.served.default_sampling
+            params = request.to_sampling_params(most, defaults, request.logprobs)
+        prompt = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
+        engine_id = self.engine_id(request_id, index)
+        self.log_request(engine_id, prompt, params)
+        return self.engine.generate(prompt, params, engine_id, self.priority(request, raw))
+
+    # -- whole ---------------------------------------------------------------------------------
+
+    def _whole(
+        self, request: CompletionRequest, outputs: list[RequestOutput], head: dict
+    ) -> CompletionResponse:
+        choices = [
+            self._choice(request, place * request.n + completion.index, output, completion)
+            for place, output in enumerate(outputs)
+            for completion in output.outputs
+        ]
+        return CompletionResponse(
+            **head,
+            choices=choices,
+            system_fingerprint=self.served.fingerprint,
+            usage=self.usage(outputs),
+            metrics=self.metrics(outputs[0]),
+        )
+
+    def _choice(
+        self,
+        request: CompletionRequest,
+        index: int,
+        output: RequestOutput,
+        completion: CompletionOutput,
+    ) -> CompletionResponseChoice:
+        text, logprobs = self._shown(request, output, completion, first=True, offset=0)
+        return CompletionResponseChoice(
+            index=index,
+            text=text,
+            logprobs=None if logprobs is None else CompletionLogProbs(**logprobs),
+            finish_reason=completion.finish_reason,
+            stop_reason=completion.stop_reason,
+            token_ids=completion.token_ids if request.return_token_ids else None,
+            prompt_token_ids=output.prompt_token_ids if request.return_token_ids else None,
+            prompt_logprobs=prompt_logprobs(output.prompt_logprobs),
+        )
+
+    def _shown(
+        self,
+        request: CompletionRequest,
+        output: RequestOutput,
+        completion: CompletionOutput,
+        first: bool,
+        offset: int,
+    ) -> tuple[str, dict[str, list] | None]:
+        """The text of a choice or piece, and its tokens' logprobs if they are asked for.
+
+        The first begins with the prompt, if that is to be echoed; its text is left out where the
+        ids are returned (as in vLLM).
+        """
+        text, token_ids, known = completion.text, completion.token_ids, completion.logprobs
+        if request.echo and first:
+            prompt = output.prompt
+            if prompt is None or request.truncate_prompt_tokens is not None:
+                prompt = self.tokenizer.decode(output.prompt_token_ids)
+            prompt = "" if request.return_token_ids else prompt
+            nothing = request.only_echo
+            text = prompt if nothing else prompt + text
+            token_ids = [*output.prompt_token_ids, *([] if nothing else token_ids)]
+            known = [*(output.prompt_logprobs or ()), *([] if nothing else known or ())]
+        if request.logprobs is None:
+            return text, None
+        as_ids = self.shows_ids(request)
+        return text, completion_logprobs(
+            token_ids, known or (), request.logprobs, self.tokenizer, as_ids, offset
+        )
+
+    # -- streams -------------------------------------------------------------------------------
+
+    async def _events(
+        self, request: CompletionRequest, streams: list[AsyncGenerator], head: dict
+    ) -> AsyncGenerator[bytes, None]:
+        at_end, always = self.wants_usage(request)
+        writer = ChunkWriter(head, self.served.fingerprint, at_end)
+        count = len(streams) * request.n
+        lengths, tokens, begun = [0] * count, [0] * count, [False] * count
+        prompts, cached = [0] * len(streams), 0
+        outputs = merge(streams)
+        try:
+            async for place, output in outputs:
+                if prompts[place] == 0:
+                    prompts[place] = len(output.prompt_token_ids)
+                    cached += output.num_cached_tokens or 0
+                for completion in output.outputs:
+                    index = place * request.n + completion.index
+                    choice, length = self._piece(
+                        request, index, output, completion, not begun[index], lengths[index]
+                    )
+                    begun[index] = True
+                    lengths[index] += length
+                    tokens[index] += len(completion.token_ids)
+                    more = None
+                    if always:
+                        more = {"usage": usage_dict(prompts[place], tokens[index], True)}
+                    yield writer.event(choice, completion.finish_reason is not None, more)
+            if at_end:
+                details = self.prompt_details(cached)
+                yield writer.usage(usage_dict(sum(prompts), sum(tokens), details))
+        except Exception as error:
+            yield error_event(error)
+        finally:
+            await outputs.aclose()
+        yield DONE
+
+    def _piece(
+        self,
+        request: CompletionRequest,
+        index: int,
+        output: RequestOutput,
+        completion: CompletionOutput,
+        first: bool,
+        offset: int,
+    ) -> tuple[str, int]:
+        """One choice of an event as JSON, and how many characters it shows."""
+        text, logprobs = self._shown(request, output, completion, first, offset)
+        shows_prompt = first and (request.echo or request.return_token_ids)
+        prompt_ids = to_json(output.prompt_token_ids) if shows_prompt else "null"
+        token_ids = to_json(completion.token_ids) if request.return_token_ids else "null"
+        choice = (
+            f'{{"index":{index},"text":{to_json(text)},"logprobs":{to_json(logprobs)},'
+            f'"finish_reason":{to_json(completion.finish_reason)},'
+            f'"stop_reason":{to_json(completion.stop_reason)},'
+            f'"prompt_token_ids":{prompt_ids},"token_ids":{token_ids}}}'
+        )
+        return choice, len(text)
+
+
+async def _last_of_all(streams: list[AsyncGenerator]) -> list[RequestOutput]:
+    """The whole outputs; if one is refused, the others end, too."""
+    if len(streams) == 1:
+        return [await last_of(streams[0])]
+    tasks = [asyncio.ensure_future(last_of(stream)) for stream in streams]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,40 @@
+"""/v1/models: under which names the model is served. (vLLM: vllm/entrypoints/openai/models/)"""
+
+from __future__ import annotations
+
+import uuid
+from http import HTTPStatus
+
+from minivllm.entrypoints.openai.errors import RequestError
+from minivllm.entrypoints.openai.protocol import ModelCard, ModelList, ModelPermission
+from minivllm.entrypoints.openai.serving import OpenAIServing
+
+
+class OpenAIServingModels(OpenAIServing):
+    """Answers requests about models."""
+
+    def show_models(self) -> ModelList:
+        """One card for each name."""
+        return ModelList(data=[self._card(name) for name in self.served.names])
+
+    def show_model(self, name: str) -> ModelCard:
+        """One of them; OpenAI's clients ask for it, vLLM's server has no such path.
+
+        Raises:
+            RequestError: for a name that is not served.
+        """
+        if name not in self.served.names:
+            raise RequestError(
+                f"The model `{name}` does not exist.", "model", HTTPStatus.NOT_FOUND,
+                "NotFoundError",
+            )  # fmt: skip
+        return self._card(name)
+
+    def _card(self, name: str) -> ModelCard:
+        permission = ModelPermission(id=f"modelperm-{uuid.uuid4().hex[:16]}")
+        return ModelCard(
+            id=name,
+            root=str(self.args.model or "minivllm"),
+            max_model_len=self.served.max_model_len,
+            permission=[permission],
+        )

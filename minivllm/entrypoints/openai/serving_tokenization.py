@@ -1,0 +1,76 @@
+"""/tokenize, /detokenize and /tokenizer_info. (vLLM: vllm/entrypoints/serve/tokenize/)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+
+from minivllm.entrypoints.openai.errors import RequestError
+from minivllm.entrypoints.openai.protocol import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+)
+from minivllm.entrypoints.openai.serving import OpenAIServing
+
+
+class OpenAIServingTokenization(OpenAIServing):
+    """Answers requests about tokens; the engine is not asked."""
+
+    async def tokenize(self, request: TokenizeRequest) -> TokenizeResponse:
+        """The token ids of a text, or of a conversation as the chat template writes it."""
+        self.served.check_model(request.model)
+        special = request.add_special_tokens
+        if request.messages is not None:
+            if request.continue_final_message and request.add_generation_prompt:
+                raise RequestError(
+                    "continue_final_message and add_generation_prompt cannot both be true"
+                )
+            text, special = self.render(request.messages, request), bool(special)
+        elif request.prompt is not None:
+            text, special = request.prompt, special is not False
+        else:
+            raise RequestValidationError(
+                [{"loc": ("body", "prompt"), "msg": "prompt or messages must be there"}]
+            )
+        token_ids = await self.encode(text, special, truncates=True)
+        strings = None
+        if request.return_token_strs:
+            strings = self.tokenizer.convert_ids_to_tokens(token_ids)
+        return TokenizeResponse(
+            count=len(token_ids),
+            max_model_len=self.served.max_model_len,
+            tokens=token_ids,
+            token_strs=strings,
+        )
+
+    def detokenize(self, request: DetokenizeRequest) -> DetokenizeResponse:
+        """The text of token ids, special ones included."""
+        self.served.check_model(request.model)
+        size = self.engine.model_config.vocab_size
+        if any(not 0 <= token_id < size for token_id in request.tokens):
+            raise RequestError(f"tokens must be from 0 to {size - 1}")
+        return DetokenizeResponse(prompt=self.tokenizer.decode(request.tokens))
+
+    def tokenizer_info(self) -> dict[str, Any]:
+        """What the tokenizer was made from, for clients that want one like it."""
+        made = self.tokenizer.init_kwargs.items()
+        info = {name: _plain(value) for name, value in made if not name.endswith("_file")}
+        return info | {
+            "truncation_side": "left",  # how truncate_prompt_tokens cuts, unless told else
+            "tokenizer_class": type(self.tokenizer).__name__,
+            "chat_template": self.served.chat_template or self.tokenizer.chat_template,
+        }
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: added tokens are their text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return str(value)

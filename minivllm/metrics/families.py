@@ -1,0 +1,200 @@
+"""EngineMetrics: all numbers that the engine counts, under the names that dashboards ask for.
+
+They are counted here, with a bisection and an addition each, whoever reads them: ``/metrics``
+(``prometheus``), ``LLM.get_metrics()`` and the log's line. (vLLM: PrometheusStatLogger in
+vllm/v1/metrics/loggers.py)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+from minivllm.metrics.reader import Counter, Gauge, Histogram, Metric
+from minivllm.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
+
+# Upper bounds in seconds, as vLLM has them.
+_FIRST_TOKEN = (.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40,
+                80, 160, 640, 2560)  # fmt: skip
+_TOKEN = (
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+    20,
+    40,
+    80,
+)
+_REQUEST = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920,
+            7680)  # fmt: skip
+_ITERATION = (1, *(2**power for power in range(3, 15)))
+_REASONS = ("stop", "length", "abort", "error", "repetition")
+# The labels of cache_config_info; what we have no word for says "None".
+CACHE_LABELS = (
+    "_block_size_resolved", "block_size", "cache_dtype", "cache_hit_alignment_tokens",
+    "effective_attention_block_size", "enable_mamba_shared_prefix_checkpoint",
+    "enable_prefix_caching", "gpu_memory_utilization", "hash_block_size", "is_attention_free",
+    "kv_cache_dtype_skip_layers", "kv_cache_layout", "kv_cache_max_concurrency",
+    "kv_cache_memory_bytes", "kv_cache_size_tokens", "kv_offloading_backend",
+    "kv_offloading_size", "kv_sharing_fast_prefill", "mamba_block_size", "mamba_cache_dtype",
+    "mamba_cache_mode", "mamba_page_size_padded", "mamba_ssm_cache_dtype", "num_cpu_blocks",
+    "num_gpu_blocks", "num_gpu_blocks_override", "prefix_cache_retention_interval",
+    "prefix_caching_hash_algo", "prefix_match_unit", "replayssm_buffer_len",
+    "skip_page_size_padded", "sliding_window", "swa_bounded_replay", "use_kda_recoverssm",
+    "use_replayssm", "user_specified_block_size",
+)  # fmt: skip
+
+
+def one_two_five(most: int) -> tuple[int, ...]:
+    """1, 2, 5, 10, 20, 50, ... up to ``most``."""
+    bounds, power = [], 1
+    while power <= most:
+        bounds += [m * power for m in (1, 2, 5) if m * power <= most]
+        power *= 10
+    return tuple(bounds)
+
+
+class Buckets:
+    """A histogram that is being filled."""
+
+    def __init__(self, bounds: Sequence[float]):
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def cumulative(self) -> dict[str, int]:
+        """By upper bound: how many observations were at most as large."""
+        total, found = 0, {}
+        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
+            total += count
+            found["+Inf" if bound == float("inf") else str(float(bound))] = total
+        return found
+
+
+class EngineMetrics:
+    """vLLM's metrics of one engine.
+
+    Args:
+        max_model_len: where the buckets for tokens end.
+        cache_config: settings of the KV cache, for those of ``CACHE_LABELS`` that we have.
+    """
+
+    def __init__(self, max_model_len: int, cache_config: dict[str, object]):
+        self.scheduler = SchedulerStats()
+        self.cache_config = {name: str(cache_config.get(name)) for name in CACHE_LABELS}
+        self.num_prompt_tokens = 0
+        self.num_generation_tokens = 0
+        self.finished = dict.fromkeys(_REASONS, 0)
+        lengths = one_two_five(max_model_len)
+        self.histograms = {
+            name: Buckets(bounds)
+            for name, bounds in (
+                ("time_to_first_token_seconds", _FIRST_TOKEN),
+                ("inter_token_latency_seconds", _TOKEN),
+                ("request_time_per_output_token_seconds", _TOKEN),
+                ("e2e_request_latency_seconds", _REQUEST),
+                ("request_queue_time_seconds", _REQUEST),
+                ("request_inference_time_seconds", _REQUEST),
+                ("request_prefill_time_seconds", _REQUEST),
+                ("request_decode_time_seconds", _REQUEST),
+                ("request_prompt_tokens", lengths),
+                ("request_generation_tokens", lengths),
+                ("request_max_num_generation_tokens", lengths),
+                ("request_params_max_tokens", lengths),
+                ("request_params_n", (1, 2, 5, 10, 20)),
+                ("iteration_tokens_total", _ITERATION),
+                ("request_num_preemptions", (1, 2, 3, 4, 5, 10, 20)),
+            )
+        }
+
+    def record(self, scheduler: SchedulerStats, iteration: IterationStats) -> None:
+        """Count a step."""
+        self.scheduler = scheduler
+        self.num_prompt_tokens += iteration.num_prompt_tokens
+        self.num_generation_tokens += iteration.num_generation_tokens
+        tokens = iteration.num_prompt_tokens + iteration.num_generation_tokens
+        self._observe("iteration_tokens_total", (tokens,))
+        self._observe("time_to_first_token_seconds", iteration.time_to_first_tokens)
+        self._observe("inter_token_latency_seconds", iteration.inter_token_latencies)
+        for request in iteration.finished_requests:
+            self._record_finished(request)
+
+    def _record_finished(self, request: FinishedRequestStats) -> None:
+        self.finished[request.finish_reason] += 1
+        values = {
+            "e2e_request_latency_seconds": request.e2e_latency,
+            "request_queue_time_seconds": request.queued_time,
+            "request_inference_time_seconds": request.inference_time,
+            "request_prefill_time_seconds": request.prefill_time,
+            "request_decode_time_seconds": request.decode_time,
+            "request_time_per_output_token_seconds": request.mean_time_per_output_token,
+            "request_prompt_tokens": request.num_prompt_tokens,
+            "request_generation_tokens": request.num_generation_tokens,
+            "request_max_num_generation_tokens": request.max_num_generation_tokens,
+            "request_num_preemptions": request.num_preemptions,
+            "request_params_n": request.params_n,
+        }
+        if request.params_max_tokens is not None:
+            values["request_params_max_tokens"] = request.params_max_tokens
+        for name, value in values.items():
+            self._observe(name, (value,))
+
+    def _observe(self, name: str, values: Iterable[float]) -> None:
+        histogram = self.histograms[name]
+        for value in values:
+            histogram.observe(value)
+
+    def read(self, **labels: str) -> list[Metric]:
+        """All of them as they are now.
+
+        Args:
+            **labels: that each has, such as model_name.
+        """
+        now = self.scheduler
+        gauges = {
+            "num_requests_running": now.num_running_reqs,
+            "num_requests_waiting": now.num_waiting_reqs,
+            "num_requests_swapped": now.num_swapped_reqs,  # 0.6.6's name; 0.32 swaps nothing
+            "kv_cache_usage_perc": now.kv_cache_usage,
+            "cpu_cache_usage_perc": now.cpu_cache_usage,  # 0.6.6's, too
+        }
+        counters = {
+            "prompt_tokens": self.num_prompt_tokens,
+            "generation_tokens": self.num_generation_tokens,
+            "num_preemptions": now.num_preemptions,
+            "prefix_cache_queries": now.prefix_cache_queries,
+            "prefix_cache_hits": now.prefix_cache_hits,
+        }
+        metrics: list[Metric] = [
+            *(Gauge(f"vllm:{name}", labels, value) for name, value in gauges.items()),
+            Gauge("vllm:cache_config_info", self._of_the_cache(labels), 1),
+            *(Counter(f"vllm:{name}", labels, value) for name, value in counters.items()),
+        ]
+        for reason, count in self.finished.items():
+            own = labels | {"finished_reason": reason}
+            metrics.append(Counter("vllm:request_success", own, count))
+        for name, filled in self.histograms.items():
+            buckets = filled.cumulative()
+            count = buckets["+Inf"]
+            metrics.append(Histogram(f"vllm:{name}", labels, count, filled.sum, buckets))
+        return metrics
+
+    def _of_the_cache(self, labels: dict[str, str]) -> dict[str, str]:
+        """The settings are the engine's, whatever its model is called."""
+        return {k: v for k, v in labels.items() if k != "model_name"} | self.cache_config

@@ -1,0 +1,56 @@
+"""LoggingStatLogger: what the engine is doing, every few seconds in the log; the line is vLLM's.
+
+(vLLM: vllm/v1/metrics/loggers.py)
+"""
+
+from __future__ import annotations
+
+import time
+
+from minivllm import envs
+from minivllm.logger import init_logger
+from minivllm.metrics.families import EngineMetrics
+
+logger = init_logger(__name__)
+
+
+class LoggingStatLogger:
+    """Says now and then what the metrics say.
+
+    Args:
+        metrics: what is counted.
+        enabled: False never logs by itself.
+    """
+
+    def __init__(self, metrics: EngineMetrics, enabled: bool):
+        self.metrics = metrics
+        self.enabled = enabled
+        self.interval = envs.log_stats_interval()  # seconds
+        self._at_last_line = (time.monotonic(), 0, 0)
+
+    def record(self) -> None:
+        """Another step is counted: log if it is time to."""
+        if self.enabled and time.monotonic() - self._at_last_line[0] >= self.interval:
+            self.log()
+
+    def log(self) -> None:
+        """One line: rates since the last one, and how things stand."""
+        since, prompt, generation = self._at_last_line
+        metrics, now, stats = self.metrics, time.monotonic(), self.metrics.scheduler
+        self._at_last_line = (now, metrics.num_prompt_tokens, metrics.num_generation_tokens)
+        seconds = max(now - since, 1e-9)
+        prompt_rate = (metrics.num_prompt_tokens - prompt) / seconds
+        generation_rate = (metrics.num_generation_tokens - generation) / seconds
+        line = (
+            f"Avg prompt throughput: {prompt_rate:.1f} tokens/s, "
+            f"Avg generation throughput: {generation_rate:.1f} tokens/s, "
+            f"Running: {stats.num_running_reqs} reqs, "
+            f"Waiting: {stats.num_waiting_reqs - stats.num_swapped_reqs} reqs, "
+            f"GPU KV cache usage: {100 * stats.kv_cache_usage:.1f}%"
+        )
+        if stats.num_swapped_reqs:
+            line += f", Swapped: {stats.num_swapped_reqs} reqs"
+            line += f", CPU KV cache usage: {100 * stats.cpu_cache_usage:.1f}%"
+        if metrics.cache_config["enable_prefix_caching"] == "True":
+            line += f", Prefix cache hit rate: {100 * stats.recent_hit_rate:.1f}%"
+        logger.info(line)

@@ -1,0 +1,83 @@
+"""The metrics as Prometheus reads them. (vLLM: vllm/v1/metrics/prometheus.py)"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.core import (
+    Metric as Family,
+)
+from prometheus_client.registry import Collector
+
+from minivllm.metrics.reader import Counter, Histogram, Metric
+
+_HELP = {
+    "vllm:cache_config_info": "Settings of the KV cache, as labels.",
+    "vllm:cpu_cache_usage_perc": "Share of the host's blocks in use; 1 is all.",
+    "vllm:e2e_request_latency_seconds": "From a request's arrival to its end.",
+    "vllm:generation_tokens": "Tokens generated.",
+    "vllm:inter_token_latency_seconds": "Between two tokens of a sequence.",
+    "vllm:iteration_tokens_total": "Tokens of a step: prompts completed, and generated.",
+    "vllm:kv_cache_usage_perc": "Share of the KV cache's blocks in use; 1 is all.",
+    "vllm:num_preemptions": "Requests that had to give way.",
+    "vllm:num_requests_running": "Requests that run.",
+    "vllm:num_requests_swapped": "Requests that wait on the host.",
+    "vllm:num_requests_waiting": "Requests that wait.",
+    "vllm:prefix_cache_hits": "Tokens that the prefix cache had.",
+    "vllm:prefix_cache_queries": "Tokens that were looked for in the prefix cache.",
+    "vllm:prompt_tokens": "Tokens of prompts that were computed or found.",
+    "vllm:request_decode_time_seconds": "From a request's first token to its last.",
+    "vllm:request_generation_tokens": "Tokens that a request generated.",
+    "vllm:request_inference_time_seconds": "From a request's first scheduling to its last token.",
+    "vllm:request_max_num_generation_tokens": "Tokens of a request's longest sample.",
+    "vllm:request_num_preemptions": "How often a request had to give way.",
+    "vllm:request_params_max_tokens": "What requests set max_tokens to.",
+    "vllm:request_params_n": "What requests set n to.",
+    "vllm:request_prefill_time_seconds": "From a request's first scheduling to its first token.",
+    "vllm:request_prompt_tokens": "Tokens of a request's prompt.",
+    "vllm:request_queue_time_seconds": "From a request's arrival to its first scheduling.",
+    "vllm:request_success": "Requests that came to an end.",
+    "vllm:request_time_per_output_token_seconds": "A request's mean time a token, but the first.",
+    "vllm:time_to_first_token_seconds": "From a request's arrival to its first token.",
+}
+
+
+class _EngineCollector(Collector):
+    """Asks for the metrics whenever somebody scrapes."""
+
+    def __init__(self, read: Callable[[], list[Metric]]):
+        self._read = read
+
+    def collect(self) -> Iterator[Family]:
+        families: dict[str, Family] = {}
+        for metric in self._read():
+            names, values = list(metric.labels), list(metric.labels.values())
+            if metric.name not in families:
+                kind = {Counter: CounterMetricFamily, Histogram: HistogramMetricFamily}.get(
+                    type(metric), GaugeMetricFamily
+                )
+                families[metric.name] = kind(metric.name, _HELP[metric.name], labels=names)
+            if isinstance(metric, Histogram):
+                families[metric.name].add_metric(values, list(metric.buckets.items()), metric.sum)
+            else:
+                families[metric.name].add_metric(values, metric.value)
+        yield from families.values()
+
+
+def make_registry(read: Callable[[], list[Metric]]) -> CollectorRegistry:
+    """A registry of a server's own: its process, Python, and its engine's metrics.
+
+    Args:
+        read: returns these, with their labels.
+    """
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    registry.register(_EngineCollector(read))
+    return registry

@@ -1,0 +1,60 @@
+"""What one step says of itself: how the scheduler stands, and what requests have lived through.
+
+Times are seconds of ``time.monotonic()``. (vLLM: vllm/v1/metrics/stats.py)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class SchedulerStats:
+    """How the scheduler stands after a step. Counts of events are since the engine began."""
+
+    num_running_reqs: int = 0
+    num_waiting_reqs: int = 0  # those on the host included
+    num_swapped_reqs: int = 0
+    kv_cache_usage: float = 0.0  # a share of the blocks
+    cpu_cache_usage: float = 0.0  # the same of the host's
+    prefix_cache_queries: int = 0  # tokens that were looked for
+    prefix_cache_hits: int = 0  # tokens that were found
+    recent_hit_rate: float = 0.0  # of the prefix cache, over the last requests
+    num_preemptions: int = 0
+
+
+@dataclass
+class FinishedRequestStats:
+    """One request, from its arrival to its end."""
+
+    finish_reason: str
+    e2e_latency: float
+    queued_time: float  # from arrival to the first scheduling
+    prefill_time: float  # from there to the first token
+    decode_time: float  # from there to the last
+    num_prompt_tokens: int
+    num_generation_tokens: int  # of all samples
+    max_num_generation_tokens: int  # of the longest
+    num_preemptions: int
+    params_n: int
+    params_max_tokens: int | None
+
+    @property
+    def inference_time(self) -> float:
+        return self.prefill_time + self.decode_time
+
+    @property
+    def mean_time_per_output_token(self) -> float:
+        """Without the first one, whose time is the prefill's."""
+        return self.decode_time / max(1, self.max_num_generation_tokens - 1)
+
+
+@dataclass
+class IterationStats:
+    """What one step has given."""
+
+    num_prompt_tokens: int = 0  # of prompts that were completed
+    num_generation_tokens: int = 0
+    time_to_first_tokens: list[float] = field(default_factory=list)
+    inter_token_latencies: list[float] = field(default_factory=list)
+    finished_requests: list[FinishedRequestStats] = field(default_factory=list)

@@ -1,0 +1,276 @@
+"""AsyncLLM: requests at any time, one wake-up a step, late readers, hang-ups, and death."""
+
+import asyncio
+import random
+import threading
+import time
+
+import pytest
+
+from minivllm import LLM, AsyncEngineArgs, AsyncLLM, AsyncLLMEngine, SamplingParams
+from minivllm.engine.exceptions import EngineDeadError
+from minivllm.sampling_params import BeamSearchParams, RequestOutputKind
+
+DELTA = RequestOutputKind.DELTA
+LIMITS = {"num_gpu_blocks_override": 61, "block_size": 4, "max_model_len": 64, "max_num_seqs": 4,
+          "max_num_batched_tokens": 32, "disable_log_stats": True}  # fmt: skip
+PROMPTS = [[(7 * i + j) % 90 for j in range(3 + i % 9)] for i in range(12)]
+
+
+def greedy(max_tokens=12, **more):
+    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, **more)
+
+
+@pytest.fixture
+def model(tiny_qwen2):
+    return {"model": str(tiny_qwen2), "skip_tokenizer_init": True, **LIMITS}
+
+
+@pytest.fixture
+def engine(model):
+    engine = AsyncLLM(AsyncEngineArgs(**model))
+    yield engine
+    engine.shutdown()
+    assert not [t for t in threading.enumerate() if t.name == "minivllm-engine" and t.is_alive()]
+
+
+async def ids_of(stream, pause=0.0):
+    """The token ids of a stream, and how many outputs it came in."""
+    found, count = [], 0
+    async for output in stream:
+        found += output.outputs[0].token_ids
+        count += 1
+        await asyncio.sleep(pause)
+    return found, count
+
+
+def everything_is_free(engine):
+    scheduler = engine.engine.scheduler
+    pool = scheduler.kv_manager.block_pool
+    return not scheduler.requests and pool.num_free_blocks == pool.num_usable_blocks
+
+
+async def soon(condition, seconds=1.0):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it takes too long"
+        await asyncio.sleep(0.005)
+
+
+def test_together_they_get_what_llm_gives_them(engine, model):
+    async def main():
+        return await asyncio.gather(
+            *(
+                ids_of(engine.generate(prompt, greedy(output_kind=DELTA), f"r{i}"))
+                for i, prompt in enumerate(PROMPTS)
+            )
+        )
+
+    got = [ids for ids, _ in asyncio.run(main())]
+    want = LLM(**model).generate(PROMPTS, greedy(), use_tqdm=False)
+    assert got == [output.outputs[0].token_ids for output in want]
+    assert everything_is_free(engine)
+
+
+def test_a_late_reader_gets_his_tokens_joined(engine):
+    async def main():
+        params = greedy(max_tokens=30, output_kind=DELTA, logprobs=1)
+        late = engine.generate(PROMPTS[0], params, "late")
+        first = await anext(late)
+        await engine.wait_for_requests_to_drain(0)
+        await soon(lambda: not engine.engine.scheduler.requests, 5)
+        await asyncio.sleep(0.05)
+        rest = [output async for output in late]
+        return first, rest
+
+    first, rest = asyncio.run(main())
+    assert len(rest) == 1, "all that came since, in one output"
+    (last,) = rest
+    assert last.finished
+    assert len(first.outputs[0].token_ids) + len(last.outputs[0].token_ids) == 30
+    assert len(last.outputs[0].logprobs) == len(last.outputs[0].token_ids)
+
+
+def test_the_loop_is_woken_once_a_step(engine, monkeypatch):
+    """Not once a token: four sequences run together, and wake it as often as one would."""
+    woken = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        original = loop.call_soon_threadsafe
+
+        def count(callback, *args):
+            woken.append(callback)
+            return original(callback, *args)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", count)
+        await engine.pause_generation(mode="keep")
+        tasks = [
+            asyncio.ensure_future(ids_of(engine.generate(p, greedy(20, output_kind=DELTA), str(i))))
+            for i, p in enumerate(PROMPTS[:4])
+        ]
+        await soon(lambda: engine.num_waiting == 4)
+        woken.clear()
+        await engine.resume_generation()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+    assert 20 <= len(woken) <= 24
+
+
+@pytest.mark.parametrize("params", [greedy(50), greedy(50, output_kind=DELTA),
+                                    SamplingParams(n=3, max_tokens=40, ignore_eos=True),
+                                    BeamSearchParams(3, 40, ignore_eos=True)])  # fmt: skip
+def test_who_hangs_up_frees_his_blocks(engine, params):
+    """While it waits, while it runs, after its first token: sooner or later than the engine."""
+
+    async def one(number, seconds):
+        stream = engine.generate(PROMPTS[number % 12], params, f"r{number}")
+        try:
+            await asyncio.wait_for(ids_of(stream), seconds)
+        except asyncio.TimeoutError:
+            pass
+        finally:
+            await stream.aclose()
+
+    async def main():
+        rng = random.Random(3)
+        await asyncio.gather(*(one(i, rng.random() * 0.1) for i in range(30)))
+        await soon(lambda: everything_is_free(engine))
+        await engine.call("check_integrity")
+        return await ids_of(engine.generate(PROMPTS[0], greedy(5, output_kind=DELTA), "after"))
+
+    ids, _ = asyncio.run(main())
+    assert len(ids) == 5
+
+
+def test_an_abort_is_a_last_output(engine):
+    async def main():
+        stream = engine.generate(PROMPTS[0], greedy(50, output_kind=DELTA), "a")
+        await anext(stream)
+        await engine.abort("a")
+        last = [output async for output in stream][-1]
+        return last
+
+    last = asyncio.run(main())
+    assert last.finished
+    assert last.outputs[0].finish_reason == "abort"
+
+
+def test_what_is_refused_harms_nobody(engine):
+    async def main():
+        other = asyncio.ensure_future(
+            ids_of(engine.generate(PROMPTS[1], greedy(output_kind=DELTA), "other"))
+        )
+        for prompt, params, message in (
+            ([1, 999], greedy(), "every id in prompt_token_ids must be"),
+            ([], greedy(), "the prompt is empty"),
+            ([1] * 64, greedy(), "the prompt has 64 tokens"),  # the engine finds this one
+            ("text", greedy(), "leaves no tokenizer"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                await ids_of(engine.generate(prompt, params, "bad"))
+        stream = engine.generate(PROMPTS[0], greedy(), "twice")
+        again = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+        with pytest.raises(ValueError, match="request_id must be one not in use"):
+            await ids_of(engine.generate(PROMPTS[0], greedy(), "twice"))
+        await again
+        return await other
+
+    ids, _ = asyncio.run(main())
+    assert len(ids) == 12
+
+
+def test_paused_it_takes_no_step(engine):
+    async def main():
+        await engine.pause_generation(mode="keep")
+        task = asyncio.ensure_future(ids_of(engine.generate(PROMPTS[0], greedy(4), "a")))
+        await soon(lambda: engine.num_waiting == 1)
+        await asyncio.sleep(0.1)
+        assert not task.done()
+        assert await engine.is_paused()
+        await engine.resume_generation()
+        return await task
+
+    ids, outputs = asyncio.run(main())
+    assert len(ids) >= 4
+    assert outputs >= 1
+
+
+def test_a_step_that_fails_ends_everybody(model, monkeypatch):
+    engine = AsyncLLM(AsyncEngineArgs(**model))
+    died = []
+    engine.on_death = lambda: died.append(True)
+
+    async def main():
+        tasks = [
+            asyncio.ensure_future(ids_of(engine.generate(p, greedy(50), str(i))))
+            for i, p in enumerate(PROMPTS[:6])
+        ]
+        await soon(lambda: engine.num_running == 4)
+
+        def fail():
+            raise RuntimeError("the roof came down")
+
+        monkeypatch.setattr(engine.engine, "step", fail)
+        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
+        assert all(isinstance(r, EngineDeadError) and "roof" in str(r) for r in results)
+        with pytest.raises(EngineDeadError):
+            await engine.check_health()
+        with pytest.raises(EngineDeadError):
+            await ids_of(engine.generate([1], greedy(), "late"))
+
+    asyncio.run(main())
+    assert engine.errored
+    assert died == [True]
+
+
+def test_infer_as_the_notes_type_it(tiny_chat):
+    assert AsyncLLMEngine is AsyncLLM
+    engine = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(model=str(tiny_chat)))
+    text = asyncio.run(engine.infer(prompt="Hello, world!"))
+    again = asyncio.run(engine.infer(prompt="Hi"))  # another event loop, the same engine
+    engine.shutdown()
+    assert isinstance(text, str)
+    assert isinstance(again, str)
+
+
+# -- the same in a process ---------------------------------------------------------------------
+
+
+def test_a_process_gives_the_same_and_its_death_is_noticed(model):
+    engine = AsyncLLM(AsyncEngineArgs(**model, engine_process=True))
+
+    async def main():
+        streams = [
+            ids_of(engine.generate(prompt, greedy(output_kind=DELTA), f"r{i}"))
+            for i, prompt in enumerate(PROMPTS)
+        ]
+        got = [ids for ids, _ in await asyncio.gather(*streams)]
+        with pytest.raises(ValueError, match="the prompt has 64 tokens"):
+            await ids_of(engine.generate([1] * 64, greedy(), "bad"))
+        function = SamplingParams(logits_processors=[lambda ids, logits: logits])
+        with pytest.raises(ValueError, match="cannot be sent to the engine's process"):
+            await ids_of(engine.generate([1], function, "unpicklable"))
+        assert await engine.reset_prefix_cache()
+        counted = {m.name: m for m in await engine.get_metrics()}
+        assert counted["vllm:generation_tokens"].value == 12 * len(PROMPTS)
+        stream = engine.generate(PROMPTS[0], greedy(55), "last")
+        await anext(stream)
+        engine._client._process.kill()
+        with pytest.raises(EngineDeadError, match="its process has ended: -9"):
+            await asyncio.wait_for(ids_of(stream), 5)
+        return got
+
+    got = asyncio.run(main())
+    want = LLM(**model).generate(PROMPTS, greedy(), use_tqdm=False)
+    assert got == [output.outputs[0].token_ids for output in want]
+    assert engine.errored
+    engine.shutdown()
+    assert not engine._client._process.is_alive()
+
+
+def test_what_making_the_engine_raises_comes_over_the_pipe():
+    with pytest.raises(FileNotFoundError, match="is not a directory"):
+        AsyncLLM(AsyncEngineArgs(model="/no/such/model", engine_process=True))

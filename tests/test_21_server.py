@@ -1,0 +1,440 @@
+"""The server as a whole: streams, bad input, people who leave, signals, flags, death."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from http_recordings import events_of, metrics_of, together
+from http_server import USUAL, serving
+
+from minivllm import LLM, BeamSearchParams, SamplingParams, embedded_model_path
+from minivllm.engine.async_llm import AsyncEngineArgs
+from minivllm.entrypoints.openai.cli_args import engine_args, make_parser, parse_args
+
+TABLE = (
+    "Answer questions about this table.\n\n| ID | Name | Age |\n|--|--|--|\n| 1 | Ada Hart | 36 |\n"
+)
+MESSAGES = [
+    {"role": "system", "content": TABLE},
+    {"role": "user", "content": "How old is Ada Hart?"},
+]
+PROMPTS = [
+    "The capital of France is",
+    "Hello, my name is",
+    "naïve café — 世界 🙂",
+    "<|im_start|>user\n",
+]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server):
+    with server.client() as client:
+        yield client
+
+
+def completion(client, **body):
+    answer = client.post("/v1/completions", json={"temperature": 0, **body})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+# -- streams are the whole answers, in pieces --------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["completions", "chat/completions"])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"ignore_eos": True}, {"stop": ["a", "ell"]}, {"return_token_ids": True}, {"echo": True},
+     {"allowed_token_ids": [163, 119, 247, 166, 246, 237], "ignore_eos": True},
+     {"logprobs": 2}, {"n": 2, "temperature": 1, "seed": 5}],
+)  # fmt: skip
+def test_a_stream_joined_is_the_whole_answer(client, kind, more):
+    more = dict(more)
+    if "logprobs" in more and kind == "chat/completions":
+        more = {"logprobs": True, "top_logprobs": 2}
+    for prompt in PROMPTS:
+        what = {"prompt": prompt}
+        if kind == "chat/completions":
+            what = {"messages": [{"role": "user", "content": prompt}]}
+        body = {"temperature": 0, "max_tokens": 12, "seed": 3, **what, **more}
+        whole = client.post(f"/v1/{kind}", json=body).json()
+        text = client.post(f"/v1/{kind}", json=body | {"stream": True}).text
+        joined = together(events_of(text))["choices"]
+        assert len(joined) == len(whole["choices"]) == more.get("n", 1)
+        for choice in whole["choices"]:
+            mine = joined[str(choice["index"])]
+            said = choice["text"] if "text" in choice else choice["message"]["content"]
+            assert mine["text"] == said
+            assert mine["finish"] == [choice["finish_reason"], choice["stop_reason"]]
+            assert mine["ids"] == (choice["token_ids"] or [])
+            assert mine["logprobs"] == (choice["logprobs"] or {})
+
+
+def test_a_slow_reader_gets_the_same_text(server):
+    body = {"prompt": PROMPTS[1], "max_tokens": 200, "temperature": 0, "stream": True,
+            "ignore_eos": True}  # fmt: skip
+    with server.client() as client:
+        quick = together(events_of(client.post("/v1/completions", json=body).text))
+        with client.stream("POST", "/v1/completions", json=body) as answer:
+            pieces = []
+            for piece in answer.iter_text(chunk_size=2000):
+                pieces.append(piece)
+                time.sleep(0.02)
+    assert together(events_of("".join(pieces)))["choices"] == quick["choices"]
+
+
+def test_answers_are_those_of_the_offline_engine(client):
+    llm = LLM(max_model_len=512, block_size=32, max_num_seqs=32, max_num_batched_tokens=512)
+    params = SamplingParams(temperature=0, max_tokens=20)
+    want = [output.outputs[0].text for output in llm.generate(PROMPTS, params, use_tqdm=False)]
+    got = completion(client, prompt=PROMPTS, max_tokens=20)["choices"]
+    assert [choice["text"] for choice in got] == want
+    chat = client.post(
+        "/v1/chat/completions", json={"messages": MESSAGES, "temperature": 0, "max_tokens": 20}
+    ).json()
+    (output,) = llm.chat(MESSAGES, params, use_tqdm=False)
+    assert chat["choices"][0]["message"]["content"] == output.outputs[0].text
+    assert "36" in output.outputs[0].text
+
+
+def test_beams_over_http(client):
+    llm = LLM(max_model_len=512, block_size=32, max_num_seqs=32, max_num_batched_tokens=512)
+    (want,) = llm.generate(PROMPTS[0], BeamSearchParams(3, 8), use_tqdm=False)
+    got = completion(client, prompt=PROMPTS[0], max_tokens=8, use_beam_search=True, n=3)
+    assert [choice["text"] for choice in got["choices"]] == [c.text for c in want.outputs]
+    assert got["usage"]["completion_tokens"] == sum(len(c.token_ids) for c in want.outputs)
+
+
+# -- bad input ---------------------------------------------------------------------------------
+
+BAD = [
+    ({"prompt": "x", "n": 10**9, "temperature": 1}, 400, None),
+    ({"prompt": "x", "max_tokens": 10**12}, 400, "max_tokens"),
+    ({"prompt": "x", "top_p": 7}, 400, "top_p"),
+    ({"prompt": "x", "seed": 2**70}, 400, "body.seed"),
+    ({"prompt": "x", "stream_options": {"include_usage": True}}, 400, "stream_options"),
+    ({"prompt": "x", "logit_bias": {"99999": 1}}, 400, "logit_bias"),
+    ({"prompt": "x", "truncate_prompt_tokens": 10**6}, 400, "truncate_prompt_tokens"),
+    ({"prompt": "x" * 100_000}, 400, "input_tokens"),
+    ({"prompt": [[1], []]}, 400, None),
+    ({"prompt": ["x", ""]}, 400, None),
+    ({"prompt": [-1]}, 400, None),
+    ({"prompt": "\ud800"}, 400, None),
+    ({"prompt": "x", "model": "\ud800"}, 404, "model"),
+    ({"prompt": "x", "bad_words": ["\ud800"]}, 400, "bad_words"),
+    ({"prompt": "x", "min_tokens": 9, "max_tokens": 3}, 400, None),
+    ({"prompt": "x", "prompt_logprobs": 1, "stream": True}, 400, "prompt_logprobs"),
+    ({"prompt": "x", "structured_outputs": {"choice": ["a"]}}, 400, "structured_outputs"),
+    ({"prompt": "x", "response_format": {"type": "json_object"}}, 400, "response_format"),
+    ({"prompt": "x", "use_beam_search": True, "n": 10**6}, 400, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "status", "param"), BAD, ids=lambda v: str(v)[:50])
+def test_bad_values_get_an_error_with_their_name(server, client, body, status, param):
+    answer = client.post("/v1/completions", content=json.dumps(body),
+                         headers={"content-type": "application/json"})  # fmt: skip
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert error["code"] == status
+    if param is not None:
+        assert error["param"] == param
+    for word in ("Traceback", 'File "', str(Path(__file__).parents[1])):
+        assert word not in answer.text
+    assert server.idle()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"\xff\xfe{}", b'{"prompt": "\xff"}', b"[" * 100_000, b'{"a":' * 50_000,
+     b'{"prompt": "' + b"a b " * 2_500_000 + b'"}', b"null", b'"x"', b'{"prompt": NaN}'],
+    ids=lambda body: repr(body[:12]),
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
+def test_bad_bodies_are_no_fault_of_ours(client, path, body):
+    answer = client.post(path, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert {"error", "detail"} & answer.json().keys()
+
+
+def test_a_body_beyond_all_bounds(client):
+    huge = httpx.Headers({"content-type": "application/json", "content-length": str(10**12)})
+    with socket.create_connection(("127.0.0.1", client.base_url.port)) as connection:
+        head = "".join(f"{name}: {value}\r\n" for name, value in huge.items())
+        connection.sendall(f"POST /tokenize HTTP/1.1\r\nhost: x\r\n{head}\r\n".encode())
+        assert b" 413 " in connection.recv(1000)
+
+
+def test_a_half_sent_body_holds_nobody_up(server, client):
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        connection.sendall(head + b'content-length: 100\r\n\r\n{"prompt": "x"')
+        assert completion(client, prompt="x", max_tokens=1)["choices"]
+    assert client.get("/health").status_code == 200
+
+
+def test_messages_that_are_none(client):
+    for messages in ([{}], [{"role": 3}], [{"role": "user"}], [{"role": "user", "content": 5}],
+                     [{"role": "assistant", "tool_calls": 3}],
+                     [{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}],
+                     [{"role": "user", "content": [{"type": "image_url"}]}]):  # fmt: skip
+        answer = client.post("/v1/chat/completions", json={"messages": messages})
+        assert answer.status_code == 400, (messages, answer.text)
+
+
+# -- people who leave ----------------------------------------------------------------------------
+
+
+def test_who_hangs_up_while_waiting_is_noticed():
+    with serving("--max-num-seqs", "1") as server, server.client() as client:
+        long = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True}
+        with client.stream("POST", "/v1/completions", json=long):
+            for stream in (True, False):
+                body = {"prompt": "y", "stream": stream}
+                with pytest.raises(httpx.ReadTimeout):
+                    httpx.post(f"{server.url}/v1/completions", json=body, timeout=0.2)
+            until = time.monotonic() + 1
+            while len(server.engine.request_ids) > 1:
+                assert time.monotonic() < until
+        assert server.idle(1.0)
+
+
+# -- limits, keys, ends ---------------------------------------------------------------------------
+
+
+def test_a_full_queue_answers_503():
+    words = ("--max-num-seqs", "1", "--max-num-queued-reqs", "1")
+    with serving(*words) as server, server.client() as client:
+        body = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body), server.client() as second:  # noqa: SIM117
+            with second.stream("POST", "/v1/completions", json=body):
+                while server.engine.num_queued < 1:
+                    time.sleep(0.01)
+                refused = client.post("/v1/completions", json={"prompt": "x"})
+        assert refused.status_code == 503
+        assert refused.json()["error"]["type"] == "Service Unavailable"
+        assert server.idle()
+        assert completion(client, prompt="x", max_tokens=1)
+
+
+def test_a_dead_engine_is_said_so(monkeypatch):
+    with serving() as server, server.client() as client:
+        body = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+
+            def fail():
+                raise RuntimeError("secret of the engine room")
+
+            monkeypatch.setattr(server.engine.engine, "step", fail)
+            rest = [line for line in lines if line]
+        assert json.loads(rest[-2][6:])["error"]["type"] == "InternalServerError"
+        assert rest[-1] == "data: [DONE]"
+        assert "secret" not in "".join(rest)
+        assert client.get("/health").status_code == 503
+        assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 500
+        assert server.server.status == 1
+
+
+def start(*words, **environment):
+    """The command, as a process that is ready. Returns it and its port."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    command = [sys.executable, "-m", "minivllm.entrypoints.openai.api_server", *USUAL, *words]
+    command += ["--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               env=os.environ | environment)  # fmt: skip
+    until = time.monotonic() + 60
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            httpx.get(f"http://127.0.0.1:{port}/health")
+            return process, port
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise AssertionError(process.communicate()[0])
+
+
+@pytest.mark.parametrize(("timeout", "reason"), [("0", "abort"), ("20", "length")])
+def test_a_signal_ends_it_cleanly(timeout, reason):
+    process, port = start("--shutdown-timeout", timeout)
+    try:
+        body = {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "stream": True}
+        url = f"http://127.0.0.1:{port}/v1/completions"
+        with httpx.stream("POST", url, json=body, timeout=60) as answer:
+            lines = (line for line in answer.iter_lines() if line)
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            rest = list(lines)
+        assert rest[-1] == "data: [DONE]"
+        assert json.loads(rest[-2][6:])["choices"][0]["finish_reason"] == reason
+        assert process.wait(30) == 0
+        with socket.socket() as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind(("127.0.0.1", port))  # it is free at once
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_requests_are_logged_where_asked_for(capsys):
+    words = ("--enable-log-requests", "--max-log-len", "5")
+    with serving(*words) as server, server.client() as client:
+        completion(client, prompt="The capital", max_tokens=3)
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if "Received request" in one]
+    assert "prompt: 'The c', params: SamplingParams(temperature=0.0, max_tokens=3" in line
+
+
+# -- flags -------------------------------------------------------------------------------------
+
+
+def test_every_engine_argument_is_a_flag_in_both_spellings():
+    usual = engine_args(parse_args([]))
+    assert usual == AsyncEngineArgs()
+    one = parse_args(["--max_num_seqs", "7", "--no_enable_prefix_caching", "--block-size=8"])
+    two = parse_args(["--max-num-seqs=7", "--no-enable-prefix-caching", "--block_size", "8"])
+    assert engine_args(one) == engine_args(two)
+    assert engine_args(one).max_num_seqs == 7
+    assert not engine_args(one).enable_prefix_caching
+    assert engine_args(parse_args(["--max-model-len", "1k"])).max_model_len == 1000
+
+
+def test_a_file_of_flags_comes_before_the_typed_ones(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        'host: "127.0.0.1"\nport: 6379\nuvicorn-log-level: "info"\nmax_num_seqs: 5\n'
+        "enforce-eager: true\nenable-prefix-caching: false\napi-key: [one, two]\n"
+        "override-generation-config: {temperature: 0}\nserved-model-name: small\n"
+    )
+    args = parse_args(["--config", str(file), "--port", "7000"])
+    assert (args.host, args.port, args.max_num_seqs) == ("127.0.0.1", 7000, 5)
+    assert (args.enforce_eager, args.enable_prefix_caching) == (True, False)
+    assert (args.api_key, args.served_model_name) == (["one", "two"], ["small"])
+    assert args.override_generation_config == {"temperature": 0}
+    assert parse_args(["some/model", "--config", str(file)]).model == "some/model"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--config", "x.json"], "must be a .yaml or .yml file"),
+        (["--lora-modules", "a=b"], "--lora-modules is not there: there are no adapters yet"),
+        (["--tool_call_parser", "hermes"], "there are no parsers of tool calls yet"),
+        (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
+        (["--port", "many"], "invalid int value: 'many'"),
+    ],
+)
+def test_flags_that_are_not_there_say_why(capsys, words, message):
+    with pytest.raises(SystemExit) as ended:
+        parse_args(words)
+    assert ended.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_the_engine_does_not_do_is_one_sentence(capsys):
+    from minivllm.entrypoints.openai.api_server import main
+
+    assert main(["--tensor-parallel-size", "4", "--port", "0"]) == 2
+    error = capsys.readouterr().err
+    assert "tensor_parallel_size must be 1" in error
+    assert "Traceback" not in error
+    assert main(["/no/such/model", "--port", "0"]) == 2
+    assert "is not a directory" in capsys.readouterr().err
+
+
+def test_help_has_groups():
+    text = make_parser().format_help()
+    for word in ("socket:", "guard:", "answers:", "log:", "engine:", "--max-num-seqs", "--host"):
+        assert word in text
+
+
+# -- what it measures ----------------------------------------------------------------------------
+
+
+def test_metrics_are_what_clients_counted():
+    with serving() as server, server.client() as client:
+        answers = [
+            completion(client, prompt=PROMPTS[i % 4], max_tokens=3 + i, ignore_eos=True)
+            for i in range(6)
+        ]
+        assert client.post("/v1/completions", json={"prompt": ""}).status_code == 400
+        samples = metrics_of(client.get("/metrics").text)[1]
+        assert client.get("/metrics/").status_code == 200
+    usage = [answer["usage"] for answer in answers]
+    generated = sum(one["completion_tokens"] for one in usage)
+    assert samples["vllm:prompt_tokens_total"] == sum(one["prompt_tokens"] for one in usage)
+    assert samples["vllm:generation_tokens_total"] == generated
+    assert samples["vllm:inter_token_latency_seconds_count"] == generated - 6
+    assert samples['vllm:request_success_total{finished_reason="length"}'] == 6
+    parts = ("queue", "prefill", "decode", "inference")
+    for name in (
+        "time_to_first_token",
+        "e2e_request_latency",
+        *(f"request_{p}_time" for p in parts),
+    ):
+        assert samples[f"vllm:{name}_seconds_count"] == 6
+    spent = samples["vllm:e2e_request_latency_seconds_sum"]
+    parts = ("queue", "inference")
+    assert spent == pytest.approx(
+        sum(samples[f"vllm:request_{part}_time_seconds_sum"] for part in parts), abs=0.01
+    )
+    assert samples["vllm:request_generation_tokens_sum"] == generated
+
+
+# The names that vLLM's own Grafana dashboard asks for.
+DASHBOARD = """e2e_request_latency_seconds prompt_tokens_total generation_tokens_total
+inter_token_latency_seconds num_requests_running num_requests_waiting time_to_first_token_seconds
+kv_cache_usage_perc request_prompt_tokens request_generation_tokens request_success_total
+request_queue_time_seconds request_prefill_time_seconds request_decode_time_seconds
+request_max_num_generation_tokens""".split()
+
+
+def test_vllms_dashboard_finds_its_names(client):
+    families = metrics_of(client.get("/metrics").text)[0]
+    for name in DASHBOARD:
+        assert "model_name" in families[f"vllm:{name}"]["labels"]
+
+
+def test_llm_has_the_same_numbers():
+    llm = LLM(max_model_len=128)
+    llm.generate("Hello", SamplingParams(temperature=0, max_tokens=4, ignore_eos=True))
+    metrics = {metric.name: metric for metric in llm.get_metrics()}
+    assert metrics["vllm:generation_tokens"].value == 4
+    assert metrics["vllm:prompt_tokens"].value == 1
+    itl = metrics["vllm:inter_token_latency_seconds"]
+    assert (itl.count, itl.buckets["+Inf"]) == (3, 3)
+    assert itl.sum > 0
+
+
+# -- the notes' own commands -----------------------------------------------------------------------
+
+
+def test_the_readmes_curl_lines_run(server):
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    lines = re.findall(r"^curl .*?(?<!\\)$", readme, re.MULTILINE | re.DOTALL)
+    assert len(lines) >= 3
+    for line in lines:
+        words = shlex.split(line.replace("\\\n", " ").replace("http://localhost:8000", server.url))
+        done = subprocess.run([*words, "-sS", "--fail"], capture_output=True, text=True, check=True)
+        assert done.stdout
+
+
+def test_the_embedded_models_directory_is_a_model_like_others():
+    args = parse_args(["--model", str(embedded_model_path())])
+    assert engine_args(args).model == str(embedded_model_path())
