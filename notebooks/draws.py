@@ -35,7 +35,8 @@ class Watch:
 
 def watch(sampler) -> None:
     """Let every draw and every best token of this module be looked at."""
-    draw, best_tokens, call = sampler.draw, sampler.best_tokens, sampler.Sampler.__call__
+    sample, best_tokens = sampler.sample_from_cdf, sampler.best_tokens
+    call = sampler.Sampler.__call__
     greedy_rows: list[int] = []
 
     @wraps(call)  # a notebook may show the source
@@ -44,12 +45,12 @@ def watch(sampler) -> None:
         greedy_rows[:] = [row for row in range(len(logits)) if row not in random]
         return call(self, logits, metadata)
 
-    @wraps(draw)
+    @wraps(sample)
     def watched_draw(probs, numbers):
         edges = probs.cumsum(dim=-1)
         edges = edges / edges[:, -1:]
         report("drawn", (edges - numbers[:, None]).abs().amin(dim=-1))
-        return draw(probs, numbers)
+        return sample(probs, numbers)
 
     @wraps(best_tokens)
     def watched_best(logits):
@@ -58,7 +59,7 @@ def watch(sampler) -> None:
             report("best", first - second)
         return best_tokens(logits)
 
-    sampler.draw, sampler.best_tokens = watched_draw, watched_best
+    sampler.sample_from_cdf, sampler.best_tokens = watched_draw, watched_best
     sampler.Sampler.__call__ = watched_call
 
 

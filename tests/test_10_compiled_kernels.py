@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-triton = pytest.importorskip("triton", reason="Triton is to be had for Linux")
+triton = pytest.importorskip("triton", reason="Triton is available for Linux only")
 ASSEMBLER = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
 SHARED_MEMORY = 227 * 1024  # of a processor of an H200
 

@@ -1,4 +1,4 @@
-"""The Triton kernels under the interpreter: equal to the reference and to their twins in torch."""
+"""The Triton kernels under the interpreter: equal to the PyTorch ones."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from minivllm.attention.kv_cache import KVCache
 from minivllm.exercises import ch10
 from minivllm.lab.exercises.answers import NotYet
 
-pytest.importorskip("triton", reason="Triton is to be had for Linux")
+pytest.importorskip("triton", reason="Triton is available for Linux only")
 
 from minivllm.attention.kernels import cache, online_softmax
 from minivllm.attention.kernels.decode import paged_decode, paged_decode_torch
@@ -65,7 +65,7 @@ def test_a_tile_that_ends_one_past_the_first_rows_position(dtype, head_dim, quer
     """Every tile size: only here is a mask that is left out one position late a causal leak."""
     first = tile - 2  # the first row's position; the next one is the last of the first tile
     batch = make_batch([(query_len, first + query_len)], head_dim=head_dim, dtype=dtype)
-    assert launch_varlen(batch.query, batch.key_cache, query_len)["TILE"] == tile
+    assert launch_varlen(batch.query, batch.key_cache, query_len)["BLOCK_N"] == tile
     batch.check(PagedTriton())
 
 
@@ -93,10 +93,10 @@ def test_the_longest_rows_have_smaller_tiles():
         launch_decode(batch.query, batch.key_cache),
         launch_varlen(batch.query, batch.key_cache, max_query_len=2),
     ):
-        assert (shape["LANES"], shape["TILE"], shape["ROWS"]) == (256, 16, 16)
+        assert (shape["HEAD_DIM_PADDED"], shape["BLOCK_N"], shape["BLOCK_M"]) == (256, 16, 16)
     batch.check(PagedTriton())
     shape = launch_varlen(batch.query, batch.key_cache, max_query_len=9)
-    assert (shape["TILE"], shape["ROWS"]) == (16, 32)
+    assert (shape["BLOCK_N"], shape["BLOCK_M"]) == (16, 32)
 
 
 def test_many_sequences_of_all_lengths_and_few_programs_in_vain():
@@ -121,28 +121,28 @@ def test_a_larger_score_may_come_in_every_tile():
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
-def test_kernels_and_their_twins(dtype):
+def test_kernels_and_their_pytorch_references(dtype):
     decodes = make_batch([(1, 9), (1, 70)], block_size=5, head_dim=48, dtype=dtype)
     tables = decodes.key_cache, decodes.value_cache, decodes.metadata.block_table
     args = decodes.query, *tables, decodes.metadata.seq_lens, decodes.scale
     for window in (online_softmax.NO_WINDOW, 6):
         same(paged_decode(*args, window), paged_decode_torch(*args, window, tile=16), dtype)
     mixed = make_batch([(9, 20), (1, 7), (4, 4)], block_size=3, dtype=dtype, window=5)
-    twin = varlen_attention_torch(
+    expected = varlen_attention_torch(
         mixed.query, mixed.key_cache, mixed.value_cache, mixed.metadata.block_table,
         mixed.metadata.query_start_loc, mixed.metadata.seq_lens, mixed.scale,
         window=5, tokens=4, tile=8,
     )  # fmt: skip
-    same(mixed.attend(PagedTriton()), twin, dtype)
+    same(mixed.attend(PagedTriton()), expected, dtype)
 
 
 # ---- moving K and V --------------------------------------------------------------------------
 
 
-def test_writing_into_slots_skips_padding_and_takes_rows_that_lie_apart():
-    fused = torch.randn(5, 3 * 2 * 40, generator=torch.Generator().manual_seed(0))
+def test_writing_into_slots_takes_rows_that_lie_apart():
+    fused = torch.randn(3, 3 * 2 * 40, generator=torch.Generator().manual_seed(0))
     key, value = (part.unflatten(1, (2, 40)) for part in fused.chunk(3, dim=1)[1:])
-    slots = torch.tensor([7, 0, -1, 11, -1])
+    slots = torch.tensor([7, 0, 11])
     written = []
     for write in (cache.write_slots, cache.write_slots_torch):
         caches = torch.full((2, 4, 3, 2, 40), torch.nan)
@@ -150,7 +150,7 @@ def test_writing_into_slots_skips_padding_and_takes_rows_that_lie_apart():
         written.append(caches.flatten(1, 2))
     assert torch.equal(written[0].isnan(), written[1].isnan())
     assert torch.equal(written[0].nan_to_num(), written[1].nan_to_num())
-    assert torch.equal(written[0][0, [7, 0, 11]], key[[0, 1, 3]])
+    assert torch.equal(written[0][0, [7, 0, 11]], key)
     assert written[0][1, [1, 2, 3, 4, 5, 6, 8, 9, 10]].isnan().all()
 
 

@@ -14,7 +14,7 @@ from minivllm import SamplingParams
 from minivllm.sampling import filters
 from minivllm.sampling.metadata import SamplingMetadata, SamplingState
 from minivllm.sampling.reference import choose, filter_logits, process_logits
-from minivllm.sampling.sampler import Sampler, draw
+from minivllm.sampling.sampler import Sampler, sample_from_cdf
 
 VOCAB = 12
 
@@ -155,13 +155,13 @@ def test_a_tiny_temperature_overflows_nothing():
 def test_a_draw_inverts_the_cumulative_distribution():
     probs = torch.tensor([[0.25, 0.0, 0.5, 0.25]], dtype=torch.float64)
     for number, token in ((0.0, 0), (0.2499, 0), (0.25, 2), (0.7499, 2), (0.75, 3), (0.9999999, 3)):
-        assert draw(probs, torch.tensor([number], dtype=torch.float64)).item() == token
+        assert sample_from_cdf(probs, torch.tensor([number], dtype=torch.float64)).item() == token
 
 
 def test_no_number_falls_beyond_the_last_token():
     probs = torch.full((1, 3), 1 / 3, dtype=torch.float64) * (1 - 1e-12)
     number = torch.tensor([1 - 2**-53], dtype=torch.float64)
-    assert draw(probs, number).item() == 2
+    assert sample_from_cdf(probs, number).item() == 2
 
 
 # Points that chi-square passes once in a thousand tries, for 1, 2, 3 ... degrees of freedom.

@@ -114,7 +114,7 @@ def test_a_failed_step_has_drawn_no_numbers(llm, monkeypatch):
     engine.step()
     state = engine.model_runner.input_batch["seeded"]
     before = state.generator.getstate()
-    filters = "minivllm.sampling.filters.Filters.probs"
+    filters = "minivllm.sampling.filters.TopKTopPFilter.probs"
     with monkeypatch.context() as patched:
         patched.setattr(filters, lambda self, logits: 1 / 0)
         with pytest.raises(ZeroDivisionError):

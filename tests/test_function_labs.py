@@ -120,10 +120,10 @@ def test_a_step_of_a_recording_has_what_it_needs():
 # -- the kernel, and the project -----------------------------------------------------------------
 
 KERNEL_MISTAKES = {
-    "the sums do not shrink": ("total * shrink", "total", "off by up to"),
-    "the values do not shrink": ("summed * shrink[:, None]", "summed", "off by up to"),
-    "minus infinity less itself": ("tl.where(new_highest == float(\"-inf\"), 0.0, new_highest)",
-                                   "new_highest", "hides the whole first tile: some rows are NaN"),
+    "the sums do not shrink": ("l_i * alpha", "l_i", "off by up to"),
+    "the values do not shrink": ("acc * alpha[:, None]", "acc", "off by up to"),
+    "minus infinity less itself": ("tl.where(m_new == float(\"-inf\"), 0.0, m_new)",
+                                   "m_new", "hides the whole first tile: some rows are NaN"),
 }  # fmt: skip
 
 

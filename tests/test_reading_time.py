@@ -13,7 +13,7 @@ _spec.loader.exec_module(reading)
 
 # Too long, or with a header that says another number. A name goes from here when it is right.
 TO_BE_SHORTENED = {
-    "09_paged_attention", "10_triton_paged_attention", "11_split_kv", "12_sampling",
+
 }  # fmt: skip
 
 

@@ -42,10 +42,13 @@ from minivllm.viz import (
     block_grid,
     block_table,
     filmstrip,
+    gather_arrows,
     latency,
     memory_bars,
     pareto,
     prefix_tree,
+    probability_lines,
+    program_loads,
     queues,
     timeline,
     waste_bars,
@@ -475,6 +478,41 @@ def test_waste_bars_show_their_numbers_and_the_papers():
     assert sum(widths) == pytest.approx(3 * 600, abs=0.1)
     with pytest.raises(ValueError, match="usages must be at least one"):
         waste_bars({})
+
+
+def test_what_kernels_read_is_drawn_program_by_program_and_slot_by_slot():
+    loads = {"split 0": (3, 9), "split 1": (4,)}
+    figure = program_loads(loads, {9: 1})
+    check_figure(figure, program_loads(loads, {9: 1}))
+    assert texts(figure)[2:] == ["split 0", "3", "9", "split 1", "4"]
+    assert figure.alt == "2 programs, at most 2 blocks one after another; 3 blocks read in all."
+    with pytest.raises(ValueError, match="loads must be at least one program"):
+        program_loads({})
+    figure = gather_arrows({"A": [4, 5, 6], "B": [4, 0]}, num_blocks=2, block_size=4)
+    check_figure(figure, figure)
+    assert "5 slots are copied, 1 of them twice" in texts(figure)
+    arrows = [path.get("d") for path in drawing(figure).iter(f"{SVG}path")]
+    assert len(arrows) == 5
+    assert arrows[0].split("L")[0] == arrows[3].split("L")[0]  # both read slot 4
+    with pytest.raises(ValueError, match="slots\\['A'\\] must be slots below 8"):
+        gather_arrows({"A": [8]}, num_blocks=2, block_size=4)
+
+
+def test_a_number_is_drawn_in_the_interval_that_holds_it():
+    rows = {"all": {"a": 0.5, "b": 0.25}, "top_k 1": {"a": 1.0}}
+    figure = probability_lines(rows, 0.6)
+    check_figure(figure, probability_lines(rows, 0.6))
+    assert figure.alt == "The number 0.6 in 2 distributions; all: b; top_k 1: a."
+    assert "all: another token;" in probability_lines(rows, 0.75).alt
+    widths = {
+        (e.find(f"{SVG}title").text): float(e.get("width"))
+        for e in drawing(figure).iter(f"{SVG}rect")
+        if e.find(f"{SVG}title") is not None
+    }
+    assert widths == {"a: 0.500": 310, "b: 0.250": 155, "a: 1.000": 620}
+    for wrong, number in ((({}), 0.5), ({"all": {"a": 1.1}}, 0.5), (rows, 1.0)):
+        with pytest.raises(ValueError, match="must be"):
+            probability_lines(wrong, number)
 
 
 # -- curves ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""AttentionBackend: what a way to read scattered blocks must be able to do.
+"""AttentionBackend: the interface of an attention implementation over a paged KV cache.
 
 (vLLM: AttentionImpl, vllm/v1/attention/backend.py)
 """

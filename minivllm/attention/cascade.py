@@ -4,8 +4,8 @@ All rows of those sequences see all of the shared prefix, so that needs no mask,
 of large matrices: every row's queries times the prefix's keys. The rest of its sequence each row
 reads as always. Both are softmaxes over a part of the keys; how much of the whole weight each part
 has is in the logarithm of its sum of exponentials (*lse*), so they can be put together exactly.
-(Hydragen, Juravsky et al. 2024; vLLM: ``use_cascade_attention`` and ``cascade_attention``,
-vllm/v1/attention/backends/flash_attn.py)
+(Hydragen, Juravsky et al. 2024; vLLM's switch for it: ``disable_cascade_attn``,
+vllm/config/model.py)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tensors behind the block ids: one K and one V tensor per layer."""
+"""KVCache: the tensors that block ids index, one of K and one of V per layer."""
 
 from __future__ import annotations
 

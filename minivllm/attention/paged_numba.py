@@ -1,4 +1,4 @@
-"""Paged decode as loops over memory, compiled by numba: the definition, and fast on a CPU.
+"""Paged decode in numba: loops over memory, the definition of paged attention, fast on a CPU.
 
 Blocks are read where they are, through the block table, so that nothing is copied or padded. This
 file is imported only when it is used: numba need not be there.
@@ -20,7 +20,7 @@ WORTH_SHARING_WRITES = 2**18  # numbers of K and V
 
 
 class PagedNumba(PagedTorch):
-    """Loops for batches of decodes; torch for the rest.
+    """Numba backend: compiled loops for batches of decodes, torch for the rest.
 
     A decode reads each key for a handful of query heads, so that all depends on how it is read. A
     step with prompts is products of large matrices, and those are best left to torch.

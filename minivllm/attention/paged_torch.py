@@ -38,7 +38,7 @@ class TileBatch:
 
 
 class PagedTorch(AttentionBackend):
-    """Runs wherever torch does."""
+    """PyTorch backend: gather by the block table, then attend. Runs wherever torch does."""
 
     name = "paged_torch"
 
@@ -104,9 +104,9 @@ def tile_batches(
     for (size, whole), tiles in tiles_of_size.items():
         tiles.sort()  # neighbours have like lengths, so that little is padded
         for i in range(0, len(tiles), TILES_TOGETHER):
-            some = torch.tensor(tiles[i : i + TILES_TOGETHER], device=metadata.seq_lens.device)
+            members = torch.tensor(tiles[i : i + TILES_TOGETHER], device=metadata.seq_lens.device)
             batches.append(
-                _batch(some, size, whole, metadata.block_table, block_size, sliding_window)
+                _batch(members, size, whole, metadata.block_table, block_size, sliding_window)
             )
     return batches
 

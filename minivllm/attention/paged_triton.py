@@ -18,7 +18,7 @@ from minivllm.attention.kernels.varlen import varlen_attention
 
 
 class PagedTriton(AttentionBackend):
-    """Chooses the kernel: one for batches of decodes, split or not, and one for everything else."""
+    """Triton backend: a decode kernel, split or not, and a varlen kernel for everything else."""
 
     name = "paged_triton"
     supports_cuda_graphs = True

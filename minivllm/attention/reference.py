@@ -1,4 +1,4 @@
-"""Attention as it is defined: one row, one head, one position at a time. Slow, obviously right."""
+"""Reference attention: the definition in loops over rows, heads and positions; slow and short."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from minivllm.attention.backend import AttentionBackend
 
 
 class Reference(AttentionBackend):
-    """What the other backends are held to.
+    """Reference backend, to which tests compare all others.
 
     Args:
         dtype: what to compute in; ``torch.float64`` to judge others by.

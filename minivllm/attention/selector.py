@@ -1,4 +1,4 @@
-"""Which backend? By name, or the best that can run here.
+"""Attention backend selector: by name, or the best that can run here.
 
 A backend's file is imported when it is chosen and not before: some need packages of their own.
 (vLLM: vllm/v1/attention/selector.py)
@@ -63,7 +63,7 @@ def _obstacle(name: str, device: torch.device) -> str | None:
             )
     if name == "paged_triton":
         if find_spec("triton") is None:
-            return "needs triton, which is to be had for Linux; use 'paged_torch' or 'auto'"
+            return "needs triton, which is available for Linux only; use 'paged_torch' or 'auto'"
         if device.type == "cpu":
             return _interpreter_obstacle()
     return None

@@ -3,7 +3,7 @@
 ``native`` has each in a line or two of torch: the definition, and what runs on a GPU. ``fused_cpu``
 has each as one loop compiled by numba, for a CPU: torch needs several calls and as many passes over
 the numbers, which for a batch of decodes cost more than their arithmetic. Tests hold every fused
-operation to its native twin. (vLLM: vllm/_custom_ops.py)
+operation to its native PyTorch version. (vLLM: vllm/_custom_ops.py)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Temperature, min_p, top_k, top_p: which tokens a draw may still hit, and with what probability.
+"""Temperature, min_p, top_k, top_p: the distribution that a token is drawn from.
 
 Each filter takes logits and returns logits, ``-inf`` for what it drops, so they can be looked at
 one by one. The order matters: top_p measures what top_k has left over.
-(vLLM: vllm/v1/sample/ops/topk_topp_sampler.py)
+(vLLM: TopKTopPSampler in vllm/v1/sample/ops/topk_topp_sampler.py, which also draws)
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from minivllm.tensors import make_tensor
 
 
 def apply_temperature(logits: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
-    """Above 1 flattens, below 1 sharpens. ``[n, vocab]`` and ``[n, 1]``, as for all filters."""
+    """Temperature: above 1 flattens, below 1 sharpens. ``[n, vocab]``, ``[n, 1]``, as for all."""
     return logits / temperature
 
 
 def apply_min_p(logits: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
-    """Drop tokens with less than this share of the best one's probability."""
+    """min_p: drop tokens with less than this share of the best one's probability."""
     best = logits.amax(dim=-1, keepdim=True)
     return logits.masked_fill(logits < best + min_p.log(), -torch.inf)
 
 
 def apply_top_k(logits: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
-    """Drop tokens below the k-th best; ties with it are kept. (int64)"""
+    """top_k: drop tokens below the k-th best; ties with it are kept. (int64)"""
     kth_best = logits.topk(int(top_k.max()), dim=-1).values.gather(1, top_k - 1)
     return logits.masked_fill(logits < kth_best, -torch.inf)
 
 
 def apply_top_p(logits: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """Drop a token if those better than it already have this much probability together.
+    """top_p (nucleus): drop a token if those better than it already sum to this much probability.
 
     So the best one always stays. Among equals the one with the smaller id is the better.
     """
@@ -52,8 +52,8 @@ def apply_top_p(logits: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     return logits.masked_fill(~kept, -torch.inf)
 
 
-class Filters:
-    """The filters of a batch, each for the rows that use it.
+class TopKTopPFilter:
+    """Temperature, min_p, top_k and top_p of a batch, each for the rows that use it.
 
     Args:
         params: one per row, none of them greedy.
@@ -75,8 +75,8 @@ class Filters:
                 continue
             dtype = "int64" if apply is apply_top_k else "float64"
             column = make_tensor([values[i] for i in rows], dtype, device)[:, None]
-            some = make_tensor(rows, "int64", device) if len(rows) < len(params) else None
-            self._steps.append((apply, some, column))
+            index = make_tensor(rows, "int64", device) if len(rows) < len(params) else None
+            self._steps.append((apply, index, column))
 
     def probs(self, logits: torch.Tensor) -> torch.Tensor:
         """The distributions that tokens are drawn from.

@@ -1,4 +1,4 @@
-"""LogitsProcessor: the interface of whatever changes logits, and what it may know of a sequence.
+"""LogitsProcessor: the interface of what changes logits. SamplingState: what it may know.
 
 (vLLM: vllm/v1/sample/logits_processor/interface.py)
 """

@@ -1,4 +1,4 @@
-"""What may be said and how gladly: functions of the user's, allowed tokens, biases.
+"""Logits processors: functions that a request brings along, allowed_token_ids, logit_bias.
 
 (vLLM 0.6.6: vllm/entrypoints/openai/logits_processors.py, and SamplingParams.logits_processors)
 """
@@ -17,8 +17,8 @@ from minivllm.tensors import make_tensor
 logger = init_logger(__name__)
 
 
-class UserProcessors(LogitsProcessor):
-    """Functions that a request brings along, each for its own row."""
+class CallableLogitsProcessors(LogitsProcessor):
+    """``logits_processors`` of the sampling parameters: functions, each for its request's row."""
 
     def __init__(self, rows: list[tuple[int, SamplingState]]):
         self.rows = rows
@@ -26,7 +26,7 @@ class UserProcessors(LogitsProcessor):
     @classmethod
     def of(
         cls, states: Sequence[SamplingState], vocab_size: int, device: torch.device
-    ) -> UserProcessors | None:
+    ) -> CallableLogitsProcessors | None:
         rows = [(i, s) for i, s in enumerate(states) if s.sampling_params.logits_processors]
         return cls(rows) if rows else None
 
@@ -40,14 +40,14 @@ class UserProcessors(LogitsProcessor):
                         state.output_token_ids,
                     )  # fmt: skip
                     logits[row] = function(*past, logits[row].clone())
-                except Exception:  # the request's own fault: it ends, and nobody else waits for it
+                except Exception:  # the request's own fault: it ends, and the others go on
                     logger.exception("A function in logits_processors failed; its request ends.")
                     logits[row] = torch.nan
                     break
 
 
 class AllowedTokens(LogitsProcessor):
-    """Everything else is impossible."""
+    """Sets every logit outside ``allowed_token_ids`` to -inf."""
 
     def __init__(self, rows: torch.Tensor, forbidden: torch.Tensor):
         self.rows = rows  # int64 [m]
@@ -71,7 +71,7 @@ class AllowedTokens(LogitsProcessor):
 
 
 class LogitBias(LogitsProcessor):
-    """Some tokens' logits are moved by a constant."""
+    """Adds ``logit_bias`` to the logits of the tokens it names."""
 
     def __init__(self, rows: torch.Tensor, ids: torch.Tensor, values: torch.Tensor):
         self.rows, self.ids, self.values = rows, ids, values  # [pairs]

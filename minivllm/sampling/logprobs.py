@@ -1,7 +1,6 @@
-"""Log-probabilities under the raw model: of the token that was taken, and of the best ones.
+"""Logprobs: log-probabilities under the raw model, of the chosen token and of the best ones.
 
-They are taken before any penalty, mask or temperature, so they say what the model thinks and not
-how it was asked. (vLLM: compute_token_logprobs in
+They are taken before any penalty, mask or temperature. (vLLM: compute_token_logprobs in
 vllm/v1/worker/gpu/sample/logprob.py)
 """
 

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 
 import torch
 
-from minivllm.sampling.filters import Filters
+from minivllm.sampling.filters import TopKTopPFilter
 from minivllm.sampling.interface import LogitsProcessor, SamplingState
-from minivllm.sampling.logits_processors import AllowedTokens, LogitBias, UserProcessors
+from minivllm.sampling.logits_processors import AllowedTokens, CallableLogitsProcessors, LogitBias
 from minivllm.sampling.penalties import Penalties
-from minivllm.sampling.stopping import BadWords, MinTokens
+from minivllm.sampling.token_bans import BadWords, MinTokens
 from minivllm.tensors import make_tensor
 
 # What changes logits, in this order.
 IN_ORDER: tuple[type[LogitsProcessor], ...] = (
-    UserProcessors, AllowedTokens, BadWords, MinTokens, LogitBias, Penalties,
+    CallableLogitsProcessors, AllowedTokens, BadWords, MinTokens, LogitBias, Penalties,
 )  # fmt: skip
 
 
@@ -41,7 +41,7 @@ class SamplingMetadata:
         self.random_rows = [i for i, s in enumerate(states) if not s.sampling_params.greedy]
         self.random_index = make_tensor(self.random_rows, "int64", device)
         random = [states[row].sampling_params for row in self.random_rows]
-        self.filters = Filters(random, vocab_size, device)
+        self.filters = TopKTopPFilter(random, vocab_size, device)
         self.drawn_numbers: list[float] = []  # by the last step, one for each of random_rows
         self.logprobs_rows = [
             i for i, s in enumerate(states) if s.sampling_params.logprobs is not None

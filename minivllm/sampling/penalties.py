@@ -1,4 +1,4 @@
-"""Penalties: what has been said becomes less likely.
+"""Penalties: tokens that the sequence already has become less likely.
 
 Repetition looks at prompt and output, frequency and presence at the output only.
 (vLLM: vllm/model_executor/layers/utils.py, apply_penalties)
@@ -24,7 +24,7 @@ def count_tokens(lists: list[list[int]], vocab_size: int, device: torch.device) 
 
 
 class Penalties(LogitsProcessor):
-    """All three, for the rows that ask for any of them."""
+    """Repetition, frequency and presence penalty, for the rows that set one."""
 
     def __init__(self, rows: list[int], states: Sequence[SamplingState], vocab_size, device):
         states = [states[row] for row in rows]

@@ -1,4 +1,4 @@
-"""What the sampler must do, slowly: one row, one token at a time, in plain Python.
+"""Reference sampler: one row, one token at a time, in plain Python; slow, and easily checked.
 
 Tests hold the sampler to it, and the oracle chooses by it. It shares no code with the sampler.
 """

@@ -20,8 +20,8 @@ from minivllm.scheduling.output import TokenLogprobs
 from minivllm.tensors import argmax, make_tensor
 
 
-def draw(probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """The tokens in whose interval of the cumulative distribution the numbers fall.
+def sample_from_cdf(probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """Inverse-CDF sampling: per row, the token whose CDF interval holds the uniform number.
 
     Args:
         probs: float64 ``[n, vocab]``, rows sum to 1.
@@ -49,11 +49,18 @@ class SamplerOutput:
     logprobs: dict[int, TokenLogprobs]  # by row, for those that asked
     # rows whose best logit is no finite number (all tokens forbidden, NaN, a user's function that
     # failed): what is in token_ids means nothing there
-    hopeless_rows: list[int]
+    invalid_rows: list[int]
 
 
 class Sampler:
-    """Chooses the next tokens of a batch."""
+    """Chooses the next token of every row of a batch.
+
+    1. Apply the logits processors, in the order of ``metadata.IN_ORDER``.
+    2. Take the best token of every row: greedy rows are done.
+    3. For the other rows apply temperature, min_p, top_k and top_p.
+    4. Draw their tokens, one number per row from its own generator.
+    5. Gather logprobs, from the logits as they came from the model.
+    """
 
     def __call__(self, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """One token per row.
@@ -68,17 +75,17 @@ class Sampler:
             for processor in metadata.processors:
                 processor.apply(logits)
         best, token_ids = best_tokens(logits)
-        hopeless = (~best.isfinite()).nonzero()[:, 0].tolist()
-        if hopeless:  # anything will do there, if only the rest of the batch is as without them
+        invalid = (~best.isfinite()).nonzero()[:, 0].tolist()
+        if invalid:  # anything will do there, if only the rest of the batch is as without them
             logits = logits.clone()
-            logits[hopeless] = 0.0
-            token_ids[hopeless] = 0
+            logits[invalid] = 0.0
+            token_ids[invalid] = 0
         if rows := metadata.random_rows:
             mine = logits if len(rows) == len(logits) else logits[metadata.random_index]
             probs = metadata.filters.probs(mine)
             numbers = make_tensor(metadata.draw_numbers(), "float64", logits.device)
-            token_ids[metadata.random_index] = draw(probs, numbers)
-        return SamplerOutput(token_ids, self._logprobs(raw, token_ids, metadata), hopeless)
+            token_ids[metadata.random_index] = sample_from_cdf(probs, numbers)
+        return SamplerOutput(token_ids, self._logprobs(raw, token_ids, metadata), invalid)
 
     @staticmethod
     def _logprobs(

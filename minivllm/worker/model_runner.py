@@ -96,13 +96,13 @@ class ModelRunner:
         grammar_output: GrammarOutput | None,
         output: ModelRunnerOutput,
     ) -> None:
-        hopeless = []
+        masked_rows = []
         if grammar_output is not None:
-            hopeless = apply_grammar_bitmask(logits, seq_ids, grammar_output)
+            masked_rows = apply_grammar_bitmask(logits, seq_ids, grammar_output)
         sampling = self.input_batch.sampling_metadata(seq_ids, logits)
         chosen = self.sampler(logits, sampling)
         sampled = sampling.append(chosen.token_ids)
-        for row in (*chosen.hopeless_rows, *hopeless):
+        for row in (*chosen.invalid_rows, *masked_rows):
             sampled[row] = [NO_TOKEN]
         output.sampled_token_ids = dict(zip(seq_ids, sampled, strict=True))
         output.logprobs = {seq_ids[row]: [found] for row, found in chosen.logprobs.items()}

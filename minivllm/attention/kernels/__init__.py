@@ -1,9 +1,9 @@
-"""Triton kernels of paged attention, each beside its twin in torch.
+"""Triton kernels of paged attention, each beside its PyTorch reference.
 
 In reading order: ``cache`` (K and V into slots, block copies), ``online_softmax`` (the loop that
-all attention kernels share), ``decode``, ``split_kv``, ``varlen``, ``launch`` (how much of the work
-a program takes). A **program** is what Triton
-calls one instance of a kernel; a twin does in loops over programs what a GPU does at once.
+all attention kernels share), ``decode``, ``split_kv``, ``varlen``, ``launch`` (launch parameters).
+A **program** is what Triton calls one instance of a kernel; a reference does in loops over programs
+what a GPU does at once.
 
 The same source runs on a CPU, one program after the other, under Triton's interpreter. Triton
 decides about that when it is first imported, so ``TRITON_INTERPRET=1`` has to be in the environment

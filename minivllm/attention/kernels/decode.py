@@ -19,7 +19,7 @@ from minivllm.attention.kernels.online_softmax import NO_WINDOW, attend_range, a
 def paged_decode_torch(
     query, key_cache, value_cache, block_table, seq_lens, scale, window=NO_WINDOW, tile=64
 ):
-    """The twin of ``paged_decode``."""
+    """PyTorch reference of ``paged_decode``: loops over its programs; arguments as there."""
     num_kv_heads = key_cache.shape[2]
     grouped = query.unflatten(1, (num_kv_heads, -1))
     output = torch.empty_like(grouped)
@@ -71,18 +71,21 @@ def paged_decode(
 def _paged_decode_kernel(
     output, query, key_cache, value_cache, block_table, seq_lens, table_stride, window, scale,
     BLOCK_SIZE: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, GROUP: tl.constexpr,
-    ROWS: tl.constexpr, LANES: tl.constexpr, TILE: tl.constexpr, UPCAST: tl.constexpr,
+    BLOCK_M: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr, BLOCK_N: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):  # fmt: skip
     seq, kv_head = tl.program_id(0), tl.program_id(1)
     seq_len = tl.load(seq_lens + seq)
-    q, offset, inside = load_group(query, seq, kv_head, KV_HEADS, HEAD_DIM, GROUP, ROWS, LANES)
+    q, offset, inside = load_group(
+        query, seq, kv_head, KV_HEADS, HEAD_DIM, GROUP, BLOCK_M, HEAD_DIM_PADDED
+    )
     if UPCAST:
         q = q.to(tl.float32)
-    row_at = tl.full([ROWS], 0, tl.int32) + seq_len - 1  # the new token is the last
+    row_at = tl.full([BLOCK_M], 0, tl.int32) + seq_len - 1  # the new token is the last
     out, _ = attend_range(
         q, row_at, key_cache, value_cache, block_table + seq * table_stride, kv_head,
         tl.maximum(0, seq_len - window), seq_len, window, scale,
-        BLOCK_SIZE, KV_HEADS, HEAD_DIM, ROWS, LANES, TILE, UPCAST,
+        BLOCK_SIZE, KV_HEADS, HEAD_DIM, BLOCK_M, HEAD_DIM_PADDED, BLOCK_N, UPCAST,
     )  # fmt: skip
     tl.store(output + offset, out, mask=inside)
 
@@ -91,15 +94,15 @@ def _paged_decode_kernel(
 def load_group(
     query, token, kv_head,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, GROUP: tl.constexpr,
-    ROWS: tl.constexpr, LANES: tl.constexpr,
+    BLOCK_M: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr,
 ):  # fmt: skip
     """The query heads of one token that share a KV head, one per row.
 
     Returns:
-        ``[ROWS, LANES]`` with 0 beyond the group and the head, the offsets of these numbers, and
-        which of them there are.
+        ``[BLOCK_M, HEAD_DIM_PADDED]`` with 0 beyond the group and the head, the offsets of these
+        numbers, and which of them there are.
     """
-    row, lane = tl.arange(0, ROWS), tl.arange(0, LANES)
+    row, lane = tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM_PADDED)
     head = (token * KV_HEADS + kv_head) * GROUP + row
     offset = head[:, None] * HEAD_DIM + lane[None, :]
     inside = (row < GROUP)[:, None] & (lane < HEAD_DIM)[None, :]

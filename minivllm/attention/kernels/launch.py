@@ -1,4 +1,4 @@
-"""How much of the work one program takes: what the attention kernels are compiled for.
+"""Launch parameters: rows, tile size, warps and stages that the attention kernels are compiled for.
 
 Chosen by what a compiled kernel needs, and not tuned: registers that do not spill, shared memory
 that leaves room for other programs, loads of later tiles under way while one is computed. Few
@@ -24,8 +24,8 @@ def launch_decode(query: torch.Tensor, key_cache: torch.Tensor) -> dict:
         key_cache: ``[num_blocks, block_size, num_kv_heads, head_dim]``.
     """
     shape = _launch(query, key_cache)
-    shape["ROWS"] = max(16, triton.next_power_of_2(shape["GROUP"]))
-    shape["TILE"] = max(16, min(64, 4096 // shape["LANES"]))
+    shape["BLOCK_M"] = max(16, triton.next_power_of_2(shape["GROUP"]))
+    shape["BLOCK_N"] = max(16, min(64, 4096 // shape["HEAD_DIM_PADDED"]))
     return shape | {"num_warps": 4, "num_stages": 5}
 
 
@@ -40,13 +40,13 @@ def launch_varlen(query: torch.Tensor, key_cache: torch.Tensor, max_query_len: i
         max_query_len: with few new tokens in every sequence, they are launched like decodes.
     """
     shape = launch_decode(query, key_cache)
-    if max_query_len * shape["GROUP"] <= shape["ROWS"]:
+    if max_query_len * shape["GROUP"] <= shape["BLOCK_M"]:
         return shape
     if query.element_size() == 2:
-        rows, tile = (128, 64) if shape["LANES"] <= 128 else (64, 32)
+        rows, tile = (128, 64) if shape["HEAD_DIM_PADDED"] <= 128 else (64, 32)
     else:
-        rows, tile = (64, 32) if shape["LANES"] <= 128 else (32, 16)
-    shape |= {"ROWS": max(rows, shape["ROWS"]), "TILE": tile, "num_warps": 8}
+        rows, tile = (64, 32) if shape["HEAD_DIM_PADDED"] <= 128 else (32, 16)
+    shape |= {"BLOCK_M": max(rows, shape["BLOCK_M"]), "BLOCK_N": tile, "num_warps": 8}
     # Two tiles of K and V on their way, besides the one in use; where memory is short, none.
     if _shared_memory(query.device) < 160 * 1024:
         shape["num_stages"] = 3
@@ -60,7 +60,7 @@ def _launch(query: torch.Tensor, key_cache: torch.Tensor) -> dict:
         "KV_HEADS": num_kv_heads,
         "HEAD_DIM": head_dim,
         "GROUP": query.shape[1] // num_kv_heads,
-        "LANES": max(16, triton.next_power_of_2(head_dim)),
+        "HEAD_DIM_PADDED": max(16, triton.next_power_of_2(head_dim)),
         # The interpreter multiplies 16-bit floats as if they were integers.
         "UPCAST": query.device.type == "cpu",
     }

@@ -1,12 +1,15 @@
-"""The loop inside every attention kernel: a range of a sequence, tile by tile, in one pass.
+"""Online softmax: attention over a range of a sequence, tile by tile, in one pass.
 
 Softmax wants the largest score before the first exp. The *online* softmax does not wait: it keeps
-the largest score **so far**, and whenever a tile brings a larger one, it shrinks what it has summed
+the largest score **so far**, and whenever a tile brings a larger one, it scales what it has summed
 up by ``exp(old - new)``. So a program keeps one tile in its fast memory, however long the context,
 and never writes scores anywhere (Milakov and Gimelshein 2018; FlashAttention, Dao et al. 2022).
 
-A tile is ``TILE`` positions of the sequence, and each position asks the block table where it lives:
-tiles and blocks need not have the same size.
+Names are FlashAttention's: ``m_i`` is the largest score so far, ``l_i`` the sum of exps under it,
+``acc`` the sum of values with these exps as weights (``p``), and ``alpha`` the factor that scales
+both sums when the maximum grows. ``BLOCK_M`` is the number of rows (query heads, of one token or
+several), ``HEAD_DIM_PADDED`` the head's size as a power of two, ``BLOCK_N`` a tile's positions.
+Each position asks the block table where it lives: tiles and blocks need not have the same size.
 """
 
 from __future__ import annotations
@@ -18,18 +21,18 @@ import triton
 import triton.language as tl
 
 NO_WINDOW = 2**30  # a window that reaches back beyond every sequence
-LOG2_E = tl.constexpr(math.log2(math.e))  # a GPU has no exp, it has exp2: exp(x) is exp2(x * this)
+LOG2_E = tl.constexpr(math.log2(math.e))  # hardware computes exp2, so exp(x) is exp2(x * LOG2_E)
 
 
 def attend_range_torch(
     query, row_at, key_cache, value_cache, table, kv_head, begin, end, window, scale, tile
 ):
-    """The twin of ``attend_range``; arguments and results are the same, in float32."""
+    """PyTorch reference of ``attend_range``; arguments and results are the same, in float32."""
     block_size = key_cache.shape[1]
     query, row_at = query.float(), row_at.unsqueeze(1)
-    highest = torch.full((len(query),), -torch.inf)
-    total = torch.zeros(len(query))
-    summed = torch.zeros_like(query)
+    m_i = torch.full((len(query),), -torch.inf)
+    l_i = torch.zeros(len(query))
+    acc = torch.zeros_like(query)
     for start in range(begin, end, tile):
         position = torch.arange(start, min(start + tile, end))
         slot = table[position // block_size].long() * block_size + position % block_size
@@ -37,28 +40,29 @@ def attend_range_torch(
         value = value_cache.flatten(0, 1)[slot, kv_head].float()
         visible = (position <= row_at) & (position > row_at - window)
         scores = (query @ key.T * scale).masked_fill(~visible, -torch.inf)
-        new_highest = torch.maximum(highest, scores.amax(1))
-        base = new_highest.masked_fill(new_highest == -torch.inf, 0.0)
-        weights = torch.exp(scores - base.unsqueeze(1))
-        shrink = torch.exp(highest - base)
-        total = total * shrink + weights.sum(1)
-        summed = summed * shrink.unsqueeze(1) + weights @ value
-        highest = new_highest
-    total = total.masked_fill(total == 0, 1.0)
-    return summed / total.unsqueeze(1), highest + total.log()
+        m_new = torch.maximum(m_i, scores.amax(1))
+        m_finite = m_new.masked_fill(m_new == -torch.inf, 0.0)
+        p = torch.exp(scores - m_finite.unsqueeze(1))
+        alpha = torch.exp(m_i - m_finite)
+        l_i = l_i * alpha + p.sum(1)
+        acc = acc * alpha.unsqueeze(1) + p @ value
+        m_i = m_new
+    l_i = l_i.masked_fill(l_i == 0, 1.0)
+    return acc / l_i.unsqueeze(1), m_i + l_i.log()
 
 
 @triton.jit
 def attend_range(
     query, row_at, key_cache, value_cache, table, kv_head, begin, end, window, scale,
     BLOCK_SIZE: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
-    ROWS: tl.constexpr, LANES: tl.constexpr, TILE: tl.constexpr, UPCAST: tl.constexpr,
+    BLOCK_M: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr, BLOCK_N: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):  # fmt: skip
     """Attention of some rows over the positions ``begin`` to ``end`` of one sequence.
 
     Args:
-        query: ``[ROWS, LANES]``, in registers. Lanes beyond ``HEAD_DIM`` are 0.
-        row_at: ``[ROWS]``, the position of each row: it sees ``row_at - window < p <= row_at``.
+        query: ``[BLOCK_M, HEAD_DIM_PADDED]``, in registers. Lanes beyond ``HEAD_DIM`` are 0.
+        row_at: ``[BLOCK_M]``, each row's position; it sees ``row_at - window + 1`` to ``row_at``.
         key_cache, value_cache: pointers to ``[num_blocks, BLOCK_SIZE, KV_HEADS, HEAD_DIM]``.
         table: pointer to the sequence's row of the block table.
         kv_head: which head of K and V to read.
@@ -66,19 +70,19 @@ def attend_range(
         UPCAST: multiply in float32, not in the cache's type (see ``launch.py``).
 
     Returns:
-        ``[ROWS, LANES]`` float32, and the log of each row's sum of exps, ``[ROWS]``: with it,
-        results over different ranges can be merged. A row that sees nothing gets 0 and -inf.
+        ``[BLOCK_M, HEAD_DIM_PADDED]`` float32, and each row's log-sum-exp (lse), ``[BLOCK_M]``,
+        which merges results over different ranges. A row that sees nothing gets 0 and -inf.
     """
-    lane = tl.arange(0, LANES)
+    lane = tl.arange(0, HEAD_DIM_PADDED)
     scale = scale * LOG2_E
     seen_from = tl.max(row_at) - window + 1  # every row sees all positions from here
     seen_until = tl.minimum(end, tl.min(row_at) + 1)  # to here
-    highest = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    summed = tl.zeros([ROWS, LANES], tl.float32)
-    for start in range(begin, end, TILE):
+    m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l_i = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, HEAD_DIM_PADDED], tl.float32)
+    for start in range(begin, end, BLOCK_N):
         # 1. Where do these positions live? The table says it block by block.
-        position = start + tl.arange(0, TILE)
+        position = start + tl.arange(0, BLOCK_N)
         exists = position < end
         block = tl.load(table + position // BLOCK_SIZE, mask=exists, other=0)
         slot = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
@@ -96,20 +100,20 @@ def attend_range(
         #    are seen whole by all rows and need no look at every score.
         #    "ieee": a float32 product in full, where the tensor cores would round to 10 bits.
         scores = tl.dot(query, tl.trans(key), input_precision="ieee")
-        if (start < seen_from) | (start + TILE > seen_until):
+        if (start < seen_from) | (start + BLOCK_N > seen_until):
             ahead = row_at[:, None] - position[None, :]
             visible = exists[None, :] & (ahead >= 0) & (ahead < window)
             scores = tl.where(visible, scores, float("-inf"))
 
-        # 4. A larger score may have come: shrink what has been summed up under the old one. Where
+        # 4. A larger score may have come: scale what was summed up under the old one. Where
         #    nothing has been visible yet both are -inf, and -inf - -inf would be a NaN: take 0.
-        new_highest = tl.maximum(highest, tl.max(scores, 1) * scale)
-        base = tl.where(new_highest == float("-inf"), 0.0, new_highest)
-        weights = tl.exp2(scores * scale - base[:, None])
-        shrink = tl.exp2(highest - base)
-        total = total * shrink + tl.sum(weights, 1)
-        weighted = tl.dot(weights.to(value.dtype), value, input_precision="ieee")
-        summed = summed * shrink[:, None] + weighted
-        highest = new_highest
-    total = tl.where(total == 0, 1.0, total)
-    return summed / total[:, None], (highest + tl.log2(total)) / LOG2_E
+        m_new = tl.maximum(m_i, tl.max(scores, 1) * scale)
+        m_finite = tl.where(m_new == float("-inf"), 0.0, m_new)
+        p = tl.exp2(scores * scale - m_finite[:, None])
+        alpha = tl.exp2(m_i - m_finite)
+        l_i = l_i * alpha + tl.sum(p, 1)
+        pv = tl.dot(p.to(value.dtype), value, input_precision="ieee")
+        acc = acc * alpha[:, None] + pv
+        m_i = m_new
+    l_i = tl.where(l_i == 0, 1.0, l_i)
+    return acc / l_i[:, None], (m_i + tl.log2(l_i)) / LOG2_E

@@ -62,7 +62,7 @@ def split_decode_torch(
     query, key_cache, value_cache, block_table, seq_lens, scale, num_splits, window=NO_WINDOW,
     tile=64,
 ):  # fmt: skip
-    """The twin of ``split_decode``."""
+    """PyTorch reference of ``split_decode``: loops over its programs; arguments as there."""
     num_kv_heads = key_cache.shape[2]
     grouped = query.unflatten(1, (num_kv_heads, -1))
     parts = torch.empty(*grouped.shape[:3], num_splits, grouped.shape[3])
@@ -81,7 +81,15 @@ def split_decode_torch(
 
 
 def merge_splits_torch(parts: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
-    """The twin of the second kernel: ``[..., num_splits, head_dim]`` to ``[..., head_dim]``."""
+    """PyTorch reference of the merge kernel: the parts' mean, weighted with ``exp(lse)``.
+
+    Args:
+        parts: ``[..., num_splits, head_dim]``.
+        lse: log-sum-exp of each part, ``[..., num_splits]``.
+
+    Returns:
+        ``[..., head_dim]``.
+    """
     weights = lse.softmax(-1)
     return (weights.unsqueeze(-1) * parts).sum(-2)
 
@@ -109,7 +117,8 @@ def split_decode(
     )  # fmt: skip
     _merge_splits_kernel[(num_seqs * num_heads,)](
         output, parts, lse, num_splits,
-        HEAD_DIM=head_dim, LANES=shape["LANES"], SPLITS=triton.next_power_of_2(num_splits),
+        HEAD_DIM=head_dim, HEAD_DIM_PADDED=shape["HEAD_DIM_PADDED"],
+        SPLITS=triton.next_power_of_2(num_splits),
     )  # fmt: skip
     return output
 
@@ -119,23 +128,26 @@ def _split_decode_kernel(
     parts, lse, query, key_cache, value_cache, block_table, seq_lens, table_stride, num_splits,
     window, scale,
     BLOCK_SIZE: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, GROUP: tl.constexpr,
-    ROWS: tl.constexpr, LANES: tl.constexpr, TILE: tl.constexpr, UPCAST: tl.constexpr,
+    BLOCK_M: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr, BLOCK_N: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):  # fmt: skip
     seq, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     seq_len = tl.load(seq_lens + seq)
-    q, _, inside = load_group(query, seq, kv_head, KV_HEADS, HEAD_DIM, GROUP, ROWS, LANES)
+    q, _, inside = load_group(
+        query, seq, kv_head, KV_HEADS, HEAD_DIM, GROUP, BLOCK_M, HEAD_DIM_PADDED
+    )
     if UPCAST:
         q = q.to(tl.float32)
-    row_at = tl.full([ROWS], 0, tl.int32) + seq_len - 1
+    row_at = tl.full([BLOCK_M], 0, tl.int32) + seq_len - 1
     first = tl.maximum(0, seq_len - window)
     length = tl.cdiv(seq_len - first, num_splits)
     begin = first + split * length
     out, row_lse = attend_range(
         q, row_at, key_cache, value_cache, block_table + seq * table_stride, kv_head,
         begin, tl.minimum(seq_len, begin + length), window, scale,
-        BLOCK_SIZE, KV_HEADS, HEAD_DIM, ROWS, LANES, TILE, UPCAST,
+        BLOCK_SIZE, KV_HEADS, HEAD_DIM, BLOCK_M, HEAD_DIM_PADDED, BLOCK_N, UPCAST,
     )  # fmt: skip
-    row, lane = tl.arange(0, ROWS), tl.arange(0, LANES)
+    row, lane = tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM_PADDED)
     part = ((seq * KV_HEADS + kv_head) * GROUP + row) * num_splits + split
     tl.store(parts + part[:, None] * HEAD_DIM + lane[None, :], out, mask=inside)
     tl.store(lse + part, row_lse, mask=row < GROUP)
@@ -144,11 +156,11 @@ def _split_decode_kernel(
 @triton.jit(do_not_specialize=["num_splits"])
 def _merge_splits_kernel(
     output, parts, lse, num_splits,
-    HEAD_DIM: tl.constexpr, LANES: tl.constexpr, SPLITS: tl.constexpr,
+    HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """One program per row of the output: a sequence's query head."""
     row = tl.program_id(0)
-    split, lane = tl.arange(0, SPLITS), tl.arange(0, LANES)
+    split, lane = tl.arange(0, SPLITS), tl.arange(0, HEAD_DIM_PADDED)
     part = row * num_splits + split
     exists = split < num_splits
     row_lse = tl.load(lse + part, mask=exists, other=float("-inf"))

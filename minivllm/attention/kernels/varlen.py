@@ -1,8 +1,8 @@
-"""One kernel for any batch: whole prompts, chunks that attend to cached context, and decodes.
+"""Varlen attention: one kernel for whole prompts, chunks after a cached context, and decodes.
 
-There is no prefill and no decode here either: every sequence has some new tokens at its end, and
-they see everything up to themselves. One program takes a tile of them, ``ROWS // GROUP`` tokens
-with all the query heads that share its KV head, and reads the keys up to the last of these tokens.
+Every sequence has some new tokens at its end, and they see everything up to themselves. One program
+takes a tile of them, ``BLOCK_M // GROUP`` tokens with all the query heads that share its KV head,
+and reads the keys up to the last of these tokens.
 (vLLM 0.32: kernel_unified_attention, vllm/v1/attention/ops/triton_unified_attention.py)
 """
 
@@ -20,7 +20,7 @@ def varlen_attention_torch(
     query, key_cache, value_cache, block_table, query_start_loc, seq_lens, scale,
     window=NO_WINDOW, tokens=16, tile=64,
 ):  # fmt: skip
-    """The twin of ``varlen_attention``."""
+    """PyTorch reference of ``varlen_attention``: loops over its programs; arguments as there."""
     num_kv_heads = key_cache.shape[2]
     grouped = query.unflatten(1, (num_kv_heads, -1))
     output = torch.empty_like(grouped)
@@ -69,7 +69,7 @@ def varlen_attention(
     query = query.contiguous()
     output = torch.empty_like(query)
     shape = launch_varlen(query, key_cache, max_query_len)
-    tokens = shape["ROWS"] // shape["GROUP"]  # in a tile
+    tokens = shape["BLOCK_M"] // shape["GROUP"]  # in a tile
     num_tiles = len(query) // tokens + len(seq_lens)  # at most: see sequence_of
     _varlen_kernel[(num_tiles, shape["KV_HEADS"])](
         output, query, key_cache, value_cache, block_table, query_start_loc, seq_lens,
@@ -83,21 +83,22 @@ def _varlen_kernel(
     output, query, key_cache, value_cache, block_table, query_start_loc, seq_lens, num_seqs,
     table_stride, window, scale,
     BLOCK_SIZE: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, GROUP: tl.constexpr,
-    ROWS: tl.constexpr, LANES: tl.constexpr, TILE: tl.constexpr, UPCAST: tl.constexpr,
+    BLOCK_M: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr, BLOCK_N: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):  # fmt: skip
-    tokens = ROWS // GROUP
-    # The last tiles first: they read the most, and should not be what everybody waits for.
+    tokens = BLOCK_M // GROUP
+    # The last tiles first: they read the most, so they should not start last.
     tile, kv_head = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
     seq = sequence_of(tile, query_start_loc, num_seqs, tokens)
     start, stop = tl.load(query_start_loc + seq), tl.load(query_start_loc + seq + 1)
     first = start + (tile - first_tile(seq, start, tokens)) * tokens
-    if first >= stop:  # one of the few that are started in vain
+    if first >= stop:  # one of the few programs without a tile
         return
     seq_len = tl.load(seq_lens + seq)
     before = seq_len - stop  # a token stands at position `before + its row in the batch`
 
     # Rows: the first token's query heads, then the second's, and so on.
-    row, lane = tl.arange(0, ROWS), tl.arange(0, LANES)
+    row, lane = tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM_PADDED)
     token = first + row // GROUP
     head = (token * KV_HEADS + kv_head) * GROUP + row % GROUP
     offset = head.to(tl.int64)[:, None] * HEAD_DIM + lane[None, :]
@@ -111,7 +112,7 @@ def _varlen_kernel(
         q, before + token, key_cache, value_cache, block_table + seq * table_stride, kv_head,
         tl.maximum(0, before + first - window + 1),  # what the first token's window begins with
         tl.minimum(seq_len, before + first + tokens),  # and no key after the last token
-        window, scale, BLOCK_SIZE, KV_HEADS, HEAD_DIM, ROWS, LANES, TILE, UPCAST,
+        window, scale, BLOCK_SIZE, KV_HEADS, HEAD_DIM, BLOCK_M, HEAD_DIM_PADDED, BLOCK_N, UPCAST,
     )  # fmt: skip
     tl.store(output + offset, out, mask=inside)
 
@@ -128,7 +129,7 @@ def first_tile(seq, start, tokens):
 
 @triton.jit
 def sequence_of(tile, query_start_loc, num_seqs, tokens):
-    """The sequence that a tile is of: the last that begins with this tile or before. Halving."""
+    """The sequence of a tile, by binary search: the last that begins with this tile or before."""
     low, high = 0, num_seqs
     while high - low > 1:
         middle = (low + high) // 2

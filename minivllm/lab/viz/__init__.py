@@ -9,10 +9,13 @@ from minivllm.lab.viz.draw.figure import Figure, Plot
 from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.lab.viz.figures.block_table import block_table
 from minivllm.lab.viz.figures.filmstrip import filmstrip
+from minivllm.lab.viz.figures.gather_arrows import gather_arrows
 from minivllm.lab.viz.figures.latency import latency
 from minivllm.lab.viz.figures.memory_bars import memory_bars
 from minivllm.lab.viz.figures.pareto import pareto
 from minivllm.lab.viz.figures.prefix_tree import prefix_tree
+from minivllm.lab.viz.figures.probability_lines import probability_lines
+from minivllm.lab.viz.figures.program_loads import program_loads
 from minivllm.lab.viz.figures.queues import queues
 from minivllm.lab.viz.figures.roofline import roofline
 from minivllm.lab.viz.figures.stepper import stepper
@@ -26,10 +29,13 @@ __all__ = [
     "block_grid",
     "block_table",
     "filmstrip",
+    "gather_arrows",
     "latency",
     "memory_bars",
     "pareto",
     "prefix_tree",
+    "probability_lines",
+    "program_loads",
     "queues",
     "roofline",
     "stepper",

@@ -32,19 +32,19 @@ def my_cap(num_new, token_budget, long_prefill_token_threshold, num_requests):
     raise NotImplementedError
 
 
-def my_online_softmax(highest, total, summed, scores, value):
+def my_online_softmax(m_i, l_i, acc, scores, value):
     """One tile of the online softmax, inside a Triton kernel: put @triton.jit above this function.
 
     Args:
-        highest: [ROWS], the largest score so far; -inf before the first tile.
-        total: [ROWS], the sum of exp(score - highest) so far.
-        summed: [ROWS, LANES], the sum of exp(score - highest) * value so far.
-        scores: [ROWS, TILE], of this tile; -inf where a row may not look, also in a whole tile.
-        value: [TILE, LANES], V of this tile.
+        m_i: [BLOCK_M], the largest score so far; -inf before the first tile.
+        l_i: [BLOCK_M], the sum of exp(score - m_i) so far.
+        acc: [BLOCK_M, HEAD_DIM_PADDED], the sum of exp(score - m_i) * value so far.
+        scores: [BLOCK_M, BLOCK_N], of this tile; -inf where a row may not look (a whole tile, too).
+        value: [BLOCK_N, HEAD_DIM_PADDED], V of this tile.
 
     You have tl.maximum, tl.max(x, 1), tl.sum(x, 1), tl.exp, tl.where and tl.dot(a, b).
 
-    Returns: highest, total and summed with this tile in them.
+    Returns: m_i, l_i and acc with this tile in them.
     """
     raise NotImplementedError
 

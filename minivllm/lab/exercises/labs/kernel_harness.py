@@ -11,38 +11,39 @@ import triton.language as tl
 
 
 @triton.jit
-def online_softmax(highest, total, summed, scores, value):
-    new_highest = tl.maximum(highest, tl.max(scores, 1))
-    base = tl.where(new_highest == float("-inf"), 0.0, new_highest)  # -inf - -inf is a NaN
-    weights = tl.exp(scores - base[:, None])
-    shrink = tl.exp(highest - base)
-    total = total * shrink + tl.sum(weights, 1)
-    summed = summed * shrink[:, None] + tl.dot(weights, value)
-    return new_highest, total, summed
+def online_softmax(m_i, l_i, acc, scores, value):
+    m_new = tl.maximum(m_i, tl.max(scores, 1))
+    m_finite = tl.where(m_new == float("-inf"), 0.0, m_new)  # -inf - -inf is a NaN
+    p = tl.exp(scores - m_finite[:, None])
+    alpha = tl.exp(m_i - m_finite)
+    l_i = l_i * alpha + tl.sum(p, 1)
+    acc = acc * alpha[:, None] + tl.dot(p, value)
+    return m_new, l_i, acc
 
 
 @triton.jit
 def _attend(
     out, query, key_cache, value_cache, table, seq_len, window, PART: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr, TILE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    row, lane = tl.arange(0, ROWS), tl.arange(0, LANES)
-    q = tl.load(query + row[:, None] * LANES + lane[None, :])
-    highest = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    summed = tl.zeros([ROWS, LANES], tl.float32)
-    for start in range(0, seq_len, TILE):
-        position = start + tl.arange(0, TILE)
+    row, lane = tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM_PADDED)
+    q = tl.load(query + row[:, None] * HEAD_DIM_PADDED + lane[None, :])
+    m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l_i = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, HEAD_DIM_PADDED], tl.float32)
+    for start in range(0, seq_len, BLOCK_N):
+        position = start + tl.arange(0, BLOCK_N)
         exists = position < seq_len
         block = tl.load(table + position // BLOCK_SIZE, mask=exists, other=0)
         slot = block * BLOCK_SIZE + position % BLOCK_SIZE
-        offset = slot[:, None] * LANES + lane[None, :]
+        offset = slot[:, None] * HEAD_DIM_PADDED + lane[None, :]
         key = tl.load(key_cache + offset, mask=exists[:, None], other=0.0)
         value = tl.load(value_cache + offset, mask=exists[:, None], other=0.0)
         visible = exists & (position >= seq_len - window)
         scores = tl.where(visible[None, :], tl.dot(q, tl.trans(key)), float("-inf"))
-        highest, total, summed = PART(highest, total, summed, scores, value)
-    tl.store(out + row[:, None] * LANES + lane[None, :], summed / total[:, None])
+        m_i, l_i, acc = PART(m_i, l_i, acc, scores, value)
+    tl.store(out + row[:, None] * HEAD_DIM_PADDED + lane[None, :], acc / l_i[:, None])
 
 
 def attend(part, query, key_cache, value_cache, table, seq_len: int, window: int) -> torch.Tensor:
@@ -50,6 +51,6 @@ def attend(part, query, key_cache, value_cache, table, seq_len: int, window: int
     out = torch.empty_like(query)
     _attend[(1,)](
         out, query, key_cache, value_cache, table, seq_len, window, PART=part,
-        BLOCK_SIZE=key_cache.shape[1], ROWS=16, LANES=16, TILE=16,
+        BLOCK_SIZE=key_cache.shape[1], BLOCK_M=16, HEAD_DIM_PADDED=16, BLOCK_N=16,
     )  # fmt: skip
     return out

@@ -1,4 +1,4 @@
-"""Tokens that must not come now: the end before ``min_tokens``, and what completes a bad word.
+"""Token bans: stop tokens before ``min_tokens``, and the last tokens of ``bad_words``.
 
 (vLLM: vllm/v1/worker/gpu/sample/bad_words.py, BadWordsState; logit_bias.py, LogitBiasState)
 """
