@@ -32,6 +32,11 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = 0
     policy: Any = "fcfs"  # a name of POLICIES, or one of your own
     preemption_mode: str | None = None  # "recompute", "swap"; None: swap if there are siblings
+    num_speculative_tokens: int = 0  # the most drafts that a sequence has
+    # what a draft model needs beside: slots for K and V beyond the scheduled tokens, and room in a
+    # step's budget for one more token per sequence
+    num_lookahead_tokens: int = 0
+    num_drafting_slots: int = 0
 
 
 @dataclass(frozen=True)

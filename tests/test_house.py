@@ -16,7 +16,7 @@ ROOMS = [
     "version", "validation", "envs", "logger", "math_utils", "undo_log", "structured_outputs",
     "config",
     "sampling_params", "outputs", "request",
-    "console", "records", "state", "trace", "kv", "scheduling", "structured_output", "spec_decode",
+    "console", "records", "state", "trace", "kv", "spec_decode", "scheduling", "structured_output",
     "tensors",
     "platforms", "ops",
     "attention", "embedded", "models", "sampling", "worker", "executor", "engine",

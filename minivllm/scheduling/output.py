@@ -57,6 +57,8 @@ class SchedulerOutput:
 
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     num_computed_tokens: dict[str, int] = field(default_factory=dict)
+    # the drafts among them, the last ones of a sequence; none, no entry
+    scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
     # blocks to append to the sequence's table; for one that was not running: its whole table
     new_block_ids: dict[str, list[int]] = field(default_factory=dict)
     swaps_out: list[KVCacheBlockSwap] = field(default_factory=list)  # device to host, first of all
@@ -82,6 +84,7 @@ class SchedulerOutput:
         self.num_computed_tokens.pop(seq_id, None)
         self.new_block_ids.pop(seq_id, None)
         self.forks.pop(seq_id, None)
+        self.scheduled_spec_decode_tokens.pop(seq_id, None)
         self.kv_cache_block_copies = [
             copy for copy in self.kv_cache_block_copies if copy.seq_id != seq_id
         ]
