@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from minivllm.speculative import SpeculativeConfig
 from minivllm.structured_outputs import StructuredOutputsConfig
 
 DTYPES = {"auto": None, "float32": "float32", "float": "float32", "float16": "float16",
@@ -105,5 +106,6 @@ class VllmConfig:
     structured_outputs_config: StructuredOutputsConfig = field(
         default_factory=StructuredOutputsConfig
     )
+    speculative_config: SpeculativeConfig | None = None  # None: one token a step
     seed: int = 0  # where requests without a seed of their own get theirs
     max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all

@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "minivllm"
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [
     "version", "validation", "envs", "logger", "math_utils", "undo_log", "structured_outputs",
+    "speculative",
     "config",
     "sampling_params", "outputs", "request",
     "console", "records", "state", "trace", "kv", "spec_decode", "scheduling", "structured_output",

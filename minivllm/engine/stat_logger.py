@@ -11,6 +11,7 @@ import time
 from minivllm import envs
 from minivllm.logger import init_logger
 from minivllm.scheduling.scheduler import Scheduler
+from minivllm.spec_decode.metrics import SpecDecodingStats
 
 logger = init_logger(__name__)
 
@@ -30,16 +31,24 @@ class LoggingStatLogger:
         self.num_prompt_tokens = 0  # since the engine began; a prompt counts when it is computed
         self.num_generation_tokens = 0
         self._at_last_line = (time.monotonic(), 0, 0)
+        # since the engine began, and since the last line
+        num_spec_tokens = scheduler.config.num_speculative_tokens
+        self.spec_decoding = SpecDecodingStats(num_spec_tokens)
+        self._recent_spec_decoding = SpecDecodingStats(num_spec_tokens)
 
     def record(self, num_prompt_tokens: int, num_generation_tokens: int) -> None:
-        """Count a step's tokens. Logs if it is time to."""
+        """Count a step's tokens, and what became of its drafts. Logs if it is time to."""
+        stats = self.scheduler.spec_decoding_stats
+        if stats is not None:
+            self.spec_decoding.add(stats)
+            self._recent_spec_decoding.add(stats)
         self.num_prompt_tokens += num_prompt_tokens
         self.num_generation_tokens += num_generation_tokens
         if self.enabled and time.monotonic() - self._at_last_line[0] >= self.interval:
             self.log()
 
     def log(self) -> None:
-        """One line: rates since the last one, and how things stand."""
+        """One line: rates since the last one, and how things stand. Another one for drafts."""
         since, prompt, generation = self._at_last_line
         now = time.monotonic()
         self._at_last_line = (now, self.num_prompt_tokens, self.num_generation_tokens)
@@ -60,3 +69,6 @@ class LoggingStatLogger:
             rate = cache.recent.hit_rate
             line += f", Prefix cache hit rate: {100 * rate:.1f}%"
         logger.info(line)
+        if self._recent_spec_decoding.num_drafts:
+            logger.info(self._recent_spec_decoding.as_line(seconds))
+            self._recent_spec_decoding = SpecDecodingStats(self.spec_decoding.num_spec_tokens)

@@ -41,7 +41,7 @@ class KVCacheManager:
     # The scheduler's: slots beyond what a step computes, up to the longest sequence, for the K and
     # V of a draft model. Without one there are none.
     num_lookahead_tokens = 0
-    max_model_len = 0
+    max_num_slots = 0
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class KVCacheManager:
     def _num_slots(self, num_tokens: int) -> int:
         """Slots for so many tokens, and for what a draft model writes behind them."""
         ahead = self.num_lookahead_tokens
-        return min(num_tokens + ahead, self.max_model_len) if ahead else num_tokens
+        return min(num_tokens + ahead, self.max_num_slots) if ahead else num_tokens
 
     def record_prefix_cache_query(self, seq: Sequence) -> None:
         """Count what a sequence, just admitted, asked of the prefix cache and what it got."""

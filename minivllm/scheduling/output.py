@@ -43,8 +43,8 @@ class BeamMove:
 class GrammarOutput:
     """Which tokens may come next in the sequences that have a grammar."""
 
-    structured_output_request_ids: list[str]
-    grammar_bitmask: np.ndarray  # int32 [rows, words], a bit per token; rows as the ids
+    structured_output_request_ids: list[str]  # of each row; one with drafts has several
+    grammar_bitmask: np.ndarray  # int32 [rows, words], a bit per token
 
 
 @dataclass

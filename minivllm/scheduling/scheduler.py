@@ -47,7 +47,7 @@ class Scheduler:
         self.policy = make_policy(config.policy)
         self.kv_manager = kv_manager
         kv_manager.num_lookahead_tokens = config.num_lookahead_tokens
-        kv_manager.max_model_len = config.max_model_len
+        kv_manager.max_num_slots = config.max_model_len
         self.undo_log = kv_manager.undo_log  # a step that fails is taken back with it
         self.preemptor = Preemptor(kv_manager, config.preemption_mode, trace)
         self.trace = trace
@@ -497,5 +497,6 @@ class Scheduler:
             blocks = manager.block_tables[seq.seq_id].blocks
             room = len(blocks) * manager.block_size
             assert seq.num_computed_tokens <= room, f"{seq} holds {len(blocks)} blocks"
-            beyond = blocks[seq.num_tokens // manager.block_size :]
-            assert not any(b.block_hash for b in beyond), f"a draft of {seq} can be found"
+            if manager.prefix_cache is not None:
+                beyond = blocks[seq.num_tokens // manager.block_size :]
+                assert not any(b.block_hash for b in beyond), f"a draft of {seq} can be found"

@@ -39,6 +39,19 @@ class SpecDecodingStats:
         for position, count in enumerate(other.num_accepted_tokens_per_pos):
             self.num_accepted_tokens_per_pos[position] += count
 
+    def as_line(self, seconds: float) -> str:
+        """vLLM's line in the log, for what was counted in so many seconds."""
+        per_position = [n / self.num_drafts for n in self.num_accepted_tokens_per_pos]
+        return (
+            f"SpecDecoding metrics: Mean acceptance length: {self.mean_acceptance_length:.2f}, "
+            f"Accepted throughput: {self.num_accepted_tokens / seconds:.2f} tokens/s, "
+            f"Drafted throughput: {self.num_draft_tokens / seconds:.2f} tokens/s, "
+            f"Accepted: {self.num_accepted_tokens} tokens, "
+            f"Drafted: {self.num_draft_tokens} tokens, "
+            f"Per-position acceptance rate: {', '.join(f'{rate:.3f}' for rate in per_position)}, "
+            f"Avg Draft acceptance rate: {100 * self.acceptance_rate:.1f}%"
+        )
+
     @property
     def acceptance_rate(self) -> float:
         """The share of drafts that were right, 0 to 1."""
