@@ -19,6 +19,13 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3,
          "prompt_lookup_min": 1}  # fmt: skip
 
 
+SMALL = {"max_model_len": 80, "num_gpu_blocks_override": 64, "swap_space": 0.001}
+
+
+def small_llm(directory, **kwargs):
+    return make_llm(directory, **{**SMALL, **kwargs})
+
+
 class Hints:
     """A proposer that has seen the texts: its drafts are right up to a place drawn by ``rng``.
 
@@ -76,7 +83,7 @@ def tokens(outputs):
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 @pytest.mark.parametrize("caching", [True, False])
 def test_ngrams_equal_the_oracle_with_every_parameter(tiny_qwen2, mode, caching):
-    llm = make_llm(
+    llm = small_llm(
         tiny_qwen2, block_size=4, max_model_len=40, num_gpu_blocks_override=15,
         max_num_batched_tokens=13, preemption_mode=mode, enable_prefix_caching=caching,
         speculative_config=NGRAM, trace=True,
@@ -122,10 +129,10 @@ def test_guesses_right_and_wrong_change_no_token(tiny_qwen2, seed, k, settings):
         if rng.random() < 0.15:
             params = BeamSearchParams(beam_width=2, max_tokens=9, ignore_eos=True)
         requests.append((str(i), prompt, params))
-    plain = run(make_llm(tiny_qwen2, **settings), requests)
+    plain = run(small_llm(tiny_qwen2, **settings), requests)
     hints = Hints(rng, k)
     hints.learn(plain.values())
-    llm = make_llm(
+    llm = small_llm(
         tiny_qwen2, **settings, trace=True,
         speculative_config={"model": hints, "num_speculative_tokens": k},
     )  # fmt: skip
@@ -145,10 +152,10 @@ def test_guesses_right_and_wrong_change_no_token(tiny_qwen2, seed, k, settings):
 def test_right_guesses_are_all_accepted(tiny_qwen2):
     """A draft that is the target: k + 1 tokens in every step but the last."""
     params = SamplingParams(temperature=0.8, seed=3, max_tokens=32, ignore_eos=True)
-    plain = run(make_llm(tiny_qwen2, max_model_len=64), [("a", [5, 6], params)])
+    plain = run(small_llm(tiny_qwen2, max_model_len=64), [("a", [5, 6], params)])
     hints = Hints(None, 4)
     hints.learn(plain.values())
-    llm = make_llm(
+    llm = small_llm(
         tiny_qwen2, max_model_len=64, trace=True,
         speculative_config={"model": hints, "num_speculative_tokens": 4},
     )  # fmt: skip
@@ -169,10 +176,10 @@ def test_a_failed_step_takes_drafts_and_numbers_back(tiny_qwen2, monkeypatch, wh
     params = SamplingParams(n=2, temperature=1.0, seed=3, max_tokens=24, logprobs=1,
                             ignore_eos=True, presence_penalty=0.5)  # fmt: skip
     settings = {"block_size": 4, "max_model_len": 40, "max_num_batched_tokens": 6}
-    plain = run(make_llm(tiny_qwen2, **settings), [("a", [5, 6, 5, 6], params)])
+    plain = run(small_llm(tiny_qwen2, **settings), [("a", [5, 6, 5, 6], params)])
     hints = Hints(random.Random(call), 3)
     hints.learn(plain.values())
-    llm = make_llm(
+    llm = small_llm(
         tiny_qwen2, **settings, speculative_config={"model": hints, "num_speculative_tokens": 3}
     )
     engine, num_failed, outputs = llm.llm_engine, 0, {}
@@ -193,7 +200,7 @@ def test_a_failed_step_takes_drafts_and_numbers_back(tiny_qwen2, monkeypatch, wh
 
 @pytest.fixture(scope="module")
 def embedded():
-    settings = {"max_model_len": 1024, "num_gpu_blocks_override": 200}
+    settings = {"max_model_len": 1024, "num_gpu_blocks_override": 200, "swap_space": 0.001}
     return LLM(**settings), LLM(**settings, speculative_config=NGRAM, trace=True)
 
 
@@ -239,7 +246,7 @@ def test_what_a_grammar_forces_is_drafted_and_what_it_forbids_is_not(embedded):
 
 def test_beams_are_searched_without_and_it_is_said(tiny_qwen2, caplog, monkeypatch):
     monkeypatch.setattr(proposer_module.logger, "propagate", True)
-    llm = make_llm(tiny_qwen2, speculative_config=NGRAM, trace=True)
+    llm = small_llm(tiny_qwen2, speculative_config=NGRAM, trace=True)
     params = BeamSearchParams(beam_width=2, max_tokens=8, ignore_eos=True)
     with caplog.at_level("INFO", logger=proposer_module.logger.name):
         for _ in range(2):
@@ -265,8 +272,8 @@ def test_a_proposer_that_fails_costs_nothing_but_its_drafts(tiny_qwen2, monkeypa
     said = []
     monkeypatch.setattr(proposer_module.logger, "exception", said.append)
     params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
-    llm = make_llm(tiny_qwen2, speculative_config={"model": Broken(), "num_speculative_tokens": 2})
-    plain = run(make_llm(tiny_qwen2), [("a", [1, 2], params)])
+    llm = small_llm(tiny_qwen2, speculative_config={"model": Broken(), "num_speculative_tokens": 2})
+    plain = run(small_llm(tiny_qwen2), [("a", [1, 2], params)])
     assert tokens(run(llm, [("a", [1, 2], params)])) == tokens(plain)
     assert said
 
@@ -328,7 +335,7 @@ def test_what_cannot_be_is_refused_by_name(arguments, message):
 
 def test_no_more_drafts_than_a_sequence_is_long(tiny_qwen2):
     with pytest.raises(ValueError, match="num_speculative_tokens must be at most 7"):
-        make_llm(
+        small_llm(
             tiny_qwen2, max_model_len=8, speculative_config={**NGRAM, "num_speculative_tokens": 8}
         )
 
@@ -340,7 +347,7 @@ def test_the_log_line_counts_what_the_trace_does(tiny_qwen2, caplog, monkeypatch
     from minivllm.engine import stat_logger
 
     monkeypatch.setattr(stat_logger.logger, "propagate", True)
-    llm = make_llm(tiny_qwen2, speculative_config=NGRAM, trace=True)
+    llm = small_llm(tiny_qwen2, speculative_config=NGRAM, trace=True)
     params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
     run(llm, [("a", [1, 2, 1, 2, 1, 2], params), ("b", [3, 3, 3, 3], params)])
     verified = list(llm.llm_engine.trace.of(Verified))
