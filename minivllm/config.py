@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from minivllm.speculative import SpeculativeConfig
 from minivllm.structured_outputs import StructuredOutputsConfig
 
 DTYPES = {"auto": None, "float32": "float32", "float": "float32", "float16": "float16",
@@ -32,6 +33,11 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = 0
     policy: Any = "fcfs"  # a name of POLICIES, or one of your own
     preemption_mode: str | None = None  # "recompute", "swap"; None: swap if there are siblings
+    num_speculative_tokens: int = 0  # the most drafts that a sequence has
+    # what a draft model needs beside: slots for K and V beyond the scheduled tokens, and room in a
+    # step's budget for one more token per sequence
+    num_lookahead_tokens: int = 0
+    num_drafting_slots: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,5 +106,6 @@ class VllmConfig:
     structured_outputs_config: StructuredOutputsConfig = field(
         default_factory=StructuredOutputsConfig
     )
+    speculative_config: SpeculativeConfig | None = None  # None: one token a step
     seed: int = 0  # where requests without a seed of their own get theirs
     max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all

@@ -141,6 +141,19 @@ class StepPlanned(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class Verified(Record):
+    """A step has verified a sequence's drafts: the first ``num_accepted`` are what was drawn.
+
+    The others are rejected, and what is computed falls back behind the accepted ones. One token
+    more was drawn beside: behind the last draft, or in the place of the first rejected one.
+    """
+
+    seq_id: str
+    draft_token_ids: tuple[int, ...]
+    num_accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sampled(Record):
     """A token was drawn and appended."""
 

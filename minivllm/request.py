@@ -45,15 +45,28 @@ class Sequence:
 
     The whole scheduler is this subtraction: ``num_tokens - num_computed_tokens`` are still to be
     computed. For a new prompt that is all of it; for a decode it is 1; after a preemption it is
-    everything again. There are no phases.
+    everything again. There are no phases. Drafts of speculative decoding are further tokens that
+    are not yet computed; they are never among ``token_ids`` before they have been verified.
 
     (The word is V0's. vLLM V1 has no sequences and no forks: it runs ``n`` samples as ``n``
     requests that share their prompt through the prefix cache.)
     """
 
-    __slots__ = ("block_hashes", "cumulative_logprob", "grammar", "index", "num_computed_tokens",
-                 "num_prompt_tokens", "request", "seq_id", "status", "stop_reason",
-                 "token_ids")  # fmt: skip
+    __slots__ = (
+        "__weakref__",
+        "block_hashes",
+        "cumulative_logprob",
+        "grammar",
+        "index",
+        "num_computed_tokens",
+        "num_prompt_tokens",
+        "request",
+        "seq_id",
+        "spec_token_ids",
+        "status",
+        "stop_reason",
+        "token_ids",
+    )  # fmt: skip
 
     def __init__(self, request: Request, index: int):
         self.seq_id = request.seq_id(index)
@@ -62,6 +75,7 @@ class Sequence:
         self.token_ids: list[int] = list(request.prompt_token_ids)  # prompt, then output
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
+        self.spec_token_ids: list[int] = []  # drafts: guessed, not yet verified
         self.block_hashes: list[bytes] = []  # of its full blocks, as far as asked for
         self.cumulative_logprob = 0.0  # of its output; only beams need it
         self.status = RequestStatus.WAITING
@@ -87,6 +101,11 @@ class Sequence:
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def num_tokens_with_spec(self) -> int:
+        """Its tokens and the drafts behind them."""
+        return len(self.token_ids) + len(self.spec_token_ids)
 
     @property
     def num_output_tokens(self) -> int:

@@ -24,6 +24,7 @@ from minivllm.records import (
     StepStarted,
     SwappedIn,
     SwappedOut,
+    Verified,
 )
 
 
@@ -141,6 +142,8 @@ class State:
                 seq.status = "running"
                 seq.num_computed_tokens = record.num_computed_tokens  # a hit counts as computed
                 seq.num_scheduled_tokens = record.num_tokens
+            case Verified():
+                seq.num_scheduled_tokens -= len(record.draft_token_ids) - record.num_accepted
             case Sampled():
                 seq.token_ids.append(record.token_id)
             case Finished():

@@ -14,10 +14,11 @@ PACKAGE = Path(__file__).parents[1] / "minivllm"
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [
     "version", "validation", "envs", "logger", "math_utils", "undo_log", "structured_outputs",
+    "speculative",
     "config",
     "sampling_params", "outputs", "request",
-    "console", "metrics", "records", "state", "trace", "kv", "scheduling", "structured_output",
-    "tensors", "platforms", "ops",
+    "console", "metrics", "records", "state", "trace", "kv", "spec_decode", "scheduling",
+    "structured_output", "tensors", "platforms", "ops",
     "attention", "embedded", "models", "sampling", "worker", "executor", "engine",
     "lab", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench", "cli",
     "sim", "viz", "exercises", "__main__",

@@ -29,6 +29,7 @@ from minivllm.models.hub import model_directory, tokenizer_directory
 from minivllm.models.model_config import ModelConfig
 from minivllm.platforms import describe_gpu, pick_device
 from minivllm.scheduling.policies import make_policy
+from minivllm.speculative import make_speculative_config
 from minivllm.structured_outputs import StructuredOutputsConfig, make_structured_outputs_config
 from minivllm.validation import (
     check,
@@ -47,6 +48,7 @@ _ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
     "trust_remote_code": (False, "no code that comes with a model is ever run"),
     "tensor_parallel_size": (1, "one device runs the whole model"),
     "pipeline_parallel_size": (1, "one device runs the whole model"),
+    "use_v2_block_manager": (True, "there is no other"),
     "quantization": (None, "weights are used as they are stored"),
     "cpu_offload_gb": (0, "weights stay on one device"),
     "hf_overrides": (None, "config.json is used as it is"),
@@ -114,6 +116,14 @@ class EngineArgs:
     structured_outputs_config: dict | StructuredOutputsConfig | None = None  # {"backend": "fsm"}
     guided_decoding_backend: str | None = None  # 0.6.6's name for that backend
 
+    # {"method": "ngram", "num_speculative_tokens": 4, ...}, see SpeculativeConfig; and what 0.6.6
+    # called its parts
+    speculative_config: dict | None = None
+    speculative_model: Any = None
+    num_speculative_tokens: int | None = None
+    ngram_prompt_lookup_max: int | None = None
+    ngram_prompt_lookup_min: int | None = None
+
     preemption_mode: str | None = None  # "recompute", "swap"; None: swap if there are siblings
     kv_cache_manager_cls: Any = None  # a subclass of KVCacheManager of your own; None: that one
 
@@ -127,6 +137,7 @@ class EngineArgs:
     trust_remote_code: bool = False
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    use_v2_block_manager: bool = True
     quantization: str | None = None
     cpu_offload_gb: float = 0
     hf_overrides: dict | None = None
@@ -172,6 +183,13 @@ class EngineArgs:
         self.structured_outputs_config = make_structured_outputs_config(
             self.structured_outputs_config, self.guided_decoding_backend
         )
+        names = ("speculative_model", "num_speculative_tokens", "ngram_prompt_lookup_max",
+                 "ngram_prompt_lookup_min")  # fmt: skip
+        self.speculative_config = make_speculative_config(
+            self.speculative_config, {name: getattr(self, name) for name in names}
+        )
+        for name in names:  # they are in it now
+            setattr(self, name, None)
         ok = self.preemption_mode is None or is_one_of(self.preemption_mode, ("recompute", "swap"))
         check(ok, "preemption_mode", self.preemption_mode, "'recompute', 'swap' or None")
         cls = self.kv_cache_manager_cls
@@ -227,6 +245,13 @@ class EngineArgs:
         )
         return limits
 
+    def _num_speculative_tokens(self, limits: Limits) -> int:
+        if self.speculative_config is None:
+            return 0
+        k, most = self.speculative_config.num_speculative_tokens, limits.max_model_len - 1
+        check(k <= most, "num_speculative_tokens", k, f"at most {most}, below max_model_len")
+        return k
+
     def create_engine_config(self) -> VllmConfig:
         """Find the model, look at the device, and settle every limit.
 
@@ -254,6 +279,7 @@ class EngineArgs:
                 self.long_prefill_token_threshold,
                 make_policy(self.scheduling_policy),
                 self.preemption_mode,
+                self._num_speculative_tokens(limits),
             ),
             CacheConfig(
                 self.block_size,
@@ -267,6 +293,7 @@ class EngineArgs:
             ParallelConfig(self.tensor_parallel_size, self.pipeline_parallel_size),
             ObservabilityConfig(self.trace, self.disable_log_stats),
             make_structured_outputs_config(self.structured_outputs_config, None),
+            self.speculative_config,
             seed=self.seed,
             max_logprobs=self.max_logprobs,
         )

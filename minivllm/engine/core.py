@@ -13,8 +13,9 @@ from minivllm.executor.abstract import Executor
 from minivllm.executor.uniproc import UniProcExecutor
 from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
 from minivllm.kv.manager import KVCacheManager
-from minivllm.request import Request, RequestStatus
+from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.scheduler import Scheduler
+from minivllm.spec_decode.proposer import Drafter
 from minivllm.structured_output.manager import StructuredOutputManager
 from minivllm.trace import Trace
 
@@ -55,6 +56,12 @@ class EngineCore:
             self.trace,
         )
         self.scheduler = Scheduler(limits, kv_cache_manager, self.trace)
+        self.drafter: Drafter | None = None
+        if config.speculative_config is not None:
+            self.drafter = Drafter(
+                config.speculative_config, limits.max_model_len, config.model_config.vocab_size
+            )
+        self._to_draft_for: list[Sequence] = []  # those that the last step has given a token
 
     def _initialize_kv_caches(self) -> KVCacheConfig:
         """Decide how many blocks there are, and let the workers allocate them."""
@@ -97,6 +104,10 @@ class EngineCore:
 
     def step(self) -> EngineCoreOutputs:
         """Compute one step. If anything fails in it, it has never been."""
+        # 0. Guess how those go on that have a new token.
+        if self.drafter is not None:
+            self.scheduler.update_draft_token_ids(self.drafter.draft(self._to_draft_for))
+            self._to_draft_for = []
         # 1. Who computes how many tokens, and where do their K and V go?
         scheduler_output = self.scheduler.schedule()
         try:
@@ -112,6 +123,8 @@ class EngineCore:
             self.executor.roll_back(scheduler_output.step)
             self.scheduler.roll_back()
             raise
+        if self.drafter is not None:
+            self._to_draft_for = updated
         return collect(updated, output)
 
     def reset_prefix_cache(self) -> bool:

@@ -148,7 +148,7 @@ class LLMEngine:
             self.engine_core.stop_sequences(processed.stopped)
         # 4. Count.
         self.metrics.record(scheduler_stats(self.scheduler), processed.iteration_stats)
-        self.stat_logger.record()
+        self.stat_logger.record(self.scheduler.spec_decoding_stats)
         return processed.request_outputs
 
     def abort_request(self, request_id: str | list[str]) -> list[RequestOutput]:

@@ -33,11 +33,12 @@ class KVCacheBlockCopy:
 class BlockTable:
     """The physical blocks of one sequence, in the order of its positions."""
 
-    __slots__ = ("block_size", "blocks")
+    __slots__ = ("block_size", "blocks", "num_cached_blocks")
 
     def __init__(self, block_size: int):
         self.block_size = block_size
         self.blocks: list[KVCacheBlock] = []
+        self.num_cached_blocks = 0  # from the first on: those that can be found, or need not be
 
     @property
     def block_ids(self) -> list[int]:
@@ -72,6 +73,7 @@ class BlockTable:
         """A table of the same blocks: nothing is allocated, nothing copied."""
         child = type(self)(self.block_size)
         child.blocks = list(self.blocks)
+        child.num_cached_blocks = self.num_cached_blocks
         pool.touch(child.blocks)
         return child
 

@@ -38,6 +38,10 @@ class KVCacheManager:
 
     block_table_cls = BlockTable  # of your own in a subclass, as is the next one
     prefix_cache_cls = PrefixCache
+    # The scheduler's: slots beyond what a step computes, up to the longest sequence, for the K and
+    # V of a draft model. Without one there are none.
+    num_lookahead_tokens = 0
+    max_num_slots = 0
 
     def __init__(
         self,
@@ -94,6 +98,19 @@ class KVCacheManager:
         needed = num_reserved_blocks + self.get_num_blocks_to_allocate(seq, hit)
         return needed <= self.block_pool.num_free_blocks
 
+    def can_allocate_slots(
+        self, seq: Sequence, hit: list[KVCacheBlock], num_new_tokens: int, num_reserved_blocks: int
+    ) -> bool:
+        """Would its first chunk fit? Only with drafts or a draft model that is more to ask."""
+        num_slots = self._num_slots(len(hit) * self.block_size + num_new_tokens)
+        needed = cdiv(num_slots, self.block_size) - sum(b.ref_cnt > 0 for b in hit)
+        return num_reserved_blocks + needed <= self.block_pool.num_free_blocks
+
+    def _num_slots(self, num_tokens: int) -> int:
+        """Slots for so many tokens, and for what a draft model writes behind them."""
+        ahead = self.num_lookahead_tokens
+        return min(num_tokens + ahead, self.max_num_slots) if ahead else num_tokens
+
     def record_prefix_cache_query(self, seq: Sequence) -> None:
         """Count what a sequence, just admitted, asked of the prefix cache and what it got."""
         if self.prefix_cache is not None and not seq.skip_reading_prefix_cache:
@@ -120,6 +137,7 @@ class KVCacheManager:
         if hit:
             self.block_pool.touch(hit)
             table.blocks += hit
+            table.num_cached_blocks = len(hit)
             if self.trace is not None:
                 self.trace.record(BlocksShared, seq.seq_id, tuple(b.block_id for b in hit))
 
@@ -143,7 +161,7 @@ class KVCacheManager:
         # 1. What is missing? Most often nothing: the last block still has room.
         table, computed = self.block_tables[seq.seq_id], seq.num_computed_tokens
         num_tokens = computed + num_new_tokens
-        missing = table.num_missing_blocks(num_tokens)
+        missing = table.num_missing_blocks(self._num_slots(num_tokens))
         must_copy = table.must_copy(computed)
         new_ids: list[int] = []
         if missing or must_copy:
@@ -164,11 +182,11 @@ class KVCacheManager:
                 new_ids = [block.block_id for block in new_blocks]
                 if self.trace is not None:
                     self.trace.record(BlocksAllocated, seq.seq_id, tuple(new_ids))
-        # 5. Blocks that this step fills can be found from now on. Those before are there already.
+        # 5. Blocks that this step fills can be found from now on, but none that holds a draft.
         if self.prefix_cache is not None:
-            first, num_full = computed // self.block_size, num_tokens // self.block_size
-            if first < num_full:
-                self._register(seq, table, first, num_full)
+            num_full = min(num_tokens, seq.num_tokens) // self.block_size
+            if table.num_cached_blocks < num_full:
+                self._register(seq, table, table.num_cached_blocks, num_full)
         return new_ids
 
     def _register(self, seq: Sequence, table: BlockTable, first: int, num_full: int) -> None:
@@ -176,6 +194,7 @@ class KVCacheManager:
         hashes = self.prefix_cache.block_hashes(seq, num_full)
         for i in range(first, num_full):
             self.prefix_cache.add(table.blocks[i], hashes[i])
+        self.undo_log.set(table, "num_cached_blocks", num_full)
         if self.trace is not None:
             ids = tuple(block.block_id for block in table.blocks[first:num_full])
             self.trace.record(BlocksCached, seq.seq_id, ids, tuple(hashes[first:num_full]))
@@ -243,7 +262,8 @@ class KVCacheManager:
         """Is there room for them, and for each to go on?"""
         tables = self.swap_space.tables
         grow = sum(
-            cdiv(seq.num_tokens, self.block_size) - len(tables[seq.seq_id]) + 1 for seq in seqs
+            cdiv(self._num_slots(seq.num_tokens), self.block_size) - len(tables[seq.seq_id]) + 1
+            for seq in seqs
         )
         coming = len(self.swap_space.distinct_blocks([seq.seq_id for seq in seqs]))
         alone = self.block_pool.num_free_blocks == self.block_pool.num_usable_blocks
@@ -260,6 +280,7 @@ class KVCacheManager:
             table = self.block_table_cls(self.block_size)
             self.undo_log.put(self.block_tables, seq.seq_id, table)
             table.blocks = [home[block] for block in self.swap_space.tables[seq.seq_id]]
+            table.num_cached_blocks = seq.num_computed_tokens // self.block_size
             for block in table.blocks:
                 block.ref_cnt += 1
             self.swap_space.free(seq.seq_id)

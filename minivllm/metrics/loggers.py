@@ -10,6 +10,7 @@ import time
 from minivllm import envs
 from minivllm.logger import init_logger
 from minivllm.metrics.families import EngineMetrics
+from minivllm.metrics.spec_decode import SpecDecodingStats
 
 logger = init_logger(__name__)
 
@@ -27,14 +28,27 @@ class LoggingStatLogger:
         self.enabled = enabled
         self.interval = envs.log_stats_interval()  # seconds
         self._at_last_line = (time.monotonic(), 0, 0)
+        # of drafts: since the engine began, and since the last line
+        self.spec_decoding: SpecDecodingStats | None = None
+        self._recent_spec_decoding: SpecDecodingStats | None = None
 
-    def record(self) -> None:
-        """Another step is counted: log if it is time to."""
+    def record(self, drafts: SpecDecodingStats | None = None) -> None:
+        """Another step is counted: log if it is time to.
+
+        Args:
+            drafts: what became of those of this step, if it had any.
+        """
+        if drafts is not None:
+            empty = SpecDecodingStats(drafts.num_spec_tokens)
+            self.spec_decoding = self.spec_decoding or SpecDecodingStats(drafts.num_spec_tokens)
+            self._recent_spec_decoding = self._recent_spec_decoding or empty
+            self.spec_decoding.add(drafts)
+            self._recent_spec_decoding.add(drafts)
         if self.enabled and time.monotonic() - self._at_last_line[0] >= self.interval:
             self.log()
 
     def log(self) -> None:
-        """One line: rates since the last one, and how things stand."""
+        """One line: rates since the last one, and how things stand; another one for drafts."""
         since, prompt, generation = self._at_last_line
         metrics, now, stats = self.metrics, time.monotonic(), self.metrics.scheduler
         self._at_last_line = (now, metrics.num_prompt_tokens, metrics.num_generation_tokens)
@@ -54,3 +68,6 @@ class LoggingStatLogger:
         if metrics.cache_config["enable_prefix_caching"] == "True":
             line += f", Prefix cache hit rate: {100 * stats.recent_hit_rate:.1f}%"
         logger.info(line)
+        if self._recent_spec_decoding is not None:
+            logger.info(self._recent_spec_decoding.as_line(seconds))
+            self._recent_spec_decoding = None

@@ -20,15 +20,17 @@ def apply_grammar_bitmask(
 
     Args:
         logits: float32 ``[n, vocab]``.
-        seq_ids: whose row each is.
-        grammar_output: a row of bits for each of those that have a grammar.
+        seq_ids: whose row each is. One with drafts has several, one behind the other.
+        grammar_output: rows of bits for each of those that have a grammar, in the same order.
 
     Returns:
         The rows in which nothing is left.
     """
-    place = {seq_id: i for i, seq_id in enumerate(grammar_output.structured_output_request_ids)}
-    rows = [row for row, seq_id in enumerate(seq_ids) if seq_id in place]
-    bitmask = grammar_output.grammar_bitmask[[place[seq_ids[row]] for row in rows]]
+    places: dict[str, list[int]] = {}
+    for i, seq_id in enumerate(grammar_output.structured_output_request_ids):
+        places.setdefault(seq_id, []).append(i)
+    rows = [row for row, seq_id in enumerate(seq_ids) if seq_id in places]
+    bitmask = grammar_output.grammar_bitmask[[places[seq_ids[row]].pop(0) for row in rows]]
     forbidden = _forbidden(bitmask, logits.shape[1], logits.device)
     if len(rows) == len(seq_ids):
         logits.masked_fill_(forbidden, -torch.inf)

@@ -7,7 +7,7 @@ SamplingStates in vllm/v1/worker/gpu/sample/states.py, whose rows are kept on th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -42,21 +42,21 @@ class SamplingMetadata:
         self.random_index = make_tensor(self.random_rows, "int64", device)
         random = [states[row].sampling_params for row in self.random_rows]
         self.filters = TopKTopPFilter(random, vocab_size, device)
-        self.drawn_numbers: list[float] = []  # by the last step, one for each of random_rows
+        self.drawn_numbers: dict[int, float] = {}  # by the last step, by row
         self.logprobs_rows = [
             i for i, s in enumerate(states) if s.sampling_params.logprobs is not None
         ]
 
     def draw_numbers(self) -> list[float]:
         """One number for each row that draws, from its own generator."""
-        self.drawn_numbers = [self.states[row].draw_number() for row in self.random_rows]
-        return self.drawn_numbers
+        self.drawn_numbers = {row: self.states[row].draw_number() for row in self.random_rows}
+        return list(self.drawn_numbers.values())
 
-    def give_numbers_back(self) -> None:
-        """The step that has drawn the last numbers is taken back."""
-        for row, number in zip(self.random_rows, self.drawn_numbers, strict=False):
-            self.states[row].returned_numbers.append(number)
-        self.drawn_numbers = []
+    def give_numbers_back(self, rows: Iterable[int] | None = None) -> None:
+        """What was drawn last in these rows (None: in all) is drawn again, in the same order."""
+        drawn = self.drawn_numbers
+        for row in sorted(drawn if rows is None else drawn.keys() & rows, reverse=True):
+            self.states[row].returned_numbers.append(drawn.pop(row))
 
     def append(self, token_ids: torch.Tensor) -> list[list[int]]:
         """Let every row have one more token, int64 ``[n]``; returns each row's new tokens."""

@@ -43,8 +43,8 @@ class BeamMove:
 class GrammarOutput:
     """Which tokens may come next in the sequences that have a grammar."""
 
-    structured_output_request_ids: list[str]
-    grammar_bitmask: np.ndarray  # int32 [rows, words], a bit per token; rows as the ids
+    structured_output_request_ids: list[str]  # of each row; one with drafts has several
+    grammar_bitmask: np.ndarray  # int32 [rows, words], a bit per token
 
 
 @dataclass
@@ -58,6 +58,8 @@ class SchedulerOutput:
     step: int = -1  # its number: a step that fails is taken back by it
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     num_computed_tokens: dict[str, int] = field(default_factory=dict)
+    # the drafts among them, the last ones of a sequence; none, no entry
+    scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
     # blocks to append to the sequence's table; for one that was not running: its whole table
     new_block_ids: dict[str, list[int]] = field(default_factory=dict)
     swaps_out: list[KVCacheBlockSwap] = field(default_factory=list)  # device to host, first of all
@@ -83,6 +85,7 @@ class SchedulerOutput:
         self.num_computed_tokens.pop(seq_id, None)
         self.new_block_ids.pop(seq_id, None)
         self.forks.pop(seq_id, None)
+        self.scheduled_spec_decode_tokens.pop(seq_id, None)
         self.kv_cache_block_copies = [
             copy for copy in self.kv_cache_block_copies if copy.seq_id != seq_id
         ]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 
 from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
-from minivllm.records import Finished, Forked, RequestAdded, Scheduled
+from minivllm.metrics.spec_decode import SpecDecodingStats
+from minivllm.records import Finished, Forked, RequestAdded, Scheduled, Verified
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.beams import BeamSearch
 from minivllm.scheduling.decoding import SAMPLING, Decoding
@@ -45,6 +46,8 @@ class Scheduler:
         self.max_model_len = config.max_model_len
         self.policy = make_policy(config.policy)
         self.kv_manager = kv_manager
+        kv_manager.num_lookahead_tokens = config.num_lookahead_tokens
+        kv_manager.max_num_slots = config.max_model_len
         self.undo_log = kv_manager.undo_log  # a step that fails is taken back with it
         self.preemptor = Preemptor(kv_manager, config.preemption_mode, trace)
         self.trace = trace
@@ -56,6 +59,7 @@ class Scheduler:
         self.finished_req_ids: list[str] = []  # what the runner is told next to forget
         self.beam_moves: list[BeamMove] = []  # what the runner is told next of beams
         self.token_budget = config.max_num_batched_tokens  # left in the step that is planned
+        self.spec_decoding_stats: SpecDecodingStats | None = None  # of the last step, with drafts
         self._num_arrived = self._num_planned = 0
         self._ids_in_use: set[str] = set()  # of all sequences, those to be forked included
 
@@ -94,14 +98,15 @@ class Scheduler:
     def _continue_running(self, output: SchedulerOutput) -> None:
         """Schedule running sequences, in admission order, until the token budget is used up."""
         index = 0
-        while index < len(self.running) and self.token_budget > 0:
+        while index < len(self.running) and self.budget_of_one > 0:
             seq = self.running[index]
             num_new = self._num_new_tokens(seq, output)
             if num_new == 0:  # a beam that waits for the others
                 index += 1
                 continue
             if num_new > 1:
-                if num_new > self.token_budget and not self.config.enable_chunked_prefill:
+                must_be_whole = not self.config.enable_chunked_prefill
+                if must_be_whole and seq.num_tokens - seq.num_computed_tokens > self.budget_of_one:
                     return  # a sibling that could not begin with the others
                 num_new = self._limit_chunk(num_new)
             # Out of blocks: preempt until it fits, or until this request is itself the victim.
@@ -117,7 +122,7 @@ class Scheduler:
 
     def _swap_in(self, output: SchedulerOutput) -> None:
         """Swap requests back in before admitting new ones; they resume where they were."""
-        while self.swapped and self.token_budget > 0 and self._may_run(self.swapped[0]):
+        while self.swapped and self.budget_of_one > 0 and self._may_run(self.swapped[0]):
             seqs = self.swapped[0].unfinished_seqs
             if not self.kv_manager.can_swap_in(seqs):
                 return
@@ -130,7 +135,7 @@ class Scheduler:
 
     def _admit_waiting(self, output: SchedulerOutput) -> None:
         """Admit waiting requests in queue order; stop at the first that does not fit."""
-        while self.waiting and self.token_budget > 0 and not self.swapped:
+        while self.waiting and self.budget_of_one > 0 and not self.swapped:
             request = self.waiting[0]
             if not (self._may_run(request) and self._admit(request, output)):
                 return
@@ -146,9 +151,12 @@ class Scheduler:
         admitted: list[Sequence] = []
         for seq in request.unfinished_seqs:  # several only after a preemption
             hit = manager.get_computed_blocks(seq)
-            num_new = seq.num_tokens - len(hit) * manager.block_size
+            num_new = seq.num_tokens_with_spec - len(hit) * manager.block_size
             fits = manager.can_fit_full_sequence(seq, hit, promised)
-            too_long = num_new > self.token_budget and not self.config.enable_chunked_prefill
+            if fits and (seq.spec_token_ids or manager.num_lookahead_tokens):
+                num_first = self._limit_chunk(num_new)
+                fits = manager.can_allocate_slots(seq, hit, num_first, promised)
+            too_long = num_new > self.budget_of_one and not self.config.enable_chunked_prefill
             if not fits or (too_long and not admitted):
                 self._withdraw(admitted, output)
                 return False
@@ -188,11 +196,17 @@ class Scheduler:
         if new_ids:
             output.new_block_ids[seq.seq_id] = new_ids
         request = seq.request
-        if request.num_forks_to_come and seq.num_computed_tokens + num_new == seq.num_tokens:
+        if request.num_forks_to_come and seq.num_computed_tokens + num_new >= seq.num_tokens:
             siblings = request.decoding.forks_at_prompt_end(request)
             if siblings:
                 output.forks[seq.seq_id] = siblings
-        self.token_budget -= num_new
+        if seq.spec_token_ids:  # those that do not fit are dropped
+            num_drafts = seq.num_computed_tokens + num_new - seq.num_tokens
+            if num_drafts > 0:
+                drafts = seq.spec_token_ids[:num_drafts]
+                output.scheduled_spec_decode_tokens[seq.seq_id] = drafts
+            self.undo_log.set(seq, "spec_token_ids", [])
+        self.token_budget -= num_new + self.config.num_drafting_slots
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, output: ModelRunnerOutput
@@ -209,6 +223,7 @@ class Scheduler:
         sampled = output.sampled_token_ids
         self.undo_log.note(self._take_tokens_back, scheduler_output, sampled)
         updated: list[Sequence] = []
+        stats = SpecDecodingStats(self.config.num_speculative_tokens)
         in_lockstep: dict[Request, None] = {}
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             seq = self.sequences.get(seq_id)
@@ -217,6 +232,13 @@ class Scheduler:
             seq.num_computed_tokens += num_new
             if seq_id not in sampled:  # a chunk that did not reach the end of the prompt
                 continue
+            drafts = scheduler_output.scheduled_spec_decode_tokens.get(seq_id)
+            if drafts:  # K and V of a rejected one are where the next token's will be
+                num_accepted = len(sampled[seq_id]) - 1
+                seq.num_computed_tokens -= len(drafts) - num_accepted
+                stats.observe_draft(len(drafts), num_accepted)
+                if self.trace is not None:
+                    self.trace.record(Verified, seq_id, tuple(drafts), num_accepted)
             decoding = seq.request.decoding
             if decoding.in_lockstep:
                 in_lockstep[seq.request] = None
@@ -227,7 +249,19 @@ class Scheduler:
         if self.trace is not None:
             self.trace.end_step()
         self.kv_manager.commit()
+        self.spec_decoding_stats = stats if stats.num_drafts else None
         return updated
+
+    def update_draft_token_ids(self, drafts: Mapping[str, list[int]]) -> None:
+        """Let sequences have drafts behind their tokens, to be verified by the next step.
+
+        Args:
+            drafts: by sequence id. Who has finished meanwhile, or had to give way, gets none.
+        """
+        for seq_id, token_ids in drafts.items():
+            seq = self.sequences.get(seq_id)
+            if seq is not None and seq.status == RequestStatus.RUNNING:
+                seq.spec_token_ids = token_ids
 
     def roll_back(self, executed: bool = True) -> None:
         """Take the step back that has failed: the books are as before it was planned.
@@ -350,9 +384,14 @@ class Scheduler:
 
     # -- small steps -------------------------------------------------------------------------------
 
+    @property
+    def budget_of_one(self) -> int:
+        """How many tokens of one more sequence this step may compute."""
+        return self.token_budget - self.config.num_drafting_slots
+
     def _num_new_tokens(self, seq: Sequence, output: SchedulerOutput) -> int:
-        """Tokens not yet computed, less those that the decoding holds back."""
-        num_new = min(seq.num_tokens, self.max_model_len - 1) - seq.num_computed_tokens
+        """Tokens and drafts not yet computed, less those that the decoding holds back."""
+        num_new = min(seq.num_tokens_with_spec, self.max_model_len - 1) - seq.num_computed_tokens
         decoding = seq.request.decoding
         if decoding.in_lockstep:
             num_new -= decoding.num_held_back(seq, output, self.token_budget)
@@ -363,7 +402,7 @@ class Scheduler:
         threshold = self.config.long_prefill_token_threshold
         if 0 < threshold < num_new and len(self.requests) > 1:
             num_new = threshold
-        return min(num_new, self.token_budget)
+        return min(num_new, self.budget_of_one)
 
     def _may_run(self, request: Request) -> bool:
         """Would all its sequences, those to come included, still fit under ``max_num_seqs``?"""
@@ -386,8 +425,11 @@ class Scheduler:
 
     def _unschedule(self, seq: Sequence, output: SchedulerOutput) -> None:
         """Take a sequence out of the step that is being planned, if it is there."""
-        self.token_budget += output.unschedule(seq.seq_id)
+        num_scheduled = output.unschedule(seq.seq_id)
+        if num_scheduled:
+            self.token_budget += num_scheduled + self.config.num_drafting_slots
         self.undo_log.set(seq, "status", RequestStatus.PREEMPTED)
+        self.undo_log.set(seq, "spec_token_ids", [])
 
     def _withdraw(self, admitted: list[Sequence], output: SchedulerOutput) -> None:
         """Take sequences back that were admitted before a sibling that did not fit."""
@@ -420,7 +462,7 @@ class Scheduler:
             kind = kinds.get(seq.seq_id, "running")
             if num_new > 0 or kind == "resumed":
                 computed = seq.num_computed_tokens
-                samples = computed + num_new == seq.num_tokens
+                samples = computed + num_new >= seq.num_tokens
                 self.trace.record(Scheduled, seq.seq_id, kind, computed, num_new, samples)
         self.trace.plan_step()
 
@@ -432,7 +474,8 @@ class Scheduler:
             if seq is not None:
                 seq.num_computed_tokens = scheduler_output.num_computed_tokens[seq_id]
                 if seq_id in sampled:
-                    del seq.token_ids[seq.num_computed_tokens + num_new :]
+                    drafts = scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
+                    del seq.token_ids[seq.num_computed_tokens + num_new - len(drafts) :]
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless queues, requests and blocks tell the same story."""
@@ -451,7 +494,11 @@ class Scheduler:
         assert len(running) + to_come <= self.config.max_num_seqs
         swapped = {seq.seq_id for request in self.swapped for seq in request.unfinished_seqs}
         assert set(manager.swap_space.tables) == swapped, "only the swapped are on the host"
+        assert not any(seq.spec_token_ids for seq in waiting), "drafts are for the running"
         for seq in self.running:
-            held = len(manager.block_tables[seq.seq_id].blocks)
-            room = held * manager.block_size
-            assert seq.num_computed_tokens <= room, f"{seq} holds {held} blocks"
+            blocks = manager.block_tables[seq.seq_id].blocks
+            room = len(blocks) * manager.block_size
+            assert seq.num_computed_tokens <= room, f"{seq} holds {len(blocks)} blocks"
+            if manager.prefix_cache is not None:
+                beyond = blocks[seq.num_tokens // manager.block_size :]
+                assert not any(b.block_hash for b in beyond), f"a draft of {seq} can be found"

@@ -134,8 +134,11 @@ class StructuredOutputManager:
             seq = sequences[seq_id]
             if seq.grammar is None or seq.num_computed_tokens + num_new < seq.num_tokens:
                 continue
-            for one in (seq_id, *scheduler_output.forks.get(seq_id, ())):
-                seq_ids.append(one)
+            drafts = scheduler_output.scheduled_spec_decode_tokens.get(seq_id, [])
+            seq_ids += [seq_id] * (1 + len(drafts))
+            grammars.append((seq.grammar, drafts))
+            for sibling_id in scheduler_output.forks.get(seq_id, ()):
+                seq_ids.append(sibling_id)
                 grammars.append((seq.grammar, []))
         return GrammarOutput(seq_ids, self.grammar_bitmask(grammars)) if seq_ids else None
 

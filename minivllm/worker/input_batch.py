@@ -12,6 +12,7 @@ from random import Random
 import torch
 
 from minivllm.sampling.metadata import SamplingMetadata, SamplingState
+from minivllm.sampling.rejection_sampler import states_to_verify
 from minivllm.scheduling.output import BeamMove, SchedulerOutput
 from minivllm.undo_log import UndoLog
 
@@ -93,20 +94,38 @@ class InputBatch:
             self.undo_log.take(self.states, seq_id)
         self.undo_log.put(self.states, seq_id, state)
 
-    def sampling_metadata(self, seq_ids: list[str], logits: torch.Tensor) -> SamplingMetadata:
-        """The sampling parameters of these rows: the last step's, if they are the same."""
+    def sampling_metadata(
+        self, seq_ids: list[str], logits: torch.Tensor, drafts: dict[str, list[int]]
+    ) -> SamplingMetadata:
+        """The sampling parameters of these rows: the last step's, if they are the same.
+
+        Args:
+            seq_ids: of the sequences that are sampled; each has a row, and one more per draft.
+            logits: of these rows.
+            drafts: of those that have any.
+        """
         states = [self.states[seq_id] for seq_id in seq_ids]
         metadata = self._sampling_metadata
-        if metadata is None or metadata.states != states:
+        if drafts:  # rows that are never there again
+            rows = []
+            for seq_id, state in zip(seq_ids, states, strict=True):
+                mine = drafts.get(seq_id)
+                rows += states_to_verify(state, mine) if mine else [state]
+            metadata = SamplingMetadata(rows, logits.shape[-1], logits.device)
+            self._sampling_metadata = None
+        elif metadata is None or metadata.states != states:
             metadata = SamplingMetadata(states, logits.shape[-1], logits.device)
             self._sampling_metadata = metadata
-        metadata.drawn_numbers = []
-        self.undo_log.note(self._take_tokens_back, metadata, [len(s.token_ids) for s in states])
+        metadata.drawn_numbers = {}
+        lengths = [len(state.token_ids) for state in states]
+        self.undo_log.note(self._take_tokens_back, metadata, states, lengths)
         return metadata
 
-    def _take_tokens_back(self, metadata: SamplingMetadata, num_tokens: list[int]) -> None:
+    def _take_tokens_back(
+        self, metadata: SamplingMetadata, states: list[CachedRequestState], num_tokens: list[int]
+    ) -> None:
         metadata.give_numbers_back()
-        for state, n in zip(metadata.states, num_tokens, strict=True):
+        for state, n in zip(states, num_tokens, strict=True):
             del state.token_ids[n:]
         self._sampling_metadata = None  # penalties have counted what is gone: made anew
 

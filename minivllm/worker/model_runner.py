@@ -16,10 +16,11 @@ from minivllm.kv.block_table import slots_of
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.sampling.grammar_bitmask import apply_grammar_bitmask
 from minivllm.sampling.logprobs import prompt_logprobs
-from minivllm.sampling.sampler import Sampler
+from minivllm.sampling.metadata import SamplingMetadata
+from minivllm.sampling.rejection_sampler import num_tokens_that_count
+from minivllm.sampling.sampler import Sampler, SamplerOutput
 from minivllm.scheduling.output import (
     NO_TOKEN,
-    GrammarOutput,
     ModelRunnerOutput,
     SchedulerOutput,
     TokenLogprobs,
@@ -86,26 +87,57 @@ class ModelRunner:
             self.input_batch.fork(scheduler_output.forks)
             index = make_tensor(rows, "int64", self.device)
             logits = self.model.compute_logits(hidden[index])
-            self._sample(seq_ids, logits, scheduler_output.grammar_output, output)
+            self._sample(seq_ids, logits, scheduler_output, output)
         return output
 
     def _sample(
         self,
         seq_ids: list[str],
         logits: torch.Tensor,
-        grammar_output: GrammarOutput | None,
+        scheduler_output: SchedulerOutput,
         output: ModelRunnerOutput,
     ) -> None:
-        masked_rows = []
-        if grammar_output is not None:
-            masked_rows = apply_grammar_bitmask(logits, seq_ids, grammar_output)
-        sampling = self.input_batch.sampling_metadata(seq_ids, logits)
+        drafts, invalid = scheduler_output.scheduled_spec_decode_tokens, []
+        if scheduler_output.grammar_output is not None:
+            row_ids = [s for s in seq_ids for _ in range(1 + len(drafts.get(s, ())))]
+            invalid = apply_grammar_bitmask(logits, row_ids, scheduler_output.grammar_output)
+        sampling = self.input_batch.sampling_metadata(seq_ids, logits, drafts)
         chosen = self.sampler(logits, sampling)
+        invalid += chosen.invalid_rows
+        if drafts:
+            self._verify(seq_ids, drafts, sampling, chosen, invalid, output)
+            return
         sampled = sampling.append(chosen.token_ids)
-        for row in (*chosen.invalid_rows, *masked_rows):
+        for row in invalid:
             sampled[row] = [NO_TOKEN]
         output.sampled_token_ids = dict(zip(seq_ids, sampled, strict=True))
         output.logprobs = {seq_ids[row]: [found] for row, found in chosen.logprobs.items()}
+
+    def _verify(
+        self,
+        seq_ids: list[str],
+        drafts: dict[str, list[int]],
+        sampling: SamplingMetadata,
+        chosen: SamplerOutput,
+        invalid: list[int],
+        output: ModelRunnerOutput,
+    ) -> None:
+        """Of each sequence's rows take what counts, and give the numbers of the others back."""
+        token_ids, end, rejected = chosen.token_ids.tolist(), 0, []
+        for row in invalid:
+            token_ids[row] = NO_TOKEN
+        for seq_id in seq_ids:
+            mine = drafts.get(seq_id, [])
+            row, end = end, end + 1 + len(mine)
+            sampled = token_ids[row:end]
+            del sampled[num_tokens_that_count(sampled, mine) :]
+            rejected += range(row + len(sampled), end)
+            self.input_batch[seq_id].token_ids += sampled
+            output.sampled_token_ids[seq_id] = sampled
+            if row in chosen.logprobs:
+                rows = range(row, row + len(sampled))
+                output.logprobs[seq_id] = [chosen.logprobs[i] for i in rows]
+        sampling.give_numbers_back(rejected)
 
     def roll_back(self, step: int) -> None:
         """Forget the step of this number: what is known of sequences is as before it."""
@@ -142,6 +174,7 @@ class ModelRunner:
             start = scheduler_output.num_computed_tokens[seq_id]
             stop = start + num_new
             model_input.token_ids += state.token_ids[start:stop]
+            model_input.token_ids += scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
             model_input.positions += range(start, stop)
             model_input.slots += slots_of(state.block_ids, start, stop, self.block_size)
             model_input.query_lens.append(num_new)
@@ -174,14 +207,16 @@ class ModelRunner:
     def _rows_to_sample(self, scheduler_output: SchedulerOutput) -> tuple[list[str], list[int]]:
         """The sequences whose last known token is in the batch, and the flat row it is in.
 
-        Where a prompt is complete and forks, its row serves all the siblings.
+        Behind it are the rows of its drafts. Where a prompt is complete and forks, its row serves
+        all the siblings.
         """
         seq_ids, rows, end = [], [], 0
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             end += num_new
             stop = scheduler_output.num_computed_tokens[seq_id] + num_new
-            if stop == len(self.input_batch[seq_id].token_ids):
+            num_drafts = stop - len(self.input_batch[seq_id].token_ids)
+            if num_drafts >= 0:
                 siblings = scheduler_output.forks.get(seq_id, [])
                 seq_ids += [seq_id, *siblings]
-                rows += [end - 1] * (1 + len(siblings))
+                rows += [*range(end - 1 - num_drafts, end), *[end - 1] * len(siblings)]
         return seq_ids, rows

@@ -101,18 +101,38 @@ def make_scheduler(
 
 def fake_token(seq: Sequence) -> int:
     """The made-up model: a function of all tokens so far, so that a lost one shows."""
-    return (sum(seq.token_ids) + len(seq.token_ids)) % 1000 + 5
+    return fake_tokens(seq.token_ids, 1)[0]
+
+
+def fake_tokens(token_ids: list[int], n: int) -> list[int]:
+    """The next ``n`` tokens of the made-up model."""
+    total, num_tokens, made = sum(token_ids), len(token_ids), []
+    for _ in range(n):
+        made.append((total + num_tokens) % 1000 + 5)
+        total, num_tokens = total + made[-1], num_tokens + 1
+    return made
 
 
 def fake_execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-    """A ``fake_token`` for every sequence that this step lets catch up, and for its forks."""
-    tokens = {}
+    """A ``fake_token`` for every sequence that this step lets catch up, and for its forks.
+
+    Behind drafts that are right there are as many more.
+    """
+    sampled = {}
     for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
         seq = scheduler.sequences[seq_id]
-        if scheduler_output.num_computed_tokens[seq_id] + num_new == seq.num_tokens:
+        if scheduler_output.num_computed_tokens[seq_id] + num_new >= seq.num_tokens:
+            drafts = scheduler_output.scheduled_spec_decode_tokens.get(seq_id, [])
+            tokens = fake_tokens(seq.token_ids, len(drafts) + 1)
             for sibling_id in (seq_id, *scheduler_output.forks.get(seq_id, ())):
-                tokens[sibling_id] = fake_token(seq)
-    return runner_output(tokens)
+                sampled[sibling_id] = tokens[: 1 + num_accepted(drafts, tokens)]
+    return ModelRunnerOutput(sampled)
+
+
+def num_accepted(drafts: list[int], tokens: list[int]) -> int:
+    """How many of the first drafts are what the model says."""
+    pairs = enumerate(zip(drafts, tokens, strict=False))
+    return next((i for i, (draft, token) in pairs if draft != token), len(drafts))
 
 
 def runner_output(

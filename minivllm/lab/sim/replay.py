@@ -7,10 +7,18 @@ decisions, block ids included. A made-up model takes the place of the real one.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
+from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.loop import fake_execute, make_scheduler, run_steps
+from minivllm.lab.sim.drafting import (
+    check_speculative,
+    fake_drafts,
+    make_replay_scheduler,
+    speculative_limits,
+)
+from minivllm.lab.sim.loop import Step, fake_execute, run_steps
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
@@ -23,6 +31,8 @@ _NUMBERS = {"block_size": 1, "num_gpu_blocks": 2, "max_num_batched_tokens": 1, "
             "long_prefill_token_threshold": 0, "max_model_len": 2}  # fmt: skip
 _MOST = 10**6  # of all of them: a step and a block take time and memory here, too
 _SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill")
+_STATS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens",
+          "num_accepted_tokens_per_pos")  # fmt: skip
 _REQUEST = ("id", "arrival_step", "prompt_token_ids", "max_tokens")
 
 
@@ -39,18 +49,21 @@ def replay(workload: dict[str, Any], policy: SchedulingPolicy | None = None) -> 
     Raises:
         ValueError: for a missing key or a value out of range, by name.
     """
-    scheduler, requests = _prepare(workload, policy, KVCacheManager)
-    described = list(_describe_steps(scheduler, requests))
-    results = {
-        request.request_id: {
-            "prompt_len": request.seqs[0].num_prompt_tokens,
-            "output": request.seqs[0].output_token_ids,
-            "preemptions": request.num_preemptions,
-            "status": request.seqs[0].status.name,
-        }
-        for request in requests
-    }
+    scheduler, requests, speculative = _prepare(workload, policy, KVCacheManager)
+    described = list(_describe_steps(scheduler, requests, speculative))
+    results = {r.request_id: _result(r, speculative is not None) for r in requests}
     return {**workload, "steps": described, "results": results}
+
+
+def _result(request: Request, with_stop_reason: bool) -> dict[str, Any]:
+    (seq,) = request.seqs
+    result = {
+        "prompt_len": seq.num_prompt_tokens,
+        "output": seq.output_token_ids,
+        "preemptions": request.num_preemptions,
+        "status": seq.status.name,
+    }
+    return {**result, "stop_reason": seq.stop_reason} if with_stop_reason else result
 
 
 def replay_steps(
@@ -64,27 +77,31 @@ def _prepare(
     workload: dict[str, Any],
     policy: SchedulingPolicy | None,
     kv_cache_manager_cls: type[KVCacheManager],
-) -> tuple[Scheduler, list[Request]]:
+) -> tuple[Scheduler, list[Request], dict[str, Any] | None]:
     _validate(workload)
     config = workload["config"]
     manager = kv_cache_manager_cls(
         config["num_gpu_blocks"], config["block_size"], config["enable_prefix_caching"]
     )
-    scheduler = make_scheduler(
-        manager,
+    speculative = config.get("speculative")
+    scheduler_config = SchedulerConfig(
         max_num_batched_tokens=config["max_num_batched_tokens"],
         max_num_seqs=config["max_num_seqs"],
         max_model_len=config["max_model_len"],
         enable_chunked_prefill=config["enable_chunked_prefill"],
         long_prefill_token_threshold=config["long_prefill_token_threshold"],
         policy=policy or config["policy"],
+        **(speculative_limits(speculative) if speculative is not None else {}),
     )
-    return scheduler, [_request(entry) for entry in workload["requests"]]
+    scheduler = make_replay_scheduler(scheduler_config, manager)
+    return scheduler, [_request(entry) for entry in workload["requests"]], speculative
 
 
-def _describe_steps(scheduler: Scheduler, requests: list[Request]) -> Iterator[dict[str, Any]]:
+def _describe_steps(
+    scheduler: Scheduler, requests: list[Request], speculative: dict[str, Any] | None
+) -> Iterator[dict[str, Any]]:
     """Every step, as a recording describes it."""
-    manager, described = scheduler.kv_manager, {}
+    manager, described, sampled = scheduler.kv_manager, {}, {}
 
     def execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Fake forward pass that first describes what was scheduled."""
@@ -100,14 +117,34 @@ def _describe_steps(scheduler: Scheduler, requests: list[Request]) -> Iterator[d
             waiting=[request.request_id for request in scheduler.waiting],
             free_blocks=manager.block_pool.num_free_blocks,
         )
-        return fake_execute(scheduler, scheduler_output)
+        output = fake_execute(scheduler, scheduler_output)
+        for seq_id, token_ids in output.sampled_token_ids.items():
+            sampled[seq_id] = list(token_ids) if speculative is not None else token_ids[0]
+        return output
 
     for number, step in enumerate(run_steps(scheduler, requests, execute)):
         if "idle" not in described:
-            described["sampled"] = {seq_id: ids[0] for seq_id, ids in step.sampled.items()}
+            described["sampled"] = dict(sampled)
+            if scheduler.spec_decoding_stats is not None:
+                stats = asdict(scheduler.spec_decoding_stats)
+                described["spec_stats"] = {key: stats[key] for key in _STATS}
             described["finished"] = list(scheduler.finished_req_ids)
             described["free_blocks_after"] = manager.block_pool.num_free_blocks
+            if speculative is not None:
+                described["drafts"] = _drafts(scheduler, step, speculative)
+                scheduler.update_draft_token_ids(described["drafts"])
+        sampled.clear()
         yield {"step": number, **described}
+
+
+def _drafts(scheduler: Scheduler, step: Step, speculative: dict[str, Any]) -> dict[str, list[int]]:
+    """What is proposed for those that got a token and go on."""
+    going_on = [seq for seq in step.updated if not seq.status.is_finished]
+    drafts = {
+        seq.seq_id: fake_drafts(seq.token_ids, speculative, scheduler.max_model_len)
+        for seq in going_on
+    }
+    return {seq_id: token_ids for seq_id, token_ids in drafts.items() if token_ids}
 
 
 def _scheduled(scheduler_output: SchedulerOutput, manager: KVCacheManager) -> list[dict[str, Any]]:
@@ -124,6 +161,8 @@ def _scheduled(scheduler_output: SchedulerOutput, manager: KVCacheManager) -> li
             "block_ids": manager.get_block_ids(seq_id),
             "new_block_ids": scheduler_output.new_block_ids.get(seq_id, []),
         }
+        if drafts := scheduler_output.scheduled_spec_decode_tokens.get(seq_id):
+            entry["spec"] = drafts
         entries.append(entry if kind == "running" else {**entry, "num_cached": computed})
     return entries
 
@@ -132,7 +171,9 @@ def _request(entry: dict[str, Any]) -> Request:
     return Request(
         entry["id"],
         entry["prompt_token_ids"],
-        SamplingParams(max_tokens=entry["max_tokens"]),
+        SamplingParams(
+            max_tokens=entry["max_tokens"], stop_token_ids=entry.get("stop_token_ids", [])
+        ),
         arrival_time=entry["arrival_step"],
         priority=entry.get("priority", 0),
     )
@@ -152,6 +193,8 @@ def _validate(workload: dict[str, Any]) -> None:
         check(ok, f"config[{key!r}]", config[key], f"an integer from {low} to {_MOST}")
     for key in _SWITCHES:
         check(isinstance(config[key], bool), f"config[{key!r}]", config[key], "true or false")
+    if config.get("speculative") is not None:
+        check_speculative(config["speculative"])
     for index, entry in enumerate(workload["requests"]):
         where = f"requests[{index}]"
         check(isinstance(entry, dict), where, entry, "an object")
@@ -163,6 +206,9 @@ def _validate(workload: dict[str, Any]) -> None:
             check(ok, f"{where}[{key!r}]", entry[key], f"an integer from {low} to {_MOST}")
         priority = entry.get("priority", 0)
         check(is_int(priority), f"{where}['priority']", priority, "an integer")
+        stops = entry.get("stop_token_ids", [])
+        ok = isinstance(stops, list) and all(is_int(i, 0) for i in stops)
+        check(ok, f"{where}['stop_token_ids']", stops, "a list of integers of at least 0")
         prompt = entry["prompt_token_ids"]
         ok = isinstance(prompt, list) and all(is_int(i, 0) and i < 2**63 for i in prompt)
         allowed = "a list of integers from 0 to 2**63 - 1"

@@ -1,0 +1,137 @@
+"""Proposers guess what comes next, and Drafter holds their guesses to what may come at all.
+
+A guess is never trusted: the target model draws its own token in every place, and a draft only says
+which places can be computed in one step. So a bad proposer costs time, and no text changes.
+(vLLM: vllm/v1/spec_decode/, and ``GPUModelRunner.propose_draft_token_ids``)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+from minivllm.logger import init_logger
+from minivllm.request import RequestStatus, Sequence
+from minivllm.spec_decode.ngram import NgramIndex
+from minivllm.speculative import SpeculativeConfig
+from minivllm.validation import is_int
+
+logger = init_logger(__name__)
+
+
+class Proposer(Protocol):
+    """Who guesses. One of your own is given as ``speculative_config={"model": ...}``."""
+
+    def propose(self, seqs: list[Sequence]) -> list[list[int]]:
+        """Guess how sequences go on.
+
+        Args:
+            seqs: each has just got a token and goes on; only to be looked at.
+
+        Returns:
+            For each of them the draft tokens that may follow its ``token_ids``, or none.
+        """
+
+
+class NgramProposer:
+    """Drafts from the sequence's own text; see ``ngram.propose``, to which it is equal.
+
+    Args:
+        min_n, max_n: the shortest and the longest n-gram that is looked up.
+        k: how many tokens to draft.
+    """
+
+    def __init__(self, min_n: int, max_n: int, k: int):
+        self.min_n, self.max_n, self.k = min_n, max_n, k
+        self._indices: WeakKeyDictionary[Sequence, NgramIndex] = WeakKeyDictionary()
+
+    def propose(self, seqs: list[Sequence]) -> list[list[int]]:
+        """As ``Proposer.propose``."""
+        return [self._propose(seq) for seq in seqs]
+
+    def _propose(self, seq: Sequence) -> list[int]:
+        index = self._indices.get(seq)
+        if index is None:
+            index = self._indices[seq] = NgramIndex(self.max_n)
+        for token_id in seq.token_ids[index.num_tokens :]:
+            index.append(token_id)
+        if index.found_length < self.min_n:
+            return []
+        return seq.token_ids[index.first_end : index.first_end + self.k]
+
+
+class Drafter:
+    """Asks the proposer, and cuts what cannot come.
+
+    Args:
+        config: who guesses, and how many tokens.
+        max_model_len: the longest sequence.
+        vocab_size: token ids are below it.
+    """
+
+    def __init__(self, config: SpeculativeConfig, max_model_len: int, vocab_size: int):
+        self.k = config.num_speculative_tokens
+        self.max_model_len = max_model_len
+        self.vocab_size = vocab_size
+        self.proposer: Proposer = config.model
+        if config.method == "ngram":
+            self.proposer = NgramProposer(
+                config.prompt_lookup_min, config.prompt_lookup_max, self.k
+            )
+        self._has_said_beams = False
+
+    def draft(self, updated: Iterable[Sequence]) -> dict[str, list[int]]:
+        """Drafts by sequence id, for the sequences that a step has given a token.
+
+        Beams have none: which of them go on is only known when all have their token.
+        """
+        seqs = [seq for seq in updated if self._goes_on(seq)]
+        proposed = self._ask([seq for seq in seqs if not _forced(seq)])
+        drafts = {}
+        for seq in seqs:
+            # what a grammar leaves no choice about need not be guessed
+            token_ids = _forced(seq) or proposed.get(seq.seq_id, [])
+            token_ids = token_ids[: self._room(seq)]
+            if seq.grammar is not None:
+                token_ids = seq.grammar.validate_tokens(token_ids)
+            if token_ids:
+                drafts[seq.seq_id] = token_ids
+        return drafts
+
+    def _goes_on(self, seq: Sequence) -> bool:
+        if seq.request.beam_params is not None:
+            if not self._has_said_beams:
+                logger.info("Beams are searched without speculation.")
+                self._has_said_beams = True
+            return False
+        return seq.status == RequestStatus.RUNNING and self._room(seq) > 0
+
+    def _room(self, seq: Sequence) -> int:
+        """How many drafts are of use: behind them the step draws one more token in any case."""
+        left = self.max_model_len - seq.num_tokens
+        max_tokens = seq.request.sampling_params.max_tokens
+        if max_tokens is not None:
+            left = min(left, max_tokens - seq.num_output_tokens)
+        return min(self.k, left - 1)
+
+    def _ask(self, seqs: list[Sequence]) -> dict[str, list[int]]:
+        """What the proposer says. If it fails, nobody has drafts, and all goes on without."""
+        if not seqs:
+            return {}
+        try:
+            proposed = [list(token_ids) for token_ids in self.proposer.propose(seqs)]
+            ok = all(is_int(i, 0) and i < self.vocab_size for ids in proposed for i in ids)
+            if len(proposed) != len(seqs) or not ok:
+                raise ValueError(
+                    f"propose must return a list for each of {len(seqs)} sequences, of token ids "
+                    f"from 0 to {self.vocab_size - 1}, got {proposed!r}."
+                )
+        except Exception:  # a guess is never needed
+            logger.exception("The proposer failed; this step has no drafts of its.")
+            return {}
+        return {seq.seq_id: ids for seq, ids in zip(seqs, proposed, strict=True)}
+
+
+def _forced(seq: Sequence) -> list[int]:
+    return [] if seq.grammar is None else seq.grammar.forced_tokens()
