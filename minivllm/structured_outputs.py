@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
-from minivllm.validation import check, known_names_only
+from minivllm.validation import check, is_one_of, known_names_only
 
 KINDS = ("json", "regex", "choice", "grammar", "json_object")
 # "fsm" is the automaton of this package, "guidance" the llguidance library, "auto" either.
@@ -198,7 +198,10 @@ def make_structured_outputs_config(
     ok = config is None or isinstance(config, dict)
     check(ok, "structured_outputs_config", config, "a dict, such as {'backend': 'guidance'}")
     if guided_decoding_backend is None:
-        return StructuredOutputsConfig(**(config or {}))
+        try:
+            return StructuredOutputsConfig(**(config or {}))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"structured_outputs_config: {error}") from error
     name = "guided_decoding_backend"
     check(config is None, name, guided_decoding_backend, "None beside structured_outputs_config")
     return StructuredOutputsConfig(check_backend(name, guided_decoding_backend))
@@ -207,7 +210,7 @@ def make_structured_outputs_config(
 def check_backend(name: str, backend: Any) -> str:
     """One of ours, whichever of vLLM's names was given (0.6.6 has options behind a colon)."""
     short = backend.split(":")[0] if isinstance(backend, str) else backend
-    ok = short in (*BACKENDS, *OTHER_BACKENDS)
+    ok = is_one_of(short, (*BACKENDS, *OTHER_BACKENDS))
     check(ok, name, backend, f"one of {', '.join((*BACKENDS, *OTHER_BACKENDS))}")
     if short not in OTHER_BACKENDS:
         return short

@@ -354,7 +354,7 @@ def test_the_log_line_counts_what_the_trace_does(tiny_qwen2, caplog, monkeypatch
     drafted = sum(len(r.draft_token_ids) for r in verified)
     accepted = sum(r.num_accepted for r in verified)
     assert 0 < accepted < drafted
-    stats = llm.llm_engine.stats
+    stats = llm.llm_engine.stat_logger
     assert stats.spec_decoding.num_draft_tokens == drafted
     assert stats.spec_decoding.num_accepted_tokens == accepted
     with caplog.at_level("INFO", logger=stat_logger.logger.name):

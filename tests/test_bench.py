@@ -185,7 +185,7 @@ def test_an_engine_that_fails(small_ceiling):
     done = CliRunner().invoke(app, ["bench", "latency", "--attention-backend", "flash"])
     assert done.exit_code == 2, done.output
     said = " ".join(done.stderr.split())
-    assert "minivllm failed: ValueError: attention_backend must be one of" in said
+    assert "minivllm failed: InvalidParameter: attention_backend must be one of" in said
 
 
 def test_kernels(small_ceiling):

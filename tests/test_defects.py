@@ -391,7 +391,7 @@ def test_a_preemption_changes_no_hit_rate(tiny_qwen2):
 
 def test_an_empty_queue_gives_nothing_out():
     queue = FreeKVCacheBlockQueue([])
-    with pytest.raises(ValueError, match="no free block"):
+    with pytest.raises(ValueError, match="the free queue is empty"):
         queue.popleft()
     assert list(queue) == []
     assert queue.num_free_blocks == 0

@@ -136,7 +136,7 @@ def test_llm(tiny_qwen2, monkeypatch, name):
         if not refused(lambda: EngineArgs(**arguments), name):
             accepted.append(arguments)
     for arguments in accepted[-MANY:]:
-        refused(lambda: serve(LLM(**arguments)), name)
+        refused(lambda: serve(LLM(**arguments)), name, "num_gpu_blocks_override")
 
 
 def serve(llm):
@@ -184,7 +184,9 @@ def test_chat(door):
                          [{"role": "user", "content": [{"type": "text", "text": value}]}],
                          [{"role": "user", "content": None, "tool_calls": value}],
                          [{"role": "user", "content": "a", "name": value}]):  # fmt: skip
-            refused(lambda: door.llm.chat(messages, KNOWN, False), "message", "prompt")
+            refused(
+                lambda: door.llm.chat(messages, KNOWN, False), "message", "prompt", "tool_calls"
+            )
     door.is_unharmed()
 
 

@@ -59,7 +59,7 @@ def norm(x):
         (ch01.design, (4,), "give a pair"),
         (chA2.add_norm, 3, "give a function"),
         (chA2.add_norm, lambda x, r, w, eps: x, "does not hold the sum"),
-        (chA2.add_norm, lambda x, r, w, eps: r.__iadd__(x), r"output\[0, 0\] is wrong"),
+        (chA2.add_norm, lambda x, r, w, eps: r.__iadd__(x), "output[0, 0] is wrong"),
         (chA2.add_norm, lambda x, r, w, eps: r.__iadd__(x) / norm(r) * w, "not of their mean"),
         (chA2.add_norm, lambda x, r, w, eps: r.__iadd__(x) / norm(r) * len(w) ** 0.5, "weight is"),
         (chA2.add_norm, lambda x, r, w, eps: x.__iadd__(r), "x was changed"),

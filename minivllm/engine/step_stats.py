@@ -69,5 +69,5 @@ def finished_stats(state: RequestState, now: float) -> FinishedRequestStats:
         max_num_generation_tokens=max(lengths),
         num_preemptions=state.num_preemptions,
         params_n=state.n,
-        params_max_tokens=params.max_tokens,
+        params_max_tokens=params.max_tokens and min(params.max_tokens, 2**53),  # a float there
     )

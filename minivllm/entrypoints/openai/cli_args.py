@@ -27,7 +27,6 @@ _NOT_HERE = {
     "--max-num-queued-tokens": "requests are counted; see --max-num-queued-reqs",
     "--middleware": "no code from elsewhere is run",
     "--reasoning-parser": "no part of an answer is taken for reasoning",
-    "--speculative-config": "there are no drafts yet",
     "--ssl-certfile": "a proxy in front does TLS better",
     "--ssl-keyfile": "a proxy in front does TLS better",
     "--tool-parser-plugin": "no code from elsewhere is run",

@@ -63,7 +63,8 @@ class EngineProcess:
         else:
             self._process = OtherPython(python)
             self._connection = self._process.connection
-            self._connection.send(environment)
+            with suppress(BrokenPipeError):  # it has ended already: the first job will say so
+                self._connection.send(environment)
 
     def load(self, engine_class: type, *args: Any, **options: Any) -> None:
         """Make the engine.

@@ -211,5 +211,6 @@ def _validate(workload: dict[str, Any]) -> None:
         check(ok, f"{where}['stop_token_ids']", stops, "a list of integers of at least 0")
         prompt = entry["prompt_token_ids"]
         ok = isinstance(prompt, list) and all(is_int(i, 0) and i < 2**63 for i in prompt)
-        allowed = "a list of integers from 0 to 2**63 - 1"
+        ok = ok and len(prompt) > 0
+        allowed = "a list of integers from 0 to 2**63 - 1, at least one"
         check(ok, f"{where}['prompt_token_ids']", prompt, allowed)

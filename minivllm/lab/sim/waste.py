@@ -52,7 +52,8 @@ class WasteRow:
     @property
     def waste_in_held(self) -> float:
         """The share of held slots that hold no token."""
-        return 1 - self.measured.tokens / self.measured.held
+        held = self.measured.held
+        return 1 - self.measured.tokens / held if held else 0.0
 
 
 def measure_waste(
