@@ -15,7 +15,7 @@ _LONGEST = 300  # characters of a value that a message shows
 
 
 class InvalidParameter(ValueError):
-    """A value that is not allowed (vLLM: ``VLLMValidationError``), and which parameter has it."""
+    """A value that is not allowed , and which parameter has it."""
 
     def __init__(self, message: str, parameter: str):
         super().__init__(message)

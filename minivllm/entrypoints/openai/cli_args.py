@@ -1,6 +1,6 @@
 """The words of ``minivllm serve``: vLLM's flags, in either spelling, from the line or a file.
 
-(vLLM: vllm/entrypoints/openai/cli_args.py, vllm/utils/argparse_utils.py)
+(vLLM 0.6.6: vllm/entrypoints/openai/cli_args.py; 0.32: vllm/utils/argparse_utils.py)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Errors as OpenAI's clients read them: ``{"error": {message, type, param, code}}``.
 
-(vLLM: vllm/entrypoints/openai/engine/protocol.py, ErrorResponse)
+(vLLM: vllm/entrypoints/serve/exception_handling/error_response.py)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """GenerationRequest: what completions and chat ask alike, and how it becomes SamplingParams.
 
-(vLLM: vllm/entrypoints/openai/completion/protocol.py and chat_completion/protocol.py)
+(vLLM: vllm/entrypoints/openai/completion/protocol.py and that of chats beside it)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What stands before every endpoint: keys, request ids, the load, a limit for bodies.
 
 Pure ASGI: Starlette's ``BaseHTTPMiddleware`` would copy every event of a stream through a queue.
-(vLLM: vllm/entrypoints/openai/server_utils.py)
+(vLLM: vllm/entrypoints/launchers/utils/server_utils.py)
 """
 
 from __future__ import annotations

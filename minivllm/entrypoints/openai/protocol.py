@@ -1,7 +1,7 @@
 """What requests and whole answers look like, apart from the two that generate text.
 
 Stream chunks are not here: they are made as bytes (``stream``), one for every token.
-(vLLM: vllm/entrypoints/openai/engine/protocol.py)
+(vLLM: vllm/entrypoints/serve/engine/protocol.py)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """OpenAIServing: what completions, chat and tokenization do alike.
 
-(vLLM: vllm/entrypoints/openai/engine/serving.py)
+(vLLM: vllm/entrypoints/serve/engine/serving.py)
 """
 
 from __future__ import annotations

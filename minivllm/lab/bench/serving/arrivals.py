@@ -1,4 +1,4 @@
-"""Arrival times of a load. (vLLM: get_request in vllm/benchmarks/serve.py)"""
+"""Arrival times of a load. (vLLM: vllm/benchmarks/serve.py)"""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from minivllm.records import (
     Scheduled,
     SwappedIn,
     SwappedOut,
+    Verified,
 )
 from minivllm.state import SequenceState, State
 
@@ -96,6 +97,9 @@ class Narration:
                 self._note_scheduled(state.sequences[seq_id], record, state.block_size)
             case Forked(_, seq_id, child_id):
                 self._forks[self._name(seq_id)].append(self._name(child_id))
+            case Verified(_, seq_id, drafts, num_accepted):
+                said = f"{self._name(seq_id)} keeps {num_accepted} of {count(len(drafts), 'draft')}"
+                self._moves.append(said)
             case Sampled(_, seq_id, token_id):
                 self._drawn.append((self._name(seq_id), self._token(token_id)))
             case Finished(_, seq_id, reason):
