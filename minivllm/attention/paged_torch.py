@@ -34,6 +34,7 @@ class TileBatch:
     @cached_property
     def mask(self) -> torch.Tensor:
         """``visible`` as what is added to the scores, float32: made once for all layers."""
+        assert self.visible is not None, "a triangle needs no mask"
         return torch.zeros(self.visible.shape).masked_fill_(~self.visible, -torch.inf)
 
 

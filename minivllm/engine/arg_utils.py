@@ -116,13 +116,12 @@ class EngineArgs:
     structured_outputs_config: dict | StructuredOutputsConfig | None = None  # {"backend": "fsm"}
     guided_decoding_backend: str | None = None  # 0.6.6's name for that backend
 
-    # {"method": "ngram", "num_speculative_tokens": 4, ...}, see SpeculativeConfig; and what 0.6.6
-    # called its parts
-    speculative_config: dict | None = None
-    speculative_model: Any = None
-    num_speculative_tokens: int | None = None
-    ngram_prompt_lookup_max: int | None = None
-    ngram_prompt_lookup_min: int | None = None
+    # speculative decoding
+    speculative_config: Any = None  # {"method": "ngram", "num_speculative_tokens": 4, ...}
+    speculative_model: Any = None  # 0.6.6's name for its method: "[ngram]"
+    num_speculative_tokens: int | None = None  # 0.6.6's name for the most drafts of a step
+    ngram_prompt_lookup_max: int | None = None  # 0.6.6's name for the longest n-gram
+    ngram_prompt_lookup_min: int | None = None  # and for the shortest
 
     preemption_mode: str | None = None  # "recompute", "swap"; None: swap if there are siblings
     kv_cache_manager_cls: Any = None  # a subclass of KVCacheManager of your own; None: that one

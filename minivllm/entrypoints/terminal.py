@@ -16,9 +16,9 @@ from minivllm.sampling_params import RequestOutputKind, SamplingParams
 
 def run_generate(prompts: list[str], model: str | None, params: dict) -> None:
     """Complete each prompt and print it with its completion."""
-    params = SamplingParams(**params)
+    sampling = SamplingParams(**params)
     llm, console = LLM(model), Console(highlight=False, emoji=False)
-    for output in llm.generate(prompts, params):
+    for output in llm.generate(prompts, sampling):
         text = f"[bold]{escape(output.prompt)}[/]{escape(output.outputs[0].text)}"
         console.print(text, soft_wrap=True)
 

@@ -48,6 +48,9 @@ class Linear(nn.Module):
         quant_method: how the weight is kept; None: as it is.
     """
 
+    weight: torch.Tensor  # a parameter, as is the bias; the method makes both
+    bias: torch.Tensor | None
+
     def __init__(
         self,
         input_size: int,
@@ -117,6 +120,6 @@ class QKVParallelLinear(MergedColumnParallelLinear):
         super().__init__(hidden_size, {name: n * head_dim for name, n in heads.items()}, bias)
         self.head_dim, self.num_heads = head_dim, tuple(heads.values())
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
         """Query, key and value, ``[num_tokens, heads, head_dim]`` each: views, no copies."""
         return super().forward(x).unflatten(-1, (-1, self.head_dim)).split(self.num_heads, 1)

@@ -107,7 +107,7 @@ class InputBatch:
         states = [self.states[seq_id] for seq_id in seq_ids]
         metadata = self._sampling_metadata
         if drafts:  # rows that are never there again
-            rows = []
+            rows: list[SamplingState] = []
             for seq_id, state in zip(seq_ids, states, strict=True):
                 mine = drafts.get(seq_id)
                 rows += states_to_verify(state, mine) if mine else [state]

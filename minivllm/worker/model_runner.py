@@ -123,7 +123,8 @@ class ModelRunner:
         output: ModelRunnerOutput,
     ) -> None:
         """Of each sequence's rows take what counts, and give the numbers of the others back."""
-        token_ids, end, rejected = chosen.token_ids.tolist(), 0, []
+        token_ids, end = chosen.token_ids.tolist(), 0
+        rejected: list[int] = []
         for row in invalid:
             token_ids[row] = NO_TOKEN
         for seq_id in seq_ids:
