@@ -53,7 +53,7 @@ def test_ranges_cover_every_position_once(seq_len, begin, num_splits):
     window=st.sampled_from([None, 7]),
     seed=st.integers(0, 100),
 )
-def test_equal_to_the_reference_and_to_the_twin(num_splits, dtype, block_size, window, seed):
+def test_equal_to_both_references(num_splits, dtype, block_size, window, seed):
     """More splits than tokens, too: the sequence of one token has empty ranges."""
     batch = make_batch(
         [(1, 1), (1, 23), (1, 70)], block_size, kv_heads=2, group=3, head_dim=80, dtype=dtype,

@@ -15,7 +15,7 @@ from operator import itemgetter
 from minivllm.records import Sampled
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.sampling_params import BeamSearchParams
-from minivllm.scheduling.decoding import Books
+from minivllm.scheduling.books import Books
 from minivllm.scheduling.output import (
     BeamMove,
     ModelRunnerOutput,

@@ -7,29 +7,12 @@ siblings begin when the prompt is computed, and what the sampled tokens make of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Protocol
 
 from minivllm.records import Sampled
 from minivllm.request import Request, RequestStatus, Sequence
-from minivllm.scheduling.output import NO_TOKEN, BeamMove, ModelRunnerOutput, SchedulerOutput
-from minivllm.trace import Trace
-from minivllm.undo_log import UndoLog
-
-
-class Books(Protocol):
-    """What a decoding may do to sequences: the scheduler keeps the books."""
-
-    trace: Trace | None
-    undo_log: UndoLog
-    max_model_len: int
-    beam_moves: list[BeamMove]
-
-    def fork(self, seq: Sequence, indices: Iterable[int]) -> list[Sequence]: ...
-
-    def finish(
-        self, seq: Sequence, status: RequestStatus, stop_reason: int | str | None = None
-    ) -> None: ...
+from minivllm.scheduling.books import Books
+from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput
 
 
 class Decoding(Protocol):

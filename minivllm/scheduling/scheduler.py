@@ -7,30 +7,27 @@ step lets the second catch up with the first. (vLLM: vllm/v1/core/sched/schedule
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping
 
 from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.metrics.spec_decode import SpecDecodingStats
-from minivllm.records import Finished, Forked, RequestAdded, Scheduled, Verified
+from minivllm.records import Verified
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.beams import BeamSearch
+from minivllm.scheduling.books import Books
 from minivllm.scheduling.decoding import SAMPLING, Decoding
 from minivllm.scheduling.limits import check_limits
 from minivllm.scheduling.output import (
-    BeamMove,
     ModelRunnerOutput,
     NewRequestData,
     SchedulerOutput,
 )
-from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.preemption import Preemptor
 from minivllm.trace import Trace
 
 
-class Scheduler:
+class Scheduler(Books):
     """One token budget for all; preemption when the blocks run out.
 
     Args:
@@ -42,26 +39,13 @@ class Scheduler:
     def __init__(
         self, config: SchedulerConfig, kv_manager: KVCacheManager, trace: Trace | None = None
     ):
-        self.config = config
-        self.max_model_len = config.max_model_len
-        self.policy = make_policy(config.policy)
-        self.kv_manager = kv_manager
+        super().__init__(config, kv_manager, trace)
         kv_manager.num_lookahead_tokens = config.num_lookahead_tokens
         kv_manager.max_num_slots = config.max_model_len
-        self.undo_log = kv_manager.undo_log  # a step that fails is taken back with it
         self.preemptor = Preemptor(kv_manager, config.preemption_mode, trace)
-        self.trace = trace
-        self.requests: dict[str, Request] = {}  # all that are not finished
-        self.sequences: dict[str, Sequence] = {}  # theirs, those that are not finished
-        self.waiting: list[Request] = []  # by the policy's key, the next one first
-        self.swapped: list[Request] = []  # on the host; by the policy's key, too
-        self.running: list[Sequence] = []  # in order of admission; siblings side by side
-        self.finished_req_ids: list[str] = []  # what the runner is told next to forget
-        self.beam_moves: list[BeamMove] = []  # what the runner is told next of beams
         self.token_budget = config.max_num_batched_tokens  # left in the step that is planned
         self.spec_decoding_stats: SpecDecodingStats | None = None  # of the last step, with drafts
-        self._num_arrived = self._num_planned = 0
-        self._ids_in_use: set[str] = set()  # of all sequences, those to be forked included
+        self._num_planned = 0
 
     # -- one step, from top to bottom --------------------------------------------------------------
 
@@ -276,18 +260,11 @@ class Scheduler:
 
     # -- requests come and go ----------------------------------------------------------------------
 
-    def has_unfinished_requests(self) -> bool:
-        return bool(self.requests)
-
     def check_request(self, request: Request) -> None:
         """Raise ``ValueError`` unless this request can be added and could run on its own."""
         check_limits(request, self.config, self.policy, self.kv_manager)
         for seq_id in self.ids_in_use(request):
             raise ValueError(f"request_id {seq_id!r} is in use; choose another.")
-
-    def ids_in_use(self, request: Request) -> list[str]:
-        """Those of a new request's ids, of sequences to come included, that somebody has."""
-        return [seq_id for seq_id in request.seq_ids if seq_id in self._ids_in_use]
 
     def add_request(self, request: Request) -> None:
         """Let a request wait, at the place in the queue that the policy gives it.
@@ -297,15 +274,7 @@ class Scheduler:
         """
         self.check_request(request)
         request.decoding = self._decoding(request)
-        request.arrival_index = self._num_arrived
-        index = self._enqueue(request, self.waiting)  # first: a policy of a user's may raise
-        self._num_arrived += 1
-        self.requests[request.request_id] = request
-        self.sequences[request.request_id] = request.seqs[0]
-        self._ids_in_use.update(request.seq_ids)
-        if self.trace is not None:
-            prompt = tuple(request.prompt_token_ids)
-            self.trace.record(RequestAdded, request.request_id, prompt, index, self.trace.now())
+        self._add(request)
 
     def _decoding(self, request: Request) -> Decoding:
         if request.beam_params is None:
@@ -314,68 +283,6 @@ class Scheduler:
         return BeamSearch(
             request.beam_params, request.eos_token_ids, min(longest, self.max_model_len)
         )
-
-    def fork(self, seq: Sequence, indices: Iterable[int]) -> list[Sequence]:
-        """Siblings that share all a sequence has, now running beside it."""
-        request, undo, children = seq.request, self.undo_log, []
-        for index in indices:
-            child = seq.fork(index)
-            self.kv_manager.fork(seq, child)
-            undo.put(self.sequences, child.seq_id, child)
-            children.append(child)
-            if self.trace is not None:
-                self.trace.record(Forked, seq.seq_id, child.seq_id)
-        place = self.running.index(request.seqs[-1]) + 1
-        for child in reversed(children):
-            undo.insert(self.running, place, child)
-        for child in children:
-            undo.insert(request.seqs, len(request.seqs), child)
-        return children
-
-    def finish_requests(self, request_ids: Iterable[str], status: RequestStatus) -> None:
-        """End all sequences of requests, wherever they are. Unknown ids are ignored."""
-        for request_id in request_ids:
-            if request_id in self.requests:
-                for seq in self.requests[request_id].unfinished_seqs:
-                    self.finish(seq, status)
-
-    def stop_sequences(self, sequences: Iterable[tuple[str, int]]) -> None:
-        """End sequences whose text holds a stop string, still within the last step.
-
-        Args:
-            sequences: request id and index of each. Those that are over are ignored.
-        """
-        with self.trace.step_reopened() if self.trace is not None else nullcontext():
-            for request_id, index in sequences:
-                request = self.requests.get(request_id)
-                seqs = [] if request is None else request.unfinished_seqs
-                for seq in [seq for seq in seqs if seq.index == index]:
-                    self.finish(seq, RequestStatus.FINISHED_STOPPED)
-
-    def finish(
-        self, seq: Sequence, status: RequestStatus, stop_reason: int | str | None = None
-    ) -> None:
-        """End one sequence and free its blocks; with the last one its request is over."""
-        request, undo = seq.request, self.undo_log
-        if seq.status == RequestStatus.RUNNING:
-            undo.pop(self.running, self.running.index(seq))
-        undo.set(seq, "status", status)
-        undo.set(seq, "stop_reason", stop_reason)
-        self.kv_manager.free(seq)
-        undo.take(self.sequences, seq.seq_id)
-        undo.insert(self.finished_req_ids, len(self.finished_req_ids), seq.seq_id)
-        if request.decoding.in_lockstep:
-            moves = [move for move in self.beam_moves if move.seq_id != seq.seq_id]
-            undo.set(self, "beam_moves", moves)
-        if self.trace is not None:
-            self.trace.record(Finished, seq.seq_id, status.finish_reason)
-        if not request.unfinished_seqs:
-            undo.take(self.requests, request.request_id)
-            undo.note(self._ids_in_use.update, request.seq_ids)
-            self._ids_in_use.difference_update(request.seq_ids)
-            for queue in (self.waiting, self.swapped):
-                if request in queue:
-                    undo.pop(queue, queue.index(request))
 
     @property
     def num_preemptions(self) -> int:
@@ -438,12 +345,6 @@ class Scheduler:
             self.kv_manager.free(seq)
             self.undo_log.set(seq, "num_computed_tokens", 0)
 
-    def _enqueue(self, request: Request, queue: list[Request]) -> int:
-        """Let a request wait where its key says; returns how many stand before it."""
-        index = bisect_right(queue, self.policy.key(request), key=self.policy.key)
-        self.undo_log.insert(queue, index, request)
-        return index
-
     def _complete(self, output: SchedulerOutput) -> None:
         """Add what the runner must be told beside: whole tables, and what is over."""
         for seq_id in (*(new.seq_id for new in output.scheduled_new_reqs), *output.resumed_req_ids):
@@ -453,52 +354,3 @@ class Scheduler:
         self.undo_log.set(self, "beam_moves", [])
         if self.trace is not None:
             self._trace_schedule(output)
-
-    def _trace_schedule(self, output: SchedulerOutput) -> None:
-        kinds = {data.seq_id: "new" for data in output.scheduled_new_reqs}
-        kinds |= dict.fromkeys(output.resumed_req_ids, "resumed")
-        for seq in self.running:
-            num_new = output.num_scheduled_tokens.get(seq.seq_id, 0)
-            kind = kinds.get(seq.seq_id, "running")
-            if num_new > 0 or kind == "resumed":
-                computed = seq.num_computed_tokens
-                samples = computed + num_new >= seq.num_tokens
-                self.trace.record(Scheduled, seq.seq_id, kind, computed, num_new, samples)
-        self.trace.plan_step()
-
-    def _take_tokens_back(
-        self, scheduler_output: SchedulerOutput, sampled: dict[str, list[int]]
-    ) -> None:
-        for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
-            seq = self.sequences.get(seq_id)
-            if seq is not None:
-                seq.num_computed_tokens = scheduler_output.num_computed_tokens[seq_id]
-                if seq_id in sampled:
-                    drafts = scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
-                    del seq.token_ids[seq.num_computed_tokens + num_new - len(drafts) :]
-
-    def check_integrity(self) -> None:
-        """Raise ``AssertionError`` unless queues, requests and blocks tell the same story."""
-        manager = self.kv_manager
-        manager.check_integrity()
-        queues = (*self.waiting, *self.swapped)
-        waiting = [seq for request in queues for seq in request.unfinished_seqs]
-        queued = [seq.seq_id for seq in (*self.running, *waiting)]
-        alive = [seq for request in self.requests.values() for seq in request.unfinished_seqs]
-        known = list(self.sequences)
-        assert sorted(queued) == sorted(known), f"{queued} != {known}"
-        assert {seq.seq_id: seq for seq in alive} == self.sequences
-        running = {seq.seq_id for seq in self.running}
-        assert set(manager.block_tables) == running, "only running sequences hold blocks"
-        to_come = sum(seq.request.num_forks_to_come for seq in self.running)
-        assert len(running) + to_come <= self.config.max_num_seqs
-        swapped = {seq.seq_id for request in self.swapped for seq in request.unfinished_seqs}
-        assert set(manager.swap_space.tables) == swapped, "only the swapped are on the host"
-        assert not any(seq.spec_token_ids for seq in waiting), "drafts are for the running"
-        for seq in self.running:
-            blocks = manager.block_tables[seq.seq_id].blocks
-            room = len(blocks) * manager.block_size
-            assert seq.num_computed_tokens <= room, f"{seq} holds {len(blocks)} blocks"
-            if manager.prefix_cache is not None:
-                beyond = blocks[seq.num_tokens // manager.block_size :]
-                assert not any(b.block_hash for b in beyond), f"a draft of {seq} can be found"
