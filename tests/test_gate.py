@@ -100,7 +100,7 @@ def test_the_pictures_are_current():
 def test_the_readmes_python_runs(capsys):
     """All of it, in one session, as a reader would paste it."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 3
     names = {}
     for block in blocks:
         exec(block, names)
