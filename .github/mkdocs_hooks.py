@@ -1,5 +1,6 @@
 """Hooks of the site: the diagrams come along, though they are not among the pages."""
 
+import re
 from pathlib import Path
 
 from mkdocs.structure.files import File
@@ -14,5 +15,11 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """README.md beside the notebooks is the first page; its diagrams are now below it."""
-    return markdown.replace("](../diagrams/", "](diagrams/") if page.is_homepage else markdown
+    """README.md beside the notebooks is the first page; its diagrams are now below it.
+
+    What stands elsewhere in the repository is no page: such a link becomes its text.
+    """
+    if page.is_homepage:
+        return markdown.replace("](../diagrams/", "](diagrams/")
+    markdown = markdown.replace("](../../diagrams/", "](../diagrams/")
+    return re.sub(r"\[([^\]]*)\]\(\.\./\.\./[^)]*\)", r"\1", markdown)

@@ -147,7 +147,8 @@ def _checked(message: Any) -> dict:
     else:
         ok = is_text(content) or (content is None and "tool_calls" in message)
         check(ok, "a message's content", content, _TEXT)
-    if calls := message.get("tool_calls"):
+    calls = message.get("tool_calls")
+    if calls is not None:
         check(isinstance(calls, list), "tool_calls", calls, "a list of calls")
         message = {**message, "tool_calls": [_with_arguments(call) for call in calls]}
     return message
