@@ -8,8 +8,10 @@ import pytest
 from http_server import serving
 from openai import BadRequestError, OpenAI
 
+from minivllm import LLM, SamplingParams, embedded_model_path
 from minivllm.entrypoints.chat_utils import load_chat_template
 from minivllm.entrypoints.openai.cli_args import parse_args
+from minivllm.entrypoints.openai.tool_choice import ToolChoice
 
 WEATHER = {
     "type": "function",
@@ -131,6 +133,29 @@ def test_a_call_that_is_cut_is_text(client_of):
     assert (calls, reason) == ([], "length")
     assert text.startswith(content[:40])
     assert content.startswith("<tool_call>")
+
+
+def test_a_call_of_30_tokens_takes_at_most_12_steps():
+    """What the grammar forces is drafted: jump-forward. The text is the same without."""
+    lookup = {"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_min": 1}
+    lookup["prompt_lookup_max"] = 3
+    drafting = LLM(embedded_model_path(), dtype="float32", trace=True, speculative_config=lookup)
+    plain = LLM(embedded_model_path(), dtype="float32", trace=True)
+    args = parse_args(["--dtype", "float32", *STRICT])
+    for choice in ("auto", "required", NAMED):
+        outputs, steps = [], []
+        for llm in (drafting, plain):
+            params = SamplingParams(temperature=0, max_tokens=64)
+            params = ToolChoice([WEATHER], choice, True, args).constrain(
+                params, llm.get_tokenizer()
+            )
+            before = llm.trace.num_steps
+            (output,) = llm.chat(QUESTION, params, tools=[WEATHER], use_tqdm=False)
+            outputs.append(output.outputs[0].token_ids)
+            steps.append(llm.trace.num_steps - before)
+        assert outputs[0] == outputs[1]
+        assert len(outputs[0]) == steps[1] == 30
+        assert steps[0] <= 12
 
 
 def test_a_call_is_streamed_while_it_is_written(client_of):
