@@ -71,7 +71,7 @@ class ToolParser(ABC):
         self.whole: list[int] = []  # indexes of those that are whole
         self.said_something = False  # content has been given out
         self._text = TextReader()
-        self._call = _OpenCall()
+        self._call: _OpenCall | None = None  # None: content is being read
         self._gap: str | None = None  # blanks right behind a call: perhaps there comes another
         self._found: list[str | DeltaToolCall] = []
         self._message = self._read_message()
@@ -104,6 +104,13 @@ class ToolParser(ABC):
         """The text has ended. Returns what was held back."""
         self._text.ended = True
         return self._go_on()
+
+    @property
+    def state(self) -> str:
+        """What the text has got to: "content", "call", or "arguments" of a call that is open."""
+        if self._call is None:
+            return "content"
+        return "arguments" if self._call.arguments else "call"
 
     @staticmethod
     def make_id() -> str:
@@ -152,6 +159,8 @@ class ToolParser(ABC):
 
     def end_call(self) -> None:
         """The call is whole: what has been read of the text was a call."""
+        if self._call.name is None or not self._call.arguments:
+            raise NotACall("a call has a name and arguments")
         self._give(whole=True)
         self.whole.append(self._call.index)
         self._call, self._gap = _OpenCall(), ""
@@ -172,14 +181,15 @@ class ToolParser(ABC):
             start, opens = self.find(text.text)
             self._say(text.cut(len(text.text) if text.ended and not opens else start))
             if opens:
+                self._call = _OpenCall()
                 try:
                     yield from self.read(text)
                     text.cut(text.at)
                 except NotACall:  # with the character that shows it, but it may open another
                     end = text.at + 1
                     end -= partial_suffix(text.text[:end], self.opening)
-                    self._call = _OpenCall()
                     self._say(text.cut(end))
+                self._call = None
             elif text.ended:
                 return
             else:
@@ -197,7 +207,7 @@ class ToolParser(ABC):
     def _give(self, whole: bool = False) -> None:
         """Give out what has come of a call; its last brace only if it is whole."""
         call = self._call
-        if call.name is None or not call.arguments:
+        if call is None or call.name is None or not call.arguments:
             return
         if call.index is None:
             call.index = self.num_calls

@@ -34,7 +34,8 @@ def read_call(parser: ToolParser, text: TextReader, keys: tuple[str, ...]) -> Re
         keys: what the arguments may be called.
 
     Raises:
-        NotACall: if it is no JSON, or no call.
+        NotACall: if it is no JSON object, or a part is of the wrong kind. That none is missing,
+            ``end_call`` looks.
     """
     seen: set[str] = set()
     yield from text.expect("{")
@@ -58,8 +59,6 @@ def read_call(parser: ToolParser, text: TextReader, keys: tuple[str, ...]) -> Re
             break
         text.at += 1
     yield from text.expect("}")
-    if not seen >= {"name", "arguments"}:
-        raise NotACall("a call has a name and arguments")
 
 
 def read_arguments(parser: ToolParser, text: TextReader) -> Reading:

@@ -71,7 +71,8 @@ class PythonicToolParser(ToolParser):
 
 def _read_expression(text: TextReader) -> Generator[None, None, str]:
     """Read up to the comma or the parenthesis that ends an argument."""
-    begin, closers = text.at, []
+    begin = text.at
+    closers: list[str] = []
     while True:
         yield from text.run_of(_PLAIN)
         char = yield from text.peek()
