@@ -247,7 +247,7 @@ def test_what_began_as_a_call_and_is_none_comes_as_text_and_never_as_json():
     assert "".join(d for d in found if isinstance(d, str)) == "".join(pieces[:3])
     calls = [d for d in found if not isinstance(d, str)]
     assert [(d.index, d.name, d.arguments) for d in calls] == [
-        (0, "f", ""), (0, None, '{"a": {"b": 1'), (1, "g", ""), (1, None, "{}")
+        (0, "f", ""), (0, None, '{"a": {"b": 1}'), (1, "g", ""), (1, None, "{}")
     ]  # fmt: skip
     assert parser.whole == [1]
     cut = ToolParserManager.get_tool_parser("llama3_json")()
@@ -323,7 +323,7 @@ def test_a_parser_of_ones_own():
             yield from text.expect(self.opening)
             self.name_call((yield from text.run_of(re.compile("[a-z]*"))))
             yield from text.expect("!")
-            self.add_arguments("{}")
+            self.add_arguments("{}", last=True)
             self.end_call()
 
     try:

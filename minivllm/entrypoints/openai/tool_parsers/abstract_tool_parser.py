@@ -55,6 +55,7 @@ class _OpenCall:
 
     name: str | None = None
     arguments: str = ""  # as far as they have come
+    ended: bool = False  # they have all come
     index: int | None = None  # None: nothing of it has been given out
     given: int = 0  # how many characters of its arguments have been
 
@@ -151,11 +152,12 @@ class ToolParser(ABC):
             self.add_arguments(text.text[begin : text.at])
             begin = text.at
             yield
-        self.add_arguments(text.text[begin : text.at])
+        self.add_arguments(text.text[begin : text.at], last=True)
 
-    def add_arguments(self, words: str) -> None:
-        """Arguments, or more of them, as JSON."""
+    def add_arguments(self, words: str, last: bool = False) -> None:
+        """Arguments, or more of them, as JSON; the last of them, if they end with these."""
         self._call.arguments += words
+        self._call.ended = last
 
     def end_call(self) -> None:
         """The call is whole: what has been read of the text was a call."""
@@ -213,7 +215,7 @@ class ToolParser(ABC):
             call.index = self.num_calls
             self.num_calls += 1
             self._found.append(DeltaToolCall(call.index, self.make_id(), call.name))
-        end = len(call.arguments if whole else call.arguments.removesuffix("}"))
+        end = len(call.arguments) - (call.ended and not whole)
         if end > call.given:
             words = call.arguments[call.given : end]
             self._found.append(DeltaToolCall(call.index, arguments=words))

@@ -66,7 +66,7 @@ class PythonicToolParser(ToolParser):
             self.add_arguments(f'{", " if words else "{"}"{word}": {value}')
             words.add(word)
         text.at += 1
-        self.add_arguments("}" if words else "{}")
+        self.add_arguments("}" if words else "{}", last=True)
 
 
 def _read_expression(text: TextReader) -> Generator[None, None, str]:
