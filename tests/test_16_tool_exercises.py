@@ -12,7 +12,7 @@ from minivllm.entrypoints.openai.tool_choice import ToolChoice
 from minivllm.entrypoints.openai.tool_parsers import HermesToolParser
 from minivllm.exercises import ch16, labs
 from minivllm.lab.exercises.answers import NotYet
-from minivllm.lab.exercises.labs import function_solutions, milestones
+from minivllm.lab.exercises.labs import function_solutions, milestones, stream_check
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.lab.sim.loop import fake_tokens
@@ -55,6 +55,14 @@ def test_deltas_names_the_misconception(seed):
     ):
         with pytest.raises(NotYet, match=message):
             exercise.check(answer)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_deltas_are_what_the_parser_gives_out(seed):
+    exercise, parser = ch16.deltas(seed), HermesToolParser()
+    for piece, right in zip(exercise.given["pieces"], exercise.solve(), strict=True):
+        found = parser.extract_tool_calls_streaming(piece)
+        assert "".join(d if isinstance(d, str) else d.arguments for d in found) == right
 
 
 def test_promises_are_those_that_the_grammar_keeps():
@@ -142,6 +150,28 @@ MISTAKES = {
     "arguments wait for the call": ("len(text) if end is None else end - 1", "begin + given",
                                     "more is sure than you give out"),
 }  # fmt: skip
+
+
+def test_the_solution_gives_out_what_the_engines_parser_does():
+    def pairs(deltas):
+        for delta in deltas:
+            if isinstance(delta, str):
+                yield "content", delta
+            else:
+                kind = "arguments" if delta.name is None else "name"
+                yield kind, delta.name or delta.arguments
+
+    for text in stream_check.TEXTS.values():
+        for pieces in stream_check.cuts_of(text):
+            parser, solution = HermesToolParser(), function_solutions.tool_stream(iter(pieces))
+            mine, right = stream_check.Message(), stream_check.Message()
+            for piece in pieces:
+                mine.add(next(solution))
+                right.add(pairs(parser.extract_tool_calls_streaming(piece)))
+                assert mine.sure == right.sure
+            mine.add(next(solution))
+            right.add(pairs(parser.finish()))
+            assert mine.parts == right.parts
 
 
 @pytest.fixture(autouse=True)

@@ -1,20 +1,20 @@
-"""What the lab of notebook 16 is held to: the engine's own parser, fed with the same pieces."""
+"""What the lab of notebook 16 is held to: after each piece, all that is sure, and nothing else."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from random import Random
 from typing import Any
 
-from minivllm.entrypoints.openai.tool_parsers import HermesToolParser
+from minivllm.lab.exercises.labs import function_solutions
 from minivllm.lab.exercises.labs.run import Fault, describe_error
 
 _CALL = '<tool_call>{{"name": "{}", "arguments": {}}}</tool_call>'
 _F = _CALL.format("f", '{"city": "Rome"}')
-_TEXTS = {
+TEXTS = {
     "content alone": "Hello! 5 < 6, and <b>bold</b>.",
     "a call": _F,
     "a call without arguments": _CALL.format("now", "{}"),
@@ -40,14 +40,14 @@ Given = list[list[tuple[str, str]]]
 def check_tool_stream(function: Callable) -> str:
     """Raises ``Fault`` for the first text and cut at which something else comes out."""
     streams = 0
-    for name, text in _TEXTS.items():
-        for pieces in _cuts(text):
+    for name, text in TEXTS.items():
+        for pieces in cuts_of(text):
             _compare(f"{name}, pieces {_short(pieces)}", pieces, _run(function, pieces))
             streams += 1
-    return f"never later and never sooner than the engine's parser, in {streams} streams"
+    return f"all that is sure after each piece, and nothing else, in {streams} streams"
 
 
-def _cuts(text: str) -> Iterator[list[str]]:
+def cuts_of(text: str) -> Iterator[list[str]]:
     """The text at once, in two at every place, by character, and cut at random."""
     yield [text]
     yield list(text)
@@ -87,9 +87,10 @@ def _is_pair(pair: Any) -> bool:
 
 
 def _compare(where: str, pieces: list[str], given: Given) -> None:
-    """Mine beside the engine's: after each piece neither less nor more may be out."""
-    mine, right = _Message(), _Message()
-    for number, (out, theirs) in enumerate(zip(given, _engine(pieces), strict=True), 1):
+    """After each piece neither less nor more may be out than the solution gives out."""
+    mine, right = Message(), Message()
+    solution = function_solutions.tool_stream(iter(pieces))
+    for number, (out, theirs) in enumerate(zip(given, solution, strict=True), 1):
         mine.add(out)
         right.add(theirs)
         if mine.sure == right.sure:
@@ -104,21 +105,7 @@ def _compare(where: str, pieces: list[str], given: Given) -> None:
                     " is sure")  # fmt: skip
 
 
-def _engine(pieces: list[str]) -> Iterator[list[tuple[str, str]]]:
-    parser = HermesToolParser()
-    for deltas in (*map(parser.extract_tool_calls_streaming, pieces), None):
-        out = []
-        for delta in parser.finish() if deltas is None else deltas:
-            if isinstance(delta, str):
-                out.append(("content", delta))
-            elif delta.name is not None:
-                out.append(("name", delta.name))
-            else:
-                out.append(("arguments", delta.arguments))
-        yield out
-
-
-class _Message:
+class Message:
     """What has been given out, with neighbours of a kind joined."""
 
     def __init__(self):
@@ -132,14 +119,14 @@ class _Message:
         *before, (kind, words) = self.parts
         return [*before, (kind, _HALF_ESCAPE.sub(r"\1", words))]
 
-    def add(self, pairs: list[tuple[str, str]]) -> None:
+    def add(self, pairs: Iterable[tuple[str, str]]) -> None:
         for kind, words in pairs:
             if self.parts and kind == self.parts[-1][0] != "name":
                 words = self.parts.pop()[1] + words
             if words:
                 self.parts.append((kind, words))
 
-    def begins_with(self, other: _Message) -> bool:
+    def begins_with(self, other: Message) -> bool:
         """True if the other one has a part of this, and nothing else."""
         if not other.parts:
             return True
