@@ -235,6 +235,12 @@ def test_the_figure_has_a_row_for_each_piece():
     ]
 
 
+def test_a_long_piece_is_cut_in_the_picture_and_whole_in_the_text():
+    figure = call_stream(HermesToolParser(), ["a" * 100 + "b"])
+    assert f">{'a' * 20}…{'a' * 19}b<" in figure.svg
+    assert "a" * 100 + "b" in figure.text
+
+
 def test_what_the_end_gives_out_has_a_row_of_its_own():
     figure = call_stream(HermesToolParser(), PIECES[:4])
     assert "0 whole calls" in figure.alt

@@ -12,6 +12,7 @@ from minivllm.lab.viz.draw.svg import MONO, MONO_EM, SANS_EM, Drawing
 from minivllm.validation import check
 
 ROW, BOX, STATE_WIDTH, GAP = 22, 18, 84, 8
+MOST = 40  # characters of a piece that are drawn
 COLOURS = {"content": OKABE_ITO[4], "call": OKABE_ITO[1], "arguments": OKABE_ITO[2]}
 
 Given = list[tuple[str, str]]  # of which kind, and what: a row's right side
@@ -108,11 +109,12 @@ def _facts(rows: list[Row]) -> str:
 
 
 def _shown(text: str) -> str:
-    """On one line, blanks at its ends as dots."""
+    """On one line, blanks at its ends as dots; the middle of a long one is left out."""
     inner = text.strip(" ")
     begin = text.find(inner)
     end = len(text) - begin - len(inner)
-    return "·" * begin + repr(inner)[1:-1] + "·" * end
+    line = "·" * begin + repr(inner)[1:-1] + "·" * end
+    return line if len(line) <= MOST else f"{line[: MOST // 2]}…{line[-MOST // 2 :]}"
 
 
 def _width(given: tuple[str, str]) -> float:
