@@ -83,7 +83,7 @@ class ToolParser(ABC):
         for delta in [*self.extract_tool_calls_streaming(model_output), *self.finish()]:
             if isinstance(delta, str):
                 content += delta
-            elif delta.id is not None:
+            elif delta.id is not None and delta.name is not None:
                 calls[delta.index] = ToolCall(delta.id, delta.name)
             else:
                 calls[delta.index].arguments += delta.arguments
@@ -143,7 +143,7 @@ class ToolParser(ABC):
         """What is called."""
         if not name or not is_text(name):
             raise NotACall("a name must come")
-        self._call.name = name
+        self._open_call.name = name
 
     def stream_arguments(self, reading: Generator[None, None, None]):
         """What this coroutine reads are the arguments, as they stand in the text."""
@@ -156,17 +156,24 @@ class ToolParser(ABC):
 
     def add_arguments(self, words: str, last: bool = False) -> None:
         """Arguments, or more of them, as JSON; the last of them, if they end with these."""
-        self._call.arguments += words
-        self._call.ended = last
+        self._open_call.arguments += words
+        self._open_call.ended = last
 
     def end_call(self) -> None:
         """The call is whole: what has been read of the text was a call."""
-        if self._call.name is None or not self._call.arguments:
+        call = self._open_call
+        if call.name is None or not call.arguments:
             raise NotACall("a call has a name and arguments")
         self._give(whole=True)
-        self.whole.append(self._call.index)
+        assert call.index is not None, "it was given out"
+        self.whole.append(call.index)
         self._call, self._gap = _OpenCall(), ""
         self._text.cut(self._text.at)
+
+    @property
+    def _open_call(self) -> _OpenCall:
+        assert self._call is not None, "read() runs while a call is open"
+        return self._call
 
     # -- the same for all ----------------------------------------------------------------------
 

@@ -112,7 +112,7 @@ def _as_json(source: str) -> str:
     return found
 
 
-def _literal(node: ast.AST) -> Any:
+def _literal(node: Any) -> Any:
     if isinstance(node, ast.Name) and node.id in _JSON_NAMES:
         return _JSON_NAMES[node.id]
     if isinstance(node, (ast.List, ast.Tuple)):

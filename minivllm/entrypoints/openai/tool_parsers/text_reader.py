@@ -40,7 +40,8 @@ class TextReader:
         """Read as far as the pattern goes, which is one of single characters, repeated."""
         begin = self.at
         while True:
-            self.at = characters.match(self.text, self.at).end()
+            run = characters.match(self.text, self.at)
+            self.at = self.at if run is None else run.end()
             if self.at < len(self.text) or self.ended:
                 return self.text[begin : self.at]
             yield
