@@ -2,8 +2,8 @@
 
 ``labs.allocate_slots``, ``labs.copy_on_write`` and ``labs.find_longest_cache_hit`` say what is to
 be written; ``labs.grade(MyClass)`` runs it. ``labs.schedule``, ``labs.cap``, ``labs.merge``,
-``labs.top_p`` and ``labs.online_softmax`` are functions; each grades its own, and so does
-``labs.grade(my_cap)``, by its name. ``labs.mini_engine`` puts pieces together, and
+``labs.top_p``, ``labs.propose`` and ``labs.online_softmax`` are functions; each grades its own, and
+so does ``labs.grade(my_cap)``, by its name. ``labs.mini_engine`` puts pieces together, and
 ``labs.progress()`` prints which labs are passed.
 """
 
@@ -26,6 +26,7 @@ from minivllm.lab.exercises.labs.functions import (
     cap,
     merge,
     online_softmax,
+    propose,
     schedule,
     top_p,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "online_softmax",
     "plug_in",
     "progress",
+    "propose",
     "schedule",
     "top_p",
 ]
