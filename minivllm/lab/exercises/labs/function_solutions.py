@@ -47,7 +47,8 @@ def top_p(logits, top_p):
 
 
 def propose(token_ids, k):
-    for n in (3, 2, 1):  # as n-grams do, but what followed the last time is newer than the first
+    for n in (3, 2):  # a single token says too little
+        # what followed the last time is newer than what followed the first time
         for start in range(len(token_ids) - n - 1, -1, -1):
             if token_ids[start : start + n] == token_ids[-n:]:
                 return token_ids[start + n : start + n + k]

@@ -132,7 +132,7 @@ top_p = FunctionLab(
 propose = FunctionLab(
     "14",
     "Write a proposer for speculative decoding. " + _COPY.format("propose"),
-    "A state that has changed is told right by its last line, not by its first.",
+    "The last line about a thing is newer than the first; and a single token says little.",
     3, 30, stubs.my_propose, check_propose,
 )  # fmt: skip
 

@@ -19,7 +19,7 @@ QUIZ = [
         "Three",
         "Two drafts, and the target's own token in place of the wrong one.",
         {
-            "Two": "The row of the wrong draft saw right tokens only, so the target's choice counts.",
+            "Two": "The wrong draft's row saw right tokens only, so the target's choice counts.",
             "Four": "The last one is right by chance: its row saw a token that is not in the text.",
         },
     ),
