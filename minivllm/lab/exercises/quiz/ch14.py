@@ -19,8 +19,12 @@ QUIZ = [
         "Three",
         "Two drafts, and the target's own token in place of the wrong one.",
         {
-            "Two: those before the wrong one": "The wrong draft's row saw right tokens only, so the target's choice counts.",
-            "Four: one was only in the wrong place": "The last one is right by chance: its row saw a token that is not in the text.",
+            "Two: those before the wrong one": (
+                "The wrong draft's row saw right tokens only, so the target's choice counts."
+            ),
+            "Four: one was only in the wrong place": (
+                "The last one is right by chance: its row saw a token that is not in the text."
+            ),
         },
     ),
     Question(
@@ -39,7 +43,9 @@ QUIZ = [
         "From max(p - q, 0), divided by its sum",
         "What the draft model says too seldom. Together with the accepted drafts that makes p.",
         {
-            "From p, the target's own distribution": "Then tokens that are likely in both come too often: they get two chances.",
+            "From p, the target's own distribution": (
+                "Then tokens that are likely in both come too often: they get two chances."
+            ),
             "From q once more": "The draft model cannot make up for what it says too seldom.",
         },
     ),
