@@ -79,6 +79,16 @@ def test_a_step_with_drafts_is_no_prefill():
     assert "drafts" not in timeline(speculating(accept="none"), 0, 0).text
 
 
+def test_where_a_share_is_too_wide_the_accepted_are_told():
+    trace = speculating(k=6, accept="all", max_tokens=30)
+    steps = read_history(trace).steps
+    widest = [s.num_accepted for s in steps if s.num_drafts == 12 and s.num_accepted == 12]
+    assert widest
+    found = texts(timeline(trace))
+    assert "12/12" not in found
+    assert found.count("12") >= len(widest)
+
+
 def test_many_steps_with_drafts_are_told_in_few_characters():
     trace = speculating(k=1, accept="none", max_tokens=52)
     figure = timeline(trace)

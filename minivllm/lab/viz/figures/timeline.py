@@ -99,7 +99,8 @@ def _draw_draft_lane(drawing: Drawing, axis: StepAxis, window: TimelineWindow, y
     halo = {"stroke": PAPER, "stroke_width": 3, "paint_order": "stroke"}
     with drawing.group(font_size=11, text_anchor="middle", **halo):
         for step, (kept, of) in enumerate(zip(accepted, drafted, strict=True), axis.first):
-            if of and axis.fits(label := f"{kept}/{of}"):
+            labels = (f"{kept}/{of}", f"{kept}") if of else ()
+            if label := next(filter(axis.fits, labels), None):
                 drawing.text(axis.x(step + 0.5), bottom - 4, label)
 
 
