@@ -16,6 +16,7 @@ from minivllm.lab.exercises.labs.grading import Verdict
 from minivllm.lab.exercises.labs.milestones import note_passed
 from minivllm.lab.exercises.labs.proposer_check import check_propose
 from minivllm.lab.exercises.labs.run import Fault
+from minivllm.lab.exercises.labs.stream_check import check_tool_stream
 
 
 @dataclass(frozen=True, repr=False)
@@ -135,5 +136,13 @@ propose = FunctionLab(
     "The last line about a thing is newer than the first; and a single token says little.",
     3, 30, stubs.my_propose, check_propose,
 )  # fmt: skip
+tool_stream = FunctionLab(
+    "16",
+    "Write a tool parser that is fed piece by piece. " + _COPY.format("tool_stream"),
+    "Keep what is not used up in one string; look again at all of it when a piece has come.",
+    4, 40, stubs.my_tool_stream, check_tool_stream,
+)  # fmt: skip
 
-FUNCTION_LABS = {lab.name: lab for lab in (schedule, cap, online_softmax, merge, top_p, propose)}
+FUNCTION_LABS = {
+    lab.name: lab for lab in (schedule, cap, online_softmax, merge, top_p, propose, tool_stream)
+}
