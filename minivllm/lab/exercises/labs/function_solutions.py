@@ -46,6 +46,15 @@ def top_p(logits, top_p):
     return out
 
 
+def propose(token_ids, k):
+    for n in (3, 2):  # a single token says too little
+        # what followed the last time is newer than what followed the first time
+        for start in range(len(token_ids) - n - 1, -1, -1):
+            if token_ids[start : start + n] == token_ids[-n:]:
+                return token_ids[start + n : start + n + k]
+    return []
+
+
 def tool_stream(pieces):
     opening, before, closing = "<tool_call>", '{"name": "', "}</tool_call>"
     text, given, name = "", 0, None  # what is not used up; how many of its arguments are out

@@ -76,6 +76,22 @@ def my_top_p(logits, top_p):
     raise NotImplementedError
 
 
+def my_propose(token_ids, k):
+    """A proposer: guess how a text goes on.
+
+    Args:
+        token_ids: prompt and output so far, a list.
+        k: the most drafts.
+
+    The texts are logs: line after line about a few things, each with its state, which changes now
+    and then. Guess well enough to need fewer steps than n-grams of one to three tokens at their
+    first place, and do not guess at random: what is wrong costs work.
+
+    Returns: at most k token ids; none where you have no guess.
+    """
+    raise NotImplementedError
+
+
 def my_tool_stream(pieces):
     """Read calls out of a text that comes in pieces: a generator.
 

@@ -1,4 +1,4 @@
-"""Labs whose answer is a function: a plan, a cap, a part of a kernel, a merge, a filter."""
+"""Labs whose answer is a function: a plan, a cap, part of a kernel, a merge, a filter, a guess."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from minivllm.lab.exercises.labs import function_solutions as solutions
 from minivllm.lab.exercises.labs import function_stubs as stubs
 from minivllm.lab.exercises.labs.grading import Verdict
 from minivllm.lab.exercises.labs.milestones import note_passed
+from minivllm.lab.exercises.labs.proposer_check import check_propose
 from minivllm.lab.exercises.labs.run import Fault
 from minivllm.lab.exercises.labs.stream_check import check_tool_stream
 
@@ -129,6 +130,12 @@ top_p = FunctionLab(
     "Sort; a token goes if the sum of those before it has reached top_p.",
     3, 20, stubs.my_top_p, checks.check_top_p,
 )  # fmt: skip
+propose = FunctionLab(
+    "14",
+    "Write a proposer for speculative decoding. " + _COPY.format("propose"),
+    "The last line about a thing is newer than the first; and a single token says little.",
+    3, 30, stubs.my_propose, check_propose,
+)  # fmt: skip
 tool_stream = FunctionLab(
     "16",
     "Write a tool parser that is fed piece by piece. " + _COPY.format("tool_stream"),
@@ -137,5 +144,5 @@ tool_stream = FunctionLab(
 )  # fmt: skip
 
 FUNCTION_LABS = {
-    lab.name: lab for lab in (schedule, cap, online_softmax, merge, top_p, tool_stream)
+    lab.name: lab for lab in (schedule, cap, online_softmax, merge, top_p, propose, tool_stream)
 }
