@@ -6,6 +6,7 @@ timeline(llm.trace)
 """
 
 from minivllm.lab.viz.draw.figure import Figure, Plot
+from minivllm.lab.viz.figures.automaton import automaton
 from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.lab.viz.figures.block_table import block_table
 from minivllm.lab.viz.figures.filmstrip import filmstrip
@@ -21,11 +22,14 @@ from minivllm.lab.viz.figures.roofline import roofline
 from minivllm.lab.viz.figures.stepper import stepper
 from minivllm.lab.viz.figures.time_shares import time_shares
 from minivllm.lab.viz.figures.timeline import timeline
+from minivllm.lab.viz.figures.token_strips import TokenStrip, token_strips
 from minivllm.lab.viz.figures.waste import waste_bars
 
 __all__ = [
     "Figure",
     "Plot",
+    "TokenStrip",
+    "automaton",
     "block_grid",
     "block_table",
     "filmstrip",
@@ -41,5 +45,6 @@ __all__ = [
     "stepper",
     "time_shares",
     "timeline",
+    "token_strips",
     "waste_bars",
 ]

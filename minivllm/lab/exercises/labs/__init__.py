@@ -2,8 +2,8 @@
 
 ``labs.allocate_slots``, ``labs.copy_on_write`` and ``labs.find_longest_cache_hit`` say what is to
 be written; ``labs.grade(MyClass)`` runs it. ``labs.schedule``, ``labs.cap``, ``labs.merge``,
-``labs.top_p`` and ``labs.online_softmax`` are functions; each grades its own, and so does
-``labs.grade(my_cap)``, by its name. ``labs.mini_engine`` puts pieces together, and
+``labs.top_p``, ``labs.mask`` and ``labs.online_softmax`` are functions; each grades its own, and so
+does ``labs.grade(my_cap)``, by its name. ``labs.mini_engine`` puts pieces together, and
 ``labs.progress()`` prints which labs are passed.
 """
 
@@ -24,6 +24,7 @@ from minivllm.lab.exercises.labs.functions import (
     FUNCTION_LABS,
     FunctionLab,
     cap,
+    mask,
     merge,
     online_softmax,
     schedule,
@@ -41,6 +42,7 @@ __all__ = [
     "copy_on_write",
     "find_longest_cache_hit",
     "grade",
+    "mask",
     "merge",
     "mini_engine",
     "online_softmax",

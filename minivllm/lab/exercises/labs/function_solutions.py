@@ -44,3 +44,16 @@ def top_p(logits, top_p):
     out = logits.clone()
     out[order[better >= top_p]] = float("-inf")
     return out
+
+
+def mask(table, accepting, tokens, stop_token_ids, state):
+    def leads_on(token):
+        at = state
+        for byte in token:
+            if byte not in table[at]:
+                return False
+            at = table[at][byte]
+        return True
+
+    allowed = {i for i, token in enumerate(tokens) if token is not None and leads_on(token)}
+    return allowed | set(stop_token_ids) if accepting[state] else allowed

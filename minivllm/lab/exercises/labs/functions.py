@@ -1,4 +1,4 @@
-"""Labs whose answer is a function: a plan, a cap, a part of a kernel, a merge, a filter."""
+"""Labs whose answer is a function: a plan, a cap, a part of a kernel, a merge, a filter, a mask."""
 
 from __future__ import annotations
 
@@ -128,5 +128,11 @@ top_p = FunctionLab(
     "Sort; a token goes if the sum of those before it has reached top_p.",
     3, 20, stubs.my_top_p, checks.check_top_p,
 )  # fmt: skip
+mask = FunctionLab(
+    "15",
+    "Write the mask of structured outputs. " + _COPY.format("mask"),
+    "Follow the bytes of each token from the state; one that is missing forbids the token.",
+    2, 15, stubs.my_mask, checks.check_mask,
+)  # fmt: skip
 
-FUNCTION_LABS = {lab.name: lab for lab in (schedule, cap, online_softmax, merge, top_p)}
+FUNCTION_LABS = {lab.name: lab for lab in (schedule, cap, online_softmax, merge, top_p, mask)}
