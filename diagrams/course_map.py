@@ -20,7 +20,7 @@ ROWS = (
     ("03",),
     ("13", "04", "05", "08", "09"),
     ("04b", "06", "12", "07", "10"),
-    ("06b", "11", "A1"),
+    ("06b", "15", "11", "A1"),
     ("A2",),
 )
 TRACK_COLOURS = {"90 minutes": ORANGE, "systems": BLUE, "kernels": GREEN}
@@ -47,8 +47,8 @@ def draw() -> Figure:
     alt = (
         f"The {len(found)} notebooks as boxes, {minutes} minutes of reading in all, each below "
         "those that it needs: 00 to 03 in a row, then memory (04), scheduling (05 to 07), caching "
-        "(08) and kernels (09 to 11), which do not need each other; sampling (12), memory of a GPU "
-        "(13), the roofline (A1) and measuring a machine (A2)."
+        "(08) and kernels (09 to 11), which do not need each other; sampling (12), structured "
+        "outputs (15), memory of a GPU (13), the roofline (A1) and measuring a machine (A2)."
     )
     width = 5 * WIDTH + 4 * GAP + 56
     page = Canvas(
