@@ -58,7 +58,10 @@ def token_strips(strips: Sequence[TokenStrip], vocab_size: int) -> Figure:
     pitch = LINES * LINE_HEIGHT + GAP
     height = HEADER_HEIGHT + pitch * len(strips) + MARGIN
     drawing = Drawing(left + STRIP_WIDTH + 12 + right + MARGIN, height, title, alt)
-    draw_header(drawing, title, "every token is a cell: blue may come, grey may not, orange came")
+    facts = "every token is a cell: blue may come, grey may not"
+    if any(strip.chosen is not None for strip in strips):
+        facts += ", orange came"
+    draw_header(drawing, title, facts)
     for index, strip in enumerate(strips):
         y = HEADER_HEIGHT + pitch * index
         drawing.text(left - 8, y + 14, strip.label, text_anchor="end")
