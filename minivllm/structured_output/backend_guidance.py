@@ -65,9 +65,7 @@ class GuidanceGrammar(StructuredOutputGrammar):
         return [] if self.is_terminated() else self.matcher.compute_ff_tokens()
 
     def _advance(self, token: int) -> bool:
-        if token == self.eos_token_id or self.matcher.validate_tokens([token]) < 1:
-            return False
-        return self.matcher.consume_token(token)
+        return token != self.eos_token_id and self.matcher.try_consume_tokens([token]) == 1
 
     def _take_back(self, num_tokens: int) -> None:
         self.matcher.rollback(num_tokens)
