@@ -441,6 +441,10 @@ def nested(levels: int) -> dict:
         ({"json": {"type": "integer", "minimum": 3, "maximum": 2}}, "Unsatisfiable"),
         ({"json": False}, "Unsatisfiable"),
         ({"json": {"enum": []}}, "Unsatisfiable"),
+        (
+            {"json": {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}},
+            "nothing can come first",
+        ),
         ({"json": {"not": {}}}, r'json must be .*Unimplemented keys: \["not"\]'),
         ({"json": {"type": "string", "pattern": "("}}, "unclosed group"),
         ({"grammar": " "}, "grammar must be a non-empty string"),
