@@ -207,7 +207,7 @@ _TOKENS = (
     None, b"a", b"b", b"ab", b"ba", b"aba", b"1", b"12", b"2", b".", b"1.", b".2", b"\xc3",
     b"\xa9", b"\xc3\xa9", b"\xa9a", b"b1", b"!", None, b"aaaa",
 )  # fmt: skip
-_PATTERNS = (r"(ab)+", r"a{2,4}b?", r"[12]+(\.2)?!?", "(é|a)*b", "(a|b)*abb", ".{1,3}")
+_PATTERNS = (r"(ab)+", r"a{2,4}b?", r"[12]+(\.2)?!?", "(é|a)*b", "(a|b)*abb", ".{1,3}", "!?a")
 
 
 def check_mask(function: Callable) -> str:
