@@ -77,7 +77,8 @@ MISTAKES = {
     "no end": (MASK, " | set(stop_token_ids) if accepting[state] else allowed", ""),
     "an end anywhere": (MASK, "if accepting[state] else allowed", ""),
     "only the first byte": (MASK, "for byte in token:", "for byte in token[:1]:"),
-    "a stop token is no text": (MASK, "if token is not None and", "if i not in stop_token_ids and"),
+    "a stop token is no text": (MASK, "if token is not None and",
+                                "if token is not None and i not in stop_token_ids and"),
     "always from the start": (MASK, "at = state", "at = 0"),
 }  # fmt: skip
 
