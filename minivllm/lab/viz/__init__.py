@@ -6,6 +6,7 @@ timeline(llm.trace)
 """
 
 from minivllm.lab.viz.draw.figure import Figure, Plot
+from minivllm.lab.viz.figures.automaton import automaton
 from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.lab.viz.figures.block_table import block_table
 from minivllm.lab.viz.figures.call_stream import call_stream
@@ -26,11 +27,14 @@ from minivllm.lab.viz.figures.speedups import speedups
 from minivllm.lab.viz.figures.stepper import stepper
 from minivllm.lab.viz.figures.time_shares import time_shares
 from minivllm.lab.viz.figures.timeline import timeline
+from minivllm.lab.viz.figures.token_strips import TokenStrip, token_strips
 from minivllm.lab.viz.figures.waste import waste_bars
 
 __all__ = [
     "Figure",
     "Plot",
+    "TokenStrip",
+    "automaton",
     "block_grid",
     "block_table",
     "call_stream",
@@ -51,5 +55,6 @@ __all__ = [
     "stepper",
     "time_shares",
     "timeline",
+    "token_strips",
     "waste_bars",
 ]

@@ -55,6 +55,19 @@ def propose(token_ids, k):
     return []
 
 
+def mask(table, accepting, tokens, stop_token_ids, state):
+    def leads_on(token):
+        at = state
+        for byte in token:
+            if byte not in table[at]:
+                return False
+            at = table[at][byte]
+        return True
+
+    allowed = {i for i, token in enumerate(tokens) if token is not None and leads_on(token)}
+    return allowed | set(stop_token_ids) if accepting[state] else allowed
+
+
 def tool_stream(pieces):
     opening, before, closing = "<tool_call>", '{"name": "', "}</tool_call>"
     text, given, name = "", 0, None  # what is not used up; how many of its arguments are out

@@ -92,6 +92,23 @@ def my_propose(token_ids, k):
     raise NotImplementedError
 
 
+def my_mask(table, accepting, tokens, stop_token_ids, state):
+    """Which tokens may come next, where an automaton over bytes is in some state?
+
+    Args:
+        table: by state a dict, from a byte to the next state. Where a byte is missing, no text that
+            matches goes on with it.
+        accepting: by state, whether the text may end there.
+        tokens: by id the bytes of each token; None for what is no text.
+        stop_token_ids: ids that end the text. They may come where it may end. One of them may be
+            text as well, and then it may also come as text.
+        state: the state now.
+
+    Returns: a set of token ids.
+    """
+    raise NotImplementedError
+
+
 def my_tool_stream(pieces):
     """Read calls out of a text that comes in pieces: a generator.
 

@@ -1,4 +1,4 @@
-"""Labs whose answer is a function: a plan, a cap, part of a kernel, a merge, a filter, a guess."""
+"""Labs whose answer is a function: a plan, a cap, a merge, a filter, a guess, a mask, a parser."""
 
 from __future__ import annotations
 
@@ -136,6 +136,12 @@ propose = FunctionLab(
     "The last line about a thing is newer than the first; and a single token says little.",
     3, 30, stubs.my_propose, check_propose,
 )  # fmt: skip
+mask = FunctionLab(
+    "15",
+    "Write the mask of structured outputs. " + _COPY.format("mask"),
+    "Follow the bytes of each token from the state; one that is missing forbids the token.",
+    2, 15, stubs.my_mask, checks.check_mask,
+)  # fmt: skip
 tool_stream = FunctionLab(
     "16",
     "Write a tool parser that is fed piece by piece. " + _COPY.format("tool_stream"),
@@ -144,5 +150,6 @@ tool_stream = FunctionLab(
 )  # fmt: skip
 
 FUNCTION_LABS = {
-    lab.name: lab for lab in (schedule, cap, online_softmax, merge, top_p, propose, tool_stream)
+    lab.name: lab
+    for lab in (schedule, cap, online_softmax, merge, top_p, propose, mask, tool_stream)
 }
