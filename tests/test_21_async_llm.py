@@ -202,6 +202,40 @@ def test_paused_it_takes_no_step(engine):
     assert outputs >= 1
 
 
+def test_it_goes_on_for_so_many_steps(model):
+    """And pauses again, so that a lesson can look at every step."""
+    engine = AsyncLLM(AsyncEngineArgs(**model, trace=True))
+
+    async def main():
+        await engine.pause_generation(mode="keep")
+        stream = engine.generate(PROMPTS[0], greedy(9, output_kind=DELTA), "a")
+        first = asyncio.ensure_future(anext(stream))
+        await soon(lambda: engine.num_waiting == 1)
+        for steps in (1, 3):
+            before = engine.engine.trace.num_steps
+            await engine.resume_generation(num_steps=steps)
+            await soon(
+                lambda before=before, steps=steps: engine.engine.trace.num_steps == before + steps
+            )
+            await asyncio.sleep(0.1)
+            assert engine.engine.trace.num_steps == before + steps
+            assert await engine.is_paused()
+        assert (
+            len((await first).outputs[0].token_ids)
+            + len((await anext(stream)).outputs[0].token_ids)
+            == 4
+        )
+        for wrong in (0, -1, 1.5, True):
+            with pytest.raises(ValueError, match="num_steps"):
+                await engine.resume_generation(num_steps=wrong)
+        await engine.resume_generation()
+        ids, _ = await ids_of(stream)
+        assert len(ids) == 5
+
+    asyncio.run(main())
+    engine.shutdown()
+
+
 def test_a_step_that_fails_ends_everybody(model, monkeypatch):
     engine = AsyncLLM(AsyncEngineArgs(**model))
     died = []

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from http_server import USUAL, serving
 
 from minivllm import LLM, AsyncLLM, BeamSearchParams, SamplingParams, embedded_model_path
 from minivllm.engine.arg_utils import AsyncEngineArgs
+from minivllm.entrypoints.openai.background import BackgroundServer
 from minivllm.entrypoints.openai.cli_args import engine_args, make_parser, parse_args
 from minivllm.scheduling.policies import SchedulingPolicy
 
@@ -216,6 +218,23 @@ def test_who_hangs_up_while_waiting_is_noticed():
 
 
 # -- limits, keys, ends ---------------------------------------------------------------------------
+
+
+def test_a_server_of_ones_own_ends_with_its_block():
+    before = set(threading.enumerate())
+    with BackgroundServer("--max-model-len", "64") as server:
+        assert httpx.get(f"{server.url}/v1/models").json()["data"][0]["max_model_len"] == 64
+        names = {thread.name for thread in set(threading.enumerate()) - before}
+        assert names >= {"minivllm-server", "minivllm-engine"}
+    server.stop()  # again does nothing
+    assert not {t for t in set(threading.enumerate()) - before if t.name.startswith("minivllm")}
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/health")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(OSError, match="cannot listen"):
+            BackgroundServer("--port", str(taken.getsockname()[1]))
 
 
 def test_a_full_queue_answers_503():

@@ -37,7 +37,7 @@ class EngineCoreLoop:
     """Messages in, steps, batches out.
 
     Messages are tuples: ``("add", request)``, ``("abort", request_ids)``, ``("pause",)``,
-    ``("resume",)``, ``("call", number, method, arguments)`` and ``STOP``.
+    ``("resume", num_steps)``, ``("call", number, method, arguments)`` and ``STOP``.
 
     Args:
         core: the engine; it is used by ``run`` alone.
@@ -56,6 +56,7 @@ class EngineCoreLoop:
         self._receive = receive
         self._send = send
         self._paused = False
+        self._steps_left: int | None = None  # until it pauses again; None: until it is told to
         self._stuck_since: float | None = None  # when the policy began to admit nobody
 
     def run(self) -> None:
@@ -68,6 +69,9 @@ class EngineCoreLoop:
                 getattr(self, f"_on_{message[0]}")(batch, *message[1:])
             if self._has_work():
                 self._step(batch)
+                if self._steps_left is not None:
+                    self._steps_left -= 1
+                    self._paused = self._steps_left == 0
             batch.num_running, batch.num_waiting = self.core.num_running_and_waiting()
             self._send(batch)
 
@@ -105,8 +109,8 @@ class EngineCoreLoop:
     def _on_pause(self, batch: Batch) -> None:
         self._paused, self._stuck_since = True, None
 
-    def _on_resume(self, batch: Batch) -> None:
-        self._paused = False
+    def _on_resume(self, batch: Batch, num_steps: int | None = None) -> None:
+        self._paused, self._steps_left = False, num_steps
 
     def _on_call(self, batch: Batch, number: int, method: str, arguments: tuple) -> None:
         try:
