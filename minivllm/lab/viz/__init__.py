@@ -8,8 +8,11 @@ timeline(llm.trace)
 from minivllm.lab.viz.draw.figure import Figure, Plot
 from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.lab.viz.figures.block_table import block_table
+from minivllm.lab.viz.figures.buckets import buckets
 from minivllm.lab.viz.figures.filmstrip import filmstrip
 from minivllm.lab.viz.figures.gather_arrows import gather_arrows
+from minivllm.lab.viz.figures.knee import knee
+from minivllm.lab.viz.figures.lanes import lanes
 from minivllm.lab.viz.figures.latency import latency
 from minivllm.lab.viz.figures.memory_bars import memory_bars
 from minivllm.lab.viz.figures.pareto import pareto
@@ -28,8 +31,11 @@ __all__ = [
     "Plot",
     "block_grid",
     "block_table",
+    "buckets",
     "filmstrip",
     "gather_arrows",
+    "knee",
+    "lanes",
     "latency",
     "memory_bars",
     "pareto",

@@ -2,9 +2,9 @@
 
 ``labs.allocate_slots``, ``labs.copy_on_write`` and ``labs.find_longest_cache_hit`` say what is to
 be written; ``labs.grade(MyClass)`` runs it. ``labs.schedule``, ``labs.cap``, ``labs.merge``,
-``labs.top_p`` and ``labs.online_softmax`` are functions; each grades its own, and so does
-``labs.grade(my_cap)``, by its name. ``labs.mini_engine`` puts pieces together, and
-``labs.progress()`` prints which labs are passed.
+``labs.top_p``, ``labs.online_softmax``, ``labs.join`` and ``labs.quantile`` are functions; each
+grades its own, and so does ``labs.grade(my_cap)``, by its name. ``labs.mini_engine`` puts pieces
+together, and ``labs.progress()`` prints which labs are passed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from minivllm.lab.exercises.labs.functions import (
     FUNCTION_LABS,
     FunctionLab,
     cap,
+    join,
     merge,
     online_softmax,
+    quantile,
     schedule,
     top_p,
 )
@@ -41,11 +43,13 @@ __all__ = [
     "copy_on_write",
     "find_longest_cache_hit",
     "grade",
+    "join",
     "merge",
     "mini_engine",
     "online_softmax",
     "plug_in",
     "progress",
+    "quantile",
     "schedule",
     "top_p",
 ]
