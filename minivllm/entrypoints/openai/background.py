@@ -1,7 +1,4 @@
-"""BackgroundServer: ``minivllm serve`` in a thread of this process, for notebooks and scripts.
-
-(vLLM: RemoteOpenAIServer in its tests, which starts a process)
-"""
+"""BackgroundServer: ``minivllm serve`` in a thread of this process, for notebooks and scripts."""
 
 from __future__ import annotations
 
