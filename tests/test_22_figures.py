@@ -62,7 +62,9 @@ def test_the_knee_is_sorted_and_says_its_numbers():
     runs = {rate: simulate(alpaca_like(60, rate=rate), max_num_seqs=4) for rate in (20, 2)}
     plot = knee(runs)
     head, first, second = plot.text.splitlines()
-    assert head.split()[:3] == ["asked/s", "done/s", "TTFT"]
+    assert head.split()[:4] == ["rate", "came/s", "done/s", "TTFT"]
+    assert float(first.split()[2]) > 0.9 * float(first.split()[1]), "it keeps up"
+    assert float(second.split()[2]) < 0.7 * float(second.split()[1]), "it does not"
     assert (first.split()[0], second.split()[0]) == ("2", "20")
     assert float(second.split()[-1]) > 10 * float(first.split()[-1])
     assert plot.png.startswith(b"\x89PNG")

@@ -69,9 +69,8 @@ def _svg(rows: list[tuple[str, int, int]], rank: float, holds: str, *words: str)
             drawing.rect(left, y + 3, before * scale, ROW - 6, fill="#dcdcdc")
         own = (left + before * scale, y + 3, (number - before) * scale, ROW - 6)
         drawing.rect(*own, f"{number - before} in this bucket", fill=OKABE_ITO[0])
-        drawing.text(
-            left + number * scale + 6, y + 15, f"{number} (+{number - before})", fill=GREY, **bold
-        )
+        label = f"{number} (+{number - before})"
+        drawing.text(left + BAR + 10, y + 15, label, fill=GREY, **bold)
     x = left + rank * scale
     drawing.path(f"M{x:.2f} {TOP:g}V{bottom:g}", stroke=INK, stroke_dasharray="4 3")
     drawing.path(f"M{left:g} {TOP:g}V{bottom:g}", stroke=LINE)

@@ -16,8 +16,8 @@ PARTS = {"p50": "half wait less", "p90": "nine of ten", "p99": "99 of 100"}
 def knee(runs: Mapping[float, SimulationResult]) -> Plot:
     """Draw TTFT, and how many requests are answered, over the rate at which they come.
 
-    Left is the time to first token at three percentiles, on a logarithmic scale; right is what the
-    server finishes in a second: a line along the diagonal, until it cannot keep up.
+    Left is the time to first token at three percentiles, on a logarithmic scale; right is how many
+    requests were done in a second while requests came: as many, until the server cannot keep up.
 
     Args:
         runs: by request rate, in requests a second.
@@ -32,15 +32,22 @@ def knee(runs: Mapping[float, SimulationResult]) -> Plot:
     return Plot(_draw(ordered), _text(ordered), _alt(ordered))
 
 
+def _came_and_done(run: SimulationResult) -> tuple[float, float]:
+    """Requests a second, while requests came: what is done after the last one does not count."""
+    seconds = max(request.arrival_time for request in run.requests)
+    done = sum(request.finished_time <= seconds for request in run.requests)
+    return len(run.requests) / seconds, done / seconds
+
+
 def _rows(runs: dict[float, SimulationResult]) -> list[tuple]:
     return [
-        (rate, run.request_throughput, *(run.ttft[name] * 1e3 for name in PARTS))
+        (rate, *_came_and_done(run), *(run.ttft[name] * 1e3 for name in PARTS))
         for rate, run in runs.items()
     ]
 
 
 def _text(runs: dict[float, SimulationResult]) -> str:
-    head = ("asked/s", "done/s", *(f"TTFT {name}" for name in PARTS))
+    head = ("rate", "came/s", "done/s", *(f"TTFT {name}" for name in PARTS))
     lines = ["".join(f"{word:>11}" for word in head) + "  in ms"]
     for row in _rows(runs):
         lines.append("".join(f"{number(value):>11}" for value in row))
@@ -51,7 +58,7 @@ def _alt(runs: dict[float, SimulationResult]) -> str:
     first, last = _rows(runs)[0], _rows(runs)[-1]
     return (
         f"TTFT at p99 is {number(first[-1])} ms at {number(first[0])} requests a second and "
-        f"{number(last[-1])} ms at {number(last[0])}, of which {number(last[1])} are done."
+        f"{number(last[-1])} ms at {number(last[0])}, of which {number(last[2])} are done."
     )
 
 
@@ -68,14 +75,14 @@ def _draw(runs: dict[float, SimulationResult]) -> bytes:
     waits.set_yscale("log")
     waits.set_title("TTFT (ms)", fontsize=10, loc="left", color=INK)
     waits.legend(fontsize=9, frameon=False, loc="upper left")
-    done = [run.request_throughput for run in runs.values()]
-    served.plot(rates, rates, color=GREY, linestyle=":", label="all that are asked")
-    served.plot(rates, done, color=OKABE_ITO[0], marker="o", label="done")
+    came, done = zip(*map(_came_and_done, runs.values()), strict=True)
+    served.plot(rates, came, color=GREY, linestyle=":", marker="s", label="came")
+    served.plot(rates, done, color=OKABE_ITO[0], marker="o", label="done meanwhile")
     served.set_ylim(bottom=0)
-    served.set_title("requests done in a second", fontsize=10, loc="left", color=INK)
+    served.set_title("requests in a second", fontsize=10, loc="left", color=INK)
     served.legend(fontsize=9, frameon=False, loc="upper left")
     for axes in (waits, served):
         style_axes(axes)
         axes.set_xlim(left=0)
-        axes.set_xlabel("requests asked in a second", fontsize=10, color=GREY)
+        axes.set_xlabel("rate: requests a second", fontsize=10, color=GREY)
     return to_png(figure)
