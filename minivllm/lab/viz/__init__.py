@@ -9,6 +9,7 @@ from minivllm.lab.viz.draw.figure import Figure, Plot
 from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.lab.viz.figures.block_table import block_table
 from minivllm.lab.viz.figures.buckets import buckets
+from minivllm.lab.viz.figures.call_stream import call_stream
 from minivllm.lab.viz.figures.filmstrip import filmstrip
 from minivllm.lab.viz.figures.gather_arrows import gather_arrows
 from minivllm.lab.viz.figures.knee import knee
@@ -32,6 +33,7 @@ __all__ = [
     "block_grid",
     "block_table",
     "buckets",
+    "call_stream",
     "filmstrip",
     "gather_arrows",
     "knee",

@@ -2,9 +2,9 @@
 
 ``labs.allocate_slots``, ``labs.copy_on_write`` and ``labs.find_longest_cache_hit`` say what is to
 be written; ``labs.grade(MyClass)`` runs it. ``labs.schedule``, ``labs.cap``, ``labs.merge``,
-``labs.top_p``, ``labs.online_softmax``, ``labs.join`` and ``labs.quantile`` are functions; each
-grades its own, and so does ``labs.grade(my_cap)``, by its name. ``labs.mini_engine`` puts pieces
-together, and ``labs.progress()`` prints which labs are passed.
+``labs.top_p``, ``labs.tool_stream``, ``labs.join``, ``labs.quantile`` and ``labs.online_softmax``
+are functions; each grades its own, and so does ``labs.grade(my_cap)``, by its name.
+``labs.mini_engine`` puts pieces together, and ``labs.progress()`` prints which labs are passed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from minivllm.lab.exercises.labs.functions import (
     online_softmax,
     quantile,
     schedule,
+    tool_stream,
     top_p,
 )
 from minivllm.lab.exercises.labs.grading import Verdict, verdicts
@@ -51,6 +52,7 @@ __all__ = [
     "progress",
     "quantile",
     "schedule",
+    "tool_stream",
     "top_p",
 ]
 
