@@ -52,7 +52,7 @@ class ThreadClient:
             self._thread.join(timeout)
 
     def _receive(self, seconds: float | None) -> list[tuple]:
-        messages = []
+        messages: list[tuple] = []
         with suppress(queue.Empty):
             messages.append(self._inbox.get(seconds != 0, seconds))
             while True:
@@ -135,7 +135,7 @@ def _run_engine(pipe: Connection, args: EngineArgs) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent decides when it ends
 
     def receive(seconds: float | None) -> list[tuple]:
-        messages = []
+        messages: list[tuple] = []
         try:
             while pipe.poll(0 if messages else seconds):
                 messages.append(pipe.recv())
