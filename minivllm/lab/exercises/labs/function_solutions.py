@@ -119,3 +119,27 @@ def tool_stream(pieces):
             text, given, name = text[end + len(closing) :], 0, None
         yield out
     yield [("content", text)] if text else []
+
+
+def join(pending, output, delta):
+    joins = delta and isinstance(pending, dict) and isinstance(output, dict)
+    if not joins:
+        return output
+    return {
+        "text": pending["text"] + output["text"],
+        "token_ids": [*pending["token_ids"], *output["token_ids"]],
+        "finish_reason": output["finish_reason"],
+    }
+
+
+def quantile(buckets, q):
+    total = buckets["+Inf"]
+    if total == 0:
+        return float("nan")
+    low, below = 0.0, 0
+    for bound, count in buckets.items():
+        if bound == "+Inf":
+            return low
+        if count >= q * total:
+            return low + (float(bound) - low) * (q * total - below) / (count - below)
+        low, below = float(bound), count
