@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from minivllm.records import Record
+
 if TYPE_CHECKING:
     from minivllm.engine.llm_engine import LLMEngine
 
@@ -26,13 +28,15 @@ class Batch:
     results: list[tuple[int, Any]] = field(default_factory=list)  # of calls, by number
     num_running: int = 0
     num_waiting: int = 0
+    records: list[Record] = field(default_factory=list)  # of the trace, if somebody follows it
 
 
 class EngineCoreLoop:
     """Messages in, steps, batches out.
 
     Messages are tuples: ``("add", request)``, ``("abort", request_ids)``, ``("pause",)``,
-    ``("resume",)``, ``("call", number, method, arguments)`` and ``STOP``.
+    ``("step",)`` (one, though paused), ``("resume",)``, ``("follow",)`` (from now on batches bring
+    the trace's records), ``("call", number, method, arguments)`` and ``STOP``.
 
     Args:
         core: the engine; it is used by ``run`` alone.
@@ -47,6 +51,8 @@ class EngineCoreLoop:
         self._receive = receive
         self._send = send
         self._paused = False
+        self._steps_asked_for = 0  # while paused
+        self._followed = False
 
     def run(self) -> None:
         """Until ``STOP`` comes. What escapes a step ends it, too: the caller tells the world."""
@@ -57,12 +63,18 @@ class EngineCoreLoop:
                     return
                 getattr(self, f"_on_{message[0]}")(batch, *message[1:])
             if self._has_work():
+                self._steps_asked_for -= self._paused
                 batch.outputs += self.core.step()
+            if not self.core.has_unfinished_requests():
+                self._steps_asked_for = 0
+            if self._followed:
+                batch.records = self.core.trace.take()
             batch.num_running, batch.num_waiting = self.core.num_running_and_waiting()
             self._send(batch)
 
     def _has_work(self) -> bool:
-        return not self._paused and self.core.has_unfinished_requests()
+        may_step = not self._paused or self._steps_asked_for > 0
+        return may_step and self.core.has_unfinished_requests()
 
     def _on_add(self, batch: Batch, request) -> None:
         try:
@@ -76,8 +88,15 @@ class EngineCoreLoop:
     def _on_pause(self, batch: Batch) -> None:
         self._paused = True
 
+    def _on_step(self, batch: Batch) -> None:
+        self._steps_asked_for += self._paused
+
     def _on_resume(self, batch: Batch) -> None:
         self._paused = False
+        self._steps_asked_for = 0
+
+    def _on_follow(self, batch: Batch) -> None:
+        self._followed = True
 
     def _on_call(self, batch: Batch, number: int, method: str, arguments: tuple) -> None:
         try:

@@ -118,3 +118,10 @@ def _mix(colour: str, other: int, amount: float) -> str:
     """A colour with ``amount`` of white (255) or black (0) stirred in."""
     mixed = (round(c * (1 - amount) + other * amount) for c in _channels(colour))
     return "#" + "".join(f"{c:02x}" for c in mixed)
+
+
+# Every pair of a solid colour and the ink upon it that owners have, numbered for a style sheet.
+COLOURS = {
+    (owner.solid, owner.ink): index
+    for index, owner in enumerate(_owner("", index) for index in range(len(OKABE_ITO)))
+}
