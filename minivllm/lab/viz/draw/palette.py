@@ -65,6 +65,10 @@ class Arrivals:
         """Of those not forgotten, in order of arrival."""
         return list(self._families)
 
+    def request_of(self, seq_id: str) -> str:
+        """The id of the request that a sequence belongs to."""
+        return self._request_of[seq_id]
+
     def note(self, record: Record) -> None:
         """Take one more record; of most kinds nothing is to be noted."""
         match record:

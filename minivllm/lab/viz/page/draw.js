@@ -67,12 +67,14 @@ function slots(entry, withTokens) {
 
 function drawPool(frame) {
   const held = holders(frame);
-  let used = 0, html = "", cachedAndFree = 0;
-  for (let block = 0; block < run.numDrawn; block++) {
+  let used = 0, html = "", next = 0;
+  for (const block of run.drawn || Array(run.numDrawn).keys()) {
+    if (block > next)
+      html += `<p class="fold">${next}–${block - 1} not drawn</p>`;
+    next = block + 1;
     const entries = held.get(block);
     if (!entries) {
       const cached = frame.cached.has(block);
-      cachedAndFree += cached;
       const look = block === 0 ? "null" : cached ? "cached" : "free";
       const id = run.dense && block % 10 ? "&nbsp;" : `<span class="id">${block}</span>`;
       html += `<div class="block ${look}" data-block="${block}" title="block ${block}: ${look}">` +
@@ -92,13 +94,14 @@ function drawPool(frame) {
       `${fullest.filled} filled, ${fullest.written} written of ${plural(run.blockSize, "slot")}">` +
       `<span class="name">${run.dense ? "" : block}<b>${who}</b></span>${slots(fullest, false)}</div>`;
   }
+  const cachedAndFree = run.cachedAndFree ?? [...frame.cached].filter(b => !held.has(b)).length;
   const shared = [...held.values()].filter(entries => entries.length > 1).length;
   const facts = [`${held.size} of ${plural(run.numBlocks - 1, "block")} held`];
   if (held.size) facts.push(`${used} of their ${held.size * run.blockSize} slots used`);
   if (shared) facts.push(`${shared} shared`);
   if (cachedAndFree) facts.push(`${cachedAndFree} free but cached`);
-  if (run.numDrawn < run.numBlocks)
-    facts.push(`${plural(run.numBlocks - run.numDrawn, "block")} never used and not drawn`);
+  const left = run.numBlocks - run.numDrawn;
+  if (left) facts.push(`${plural(left, "block")} ${run.drawn ? "" : "never used and "}not drawn`);
   $("pool").innerHTML = html;
   $("pool-facts").textContent = facts.join(" · ");
   $("pool").setAttribute("aria-label", `Block pool: ${facts.join(", ")}.`);
@@ -106,7 +109,10 @@ function drawPool(frame) {
 
 function drawTables(frame) {
   const held = holders(frame);
-  $("tables").innerHTML = frame.rows.map(row => {
+  let room = run.maxEntries ?? Infinity;
+  const rows = frame.rows.filter(row => (room -= row.blocks.length) >= 0);
+  const left = frame.rows.length - rows.length;
+  $("tables").innerHTML = rows.map(row => {
     const { letter, id, colour } = owner(row.owner);
     const progress = `${row.computed} computed` + (row.scheduled ? ` + ${row.scheduled} now` : "") +
       ` of ${row.total}`;
@@ -128,7 +134,8 @@ function drawTables(frame) {
     return `<li class="owner-${colour}" data-seq="${escape(id)}"><div class="who">` +
       `${badge(row.owner)} ${escape(id)}<small>${progress}</small></div>` +
       `<ol aria-label="blocks of ${letter}">${entries.join("")}</ol></li>`;
-  }).join("") || "<li>Nobody holds a block.</li>";
+  }).join("") + (left ? `<li>and ${plural(left, "sequence")} more</li>` : "") ||
+    "<li>Nobody holds a block.</li>";
 }
 
 function drawQueue(frame) {
