@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 
-import httpx
 import pytest
 from http_recordings import events_of
 from http_server import serving

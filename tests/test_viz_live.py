@@ -1,4 +1,4 @@
-"""A run read as it goes: it shows what the whole trace would, and remembers no more than it shows."""
+"""A run read as it goes: it shows what the whole trace would, and remembers what it shows."""
 
 import json
 import random
