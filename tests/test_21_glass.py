@@ -5,9 +5,11 @@ import contextlib
 import http.client
 import json
 import re
+import shlex
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from http_recordings import events_of
@@ -15,6 +17,7 @@ from http_server import serving
 
 from minivllm import AsyncEngineArgs, AsyncLLM, SamplingParams
 from minivllm.entrypoints.openai.cli_args import parse_args
+from minivllm.lab.bench.serving.command import bench_serve
 from minivllm.lab.viz.model.live import LiveRun
 from minivllm.records import RequestAdded, StepEnded
 
@@ -316,6 +319,22 @@ def test_the_page_loads_nothing_from_elsewhere(client):
     assert not re.findall(r"""(?:src|href)=["'](?!data:)""", page)
     assert "<title>minivllm behind glass</title>" in page
     assert "/glass" not in json.dumps(client.get("/openapi.json").json()["paths"])
+
+
+# -- the guide's page --------------------------------------------------------------------------
+
+
+def test_what_the_guide_types():
+    page = (Path(__file__).parents[1] / "notebooks/guide/glass.md").read_text()
+    serve = shlex.split(re.search(r"```bash\nminivllm serve (.*)\n```", page)[1])
+    load = shlex.split(re.search(r"`minivllm bench serve (.*?)`", page)[1])
+    assert [serve[0], load[0]] == ["--glass", "--dataset-name"]
+    with serving(*serve, "--block-size", "16") as server, Watcher(server) as watcher:
+        result = bench_serve([*load, "--base-url", server.url, "--disable-tqdm"])
+        assert (result["completed"], result["failed"]) == (64, 0)
+        assert server.engine.engine.scheduler.num_preemptions > 0
+        timelines = [picture["timeline"] for picture in watcher.pictures]
+        assert any("preempted" in timeline for timeline in timelines)
 
 
 # -- the engine that is followed ---------------------------------------------------------------

@@ -52,7 +52,6 @@ function show({ run: constants, frame: packed, timeline, numbers, pace }) {
   drawTables(frame);
   drawPool(frame);
   $("chart").innerHTML = timeline;
-  $("chart").scrollLeft = $("chart").scrollWidth;
   $("cached-means").hidden = $("shared-means").hidden = false;
   markMine();
 }
