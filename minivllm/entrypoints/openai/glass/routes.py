@@ -19,7 +19,7 @@ from minivllm.lab.viz.page.page import environment
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def no_strangers(raw: Request) -> None:
+async def no_strangers(raw: Request) -> None:
     """A dependency: pages of other sites may neither look nor press buttons.
 
     A browser says in Origin whose page is asking. A server that listens on loopback is known by
