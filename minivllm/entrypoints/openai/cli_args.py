@@ -145,7 +145,7 @@ def _front_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("guard", "who may ask, and how much")
     group.add_argument(
         "--api-key", nargs="+", metavar="KEY",
-        help="keys of which paths under /v1 want one; also MINIVLLM_API_KEY",
+        help="keys, one of which paths under /v1 want; also MINIVLLM_API_KEY",
     )  # fmt: skip
     for name, default in (("origins", []), ("methods", ["*"]), ("headers", ["*"])):
         group.add_argument(
@@ -196,7 +196,8 @@ def _front_flags(parser: argparse.ArgumentParser) -> None:
                        "pause it; without --host only this machine is answered")  # fmt: skip
     group = parser.add_argument_group("log", "what the server writes")
     levels = ("critical", "error", "warning", "info", "debug", "trace")
-    group.add_argument("--uvicorn-log-level", choices=levels, default="info")
+    group.add_argument("--uvicorn-log-level", choices=levels, default="info",
+                       help="of the HTTP server (default: info)")  # fmt: skip
     group.add_argument("--disable-uvicorn-access-log", **yes, help="no line for every answer")
     group.add_argument("--max-log-len", type=int, metavar="N",
                        help="most characters of a prompt in the log")  # fmt: skip
