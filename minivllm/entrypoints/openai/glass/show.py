@@ -17,7 +17,7 @@ from minivllm.records import Record
 logger = init_logger(__name__)
 
 _SECONDS_BETWEEN = 0.12  # two pictures
-_REST = 4  # times as long as a picture took to draw, until the next one
+_REST = 9  # times as long as a picture took to draw, until the next one
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
 
 
