@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from minivllm.records import Record
+from minivllm.trace import Trace
 
 if TYPE_CHECKING:
     from minivllm.engine.llm_engine import LLMEngine
@@ -52,7 +53,7 @@ class EngineCoreLoop:
         self._send = send
         self._paused = False
         self._steps_asked_for = 0  # while paused
-        self._followed = False
+        self._trace: Trace | None = None  # whose records go into the batches
 
     def run(self) -> None:
         """Until ``STOP`` comes. What escapes a step ends it, too: the caller tells the world."""
@@ -67,8 +68,8 @@ class EngineCoreLoop:
                 batch.outputs += self.core.step()
             if not self.core.has_unfinished_requests():
                 self._steps_asked_for = 0
-            if self._followed:
-                batch.records = self.core.trace.take()
+            if self._trace is not None:
+                batch.records = self._trace.take()
             batch.num_running, batch.num_waiting = self.core.num_running_and_waiting()
             self._send(batch)
 
@@ -96,7 +97,7 @@ class EngineCoreLoop:
         self._steps_asked_for = 0
 
     def _on_follow(self, batch: Batch) -> None:
-        self._followed = True
+        self._trace = self.core.trace
 
     def _on_call(self, batch: Batch, number: int, method: str, arguments: tuple) -> None:
         try:
