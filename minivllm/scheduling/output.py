@@ -28,6 +28,7 @@ class NewRequestData:
     token_ids: list[int]  # the prompt
     sampling_params: SamplingParams
     seed: int  # of the generator that draws its tokens
+    is_beam: bool = False  # beams are searched without drafts
 
 
 @dataclass(frozen=True)
@@ -116,5 +117,7 @@ class ModelRunnerOutput:
     sampled_token_ids: dict[str, list[int]] = field(default_factory=dict)
     # one for each of these tokens, for the sequences that asked for it
     logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
+    # what a draft model guesses to come behind them
+    draft_token_ids: dict[str, list[int]] = field(default_factory=dict)
     # by sequence and by position: of the prompt's tokens that this step has come to
     prompt_logprobs: dict[str, dict[int, TokenLogprobs]] = field(default_factory=dict)

@@ -162,7 +162,11 @@ class Scheduler(Books):
             self.undo_log.set(request.metrics, "first_scheduled_time", time.monotonic())
             output.scheduled_new_reqs.append(
                 NewRequestData(
-                    seq.seq_id, request.prompt_token_ids, request.sampling_params, request.seed
+                    seq.seq_id,
+                    request.prompt_token_ids,
+                    request.sampling_params,
+                    request.seed,
+                    is_beam=request.beam_params is not None,
                 )
             )
         else:
@@ -301,7 +305,8 @@ class Scheduler(Books):
         num_new = min(seq.num_tokens_with_spec, self.max_model_len - 1) - seq.num_computed_tokens
         decoding = seq.request.decoding
         if decoding.in_lockstep:
-            num_new -= decoding.num_held_back(seq, output, self.token_budget)
+            budget = self.token_budget // (1 + self.config.num_drafting_slots)
+            num_new -= decoding.num_held_back(seq, output, budget)
         return num_new
 
     def _limit_chunk(self, num_new: int) -> int:
