@@ -193,7 +193,7 @@ def test_a_draft_that_is_the_target_is_always_accepted(tiny_qwen2, how, settings
     assert all(r.num_accepted == len(r.draft_token_ids) for r in found)
     if not settings:
         assert sum(len(r.draft_token_ids) == 4 for r in found) >= len(found) * 3 / 4
-    stats = llm.llm_engine.stat_logger.spec_decoding
+    stats = llm.llm_engine.metrics.spec_decoding
     assert stats.acceptance_rate == 1.0
 
 
