@@ -110,7 +110,8 @@ class EngineArgs:
     guided_decoding_backend: str | None = None  # 0.6.6's name for that backend
 
     # speculative decoding
-    speculative_config: Any = None  # {"method": "ngram", "num_speculative_tokens": 4, ...}
+    # {"method": "ngram", "num_speculative_tokens": 4, ...}, or {"model": a draft model's, ...}
+    speculative_config: Any = None
     speculative_model: Any = None  # 0.6.6's name for its model, or "[ngram]"
     num_speculative_tokens: int | None = None  # 0.6.6's name for the most drafts of a step
     ngram_prompt_lookup_max: int | None = None  # 0.6.6's name for the longest n-gram

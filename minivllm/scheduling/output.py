@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from minivllm.kv.block_table import KVCacheBlockCopy
 from minivllm.kv.swap_space import KVCacheBlockSwap
+from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -29,6 +30,17 @@ class NewRequestData:
     sampling_params: SamplingParams
     seed: int  # of the generator that draws its tokens
     is_beam: bool = False  # beams are searched without drafts
+
+    @classmethod
+    def from_request(cls, request: Request) -> NewRequestData:
+        """Of a request's first sequence, which has its prompt and nothing else."""
+        return cls(
+            request.request_id,
+            request.prompt_token_ids,
+            request.sampling_params,
+            request.seed,
+            is_beam=request.beam_params is not None,
+        )
 
 
 @dataclass(frozen=True)

@@ -147,15 +147,7 @@ class Scheduler(Books):
         if seq.status == RequestStatus.WAITING:
             self.undo_log.set(request, "num_cached_tokens", seq.num_computed_tokens)
             self.undo_log.set(request.metrics, "first_scheduled_time", time.monotonic())
-            output.scheduled_new_reqs.append(
-                NewRequestData(
-                    seq.seq_id,
-                    request.prompt_token_ids,
-                    request.sampling_params,
-                    request.seed,
-                    is_beam=request.beam_params is not None,
-                )
-            )
+            output.scheduled_new_reqs.append(NewRequestData.from_request(request))
         else:
             output.resumed_req_ids.append(seq.seq_id)
         self.undo_log.set(seq, "status", RequestStatus.RUNNING)
