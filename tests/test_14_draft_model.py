@@ -334,6 +334,17 @@ def test_the_same_seed_draws_the_same_text(tiny_qwen2, tiny_draft):
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("how", ["greedy", "probabilistic"])
+def test_a_draft_model_that_computes_nonsense_harms_nobody(tiny_qwen2, tiny_draft, how):
+    llm = small_llm(tiny_qwen2, **drafting(tiny_draft, draft_sample_method=how))
+    with torch.no_grad():
+        llm.llm_engine.worker.draft_model.lm_head.weight.fill_(torch.nan)
+    params = SamplingParams(temperature=1e-3, seed=3, max_tokens=20, ignore_eos=True)
+    plain = run(small_llm(tiny_qwen2), [("a", [1, 2, 3], params)])
+    assert tokens(run(llm, [("a", [1, 2, 3], params)])) == tokens(plain)
+    assert not any(record.num_accepted > 1 for record in verified(llm))
+
+
 def test_what_a_grammar_cuts_is_never_drawn():
     """It would be cut because of what was drawn, and the distribution would not be p."""
     settings = {"max_model_len": 128, "num_gpu_blocks_override": 40, "swap_space": 0.001}

@@ -173,6 +173,7 @@ class DraftModelProposer:
         numbers = [draft_numbers(state.seed, len(state.token_ids) + step).draft for state in states]
         drawn = sample_from_cdf(probs[-1].double(), make_tensor(numbers, "float64", logits.device))
         are_drawn = [_is_drawn(state) for state in states]
+        drawn = drawn.clamp(max=logits.shape[-1] - 1)  # of NaN there is no draw, and no harm either
         return torch.where(make_tensor(are_drawn, "bool", logits.device), drawn, best)
 
     def _deal_out(
