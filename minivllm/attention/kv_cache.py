@@ -43,5 +43,5 @@ class KVCache:
     def copy_from(self, other: KVCache, src: list[int], dst: list[int]) -> None:
         """Copy whole blocks from another storage, in every layer: device to host or back."""
         self.data[:, :, dst] = other.data[:, :, src].to(self.data.device)
-        if self.draft is not None:
+        if self.draft is not None and other.draft is not None:
             self.draft.copy_from(other.draft, src, dst)

@@ -249,7 +249,7 @@ class EngineArgs:
         directory = model_directory(self)
         model_config = ModelConfig.from_directory(directory)
         if self.dtype != "auto":
-            model_config = replace(model_config, dtype=getattr(torch, DTYPES[self.dtype]))
+            model_config = replace(model_config, dtype=getattr(torch, str(DTYPES[self.dtype])))
         draft_directory, draft_config = draft_model_of(self, model_config)
         device = pick_device(self.device)
         limits = self.resolve_limits(model_config.max_model_len, describe_gpu(device))

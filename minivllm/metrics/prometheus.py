@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
@@ -66,20 +67,21 @@ class _EngineCollector(Collector):
         self._read = read
 
     def collect(self) -> Iterator[Family]:
-        families: dict[str, Family] = {}
+        families: dict[str, Any] = {}
         for metric in self._read():
             names, values = list(metric.labels), list(metric.labels.values())
             if metric.name not in families:
                 names += ["position"] * isinstance(metric, Vector)
                 kind = _KINDS[type(metric)]
                 families[metric.name] = kind(metric.name, _HELP[metric.name], labels=names)
-            if isinstance(metric, Vector):
+            family = families[metric.name]
+            if isinstance(metric, Histogram):
+                family.add_metric(values, list(metric.buckets.items()), metric.sum)
+            elif isinstance(metric, Vector):
                 for position, count in enumerate(metric.values):
-                    families[metric.name].add_metric([*values, str(position)], count)
-            elif isinstance(metric, Histogram):
-                families[metric.name].add_metric(values, list(metric.buckets.items()), metric.sum)
-            else:
-                families[metric.name].add_metric(values, metric.value)
+                    family.add_metric([*values, str(position)], count)
+            elif isinstance(metric, (Counter, Gauge)):
+                family.add_metric(values, metric.value)
         yield from families.values()
 
 

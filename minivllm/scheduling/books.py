@@ -143,7 +143,7 @@ class Books:
                     drafts = scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
                     del seq.token_ids[seq.num_computed_tokens + num_new - len(drafts) :]
 
-    def _trace_schedule(self, output: SchedulerOutput) -> None:
+    def _trace_schedule(self, trace: Trace, output: SchedulerOutput) -> None:
         kinds = {data.seq_id: "new" for data in output.scheduled_new_reqs}
         kinds |= dict.fromkeys(output.resumed_req_ids, "resumed")
         for seq in self.running:
@@ -152,8 +152,8 @@ class Books:
             if num_new > 0 or kind == "resumed":
                 computed = seq.num_computed_tokens
                 samples = computed + num_new >= seq.num_tokens
-                self.trace.record(Scheduled, seq.seq_id, kind, computed, num_new, samples)
-        self.trace.plan_step()
+                trace.record(Scheduled, seq.seq_id, kind, computed, num_new, samples)
+        trace.plan_step()
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless queues, requests and blocks tell the same story."""

@@ -75,12 +75,11 @@ class Drafter:
         self.max_model_len = max_model_len
         self.vocab_size = vocab_size
         self.proposer: Proposer | None = None  # where a draft model guesses, beside the target
+        low, high = config.prompt_lookup_min, config.prompt_lookup_max
         if config.method == "custom_class":
             self.proposer = config.model
-        elif config.method == "ngram":
-            self.proposer = NgramProposer(
-                config.prompt_lookup_min, config.prompt_lookup_max, self.k
-            )
+        elif low is not None and high is not None:
+            self.proposer = NgramProposer(low, high, self.k)
         self._has_said_beams = False
 
     def draft(
@@ -95,9 +94,9 @@ class Drafter:
             model_drafts: what a draft model has guessed in that step, by sequence id.
         """
         seqs = [seq for seq in updated if self._goes_on(seq)]
-        proposed = model_drafts
+        proposed: Mapping[str, list[int]] = model_drafts
         if self.proposer is not None:
-            proposed = self._ask([seq for seq in seqs if not _forced(seq)])
+            proposed = self._ask(self.proposer, [seq for seq in seqs if not _forced(seq)])
         drafts = {}
         for seq in seqs:
             # what a grammar leaves no choice about need not be guessed
@@ -123,12 +122,12 @@ class Drafter:
             self.k, seq.num_tokens, seq.num_output_tokens, max_tokens, self.max_model_len
         )
 
-    def _ask(self, seqs: list[Sequence]) -> dict[str, list[int]]:
+    def _ask(self, proposer: Proposer, seqs: list[Sequence]) -> dict[str, list[int]]:
         """What the proposer says. If it fails, nobody has drafts, and all goes on without."""
         if not seqs:
             return {}
         try:
-            proposed = [list(token_ids) for token_ids in self.proposer.propose(seqs)]
+            proposed = [list(token_ids) for token_ids in proposer.propose(seqs)]
             ok = all(is_int(i, 0) and i < self.vocab_size for ids in proposed for i in ids)
             if len(proposed) != len(seqs) or not ok:
                 raise ValueError(

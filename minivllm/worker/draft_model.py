@@ -96,7 +96,8 @@ class DraftModelProposer:
             [1] * len(states), decodes.positions, decodes.block_tables, decodes.positions,
             self.device,
         )  # fmt: skip
-        drafts, probs = [], []
+        drafts: list[torch.Tensor] = []
+        probs: list[torch.Tensor] = []
         for step in range(max(decodes.num_drafts)):
             if step:
                 metadata = self._next(metadata, positions)

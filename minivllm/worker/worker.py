@@ -86,7 +86,7 @@ class Worker:
         load = self.config.load_config
         with self._out_of_memory_explained():
             self.model = self._load(load.model_directory, self.model_config)
-            if self.draft_config is not None:
+            if self.draft_config is not None and load.draft_model_directory is not None:
                 self.draft_model = self._load(load.draft_model_directory, self.draft_config)
 
     def _load(self, directory: Path, config: ModelConfig) -> DecoderForCausalLM:
@@ -173,10 +173,10 @@ class Worker:
     def _runner(self, num_blocks: int, num_host_blocks: int) -> ModelRunner:
         device = self._kv_cache(num_blocks, self.device)
         host = self._kv_cache(num_host_blocks, torch.device("cpu"))
-        draft_model = None
-        if self.draft_model is not None:
+        draft_model, speculative = None, self.config.speculative_config
+        if self.draft_model is not None and device.draft is not None and speculative is not None:
             draft_model = DraftModelProposer(
-                self.config.speculative_config,
+                speculative,
                 self.draft_model,
                 device.draft,
                 self.block_size,
@@ -187,15 +187,24 @@ class Worker:
 
     def _kv_cache(self, num_blocks: int, device: torch.device) -> KVCache:
         """The layers of the model, and behind the same block ids those of its draft."""
-        cache = None
-        for config in (self.draft_config, self.model_config):
-            if config is not None:
-                heads = (config.num_kv_heads, config.head_dim)
-                cache = KVCache(
-                    config.num_layers, num_blocks, self.block_size, *heads, config.dtype, device,
-                    draft=cache,
-                )  # fmt: skip
-        return cache
+        draft = None
+        if self.draft_config is not None:
+            draft = self._layers(self.draft_config, num_blocks, device, None)
+        return self._layers(self.model_config, num_blocks, device, draft)
+
+    def _layers(
+        self, config: ModelConfig, num_blocks: int, device: torch.device, draft: KVCache | None
+    ) -> KVCache:
+        return KVCache(
+            config.num_layers,
+            num_blocks,
+            self.block_size,
+            config.num_kv_heads,
+            config.head_dim,
+            config.dtype,
+            device,
+            draft,
+        )
 
     def _activations(self) -> int:
         """The peak of a full step beside weights and KV cache, run on a cache of one block."""
@@ -219,7 +228,7 @@ class Worker:
             device=(describe_gpu(self.device) or ("cpu",))[0],
             total=self.total,
             weights=self._weight_bytes(),
-            activations=self._peak_activations,
+            activations=self._peak_activations or 0,
             overhead=self._overhead,
             kv_cache=self.num_blocks * self.config.kv_bytes_per_block,
             num_blocks=self.num_blocks,
