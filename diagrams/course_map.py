@@ -21,7 +21,7 @@ ROWS = (
     ("13", "04", "05", "08", "09"),
     ("04b", "06", "12", "07", "10"),
     ("06b", "11", "A1"),
-    ("A2",),
+    ("A2", "16"),
 )
 TRACK_COLOURS = {"90 minutes": ORANGE, "systems": BLUE, "kernels": GREEN}
 TRACK_INITIALS = {"90 minutes": "90", "systems": "S", "kernels": "K"}
@@ -64,7 +64,7 @@ def draw() -> Figure:
             )
     for number, box in boxes.items():
         for needed in found[number].needs:
-            if not _implied(needed, found[number].needs, found):
+            if needed in boxes and not _implied(needed, found[number].needs, found):
                 _arrow(page, boxes[needed], box)
     page.words(
         28, 90 + ROW * len(rows) + 10, "Tracks: 90 is the 90 minutes (orange), S systems (blue), "

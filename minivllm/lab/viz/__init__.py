@@ -8,6 +8,7 @@ timeline(llm.trace)
 from minivllm.lab.viz.draw.figure import Figure, Plot
 from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.lab.viz.figures.block_table import block_table
+from minivllm.lab.viz.figures.call_stream import call_stream
 from minivllm.lab.viz.figures.filmstrip import filmstrip
 from minivllm.lab.viz.figures.gather_arrows import gather_arrows
 from minivllm.lab.viz.figures.latency import latency
@@ -28,6 +29,7 @@ __all__ = [
     "Plot",
     "block_grid",
     "block_table",
+    "call_stream",
     "filmstrip",
     "gather_arrows",
     "latency",

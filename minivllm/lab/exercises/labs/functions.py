@@ -15,6 +15,7 @@ from minivllm.lab.exercises.labs import function_stubs as stubs
 from minivllm.lab.exercises.labs.grading import Verdict
 from minivllm.lab.exercises.labs.milestones import note_passed
 from minivllm.lab.exercises.labs.run import Fault
+from minivllm.lab.exercises.labs.stream_check import check_tool_stream
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,5 +129,13 @@ top_p = FunctionLab(
     "Sort; a token goes if the sum of those before it has reached top_p.",
     3, 20, stubs.my_top_p, checks.check_top_p,
 )  # fmt: skip
+tool_stream = FunctionLab(
+    "16",
+    "Write a tool parser that is fed piece by piece. " + _COPY.format("tool_stream"),
+    "Keep what is not used up in one string; look again at all of it when a piece has come.",
+    4, 40, stubs.my_tool_stream, check_tool_stream,
+)  # fmt: skip
 
-FUNCTION_LABS = {lab.name: lab for lab in (schedule, cap, online_softmax, merge, top_p)}
+FUNCTION_LABS = {
+    lab.name: lab for lab in (schedule, cap, online_softmax, merge, top_p, tool_stream)
+}
