@@ -26,7 +26,7 @@ from minivllm.logger import init_logger
 from minivllm.metrics.reader import Metric
 from minivllm.outputs import RequestOutput
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
-from minivllm.validation import check
+from minivllm.validation import check, is_int
 
 logger = init_logger(__name__)
 
@@ -142,8 +142,7 @@ class AsyncLLM:
         """
         params = sampling_params or self.get_default_sampling_params()
         params = replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
-        async for output in self.generate(prompt, params, uuid.uuid4().hex):
-            last = output
+        (last,) = [one async for one in self.generate(prompt, params, uuid.uuid4().hex)]
         return last.outputs[0].text
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
@@ -217,10 +216,11 @@ class AsyncLLM:
         if clear_cache and mode != "keep":
             await self.reset_prefix_cache()
 
-    async def resume_generation(self) -> None:
-        """Go on."""
-        self._paused = False
-        self._client.submit(("resume",))
+    async def resume_generation(self, num_steps: int | None = None) -> None:
+        """Go on; given a number (vLLM knows none), for so many steps, and then pause again."""
+        check(num_steps is None or is_int(num_steps, 1), "num_steps", num_steps, "None, or over 0")
+        self._paused = num_steps is not None
+        self._client.submit(("resume", num_steps))
 
     async def wait_for_requests_to_drain(self, timeout: float | None = None) -> bool:
         """Wait until nobody waits for a request. False if that took longer than ``timeout``."""

@@ -11,6 +11,7 @@ import queue
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from minivllm.engine.arg_utils import EngineArgs
@@ -50,10 +51,12 @@ class ThreadClient:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 
-    def _receive(self, wait: bool) -> list[tuple]:
-        messages = [self._inbox.get()] if wait else []
-        while not self._inbox.empty():
-            messages.append(self._inbox.get())
+    def _receive(self, seconds: float | None) -> list[tuple]:
+        messages: list[tuple] = []
+        with suppress(queue.Empty):
+            messages.append(self._inbox.get(seconds != 0, seconds))
+            while True:
+                messages.append(self._inbox.get_nowait())
         return messages
 
     def _run(self) -> None:
@@ -131,10 +134,10 @@ def _run_engine(pipe: Connection, args: EngineArgs) -> None:
     """What the process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent decides when it ends
 
-    def receive(wait: bool) -> list[tuple]:
+    def receive(seconds: float | None) -> list[tuple]:
+        messages: list[tuple] = []
         try:
-            messages = [pipe.recv()] if wait else []
-            while pipe.poll():
+            while pipe.poll(0 if messages else seconds):
                 messages.append(pipe.recv())
         except EOFError:  # the parent is gone
             return [STOP]

@@ -22,6 +22,7 @@ from minivllm.models.model_config import ModelConfig
 from minivllm.outputs import RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
+from minivllm.scheduling.progress import NobodyAdmitted
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.validation import check
@@ -151,6 +152,20 @@ class LLMEngine:
         self.metrics.record(scheduler_stats(self.scheduler), processed.iteration_stats)
         self.stat_logger.record()
         return processed.request_outputs
+
+    def make_progress(self) -> list[RequestOutput]:
+        """A step in which something happens.
+
+        Raises:
+            NobodyAdmitted: if nothing does, and nothing runs: the next step would be the same.
+        """
+        scheduler = self.scheduler
+        before = scheduler.num_preemptions, len(scheduler.requests)
+        outputs = self.step()
+        after = scheduler.num_preemptions, len(scheduler.requests)
+        if before == after and not scheduler.running:
+            raise NobodyAdmitted.by(scheduler)
+        return outputs
 
     def abort_request(self, request_id: str | list[str]) -> list[RequestOutput]:
         """End requests and free their blocks. Returns their last outputs; unknown ids have none.

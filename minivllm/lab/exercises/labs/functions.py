@@ -1,4 +1,4 @@
-"""Labs whose answer is a function: a plan, a cap, a part of a kernel, a merge, a filter."""
+"""Labs whose answer is a function: a plan, a cap, a merge, a filter, a guess, a mask, a parser."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from minivllm.lab.exercises.exercise import Folded
 from minivllm.lab.exercises.labs import function_checks as checks
 from minivllm.lab.exercises.labs import function_solutions as solutions
 from minivllm.lab.exercises.labs import function_stubs as stubs
+from minivllm.lab.exercises.labs import serving_checks
 from minivllm.lab.exercises.labs.grading import Verdict
 from minivllm.lab.exercises.labs.milestones import note_passed
+from minivllm.lab.exercises.labs.proposer_check import check_propose
 from minivllm.lab.exercises.labs.run import Fault
 from minivllm.lab.exercises.labs.stream_check import check_tool_stream
 
@@ -129,6 +131,18 @@ top_p = FunctionLab(
     "Sort; a token goes if the sum of those before it has reached top_p.",
     3, 20, stubs.my_top_p, checks.check_top_p,
 )  # fmt: skip
+propose = FunctionLab(
+    "14",
+    "Write a proposer for speculative decoding. " + _COPY.format("propose"),
+    "The last line about a thing is newer than the first; and a single token says little.",
+    3, 30, stubs.my_propose, check_propose,
+)  # fmt: skip
+mask = FunctionLab(
+    "15",
+    "Write the mask of structured outputs. " + _COPY.format("mask"),
+    "Follow the bytes of each token from the state; one that is missing forbids the token.",
+    2, 15, stubs.my_mask, checks.check_mask,
+)  # fmt: skip
 tool_stream = FunctionLab(
     "16",
     "Write a tool parser that is fed piece by piece. " + _COPY.format("tool_stream"),
@@ -136,6 +150,31 @@ tool_stream = FunctionLab(
     4, 40, stubs.my_tool_stream, check_tool_stream,
 )  # fmt: skip
 
+join = FunctionLab(
+    "21",
+    "Write the slot that joins what a late reader has not read. " + _COPY.format("join"),
+    "When is what waits out of date, and when is it a part of what the reader must get?",
+    2, 10, stubs.my_join, serving_checks.check_join,
+)  # fmt: skip
+quantile = FunctionLab(
+    "22",
+    "Write the lookup of a quantile in a histogram. " + _COPY.format("quantile"),
+    "Keep the bound and the count of the bucket before while you look for the rank.",
+    2, 15, stubs.my_quantile, serving_checks.check_quantile,
+)  # fmt: skip
+
 FUNCTION_LABS = {
-    lab.name: lab for lab in (schedule, cap, online_softmax, merge, top_p, tool_stream)
+    lab.name: lab
+    for lab in (
+        schedule,
+        cap,
+        online_softmax,
+        merge,
+        top_p,
+        propose,
+        mask,
+        tool_stream,
+        join,
+        quantile,
+    )  # fmt: skip
 }
