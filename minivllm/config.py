@@ -73,6 +73,7 @@ class LoadConfig:
     tokenizer_directory: Path | None  # None: token ids in, token ids out
     load_format: str = "auto"
     use_tqdm_on_load: bool = True
+    draft_model_directory: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -107,5 +108,13 @@ class VllmConfig:
         default_factory=StructuredOutputsConfig
     )
     speculative_config: SpeculativeConfig | None = None  # None: one token a step
+    draft_model_config: Any = None  # a ModelConfig, too
     seed: int = 0  # where requests without a seed of their own get theirs
     max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all
+
+    @property
+    def kv_bytes_per_block(self) -> int:
+        """Bytes of K and V of one block, over all layers of the model and of its draft."""
+        models = (self.model_config, self.draft_model_config)
+        per_token = sum(m.kv_bytes_per_token() for m in models if m is not None)
+        return per_token * self.cache_config.block_size

@@ -193,5 +193,10 @@ class Request:
         return self.n - len(self.seqs)
 
     @property
+    def may_draft(self) -> bool:
+        """Drafts are for sequences with blocks of their own: not for beams, nor before a fork."""
+        return self.beam_params is None and not self.num_forks_to_come
+
+    @property
     def unfinished_seqs(self) -> list[Sequence]:
         return [seq for seq in self.seqs if not seq.status.is_finished]

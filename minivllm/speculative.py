@@ -5,12 +5,14 @@ It is checked when it is made, and knows vLLM 0.6.6's names, too. (vLLM: vllm/co
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields
 from typing import Any
 
 from minivllm.validation import check, is_int
 
-METHODS = ("ngram", "custom_class")
+METHODS = ("ngram", "draft_model", "custom_class")
+DRAFT_SAMPLE_METHODS = ("greedy", "probabilistic")
 NGRAM_MODELS = ("ngram", "[ngram]")  # names of a draft model that mean none
 MAX_SPECULATIVE_TOKENS = 128  # vLLM's limit
 
@@ -24,38 +26,70 @@ class SpeculativeConfig:
     """
 
     num_speculative_tokens: int  # the most drafts of a sequence in a step
-    method: str | None = None  # "ngram"; "custom_class" for a proposer of your own
-    model: Any = None  # "ngram", or an object with ``propose``; see ``Proposer``
+    method: str | None = None  # "ngram", "draft_model"; "custom_class": a proposer of your own
+    model: Any = None  # "ngram", a draft model's directory or name, or an object with ``propose``
     prompt_lookup_max: int | None = None  # the longest n-gram that is looked up; None: as min, or 5
     prompt_lookup_min: int | None = None  # the shortest; None: as max, or 5
+    # how a draft model chooses: its best token, or a draw from its distribution
+    draft_sample_method: str = "greedy"
 
     def __post_init__(self):
         k, model = self.num_speculative_tokens, self.model
         ok = is_int(k, 1) and k <= MAX_SPECULATIVE_TOKENS
         allowed = f"an integer from 1 to {MAX_SPECULATIVE_TOKENS}"
         check(ok, "num_speculative_tokens", k, allowed)
-        own = callable(getattr(model, "propose", None))
-        ok = own or model is None or (isinstance(model, str) and model in NGRAM_MODELS)
-        check(ok, "the speculative model", model, "'ngram' or an object with a method propose")
-        method = self.method or ("custom_class" if own else "ngram" if model else None)
+        implied = _method_of(model)
+        allowed = "'ngram', the directory or name of a model, or an object with a method propose"
+        check(model is None or implied is not None, "the speculative model", model, allowed)
+        method = self.method or implied
         ok = isinstance(method, str) and method in METHODS
         check(ok, "the speculative method", method, f"one of {', '.join(METHODS)}")
-        check(
-            own == (method == "custom_class"), "the speculative method", method,
-            "'custom_class' with an object as model, and 'ngram' without",
-        )  # fmt: skip
+        ok = method == implied or (method == "ngram" and model is None)
+        allowed = f"{implied!r} with this model" if implied else "'ngram' without a model"
+        check(ok, "the speculative method", method, allowed)
         object.__setattr__(self, "method", method)
+        how = self.draft_sample_method
+        ok = isinstance(how, str) and how in DRAFT_SAMPLE_METHODS
+        check(ok, "draft_sample_method", how, f"one of {', '.join(DRAFT_SAMPLE_METHODS)}")
+        ok = how == "greedy" or method == "draft_model"
+        check(ok, "draft_sample_method", how, "'greedy' without a draft model")
         low, high = self.prompt_lookup_min, self.prompt_lookup_max
         for name, value in (("prompt_lookup_min", low), ("prompt_lookup_max", high)):
             ok = value is None or is_int(value, 1)
             check(ok, name, value, "an integer of at least 1, or None")
             ok = value is None or method == "ngram"
             check(ok, name, value, "None where nothing is looked up")
+        if method != "ngram":
+            return
         default = high or low or 5
         low, high = low or default, high or default
         check(low <= high, "prompt_lookup_min", low, f"at most prompt_lookup_max={high}")
         object.__setattr__(self, "prompt_lookup_min", low)
         object.__setattr__(self, "prompt_lookup_max", high)
+
+
+def _method_of(model: Any) -> str | None:
+    """How drafts are made with this as the speculative model; None if it cannot be one."""
+    if callable(getattr(model, "propose", None)):
+        return "custom_class"
+    if isinstance(model, str) and model in NGRAM_MODELS:
+        return "ngram"
+    is_path = isinstance(model, (str, os.PathLike)) and bool(str(model))
+    return "draft_model" if is_path else None
+
+
+def num_useful_drafts(
+    k: int, num_tokens: int, num_output_tokens: int, max_tokens: int | None, max_model_len: int
+) -> int:
+    """How many drafts of a sequence are of use, at most ``k``.
+
+    Behind them the step that verifies them draws one more token in any case, and that must still be
+    one that the request may have.
+    """
+    left = max_model_len - num_tokens
+    if max_tokens is not None:
+        left = min(left, max_tokens - num_output_tokens)
+    return min(k, left - 1)
 
 
 def make_speculative_config(

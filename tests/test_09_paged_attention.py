@@ -54,6 +54,15 @@ def test_equal_to_the_reference(name, batch):
     batch.check(make_backend(name, CPU))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("window", [None, 5])
+def test_a_few_rows_of_each_sequence_as_drafts_have_them(backend, window, dtype):
+    """Up to eight rows of a sequence, beside decodes and short prompts; and one row too many."""
+    seqs = [(6, 20), (1, 9), (8, 8), (3, 33), (2, 2), (1, 1)]
+    for more in ([], [(9, 17)]):
+        make_batch([*seqs, *more], dtype=dtype, window=window).check(backend)
+
+
 def test_a_batch_is_cut_into_tiles_and_those_of_like_shape_are_put_together():
     long = TILE_ROWS + 5
     seqs = [(long, long + 30), (7, 7), (long, long)]

@@ -63,8 +63,7 @@ def test_a_workload_with_a_speculation_that_cannot_be(change, message):
 def make(workload, with_drafts):
     """A scheduler and its requests; the same requests each time."""
     k = workload["k"] if with_drafts else 0
-    alone = all(n == 1 for _, _, n in workload["requests"])  # forks share no slots ahead
-    ahead = workload["lookahead"] and with_drafts and alone
+    ahead = workload["lookahead"] and with_drafts
     config = SchedulerConfig(
         max_num_batched_tokens=workload["budget"],
         max_num_seqs=4,

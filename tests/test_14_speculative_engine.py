@@ -5,12 +5,15 @@ import re
 
 import pytest
 from helpers import examples, make_llm, run_and_compare
+from http_recordings import metrics_of
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 from test_12_sampling_engine import anything
 from test_failed_step import Disturbed, fail_once
 
 from minivllm import LLM, BeamSearchParams, EngineArgs, SamplingParams
+from minivllm.metrics.prometheus import make_registry
 from minivllm.records import Verified
 from minivllm.sampling_params import StructuredOutputsParams
 from minivllm.spec_decode import proposer as proposer_module
@@ -164,7 +167,7 @@ def test_right_guesses_are_all_accepted(tiny_qwen2):
     assert [len(r.draft_token_ids) for r in verified] == [4] * 6  # and a last step without
     assert all(r.num_accepted == 4 for r in verified)
     assert llm.llm_engine.trace.num_steps == 1 + 6 + 1
-    stats = llm.llm_engine.stat_logger.spec_decoding
+    stats = llm.llm_engine.metrics.spec_decoding
     assert (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens) == (6, 24, 24)
     assert stats.num_accepted_tokens_per_pos == [6, 6, 6, 6]
     assert (stats.acceptance_rate, stats.mean_acceptance_length) == (1.0, 5.0)
@@ -311,12 +314,13 @@ def test_the_names_of_vllm_now_and_then():
         ({"speculative_config": {**NGRAM, "num_speculative_tokens": 0}}, "integer from 1 to 128"),
         ({"speculative_config": {**NGRAM, "num_speculative_tokens": 129}}, "integer from 1 to 128"),
         ({"speculative_config": {**NGRAM, "k": 4}}, "one of its keys: num_speculative_tokens"),
-        ({"speculative_config": {**NGRAM, "method": "medusa"}}, "one of ngram, custom_class"),
+        ({"speculative_config": {**NGRAM, "method": "medusa"}}, "one of ngram, draft_model"),
         ({"speculative_config": {"num_speculative_tokens": 4}}, "method must be one of"),
-        ({"speculative_config": {**NGRAM, "model": "opt-125m"}}, "an object with a method propose"),
+        ({"speculative_config": {**NGRAM, "model": "opt-125m"}}, "'draft_model' with this model"),
+        ({"speculative_config": {**NGRAM, "model": 3}}, "an object with a method propose"),
         ({"speculative_config": {**NGRAM, "prompt_lookup_min": 4}}, "at most prompt_lookup_max=3"),
         ({"speculative_config": {**NGRAM, "prompt_lookup_max": 0}}, "prompt_lookup_max must be"),
-        ({"speculative_config": {**NGRAM, "model": Hints(None, 2)}}, "'custom_class' with an obj"),
+        ({"speculative_config": {**NGRAM, "model": Hints(None, 2)}}, "'custom_class' with this m"),
         ({"speculative_config": NGRAM, "num_speculative_tokens": 4}, "None beside speculative"),
         ({"num_speculative_tokens": 4}, "speculative_model must be given beside"),
         ({"speculative_model": "[ngram]"}, "num_speculative_tokens must be given beside"),
@@ -355,8 +359,6 @@ def test_the_log_line_counts_what_the_trace_does(tiny_qwen2, caplog, monkeypatch
     accepted = sum(r.num_accepted for r in verified)
     assert 0 < accepted < drafted
     stats = llm.llm_engine.stat_logger
-    assert stats.spec_decoding.num_draft_tokens == drafted
-    assert stats.spec_decoding.num_accepted_tokens == accepted
     with caplog.at_level("INFO", logger=stat_logger.logger.name):
         stats.log()
         stats.log()  # nothing since then
@@ -365,3 +367,35 @@ def test_the_log_line_counts_what_the_trace_does(tiny_qwen2, caplog, monkeypatch
     assert f"Mean acceptance length: {1 + accepted / len(verified):.2f}" in lines[0]
     assert f"Accepted: {accepted} tokens, Drafted: {drafted} tokens" in lines[0]
     assert f"Avg Draft acceptance rate: {100 * accepted / drafted:.1f}%" in lines[0]
+
+
+def test_the_counters_are_vllms_and_count_what_the_trace_does(tiny_qwen2):
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    requests = [("a", [1, 2, 1, 2, 1, 2], params), ("b", [3, 3, 3, 3], params)]
+    hints = Hints(random.Random(1), 4)
+    hints.learn(run(small_llm(tiny_qwen2), requests).values())
+    llm = small_llm(
+        tiny_qwen2, trace=True,
+        speculative_config={"model": hints, "num_speculative_tokens": 4},
+    )  # fmt: skip
+    run(llm, requests)
+    records = list(llm.llm_engine.trace.of(Verified))
+    drafted = sum(len(r.draft_token_ids) for r in records)
+    accepted = sum(r.num_accepted for r in records)
+    by_place = [sum(r.num_accepted > place for r in records) for place in range(4)]
+    assert 0 < by_place[3] < by_place[0]
+    metrics = {metric.name: metric for metric in llm.get_metrics()}
+    assert metrics["vllm:spec_decode_num_drafts"].value == len(records)
+    assert metrics["vllm:spec_decode_num_draft_tokens"].value == drafted
+    assert metrics["vllm:spec_decode_num_accepted_tokens"].value == accepted
+    assert metrics["vllm:spec_decode_num_accepted_tokens_per_pos"].values == by_place
+
+    samples = metrics_of(generate_latest(make_registry(llm.llm_engine.get_metrics)).decode())[1]
+    assert samples["vllm:spec_decode_num_draft_tokens_total"] == drafted
+    for place, count in enumerate(by_place):
+        name = f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}}'
+        assert samples[name] == count
+
+
+def test_without_speculation_there_are_no_counters_of_it(tiny_qwen2):
+    assert not [m for m in small_llm(tiny_qwen2).get_metrics() if "spec_decode" in m.name]

@@ -59,7 +59,7 @@ def everything_is_free(engine):
     return not scheduler.requests and pool.num_free_blocks == pool.num_usable_blocks
 
 
-async def soon(condition, seconds=1.0):
+async def soon(condition, seconds=20.0):  # long: tests share their cores
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it takes too long"

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from minivllm.cli import app
+from minivllm.embedded import embedded_model_path
 from minivllm.lab.bench import everything
 from minivllm.lab.bench.engines import MinivllmEngine
 from minivllm.lab.bench.everything import CASES, Case, Target
@@ -17,6 +18,7 @@ from minivllm.lab.bench.peers import TransformersContinuousEngine, TransformersE
 from minivllm.lab.bench.process import timed_run
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.scheduler import RunningDecodes
+from minivllm.lab.bench.speculation_texts import Texts, texts
 from minivllm.lab.bench.workloads import WORKLOADS, BenchRequest, make_workload
 from minivllm.lab.sim.cost import Hardware
 from minivllm.lab.sim.shapes import SHAPES
@@ -318,6 +320,28 @@ def test_engines_and_kernels_refuse(args, message):
     assert message in " ".join(done.stderr.split())
 
 
+def test_speculation_counts_what_each_text_gives(small_ceiling, monkeypatch, tmp_path):
+    """On two questions; and with the model as its own draft, which is always right."""
+    few = Texts(texts()["table"].chats[:2], 24)
+    monkeypatch.setattr("minivllm.lab.bench.speculation.texts", lambda: {"table": few})
+    monkeypatch.setattr("minivllm.lab.bench.speculation.BATCHES", ((1, 20), (2, 10)))
+    monkeypatch.setattr("minivllm.lab.bench.speculation.NUM_ROWS", (1, 3))
+    monkeypatch.setattr("minivllm.lab.bench.speculation.STEPS", 4)
+    text, found = bench(
+        "speculation", "--repeats", 1, "--draft-model", embedded_model_path(), "--draft-tokens", 2
+    )
+    assert list(found) == KEYS
+    table = found["results"]["table"]
+    assert table["none"]["tokens_per_step"] == 1
+    assert 1.5 < table["ngram"]["tokens_per_step"] < 4
+    assert 0.1 < table["ngram"]["accepted_share"] < 0.9
+    assert table["draft_model"]["accepted_share"] == 1
+    assert 2.5 < table["draft_model"]["tokens_per_step"] <= 3
+    assert found["results"]["step"].keys() == {"q3_batch1_context20", "q3_batch2_context10"}
+    assert found["results"]["proposer_us"] > 0
+    assert "seconds over those without" in text
+
+
 # -- models and targets ------------------------------------------------------------------------
 
 
@@ -358,7 +382,7 @@ def test_what_a_target_says():
 )
 def test_cases_are_commands(case, monkeypatch):
     """Their arguments are understood; what they would run is not run."""
-    benches = {"scheduler", "throughput", "latency", "kernels", "structured"}
+    benches = {"scheduler", "throughput", "latency", "kernels", "speculation", "structured"}
     for name in benches:
         monkeypatch.setattr(f"minivllm.lab.bench.{name}.bench_{name}", lambda **options: None)
     arguments = everything._command(case)

@@ -8,16 +8,19 @@ import torch
 import typer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from minivllm import LLM, SamplingParams
 from minivllm.embedded import embedded_model_path
 from minivllm.embedded.data.chat_format import tool_call, tool_response, tools_section
 from minivllm.embedded.data.corpus import samples
 from minivllm.embedded.data.tables import TableShape, table_conversation
 from minivllm.embedded.data.tools import TOOLS
-from minivllm.embedded.training import train
-from minivllm.embedded.training.batches import Exchange, encode
+from minivllm.embedded.training import distill, train
+from minivllm.embedded.training.batches import Exchange, batches, encode, encoded_stream
 from minivllm.embedded.training.curriculum import MOSTLY_LARGE, QUICK_PLAN
+from minivllm.embedded.training.export import load_network
 from minivllm.embedded.training.manifest import data_hashes, file_hashes, read_manifest
 from minivllm.embedded.training.network import make_network
+from minivllm.embedded.training.optimizer import Optimizer
 from minivllm.embedded.training.pointers import PointerBatch, pointer_scores
 from minivllm.embedded.training.tokenization import load_tokenizer
 
@@ -206,3 +209,47 @@ def test_what_is_supervised_is_the_attention_that_is_paid(tokenizer):
                 pointers = PointerBatch(queries, queries, queries + 1, queries >= 0)
                 found, _ = pointer_scores(q[:, head], k[:, head], pointers)
                 torch.testing.assert_close(found.exp(), wanted[:, head], rtol=1e-4, atol=1e-5)
+
+
+# A draft of the embedded model
+
+
+@pytest.fixture(scope="module")
+def teacher():
+    return load_network(CHECKPOINT)
+
+
+def test_a_draft_comes_to_agree_with_its_teacher(tokenizer, teacher):
+    """On one batch, again and again."""
+    student = make_network(tokenizer.get_vocab_size(), distill.SIZES, seed=1)
+    distill.start_from_teacher(student, teacher)
+    stream = encoded_stream(distill.MIXTURE, tokenizer, "draft")
+    batch, optimizer = next(batches(stream, random.Random(1), 600)), Optimizer(student)
+    found = []
+    for _ in range(16):
+        loss, equal = distill.distillation_loss(student, teacher, batch)
+        found.append((loss.item(), equal))
+        loss.backward()
+        optimizer.step(1.0)
+    assert found[-1][0] < found[0][0] / 2
+    assert found[-1][1] > found[0][1]
+
+
+def test_a_teacher_is_its_own_best_draft(tokenizer, teacher):
+    stream = encoded_stream(distill.MIXTURE, tokenizer, "draft")
+    batch = next(batches(stream, random.Random(1), 600))
+    loss, equal = distill.distillation_loss(teacher, teacher, batch)
+    assert (loss.item(), equal) == (pytest.approx(0, abs=1e-6), 1.0)
+
+
+def test_a_distilled_draft_drafts(tmp_path):
+    """However little it has learnt, the text is the model's."""
+    distill.distill(CHECKPOINT, tmp_path, minutes=0.01, seed=0, log_every=1)
+    settings = {"max_model_len": 128, "num_gpu_blocks_override": 20}
+    params = SamplingParams(temperature=0, max_tokens=12)
+    config = {"model": str(tmp_path), "num_speculative_tokens": 2}
+    texts = [
+        LLM(**settings, **more).generate("The capital of France is", params)[0].outputs[0].text
+        for more in ({}, {"speculative_config": config})
+    ]
+    assert texts[0] == texts[1]

@@ -16,6 +16,7 @@ class KVCache:
         block_size: positions per block.
         num_kv_heads: heads of K and V.
         head_dim: numbers per head.
+        draft: the layers of a draft model, behind the same block ids.
     """
 
     def __init__(
@@ -27,7 +28,9 @@ class KVCache:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
+        draft: KVCache | None = None,
     ):
+        self.draft = draft
         shape = (num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim)
         # Zeros and not what was there before: nothing that counts is read before it is written, but
         # padding reads the null block, and NaN times a weight of 0 is NaN.
@@ -40,3 +43,5 @@ class KVCache:
     def copy_from(self, other: KVCache, src: list[int], dst: list[int]) -> None:
         """Copy whole blocks from another storage, in every layer: device to host or back."""
         self.data[:, :, dst] = other.data[:, :, src].to(self.data.device)
+        if self.draft is not None and other.draft is not None:
+            self.draft.copy_from(other.draft, src, dst)

@@ -17,20 +17,22 @@ WORTH_SHARING = 1_000_000
 """Query numbers times keys from which on several threads are woken: a quarter of a millisecond's
 work. On a busy machine waking one can take longer than that."""
 WORTH_SHARING_WRITES = 2**18  # numbers of K and V
+MOST_ROWS = 8  # of one sequence in a step; with more of them torch's products are faster
 
 
 class PagedNumba(PagedTorch):
-    """Numba backend: compiled loops for batches of decodes, torch for the rest.
+    """Numba backend: compiled loops for decodes and for drafts to verify, torch for the rest.
 
-    A decode reads each key for a handful of query heads, so that all depends on how it is read. A
-    step with prompts is products of large matrices, and those are best left to torch.
+    A decode reads each key for a handful of query heads, so that all depends on how it is read, and
+    so it is for the few rows of a sequence that verify drafts. A step with prompts is products of
+    large matrices, and those are best left to torch.
     """
 
     name = "paged_numba"
 
     def attend_each(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
         inputs = query, key_cache, value_cache
-        if metadata.max_query_len > 1:
+        if metadata.max_query_len > MOST_ROWS:
             return super().attend_each(*inputs, metadata, scale, sliding_window)
         wide = query.dtype == torch.float16  # which loops read, but do not write
         output = torch.empty(query.shape, dtype=torch.float32 if wide else query.dtype)
@@ -43,9 +45,10 @@ class PagedNumba(PagedTorch):
             as_numpy(key_cache),
             as_numpy(value_cache),
             metadata.block_table.numpy(),
+            metadata.query_start_loc.numpy(),
             metadata.seq_lens.numpy(),
             np.float32(scale),
-            sliding_window or np.iinfo(np.int64).max,
+            sliding_window or np.iinfo(np.int32).max,
         )
         return output.to(query.dtype), lse
 
@@ -56,12 +59,15 @@ class PagedNumba(PagedTorch):
 
 
 @kernel(parallel=True)
-def _decode(output, lse, query, key_cache, value_cache, block_table, seq_lens, scale, window):
-    for i in prange(len(query)):  # each on any thread
+def _decode(
+    output, lse, query, key_cache, value_cache, block_table, starts, seq_lens, scale, window
+):
+    for i in prange(len(seq_lens)):  # each on any thread
+        rows = slice(starts[i], starts[i + 1])
         _paged_decode(
-            output[i],
-            lse[i],
-            query[i],
+            output[rows],
+            lse[rows],
+            query[rows],
             key_cache,
             value_cache,
             block_table[i],
@@ -73,15 +79,15 @@ def _decode(output, lse, query, key_cache, value_cache, block_table, seq_lens, s
 
 @kernel
 def _paged_decode(output, lse, query, key_cache, value_cache, block_table, end, scale, window):
-    """The newest token of one sequence of length ``end``. In float32, whatever the cache is in."""
+    """The newest tokens of one sequence of length ``end``. In float32, whatever the cache is in."""
     block_size, num_kv_heads, head_dim = key_cache.shape[1:]
-    num_heads = len(query)
+    num_rows, num_heads = query.shape[:2]
     group = num_heads // num_kv_heads  # query heads that share one KV head
-    begin = max(0, end - window)
+    begin = max(0, end - num_rows + 1 - window)  # of what the first row sees
     blocks = range(begin // block_size, (end - 1) // block_size + 1)
-    weights = np.empty((num_heads, end - begin), np.float32)
+    weights = np.empty((num_rows, num_heads, end - begin), np.float32)
 
-    # 1. The score of every visible token: its key times the query, for each head. All heads of a
+    # 1. The score of every token: its key times the query, for each row and head. All heads of a
     #    token are side by side in a block, so memory is read in the order in which it lies.
     for b in blocks:
         keys = key_cache[block_table[b]]
@@ -90,28 +96,35 @@ def _paged_decode(output, lse, query, key_cache, value_cache, block_table, end, 
         for slot in range(first, last):
             for kv_head in range(num_kv_heads):
                 key = keys[slot, kv_head]
-                for h in range(kv_head * group, (kv_head + 1) * group):
-                    dot = np.float32(0)
-                    for d in range(head_dim):
-                        dot += query[h, d] * widen(key[d])
-                    weights[h, at + slot] = dot * scale
-    # 2. Softmax. The largest score is taken off first, so that exp cannot overflow.
-    for h in range(num_heads):
-        row = weights[h]
-        largest = np.float32(-np.inf)
-        for i in range(end - begin):
-            largest = max(largest, row[i])
-        total = np.float32(0)
-        for i in range(end - begin):
-            row[i] = exp(row[i] - largest)
-            total += row[i]
-        lse[h] = largest + np.log(total)
-        share = np.float32(1) / total
-        for i in range(end - begin):
-            row[i] *= share
+                for row in range(num_rows):
+                    for h in range(kv_head * group, (kv_head + 1) * group):
+                        dot = np.float32(0)
+                        for d in range(head_dim):
+                            dot += query[row, h, d] * widen(key[d])
+                        weights[row, h, at + slot] = dot * scale
+    # 2. Softmax over what a row sees; the rest weighs nothing. The largest score is taken off
+    #    first, so that exp cannot overflow.
+    for row in range(num_rows):
+        stop = end - begin - (num_rows - 1 - row)
+        start = max(0, stop - window)
+        for h in range(num_heads):
+            of_row = weights[row, h]
+            largest = np.float32(-np.inf)
+            for i in range(start, stop):
+                largest = max(largest, of_row[i])
+            total = np.float32(0)
+            for i in range(start, stop):
+                of_row[i] = exp(of_row[i] - largest)
+                total += of_row[i]
+            lse[row, h] = largest + np.log(total)
+            share = np.float32(1) / total
+            for i in range(start, stop):
+                of_row[i] *= share
+            of_row[:start] = 0
+            of_row[stop:] = 0
     # 3. The sum of the values, each with its weight; four tokens at a time, so that the sums, which
     #    are read and written for each, are so less often.
-    sums = np.zeros((num_heads, head_dim), np.float32)
+    sums = np.zeros((num_rows, num_heads, head_dim), np.float32)
     for b in blocks:
         values = value_cache[block_table[b]]
         first, last = max(begin - b * block_size, 0), min(end - b * block_size, block_size)
@@ -121,23 +134,26 @@ def _paged_decode(output, lse, query, key_cache, value_cache, block_table, end, 
             while slot + 4 <= last:
                 v0, v1 = values[slot, kv_head], values[slot + 1, kv_head]
                 v2, v3 = values[slot + 2, kv_head], values[slot + 3, kv_head]
-                for h in range(kv_head * group, (kv_head + 1) * group):
-                    w0, w1 = weights[h, at + slot], weights[h, at + slot + 1]
-                    w2, w3 = weights[h, at + slot + 2], weights[h, at + slot + 3]
-                    for d in range(head_dim):
-                        sums[h, d] += (w0 * widen(v0[d]) + w1 * widen(v1[d])) + (
-                            w2 * widen(v2[d]) + w3 * widen(v3[d])
-                        )
+                for row in range(num_rows):
+                    for h in range(kv_head * group, (kv_head + 1) * group):
+                        w0, w1 = weights[row, h, at + slot], weights[row, h, at + slot + 1]
+                        w2, w3 = weights[row, h, at + slot + 2], weights[row, h, at + slot + 3]
+                        for d in range(head_dim):
+                            sums[row, h, d] += (w0 * widen(v0[d]) + w1 * widen(v1[d])) + (
+                                w2 * widen(v2[d]) + w3 * widen(v3[d])
+                            )
                 slot += 4
             for rest in range(slot, last):
                 value = values[rest, kv_head]
-                for h in range(kv_head * group, (kv_head + 1) * group):
-                    weight = weights[h, at + rest]
-                    for d in range(head_dim):
-                        sums[h, d] += weight * widen(value[d])
-    for h in range(num_heads):
-        for d in range(head_dim):
-            output[h, d] = narrow(sums[h, d], output)
+                for row in range(num_rows):
+                    for h in range(kv_head * group, (kv_head + 1) * group):
+                        weight = weights[row, h, at + rest]
+                        for d in range(head_dim):
+                            sums[row, h, d] += weight * widen(value[d])
+    for row in range(num_rows):
+        for h in range(num_heads):
+            for d in range(head_dim):
+                output[row, h, d] = narrow(sums[row, h, d], output)
 
 
 @kernel(parallel=True)

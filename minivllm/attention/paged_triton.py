@@ -48,6 +48,8 @@ class PagedTriton(AttentionBackend):
     def copy_blocks(self, kv_cache, src, dst):
         if set(src) & set(dst):  # torch reads all before it writes; programs have no order
             return super().copy_blocks(kv_cache, src, dst)
+        if kv_cache.draft is not None:
+            self.copy_blocks(kv_cache.draft, src, dst)
         return copy_blocks(kv_cache.data, src, dst)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -24,6 +24,7 @@ from minivllm.config import (
     SchedulerConfig,
     VllmConfig,
 )
+from minivllm.engine.draft_args import Limits, draft_model_of, slots_for_drafts
 from minivllm.kv.memory_profile import host_memory_gib
 from minivllm.models.hub import model_directory, tokenizer_directory
 from minivllm.models.model_config import ModelConfig
@@ -57,14 +58,6 @@ _ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
 
 
 _MOST = 2**50  # of tokens, blocks or bytes: no machine has more
-
-
-class Limits(NamedTuple):
-    """How long a sequence may be, and how much a step may hold."""
-
-    max_model_len: int
-    max_num_batched_tokens: int
-    max_num_seqs: int
 
 
 @known_names_only
@@ -117,8 +110,9 @@ class EngineArgs:
     guided_decoding_backend: str | None = None  # 0.6.6's name for that backend
 
     # speculative decoding
-    speculative_config: Any = None  # {"method": "ngram", "num_speculative_tokens": 4, ...}
-    speculative_model: Any = None  # 0.6.6's name for its method: "[ngram]"
+    # {"method": "ngram", "num_speculative_tokens": 4, ...}, or {"model": a draft model's, ...}
+    speculative_config: Any = None
+    speculative_model: Any = None  # 0.6.6's name for its model, or "[ngram]"
     num_speculative_tokens: int | None = None  # 0.6.6's name for the most drafts of a step
     ngram_prompt_lookup_max: int | None = None  # 0.6.6's name for the longest n-gram
     ngram_prompt_lookup_min: int | None = None  # and for the shortest
@@ -244,13 +238,6 @@ class EngineArgs:
         )
         return limits
 
-    def _num_speculative_tokens(self, limits: Limits) -> int:
-        if self.speculative_config is None:
-            return 0
-        k, most = self.speculative_config.num_speculative_tokens, limits.max_model_len - 1
-        check(k <= most, "num_speculative_tokens", k, f"at most {most}, below max_model_len")
-        return k
-
     def create_engine_config(self) -> VllmConfig:
         """Find the model, look at the device, and settle every limit.
 
@@ -263,12 +250,15 @@ class EngineArgs:
         model_config = ModelConfig.from_directory(directory)
         if self.dtype != "auto":
             model_config = replace(model_config, dtype=getattr(torch, str(DTYPES[self.dtype])))
+        draft_directory, draft_config = draft_model_of(self, model_config)
         device = pick_device(self.device)
         limits = self.resolve_limits(model_config.max_model_len, describe_gpu(device))
         tokenizer = None if self.skip_tokenizer_init else tokenizer_directory(self, directory)
         return VllmConfig(
             model_config,
-            LoadConfig(directory, tokenizer, self.load_format, self.use_tqdm_on_load),
+            LoadConfig(
+                directory, tokenizer, self.load_format, self.use_tqdm_on_load, draft_directory
+            ),
             DeviceConfig(device, self.attention_backend, self.enforce_eager),
             SchedulerConfig(
                 limits.max_num_batched_tokens,
@@ -278,7 +268,7 @@ class EngineArgs:
                 self.long_prefill_token_threshold,
                 make_policy(self.scheduling_policy),
                 self.preemption_mode,
-                self._num_speculative_tokens(limits),
+                *slots_for_drafts(self.speculative_config, limits),
             ),
             CacheConfig(
                 self.block_size,
@@ -293,6 +283,7 @@ class EngineArgs:
             ObservabilityConfig(self.trace, self.disable_log_stats),
             make_structured_outputs_config(self.structured_outputs_config, None),
             self.speculative_config,
+            draft_config,
             seed=self.seed,
             max_logprobs=self.max_logprobs,
         )

@@ -62,14 +62,14 @@ class EngineCore:
                 config.speculative_config, limits.max_model_len, config.model_config.vocab_size
             )
         self._to_draft_for: list[Sequence] = []  # those that the last step has given a token
+        self._model_drafts: dict[str, list[int]] = {}  # and what a draft model says of them
 
     def _initialize_kv_caches(self) -> KVCacheConfig:
         """Decide how many blocks there are, and let the workers allocate them."""
-        model, cache = self.config.model_config, self.config.cache_config
         kv_cache_config = get_kv_cache_config(
-            cache,
+            self.config.cache_config,
             self.config.scheduler_config,
-            model.kv_bytes_per_token() * cache.block_size,
+            self.config.kv_bytes_per_block,
             self.executor.determine_available_memory(),
             on_cpu=self.config.device_config.device.type == "cpu",
         )
@@ -106,8 +106,9 @@ class EngineCore:
         """Compute one step. If anything fails in it, it has never been."""
         # 0. Guess how those go on that have a new token.
         if self.drafter is not None:
-            self.scheduler.update_draft_token_ids(self.drafter.draft(self._to_draft_for))
-            self._to_draft_for = []
+            drafts = self.drafter.draft(self._to_draft_for, self._model_drafts)
+            self.scheduler.update_draft_token_ids(drafts)
+            self._to_draft_for, self._model_drafts = [], {}
         # 1. Who computes how many tokens, and where do their K and V go?
         scheduler_output = self.scheduler.schedule()
         try:
@@ -124,7 +125,7 @@ class EngineCore:
             self.scheduler.roll_back()
             raise
         if self.drafter is not None:
-            self._to_draft_for = updated
+            self._to_draft_for, self._model_drafts = updated, output.draft_token_ids
         return collect(updated, output)
 
     def reset_prefix_cache(self) -> bool:

@@ -76,9 +76,8 @@ class EngineCoreLoop:
                 self._step(batch)
                 if self._steps_left is not None:
                     self._steps_left -= 1
-            if self._steps_left is not None:  # with nothing left to do, the others are forgotten
-                if self._steps_left == 0 or not self.core.has_unfinished_requests():
-                    self._on_pause(batch)
+            if self._steps_left is not None and not (self._steps_left and self._has_work()):
+                self._on_pause(batch)  # with nothing left to do, the others are forgotten
             if self._trace is not None:
                 batch.records = self._trace.take()
             batch.num_running, batch.num_waiting = self.core.num_running_and_waiting()

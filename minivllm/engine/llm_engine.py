@@ -75,7 +75,8 @@ class LLMEngine:
             "num_cpu_blocks": cache.num_host_blocks,
             "enable_prefix_caching": manager.prefix_cache is not None,
         }
-        self.metrics = EngineMetrics(self.max_model_len, settings)
+        num_drafts = config.scheduler_config.num_speculative_tokens
+        self.metrics = EngineMetrics(self.max_model_len, settings, num_drafts)
         log_stats = not config.observability_config.disable_log_stats
         self.stat_logger = LoggingStatLogger(self.metrics, enabled=log_stats)
 
@@ -152,7 +153,7 @@ class LLMEngine:
             self.engine_core.stop_sequences(processed.stopped)
         # 4. Count.
         self.metrics.record(scheduler_stats(self.scheduler), processed.iteration_stats)
-        self.stat_logger.record(self.scheduler.spec_decoding_stats)
+        self.stat_logger.record()
         return processed.request_outputs
 
     def make_progress(self) -> list[RequestOutput]:

@@ -29,6 +29,7 @@ def scheduler_stats(scheduler: Scheduler) -> SchedulerStats:
         prefix_cache_hits=0 if cache is None else cache.stats.hits,
         num_preemptions=scheduler.num_preemptions,
         recent_hit_rate=0.0 if cache is None else cache.recent.hit_rate,
+        spec_decoding_stats=scheduler.spec_decoding_stats,
     )
 
 

@@ -205,7 +205,8 @@ class LLM:
         """What the engine has counted since it began, under vLLM's names.
 
         Returns:
-            ``Counter``, ``Gauge`` and ``Histogram`` objects of ``minivllm.metrics.reader``.
+            ``Counter``, ``Gauge``, ``Histogram`` and ``Vector`` objects of
+            ``minivllm.metrics.reader``.
         """
         return self.llm_engine.get_metrics()
 

@@ -45,7 +45,8 @@ def get_kv_cache_config(
         (cache.kv_cache_memory_bytes or available_memory) // block_bytes
     )
     capacity = max(0, num_blocks - 1) * cache.block_size
-    if capacity < max_model_len - 1:  # a sequence's last token is never in the cache
+    # A sequence's last token is never in the cache, but a draft model may write there.
+    if capacity < max_model_len - (scheduler.num_lookahead_tokens == 0):
         or_less = f", or lower max_model_len to {capacity + 1} or less" if capacity else ""
         raise ValueError(
             f"the KV cache holds {capacity} tokens ({max(0, num_blocks - 1)} usable blocks of "

@@ -108,15 +108,17 @@ class KVCacheManager:
             num_new_tokens: of the first chunk.
             num_reserved_blocks: what its siblings have been promised.
         """
-        num_slots = self._num_slots(len(hit) * self.block_size + num_new_tokens)
+        num_slots = self._num_slots(seq, len(hit) * self.block_size + num_new_tokens)
         beyond = cdiv(num_slots, self.block_size) - cdiv(seq.num_tokens, self.block_size)
         needed = self.get_num_blocks_to_allocate(seq, hit) + max(0, beyond)
         return num_reserved_blocks + needed <= self.block_pool.num_free_blocks
 
-    def _num_slots(self, num_tokens: int) -> int:
+    def _num_slots(self, seq: Sequence, num_tokens: int) -> int:
         """Slots for so many tokens, and for what a draft model writes behind them."""
         ahead = self.num_lookahead_tokens
-        return min(num_tokens + ahead, self.max_num_slots) if ahead else num_tokens
+        if ahead and seq.request.may_draft:
+            return min(num_tokens + ahead, self.max_num_slots)
+        return num_tokens
 
     def record_prefix_cache_query(self, seq: Sequence) -> None:
         """Count what a sequence, just admitted, asked of the prefix cache and what it got."""
@@ -169,7 +171,7 @@ class KVCacheManager:
         # 1. What is missing? Most often nothing: the last block still has room.
         table, computed = self.block_tables[seq.seq_id], seq.num_computed_tokens
         num_tokens = computed + num_new_tokens
-        num_slots = self._num_slots(num_tokens) if self.num_lookahead_tokens else num_tokens
+        num_slots = self._num_slots(seq, num_tokens) if self.num_lookahead_tokens else num_tokens
         missing = table.num_missing_blocks(num_slots)
         must_copy = table.must_copy(computed)
         new_ids: list[int] = []
@@ -275,10 +277,8 @@ class KVCacheManager:
     def can_swap_in(self, seqs: list[Sequence]) -> bool:
         """Is there room for them, and for each to go on?"""
         tables = self.swap_space.tables
-        grow = sum(
-            cdiv(self._num_slots(seq.num_tokens), self.block_size) - len(tables[seq.seq_id]) + 1
-            for seq in seqs
-        )
+        slots = [(seq.seq_id, self._num_slots(seq, seq.num_tokens)) for seq in seqs]
+        grow = sum(cdiv(n, self.block_size) - len(tables[seq_id]) + 1 for seq_id, n in slots)
         coming = len(self.swap_space.distinct_blocks([seq.seq_id for seq in seqs]))
         alone = self.block_pool.num_free_blocks == self.block_pool.num_usable_blocks
         return coming + grow <= self.block_pool.num_free_blocks or alone

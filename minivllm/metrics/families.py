@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-from minivllm.metrics.reader import Counter, Gauge, Histogram, Metric
+from minivllm.metrics.reader import Counter, Gauge, Histogram, Metric, Vector
+from minivllm.metrics.spec_decode import SpecDecodingStats
 from minivllm.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
 
 # Upper bounds in seconds, as vLLM has them.
@@ -93,10 +94,14 @@ class EngineMetrics:
     Args:
         max_model_len: where the buckets for tokens end.
         cache_config: settings of the KV cache, for those of ``CACHE_LABELS`` that we have.
+        num_spec_tokens: the most drafts of a sequence; 0: there are none, nor metrics of them.
     """
 
-    def __init__(self, max_model_len: int, cache_config: dict[str, object]):
+    def __init__(
+        self, max_model_len: int, cache_config: dict[str, object], num_spec_tokens: int = 0
+    ):
         self.scheduler = SchedulerStats()
+        self.spec_decoding = SpecDecodingStats(num_spec_tokens) if num_spec_tokens else None
         self.cache_config = {name: str(cache_config.get(name)) for name in CACHE_LABELS}
         self.num_prompt_tokens = 0
         self.num_generation_tokens = 0
@@ -126,6 +131,8 @@ class EngineMetrics:
     def record(self, scheduler: SchedulerStats, iteration: IterationStats) -> None:
         """Count a step."""
         self.scheduler = scheduler
+        if self.spec_decoding is not None and scheduler.spec_decoding_stats is not None:
+            self.spec_decoding.add(scheduler.spec_decoding_stats)
         self.num_prompt_tokens += iteration.num_prompt_tokens
         self.num_generation_tokens += iteration.num_generation_tokens
         tokens = iteration.num_prompt_tokens + iteration.num_generation_tokens
@@ -181,11 +188,17 @@ class EngineMetrics:
             "prefix_cache_queries": now.prefix_cache_queries,
             "prefix_cache_hits": now.prefix_cache_hits,
         }
+        if self.spec_decoding is not None:
+            counters |= self.spec_decoding.counters
         metrics: list[Metric] = [
             *(Gauge(f"vllm:{name}", labels, value) for name, value in gauges.items()),
             Gauge("vllm:cache_config_info", self._of_the_cache(labels), 1),
             *(Counter(f"vllm:{name}", labels, value) for name, value in counters.items()),
         ]
+        if self.spec_decoding is not None:
+            accepted = self.spec_decoding.num_accepted_tokens_per_pos
+            name = "vllm:spec_decode_num_accepted_tokens_per_pos"
+            metrics.append(Vector(name, labels, list(accepted)))
         for reason, count in self.finished.items():
             own = labels | {"finished_reason": reason}
             metrics.append(Counter("vllm:request_success", own, count))

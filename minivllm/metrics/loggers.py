@@ -28,22 +28,14 @@ class LoggingStatLogger:
         self.enabled = enabled
         self.interval = envs.log_stats_interval()  # seconds
         self._at_last_line = (time.monotonic(), 0, 0)
-        # of drafts: since the engine began, and since the last line
-        self.spec_decoding: SpecDecodingStats | None = None
-        self._recent_spec_decoding: SpecDecodingStats | None = None
+        self._drafts: SpecDecodingStats | None = None  # those since the last line, if any
 
-    def record(self, drafts: SpecDecodingStats | None = None) -> None:
-        """Another step is counted: log if it is time to.
-
-        Args:
-            drafts: what became of those of this step, if it had any.
-        """
+    def record(self) -> None:
+        """Another step is counted: log if it is time to."""
+        drafts = self.metrics.scheduler.spec_decoding_stats
         if drafts is not None:
-            empty = SpecDecodingStats(drafts.num_spec_tokens)
-            self.spec_decoding = self.spec_decoding or SpecDecodingStats(drafts.num_spec_tokens)
-            self._recent_spec_decoding = self._recent_spec_decoding or empty
-            self.spec_decoding.add(drafts)
-            self._recent_spec_decoding.add(drafts)
+            self._drafts = self._drafts or SpecDecodingStats(drafts.num_spec_tokens)
+            self._drafts.add(drafts)
         if self.enabled and time.monotonic() - self._at_last_line[0] >= self.interval:
             self.log()
 
@@ -68,6 +60,6 @@ class LoggingStatLogger:
         if metrics.cache_config["enable_prefix_caching"] == "True":
             line += f", Prefix cache hit rate: {100 * stats.recent_hit_rate:.1f}%"
         logger.info(line)
-        if self._recent_spec_decoding is not None:
-            logger.info(self._recent_spec_decoding.as_line(seconds))
-            self._recent_spec_decoding = None
+        if self._drafts is not None:
+            logger.info(self._drafts.as_line(seconds))
+            self._drafts = None

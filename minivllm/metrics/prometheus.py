@@ -16,7 +16,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from minivllm.metrics.reader import Counter, Gauge, Histogram, Metric
+from minivllm.metrics.reader import Counter, Gauge, Histogram, Metric, Vector
 
 _HELP = {
     "vllm:cache_config_info": "Settings of the KV cache, as labels.",
@@ -45,7 +45,18 @@ _HELP = {
     "vllm:request_queue_time_seconds": "From a request's arrival to its first scheduling.",
     "vllm:request_success": "Requests that came to an end.",
     "vllm:request_time_per_output_token_seconds": "A request's mean time a token, but the first.",
+    "vllm:spec_decode_num_accepted_tokens": "Drafts that were right.",
+    "vllm:spec_decode_num_accepted_tokens_per_pos": "The same, by their place among the drafts.",
+    "vllm:spec_decode_num_draft_tokens": "Drafts that were verified.",
+    "vllm:spec_decode_num_drafts": "Sequences with drafts, once per step.",
     "vllm:time_to_first_token_seconds": "From a request's arrival to its first token.",
+}
+
+_KINDS: dict[type[Metric], type] = {
+    Counter: CounterMetricFamily,
+    Gauge: GaugeMetricFamily,
+    Histogram: HistogramMetricFamily,
+    Vector: CounterMetricFamily,
 }
 
 
@@ -60,13 +71,15 @@ class _EngineCollector(Collector):
         for metric in self._read():
             names, values = list(metric.labels), list(metric.labels.values())
             if metric.name not in families:
-                kind = {Counter: CounterMetricFamily, Histogram: HistogramMetricFamily}.get(
-                    type(metric), GaugeMetricFamily
-                )
+                names += ["position"] * isinstance(metric, Vector)
+                kind = _KINDS[type(metric)]
                 families[metric.name] = kind(metric.name, _HELP[metric.name], labels=names)
             family = families[metric.name]
             if isinstance(metric, Histogram):
                 family.add_metric(values, list(metric.buckets.items()), metric.sum)
+            elif isinstance(metric, Vector):
+                for position, count in enumerate(metric.values):
+                    family.add_metric([*values, str(position)], count)
             elif isinstance(metric, (Counter, Gauge)):
                 family.add_metric(values, metric.value)
         yield from families.values()

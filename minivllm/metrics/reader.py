@@ -24,6 +24,13 @@ class Counter(Metric):
 
 
 @dataclass
+class Vector(Metric):
+    """Counters by position, the first one's at 0. Prometheus has a label for it."""
+
+    values: list[int]
+
+
+@dataclass
 class Gauge(Metric):
     """A number as it is now."""
 

@@ -53,6 +53,15 @@ class SpecDecodingStats:
         )
 
     @property
+    def counters(self) -> dict[str, int]:
+        """vLLM's counters, by their names; ``num_accepted_tokens_per_pos`` has its own kind."""
+        return {
+            "spec_decode_num_drafts": self.num_drafts,
+            "spec_decode_num_draft_tokens": self.num_draft_tokens,
+            "spec_decode_num_accepted_tokens": self.num_accepted_tokens,
+        }
+
+    @property
     def acceptance_rate(self) -> float:
         """The share of drafts that were right, 0 to 1."""
         return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0

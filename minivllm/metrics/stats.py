@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from minivllm.metrics.spec_decode import SpecDecodingStats
+
 
 @dataclass
 class SchedulerStats:
@@ -21,6 +23,7 @@ class SchedulerStats:
     prefix_cache_hits: int = 0  # tokens that were found
     recent_hit_rate: float = 0.0  # of the prefix cache, over the last requests
     num_preemptions: int = 0
+    spec_decoding_stats: SpecDecodingStats | None = None  # of the last step, if it verified drafts
 
 
 @dataclass

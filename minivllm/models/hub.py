@@ -49,6 +49,11 @@ def model_directory(args: ModelSource) -> Path:
     return _directory("model", args.model, args.revision, args.download_dir, args.load_format)
 
 
+def draft_model_directory(args: ModelSource, name: str | os.PathLike) -> Path:
+    """That of a draft model for ``args.model``. Raises like ``model_directory``."""
+    return _directory("speculative model", name, None, args.download_dir, args.load_format)
+
+
 def tokenizer_directory(args: ModelSource, model_directory: Path) -> Path:
     """That of the tokenizer: the model's, unless another one or another revision is asked for.
 

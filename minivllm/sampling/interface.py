@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import torch
 
@@ -25,6 +26,8 @@ class SamplingState:
     num_prompt_tokens: int
     # drawn by a step that was taken back: to be drawn again, so that nobody's numbers shift
     returned_numbers: list[float] = field(default_factory=list, init=False)
+    # the draft that this row verifies, if it was drawn: a DrawnDraft
+    drawn_draft: Any = field(default=None, init=False)
 
     def draw_number(self) -> float:
         """The next number of this sequence's generator, in [0, 1)."""

@@ -15,6 +15,7 @@ from minivllm.sampling.filters import TopKTopPFilter
 from minivllm.sampling.interface import LogitsProcessor, SamplingState
 from minivllm.sampling.logits_processors import AllowedTokens, CallableLogitsProcessors, LogitBias
 from minivllm.sampling.penalties import Penalties
+from minivllm.sampling.rejection_sampler import RejectionSampler
 from minivllm.sampling.token_bans import BadWords, MinTokens
 from minivllm.tensors import make_tensor
 
@@ -42,6 +43,9 @@ class SamplingMetadata:
         self.random_index = make_tensor(self.random_rows, "int64", device)
         random = [states[row].sampling_params for row in self.random_rows]
         self.filters = TopKTopPFilter(random, vocab_size, device)
+        drawn = {i: states[row].drawn_draft for i, row in enumerate(self.random_rows)}
+        drawn = {i: draft for i, draft in drawn.items() if draft is not None}
+        self.rejection_sampler = RejectionSampler(drawn, device) if drawn else None
         self.drawn_numbers: dict[int, float] = {}  # by the last step, by row
         self.logprobs_rows = [
             i for i, s in enumerate(states) if s.sampling_params.logprobs is not None

@@ -6,32 +6,123 @@ counts: the rows behind it saw a token that is not there. So every token comes f
 distribution by the number that it would have had, and text is the same with and without drafts,
 whatever the temperature and the masks.
 
-(vLLM: vllm/v1/sample/rejection_sampler.py, which accepts a draft with its probability and draws the
-token in place of a rejected one from what is left. For drafts that are not drawn themselves this is
-the same law: a draw is the draft with the draft's probability, and else it is one of the others.)
+A draft that was itself drawn (``draft_sample_method="probabilistic"``) is accepted more often than
+that, since what it was drawn from is known: with probability p / q, where p is the target's
+probability of it and q the draft model's. In place of a rejected one the token is drawn from what
+p has more than q. Together that is p again. (Leviathan et al. 2023, "Fast Inference from
+Transformers via Speculative Decoding"; Chen et al. 2023)
+
+(vLLM: vllm/v1/sample/rejection_sampler.py, which takes the second way for all drafts. For those
+that are not drawn, q = 1, it is the same law as the first: a draw is the draft with the draft's
+probability, and else it is one of the others.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
+from typing import NamedTuple
+
+import torch
 
 from minivllm.sampling.interface import SamplingState
+from minivllm.tensors import make_tensor
 
 
-def states_to_verify(state: SamplingState, drafts: list[int]) -> list[SamplingState]:
+class DraftNumbers(NamedTuple):
+    """Two uniform numbers in [0, 1)."""
+
+    draft: float  # draws a draft
+    verdict: float  # decides on it
+
+
+def draft_numbers(seed: int, position: int) -> DraftNumbers:
+    """The numbers for a draft at a position of a sequence with this seed.
+
+    They do not come from the sequence's generator: a step that is repeated has the same again.
+    """
+    generator = Random(f"draft {seed} {position}")
+    return DraftNumbers(generator.random(), generator.random())
+
+
+class DrawnDrafts(NamedTuple):
+    """Drafts of one sequence that were drawn, and from what."""
+
+    position: int  # of the first
+    token_ids: list[int]
+    probs: torch.Tensor  # float32 [number of drafts, vocab]
+
+
+class DrawnDraft(NamedTuple):
+    """One of them, as the row that verifies it knows it."""
+
+    token_id: int
+    probs: torch.Tensor  # float32 [vocab]
+    verdict: float
+
+
+def states_to_verify(
+    state: SamplingState, drafts: list[int], seed: int, drawn: DrawnDrafts | None
+) -> list[SamplingState]:
     """A sequence as it would be before each of its drafts and behind the last one.
 
     They draw from the sequence's own generator, so rows must be drawn in order.
+
+    Args:
+        state: the sequence.
+        drafts: those that are verified now.
+        seed: of the sequence.
+        drawn: the last ones that were drawn for it; they count if they are these.
     """
-    states = []
+    states, position = [], len(state.token_ids)
+    if drawn is not None and (drawn.position, drawn.token_ids[: len(drafts)]) != (position, drafts):
+        drawn = None
     for num_known in range(len(drafts) + 1):
         token_ids = state.token_ids + drafts[:num_known]
         row = SamplingState(
             state.sampling_params, state.generator, token_ids, state.num_prompt_tokens
         )
         row.returned_numbers = state.returned_numbers
+        if drawn is not None and num_known < len(drafts):
+            verdict = draft_numbers(seed, position + num_known).verdict
+            row.drawn_draft = DrawnDraft(drafts[num_known], drawn.probs[num_known], verdict)
         states.append(row)
     return states
+
+
+class RejectionSampler:
+    """The rows of a batch that verify a drawn draft, and what each of them draws from instead.
+
+    Args:
+        drafts: by row.
+        device: where the distributions are.
+    """
+
+    def __init__(self, drafts: dict[int, DrawnDraft], device: torch.device):
+        self._rows = make_tensor(list(drafts), "int64", device)
+        self._token_ids = make_tensor([d.token_id for d in drafts.values()], "int64", device)[
+            :, None
+        ]
+        self._verdicts = make_tensor([d.verdict for d in drafts.values()], "float64", device)
+        self._draft_probs = torch.stack([draft.probs for draft in drafts.values()])
+
+    def probs(self, target_probs: torch.Tensor) -> torch.Tensor:
+        """All of an accepted draft's row is its token; a rejected one's row is max(p - q, 0).
+
+        Args:
+            target_probs: float64 ``[n, vocab]``.
+
+        Returns:
+            float64 ``[n, vocab]``; these rows do not sum to 1.
+        """
+        p, q = target_probs[self._rows], self._draft_probs.double()
+        of_draft = (probs.gather(1, self._token_ids)[:, 0] for probs in (p, q))
+        p_draft, q_draft = of_draft
+        accepted = (self._verdicts * q_draft < p_draft)[:, None]
+        left = (p - q).clamp(min=0)
+        left = torch.where(left.sum(-1, keepdim=True) > 0, left, p)  # p and q are as good as equal
+        certain = torch.zeros_like(p).scatter_(1, self._token_ids, 1.0)
+        return target_probs.index_copy(0, self._rows, torch.where(accepted, certain, left))
 
 
 def num_tokens_that_count(sampled: Sequence[int], drafts: Sequence[int]) -> int:

@@ -58,6 +58,7 @@ class Sampler:
     1. Apply the logits processors, in the order of ``metadata.IN_ORDER``.
     2. Take the best token of every row: greedy rows are done.
     3. For the other rows apply temperature, min_p, top_k and top_p.
+       (A row that verifies a drawn draft gets another distribution; see ``RejectionSampler``.)
     4. Draw their tokens, one number per row from its own generator.
     5. Gather logprobs, from the logits as they came from the model.
     """
@@ -83,6 +84,8 @@ class Sampler:
         if rows := metadata.random_rows:
             mine = logits if len(rows) == len(logits) else logits[metadata.random_index]
             probs = metadata.filters.probs(mine)
+            if metadata.rejection_sampler is not None:
+                probs = metadata.rejection_sampler.probs(probs)
             numbers = make_tensor(metadata.draw_numbers(), "float64", logits.device)
             token_ids[metadata.random_index] = sample_from_cdf(probs, numbers)
         return SamplerOutput(token_ids, self._logprobs(raw, token_ids, metadata), invalid)

@@ -41,17 +41,19 @@ def check_limits(
             f"{name} is {request.n}, but max_num_seqs is {config.max_num_seqs}, and all "
             f"sequences of a request run at once; lower {name} or raise max_num_seqs."
         )
-    if request.beam_params is not None and request.n > config.max_num_batched_tokens:
+    most_beams = config.max_num_batched_tokens // (1 + config.num_drafting_slots)
+    if request.beam_params is not None and request.n > most_beams:
         raise ValueError(
             f"beam_width is {request.n}, but max_num_batched_tokens is "
-            f"{config.max_num_batched_tokens}, and all beams advance in the same step; "
-            "lower beam_width or raise max_num_batched_tokens."
+            f"{config.max_num_batched_tokens}, room for {most_beams}, and all beams advance in the "
+            "same step; lower beam_width or raise max_num_batched_tokens."
         )
     longest = limit if params.max_tokens is None else min(limit, n + params.max_tokens)
     # Computed again after a preemption, siblings share what the first of them computes in one
     # step. (The last token of a sequence has no K and V.)
     shared = min(n, config.max_num_batched_tokens, config.long_prefill_token_threshold or n)
-    needed = kv_manager.max_num_blocks(shared, longest - 1, request.n)
+    ahead = config.num_lookahead_tokens if request.beam_params is None else 0
+    needed = kv_manager.max_num_blocks(shared, min(longest - 1 + ahead, limit), request.n)
     usable = kv_manager.block_pool.num_usable_blocks
     if needed > usable:
         raise ValueError(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from minivllm.kv.block_table import KVCacheBlockCopy
 from minivllm.kv.swap_space import KVCacheBlockSwap
+from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -28,6 +29,18 @@ class NewRequestData:
     token_ids: list[int]  # the prompt
     sampling_params: SamplingParams
     seed: int  # of the generator that draws its tokens
+    is_beam: bool = False  # beams are searched without drafts
+
+    @classmethod
+    def from_request(cls, request: Request) -> NewRequestData:
+        """Of a request's first sequence, which has its prompt and nothing else."""
+        return cls(
+            request.request_id,
+            request.prompt_token_ids,
+            request.sampling_params,
+            request.seed,
+            is_beam=request.beam_params is not None,
+        )
 
 
 @dataclass(frozen=True)
@@ -116,5 +129,7 @@ class ModelRunnerOutput:
     sampled_token_ids: dict[str, list[int]] = field(default_factory=dict)
     # one for each of these tokens, for the sequences that asked for it
     logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
+    # what a draft model guesses to come behind them
+    draft_token_ids: dict[str, list[int]] = field(default_factory=dict)
     # by sequence and by position: of the prompt's tokens that this step has come to
     prompt_logprobs: dict[str, dict[int, TokenLogprobs]] = field(default_factory=dict)

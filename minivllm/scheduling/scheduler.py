@@ -147,11 +147,7 @@ class Scheduler(Books):
         if seq.status == RequestStatus.WAITING:
             self.undo_log.set(request, "num_cached_tokens", seq.num_computed_tokens)
             self.undo_log.set(request.metrics, "first_scheduled_time", time.monotonic())
-            output.scheduled_new_reqs.append(
-                NewRequestData(
-                    seq.seq_id, request.prompt_token_ids, request.sampling_params, request.seed
-                )
-            )
+            output.scheduled_new_reqs.append(NewRequestData.from_request(request))
         else:
             output.resumed_req_ids.append(seq.seq_id)
         self.undo_log.set(seq, "status", RequestStatus.RUNNING)
@@ -304,7 +300,9 @@ class Scheduler(Books):
         num_new = num_known - seq.num_computed_tokens
         decoding = seq.request.decoding
         if decoding.in_lockstep:
-            num_new -= decoding.num_held_back(seq, output, self.token_budget)
+            slots = self._num_drafting_slots
+            num_more = (self.token_budget + slots) // (1 + slots)  # that decode in this step
+            num_new -= decoding.num_held_back(seq, output, num_more)
         return num_new
 
     def _limit_chunk(self, num_new: int) -> int:

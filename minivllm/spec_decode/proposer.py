@@ -7,14 +7,14 @@ which places can be computed in one step. So a bad proposer costs time, and no t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from minivllm.logger import init_logger
 from minivllm.request import RequestStatus, Sequence
 from minivllm.spec_decode.ngram import NgramIndex
-from minivllm.speculative import SpeculativeConfig
+from minivllm.speculative import SpeculativeConfig, num_useful_drafts
 from minivllm.validation import is_int
 
 logger = init_logger(__name__)
@@ -74,20 +74,29 @@ class Drafter:
         self.k = config.num_speculative_tokens
         self.max_model_len = max_model_len
         self.vocab_size = vocab_size
-        self.proposer: Proposer = config.model
-        if config.method == "ngram":
-            self.proposer = NgramProposer(
-                config.prompt_lookup_min, config.prompt_lookup_max, self.k
-            )
+        self.proposer: Proposer | None = None  # where a draft model guesses, beside the target
+        low, high = config.prompt_lookup_min, config.prompt_lookup_max
+        if config.method == "custom_class":
+            self.proposer = config.model
+        elif low is not None and high is not None:
+            self.proposer = NgramProposer(low, high, self.k)
         self._has_said_beams = False
 
-    def draft(self, updated: Iterable[Sequence]) -> dict[str, list[int]]:
+    def draft(
+        self, updated: Iterable[Sequence], model_drafts: Mapping[str, list[int]]
+    ) -> dict[str, list[int]]:
         """Drafts by sequence id, for the sequences that a step has given a token.
 
         Beams have none: which of them go on is only known when all have their token.
+
+        Args:
+            updated: these sequences.
+            model_drafts: what a draft model has guessed in that step, by sequence id.
         """
         seqs = [seq for seq in updated if self._goes_on(seq)]
-        proposed = self._ask([seq for seq in seqs if not _forced(seq)])
+        proposed: Mapping[str, list[int]] = model_drafts
+        if self.proposer is not None:
+            proposed = self._ask(self.proposer, [seq for seq in seqs if not _forced(seq)])
         drafts = {}
         for seq in seqs:
             # what a grammar leaves no choice about need not be guessed
@@ -108,19 +117,17 @@ class Drafter:
         return seq.status == RequestStatus.RUNNING and self._room(seq) > 0
 
     def _room(self, seq: Sequence) -> int:
-        """How many drafts are of use: behind them the step draws one more token in any case."""
-        left = self.max_model_len - seq.num_tokens
         max_tokens = seq.request.sampling_params.max_tokens
-        if max_tokens is not None:
-            left = min(left, max_tokens - seq.num_output_tokens)
-        return min(self.k, left - 1)
+        return num_useful_drafts(
+            self.k, seq.num_tokens, seq.num_output_tokens, max_tokens, self.max_model_len
+        )
 
-    def _ask(self, seqs: list[Sequence]) -> dict[str, list[int]]:
+    def _ask(self, proposer: Proposer, seqs: list[Sequence]) -> dict[str, list[int]]:
         """What the proposer says. If it fails, nobody has drafts, and all goes on without."""
         if not seqs:
             return {}
         try:
-            proposed = [list(token_ids) for token_ids in self.proposer.propose(seqs)]
+            proposed = [list(token_ids) for token_ids in proposer.propose(seqs)]
             ok = all(is_int(i, 0) and i < self.vocab_size for ids in proposed for i in ids)
             if len(proposed) != len(seqs) or not ok:
                 raise ValueError(

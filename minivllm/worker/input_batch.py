@@ -12,7 +12,7 @@ from random import Random
 import torch
 
 from minivllm.sampling.metadata import SamplingMetadata, SamplingState
-from minivllm.sampling.rejection_sampler import states_to_verify
+from minivllm.sampling.rejection_sampler import DrawnDrafts, states_to_verify
 from minivllm.scheduling.output import BeamMove, SchedulerOutput
 from minivllm.undo_log import UndoLog
 
@@ -23,6 +23,8 @@ class CachedRequestState(SamplingState):
 
     seed: int  # of its generator
     block_ids: list[int] = field(default_factory=list)
+    is_beam: bool = False
+    drawn_drafts: DrawnDrafts | None = None  # the last ones, if they were drawn
 
 
 def _child(parent: CachedRequestState, token_ids: list[int], seed: int) -> CachedRequestState:
@@ -34,6 +36,7 @@ def _child(parent: CachedRequestState, token_ids: list[int], seed: int) -> Cache
         parent.num_prompt_tokens,
         seed,
         list(parent.block_ids),
+        parent.is_beam,
     )
 
 
@@ -61,7 +64,12 @@ class InputBatch:
         for new in scheduler_output.scheduled_new_reqs:
             prompt = list(new.token_ids)
             state = CachedRequestState(
-                new.sampling_params, Random(new.seed), prompt, len(prompt), new.seed
+                new.sampling_params,
+                Random(new.seed),
+                prompt,
+                len(prompt),
+                new.seed,
+                is_beam=new.is_beam,
             )
             undo.put(self.states, new.seq_id, state)
         for copy in scheduler_output.kv_cache_block_copies:
@@ -110,7 +118,8 @@ class InputBatch:
             rows: list[SamplingState] = []
             for seq_id, state in zip(seq_ids, states, strict=True):
                 mine = drafts.get(seq_id)
-                rows += states_to_verify(state, mine) if mine else [state]
+                drawn = state.drawn_drafts
+                rows += states_to_verify(state, mine, state.seed, drawn) if mine else [state]
             metadata = SamplingMetadata(rows, logits.shape[-1], logits.device)
             self._sampling_metadata = None
         elif metadata is None or metadata.states != states:

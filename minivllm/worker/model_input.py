@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from minivllm.attention.metadata import AttentionMetadata
+from minivllm.kv.block_table import slots_of
 from minivllm.tensors import make_tensor
 
 
@@ -23,6 +24,16 @@ class ModelInput:
     query_lens: list[int] = field(default_factory=list)  # how many tokens are computed
     seq_lens: list[int] = field(default_factory=list)  # and how many there are then
     block_tables: list[list[int]] = field(default_factory=list)
+
+    def add(self, token_ids: list[int], start: int, block_ids: list[int], block_size: int) -> None:
+        """A sequence that computes these tokens, from position ``start`` on."""
+        stop = start + len(token_ids)
+        self.token_ids += token_ids
+        self.positions += range(start, stop)
+        self.slots += slots_of(block_ids, start, stop, block_size)
+        self.query_lens.append(stop - start)
+        self.seq_lens.append(stop)
+        self.block_tables.append(block_ids)
 
     def pad(self, num_seqs: int) -> None:
         """Fill a batch of decodes up with sequences of one token in the null block."""

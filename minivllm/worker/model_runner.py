@@ -12,7 +12,6 @@ import torch
 from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.kv.block_table import slots_of
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.sampling.grammar_bitmask import apply_grammar_bitmask
 from minivllm.sampling.logprobs import prompt_logprobs
@@ -27,6 +26,7 @@ from minivllm.scheduling.output import (
 )
 from minivllm.tensors import make_tensor
 from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, GraphRecorder
+from minivllm.worker.draft_model import DraftModelProposer
 from minivllm.worker.input_batch import InputBatch
 from minivllm.worker.model_input import ModelInput
 
@@ -40,6 +40,7 @@ class ModelRunner:
         host_kv_cache: those behind the ids of host blocks.
         block_size: positions per block.
         attention: how the layers write and read the cache.
+        draft_model: guesses what comes next, if there is one.
     """
 
     def __init__(
@@ -49,8 +50,10 @@ class ModelRunner:
         host_kv_cache: KVCache,
         block_size: int,
         attention: AttentionBackend,
+        draft_model: DraftModelProposer | None = None,
     ):
         self.model = model
+        self.draft_model = draft_model
         self.kv_cache = kv_cache
         self.host_kv_cache = host_kv_cache
         self.block_size = block_size
@@ -89,6 +92,10 @@ class ModelRunner:
             index = make_tensor(rows, "int64", self.device)
             logits = self.model.compute_logits(hidden[index])
             self._sample(seq_ids, logits, scheduler_output, output)
+        if self.draft_model is not None:
+            output.draft_token_ids = self.draft_model.propose(
+                scheduler_output, self.input_batch, output.sampled_token_ids
+            )
         return output
 
     def _sample(
@@ -132,7 +139,7 @@ class ModelRunner:
             sampled = token_ids[row:end]
             del sampled[num_tokens_that_count(sampled, mine) :]
             rejected += range(row + len(sampled), end)
-            self.input_batch[seq_id].token_ids += sampled
+            self.input_batch[seq_id].token_ids += [i for i in sampled if i != NO_TOKEN]
             output.sampled_token_ids[seq_id] = sampled
             if row in chosen.logprobs:
                 rows = range(row, row + len(sampled))
@@ -172,14 +179,9 @@ class ModelRunner:
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             state = self.input_batch[seq_id]
             start = scheduler_output.num_computed_tokens[seq_id]
-            stop = start + num_new
-            model_input.token_ids += state.token_ids[start:stop]
-            model_input.token_ids += scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
-            model_input.positions += range(start, stop)
-            model_input.slots += slots_of(state.block_ids, start, stop, self.block_size)
-            model_input.query_lens.append(num_new)
-            model_input.seq_lens.append(stop)
-            model_input.block_tables.append(state.block_ids)
+            token_ids = state.token_ids[start : start + num_new]
+            token_ids += scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
+            model_input.add(token_ids, start, state.block_ids, self.block_size)
         if self.cuda_graph_runner is not None:
             model_input.pad(self.cuda_graph_runner.size_for(model_input.query_lens))
         return model_input.to_tensors(self.device)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -18,11 +19,14 @@ from minivllm.config import VllmConfig
 from minivllm.kv.kv_cache_config import KVCacheConfig
 from minivllm.kv.memory_profile import MemoryProfile, format_bytes, host_memory_gib
 from minivllm.logger import init_logger
+from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.models.loader import load_model
+from minivllm.models.model_config import ModelConfig
 from minivllm.platforms import describe_gpu
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.worker.allocator import keep_freed_memory
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder, capture_sizes
+from minivllm.worker.draft_model import DraftModelProposer
 from minivllm.worker.model_runner import ModelRunner
 from minivllm.worker.profiling import full_step, peak_bytes
 
@@ -38,10 +42,11 @@ class Worker:
 
     def __init__(self, config: VllmConfig):
         self.config = config
-        self.model_config = config.model_config
+        self.model_config: ModelConfig = config.model_config
+        self.draft_config: ModelConfig | None = config.draft_model_config
+        self.draft_model: DecoderForCausalLM | None = None
         self.device = config.device_config.device
         self.block_size = config.cache_config.block_size
-        self.block_bytes = self.model_config.kv_bytes_per_token() * self.block_size
         self.total: float = host_memory_gib() * 2**30  # of the device
         self._peak_activations: int | None = None  # what a GPU was measured to need
         self._overhead = 0
@@ -80,15 +85,17 @@ class Worker:
         """
         load = self.config.load_config
         with self._out_of_memory_explained():
-            self.model = load_model(
-                load.model_directory,
-                self.model_config,
-                self.model_config.dtype,
-                self.device,
-                load.load_format,
-                load.use_tqdm_on_load,
-            )
-            self.model.process_weights_after_loading()
+            self.model = self._load(load.model_directory, self.model_config)
+            if self.draft_config is not None and load.draft_model_directory is not None:
+                self.draft_model = self._load(load.draft_model_directory, self.draft_config)
+
+    def _load(self, directory: Path, config: ModelConfig) -> DecoderForCausalLM:
+        load = self.config.load_config
+        model = load_model(
+            directory, config, config.dtype, self.device, load.load_format, load.use_tqdm_on_load
+        )
+        model.process_weights_after_loading()
+        return model
 
     def determine_available_memory(self) -> int:
         """Bytes for the KV cache: on a GPU what weights and a full step leave, on a CPU as stated.
@@ -164,20 +171,40 @@ class Worker:
         return self._profile
 
     def _runner(self, num_blocks: int, num_host_blocks: int) -> ModelRunner:
-        config = self.model_config
-        device, host = (
-            KVCache(
-                config.num_layers,
-                n,
+        device = self._kv_cache(num_blocks, self.device)
+        host = self._kv_cache(num_host_blocks, torch.device("cpu"))
+        draft_model, speculative = None, self.config.speculative_config
+        if self.draft_model is not None and device.draft is not None and speculative is not None:
+            draft_model = DraftModelProposer(
+                speculative,
+                self.draft_model,
+                device.draft,
                 self.block_size,
-                config.num_kv_heads,
-                config.head_dim,
-                config.dtype,
-                where,
+                self.config.scheduler_config.max_model_len,
+                self.attention,
             )
-            for n, where in ((num_blocks, self.device), (num_host_blocks, torch.device("cpu")))
+        return ModelRunner(self.model, device, host, self.block_size, self.attention, draft_model)
+
+    def _kv_cache(self, num_blocks: int, device: torch.device) -> KVCache:
+        """The layers of the model, and behind the same block ids those of its draft."""
+        draft = None
+        if self.draft_config is not None:
+            draft = self._layers(self.draft_config, num_blocks, device, None)
+        return self._layers(self.model_config, num_blocks, device, draft)
+
+    def _layers(
+        self, config: ModelConfig, num_blocks: int, device: torch.device, draft: KVCache | None
+    ) -> KVCache:
+        return KVCache(
+            config.num_layers,
+            num_blocks,
+            self.block_size,
+            config.num_kv_heads,
+            config.head_dim,
+            config.dtype,
+            device,
+            draft,
         )
-        return ModelRunner(self.model, device, host, self.block_size, self.attention)
 
     def _activations(self) -> int:
         """The peak of a full step beside weights and KV cache, run on a cache of one block."""
@@ -192,7 +219,8 @@ class Worker:
         return peak_bytes(self.device, lambda: runner.execute_model(step))
 
     def _weight_bytes(self) -> int:
-        return sum(parameter.nbytes for parameter in self.model.parameters())
+        models = [model for model in (self.model, self.draft_model) if model is not None]
+        return sum(parameter.nbytes for model in models for parameter in model.parameters())
 
     def _make_profile(self) -> MemoryProfile:
         limits = self.config.scheduler_config
@@ -202,7 +230,7 @@ class Worker:
             weights=self._weight_bytes(),
             activations=self._peak_activations or 0,
             overhead=self._overhead,
-            kv_cache=self.num_blocks * self.block_bytes,
+            kv_cache=self.num_blocks * self.config.kv_bytes_per_block,
             num_blocks=self.num_blocks,
             block_size=self.block_size,
             step_tokens=limits.max_num_batched_tokens,

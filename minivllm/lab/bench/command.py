@@ -115,6 +115,25 @@ def kernels(
 
 
 @app.command()
+def speculation(
+    num_speculative_tokens: Annotated[int, typer.Option(help="The most n-gram drafts.")] = 5,
+    prompt_lookup_min: Annotated[int, typer.Option(help="The shortest n-gram.")] = 1,
+    prompt_lookup_max: Annotated[int, typer.Option(help="The longest n-gram.")] = 3,
+    draft_model: Annotated[
+        str | None, typer.Option(help="The directory of a draft model to measure, too.")
+    ] = None,
+    draft_tokens: Annotated[int, typer.Option(help="Its drafts of a step.")] = 3,
+    repeats: Repeats = 3,
+    threads: Threads = None,
+) -> None:
+    """Tokens a step and seconds with drafts, by kind of text; what a step of q rows costs."""
+    options = locals()
+    from minivllm.lab.bench.speculation import bench_speculation
+
+    _measure(bench_speculation, **options)
+
+
+@app.command()
 def structured(
     batch_size: Annotated[int, typer.Option(help="Sequences that decode.")] = 16,
     threads: Threads = None,

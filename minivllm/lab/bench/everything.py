@@ -73,6 +73,11 @@ def _kernel(case: str, goal: float) -> Target:
     return Target(f"{case}: of bandwidth", path, goal)
 
 
+def _seconds_with_drafts(kind: str, goal: float) -> Target:
+    path = ("results", kind, "ngram", "seconds_ratio")
+    return Target(f"{kind}: seconds over those without", path, goal, at_most=True)
+
+
 _GPU_KERNELS = "kernels --backend paged_triton --num-heads 32 --num-kv-heads 8 --head-dim 128"
 
 CASES: dict[str, tuple[Case, ...]] = {
@@ -116,6 +121,23 @@ CASES: dict[str, tuple[Case, ...]] = {
             (_faster_than("vllm", 1.0), _same_answers("vllm", 64)),
         ),
         Case("kernels", "kernels"),
+        Case(
+            "speculation",
+            "speculation",
+            (),
+            (
+                Target("table: tokens a step", ("results", "table", "ngram", "tokens_per_step"), 2),
+                _seconds_with_drafts("table", 0.77),
+                _seconds_with_drafts("essays", 1.1),
+                Target(
+                    "a step of 6 rows over one of 1",
+                    ("results", "step", "q6_batch1_context256"),
+                    1.5,
+                    at_most=True,
+                ),
+                Target("proposer, µs", ("results", "proposer_us"), 100, at_most=True),
+            ),
+        ),
         Case(
             "structured outputs",
             "structured",

@@ -1,0 +1,75 @@
+"""What the engine's arguments come to where drafts are made: a model, and slots for its K and V.
+
+(vLLM: vllm/config/speculative.py)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from minivllm.models.hub import ModelSource, draft_model_directory
+from minivllm.models.model_config import ModelConfig
+from minivllm.speculative import SpeculativeConfig
+from minivllm.validation import check
+
+
+class Limits(NamedTuple):
+    """How long a sequence may be, and how much a step may hold."""
+
+    max_model_len: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+
+
+class SlotsForDrafts(NamedTuple):
+    """What drafts take of a step, in tokens; see ``SchedulerConfig``."""
+
+    num_speculative_tokens: int = 0
+    num_lookahead_tokens: int = 0
+    num_drafting_slots: int = 0
+
+
+class DraftSource(ModelSource, Protocol):
+    """The fields of ``EngineArgs`` that say where a draft model comes from."""
+
+    speculative_config: SpeculativeConfig | None
+
+
+def slots_for_drafts(config: SpeculativeConfig | None, limits: Limits) -> SlotsForDrafts:
+    """A draft model writes K and V behind the model's tokens, and computes one token more.
+
+    Raises:
+        ValueError: if a sequence or a step is too short for that.
+    """
+    if config is None:
+        return SlotsForDrafts()
+    k, most = config.num_speculative_tokens, limits.max_model_len - 1
+    check(k <= most, "num_speculative_tokens", k, f"at most {most}, below max_model_len")
+    if config.method != "draft_model":
+        return SlotsForDrafts(k)
+    budget = limits.max_num_batched_tokens
+    allowed = "at least 2: a draft model computes one token more than the model"
+    check(budget > 1, "max_num_batched_tokens", budget, allowed)
+    return SlotsForDrafts(k, num_lookahead_tokens=k, num_drafting_slots=1)
+
+
+def draft_model_of(
+    args: DraftSource, target: ModelConfig
+) -> tuple[Path, ModelConfig] | tuple[None, None]:
+    """The draft model's directory and its shapes, if one guesses. It runs in the target's dtype.
+
+    Raises:
+        FileNotFoundError: if it cannot be had.
+        ValueError: if its vocabulary is another one.
+    """
+    config = args.speculative_config
+    if config is None or config.method != "draft_model":
+        return None, None
+    directory = draft_model_directory(args, config.model)
+    draft = ModelConfig.from_directory(directory)
+    ok = draft.vocab_size == target.vocab_size
+    allowed = f"the model's own, {target.vocab_size} tokens"
+    check(ok, "the speculative model's vocabulary", f"{draft.vocab_size} tokens", allowed)
+    return directory, replace(draft, dtype=target.dtype)

@@ -1,0 +1,209 @@
+"""DraftModelProposer: a small model reads along, and says how it would go on.
+
+It computes what the target computes, in the same step and through the same block tables: its K and
+V are further layers behind the same block ids. So a block that is copied, swapped, forked or found
+by another sequence holds both models' past, and a rejected draft is overwritten as the target's is.
+(vLLM: vllm/v1/spec_decode/draft_model.py, llm_base_proposer.py)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from minivllm.attention.backend import AttentionBackend
+from minivllm.attention.kv_cache import KVCache
+from minivllm.attention.metadata import AttentionMetadata
+from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.sampling.rejection_sampler import DrawnDrafts, draft_numbers
+from minivllm.sampling.sampler import sample_from_cdf
+from minivllm.scheduling.output import NO_TOKEN, SchedulerOutput
+from minivllm.speculative import SpeculativeConfig, num_useful_drafts
+from minivllm.tensors import argmax, make_tensor
+from minivllm.worker.input_batch import CachedRequestState, InputBatch
+from minivllm.worker.model_input import ModelInput
+
+
+@dataclass
+class _Decodes:
+    """The sequences that get drafts, a row each, and where the next draft goes."""
+
+    seq_ids: list[str]
+    num_drafts: list[int]  # of use
+    rows: list[int]  # of their newest tokens in the first batch
+    positions: list[int]  # of the first draft
+    block_tables: list[list[int]]
+
+
+class DraftModelProposer:
+    """Drafts of every sequence that got a token: one pass for the first, one more for each other.
+
+    Args:
+        config: how many drafts, and how they are chosen.
+        model: the draft model, on the target's device.
+        kv_cache: its layers.
+        block_size: positions per block.
+        max_model_len: the longest sequence of the engine.
+        attention: how its layers write and read the cache.
+    """
+
+    def __init__(
+        self,
+        config: SpeculativeConfig,
+        model: DecoderForCausalLM,
+        kv_cache: KVCache,
+        block_size: int,
+        max_model_len: int,
+        attention: AttentionBackend,
+    ):
+        self.k = config.num_speculative_tokens
+        self.draws = config.draft_sample_method == "probabilistic"
+        self.model = model
+        self.kv_cache = kv_cache
+        self.block_size = block_size
+        self.max_model_len = max_model_len
+        self.num_positions = min(max_model_len, model.config.max_model_len)  # that it knows
+        self.attention = attention
+        self.device = kv_cache.data.device
+
+    def propose(
+        self, scheduler_output: SchedulerOutput, batch: InputBatch, sampled: dict[str, list[int]]
+    ) -> dict[str, list[int]]:
+        """Read what a step has computed and sampled, and guess how it goes on.
+
+        Args:
+            scheduler_output: the step's plan.
+            batch: what is known of its sequences, their new tokens included.
+            sampled: these new tokens.
+
+        Returns:
+            The drafts of each sequence that may have any.
+        """
+        # 1. What the target has computed, without rejected drafts, and the token that came of it.
+        model_input, decodes = self._read_along(scheduler_output, batch, sampled)
+        if not model_input.token_ids:
+            return {}
+        token_ids, positions, metadata = model_input.to_tensors(self.device)
+        hidden = self._forward(token_ids, positions, metadata)
+        if not decodes.seq_ids:
+            return {}
+        # 2. From here on a token at a time: its own best one, or one that it draws.
+        states = [batch[seq_id] for seq_id in decodes.seq_ids]
+        hidden = hidden[make_tensor(decodes.rows, "int64", self.device)]
+        positions = make_tensor(decodes.positions, "int64", self.device)
+        metadata = AttentionMetadata.build(
+            [1] * len(states), decodes.positions, decodes.block_tables, decodes.positions,
+            self.device,
+        )  # fmt: skip
+        drafts: list[torch.Tensor] = []
+        probs: list[torch.Tensor] = []
+        for step in range(max(decodes.num_drafts)):
+            if step:
+                metadata = self._next(metadata, positions)
+                hidden = self._forward(drafts[-1], positions, metadata)
+                positions = (positions + 1).clamp(max=self.num_positions - 1)
+            logits = self.model.compute_logits(hidden)
+            drafts.append(self._choose(logits, states, step, probs))
+        return self._deal_out(decodes, states, torch.stack(drafts, 1), probs, batch)
+
+    def _read_along(
+        self, scheduler_output: SchedulerOutput, batch: InputBatch, sampled: dict[str, list[int]]
+    ) -> tuple[ModelInput, _Decodes]:
+        model_input, decodes = ModelInput(), _Decodes([], [], [], [], [])
+        for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
+            state = batch[seq_id]
+            start = scheduler_output.num_computed_tokens[seq_id]
+            has_token = sampled.get(seq_id, [NO_TOKEN])[-1] != NO_TOKEN
+            has_blocks = not (state.is_beam or seq_id in scheduler_output.forks)
+            num_drafts = self._num_drafts(state) if has_token and has_blocks else 0
+            num_known = len(state.token_ids)
+            stop = num_known if num_drafts > 0 else min(start + num_new, num_known)
+            stop = min(stop, self.num_positions)
+            if start >= stop:
+                continue
+            model_input.add(state.token_ids[start:stop], start, state.block_ids, self.block_size)
+            if num_drafts > 0:
+                decodes.seq_ids.append(seq_id)
+                decodes.num_drafts.append(num_drafts)
+                decodes.rows.append(len(model_input.token_ids) - 1)
+                decodes.positions.append(stop)
+                decodes.block_tables.append(state.block_ids)
+        return model_input, decodes
+
+    def _num_drafts(self, state: CachedRequestState) -> int:
+        """How many are of use; none for a text that is longer than the draft model's longest."""
+        num_known, max_tokens = len(state.token_ids), state.sampling_params.max_tokens
+        num_output = num_known - state.num_prompt_tokens
+        if num_known >= self.num_positions:
+            return 0
+        return num_useful_drafts(self.k, num_known, num_output, max_tokens, self.max_model_len)
+
+    def _next(self, metadata: AttentionMetadata, positions: torch.Tensor) -> AttentionMetadata:
+        """One more token of each sequence, at these positions; nothing waits for the device."""
+        blocks = metadata.block_table.long().gather(1, (positions // self.block_size)[:, None])
+        return replace(
+            metadata,
+            seq_lens=(positions + 1).int(),
+            slot_mapping=blocks[:, 0] * self.block_size + positions % self.block_size,
+            max_seq_len=min(metadata.max_seq_len + 1, self.num_positions),
+        )
+
+    def _forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
+    ) -> torch.Tensor:
+        return self.model(token_ids, positions, self.kv_cache, metadata, self.attention)
+
+    def _choose(
+        self,
+        logits: torch.Tensor,
+        states: list[CachedRequestState],
+        step: int,
+        probs: list[torch.Tensor],
+    ) -> torch.Tensor:
+        """The next draft of each row, int64 ``[n]``; what it was drawn from is added to ``probs``.
+
+        Of a request's parameters only the temperature counts: others make drafts no better.
+        """
+        best = argmax(logits)
+        if not self.draws:
+            return best
+        temperature = [float(state.sampling_params.temperature) or 1.0 for state in states]
+        column = make_tensor(temperature, "float64", logits.device)[:, None]
+        probs.append((logits.double() / column).softmax(-1).float())
+        numbers = [draft_numbers(state.seed, len(state.token_ids) + step).draft for state in states]
+        drawn = sample_from_cdf(probs[-1].double(), make_tensor(numbers, "float64", logits.device))
+        are_drawn = [_is_drawn(state) for state in states]
+        drawn = drawn.clamp(max=logits.shape[-1] - 1)  # of NaN there is no draw, and no harm either
+        return torch.where(make_tensor(are_drawn, "bool", logits.device), drawn, best)
+
+    def _deal_out(
+        self,
+        decodes: _Decodes,
+        states: list[CachedRequestState],
+        drafts: torch.Tensor,
+        probs: list[torch.Tensor],
+        batch: InputBatch,
+    ) -> dict[str, list[int]]:
+        """Each sequence's drafts, int ``[n, steps]``; how they were drawn stays in its state."""
+        found = {}
+        for row, (seq_id, state) in enumerate(zip(decodes.seq_ids, states, strict=True)):
+            token_ids = drafts[row, : decodes.num_drafts[row]].tolist()
+            found[seq_id] = token_ids
+            if self.draws:
+                drawn = None
+                if _is_drawn(state):
+                    mine = torch.stack([p[row] for p in probs[: len(token_ids)]])
+                    drawn = DrawnDrafts(len(state.token_ids), token_ids, mine)
+                batch.undo_log.set(state, "drawn_drafts", drawn)
+        return found
+
+
+def _is_drawn(state: CachedRequestState) -> bool:
+    """Whether drafts are drawn: a greedy request's are not.
+
+    Nor are those of a request whose form is given: a draft that the grammar forbids is cut before
+    it is verified, and that may depend on where the text is, but not on a draw.
+    """
+    params = state.sampling_params
+    return not params.greedy and params.structured_outputs is None
