@@ -13,6 +13,7 @@ from minivllm.exercises import (
     ch08,
     ch11,
     ch13,
+    ch14,
     chA1,
     chA2,
 )
@@ -30,6 +31,7 @@ SEEDED = {
         ch08.hits, ch08.eviction,
         ch11.merge, ch11.splits, ch11.partition,
         ch13.blocks, ch13.longest, ch13.gpu,
+        ch14.lookup, ch14.books, ch14.best_k,
         chA1.ridge, chA1.attention, chA1.at_most,
         chA2.passes,
     )

@@ -77,9 +77,10 @@ class ModelRunner:
         if not scheduler_output.num_scheduled_tokens:
             return ModelRunnerOutput()
         token_ids, positions, metadata = self.prepare_inputs(scheduler_output)
-        graphs = self.cuda_graph_runner
-        recorded = graphs is not None and graphs.has(metadata)
-        hidden = (graphs.replay if recorded else self._forward)(token_ids, positions, metadata)
+        graphs, forward = self.cuda_graph_runner, self._forward
+        if graphs is not None and graphs.has(metadata):
+            forward = graphs.replay
+        hidden = forward(token_ids, positions, metadata)
         prompt_logprobs = self._prompt_logprobs(scheduler_output, hidden)
         output = ModelRunnerOutput(prompt_logprobs=prompt_logprobs)
         seq_ids, rows = self._rows_to_sample(scheduler_output)

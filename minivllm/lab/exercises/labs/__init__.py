@@ -2,9 +2,9 @@
 
 ``labs.allocate_slots``, ``labs.copy_on_write`` and ``labs.find_longest_cache_hit`` say what is to
 be written; ``labs.grade(MyClass)`` runs it. ``labs.schedule``, ``labs.cap``, ``labs.merge``,
-``labs.top_p``, ``labs.mask`` and ``labs.online_softmax`` are functions; each grades its own, and so
-does ``labs.grade(my_cap)``, by its name. ``labs.mini_engine`` puts pieces together, and
-``labs.progress()`` prints which labs are passed.
+``labs.top_p``, ``labs.propose``, ``labs.mask``, ``labs.tool_stream`` and ``labs.online_softmax``
+are functions; each grades its own, and so does ``labs.grade(my_cap)``, by its name.
+``labs.mini_engine`` puts pieces together, and ``labs.progress()`` prints which labs are passed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from minivllm.lab.exercises.labs.functions import (
     mask,
     merge,
     online_softmax,
+    propose,
     schedule,
+    tool_stream,
     top_p,
 )
 from minivllm.lab.exercises.labs.grading import Verdict, verdicts
@@ -48,7 +50,9 @@ __all__ = [
     "online_softmax",
     "plug_in",
     "progress",
+    "propose",
     "schedule",
+    "tool_stream",
     "top_p",
 ]
 
