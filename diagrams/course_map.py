@@ -19,8 +19,8 @@ ROWS = (
     ("02",),
     ("03",),
     ("13", "04", "05", "08", "09"),
-    ("04b", "06", "12", "07", "10"),
-    ("06b", "15", "14", "11", "A1"),
+    ("04b", "06", "12", "21", "07", "10"),
+    ("06b", "14", "15", "22", "11", "A1"),
     ("16", "A2"),
 )
 TRACK_COLOURS = {"90 minutes": ORANGE, "systems": BLUE, "kernels": GREEN}
@@ -48,10 +48,10 @@ def draw() -> Figure:
         f"The {len(found)} notebooks as boxes, {minutes} minutes of reading in all, each below "
         "those that it needs: 00 to 03 in a row, then memory (04), scheduling (05 to 07), caching "
         "(08) and kernels (09 to 11), which do not need each other; sampling (12), memory of a GPU "
-        "(13), speculative decoding (14), structured outputs (15), tool calling (16), the roofline "
-        "(A1) and measuring a machine (A2)."
+        "(13), speculative decoding (14), structured outputs (15), tool calling (16), serving (21) "
+        "and its metrics (22), the roofline (A1) and measuring a machine (A2)."
     )
-    width = 5 * WIDTH + 4 * GAP + 56
+    width = 6 * WIDTH + 5 * GAP + 56
     page = Canvas(
         "What needs what", "Arrows lead from a notebook to those that build on it. Minutes are "
         "for reading, exercises come on top.", alt, width, 90 + ROW * len(rows) + 28,
@@ -88,10 +88,11 @@ def _box(page: Canvas, it, x: float, y: float) -> Box:
 
 
 def _arrow(page: Canvas, start: Box, end: Box) -> None:
-    """From a box to one in the next row; past the rows in between if there are any."""
+    """From a box to one in the next row; around the rows in between if there are any."""
     if end.y - start.y > ROW:
-        beside = start.at("bottom", 0.9)
-        points = [beside, (beside[0], end.right[1]), end.right]
+        outside = 28 + 6 * WIDTH + 5 * GAP + GAP / 2
+        corners = [(outside, start.right[1]), (outside, end.right[1])]
+        points = [start.right, *corners, end.right]
     else:
         middle = (start.bottom[0] - end.top[0]) / 8
         points = [start.bottom, (end.top[0] + middle, end.top[1] - 14), end.top]

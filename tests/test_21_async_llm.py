@@ -1,15 +1,24 @@
 """AsyncLLM: requests at any time, one wake-up a step, late readers, hang-ups, and death."""
 
 import asyncio
+import contextlib
+import pickle
 import random
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
 from minivllm import LLM, AsyncEngineArgs, AsyncLLM, AsyncLLMEngine, SamplingParams
+from minivllm.engine.core_loop import Batch
 from minivllm.engine.exceptions import EngineDeadError
+from minivllm.engine.serial_utils import BatchDecoder, encode
+from minivllm.records import StepStarted
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind
+from minivllm.scheduling.policies import SchedulingPolicy
+from minivllm.scheduling.progress import NobodyAdmitted
 
 DELTA = RequestOutputKind.DELTA
 LIMITS = {"num_gpu_blocks_override": 61, "block_size": 4, "max_model_len": 64, "max_num_seqs": 4,
@@ -198,6 +207,40 @@ def test_paused_it_takes_no_step(engine):
     assert outputs >= 1
 
 
+def test_it_goes_on_for_so_many_steps(model):
+    """And pauses again, so that a lesson can look at every step."""
+    engine = AsyncLLM(AsyncEngineArgs(**model, trace=True))
+
+    async def main():
+        await engine.pause_generation(mode="keep")
+        stream = engine.generate(PROMPTS[0], greedy(9, output_kind=DELTA), "a")
+        first = asyncio.ensure_future(anext(stream))
+        await soon(lambda: engine.num_waiting == 1)
+        for steps in (1, 3):
+            before = engine.engine.trace.num_steps
+            await engine.resume_generation(num_steps=steps)
+            await soon(
+                lambda before=before, steps=steps: engine.engine.trace.num_steps == before + steps
+            )
+            await asyncio.sleep(0.1)
+            assert engine.engine.trace.num_steps == before + steps
+            assert await engine.is_paused()
+        assert (
+            len((await first).outputs[0].token_ids)
+            + len((await anext(stream)).outputs[0].token_ids)
+            == 4
+        )
+        for wrong in (0, -1, 1.5, True):
+            with pytest.raises(ValueError, match="num_steps"):
+                await engine.resume_generation(num_steps=wrong)
+        await engine.resume_generation()
+        ids, _ = await ids_of(stream)
+        assert len(ids) == 5
+
+    asyncio.run(main())
+    engine.shutdown()
+
+
 def test_a_step_that_fails_ends_everybody(model, monkeypatch):
     engine = AsyncLLM(AsyncEngineArgs(**model))
     died = []
@@ -226,14 +269,99 @@ def test_a_step_that_fails_ends_everybody(model, monkeypatch):
     assert died == [True]
 
 
-def test_infer_as_the_notes_type_it(tiny_chat):
+NOTES = """
+from minivllm import AsyncLLMEngine
+import asyncio
+
+
+async_engine = AsyncLLMEngine()
+async def main():
+    response = await async_engine.infer(prompt="Hello, world!")
+    print(response)
+
+asyncio.run(main())
+"""
+
+
+def test_infer_as_the_notes_type_it():
+    """A script without a guard, an end, or parameters: it prints an answer, and Python ends."""
+    done = subprocess.run(
+        [sys.executable, "-c", NOTES], capture_output=True, text=True, timeout=110, check=True
+    )
+    assert done.stdout.strip(), "it prints what completes the prompt"
+    assert "Error" not in done.stderr
+
+
+def test_infer_is_generate_to_the_end(tiny_chat):
     assert AsyncLLMEngine is AsyncLLM
     engine = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(model=str(tiny_chat)))
-    text = asyncio.run(engine.infer(prompt="Hello, world!"))
+    text = asyncio.run(engine.infer("Hello, world!", SamplingParams(temperature=0)))
     again = asyncio.run(engine.infer(prompt="Hi"))  # another event loop, the same engine
     engine.shutdown()
-    assert isinstance(text, str)
+    (want,) = LLM(model=str(tiny_chat)).generate(
+        "Hello, world!", SamplingParams(temperature=0), use_tqdm=False
+    )
+    assert text == want.outputs[0].text
     assert isinstance(again, str)
+
+
+class Closed(SchedulingPolicy):
+    def may_admit(self, running):
+        return False
+
+
+class InPairs(SchedulingPolicy):
+    """A request waits for a second one."""
+
+    def __init__(self):
+        self.seen = set()
+
+    def key(self, request):
+        self.seen.add(request.request_id)
+        return 0
+
+    def may_admit(self, running):
+        return len(self.seen) > 1
+
+
+@pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
+def test_a_policy_that_admits_nobody_is_named_and_the_engine_rests(model, process):
+    args = AsyncEngineArgs(**model, scheduling_policy=Closed(), engine_process=process)
+    engine = AsyncLLM(args)
+
+    async def main():
+        asked = [ids_of(engine.generate(p, greedy(), str(i))) for i, p in enumerate(PROMPTS[:3])]
+        got = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 20)
+        assert [type(error) for error in got] == [NobodyAdmitted] * 3
+        assert "Closed admits nobody: 3 unfinished requests wait" in str(got[0])
+        await engine.call("check_integrity")
+        await engine.check_health()
+
+    asyncio.run(main())
+    if not process:
+        assert everything_is_free(engine)
+        before = time.process_time()
+        time.sleep(0.3)
+        assert time.process_time() - before < 0.1, "it waits for a message, and does not spin"
+    engine.shutdown()
+
+
+def test_a_policy_may_wait_for_company(model):
+    engine = AsyncLLM(AsyncEngineArgs(**model, scheduling_policy=InPairs()))
+
+    async def main():
+        first = asyncio.ensure_future(
+            ids_of(engine.generate(PROMPTS[0], greedy(5, output_kind=DELTA), "a"))
+        )
+        await asyncio.sleep(0.2)
+        assert not first.done()
+        second = asyncio.ensure_future(
+            ids_of(engine.generate(PROMPTS[1], greedy(5, output_kind=DELTA), "b"))
+        )
+        return await asyncio.gather(first, second)
+
+    assert [len(ids) for ids, _ in asyncio.run(main())] == [5, 5]
+    engine.shutdown()
 
 
 def test_an_event_loop_that_ends_takes_nobody_with_it(engine):
@@ -282,6 +410,42 @@ def test_a_process_gives_the_same_and_its_death_is_noticed(model):
     assert engine.errored
     engine.shutdown()
     assert not engine._client._process.is_alive()
+
+
+def test_what_crosses_brings_no_prompt_and_comes_back_whole(tiny_chat):
+    llm = LLM(str(tiny_chat), **LIMITS)
+    engine, decoder = llm.llm_engine, BatchDecoder()
+    kinds = (DELTA, RequestOutputKind.CUMULATIVE, RequestOutputKind.FINAL_ONLY)
+    for i, kind in enumerate(kinds):
+        params = SamplingParams(max_tokens=6, n=2, seed=i, logprobs=2, prompt_logprobs=1,
+                                output_kind=kind)  # fmt: skip
+        engine.add_request(f"r{i}", "a long prompt of many words " + "x" * i, params)
+        decoder.remember(engine.scheduler.requests[f"r{i}"])
+    finished = 0
+    while engine.has_unfinished_requests():
+        batch = Batch(engine.step(), [], [(3, "a call's result")], 2, 1, [StepStarted(4, 0.5)])
+        crossing = pickle.dumps(encode(batch))
+        assert b"many words" not in crossing
+        assert decoder.decode(pickle.loads(crossing)) == batch
+        finished += sum(output.finished for output in batch.outputs)
+    assert finished == 3
+    assert not decoder._prompts
+
+
+def test_refused_requests_are_not_remembered(model):
+    engine = AsyncLLM(AsyncEngineArgs(**model, engine_process=True))
+
+    async def main():
+        for i, prompt in enumerate(([1] * 64, [1, 2])):
+            with contextlib.suppress(ValueError):
+                await ids_of(engine.generate(prompt, greedy(), str(i)))
+        stream = engine.generate([1, 2], greedy(55), "leaves")
+        await anext(stream)
+        await stream.aclose()
+        await soon(lambda: not engine._client._decoder._prompts, 5)
+
+    asyncio.run(main())
+    engine.shutdown()
 
 
 def test_what_making_the_engine_raises_comes_over_the_pipe():

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,9 +17,11 @@ import pytest
 from http_recordings import events_of, metrics_of, together
 from http_server import USUAL, serving
 
-from minivllm import LLM, BeamSearchParams, SamplingParams, embedded_model_path
+from minivllm import LLM, AsyncLLM, BeamSearchParams, SamplingParams, embedded_model_path
 from minivllm.engine.arg_utils import AsyncEngineArgs
+from minivllm.entrypoints.openai.background import BackgroundServer
 from minivllm.entrypoints.openai.cli_args import engine_args, make_parser, parse_args
+from minivllm.scheduling.policies import SchedulingPolicy
 
 TABLE = (
     "Answer questions about this table.\n\n| ID | Name | Age |\n|--|--|--|\n| 1 | Ada Hart | 36 |\n"
@@ -217,6 +220,23 @@ def test_who_hangs_up_while_waiting_is_noticed():
 # -- limits, keys, ends ---------------------------------------------------------------------------
 
 
+def test_a_server_of_ones_own_ends_with_its_block():
+    before = set(threading.enumerate())
+    with BackgroundServer("--max-model-len", "64") as server:
+        assert httpx.get(f"{server.url}/v1/models").json()["data"][0]["max_model_len"] == 64
+        names = {thread.name for thread in set(threading.enumerate()) - before}
+        assert names >= {"minivllm-server", "minivllm-engine"}
+    server.stop()  # again does nothing
+    assert not {t for t in set(threading.enumerate()) - before if t.name.startswith("minivllm")}
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/health")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(OSError, match="cannot listen"):
+            BackgroundServer("--port", str(taken.getsockname()[1]))
+
+
 def test_a_full_queue_answers_503():
     words = ("--max-num-seqs", "1", "--max-num-queued-reqs", "1")
     with serving(*words) as server, server.client() as client:
@@ -230,6 +250,24 @@ def test_a_full_queue_answers_503():
         assert refused.json()["error"]["type"] == "Service Unavailable"
         assert server.idle()
         assert completion(client, prompt="x", max_tokens=1)
+
+
+class AdmitsNobody(SchedulingPolicy):
+    def may_admit(self, running):
+        return False
+
+
+def test_a_policy_that_admits_nobody_is_no_fault_of_the_client():
+    engine = AsyncLLM(AsyncEngineArgs(max_model_len=64, scheduling_policy=AdmitsNobody()))
+    with serving(engine=engine) as server, server.client() as client:
+        answer = client.post("/v1/completions", json={"prompt": "Hi"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, 500)
+        asked = {"prompt": "Hi", "stream": True}
+        (error, done) = client.post("/v1/completions", json=asked).text.split("\n\n")[:2]
+        assert json.loads(error.removeprefix("data: "))["error"]["code"] == 500
+        assert done == "data: [DONE]"
+        assert client.get("/health").status_code == 200
+        assert server.idle()
 
 
 def test_a_dead_engine_is_said_so(monkeypatch):

@@ -46,9 +46,11 @@ def instruction(name):
 # -- each file's own command line ------------------------------------------------------------------
 
 
-def from_config():
+def from_config(name="config.yaml"):
     """The line that the file itself names."""
-    line = re.search(r"^# (minivllm serve .*)$", (DEPLOY / "config.yaml").read_text(), re.MULTILINE)
+    line = re.search(
+        r"^(?:#|\{#-) (minivllm serve .*?)(?: -#\})?$", (DEPLOY / name).read_text(), re.M
+    )
     return shlex.split(line[1])
 
 
@@ -118,6 +120,29 @@ def test_the_files_own_command_starts_a_server(command_of):
         running.send_signal(signal.SIGTERM)
         assert running.wait(timeout=20) == 0
     assert subprocess.run([sys.executable, *check[1:]], capture_output=True).returncode != 0
+
+
+@pytest.mark.slow
+def test_the_template_writes_the_prompts():
+    """As the guide says: a system prompt for those who have none, and one that a request names."""
+    port = free_port()
+    user = {"role": "user", "content": "What is the capital of France?"}
+    turn = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    with started(from_config("template_chatml.jinja"), port):
+        for system, messages, more in (
+            ("Answer in one sentence.", [user], {}),
+            (
+                "Answer in rhymes.",
+                [user],
+                {"chat_template_kwargs": {"system": "Answer in rhymes."}},
+            ),
+            ("Be kind.", [{"role": "system", "content": "Be kind."}, user], {}),
+        ):
+            body = {"messages": messages, "max_tokens": 8, "return_prompt_text": True, **more}
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+            answer = httpx.post(url, json=body | {"temperature": 0}, timeout=30).json()
+            assert answer["prompt_text"] == f"<|im_start|>system\n{system}<|im_end|>\n{turn}"
+            assert answer["choices"][0]["message"]["content"]
 
 
 def test_requests_have_time_to_end():
@@ -290,13 +315,15 @@ def test_the_dashboard_asks_for_what_vllms_does():
 @pytest.mark.parametrize(
     "name",
     ["Dockerfile", "config.yaml", "kubernetes.yaml", "compose.yaml", "prometheus.yaml",
-     "grafana/datasource.yaml", "grafana/provider.yaml"],
+     "template_chatml.jinja", "grafana/datasource.yaml", "grafana/provider.yaml"],
 )  # fmt: skip
 def test_the_guide_explains_every_line(name):
     """The pieces that its section shows are the file, whole and in order."""
     text = GUIDE.read_text(encoding="utf-8")
     section = re.split(r"^## ", text.split(f"\n## `{name}`")[1], flags=re.MULTILINE)[0]
-    shown = "\n".join(re.findall(r"^```(?:dockerfile|yaml)\n(.*?)^```$", section, re.M | re.DOTALL))
+    shown = "\n".join(
+        re.findall(r"^```(?:dockerfile|yaml|jinja)\n(.*?)^```$", section, re.M | re.DOTALL)
+    )
 
     def lines(some):
         return [line for line in some.splitlines() if line.strip()]

@@ -57,9 +57,9 @@ def test_what_is_no_answer_is_told_so(lab, nonsense, capsys):
     assert capsys.readouterr().out.startswith("FAILED")
 
 
-SCHEDULE, CAP, MERGE, TOP_P, MASK = (
+SCHEDULE, CAP, MERGE, TOP_P, MASK, JOIN, QUANTILE = (
     inspect.getsource(getattr(function_solutions, name))
-    for name in ("schedule", "cap", "merge", "top_p", "mask")
+    for name in ("schedule", "cap", "merge", "top_p", "mask", "join", "quantile")
 )
 MISTAKES = {
     "waiting ones overtake": (SCHEDULE, "            break\n", "            continue\n"),
@@ -72,6 +72,13 @@ MISTAKES = {
     "no maximum": (MERGE, "(lse - lse.max())", "lse"),
     "one too few": (TOP_P, "better >= top_p", "better + probs > top_p"),
     "the best one may go": (TOP_P, "better >= top_p", "probs < 1 - top_p"),
+    "the last one wins": (JOIN, "if not joins", "if True"),
+    "what is old comes again": (JOIN, "delta and isinstance(pending", "isinstance(pending"),
+    "the end is forgotten": (JOIN, 'output["finish_reason"]', 'pending["finish_reason"]'),
+    "the bucket's bound": (QUANTILE, "low + (float(bound) - low) * (q * total - below) / "
+                           "(count - below)", "float(bound)"),
+    "one too far": (QUANTILE, "count >= q * total", "count > q * total"),
+    "not from zero": (QUANTILE, "low, below = 0.0, 0", "low, below = float(min(buckets)), 0"),
     "ties in no order": (TOP_P, "logits.argsort(descending=True, stable=True)",
                          "logits.flip(0).argsort(descending=True).neg() + len(logits) - 1"),
     "no end": (MASK, " | set(stop_token_ids) if accepting[state] else allowed", ""),

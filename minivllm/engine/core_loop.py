@@ -7,14 +7,21 @@ message. Between two steps it takes all that have come; only an idle engine wait
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from minivllm.records import Record
+from minivllm.scheduling.progress import NobodyAdmitted
+from minivllm.trace import Trace
 
 if TYPE_CHECKING:
     from minivllm.engine.llm_engine import LLMEngine
 
 STOP = ("stop",)  # the message that ends the loop
+# A policy may wait for time to pass, or for company. In the meantime it is asked every 10 ms.
+_PATIENCE, _ASK_AGAIN = 1.0, 0.01  # seconds
 
 
 @dataclass
@@ -26,43 +33,78 @@ class Batch:
     results: list[tuple[int, Any]] = field(default_factory=list)  # of calls, by number
     num_running: int = 0
     num_waiting: int = 0
+    records: list[Record] = field(default_factory=list)  # of the trace, if somebody follows it
 
 
 class EngineCoreLoop:
     """Messages in, steps, batches out.
 
     Messages are tuples: ``("add", request)``, ``("abort", request_ids)``, ``("pause",)``,
-    ``("resume",)``, ``("call", number, method, arguments)`` and ``STOP``.
+    ``("resume", num_steps)``, ``("follow",)`` (from now on batches bring the trace's records),
+    ``("call", number, method, arguments)`` and ``STOP``.
 
     Args:
         core: the engine; it is used by ``run`` alone.
-        receive: returns the messages that are there; given True, waits until there is one.
+        receive: returns the messages that are there. It waits for the first one, but no longer
+            than so many seconds; None is as long as it takes.
         send: takes a ``Batch``.
     """
 
     def __init__(
-        self, core: LLMEngine, receive: Callable[[bool], list[tuple]], send: Callable[[Batch], None]
+        self,
+        core: LLMEngine,
+        receive: Callable[[float | None], list[tuple]],
+        send: Callable[[Batch], None],
     ):
         self.core = core
         self._receive = receive
         self._send = send
         self._paused = False
+        self._steps_left: int | None = None  # until it pauses again; None: until it is told to
+        self._stuck_since: float | None = None  # when the policy began to admit nobody
+        self._trace: Trace | None = None  # whose records go into the batches
 
     def run(self) -> None:
         """Until ``STOP`` comes. What escapes a step ends it, too: the caller tells the world."""
         while True:
             batch = Batch()
-            for message in self._receive(not self._has_work()):
+            for message in self._receive(self._seconds_to_wait()):
                 if message == STOP:
                     return
                 getattr(self, f"_on_{message[0]}")(batch, *message[1:])
             if self._has_work():
-                batch.outputs += self.core.step()
+                self._step(batch)
+                if self._steps_left is not None:
+                    self._steps_left -= 1
+            if self._steps_left is not None:  # with nothing left to do, the others are forgotten
+                if self._steps_left == 0 or not self.core.has_unfinished_requests():
+                    self._on_pause(batch)
+            if self._trace is not None:
+                batch.records = self._trace.take()
             batch.num_running, batch.num_waiting = self.core.num_running_and_waiting()
             self._send(batch)
 
     def _has_work(self) -> bool:
         return not self._paused and self.core.has_unfinished_requests()
+
+    def _seconds_to_wait(self) -> float | None:
+        if not self._has_work():
+            return None
+        return 0 if self._stuck_since is None else _ASK_AGAIN
+
+    def _step(self, batch: Batch) -> None:
+        """A step. If for a second nothing has happened in any, those that wait are refused."""
+        try:
+            batch.outputs += self.core.make_progress()
+            self._stuck_since = None
+        except NobodyAdmitted as error:
+            now = time.monotonic()
+            self._stuck_since = now if self._stuck_since is None else self._stuck_since
+            if now - self._stuck_since >= _PATIENCE:
+                self._stuck_since = None
+                waiting = list(self.core.scheduler.requests)
+                self.core.abort_request(waiting)
+                batch.refused += [(request_id, error) for request_id in waiting]
 
     def _on_add(self, batch: Batch, request) -> None:
         try:
@@ -74,10 +116,14 @@ class EngineCoreLoop:
         batch.outputs += self.core.abort_request(request_ids)
 
     def _on_pause(self, batch: Batch) -> None:
-        self._paused = True
+        self._paused, self._steps_left, self._stuck_since = True, None, None
 
-    def _on_resume(self, batch: Batch) -> None:
+    def _on_resume(self, batch: Batch, num_steps: int | None = None) -> None:
         self._paused = False
+        self._steps_left = None if num_steps is None else (self._steps_left or 0) + num_steps
+
+    def _on_follow(self, batch: Batch) -> None:
+        self._trace = self.core.trace
 
     def _on_call(self, batch: Batch, number: int, method: str, arguments: tuple) -> None:
         try:

@@ -22,6 +22,7 @@ from minivllm.models.model_config import ModelConfig
 from minivllm.outputs import RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
+from minivllm.scheduling.progress import NobodyAdmitted
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.validation import check
@@ -36,6 +37,9 @@ class EngineFacts(NamedTuple):
     max_model_len: int
     max_num_seqs: int
     tokenizer_directory: Path | None
+    num_gpu_blocks: int
+    block_size: int
+    max_num_batched_tokens: int
 
 
 class LLMEngine:
@@ -151,6 +155,20 @@ class LLMEngine:
         self.stat_logger.record(self.scheduler.spec_decoding_stats)
         return processed.request_outputs
 
+    def make_progress(self) -> list[RequestOutput]:
+        """A step in which something happens.
+
+        Raises:
+            NobodyAdmitted: if nothing does, and nothing runs: the next step would be the same.
+        """
+        scheduler = self.scheduler
+        before = scheduler.num_preemptions, len(scheduler.requests)
+        outputs = self.step()
+        after = scheduler.num_preemptions, len(scheduler.requests)
+        if before == after and not scheduler.running:
+            raise NobodyAdmitted.by(scheduler)
+        return outputs
+
     def abort_request(self, request_id: str | list[str]) -> list[RequestOutput]:
         """End requests and free their blocks. Returns their last outputs; unknown ids have none.
 
@@ -191,6 +209,9 @@ class LLMEngine:
             self.max_model_len,
             config.scheduler_config.max_num_seqs,
             config.load_config.tokenizer_directory,
+            self.engine_core.kv_cache_config.num_blocks,
+            config.cache_config.block_size,
+            config.scheduler_config.max_num_batched_tokens,
         )
 
     def get_num_unfinished_requests(self) -> int:

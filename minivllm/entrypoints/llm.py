@@ -20,7 +20,6 @@ from minivllm.metrics.reader import Metric
 from minivllm.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
-from minivllm.scheduling.progress import NobodyAdmitted
 from minivllm.trace import Trace
 from minivllm.validation import check, check_names, is_int
 
@@ -263,7 +262,7 @@ class LLM:
                 if queue.empty():
                     if not unfinished.keys() & self.llm_engine.scheduler.requests.keys():
                         return  # somebody has aborted them
-                    self._step()
+                    self.llm_engine.make_progress()
                     continue
                 output = queue.get_nowait()
                 if output.finished:
@@ -271,15 +270,6 @@ class LLM:
                 yield output
         finally:  # interrupted, or nobody listens any more: leave no orphan in the engine
             self.llm_engine.abort_request(list(unfinished))
-
-    def _step(self) -> None:
-        """A step in which something happens; if nothing does, nothing will in those to come."""
-        scheduler = self.llm_engine.scheduler
-        before = scheduler.num_preemptions, len(scheduler.requests)
-        self.llm_engine.step()
-        after = scheduler.num_preemptions, len(scheduler.requests)
-        if before == after and not scheduler.running:
-            raise NobodyAdmitted(scheduler)
 
     def _with_progress(
         self, requests: list[Request], use_tqdm: bool | Callable[..., tqdm] | None

@@ -7,13 +7,15 @@ from minivllm.scheduling.scheduler import Scheduler
 
 
 class NobodyAdmitted(ValueError):
-    """Livelock: requests wait, nothing runs, and no further request will come."""
+    """Livelock: requests wait, nothing runs, and no further request comes."""
 
-    def __init__(self, scheduler: Scheduler):
-        super().__init__(
+    @classmethod
+    def by(cls, scheduler: Scheduler) -> NobodyAdmitted:
+        """The error, naming whose policy it is."""
+        return cls(
             f"scheduling_policy {type(scheduler.policy).__name__} admits nobody: "
             f"{len(scheduler.requests)} unfinished requests wait, nothing runs and nobody else "
-            "will come. May may_admit() be False for good?"
+            "comes. May may_admit() be False for good?"
         )
 
 
@@ -35,4 +37,4 @@ def check_progress(
     """
     happened = scheduler_output.num_scheduled_tokens or scheduler_output.preempted_req_ids
     if not (happened or scheduler.running or more_to_come):
-        raise NobodyAdmitted(scheduler)
+        raise NobodyAdmitted.by(scheduler)

@@ -43,9 +43,9 @@ async def pause(raw: Request, mode: Literal["abort", "wait", "keep"] = "abort"):
 
 
 @router.post("/resume")
-async def resume(raw: Request):
-    """Go on."""
-    await raw.app.state.engine.resume_generation()
+async def resume(raw: Request, num_steps: int | None = None):
+    """Go on; see ``AsyncLLM.resume_generation``."""
+    await raw.app.state.engine.resume_generation(num_steps)
     return JSON({"status": "resumed"})
 
 

@@ -9,10 +9,13 @@ from minivllm.lab.viz.draw.figure import Figure, Plot
 from minivllm.lab.viz.figures.automaton import automaton
 from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.lab.viz.figures.block_table import block_table
+from minivllm.lab.viz.figures.buckets import buckets
 from minivllm.lab.viz.figures.call_stream import call_stream
 from minivllm.lab.viz.figures.draft_lanes import draft_lanes
 from minivllm.lab.viz.figures.filmstrip import filmstrip
 from minivllm.lab.viz.figures.gather_arrows import gather_arrows
+from minivllm.lab.viz.figures.knee import knee
+from minivllm.lab.viz.figures.lanes import lanes
 from minivllm.lab.viz.figures.latency import latency
 from minivllm.lab.viz.figures.memory_bars import memory_bars
 from minivllm.lab.viz.figures.ngram_lookup import ngram_lookup
@@ -37,10 +40,13 @@ __all__ = [
     "automaton",
     "block_grid",
     "block_table",
+    "buckets",
     "call_stream",
     "draft_lanes",
     "filmstrip",
     "gather_arrows",
+    "knee",
+    "lanes",
     "latency",
     "memory_bars",
     "ngram_lookup",

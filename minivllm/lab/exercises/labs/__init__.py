@@ -2,7 +2,8 @@
 
 ``labs.allocate_slots``, ``labs.copy_on_write`` and ``labs.find_longest_cache_hit`` say what is to
 be written; ``labs.grade(MyClass)`` runs it. ``labs.schedule``, ``labs.cap``, ``labs.merge``,
-``labs.top_p``, ``labs.propose``, ``labs.mask``, ``labs.tool_stream`` and ``labs.online_softmax``
+``labs.top_p``, ``labs.propose``, ``labs.mask``, ``labs.tool_stream``, ``labs.join``,
+``labs.quantile`` and ``labs.online_softmax``
 are functions; each grades its own, and so does ``labs.grade(my_cap)``, by its name.
 ``labs.mini_engine`` puts pieces together, and ``labs.progress()`` prints which labs are passed.
 """
@@ -24,10 +25,12 @@ from minivllm.lab.exercises.labs.functions import (
     FUNCTION_LABS,
     FunctionLab,
     cap,
+    join,
     mask,
     merge,
     online_softmax,
     propose,
+    quantile,
     schedule,
     tool_stream,
     top_p,
@@ -44,6 +47,7 @@ __all__ = [
     "copy_on_write",
     "find_longest_cache_hit",
     "grade",
+    "join",
     "mask",
     "merge",
     "mini_engine",
@@ -51,6 +55,7 @@ __all__ = [
     "plug_in",
     "progress",
     "propose",
+    "quantile",
     "schedule",
     "tool_stream",
     "top_p",

@@ -46,6 +46,15 @@ def top_p(logits, top_p):
     return out
 
 
+def propose(token_ids, k):
+    for n in (3, 2):  # a single token says too little
+        # what followed the last time is newer than what followed the first time
+        for start in range(len(token_ids) - n - 1, -1, -1):
+            if token_ids[start : start + n] == token_ids[-n:]:
+                return token_ids[start + n : start + n + k]
+    return []
+
+
 def mask(table, accepting, tokens, stop_token_ids, state):
     def leads_on(token):
         at = state
@@ -57,15 +66,6 @@ def mask(table, accepting, tokens, stop_token_ids, state):
 
     allowed = {i for i, token in enumerate(tokens) if token is not None and leads_on(token)}
     return allowed | set(stop_token_ids) if accepting[state] else allowed
-
-
-def propose(token_ids, k):
-    for n in (3, 2):  # a single token says too little
-        # what followed the last time is newer than what followed the first time
-        for start in range(len(token_ids) - n - 1, -1, -1):
-            if token_ids[start : start + n] == token_ids[-n:]:
-                return token_ids[start + n : start + n + k]
-    return []
 
 
 def tool_stream(pieces):
@@ -119,3 +119,27 @@ def tool_stream(pieces):
             text, given, name = text[end + len(closing) :], 0, None
         yield out
     yield [("content", text)] if text else []
+
+
+def join(pending, output, delta):
+    joins = delta and isinstance(pending, dict) and isinstance(output, dict)
+    if not joins:
+        return output
+    return {
+        "text": pending["text"] + output["text"],
+        "token_ids": [*pending["token_ids"], *output["token_ids"]],
+        "finish_reason": output["finish_reason"],
+    }
+
+
+def quantile(buckets, q):
+    total = buckets["+Inf"]
+    if total == 0:
+        return float("nan")
+    low, below = 0.0, 0
+    for bound, count in buckets.items():
+        if bound == "+Inf":
+            return low
+        if count >= q * total:
+            return low + (float(bound) - low) * (q * total - below) / (count - below)
+        low, below = float(bound), count

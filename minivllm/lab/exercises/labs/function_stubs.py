@@ -76,6 +76,22 @@ def my_top_p(logits, top_p):
     raise NotImplementedError
 
 
+def my_propose(token_ids, k):
+    """A proposer: guess how a text goes on.
+
+    Args:
+        token_ids: prompt and output so far, a list.
+        k: the most drafts.
+
+    The texts are logs: line after line about a few things, each with its state, which changes now
+    and then. Guess well enough to need fewer steps than n-grams of one to three tokens at their
+    first place, and do not guess at random: what is wrong costs work.
+
+    Returns: at most k token ids; none where you have no guess.
+    """
+    raise NotImplementedError
+
+
 def my_mask(table, accepting, tokens, stop_token_ids, state):
     """Which tokens may come next, where an automaton over bytes is in some state?
 
@@ -89,22 +105,6 @@ def my_mask(table, accepting, tokens, stop_token_ids, state):
         state: the state now.
 
     Returns: a set of token ids.
-    """
-    raise NotImplementedError
-
-
-def my_propose(token_ids, k):
-    """A proposer: guess how a text goes on.
-
-    Args:
-        token_ids: prompt and output so far, a list.
-        k: the most drafts.
-
-    The texts are logs: line after line about a few things, each with its state, which changes now
-    and then. Guess well enough to need fewer steps than n-grams of one to three tokens at their
-    first place, and do not guess at random: what is wrong costs work.
-
-    Returns: at most k token ids; none where you have no guess.
     """
     raise NotImplementedError
 
@@ -126,5 +126,40 @@ def my_tool_stream(pieces):
     as they come (half an escape may wait). Their last brace waits until </tool_call> is there, all
     of it. If the text ends before that, the last list gives out the call's text, from its
     <tool_call> on, as content.
+    """
+    raise NotImplementedError
+
+
+def my_join(pending, output, delta):
+    """What waits for a reader after one more output has come: a stream's only slot.
+
+    Args:
+        pending: what has not been read yet; None if everything has. Outputs are dicts with "text",
+            "token_ids" and "finish_reason" (None while it goes on).
+        output: what has come now: such a dict, or an Exception that ends the stream.
+        delta: True if an output holds what is new only; False if it holds everything so far.
+
+    Nothing that is new may be lost, and nothing may come twice. An exception takes the place of
+    whatever waits. Do not change pending or output: the engine may still use them.
+
+    Returns: what the reader gets next.
+    """
+    raise NotImplementedError
+
+
+def my_quantile(buckets, q):
+    """A quantile as Prometheus' histogram_quantile looks it up.
+
+    Args:
+        buckets: by upper bound, a string like "0.25": how many observations were at most as large.
+            The bounds rise, and the last one is "+Inf".
+        q: above 0, at most 1.
+
+    The rank is q times the number of observations. The first bucket that reaches it holds the
+    quantile, and observations are taken to be spread evenly between its bounds; below the first
+    bound lies 0. In the last bucket, which has no end, the answer is the largest bound that is a
+    number. Without observations it is nan.
+
+    Returns: a float.
     """
     raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Labs whose answer is a function: a plan, a cap, part of a kernel, a merge, a filter, a mask."""
+"""Labs whose answer is a function: a plan, a cap, a merge, a filter, a guess, a mask, a parser."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from minivllm.lab.exercises.exercise import Folded
 from minivllm.lab.exercises.labs import function_checks as checks
 from minivllm.lab.exercises.labs import function_solutions as solutions
 from minivllm.lab.exercises.labs import function_stubs as stubs
+from minivllm.lab.exercises.labs import serving_checks
 from minivllm.lab.exercises.labs.grading import Verdict
 from minivllm.lab.exercises.labs.milestones import note_passed
 from minivllm.lab.exercises.labs.proposer_check import check_propose
@@ -149,7 +150,31 @@ tool_stream = FunctionLab(
     4, 40, stubs.my_tool_stream, check_tool_stream,
 )  # fmt: skip
 
+join = FunctionLab(
+    "21",
+    "Write the slot that joins what a late reader has not read. " + _COPY.format("join"),
+    "When is what waits out of date, and when is it a part of what the reader must get?",
+    2, 10, stubs.my_join, serving_checks.check_join,
+)  # fmt: skip
+quantile = FunctionLab(
+    "22",
+    "Write the lookup of a quantile in a histogram. " + _COPY.format("quantile"),
+    "Keep the bound and the count of the bucket before while you look for the rank.",
+    2, 15, stubs.my_quantile, serving_checks.check_quantile,
+)  # fmt: skip
+
 FUNCTION_LABS = {
     lab.name: lab
-    for lab in (schedule, cap, online_softmax, merge, top_p, propose, mask, tool_stream)
+    for lab in (
+        schedule,
+        cap,
+        online_softmax,
+        merge,
+        top_p,
+        propose,
+        mask,
+        tool_stream,
+        join,
+        quantile,
+    )
 }

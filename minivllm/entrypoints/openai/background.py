@@ -1,0 +1,79 @@
+"""BackgroundServer: ``minivllm serve`` in a thread of this process, for notebooks and scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import TracebackType
+
+from minivllm.engine.async_llm import AsyncLLM
+from minivllm.entrypoints.openai.api_server import build_app, make_server, open_socket
+from minivllm.entrypoints.openai.cli_args import engine_args, parse_args
+
+# What is typed later wins: a port that is free, and a log without a line for every answer.
+_USUAL = (
+    "--host", "127.0.0.1", "--port", "0", "--disable-uvicorn-access-log",
+    "--uvicorn-log-level", "warning",
+)  # fmt: skip
+
+
+class BackgroundServer:
+    """A server that listens when it is made, and until ``stop``; also a context manager.
+
+    Args:
+        *words: as typed after ``minivllm serve``; without a port it takes a free one, and without a
+            host this machine's own.
+        engine: None makes one as the words say. It is stopped with the server.
+
+    Raises:
+        ValueError, OSError: as ``run_server``.
+    """
+
+    def __init__(self, *words: str, engine: AsyncLLM | None = None):
+        args = parse_args([*_USUAL, *words])
+        self._socket = open_socket(args)
+        host, port = self._socket.getsockname()[:2]
+        self.url = f"http://{host}:{port}"
+        try:
+            self.engine = engine or AsyncLLM.from_engine_args(engine_args(args))
+            self.app = build_app(self.engine, args)
+        except BaseException:
+            self._socket.close()
+            raise
+        self.server = make_server(self.app, args)
+        self._listens = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="minivllm-server", daemon=True)
+        self._thread.start()
+        self._listens.wait()
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """End open requests, then the server and its engine. Again does nothing."""
+        self.server.should_exit = True
+        self._thread.join(timeout)
+        self._socket.close()
+        if self._thread.is_alive():
+            raise TimeoutError(f"the server at {self.url} does not end within {timeout} seconds")
+
+    def __enter__(self) -> BackgroundServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        finally:
+            self._listens.set()
+
+    async def _serve(self) -> None:
+        serving = asyncio.ensure_future(self.server.serve(sockets=[self._socket]))
+        while not (self.server.started or serving.done()):
+            await asyncio.sleep(0.01)
+        self._listens.set()
+        await serving

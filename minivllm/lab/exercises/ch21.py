@@ -1,0 +1,190 @@
+"""Exercises of notebook 21: who waits how long, what a hang-up frees, what a late reader gets."""
+
+from __future__ import annotations
+
+from random import Random
+
+from minivllm.lab.exercises.answers import NotYet, number_list, whole_numbers
+from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.math_utils import cdiv
+
+# -- core: one at a time, or together ------------------------------------------------------------
+
+
+@seeded
+def first_tokens(rng: Random) -> Exercise:
+    """When does each client get its first token, with a lock and with two places?"""
+    while True:
+        outputs = [rng.randint(2, 9) for _ in range(4)]
+        together = _first_tokens(outputs, 2)
+        if len(set(outputs)) == 4 and together[3] != together[2]:
+            break
+    return Exercise(
+        _check_first_tokens,
+        "A place is free in the step after its request's last token. With one place, each request "
+        "waits for all tokens of those before it.",
+        _solve_first_tokens,
+        "Four requests come at the same moment, in this order; each step computes a whole prompt "
+        "or one token for each running request, and a prompt's step gives the first token. After "
+        "how many steps does each get its first token if a lock lets one request in at a time, and "
+        "after how many with continuous batching and two places (max_num_seqs=2)? Answer with two "
+        "lists.",
+        {"output_tokens": outputs},
+    )
+
+
+def _first_tokens(outputs: list[int], places: int) -> list[int]:
+    """The step, counted from 1, in which each request gets its first token."""
+    free = [0] * places  # the last step in which a place was taken
+    found = []
+    for tokens in outputs:
+        place = free.index(min(free))
+        found.append(free[place] + 1)
+        free[place] += tokens
+    return found
+
+
+def _solve_first_tokens(output_tokens):
+    locked = [1 + sum(output_tokens[:i]) for i in range(4)]
+    left, together = [0, 0], []  # the steps after which each place is free
+    for tokens in output_tokens:
+        left.sort()
+        together.append(left[0] + 1)
+        left[0] += tokens
+    return [locked, together]
+
+
+def _check_first_tokens(answer, output_tokens) -> str:
+    if not isinstance(answer, (list, tuple)) or len(answer) != 2:
+        raise NotYet("give two lists: with the lock, and with two places.")
+    for places, given, rule in zip((1, 2), answer, ("the lock", "two places"), strict=True):
+        mine = number_list(given, "one for each request")
+        if len(mine) != 4:
+            raise NotYet(f"with {rule}: give four numbers, one for each request.")
+        for index, (got, right) in enumerate(
+            zip(mine, _first_tokens(output_tokens, places), strict=True)
+        ):
+            if got == right - 1:
+                raise NotYet(f"with {rule}, request {index}: its own prompt is a step, too.")
+            if got != right:
+                raise NotYet(f"with {rule}, request {index}: not after {got} steps.")
+    last = [_first_tokens(output_tokens, places)[3] for places in (1, 2)]
+    return f"the last one waits for {last[1]} steps in place of {last[0]}, with one place more."
+
+
+# -- stretch: what a hang-up frees ---------------------------------------------------------------
+
+
+@seeded
+def hang_up(rng: Random) -> Exercise:
+    """Which blocks come back, and how many are left when the next request has come in?"""
+    while True:
+        block_size = rng.choice([4, 8, 16])
+        prompts = {name: rng.randint(3 * block_size, 7 * block_size) for name in "AB"}
+        steps = rng.randint(2, 2 * block_size)
+        gone = rng.choice("AB")
+        held = {name: _held(prompts[name], steps, block_size) for name in "AB"}
+        waiting = rng.randint(block_size, (held[gone] - 1) * block_size)
+        usable = held["A"] + held["B"] + rng.randint(0, 3)
+        free_at_first = usable - sum(_held(prompts[name], 1, block_size) for name in "AB")
+        if free_at_first < cdiv(waiting, block_size):  # C has to wait from the beginning
+            break
+    return Exercise(
+        _check_hang_up,
+        "After s steps, the prompt and s - 1 tokens have K and V; the last token has none yet.",
+        _solve_hang_up,
+        "A and B have begun together and have run for so many steps: the first one computed both "
+        "prompts. C waits, because its prompt does not fit. Now one client hangs up, and in the "
+        "next step C's whole prompt is computed, and one token of the other. How many blocks does "
+        "the hang-up free, and how many are free after that next step's schedule()?",
+        {
+            "block_size": block_size,
+            "usable_blocks": usable,
+            "prompt_tokens": {**prompts, "C": waiting},
+            "steps": steps,
+            "hangs_up": gone,
+        },
+    )
+
+
+def _held(prompt: int, steps: int, block_size: int) -> int:
+    """Blocks of a request after so many steps, of which the first computed its prompt."""
+    return cdiv(prompt + steps - 1, block_size)
+
+
+def _solve_hang_up(block_size, usable_blocks, prompt_tokens, steps, hangs_up):
+    def blocks(tokens):
+        return -(-tokens // block_size)
+
+    other = "B" if hangs_up == "A" else "A"
+    freed = blocks(prompt_tokens[hangs_up] + steps - 1)
+    in_use = blocks(prompt_tokens[other] + steps) + blocks(prompt_tokens["C"])
+    return [freed, usable_blocks - in_use]
+
+
+def _check_hang_up(answer, block_size, usable_blocks, prompt_tokens, steps, hangs_up) -> str:
+    freed, left = whole_numbers(answer, ("freed", "free after the next schedule()"))
+    right = _solve_hang_up(block_size, usable_blocks, prompt_tokens, steps, hangs_up)
+    if freed != right[0]:
+        if freed == cdiv(prompt_tokens[hangs_up] + steps, block_size):
+            raise NotYet("its last token was sampled, but has no K and V, so no slot yet.")
+        if freed == cdiv(prompt_tokens[hangs_up], block_size):
+            raise NotYet("its answer has K and V in the cache, too.")
+        raise NotYet(f"the hang-up does not free {freed} blocks.")
+    if left != right[1]:
+        stays = "B" if hangs_up == "A" else "A"
+        others = _held(prompt_tokens[stays], steps, block_size)
+        if left == usable_blocks - others:
+            raise NotYet("C takes blocks for its whole prompt.")
+        if left == usable_blocks - others - cdiv(prompt_tokens["C"], block_size):
+            raise NotYet(f"{stays} goes on, and its next token begins a block.")
+        raise NotYet(f"after that schedule() not {left} blocks are free.")
+    return f"{freed} blocks come back between two steps, and C no longer waits."
+
+
+# -- design: what a late reader gets -------------------------------------------------------------
+
+
+@seeded
+def late_reader(rng: Random) -> Exercise:
+    """How many tokens does each output hold?"""
+    tokens = [rng.choice([0, 1, 1, 1, 2, 3]) for _ in range(rng.randint(9, 13))]
+    tokens[0] = tokens[-1] = 1
+    reads, step = [1], 1
+    while step < len(tokens):
+        step = min(len(tokens), step + rng.randint(1, 4))
+        if sum(tokens[reads[-1] : step]):
+            reads.append(step)
+    return Exercise(
+        _check_late_reader,
+        "What is new is joined to what has not been read. A read takes all of it.",
+        _solve_late_reader,
+        "A stream of deltas. The engine makes so many tokens in each step (none while the request "
+        "is preempted, several where drafts were right). The reader takes an output after each of "
+        "the steps in read_after, counted from 1. How many tokens does each output hold? Answer "
+        "with a list.",
+        {"tokens_of_step": tokens, "read_after": reads},
+    )
+
+
+def _solve_late_reader(tokens_of_step, read_after):
+    return [
+        sum(tokens_of_step[before:after])
+        for before, after in zip([0, *read_after], read_after, strict=False)
+    ]
+
+
+def _check_late_reader(answer, tokens_of_step, read_after) -> str:
+    right = _solve_late_reader(tokens_of_step, read_after)
+    mine = number_list(answer, "one for each output")
+    if len(mine) != len(right):
+        raise NotYet(f"he reads {len(right)} times: give as many numbers.")
+    for index, (got, tokens) in enumerate(zip(mine, right, strict=True)):
+        if got == sum(right[: index + 1]) != tokens:
+            raise NotYet(f"output {index}: {got} are all so far; a delta holds what is new.")
+        if got != tokens:
+            raise NotYet(f"output {index} does not hold {got} tokens.")
+    return (
+        f"{sum(right)} tokens in {len(right)} outputs: a client that counts events as tokens "
+        f"reports {len(right) / sum(right):.0%} of the speed."
+    )

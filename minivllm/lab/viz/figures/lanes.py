@@ -1,0 +1,191 @@
+"""Lanes: what the same requests went through in several runs, on one axis of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+
+from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.layout import (
+    MARGIN,
+    NOBODY,
+    SWATCH_HEIGHT,
+    SWATCH_WIDTH,
+    Legend,
+    Swatch,
+    draw_header,
+    header_width,
+)
+from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER, Owner, owners_of
+from minivllm.lab.viz.draw.step_axis import TOP, StepAxis
+from minivllm.lab.viz.draw.svg import Drawing
+from minivllm.lab.viz.draw.wording import count, pad, shorten
+from minivllm.records import RequestAdded, Sampled, Scheduled
+from minivllm.trace import Trace
+from minivllm.validation import check
+
+ROW, HEAD, GAP = 22, 22, 10  # heights of a lane, of a run's name, and below a run
+MOST_LANES, MOST_STEPS = 24, 90  # of a run; a crowd is for ``timeline``
+KINDS = {"waiting": "░", "prefill": "█", "decode": "•"}
+LOOKS = {"waiting": "waits", "prefill": "prefill", "decode": "decode"}
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One request: the step in which it could first have run, and what each one did for it."""
+
+    owner: Owner
+    arrival: int
+    kinds: dict[int, str]  # by step, of those that computed something for it
+    first_token: int
+
+    @property
+    def last(self) -> int:
+        return max(self.kinds)
+
+    @property
+    def ttft(self) -> int:
+        """Steps from its arrival to its first token, both included."""
+        return self.first_token - self.arrival + 1
+
+    def spans(self) -> Iterator[tuple[str, int, int]]:
+        """Kind, first and last step of each stretch."""
+        steps = range(self.arrival, self.last + 1)
+        for kind, group in groupby(steps, lambda step: self.kinds.get(step, "waiting")):
+            stretch = list(group)
+            yield kind, stretch[0], stretch[-1]
+
+
+@dataclass(frozen=True)
+class Run:
+    """All lanes of a run."""
+
+    name: str
+    lanes: list[Lane]
+
+    @cached_property
+    def last(self) -> int:
+        return max(lane.last for lane in self.lanes)
+
+    @property
+    def facts(self) -> str:
+        waits = ", ".join(str(lane.ttft) for lane in self.lanes)
+        return f"{count(self.last + 1, 'step')}, TTFT {waits}"
+
+
+def lanes(runs: Mapping[str, Trace], arrivals: Mapping[str, int] | None = None) -> Figure:
+    """Draw the same requests under several rules, one below the other, as wide as the longest run.
+
+    Hatched is a request that waits, full colour computes its prompt, light colour its tokens one by
+    one; a bar is its end.
+
+    Args:
+        runs: what the engine wrote, by the rule's name.
+        arrivals: the step in which a request really came, by its id, where the engine has seen it
+            later: it may have waited at a door before the engine's queue.
+
+    Raises:
+        ValueError: if there is no run, one without a token, or one with more than 24 requests or
+            90 steps.
+    """
+    check(len(runs) > 0, "runs", runs, "at least one")
+    read = [_read(name, trace, arrivals or {}) for name, trace in runs.items()]
+    alt = f"Lanes of requests. {'; '.join(f'{run.name}: {run.facts}' for run in read)}."
+    return Figure(_svg(read, alt), _text(read), alt)
+
+
+def _read(name: str, trace: Trace, arrivals: Mapping[str, int]) -> Run:
+    owners, came = owners_of(trace), {}
+    kinds: dict[str, dict[int, str]] = {}
+    first: dict[str, int] = {}
+    for record in trace.of(RequestAdded, Scheduled, Sampled):
+        match record:
+            case RequestAdded(step, request_id):
+                came[request_id] = arrivals.get(request_id, step + 1)
+            case Scheduled(step, seq_id, kind):
+                decodes = seq_id in first and kind != "resumed"  # else it is computed again
+                kinds.setdefault(seq_id, {})[step] = "decode" if decodes else "prefill"
+            case Sampled(step, seq_id):
+                first.setdefault(seq_id, step)
+    found = [
+        Lane(owners[seq_id], came[seq_id], kinds[seq_id], first[seq_id])
+        for seq_id in came
+        if seq_id in first
+    ]
+    ok = 0 < len(found) <= MOST_LANES and trace.num_steps <= MOST_STEPS
+    what = f"1 to {MOST_LANES} requests with a token, and at most {MOST_STEPS} steps"
+    check(ok, f"runs[{name!r}]", trace, what)
+    return Run(name, found)
+
+
+def _svg(runs: list[Run], alt: str) -> str:
+    axis = StepAxis(0, max(run.last for run in runs))
+    title, most = "Lanes", max(len(run.lanes) for run in runs)
+    facts = f"{count(len(runs), 'run')} of {count(most, 'request')} · a black bar is the end of one"
+    heights = [HEAD + ROW * len(run.lanes) + GAP for run in runs]
+    bottom = TOP + sum(heights)
+    width = max(axis.right + MARGIN, header_width(title, facts), 520.0)
+    legend = Legend([(_swatch(kind), text) for kind, text in LOOKS.items()], width - 2 * MARGIN)
+    drawing = Drawing(width, bottom + legend.height + MARGIN / 2, title, alt)
+    draw_header(drawing, title, facts)
+    axis.draw(drawing, bottom - GAP)
+    y = TOP
+    for run, height in zip(runs, heights, strict=True):
+        drawing.text(MARGIN, y + 15, run.name, font_weight="bold")
+        drawing.text(axis.x(0), y + 15, run.facts, fill=GREY)
+        for row, lane in enumerate(run.lanes):
+            _draw_lane(drawing, lane, axis, y + HEAD + row * ROW)
+        y += height
+        drawing.path(f"M{MARGIN:g} {y - GAP / 2:g}H{axis.right:g}", stroke=LINE)
+    legend.draw(drawing, MARGIN, bottom)
+    return drawing.to_string()
+
+
+def _draw_lane(drawing: Drawing, lane: Lane, axis: StepAxis, y: float) -> None:
+    owner = lane.owner
+    letter = {"font_weight": "bold", "font_size": 13, "text_anchor": "end"}
+    drawing.text(MARGIN + 26, y + 16, owner.letter, fill=owner.edge, **letter)
+    drawing.text(MARGIN + 34, y + 16, shorten(owner.seq_id, 13), fill=GREY, font_size=11)
+    for kind, start, last in lane.spans():
+        x = axis.x(start)
+        box = (x + 1, y + 2, axis.x(last + 1) - x - 2, ROW - 4)
+        steps = f"step {start}" if start == last else f"steps {start} to {last}"
+        tooltip = f"{owner.letter}, {steps}: {LOOKS[kind]}"
+        drawing.rect(*box, tooltip, rx=2, **_look(kind, owner))
+        if kind == "waiting":
+            drawing.hatch(*box)
+    drawing.rect(axis.x(lane.last + 1) - 4, y, 4, ROW, f"{owner.letter} is done", fill=INK)
+
+
+def _look(kind: str, owner: Owner) -> dict[str, str]:
+    return {
+        "waiting": {"fill": PAPER, "stroke": LINE},
+        "prefill": {"fill": owner.solid, "stroke": owner.edge},
+        "decode": {"fill": owner.light, "stroke": owner.edge},
+    }[kind]
+
+
+def _swatch(kind: str) -> Swatch:
+    def draw(drawing: Drawing, x: float, y: float) -> None:
+        box = (x, y, SWATCH_WIDTH, SWATCH_HEIGHT)
+        drawing.rect(*box, rx=2, **_look(kind, NOBODY))
+        if kind == "waiting":
+            drawing.hatch(*box)
+
+    return draw
+
+
+def _text(runs: list[Run]) -> str:
+    lines = ["Lanes"]
+    for run in runs:
+        lines += ["", f"{run.name}: {run.facts}"]
+        for lane in run.lanes:
+            cells = " " * lane.arrival
+            for kind, start, last in lane.spans():
+                cells += KINDS[kind] * (last - start + 1)
+            name = pad(f"{lane.owner.letter} {shorten(lane.owner.seq_id, 13)}", 16)
+            lines.append(f"{name}{cells}|")
+    signs = [f"{sign} {LOOKS[kind]}" for kind, sign in KINDS.items()]
+    return "\n".join([*lines, "", "one column: a step  " + "  ".join([*signs, "| its end"])])
