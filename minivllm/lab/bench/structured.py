@@ -20,8 +20,8 @@ from minivllm.entrypoints.llm import LLM
 from minivllm.lab.bench.machine import best_cpu_seconds
 from minivllm.lab.bench.report import Report
 from minivllm.lab.sim.result import percentiles
-from minivllm.request import Sequence
 from minivllm.sampling_params import SamplingParams, StructuredOutputsParams
+from minivllm.structured_output.backend_types import StructuredOutputGrammar
 from minivllm.structured_output.manager import StructuredOutputManager
 from minivllm.validation import check, is_int
 from minivllm.worker import model_runner
@@ -132,7 +132,7 @@ def _step(llm: LLM, form: dict[str, Any], batch_size: int) -> dict[str, float]:
         for name, owner, function in (
             ("fill", engine.structured_output_manager, "grammar_output"),
             ("apply", model_runner, "apply_grammar_bitmask"),
-            ("accept", Sequence, "grammar_accepts"),
+            ("accept", StructuredOutputGrammar, "accept_tokens"),
         ):
             stack.enter_context(_timed(owner, function, name, spent))
         for index in range(batch_size):
