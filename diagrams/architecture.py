@@ -9,6 +9,7 @@ from minivllm.lab.viz.draw.figure import Figure
 # What the picture names, and where it is: a test looks each of them up.
 CLASSES = {
     "LLM": "minivllm.entrypoints.llm",
+    "AsyncLLM": "minivllm.engine.async_llm",
     "LLMEngine": "minivllm.engine.llm_engine",
     "InputProcessor": "minivllm.engine.input_processor",
     "Detokenizer": "minivllm.engine.detokenizer",
@@ -33,7 +34,9 @@ CLASSES = {
     "Trace": "minivllm.trace",
 }
 ALT = (
-    "Architecture: LLM owns LLMEngine. The engine hands text to InputProcessor and Detokenizer and "
+    "Architecture: LLM owns LLMEngine and turns its crank. AsyncLLM, which the server asks, owns "
+    "one that runs by itself, in a thread or a process of its own. The engine hands text to "
+    "InputProcessor and Detokenizer and "
     "owns a Scheduler and a Worker. Scheduler owns KVCacheManager, which owns BlockPool, a "
     "BlockTable "
     "per sequence, PrefixCache and SwapSpace. Worker owns ModelRunner, which owns InputBatch, the "
@@ -60,7 +63,12 @@ def draw() -> Figure:
     detokenizer = page.box(
         704, 170, 196, 54, "Detokenizer", ("token ids → text that is certain",), colour=BLUE
     )
+    async_llm = page.box(
+        704, 78, 196, 66, "AsyncLLM",
+        ("for the server: ask any time,", "the engine runs by itself"), colour=BLUE,
+    )  # fmt: skip
     page.arrow([llm.bottom, engine.top])
+    page.arrow([async_llm.left, (616, 111), (616, 164)])
     page.arrow([engine.left, processor.right])
     page.arrow([engine.right, detokenizer.left])
 

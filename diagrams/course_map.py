@@ -19,9 +19,9 @@ ROWS = (
     ("02",),
     ("03",),
     ("13", "04", "05", "08", "09"),
-    ("04b", "06", "12", "07", "10"),
-    ("06b", "14", "15", "21", "11", "A1"),
-    ("16", "22", "A2"),
+    ("04b", "06", "12", "21", "07", "10"),
+    ("06b", "14", "15", "22", "11", "A1"),
+    ("16", "A2"),
 )
 TRACK_COLOURS = {"90 minutes": ORANGE, "systems": BLUE, "kernels": GREEN}
 TRACK_INITIALS = {"90 minutes": "90", "systems": "S", "kernels": "K"}
@@ -88,10 +88,11 @@ def _box(page: Canvas, it, x: float, y: float) -> Box:
 
 
 def _arrow(page: Canvas, start: Box, end: Box) -> None:
-    """From a box to one in the next row; past the rows in between if there are any."""
+    """From a box to one in the next row; around the rows in between if there are any."""
     if end.y - start.y > ROW:
-        beside = start.at("bottom", 0.9)
-        points = [beside, (beside[0], end.right[1]), end.right]
+        outside = 28 + 6 * WIDTH + 5 * GAP + GAP / 2
+        corners = [(outside, start.right[1]), (outside, end.right[1])]
+        points = [start.right, *corners, end.right]
     else:
         middle = (start.bottom[0] - end.top[0]) / 8
         points = [start.bottom, (end.top[0] + middle, end.top[1] - 14), end.top]

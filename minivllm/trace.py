@@ -80,6 +80,15 @@ class Trace:
     def end_step(self) -> None:
         self.record(StepEnded, self.now())
 
+    def take(self) -> list[Record]:
+        """The records since the last call, for one who follows a run; the trace keeps none.
+
+        Between steps only. Afterwards it is the follower who knows the past: ``state_at`` and the
+        figures of a whole run do not.
+        """
+        records, self.records = self.records, []
+        return records
+
     def clear(self) -> None:
         """Forget finished business. Only between runs: no sequence may be alive.
 

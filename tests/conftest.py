@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ if not torch.cuda.is_available():  # Triton asks when it is first imported: see 
 
 # `pytest tests --hypothesis-profile=nightly`; see helpers.examples
 settings.register_profile("nightly", max_examples=1000, stateful_step_count=150)
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -34,6 +37,26 @@ def _the_log_as_it_was():
     level = logger.level
     yield
     logger.setLevel(level)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """A headless Chromium, for tests marked browser."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        pytest.fail('tests marked browser need playwright: pip install -e ".[browser]"')
+    with sync_playwright() as playwright:
+        own = playwright.chromium.executable_path
+        found = next(filter(None, map(shutil.which, CHROMIUM)), own)
+        if not Path(found).exists():
+            pytest.fail(
+                f"tests marked browser need one of {', '.join(CHROMIUM)} in the PATH, or: "
+                "playwright install chromium"
+            )
+        browser = playwright.chromium.launch(executable_path=found)
+        yield browser
+        browser.close()
 
 
 def _save(model, directory):

@@ -1,6 +1,8 @@
 """AsyncLLM: requests at any time, one wake-up a step, late readers, hang-ups, and death."""
 
 import asyncio
+import contextlib
+import pickle
 import random
 import subprocess
 import sys
@@ -10,7 +12,10 @@ import time
 import pytest
 
 from minivllm import LLM, AsyncEngineArgs, AsyncLLM, AsyncLLMEngine, SamplingParams
+from minivllm.engine.core_loop import Batch
 from minivllm.engine.exceptions import EngineDeadError
+from minivllm.engine.serial_utils import BatchDecoder, encode
+from minivllm.records import StepStarted
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.scheduling.progress import NobodyAdmitted
@@ -405,6 +410,42 @@ def test_a_process_gives_the_same_and_its_death_is_noticed(model):
     assert engine.errored
     engine.shutdown()
     assert not engine._client._process.is_alive()
+
+
+def test_what_crosses_brings_no_prompt_and_comes_back_whole(tiny_chat):
+    llm = LLM(str(tiny_chat), **LIMITS)
+    engine, decoder = llm.llm_engine, BatchDecoder()
+    kinds = (DELTA, RequestOutputKind.CUMULATIVE, RequestOutputKind.FINAL_ONLY)
+    for i, kind in enumerate(kinds):
+        params = SamplingParams(max_tokens=6, n=2, seed=i, logprobs=2, prompt_logprobs=1,
+                                output_kind=kind)  # fmt: skip
+        engine.add_request(f"r{i}", "a long prompt of many words " + "x" * i, params)
+        decoder.remember(engine.scheduler.requests[f"r{i}"])
+    finished = 0
+    while engine.has_unfinished_requests():
+        batch = Batch(engine.step(), [], [(3, "a call's result")], 2, 1, [StepStarted(4, 0.5)])
+        crossing = pickle.dumps(encode(batch))
+        assert b"many words" not in crossing
+        assert decoder.decode(pickle.loads(crossing)) == batch
+        finished += sum(output.finished for output in batch.outputs)
+    assert finished == 3
+    assert not decoder._prompts
+
+
+def test_refused_requests_are_not_remembered(model):
+    engine = AsyncLLM(AsyncEngineArgs(**model, engine_process=True))
+
+    async def main():
+        for i, prompt in enumerate(([1] * 64, [1, 2])):
+            with contextlib.suppress(ValueError):
+                await ids_of(engine.generate(prompt, greedy(), str(i)))
+        stream = engine.generate([1, 2], greedy(55), "leaves")
+        await anext(stream)
+        await stream.aclose()
+        await soon(lambda: not engine._client._decoder._prompts, 5)
+
+    asyncio.run(main())
+    engine.shutdown()
 
 
 def test_what_making_the_engine_raises_comes_over_the_pipe():

@@ -233,3 +233,23 @@ def test_the_exit_status_says_that_all_failed(server, monkeypatch):
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 1
     assert "failed: status 503: busy" in result.stdout
+
+
+def test_health_is_asked_meanwhile(server, capsys):
+    words = ["--base-url", server.url, "--num-prompts", "4", "--random-input-len", "480",
+             "--random-output-len", "4", "--disable-tqdm"]  # fmt: skip
+    result = bench_serve([*words, "--health"])
+    assert result["completed"] == 4
+    assert result["health_requests"] >= 1
+    assert 0 < result["median_health_ms"] <= result["max_health_ms"]
+    line = re.search("Longest .*", capsys.readouterr().out)[0]
+    assert line.split()[-1] == f"{result['max_health_ms']:.2f}"
+    assert "health_requests" not in bench_serve(words)
+
+
+def test_a_server_that_is_not_well_is_named(server, monkeypatch):
+    monkeypatch.setattr(type(server.engine), "errored", property(lambda self: True))
+    words = ["--base-url", server.url, "--num-prompts", "2", "--random-input-len", "48",
+             "--random-output-len", "40", "--disable-tqdm", "--health"]  # fmt: skip
+    with pytest.raises(ValueError, match="/health: Server error '503"):
+        bench_serve(words)

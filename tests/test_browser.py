@@ -7,13 +7,11 @@ Needs ``pip install -e ".[browser]"`` and Chromium, from the system or from
 import base64
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -25,27 +23,6 @@ from minivllm.lab.viz.model.frames import frames
 from minivllm.viz import stepper
 
 pytestmark = pytest.mark.browser
-
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        pytest.fail('tests marked browser need playwright: pip install -e ".[browser]"')
-    with sync_playwright() as playwright:
-        own = playwright.chromium.executable_path
-        found = next(filter(None, map(shutil.which, NAMES)), own)
-        if not Path(found).exists():
-            pytest.fail(
-                f"tests marked browser need one of {', '.join(NAMES)} in the PATH, or: "
-                "playwright install chromium"
-            )
-        browser = playwright.chromium.launch(executable_path=found)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def test_timeline_numbers_add_up():
     assert history.num_computed == sum(r.num_tokens for r in trace.of(Scheduled))
     assert history.num_sampled == len(list(trace.of(Sampled)))
     assert history.counts["preempted"] == len(list(trace.of(Preempted))) > 0
-    for step, use in list(enumerate(history.steps))[::10]:
+    for step, use in list(history.steps.items())[::10]:
         state = trace.state_at(step, "schedule")
         assert use.num_blocks == len(state.ref_counts)
         assert use.num_tokens == state.num_scheduled_tokens

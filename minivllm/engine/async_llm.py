@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import uuid
 import weakref
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -25,6 +25,7 @@ from minivllm.engine.output_collector import RequestOutputCollector
 from minivllm.logger import init_logger
 from minivllm.metrics.reader import Metric
 from minivllm.outputs import RequestOutput
+from minivllm.records import Record
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from minivllm.validation import check, is_int
 
@@ -47,7 +48,8 @@ class AsyncLLM:
         form = ProcessClient if getattr(args, "engine_process", False) else ThreadClient
         self._client = form(args, self._on_batch, self._on_death)
         self.engine = self._client.engine  # None where it is out of reach
-        facts: EngineFacts = self._client.facts
+        self.facts: EngineFacts = self._client.facts
+        facts = self.facts
         self.model_config = facts.model_config
         self.max_model_len, self.max_num_seqs = facts.max_model_len, facts.max_num_seqs
         self.input_processor = (
@@ -64,6 +66,7 @@ class AsyncLLM:
         self._paused = False
         self._dead: EngineDeadError | None = None
         self.on_death = lambda: None  # called once in the event loop, if the engine stops
+        self._follower: Callable[[list[Record]], None] | None = None
         weakref.finalize(self, self._client.shutdown)  # at the latest when Python ends
 
     @classmethod
@@ -217,10 +220,27 @@ class AsyncLLM:
             await self.reset_prefix_cache()
 
     async def resume_generation(self, num_steps: int | None = None) -> None:
-        """Go on; given a number (vLLM knows none), for so many steps, and then pause again."""
+        """Go on; given a number (vLLM knows none), for so many steps, and then pause again.
+
+        With nothing left to do it pauses earlier.
+        """
         check(num_steps is None or is_int(num_steps, 1), "num_steps", num_steps, "None, or over 0")
         self._paused = num_steps is not None
         self._client.submit(("resume", num_steps))
+
+    def follow(self, follower: Callable[[list[Record]], None]) -> None:
+        """Hand out the trace's records after every turn of the engine; the trace keeps none.
+
+        Args:
+            follower: called in the event loop, also with no records; the first call has all since
+                the engine was made.
+
+        Raises:
+            ValueError: if the engine writes no trace.
+        """
+        check(self.args.trace, "trace", self.args.trace, "True, for one who follows the engine")
+        self._follower = follower
+        self._client.submit(("follow",))
 
     async def wait_for_requests_to_drain(self, timeout: float | None = None) -> bool:
         """Wait until nobody waits for a request. False if that took longer than ``timeout``."""
@@ -260,6 +280,8 @@ class AsyncLLM:
 
     def _deliver(self, batch: Batch) -> None:
         self.num_running, self.num_waiting = batch.num_running, batch.num_waiting
+        if self._follower is not None:
+            self._follower(batch.records)
         for output in batch.outputs:
             if output.request_id in self._collectors:
                 self._collectors[output.request_id].put(output)

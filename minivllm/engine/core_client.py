@@ -18,6 +18,7 @@ from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.core_loop import STOP, Batch, EngineCoreLoop
 from minivllm.engine.exceptions import EngineDeadError
 from minivllm.engine.llm_engine import LLMEngine
+from minivllm.engine.serial_utils import BatchDecoder, encode
 
 OnBatch = Callable[[Batch], None]
 OnDeath = Callable[[BaseException], None]
@@ -86,6 +87,7 @@ class ProcessClient:
         self._process.start()
         other.close()
         self._stopping = False
+        self._decoder = BatchDecoder()
         self._sending = threading.Lock()
         try:
             self.facts = self._pipe.recv()
@@ -98,12 +100,16 @@ class ProcessClient:
 
     def submit(self, message: tuple) -> None:
         """Send a message; see ``EngineCoreLoop``. What cannot be pickled is a ``ValueError``."""
+        if message[0] == "add":
+            self._decoder.remember(message[1])
         try:
             with self._sending:
                 self._pipe.send(message)
         except OSError:
             pass  # the listener has noticed, too
         except Exception as error:
+            if message[0] == "add":
+                self._decoder.forget(message[1].request_id)
             raise ValueError(f"this cannot be sent to the engine's process: {error}") from error
 
     def shutdown(self, timeout: float = 10.0) -> None:
@@ -122,12 +128,11 @@ class ProcessClient:
             except (EOFError, OSError):
                 self._process.join(1)
                 said = EngineDeadError(f"its process has ended: {self._process.exitcode}")
-            if isinstance(said, Batch):
-                self._on_batch(said)
-                continue
-            if not self._stopping:
-                self._on_death(said)
-            return
+            if isinstance(said, BaseException):
+                if not self._stopping:
+                    self._on_death(said)
+                return
+            self._on_batch(self._decoder.decode(said))
 
 
 def _run_engine(pipe: Connection, args: EngineArgs) -> None:
@@ -146,7 +151,7 @@ def _run_engine(pipe: Connection, args: EngineArgs) -> None:
     try:
         engine = LLMEngine(args)
         pipe.send(engine.facts())
-        EngineCoreLoop(engine, receive, pipe.send).run()
+        EngineCoreLoop(engine, receive, lambda batch: pipe.send(encode(batch))).run()
     except (ValueError, OSError) as error:
         pipe.send(error)
     except BaseException as error:

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from minivllm.records import Record
 from minivllm.scheduling.progress import NobodyAdmitted
+from minivllm.trace import Trace
 
 if TYPE_CHECKING:
     from minivllm.engine.llm_engine import LLMEngine
@@ -31,13 +33,15 @@ class Batch:
     results: list[tuple[int, Any]] = field(default_factory=list)  # of calls, by number
     num_running: int = 0
     num_waiting: int = 0
+    records: list[Record] = field(default_factory=list)  # of the trace, if somebody follows it
 
 
 class EngineCoreLoop:
     """Messages in, steps, batches out.
 
     Messages are tuples: ``("add", request)``, ``("abort", request_ids)``, ``("pause",)``,
-    ``("resume", num_steps)``, ``("call", number, method, arguments)`` and ``STOP``.
+    ``("resume", num_steps)``, ``("follow",)`` (from now on batches bring the trace's records),
+    ``("call", number, method, arguments)`` and ``STOP``.
 
     Args:
         core: the engine; it is used by ``run`` alone.
@@ -58,6 +62,7 @@ class EngineCoreLoop:
         self._paused = False
         self._steps_left: int | None = None  # until it pauses again; None: until it is told to
         self._stuck_since: float | None = None  # when the policy began to admit nobody
+        self._trace: Trace | None = None  # whose records go into the batches
 
     def run(self) -> None:
         """Until ``STOP`` comes. What escapes a step ends it, too: the caller tells the world."""
@@ -71,7 +76,11 @@ class EngineCoreLoop:
                 self._step(batch)
                 if self._steps_left is not None:
                     self._steps_left -= 1
-                    self._paused = self._steps_left == 0
+            if self._steps_left is not None:  # with nothing left to do, the others are forgotten
+                if self._steps_left == 0 or not self.core.has_unfinished_requests():
+                    self._on_pause(batch)
+            if self._trace is not None:
+                batch.records = self._trace.take()
             batch.num_running, batch.num_waiting = self.core.num_running_and_waiting()
             self._send(batch)
 
@@ -107,10 +116,14 @@ class EngineCoreLoop:
         batch.outputs += self.core.abort_request(request_ids)
 
     def _on_pause(self, batch: Batch) -> None:
-        self._paused, self._stuck_since = True, None
+        self._paused, self._steps_left, self._stuck_since = True, None, None
 
     def _on_resume(self, batch: Batch, num_steps: int | None = None) -> None:
-        self._paused, self._steps_left = False, num_steps
+        self._paused = False
+        self._steps_left = None if num_steps is None else (self._steps_left or 0) + num_steps
+
+    def _on_follow(self, batch: Batch) -> None:
+        self._trace = self.core.trace
 
     def _on_call(self, batch: Batch, number: int, method: str, arguments: tuple) -> None:
         try:

@@ -37,6 +37,9 @@ class EngineFacts(NamedTuple):
     max_model_len: int
     max_num_seqs: int
     tokenizer_directory: Path | None
+    num_gpu_blocks: int
+    block_size: int
+    max_num_batched_tokens: int
 
 
 class LLMEngine:
@@ -207,6 +210,9 @@ class LLMEngine:
             self.max_model_len,
             config.scheduler_config.max_num_seqs,
             config.load_config.tokenizer_directory,
+            self.engine_core.kv_cache_config.num_blocks,
+            config.cache_config.block_size,
+            config.scheduler_config.max_num_batched_tokens,
         )
 
     def get_num_unfinished_requests(self) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from minivllm import envs, sampling_params
 from minivllm.engine import arg_utils
 from minivllm.engine.arg_utils import EngineArgs
+from minivllm.entrypoints.openai.cli_args import make_parser
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
 HERE = Path(__file__).parent
@@ -57,6 +58,13 @@ Accepted at its default only:
 ## `BeamSearchParams`
 
 {beams}
+
+## Flags of `minivllm serve`
+
+Each argument of `LLM` is a flag of the server, too: `--max-num-seqs`, or `--max_num_seqs` if you
+like. `--config FILE.yaml` reads flags from a file. These are the server's own:
+
+{server}
 
 ## Environment variables
 
@@ -115,6 +123,15 @@ def refused(only: dict[str, tuple]) -> str:
     )
 
 
+def server_flags() -> Iterator[list[str]]:
+    """Flag, group and help of what the server's command line has beside the engine's arguments."""
+    for group in make_parser()._action_groups:
+        if group.title in ("positional arguments", "options", "engine"):
+            continue
+        for action in group._group_actions:
+            yield [f"`{action.option_strings[0]}`", group.title, action.help or ""]
+
+
 def reference() -> str:
     """The whole page."""
     header = ["name", "default", "meaning"]
@@ -126,6 +143,7 @@ def reference() -> str:
         sampling=table(header, list(rows(SamplingParams, documented, sampling_only))),
         sampling_refused=refused(sampling_only),
         beams=table(header, list(rows(BeamSearchParams, documented, {}))),
+        server=table(["flag", "of", "meaning"], list(server_flags())),
         environment=table(header, variables),
     )
 

@@ -23,6 +23,8 @@ from minivllm.engine.async_llm import AsyncLLM
 from minivllm.entrypoints.openai import dev_routes, routes
 from minivllm.entrypoints.openai.cli_args import engine_args, parse_args
 from minivllm.entrypoints.openai.errors import add_handlers
+from minivllm.entrypoints.openai.glass.routes import add_glass
+from minivllm.entrypoints.openai.glass.show import GlassShow
 from minivllm.entrypoints.openai.middleware import (
     AuthenticationMiddleware,
     BodyLimitMiddleware,
@@ -69,6 +71,9 @@ def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
     routes.add_metrics(app, None if args.disable_log_stats else served.names[0])
     if args.enable_tokenizer_info_endpoint:
         routes.add_tokenizer_info(app)
+    state.glass = None
+    if args.glass:
+        add_glass(app, engine, served.names[0])
     if envs.server_dev_mode():
         logger.warning("dev mode: whoever reaches this server can pause it and abort requests")
         app.include_router(dev_routes.router)
@@ -97,11 +102,19 @@ class Server(uvicorn.Server):
         config: uvicorn's.
         engine: its requests are aborted when the time is over, and it stops last.
         shutdown_timeout: seconds.
+        glass: what is watched at /glass, if it is.
     """
 
-    def __init__(self, config: uvicorn.Config, engine: AsyncLLM, shutdown_timeout: float):
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        engine: AsyncLLM,
+        shutdown_timeout: float,
+        glass: GlassShow | None = None,
+    ):
         super().__init__(config)
         self.engine = engine
+        self.glass = glass
         self.shutdown_timeout = shutdown_timeout
         self.status = 0  # what the process ends with
 
@@ -126,6 +139,8 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets=None) -> None:
         """Take no more connections, let the open ones end, stop the engine."""
+        if self.glass is not None:
+            self.glass.close()  # its streams have no end of their own
         ending = asyncio.ensure_future(self._end_requests())
         await super().shutdown(sockets)
         ending.cancel()
@@ -150,7 +165,8 @@ def make_server(app: FastAPI, args: Namespace) -> Server:
         access_log=not args.disable_uvicorn_access_log,
         lifespan="off",
     )
-    return Server(config, app.state.engine, args.shutdown_timeout)
+    state = app.state
+    return Server(config, state.engine, args.shutdown_timeout, state.glass)
 
 
 def open_socket(args: Namespace) -> socket.socket:
@@ -192,6 +208,8 @@ def run_server(args: Namespace) -> int:
             methods = ", ".join(sorted(getattr(route, "methods", None) or ()))
             logger.debug("Route: %s, Methods: %s", getattr(route, "path", route), methods)
         logger.info("Starting minivllm server on %s", where)
+        if args.glass and not args.uds:
+            logger.info("What the engine does: %s/glass", where)
         asyncio.run(server.serve(sockets=[listening]))
     return server.status
 

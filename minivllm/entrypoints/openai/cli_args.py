@@ -145,7 +145,7 @@ def _front_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("guard", "who may ask, and how much")
     group.add_argument(
         "--api-key", nargs="+", metavar="KEY",
-        help="keys of which paths under /v1 want one; also MINIVLLM_API_KEY",
+        help="keys, one of which paths under /v1 want; also MINIVLLM_API_KEY",
     )  # fmt: skip
     for name, default in (("origins", []), ("methods", ["*"]), ("headers", ["*"])):
         group.add_argument(
@@ -190,9 +190,14 @@ def _front_flags(parser: argparse.ArgumentParser) -> None:
                        "strict (auto; function: names, too), or all (parameter)")  # fmt: skip
     group.add_argument("--exclude-tools-when-tool-choice-none", **yes,
                        help="the template does not see tools that may not be called")  # fmt: skip
+    group = parser.add_argument_group("glass", "for teaching: who reaches the page sees it all")
+    group.add_argument("--glass", **yes,
+                       help="a page at /glass that shows live what the engine does, and can "
+                       "pause it; without --host only this machine is answered")  # fmt: skip
     group = parser.add_argument_group("log", "what the server writes")
     levels = ("critical", "error", "warning", "info", "debug", "trace")
-    group.add_argument("--uvicorn-log-level", choices=levels, default="info")
+    group.add_argument("--uvicorn-log-level", choices=levels, default="info",
+                       help="of the HTTP server (default: info)")  # fmt: skip
     group.add_argument("--disable-uvicorn-access-log", **yes, help="no line for every answer")
     group.add_argument("--max-log-len", type=int, metavar="N",
                        help="most characters of a prompt in the log")  # fmt: skip
@@ -221,6 +226,8 @@ def parse_args(words: list[str], prog: str = "minivllm serve") -> argparse.Names
     parser = make_parser(prog)
     args = parser.parse(words)
     args.model = args.model_tag or args.model
+    if args.glass:
+        args.host, args.trace = args.host or "127.0.0.1", True
     if args.enable_auto_tool_choice and not args.tool_call_parser:
         parser.error("--enable-auto-tool-choice needs --tool-call-parser")
     return args

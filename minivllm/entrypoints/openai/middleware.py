@@ -17,12 +17,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from minivllm.entrypoints.openai.errors import JSON, RequestError, error_response
 
 LARGEST_BODY = 32 * 2**20  # bytes
-_GUARDED = "/v1"
+_GUARDED = ("/v1", "/glass/")  # the page at /glass tells nothing by itself
 _COUNTED = ("/v1/completions", "/v1/chat/completions")
 
 
 class AuthenticationMiddleware:
-    """Under ``/v1`` a request must bring one of the keys: ``Authorization: Bearer KEY``.
+    """Under ``/v1`` and ``/glass/`` a request must bring a key: ``Authorization: Bearer KEY``.
 
     Digests are compared, all of them, in constant time: how long a refusal takes says nothing.
     """

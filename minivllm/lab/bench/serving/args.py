@@ -129,6 +129,8 @@ def _report_flags(group: Any) -> None:
                        help="such as 50,90,99 (default: 99)")  # fmt: skip
     group.add_argument("--goodput", type=_limit, nargs="+", default=[], metavar="NAME:MS",
                        help="count requests within these limits of ttft, tpot, e2el")  # fmt: skip
+    group.add_argument("--health", action="store_true",
+                       help="ask /health meanwhile, and say how soon it is answered")  # fmt: skip
     group.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
     group.add_argument("--save-result", action="store_true", help="write the figures to a file")
     group.add_argument("--save-detailed", action="store_true", help="and those of each request")

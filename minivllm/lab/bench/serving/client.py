@@ -86,6 +86,19 @@ class Client:
             raise ValueError(f"model must be one of {', '.join(names)}, got {wanted!r}.")
         return ServedModel(card["id"], card.get("root"), card.get("max_model_len"))
 
+    async def health(self) -> float:
+        """Ask /health. Returns how many seconds the answer took.
+
+        Raises:
+            ValueError: if it is another than 200.
+        """
+        start = perf_counter()
+        try:
+            (await self._http.get("/health")).raise_for_status()
+        except httpx.HTTPError as error:
+            raise ValueError(f"{self._http.base_url}/health: {error}") from error
+        return perf_counter() - start
+
     async def request(self, sample: SampleRequest, request_id: str) -> RequestFuncOutput:
         """Ask for one answer. What goes wrong is in ``error``; nothing is raised for it."""
         output = RequestFuncOutput(start_time=perf_counter())

@@ -22,6 +22,7 @@ from minivllm.lab.bench.serving.datasets import (
     sharegpt_requests,
     table_requests,
 )
+from minivllm.lab.bench.serving.health import ask_health, health_figures
 from minivllm.lab.bench.serving.metrics import RequestFuncOutput, calculate_metrics
 from minivllm.lab.bench.serving.report import details, make_result, result_table, save_result
 from minivllm.validation import check
@@ -65,12 +66,16 @@ async def _bench(args: Namespace) -> dict[str, Any]:
         print(f"{args.num_prompts} requests ({args.dataset_name}) to {model.name}")
         times = arrival_times(len(requests), args.request_rate, args.burstiness, args.seed)
         start, cpu = time.perf_counter(), time.process_time()
+        health: list[float] = []
+        asking = asyncio.ensure_future(ask_health(client, health)) if args.health else None
         outputs = await send(client, requests, times, args)
+        if asking is not None and not asking.cancel():
+            asking.result()  # it has ended by itself, with an error
         duration, cpu = time.perf_counter() - start, time.process_time() - cpu
     figures = calculate_metrics(
         outputs, duration, args.percentile_metrics, args.metric_percentiles, args.goodput
     )
-    result = make_result(args, model.name, tokenizer_id, figures, cpu)
+    result = make_result(args, model.name, tokenizer_id, figures, cpu) | health_figures(health)
     for output in [output for output in outputs if output.error][:_MOST_ERRORS]:
         print(f"failed: {output.error}")
     if args.save_result or args.save_detailed:

@@ -33,6 +33,12 @@ _LINES = (
     ("Total token throughput (tok/s):", "total_token_throughput"),
     ("Client CPU time (s):", "client_cpu_s"),
 )
+_HEALTH = (
+    ("Answers:", "health_requests"),
+    ("Mean (ms):", "mean_health_ms"),
+    ("Median (ms):", "median_health_ms"),
+    ("Longest (ms):", "max_health_ms"),
+)
 
 
 def result_table(result: dict[str, Any], percentiles: Sequence[float]) -> Iterator[str]:
@@ -55,6 +61,10 @@ def result_table(result: dict[str, Any], percentiles: Sequence[float]) -> Iterat
         yield _line(f"Median {short} (ms):", result[f"median_{name}_ms"])
         for p in percentiles:
             yield _line(f"P{p:g} {short} (ms):", result[f"p{p:g}_{name}_ms"])
+    if "health_requests" in result:
+        yield f"{'/health, meanwhile':-^{_WIDTH}}"
+        for words, key in _HEALTH:
+            yield _line(words, result[key])
     yield "=" * _WIDTH
 
 

@@ -176,5 +176,5 @@ FUNCTION_LABS = {
         tool_stream,
         join,
         quantile,
-    )  # fmt: skip
+    )
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from minivllm.records import Forked, RequestAdded
+from minivllm.records import Forked, Record, RequestAdded
 from minivllm.trace import Trace
 
 INK = "#1a1a1a"  # text and marks
@@ -45,22 +45,59 @@ def owners_of(trace: Trace) -> dict[str, Owner]:
 
     Samples of one request share its colour, stand behind it, and are told apart by a number.
     """
-    families: dict[str, list[str]] = {}
-    request_of: dict[str, str] = {}
+    arrivals = Arrivals()
     for record in trace.of(RequestAdded, Forked):
-        if isinstance(record, RequestAdded):
-            families[record.request_id] = []
-            request_of[record.request_id] = record.request_id
-        elif record.child_id not in request_of:  # a beam's id can be born again
-            request_id = request_of[record.child_id] = request_of[record.seq_id]
-            families[request_id].append(record.child_id)
-    owners = {}
-    for index, (request_id, children) in enumerate(families.items()):
-        owners[request_id] = parent = _owner(request_id, index)
-        for number, child_id in enumerate(children, start=1):
-            name = f"{parent.letter}{number}"
-            owners[child_id] = replace(parent, seq_id=child_id, letter=name)
-    return owners
+        arrivals.note(record)
+    return arrivals.in_order()
+
+
+class Arrivals:
+    """The owners so far of a run that may still go on; see ``owners_of``."""
+
+    def __init__(self):
+        self.owners: dict[str, Owner] = {}  # by sequence id
+        self._families: dict[str, list[str]] = {}  # by request id: its sequences, itself first
+        self._request_of: dict[str, str] = {}
+        self._num_arrived = 0
+
+    @property
+    def request_ids(self) -> list[str]:
+        """Of those not forgotten, in order of arrival."""
+        return list(self._families)
+
+    def request_of(self, seq_id: str) -> str:
+        """The id of the request that a sequence belongs to."""
+        return self._request_of[seq_id]
+
+    def note(self, record: Record) -> None:
+        """Take one more record; of most kinds nothing is to be noted."""
+        match record:
+            case RequestAdded(_, request_id) if request_id not in self._families:
+                owner = _owner(request_id, self._num_arrived)
+                self._num_arrived += 1
+                self._add(owner, request_id)
+            case Forked(_, seq_id, child_id) if child_id not in self.owners:
+                # Some do not come here: a beam's id can be born again.
+                request_id = self._request_of[seq_id]
+                parent, number = self.owners[request_id], len(self._families[request_id])
+                name = f"{parent.letter}{number}"
+                self._add(replace(parent, seq_id=child_id, letter=name), request_id)
+
+    def forget(self, request_id: str) -> None:
+        """A request and its samples are no longer to be drawn; their letters do not come again."""
+        for seq_id in self._families.pop(request_id):
+            del self.owners[seq_id], self._request_of[seq_id]
+
+    def in_order(self) -> dict[str, Owner]:
+        """By sequence id: requests in order of arrival, the samples of each behind it."""
+        return {
+            seq_id: self.owners[seq_id] for seq_ids in self._families.values() for seq_id in seq_ids
+        }
+
+    def _add(self, owner: Owner, request_id: str) -> None:
+        self.owners[owner.seq_id] = owner
+        self._families.setdefault(request_id, []).append(owner.seq_id)
+        self._request_of[owner.seq_id] = request_id
 
 
 def _owner(seq_id: str, index: int) -> Owner:
@@ -85,3 +122,10 @@ def _mix(colour: str, other: int, amount: float) -> str:
     """A colour with ``amount`` of white (255) or black (0) stirred in."""
     mixed = (round(c * (1 - amount) + other * amount) for c in _channels(colour))
     return "#" + "".join(f"{c:02x}" for c in mixed)
+
+
+# Every pair of a solid colour and the ink upon it that owners have, numbered for a style sheet.
+COLOURS = {
+    (owner.solid, owner.ink): index
+    for index, owner in enumerate(_owner("", index) for index in range(len(OKABE_ITO)))
+}

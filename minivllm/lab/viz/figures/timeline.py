@@ -48,7 +48,11 @@ def timeline(trace: Trace, first: int | None = None, last: int | None = None) ->
     last = end if last is None else last
     check(is_int(first) and 0 <= first <= end, "first", first, f"between 0 and {end}")
     check(is_int(last) and first <= last <= end, "last", last, f"between first and {end}")
-    window = TimelineWindow.of(history, first, last)
+    return draw_window(TimelineWindow.of(history, first, last))
+
+
+def draw_window(window: TimelineWindow) -> Figure:
+    """The timeline of these steps; see ``timeline``."""
     return Figure(_svg(window), _text(window), window.alt)
 
 

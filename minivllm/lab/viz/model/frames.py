@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from minivllm.lab.viz.draw.palette import Owner, owners_of
@@ -11,6 +11,7 @@ from minivllm.lab.viz.model.narration import Narration
 from minivllm.records import (
     BlockCopied,
     BlocksAllocated,
+    Record,
     StepEnded,
     StepPlanned,
     StepStarted,
@@ -92,57 +93,87 @@ def frames(trace: Trace, decode: Callable[[int], str] | None = None) -> Iterator
 
 
 def _replay(trace: Trace, decode: Callable[[int], str] | None) -> Iterator[StepFrame]:
-    owners = owners_of(trace)
     state = State(-1, trace.num_blocks, trace.block_size)
-    telling, before = Narration(owners, decode), ""
-    new: set[tuple[str, int]] = set()  # sequence and block
-    frame = None
+    reader = StepReader(state, owners_of(trace), decode)
     for record in trace.records:
+        if isinstance(record, StepStarted) and reader.frame is not None:
+            yield reader.frame
+        reader.read(record)
+    if reader.frame is not None:  # it is None if an error in schedule() ended the run
+        yield reader.frame_so_far()
+
+
+class StepReader:
+    """Reads records in order, and makes a frame of the step that they have come to.
+
+    Args:
+        state: before the first record; every record read is applied to it.
+        owners: by sequence id, those included that are still to come.
+        decode: as for ``frames``.
+    """
+
+    def __init__(
+        self, state: State, owners: Mapping[str, Owner], decode: Callable[[int], str] | None
+    ):
+        self.state = state
+        self.frame: StepFrame | None = None  # None from a step's beginning until it is planned
+        self._owners, self._decode = owners, decode
+        self._telling, self._before = Narration(owners, decode), ""
+        self._new: set[tuple[str, int]] = set()  # sequence and block
+
+    def read(self, record: Record) -> None:
+        """Take one more record."""
         match record:
             case StepStarted():
-                if frame is not None:
-                    yield frame
-                    frame = None
-                before, telling = telling.text(), Narration(owners, decode)
-                new.clear()
+                self._before, self.frame = self._told(), None
+                self._new.clear()
             case BlocksAllocated(_, seq_id, block_ids) | SwappedIn(_, seq_id, block_ids):
-                new.update((seq_id, block_id) for block_id in block_ids)
+                self._new.update((seq_id, block_id) for block_id in block_ids)
             case BlockCopied(_, seq_id, _, dst):
-                new.add((seq_id, dst))
-            case StepPlanned():
-                plan = telling.text() or "Nothing is scheduled."
-                frame = _frame(state, owners, new, record.step, before, plan)
-                telling = Narration(owners, decode)
-            case StepEnded():
-                frame = replace(frame, result=telling.text())
-                telling = Narration(owners, decode)
-        telling.note(state, record)
-        state.apply(record)
-    if frame is not None:  # it is None if an error in schedule() ended the run
-        told = filter(None, (frame.result, telling.text()))
-        yield replace(frame, result=" ".join(told))
+                self._new.add((seq_id, dst))
+            case StepPlanned(step):
+                plan = self._told() or "Nothing is scheduled."
+                self.frame = StepFrame(step, self._before, plan, "", *self._books())
+            case StepEnded() if self.frame is not None:
+                self.frame = replace(self.frame, result=self._told())
+        self._telling.note(self.state, record)
+        self.state.apply(record)
 
+    def frame_so_far(self) -> StepFrame:
+        """The frame of the step, which also tells what has happened since its end."""
+        told = filter(None, (self.frame.result, self._telling.text()))
+        return replace(self.frame, result=" ".join(told))
 
-def _frame(
-    state: State, owners: dict[str, Owner], new: set[tuple[str, int]], step: int, before: str,
-    plan: str,
-) -> StepFrame:  # fmt: skip
-    rows = []
-    for seq_id, owner in owners.items():
-        seq = state.sequences.get(seq_id)
-        if seq is not None and (seq.block_ids or seq.num_scheduled_tokens):
-            num_new = sum((seq_id, block_id) in new for block_id in seq.block_ids)
-            rows.append(
-                Row(
-                    owner,
-                    len(seq.token_ids),
-                    seq.num_computed_tokens,
-                    seq.num_scheduled_tokens,
-                    tuple(seq.block_ids),
-                    num_new,
+    def _told(self) -> str:
+        """What was read since the last time that somebody asked."""
+        text, self._telling = self._telling.text(), Narration(self._owners, self._decode)
+        return text
+
+    def num_new(self, seq_id: str, block_ids: Iterable[int]) -> int:
+        """How many of a sequence's blocks this step has added."""
+        return sum((seq_id, block_id) in self._new for block_id in block_ids)
+
+    def _books(self) -> tuple:
+        """The fields of a frame that come from the state."""
+        rows = []
+        for seq_id, owner in self._owners.items():
+            seq = self.state.sequences.get(seq_id)
+            if seq is not None and (seq.block_ids or seq.num_scheduled_tokens):
+                rows.append(
+                    Row(
+                        owner,
+                        len(seq.token_ids),
+                        seq.num_computed_tokens,
+                        seq.num_scheduled_tokens,
+                        tuple(seq.block_ids),
+                        self.num_new(seq_id, seq.block_ids),
+                    )
                 )
-            )
-    return StepFrame(
-        step, before, plan, "", tuple(rows), tuple(state.running), tuple(state.waiting),
-        tuple(state.swapped), frozenset(state.cached),
+        return tuple(rows), *queues_of(self.state)
+
+
+def queues_of(state: State) -> tuple:
+    """Who runs, waits and is swapped out, and which blocks can be found: the end of a frame."""
+    return (
+        tuple(state.running), tuple(state.waiting), tuple(state.swapped), frozenset(state.cached),
     )  # fmt: skip

@@ -10,9 +10,11 @@ from minivllm.lab.viz.draw.wording import count, span
 from minivllm.records import (
     Finished,
     Preempted,
+    Record,
     Sampled,
     Scheduled,
     StepPlanned,
+    StepStarted,
     SwappedOut,
     Verified,
 )
@@ -65,25 +67,74 @@ class History:
     """What each sequence did, by step, and what each step used."""
 
     owners: dict[str, Owner]
-    rows: dict[str, dict[int, Cell]]  # by request id, in order of arrival, then by step
-    steps: list[StepUse]
     num_usable_blocks: int
     max_num_batched_tokens: int
+    # By sequence id, then by step; and by step. Of a run that goes on, old steps can be forgotten.
+    rows: dict[str, dict[int, Cell]] = field(default_factory=dict)
+    steps: dict[int, StepUse] = field(default_factory=dict)
     # Tokens whose K and V were thrown away by a preemption, and must be computed again.
     num_discarded: int = 0
     counts: Counter = field(default_factory=Counter)  # of "preempted" and "finished"
 
     @property
     def num_computed(self) -> int:
-        return sum(step.num_tokens for step in self.steps)
+        return sum(step.num_tokens for step in self.steps.values())
 
     @property
     def num_sampled(self) -> int:
-        return sum(step.num_sampled for step in self.steps)
+        return sum(step.num_sampled for step in self.steps.values())
 
     @property
     def peak_blocks(self) -> int:
-        return max(step.num_blocks for step in self.steps)
+        return max(step.num_blocks for step in self.steps.values())
+
+    def note(self, state: State, record: Record) -> None:
+        """Take one more record, given the state just before it."""
+        match record:
+            case StepStarted(step):
+                self.steps[step] = StepUse()
+            case Preempted(step, seq_id) | SwappedOut(step, seq_id):
+                self._cell(seq_id, step).preempted = True
+                if isinstance(record, Preempted):
+                    self.num_discarded += state.sequences[seq_id].num_computed_tokens
+                self.counts["preempted"] += 1
+            case Finished(step, seq_id, reason):
+                self.counts["finished"] += reason != "dropped"
+                if step in self.steps:
+                    self._cell(seq_id, step).finish_reason = reason
+            case Scheduled(step, seq_id, _, start, num_tokens, samples):
+                cell, prompt = self._cell(seq_id, step), state.sequences[seq_id].num_prompt_tokens
+                decode = samples and num_tokens == 1 and start >= prompt
+                cell.kind, cell.start, cell.num_tokens = (
+                    "decode" if decode else "prefill", start, num_tokens,
+                )  # fmt: skip
+            case Verified(step, seq_id, drafts, num_accepted):
+                cell = self._cell(seq_id, step)
+                cell.kind, cell.num_accepted = "verify", num_accepted
+                self.steps[step].num_drafts += len(drafts)
+                self.steps[step].num_accepted += num_accepted
+            case Sampled(step):
+                self.steps[step].num_sampled += 1
+
+    def note_plan(self, state: State, step: int) -> None:
+        """Take what holds for a whole step, once it is scheduled."""
+        self.steps[step].num_tokens = state.num_scheduled_tokens
+        self.steps[step].num_blocks = len(state.ref_counts)
+        for seq_id, seq in state.sequences.items():
+            kind = "idle" if seq.status == "running" else "waiting"
+            if seq.status in ("running", "waiting", "preempted", "swapped"):
+                cell = self._cell(seq_id, step)
+                cell.kind = cell.kind or kind
+
+    def forget_before(self, first: int) -> None:
+        """Keep nothing of the steps before this one."""
+        for by_step in (self.steps, *self.rows.values()):
+            for step in [step for step in by_step if step < first]:
+                del by_step[step]
+        self.rows = {seq_id: cells for seq_id, cells in self.rows.items() if cells}
+
+    def _cell(self, seq_id: str, step: int) -> Cell:
+        return self.rows.setdefault(seq_id, {}).setdefault(step, Cell())
 
 
 def read_history(trace: Trace) -> History:
@@ -96,57 +147,17 @@ def read_history(trace: Trace) -> History:
     owners = owners_of(trace)
     history = History(
         owners,
+        trace.num_blocks - 1,
+        trace.max_num_batched_tokens,
         rows={seq_id: {} for seq_id in owners},
-        steps=[StepUse() for _ in range(trace.num_steps)],
-        num_usable_blocks=trace.num_blocks - 1,
-        max_num_batched_tokens=trace.max_num_batched_tokens,
     )
     state = State(-1, trace.num_blocks, trace.block_size)
     for record in trace.records:
-        _note(history, state, record)
+        history.note(state, record)
         state.apply(record)
         if isinstance(record, StepPlanned):
-            _note_plan(history, state, record.step)
+            history.note_plan(state, record.step)
     return history
-
-
-def _note(history: History, state: State, record) -> None:
-    """Update a history by one record, given the state just before it."""
-    match record:
-        case Preempted(step, seq_id) | SwappedOut(step, seq_id):
-            history.rows[seq_id].setdefault(step, Cell()).preempted = True
-            if isinstance(record, Preempted):
-                history.num_discarded += state.sequences[seq_id].num_computed_tokens
-            history.counts["preempted"] += 1
-        case Finished(step, seq_id, reason):
-            history.counts["finished"] += reason != "dropped"
-            if step >= 0:
-                history.rows[seq_id].setdefault(step, Cell()).finish_reason = reason
-        case Scheduled(step, seq_id, _, start, num_tokens, samples):
-            cell = history.rows[seq_id].setdefault(step, Cell())
-            prompt = state.sequences[seq_id].num_prompt_tokens
-            decode = samples and num_tokens == 1 and start >= prompt
-            cell.kind, cell.start, cell.num_tokens = (
-                "decode" if decode else "prefill", start, num_tokens,
-            )  # fmt: skip
-        case Verified(step, seq_id, drafts, num_accepted):
-            cell = history.rows[seq_id][step]
-            cell.kind, cell.num_accepted = "verify", num_accepted
-            history.steps[step].num_drafts += len(drafts)
-            history.steps[step].num_accepted += num_accepted
-        case Sampled(step):
-            history.steps[step].num_sampled += 1
-
-
-def _note_plan(history: History, state: State, step: int) -> None:
-    """Update a history by what holds for a whole step, once it is scheduled."""
-    history.steps[step].num_tokens = state.num_scheduled_tokens
-    history.steps[step].num_blocks = len(state.ref_counts)
-    for seq_id, seq in state.sequences.items():
-        kind = "idle" if seq.status == "running" else "waiting"
-        if seq.status in ("running", "waiting", "preempted", "swapped"):
-            cell = history.rows[seq_id].setdefault(step, Cell())
-            cell.kind = cell.kind or kind
 
 
 MAX_ROWS = 300
@@ -166,14 +177,15 @@ class TimelineWindow:
     @classmethod
     def of(cls, history: History, first: int, last: int) -> TimelineWindow:
         rows = []
-        for seq_id, cells in history.rows.items():
+        for seq_id, owner in history.owners.items():
+            cells = history.rows.get(seq_id, {})
             seen = {step: cell for step, cell in cells.items() if first <= step <= last}
             if seen:
-                rows.append((history.owners[seq_id], seen))
+                rows.append((owner, seen))
+        steps = [history.steps[step] for step in range(first, last + 1)]
         return cls(
-            first, last, rows, history.steps[first : last + 1], history.max_num_batched_tokens,
-            history.num_usable_blocks,
-        )  # fmt: skip
+            first, last, rows, steps, history.max_num_batched_tokens, history.num_usable_blocks
+        )
 
     @property
     def rows(self) -> list[tuple[Owner, dict[int, Cell]]]:

@@ -1,152 +1,7 @@
-"use strict";
-// What Python wrote down, step by step; here it is only drawn. See _encode() in page.py.
+// Steps through the frames of a run; draw.js draws them.
 const run = JSON.parse(document.getElementById("run").textContent);
-const $ = id => document.getElementById(id);
-const ESCAPED = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
-const escape = text => String(text).replace(/[&<>"]/g, character => ESCAPED[character]);
-const plural = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
-
-// -- frames: each says only what has changed since the one before ---------------------------------
-
-function unpack(packed) {
-  let tables = new Map(), queues = [[], [], []];
-  const cached = new Set();
-  return packed.map(({ step, words, rows, queues: changed, cached: [added, removed] }) => {
-    const before = tables;
-    tables = new Map();
-    const unpacked = rows.map(([owner, computed, scheduled, total, isNew, blocks]) => {
-      blocks = blocks || before.get(owner);
-      tables.set(owner, blocks);
-      return { owner, computed, scheduled, total, blocks, firstNew: blocks.length - isNew };
-    });
-    queues = queues.map((queue, i) => (changed && changed[i]) || queue);
-    added.forEach(block => cached.add(block));
-    removed.forEach(block => cached.delete(block));
-    return { step, words, rows: unpacked, queues, cached: new Set(cached) };
-  });
-}
 const frames = unpack(run.frames);
-
-const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
-function fill(row, logical) {
-  const first = logical * run.blockSize;
-  const filled = clamp(row.computed - first, 0, run.blockSize);
-  return [filled, clamp(row.computed + row.scheduled - first, 0, run.blockSize) - filled];
-}
-/** Entries of all tables that point to each held block, by block id. */
-function holders(frame) {
-  const held = new Map();
-  for (const row of frame.rows) row.blocks.forEach((block, logical) => {
-    if (!held.has(block)) held.set(block, []);
-    const [filled, written] = fill(row, logical);
-    held.get(block).push({ row, logical, filled, written, isNew: logical >= row.firstNew });
-  });
-  return held;
-}
-
-// -- drawing --------------------------------------------------------------------------------------
-
-const owner = index => run.owners[index];
-const badge = (index, still = "") =>
-  `<span class="owner-${owner(index).colour} badge ${still}">${owner(index).letter}</span>`;
-
-function slots(entry, withTokens) {
-  if (!run.detailed) {
-    const percent = number => (100 * number / run.blockSize).toFixed(1) + "%";
-    const style = `--f:${percent(entry.filled)};--w:${percent(entry.filled + entry.written)}`;
-    return `<span class="bar" style="${style}"></span>`;
-  }
-  let html = "";
-  for (let i = 0; i < run.blockSize; i++) {
-    const state = i < entry.filled ? "filled" : i < entry.filled + entry.written ? "written" : "";
-    const token = withTokens && state && run.tokens
-      ? run.tokens.texts[run.tokens.of[entry.row.owner][entry.logical * run.blockSize + i]] : "";
-    html += `<i class="slot ${state}">${escape(token)}</i>`;
-  }
-  return `<span class="slots" aria-hidden="true">${html}</span>`;
-}
-
-function drawPool(frame) {
-  const held = holders(frame);
-  let used = 0, html = "", cachedAndFree = 0;
-  for (let block = 0; block < run.numDrawn; block++) {
-    const entries = held.get(block);
-    if (!entries) {
-      const cached = frame.cached.has(block);
-      cachedAndFree += cached;
-      const look = block === 0 ? "null" : cached ? "cached" : "free";
-      const id = run.dense && block % 10 ? "&nbsp;" : `<span class="id">${block}</span>`;
-      html += `<div class="block ${look}" data-block="${block}" title="block ${block}: ${look}">` +
-        `<span class="name">${id}${block || run.dense ? "" : "<b>null</b>"}</span></div>`;
-      continue;
-    }
-    const fullest = entries.reduce((a, b) => (b.filled + b.written > a.filled + a.written ? b : a));
-    used += fullest.filled + fullest.written;
-    const letters = entries.map(entry => owner(entry.row.owner).letter);
-    const shared = entries.length > 1;
-    const some = letters.slice(0, 2).join(" ") + (letters.length > 2 ? "…" : "");
-    const who = run.dense ? letters[0] : some + (shared ? ` ×${entries.length}` : "");
-    html += `<div class="owner-${owner(fullest.row.owner).colour} block held` +
-      `${shared ? " shared" : ""}${entries.some(entry => entry.isNew) ? " new" : ""}" ` +
-      `data-block="${block}" data-owners="${letters.join(" ")}" data-filled="${fullest.filled}" ` +
-      `data-written="${fullest.written}" title="block ${block}, held by ${letters.join(", ")}: ` +
-      `${fullest.filled} filled, ${fullest.written} written of ${plural(run.blockSize, "slot")}">` +
-      `<span class="name">${run.dense ? "" : block}<b>${who}</b></span>${slots(fullest, false)}</div>`;
-  }
-  const shared = [...held.values()].filter(entries => entries.length > 1).length;
-  const facts = [`${held.size} of ${plural(run.numBlocks - 1, "block")} held`];
-  if (held.size) facts.push(`${used} of their ${held.size * run.blockSize} slots used`);
-  if (shared) facts.push(`${shared} shared`);
-  if (cachedAndFree) facts.push(`${cachedAndFree} free but cached`);
-  if (run.numDrawn < run.numBlocks)
-    facts.push(`${plural(run.numBlocks - run.numDrawn, "block")} never used and not drawn`);
-  $("pool").innerHTML = html;
-  $("pool-facts").textContent = facts.join(" · ");
-  $("pool").setAttribute("aria-label", `Block pool: ${facts.join(", ")}.`);
-}
-
-function drawTables(frame) {
-  const held = holders(frame);
-  $("tables").innerHTML = frame.rows.map(row => {
-    const { letter, id, colour } = owner(row.owner);
-    const progress = `${row.computed} computed` + (row.scheduled ? ` + ${row.scheduled} now` : "") +
-      ` of ${row.total}`;
-    const entries = row.blocks.map((block, logical) => {
-      const times = held.get(block).length, isNew = logical >= row.firstNew;
-      const [filled, written] = fill(row, logical);
-      const name = `${block}${times > 1 ? ` ×${times}` : ""}`;
-      const said = `<span class="sr">logical block ${logical} is block ${block}` +
-        `${times > 1 ? `, shared by ${times}` : ""}${isNew ? ", new" : ""}, ` +
-        `${filled} slots filled, ${written} written</span>`;
-      const top = run.detailed
-        ? `<span class="top" aria-hidden="true"><span>${logical}</span>` +
-          `<span>→ <span class="physical">${name}</span></span></span>${said}`
-        : `<span class="physical">${name}</span>`;
-      return `<li class="entry${times > 1 ? " shared" : ""}${isNew ? " new" : ""}" ` +
-        `data-block="${block}" data-ref="${times}">` +
-        `${top}${slots({ row, logical, filled, written }, true)}</li>`;
-    });
-    return `<li class="owner-${colour}" data-seq="${escape(id)}"><div class="who">` +
-      `${badge(row.owner)} ${escape(id)}<small>${progress}</small></div>` +
-      `<ol aria-label="blocks of ${letter}">${entries.join("")}</ol></li>`;
-  }).join("") || "<li>Nobody holds a block.</li>";
-}
-
-function drawQueue(frame) {
-  const names = ["Running", "Waiting", "On the host"], most = 48;
-  $("queue").innerHTML = "<dl>" + frame.queues.map((queue, i) => {
-    if (i === 2 && !frames.some(any => any.queues[2].length)) return "";
-    const more = queue.length > most ? ` and ${queue.length - most} more` : "";
-    const chips = queue.slice(0, most).map(index => badge(index, i ? "still" : "")).join("");
-    return `<dt>${names[i]}${queue.length ? ` (${queue.length})` : ""}</dt>` +
-      `<dd>${chips || "nobody"}${more}</dd>`;
-  }).join("") + "</dl>";
-}
-
-function drawWords(frame) {
-  $("words").innerHTML = "<dl>" + ["Before", "Plan", "Result"].map((name, i) =>
-    frame.words[i] && `<dt>${name}</dt><dd>${escape(frame.words[i])}</dd>`).join("") + "</dl>";
-}
+run.swaps = frames.some(frame => frame.queues[2].length);
 
 /** A frame around this step's column of the timeline. */
 function markTimeline(step) {
@@ -230,23 +85,12 @@ document.addEventListener("keydown", event => {
   }
 });
 
-/** Round numbers of columns, so that a block can be found without counting. */
-const perLine = Math.min(run.blockSize, 8);
-function layOut() {
-  const room = $("pool").clientWidth, width = run.dense ? 23 : run.detailed ? Math.max(72, 12 + perLine * 20) : 47;
-  const columns = [run.numDrawn, 50, 40, 20, 10, 8, 5, 4, 2].find(n => n * width <= room) || 1;
-  $("pool").style.setProperty("--columns", Math.max(columns, 4));
-}
 $("still").hidden = true;
 $("live").hidden = false;
-$("pool").classList.toggle("dense", run.dense);
-$("pool").classList.toggle("bars", !run.detailed);
-$("tables").classList.toggle("small", !run.detailed);
 $("shared-means").hidden = !frames.some(frame =>
   [...holders(frame).values()].some(entries => entries.length > 1));
 $("cached-means").hidden = !frames.some(frame => frame.cached.size);
 if (location.hash) $("steps-title").scrollIntoView();
-document.body.style.setProperty("--per-line", perLine);
-document.body.style.setProperty("--slot", run.tokens ? Math.max(3, run.tokens.width) + "ch" : "1.2rem");
+prepare();
 new ResizeObserver(layOut).observe($("pool"));
 show(linked());

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from minivllm.lab.viz.draw.palette import Owner
+from minivllm.lab.viz.draw.palette import COLOURS, Owner
 from minivllm.lab.viz.draw.pool import Pool
 from minivllm.lab.viz.draw.wording import count, token_label
 from minivllm.lab.viz.figures.timeline import timeline
@@ -45,7 +44,7 @@ def page(
     chart = timeline(trace)
     first, last, packed = _pack(trace, decode, history.owners)
     return (
-        _environment()
+        environment()
         .get_template("page.html")
         .render(
             title=title,
@@ -59,26 +58,28 @@ def page(
             num_frames=len(packed),
             num_steps=trace.num_steps,
             still=[first, last] if trace.num_steps > 1 else [first],
-            colours=_colours(history.owners),
+            colours=COLOURS,
             run={**_constants(trace, history.owners, decode), "frames": packed},
         )
     )
 
 
-def _environment() -> Environment:
-    """Jinja with everything escaped; ``raw(name)`` is one of our own files as it is."""
+def environment(*more: BaseLoader) -> Environment:
+    """Jinja with everything escaped; ``raw(name)`` is one of our own files as it is.
+
+    Args:
+        more: where there are further files beside those of this directory.
+    """
+    loader = ChoiceLoader([PackageLoader("minivllm.lab.viz", "page"), *more])
     environment = Environment(
-        loader=PackageLoader("minivllm.lab.viz", "page"),
+        loader=loader,
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,
     )
     environment.policies["json.dumps_kwargs"] = JSON
-    directory = files(__package__)
-    environment.globals["raw"] = lambda name: Markup(
-        directory.joinpath(name).read_text(encoding="utf-8")
-    )
+    environment.globals["raw"] = lambda name: Markup(loader.get_source(environment, name)[0])
     return environment
 
 
@@ -91,7 +92,7 @@ def _pack(
     """The first frame, the last one, and all that fit into the page, encoded for JSON."""
     stride = 1
     while True:
-        packer, packed, size = _Packer(owners), [], 0
+        packer, packed, size = Packer(owners), [], 0
         for frame in frames(trace, decode):
             if frame.step == 0:
                 first = frame
@@ -103,7 +104,7 @@ def _pack(
         stride *= cdiv(size, MAX_CHARACTERS)
 
 
-class _Packer:
+class Packer:
     """Delta encoding of frames: what has changed since the frame before."""
 
     def __init__(self, owners: dict[str, Owner]):
@@ -136,8 +137,9 @@ class _Packer:
 
 def _constants(trace: Trace, owners: dict[str, Owner], decode: Decode) -> dict[str, Any]:
     """What holds for all steps: sizes, names and tokens, and how much room there is to draw."""
-    colours = _colours(owners)
     pool = Pool.of(trace, take_snapshot(trace, 0, "schedule"))
+    sequences = trace.state_at(trace.num_steps - 1).sequences  # tokens are only ever appended
+    tokens = [sequences[seq_id].token_ids for seq_id in owners]
     return {
         "numSteps": trace.num_steps,
         "blockSize": trace.block_size,
@@ -145,18 +147,21 @@ def _constants(trace: Trace, owners: dict[str, Owner], decode: Decode) -> dict[s
         "numDrawn": pool.num_drawn,
         "detailed": pool.detailed,
         "dense": pool.num_drawn > MAX_NUMBERED,
-        "owners": [
-            {"letter": o.letter, "id": o.seq_id, "colour": colours[o.solid, o.ink]}
-            for o in owners.values()
-        ],
-        "tokens": _tokens(trace, owners, decode) if pool.detailed else None,
+        "owners": owners_to_json(owners),
+        "tokens": tokens_to_json(tokens, decode) if pool.detailed else None,
     }
 
 
-def _tokens(trace: Trace, owners: dict[str, Owner], decode: Decode) -> dict[str, Any] | None:
-    """Every sequence's tokens as numbers of labels; a sequence only ever appends to them."""
-    sequences = trace.state_at(trace.num_steps - 1).sequences
-    tokens = [sequences[seq_id].token_ids for seq_id in owners]
+def owners_to_json(owners: dict[str, Owner]) -> list[dict[str, Any]]:
+    """Letters, ids and colours; elsewhere an owner is its place in this list."""
+    return [
+        {"letter": o.letter, "id": o.seq_id, "colour": COLOURS[o.solid, o.ink]}
+        for o in owners.values()
+    ]
+
+
+def tokens_to_json(tokens: list[list[int]], decode: Decode) -> dict[str, Any] | None:
+    """Every sequence's tokens as numbers of labels; None if they are too many to be shown."""
     if sum(map(len, tokens)) > MAX_TOKENS:
         return None
     labels: dict[str, int] = {}
@@ -164,12 +169,7 @@ def _tokens(trace: Trace, owners: dict[str, Owner], decode: Decode) -> dict[str,
         [labels.setdefault(token_label(token, decode, TOKEN_LENGTH), len(labels)) for token in ids]
         for ids in tokens
     ]
-    return {"of": numbers, "texts": list(labels), "width": max(map(len, labels))}
-
-
-def _colours(owners: dict[str, Owner]) -> dict[tuple[str, str], int]:
-    distinct = dict.fromkeys((owner.solid, owner.ink) for owner in owners.values())
-    return {colours: index for index, colours in enumerate(distinct)}
+    return {"of": numbers, "texts": list(labels), "width": max(map(len, labels), default=0)}
 
 
 # -- the parts that stand still --------------------------------------------------------------------

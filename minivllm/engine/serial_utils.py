@@ -1,0 +1,67 @@
+"""What crosses between two processes after every step: the news as plain tuples, no prompts.
+
+An output as it is would bring its prompt along each time, which the other side has sent itself, and
+the names of its fields. (vLLM: vllm/v1/serial_utils.py, over msgpack)
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from operator import attrgetter
+
+from minivllm.engine.core_loop import Batch
+from minivllm.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from minivllm.request import Request
+
+_of_batch = attrgetter("refused", "results", "num_running", "num_waiting", "records")
+_of_request = attrgetter("request_id", "finished", "num_cached_tokens", "prompt_logprobs")
+_of_metrics = attrgetter(*(field.name for field in fields(RequestMetrics)))
+_of_completion = attrgetter(*(field.name for field in fields(CompletionOutput)))
+
+
+def encode(batch: Batch) -> tuple:
+    """A batch without the prompts of its outputs; ``BatchDecoder`` reads it."""
+    outputs = [
+        (_of_request(o), _of_metrics(o.metrics), [_of_completion(c) for c in o.outputs])
+        for o in batch.outputs
+    ]
+    return outputs, _of_batch(batch)
+
+
+class BatchDecoder:
+    """Reads batches at the side where the requests come from, whose prompts it remembers."""
+
+    def __init__(self):
+        self._prompts: dict[str, tuple[str | None, list[int]]] = {}
+
+    def remember(self, request: Request) -> None:
+        """This request is about to be sent."""
+        self._prompts[request.request_id] = (request.prompt, request.prompt_token_ids)
+
+    def forget(self, request_id: str) -> None:
+        """Nothing will come of this request any more."""
+        self._prompts.pop(request_id, None)
+
+    def decode(self, encoded: tuple) -> Batch:
+        """A batch, as it was on the other side."""
+        outputs, rest = encoded
+        batch = Batch([self._output(*news) for news in outputs], *rest)
+        for request_id in [o.request_id for o in batch.outputs if o.finished]:
+            self.forget(request_id)
+        for request_id, _ in batch.refused:
+            self.forget(request_id)
+        return batch
+
+    def _output(self, request: tuple, metrics: tuple, completions: list[tuple]) -> RequestOutput:
+        request_id, finished, num_cached_tokens, prompt_logprobs = request
+        prompt, prompt_token_ids = self._prompts[request_id]
+        return RequestOutput(
+            request_id,
+            prompt,
+            list(prompt_token_ids),  # the caller's own from here on
+            prompt_logprobs,
+            [CompletionOutput(*completion) for completion in completions],
+            finished,
+            RequestMetrics(*metrics),
+            num_cached_tokens=num_cached_tokens,
+        )

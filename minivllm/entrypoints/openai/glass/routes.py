@@ -1,0 +1,96 @@
+"""/glass: the page, its stream of pictures, and the buttons that hold the engine still."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from jinja2 import PackageLoader
+from starlette.responses import HTMLResponse
+
+from minivllm.engine.async_llm import AsyncLLM
+from minivllm.entrypoints.openai.errors import JSON, RequestError
+from minivllm.entrypoints.openai.glass.show import GlassShow
+from minivllm.entrypoints.openai.stream import EventStream
+from minivllm.lab.viz.draw.palette import COLOURS
+from minivllm.lab.viz.page.page import environment
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+async def no_strangers(raw: Request) -> None:
+    """A dependency: pages of other sites may neither look nor press buttons.
+
+    A browser says in Origin whose page is asking. A server that listens on loopback is known by
+    loopback's names alone: another name in Host is a stranger's that leads here.
+    """
+    host, origin = raw.headers.get("host", ""), raw.headers.get("origin")
+    known = raw.app.state.args.host not in LOOPBACK or _hostname(host) in LOOPBACK
+    if not known or (origin is not None and urlsplit(origin).netloc != host):
+        raise RequestError(
+            f"/glass is for pages of this server, not of {origin or host!r}",
+            status=HTTPStatus.FORBIDDEN,
+            kind="Forbidden",
+        )
+
+
+def _hostname(host: str) -> str | None:
+    return urlsplit(f"//{host}").hostname
+
+
+router = APIRouter(
+    prefix="/glass", dependencies=[Depends(no_strangers)], include_in_schema=False
+)  # fmt: skip
+
+
+@router.get("")
+async def page(raw: Request):
+    """The page; it loads nothing but its pictures."""
+    return HTMLResponse(raw.app.state.glass_page)
+
+
+@router.get("/events")
+async def events(raw: Request):
+    """The stream of pictures."""
+    return EventStream(raw.app.state.glass.watch())
+
+
+@router.post("/pause")
+async def pause(raw: Request):
+    """Hold the engine still: requests keep what they have, and new ones wait."""
+    await raw.app.state.glass.set_pace(0)
+    return JSON({"status": "paused"})
+
+
+@router.post("/step")
+async def step(raw: Request):
+    """Take one step, and hold still."""
+    await raw.app.state.glass.take_step()
+    return JSON({"status": "paused"})
+
+
+@router.post("/resume")
+async def resume(raw: Request, steps_per_second: float | None = Query(None, gt=0, le=100)):
+    """Go on, as fast as it can or so slowly."""
+    await raw.app.state.glass.set_pace(steps_per_second)
+    return JSON({"status": "resumed"})
+
+
+def add_glass(app: FastAPI, engine: AsyncLLM, title: str) -> None:
+    """The page and what belongs to it.
+
+    Args:
+        app: the application.
+        engine: one that writes a trace.
+        title: the name of the model.
+
+    Raises:
+        ValueError: if the engine writes no trace.
+    """
+    app.state.glass = GlassShow(engine)
+    templates = environment(PackageLoader("minivllm.entrypoints.openai", "glass"))
+    app.state.glass_page = templates.get_template("glass.html").render(
+        title=title, colours=COLOURS, facts=engine.facts
+    )
+    app.include_router(router)

@@ -1,0 +1,145 @@
+"""GlassShow: what pages at /glass see of the engine, and the hand that holds it still."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator
+from functools import lru_cache
+
+from minivllm.engine.async_llm import AsyncLLM
+from minivllm.lab.viz.model.live import LiveRun
+from minivllm.lab.viz.page.live import picture
+from minivllm.logger import init_logger
+from minivllm.records import Record
+
+logger = init_logger(__name__)
+
+_SECONDS_BETWEEN = 0.12  # two pictures
+_REST = 9  # times as long as a picture took to draw, until the next one
+_dumps = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class GlassShow:
+    """Follows an engine's trace, and draws for whoever watches.
+
+    Nobody waits for a page: the engine hands its records on and goes, several steps become one
+    picture, and a page that reads slowly gets the latest one when it is ready. All that is kept is
+    one picture and what it is made from.
+
+    Args:
+        engine: one that writes a trace.
+
+    Raises:
+        ValueError: if it writes none.
+    """
+
+    def __init__(self, engine: AsyncLLM):
+        self.engine = engine
+        self.pace: float | None = None  # steps a second; None: as fast as it can; 0: paused
+        self.num_watchers = 0
+        facts, tokenizer = engine.facts, engine.tokenizer
+        decode = None if tokenizer is None else lru_cache(None)(lambda i: tokenizer.decode([i]))
+        self._run = LiveRun(
+            facts.num_gpu_blocks, facts.block_size, facts.max_num_batched_tokens, decode,
+            called=lambda seq_id: seq_id.removeprefix("chatcmpl-").removeprefix("cmpl-"),
+        )  # fmt: skip
+        self._records: list[Record] = []
+        self._news, self._drawn = asyncio.Event(), asyncio.Event()
+        self._picture = b""
+        self._painter: asyncio.Task | None = None
+        self._walker: asyncio.Task | None = None
+        self._closed = False
+        engine.follow(self._note)
+
+    async def watch(self) -> AsyncGenerator[bytes, None]:
+        """Server-sent events, each a whole picture: at once, and whenever something has changed.
+
+        When the last one goes, an engine that was held still goes on.
+        """
+        self.num_watchers += 1
+        try:
+            drawn = self._drawn
+            self._wake()
+            while True:
+                await drawn.wait()
+                if self._closed:
+                    return
+                drawn = self._drawn  # of the next one, which may come while this one is read
+                yield self._picture
+        finally:
+            self.num_watchers -= 1
+            if not self.num_watchers and self.pace is not None:
+                await self.set_pace(None)
+
+    async def set_pace(self, pace: float | None) -> None:
+        """How many steps a second the engine takes; 0 is none, None as many as it can."""
+        if self._walker is not None:
+            self._walker.cancel()
+            self._walker = None
+        self.pace = pace
+        if pace is None:
+            await self.engine.resume_generation()
+        else:
+            await self.engine.pause_generation(mode="keep")
+            if pace:
+                self._walker = asyncio.ensure_future(self._walk(pace))
+        self._wake()
+
+    async def take_step(self) -> None:
+        """One step, and then none."""
+        await self.set_pace(0)
+        await self.engine.resume_generation(num_steps=1)
+
+    def close(self) -> None:
+        """End all streams: the server does."""
+        self._closed = True
+        self._drawn.set()
+        for task in (self._painter, self._walker):
+            if task is not None:
+                task.cancel()
+
+    async def _walk(self, pace: float) -> None:
+        while True:
+            await self.engine.resume_generation(num_steps=1)
+            await asyncio.sleep(1 / pace)
+
+    # -- from the trace to a picture -----------------------------------------------------------
+
+    def _note(self, records: list[Record]) -> None:
+        """After every turn of the engine, in the event loop: take them and be gone."""
+        if not self._closed:
+            self._records += records
+            self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        if self._painter is None and not self._closed:
+            self._painter = asyncio.ensure_future(self._paint())
+
+    async def _paint(self) -> None:
+        """Draw what is new, and rest, so that most of the time is the engine's."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            records, self._records = self._records, []
+            began = time.perf_counter()
+            try:
+                content = await asyncio.to_thread(self._draw, records)
+            except Exception as error:
+                logger.error("/glass shows nothing any more: %r", error, exc_info=error)
+                return self.close()
+            if content is not None:
+                paused = await self.engine.is_paused()  # by somebody else, where it is not us
+                content["pace"] = 0 if paused and self.pace is None else self.pace
+                self._picture = f"data: {_dumps(content)}\n\n".encode()
+                self._drawn.set()
+                self._drawn = asyncio.Event()
+            took = time.perf_counter() - began
+            await asyncio.sleep(max(_SECONDS_BETWEEN, _REST * took))
+
+    def _draw(self, records: list[Record]) -> dict | None:
+        """Whatever the number of pages, one picture; without any, only the books are kept."""
+        self._run.update(records)
+        return picture(self._run) if self.num_watchers else None

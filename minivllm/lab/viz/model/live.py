@@ -1,0 +1,123 @@
+"""LiveRun: a run that still goes on, read as it goes, with only what can still be seen of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from minivllm.lab.viz.draw.palette import Arrivals, Owner
+from minivllm.lab.viz.model.frames import Row, StepFrame, StepReader, queues_of
+from minivllm.lab.viz.model.timeline_model import History, TimelineWindow
+from minivllm.records import Record, Scheduled, StepEnded, StepPlanned, StepStarted
+from minivllm.state import State
+
+NUM_STEPS = 40  # of the past that are remembered for the timeline
+_ALIVE = {"waiting", "running", "preempted", "swapped"}
+
+
+class LiveRun:
+    """What a trace's records tell, as they come.
+
+    Args:
+        num_blocks: blocks in the pool, the null block included.
+        block_size: positions per block.
+        max_num_batched_tokens: the token budget of a step.
+        decode: turns a token id into text, to name the tokens that are drawn; None: by their ids.
+        called: what stands beside a letter in the timeline, made from a sequence's id.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        max_num_batched_tokens: int,
+        decode: Callable[[int], str] | None = None,
+        called: Callable[[str], str] = str,
+    ):
+        self.decode, self._called = decode, called
+        self.state = State(-1, num_blocks, block_size)
+        self.step = -1  # the last one that has begun
+        self.num_prompt_tokens = self.num_cached_tokens = 0  # asked of the prefix cache, and found
+        self._arrivals = Arrivals()
+        self._history = History({}, num_blocks - 1, max_num_batched_tokens)
+        self._reader = StepReader(self.state, self._arrivals.owners, decode)
+
+    @property
+    def owners(self) -> dict[str, Owner]:
+        """Of all that is remembered, in order of arrival."""
+        return self._arrivals.in_order()
+
+    def update(self, records: Sequence[Record]) -> None:
+        """Take what has come since: any number of whole steps, and what happened between them.
+
+        Only the last of them is told in words.
+        """
+        self._forget()
+        told_from = _last_step(records)
+        for index, record in enumerate(records):
+            self._arrivals.note(record)
+            self._history.note(self.state, record)
+            if isinstance(record, StepStarted):
+                self.step = record.step
+            elif isinstance(record, Scheduled) and record.kind == "new":
+                self.num_prompt_tokens += self.state.sequences[record.seq_id].num_prompt_tokens
+                self.num_cached_tokens += record.num_computed_tokens
+            if index < told_from:
+                self.state.apply(record)
+            else:
+                self._reader.read(record)
+            if isinstance(record, StepPlanned):
+                self._history.note_plan(self.state, record.step)
+
+    def frame(self) -> StepFrame:
+        """The last step in words, with what has happened since, and the books as they are now.
+
+        Blocks that it has freed are free; ``num_scheduled`` is what it has computed.
+        """
+        told = StepFrame(-1, "", "No step yet.", "", (), *queues_of(self.state))
+        if self._reader.frame is not None:
+            told = self._reader.frame_so_far()
+        began = {row.owner.seq_id: row.num_computed for row in told.rows}
+        rows = []
+        for seq_id, owner in self.owners.items():
+            seq = self.state.sequences.get(seq_id)
+            if seq is not None and seq.block_ids:
+                computed = seq.num_computed_tokens
+                before = min(began.get(seq_id, computed), computed)
+                blocks = tuple(seq.block_ids)
+                num_new = self._reader.num_new(seq_id, blocks)
+                rows.append(
+                    Row(owner, len(seq.token_ids), before, computed - before, blocks, num_new)
+                )
+        return StepFrame(
+            self.step, told.before, told.plan, told.result, tuple(rows), *queues_of(self.state)
+        )
+
+    def window(self) -> TimelineWindow | None:
+        """The last steps; None before the first."""
+        if self.step < 0:
+            return None
+        self._history.owners = {
+            seq_id: replace(owner, seq_id=self._called(seq_id))
+            for seq_id, owner in self.owners.items()
+        }
+        return TimelineWindow.of(self._history, max(0, self.step - NUM_STEPS + 1), self.step)
+
+    def _forget(self) -> None:
+        """Sequences of requests that are over, and whoever is not in the window any more."""
+        self._history.forget_before(self.step - NUM_STEPS + 1)
+        sequences = self.state.sequences
+        alive = {seq.request_id for seq in sequences.values() if seq.status in _ALIVE}
+        for seq_id in [s for s, seq in sequences.items() if seq.request_id not in alive]:
+            del sequences[seq_id]
+        seen = {self._arrivals.request_of(seq_id) for seq_id in self._history.rows}
+        for request_id in self._arrivals.request_ids:
+            if request_id not in alive and request_id not in seen:
+                self._arrivals.forget(request_id)
+
+
+def _last_step(records: Sequence[Record]) -> int:
+    """Where the last step begins, or what led to it: behind the end of the one before."""
+    starts = [i for i, record in enumerate(records) if isinstance(record, StepStarted)]
+    ends = [i for i, record in enumerate(records) if isinstance(record, StepEnded)]
+    return max((end + 1 for end in ends if starts and end < starts[-1]), default=0)

@@ -1,0 +1,73 @@
+"""The picture: a run that still goes on, as JSON that ``draw.js`` draws. Each one stands alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from minivllm.lab.viz.draw.pool import MAX_DETAILED
+from minivllm.lab.viz.figures.timeline import draw_window
+from minivllm.lab.viz.model.frames import StepFrame
+from minivllm.lab.viz.model.live import LiveRun
+from minivllm.lab.viz.model.snapshot import MAX_ENTRIES, MAX_SLOTS
+from minivllm.lab.viz.page.page import MAX_NUMBERED, Packer, owners_to_json, tokens_to_json
+
+LINE = 20  # blocks; a line is drawn if anything in it is held
+MAX_DRAWN = 400  # blocks of a large pool, if not more are held
+MAX_HELD = 2000  # and then
+
+
+def picture(run: LiveRun) -> dict[str, Any]:
+    """Everything that a page shows, with nothing taken for known from an earlier picture."""
+    frame, owners = run.frame(), run.owners
+    drawn, window = _drawn(run, frame), run.window()
+    detailed = len(drawn) <= MAX_DETAILED and run.state.block_size <= MAX_SLOTS
+    held, cached = frame.ref_counts, frame.cached
+    tokens = None
+    if detailed:
+        with_blocks = {row.owner.seq_id for row in frame.rows}
+        sequences = run.state.sequences
+        tokens = tokens_to_json(
+            [sequences[s].token_ids if s in with_blocks else [] for s in owners], run.decode
+        )
+    return {
+        "run": {
+            "blockSize": run.state.block_size,
+            "numBlocks": run.state.num_blocks,
+            "numDrawn": len(drawn),
+            "drawn": drawn,
+            "detailed": detailed,
+            "dense": len(drawn) > MAX_NUMBERED,
+            "swaps": bool(frame.swapped),
+            "cachedAndFree": len(cached - held.keys()),
+            "owners": owners_to_json(owners),
+            "tokens": tokens,
+            "maxEntries": MAX_ENTRIES,
+        },
+        "frame": Packer(owners).pack(replace(frame, cached=cached & set(drawn))),
+        "timeline": draw_window(window).svg if window else "",
+        "numbers": {
+            "step": run.step,
+            "running": len(frame.running),
+            "waiting": len(frame.waiting) + len(frame.swapped),
+            "free": run.state.num_blocks - 1 - len(held),
+            "usable": run.state.num_blocks - 1,
+            "prompt": run.num_prompt_tokens,
+            "cached": run.num_cached_tokens,
+        },
+    }
+
+
+def _drawn(run: LiveRun, frame: StepFrame) -> list[int]:
+    """The blocks that are drawn: all of a small pool; else lines of it, the held ones first."""
+    num_blocks = run.state.num_blocks
+    if num_blocks <= MAX_DRAWN:
+        return list(range(num_blocks))
+    held = sorted({0, *(block // LINE for block in frame.ref_counts)})[: MAX_HELD // LINE]
+    others = sorted({block // LINE for block in frame.cached} - set(held))
+    lines = held + others[: max(0, MAX_DRAWN // LINE - len(held))]
+    return [
+        block
+        for line in sorted(lines)
+        for block in range(line * LINE, min((line + 1) * LINE, num_blocks))
+    ]
