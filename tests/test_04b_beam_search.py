@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import make_llm
+from helpers import assert_same_free_queue, make_llm
 
 from minivllm import LLM, BeamSearchParams, SamplingParams, embedded_model_path
 from minivllm.engine.oracle import next_token_logits
@@ -187,6 +187,7 @@ def test_the_trace_follows_the_beams(tiny_qwen2):
         engine.check_integrity()
         state = llm.trace.state_at(llm.trace.num_steps - 1)
         assert state.running == [seq.seq_id for seq in scheduler.running]
+        assert_same_free_queue(state, scheduler.kv_manager)
         for seq in scheduler.running:
             assert state.sequences[seq.seq_id].token_ids == seq.token_ids
             assert state.sequences[seq.seq_id].block_ids == scheduler.kv_manager.get_block_ids(

@@ -93,7 +93,7 @@ def frames(trace: Trace, decode: Callable[[int], str] | None = None) -> Iterator
 
 def _replay(trace: Trace, decode: Callable[[int], str] | None) -> Iterator[StepFrame]:
     owners = owners_of(trace)
-    state = State(-1, trace.num_blocks, trace.block_size)
+    state = trace.beginning()
     telling, before = Narration(owners, decode), ""
     new: set[tuple[str, int]] = set()  # sequence and block
     frame = None

@@ -89,7 +89,7 @@ def read_history(trace: Trace) -> History:
         num_usable_blocks=trace.num_blocks - 1,
         max_num_batched_tokens=trace.max_num_batched_tokens,
     )
-    state = State(-1, trace.num_blocks, trace.block_size)
+    state = trace.beginning()
     for record in trace.records:
         _note(history, state, record)
         state.apply(record)
