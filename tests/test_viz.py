@@ -256,7 +256,10 @@ def test_blocks_that_are_free_but_cached_are_dotted():
     assert free == {2}
     dotted = [e for e in drawing(grid).iter(f"{SVG}rect") if e.get("stroke-dasharray")]
     assert len(dotted) == len(free) + 1  # one in the legend
-    assert " 2 ∘" in grid.text
+    assert " 2 ∘A 9th" in grid.text  # it was A's second block
+    assert list(state.free_queue).index(2) == 8
+    pale = [e for e in drawing(grid).iter(f"{SVG}rect") if e.get("opacity")]
+    assert len(pale) == 4  # what it holds
     assert "free, but cached" in grid.text
 
 
