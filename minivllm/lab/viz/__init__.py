@@ -20,7 +20,7 @@ from minivllm.lab.viz.figures.queues import queues
 from minivllm.lab.viz.figures.roofline import roofline
 from minivllm.lab.viz.figures.stepper import stepper
 from minivllm.lab.viz.figures.time_shares import time_shares
-from minivllm.lab.viz.figures.timeline import timeline
+from minivllm.lab.viz.figures.timeline import compare, timeline
 from minivllm.lab.viz.figures.waste import waste_bars
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Plot",
     "block_grid",
     "block_table",
+    "compare",
     "filmstrip",
     "gather_arrows",
     "latency",

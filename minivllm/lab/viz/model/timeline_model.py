@@ -145,9 +145,12 @@ class TimelineWindow:
     steps: list[StepUse]
     max_num_batched_tokens: int
     num_usable_blocks: int
+    milliseconds: list[float] | None  # of each step; None if steps are only counted
 
     @classmethod
-    def of(cls, history: History, first: int, last: int) -> TimelineWindow:
+    def of(
+        cls, history: History, first: int, last: int, milliseconds: list[float] | None
+    ) -> TimelineWindow:
         rows = []
         for seq_id, cells in history.rows.items():
             seen = {step: cell for step, cell in cells.items() if first <= step <= last}
@@ -155,7 +158,7 @@ class TimelineWindow:
                 rows.append((history.owners[seq_id], seen))
         return cls(
             first, last, rows, history.steps[first : last + 1], history.max_num_batched_tokens,
-            history.num_usable_blocks,
+            history.num_usable_blocks, milliseconds and milliseconds[first : last + 1],
         )  # fmt: skip
 
     @property
@@ -200,6 +203,7 @@ class TimelineWindow:
             count(preempted, "preemption"),
             f"{finished} finished",
             *([f"{count(dropped, 'beam')} dropped"] if dropped else []),
+            *([_milliseconds(self.milliseconds)] if self.milliseconds else []),
         ]
         return " · ".join(parts)
 
@@ -209,3 +213,7 @@ class TimelineWindow:
             f"at most {max(values)} of {limit} {name}" for name, _, values, limit in self.lanes
         )
         return f"{self.title}: {self.facts.replace(' · ', ', ')}; {' and '.join(peaks)} in a step."
+
+
+def _milliseconds(each: list[float]) -> str:
+    return f"{sum(each):,.4g} ms, longest step {max(each):,.4g}"
