@@ -41,6 +41,16 @@ class Row:
 
 
 @dataclass(frozen=True)
+class FreeBlock:
+    """A block that is free but still cached: whose it was, and its place in the free queue."""
+
+    block_id: int
+    owner: Owner
+    logical: int
+    place: int  # 1 is handed out next
+
+
+@dataclass(frozen=True)
 class StepFrame:
     """One step: what led to it, its plan as the forward pass sees it, and what came out.
 
@@ -57,6 +67,7 @@ class StepFrame:
     waiting: tuple[str, ...]  # requests, the next one first
     swapped: tuple[str, ...]  # sequences whose blocks are on the host
     cached: frozenset[int]  # blocks that the prefix cache can find, held or not
+    free: tuple[FreeBlock, ...]  # those of them that nobody holds, the next one to go first
 
     @property
     def words(self) -> str:
@@ -142,7 +153,12 @@ def _frame(
                     num_new,
                 )
             )
+    free = tuple(
+        FreeBlock(block_id, owners[content.seq_id], content.logical, place)
+        for place, block_id in enumerate(state.free_queue, start=1)
+        if (content := state.contents.get(block_id)) is not None
+    )
     return StepFrame(
         step, before, plan, "", tuple(rows), tuple(state.running), tuple(state.waiting),
-        tuple(state.swapped), frozenset(state.cached),
+        tuple(state.swapped), frozenset(state.cached), free,
     )  # fmt: skip

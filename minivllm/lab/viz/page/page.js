@@ -9,9 +9,10 @@ const plural = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 // -- frames: each says only what has changed since the one before ---------------------------------
 
 function unpack(packed) {
-  let tables = new Map(), queues = [[], [], []];
+  let tables = new Map(), queues = [[], [], []], free = [];
   const cached = new Set();
-  return packed.map(({ step, words, rows, queues: changed, cached: [added, removed] }) => {
+  return packed.map(({ step, words, rows, queues: changed, cached: [added, removed],
+    free: nowFree }) => {
     const before = tables;
     tables = new Map();
     const unpacked = rows.map(([owner, computed, scheduled, total, isNew, blocks]) => {
@@ -22,7 +23,8 @@ function unpack(packed) {
     queues = queues.map((queue, i) => (changed && changed[i]) || queue);
     added.forEach(block => cached.add(block));
     removed.forEach(block => cached.delete(block));
-    return { step, words, rows: unpacked, queues, cached: new Set(cached) };
+    free = nowFree || free;
+    return { step, words, rows: unpacked, queues, cached: new Set(cached), free };
   });
 }
 const frames = unpack(run.frames);
@@ -66,14 +68,30 @@ function slots(entry, withTokens) {
   return `<span class="slots" aria-hidden="true">${html}</span>`;
 }
 
+const ordinal = n => n + ((n / 10 | 0) % 10 === 1 ? "th" : ["th", "st", "nd", "rd"][n % 10] || "th");
+
+/** A block that nobody holds and the prefix cache can find: whose it was, and when it is reused. */
+function drawFree(block, index, logical, place) {
+  const { letter, colour } = owner(index);
+  const entry = { row: { owner: index }, logical, filled: run.blockSize, written: 0 };
+  return `<div class="owner-${colour} block cached" data-block="${block}" data-was="${letter}" ` +
+    `data-place="${place}" title="block ${block}: free, but still cached; ${letter}'s block ` +
+    `${logical}; ${ordinal(place)} in the free queue"><span class="name">${block}` +
+    `<span>${ordinal(place)}</span><b>${letter}</b></span>${slots(entry, false)}</div>`;
+}
+
 function drawPool(frame) {
-  const held = holders(frame);
+  const held = holders(frame), free = new Map(frame.free.map(([block, ...rest]) => [block, rest]));
   let used = 0, html = "", cachedAndFree = 0;
   for (let block = 0; block < run.numDrawn; block++) {
     const entries = held.get(block);
     if (!entries) {
       const cached = frame.cached.has(block);
       cachedAndFree += cached;
+      if (free.has(block)) {
+        html += drawFree(block, ...free.get(block));
+        continue;
+      }
       const look = block === 0 ? "null" : cached ? "cached" : "free";
       const id = run.dense && block % 10 ? "&nbsp;" : `<span class="id">${block}</span>`;
       html += `<div class="block ${look}" data-block="${block}" title="block ${block}: ${look}">` +
@@ -238,14 +256,14 @@ function layOut() {
   $("pool").style.setProperty("--columns", Math.max(columns, 4));
 }
 $("still").hidden = true;
-$("live").hidden = false;
+$("live").hidden = $("help").hidden = false;
 $("pool").classList.toggle("dense", run.dense);
 $("pool").classList.toggle("bars", !run.detailed);
 $("tables").classList.toggle("small", !run.detailed);
 $("shared-means").hidden = !frames.some(frame =>
   [...holders(frame).values()].some(entries => entries.length > 1));
 $("cached-means").hidden = !frames.some(frame => frame.cached.size);
-if (location.hash) $("steps-title").scrollIntoView();
+if (location.hash) document.querySelector(".controls").scrollIntoView();
 document.body.style.setProperty("--per-line", perLine);
 document.body.style.setProperty("--slot", run.tokens ? Math.max(3, run.tokens.width) + "ch" : "1.2rem");
 new ResizeObserver(layOut).observe($("pool"));
