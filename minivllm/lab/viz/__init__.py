@@ -6,6 +6,7 @@ timeline(llm.trace)
 """
 
 from minivllm.lab.viz.draw.figure import Figure, Plot
+from minivllm.lab.viz.figures.beam_tree import beam_tree
 from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.lab.viz.figures.block_table import block_table
 from minivllm.lab.viz.figures.filmstrip import filmstrip
@@ -26,6 +27,7 @@ from minivllm.lab.viz.figures.waste import waste_bars
 __all__ = [
     "Figure",
     "Plot",
+    "beam_tree",
     "block_grid",
     "block_table",
     "compare",
