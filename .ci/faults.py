@@ -89,8 +89,8 @@ FAULTS = {
         "model_input.positions += range(num_new)", "00",
     ),
     "a request gets one token too many": Fault(
-        "minivllm.scheduling.decoding", "seq.num_output_tokens == params.max_tokens",
-        "seq.num_output_tokens > params.max_tokens", "00",
+        "minivllm.scheduling.decoding", "seq.num_prompt_tokens == params.max_tokens or",
+        "seq.num_prompt_tokens > params.max_tokens or", "00",
     ),
 }  # fmt: skip
 

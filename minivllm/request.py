@@ -94,10 +94,6 @@ class Sequence:
         child.grammar = self.grammar and self.grammar.fork()
         return child
 
-    def grammar_accepts(self, token_id: int) -> bool:
-        """Let the grammar, if there is one, go on by a sampled token."""
-        return self.grammar is None or self.grammar.accept_tokens([token_id])
-
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)

@@ -125,8 +125,8 @@ def test_every_public_name_exists():
         minivllm.Nonsense  # noqa: B018
 
 
-def code_lines(path: Path) -> int:
-    """Lines that hold code: no blanks, no comments, no docstrings."""
+def code_lines(path: Path, first: int = 1, last: int | None = None) -> int:
+    """Lines that hold code, of those from first to last: no blanks, comments, docstrings."""
     text = path.read_text()
     docstring_lines = set()
     for node in ast.walk(ast.parse(text)):
@@ -139,7 +139,22 @@ def code_lines(path: Path) -> int:
         1
         for number, line in enumerate(text.splitlines(), 1)
         if line.strip() and not line.strip().startswith("#") and number not in docstring_lines
+        if first <= number and (last is None or number <= last)
     )
+
+
+def test_the_scheduler_fits_on_a_screen():
+    """Two phases, continue, admit, add: one after the other, and short."""
+    path = PACKAGE / "scheduling/scheduler.py"
+    (scheduler,) = (n for n in ast.parse(path.read_text()).body if isinstance(n, ast.ClassDef))
+    methods = [node for node in scheduler.body if isinstance(node, ast.FunctionDef)]
+    names = [method.name for method in methods]
+    first = names.index("schedule")
+    on_screen = ["schedule", "_continue_running", "_admit_waiting", "_admit", "_add_to_output"]
+    assert names[first : first + len(on_screen)] == on_screen
+    begin, end = methods[first].lineno, methods[first + len(on_screen)].lineno
+    assert code_lines(path, begin, end) <= 80
+    assert code_lines(path, scheduler.lineno, scheduler.end_lineno) <= 240
 
 
 def test_the_path_can_be_read_in_an_evening():

@@ -54,17 +54,18 @@ def find_cascade(metadata: AttentionMetadata, block_size: int) -> Cascade | None
     starts = metadata.query_start_loc.numpy()
     computed = seq_lens - np.diff(starts)  # before this step: all rows see that much
     groups = defaultdict(list)
-    for seq, first in enumerate(table[:, 0].tolist()):
-        if computed[seq] >= block_size:
-            groups[first].append(seq)
+    for seq in np.flatnonzero(computed >= block_size).tolist():
+        groups[int(table[seq, 0])].append(seq)
     prefixes, rest_table = [], table.copy()
     for members in groups.values():
+        if len(members) == 1:
+            continue
         width = computed[members].min() // block_size
         head = table[members, :width]
         differs = (head != head[0]).any(axis=0)
         shared = int(differs.argmax()) if differs.any() else int(width)
         rows = np.concatenate([np.arange(starts[seq], starts[seq + 1]) for seq in members])
-        if len(members) == 1 or len(rows) * shared * block_size < WORTH_SHARING:
+        if len(rows) * shared * block_size < WORTH_SHARING:
             continue
         prefixes.append(
             SharedPrefix(torch.from_numpy(rows).long(), torch.from_numpy(head[0, :shared]).long())

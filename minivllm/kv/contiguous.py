@@ -125,7 +125,9 @@ class ContiguousKVCacheManager:
             return self.block_pool.num_usable_blocks + 1
         return self.block_pool.slab_size(num_slots)
 
-    def can_fit_full_sequence(self, seq: Sequence, hit: list, num_reserved_blocks: int = 0) -> bool:
+    def can_fit_full_sequence(
+        self, seq: Sequence, hit: list, num_new_tokens: int = 0, num_reserved_blocks: int = 0
+    ) -> bool:
         """Is there a piece for its whole life?"""
         needed = num_reserved_blocks + self.get_num_blocks_to_allocate(seq, hit)
         return needed <= self.block_pool.num_free_blocks

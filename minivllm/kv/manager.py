@@ -92,18 +92,25 @@ class KVCacheManager:
         return cdiv(seq.num_tokens, self.block_size) - sum(b.ref_cnt > 0 for b in hit)
 
     def can_fit_full_sequence(
-        self, seq: Sequence, hit: list[KVCacheBlock], num_reserved_blocks: int = 0
+        self,
+        seq: Sequence,
+        hit: list[KVCacheBlock],
+        num_new_tokens: int = 0,
+        num_reserved_blocks: int = 0,
     ) -> bool:
-        """Would the whole of a sequence fit, beside blocks that are promised to its siblings?"""
-        needed = num_reserved_blocks + self.get_num_blocks_to_allocate(seq, hit)
-        return needed <= self.block_pool.num_free_blocks
+        """Would the whole of a sequence fit, beside blocks that are promised to its siblings?
 
-    def can_allocate_slots(
-        self, seq: Sequence, hit: list[KVCacheBlock], num_new_tokens: int, num_reserved_blocks: int
-    ) -> bool:
-        """Would its first chunk fit? Only with drafts or a draft model that is more to ask."""
+        Its first chunk must, too: with drafts, or slots for a draft model's, it can be the larger.
+
+        Args:
+            seq: holds nothing yet.
+            hit: the blocks of its prefix that are cached.
+            num_new_tokens: of the first chunk.
+            num_reserved_blocks: what its siblings have been promised.
+        """
         num_slots = self._num_slots(len(hit) * self.block_size + num_new_tokens)
-        needed = cdiv(num_slots, self.block_size) - sum(b.ref_cnt > 0 for b in hit)
+        beyond = cdiv(num_slots, self.block_size) - cdiv(seq.num_tokens, self.block_size)
+        needed = self.get_num_blocks_to_allocate(seq, hit) + max(0, beyond)
         return num_reserved_blocks + needed <= self.block_pool.num_free_blocks
 
     def _num_slots(self, num_tokens: int) -> int:
@@ -161,7 +168,8 @@ class KVCacheManager:
         # 1. What is missing? Most often nothing: the last block still has room.
         table, computed = self.block_tables[seq.seq_id], seq.num_computed_tokens
         num_tokens = computed + num_new_tokens
-        missing = table.num_missing_blocks(self._num_slots(num_tokens))
+        num_slots = self._num_slots(num_tokens) if self.num_lookahead_tokens else num_tokens
+        missing = table.num_missing_blocks(num_slots)
         must_copy = table.must_copy(computed)
         new_ids: list[int] = []
         if missing or must_copy:
@@ -184,7 +192,9 @@ class KVCacheManager:
                     self.trace.record(BlocksAllocated, seq.seq_id, tuple(new_ids))
         # 5. Blocks that this step fills can be found from now on, but none that holds a draft.
         if self.prefix_cache is not None:
-            num_full = min(num_tokens, seq.num_tokens) // self.block_size
+            num_full = num_tokens // self.block_size
+            if seq.spec_token_ids:
+                num_full = min(num_full, seq.num_tokens // self.block_size)
             if table.num_cached_blocks < num_full:
                 self._register(seq, table, table.num_cached_blocks, num_full)
         return new_ids

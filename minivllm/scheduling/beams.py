@@ -13,7 +13,7 @@ from itertools import islice
 from operator import itemgetter
 
 from minivllm.records import Sampled
-from minivllm.request import Request, RequestStatus, Sequence
+from minivllm.request import RequestStatus, Sequence
 from minivllm.sampling_params import BeamSearchParams
 from minivllm.scheduling.books import Books
 from minivllm.scheduling.output import (
@@ -130,9 +130,9 @@ class BeamSearch:
             together = live[0].seq_id in output.num_scheduled_tokens
         return 0 if together and not some_lack_more else 1
 
-    def forks_at_prompt_end(self, request: Request) -> list[str]:
+    def forks_at_prompt_end(self, seq: Sequence) -> dict[str, list[str]]:
         """None: which beams there are is known once the candidates are."""
-        return []
+        return {}
 
     def advance(
         self, seqs: list[Sequence], output: ModelRunnerOutput, books: Books

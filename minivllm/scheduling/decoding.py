@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from minivllm.records import Sampled
-from minivllm.request import Request, RequestStatus, Sequence
+from minivllm.request import RequestStatus, Sequence
 from minivllm.scheduling.books import Books
 from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput
 
@@ -23,8 +23,8 @@ class Decoding(Protocol):
     def num_held_back(self, seq: Sequence, output: SchedulerOutput, token_budget: int) -> int:
         """How many of its last known tokens a sequence must not compute in this step."""
 
-    def forks_at_prompt_end(self, request: Request) -> list[str]:
-        """The siblings that get a first token of their own in the step that ends the prompt."""
+    def forks_at_prompt_end(self, seq: Sequence) -> dict[str, list[str]]:
+        """Its siblings that get a first token of their own in the step that ends its prompt."""
 
     def advance(
         self, seqs: list[Sequence], output: ModelRunnerOutput, books: Books
@@ -40,33 +40,42 @@ class Sampling:
     def num_held_back(self, seq: Sequence, output: SchedulerOutput, token_budget: int) -> int:
         return 0
 
-    def forks_at_prompt_end(self, request: Request) -> list[str]:
-        return request.seq_ids[1:] if request.num_forks_to_come else []
+    def forks_at_prompt_end(self, seq: Sequence) -> dict[str, list[str]]:
+        return {seq.seq_id: seq.request.seq_ids[1:]}
 
     def advance(
         self, seqs: list[Sequence], output: ModelRunnerOutput, books: Books
     ) -> list[Sequence]:
-        request = seqs[0].request
-        if request.num_forks_to_come:
-            seqs = seqs + books.fork(seqs[0], range(1, request.n))
+        updated = []
         for seq in seqs:
-            sampled = output.sampled_token_ids[seq.seq_id]
-            for i, token_id in enumerate(sampled):
-                if token_id == NO_TOKEN or not seq.grammar_accepts(token_id):
+            updated.append(seq)
+            if seq.request.n > len(seq.request.seqs):
+                updated += books.fork(seq, range(1, seq.request.n))
+        sampled, max_model_len = output.sampled_token_ids, books.max_model_len
+        for seq in updated:
+            token_ids, num_kept = sampled[seq.seq_id], 0
+            for token_id in token_ids:
+                if token_id == NO_TOKEN or (
+                    seq.grammar is not None and not self._grammar_accepts(seq, token_id, books)
+                ):
                     books.finish(seq, RequestStatus.FINISHED_ERROR)
-                    del sampled[i:]  # what is left are the tokens that count
                     break
-                if seq.grammar is not None:
-                    books.undo_log.note(seq.grammar.rollback, 1)
+                num_kept += 1
                 seq.token_ids.append(token_id)
                 if books.trace is not None:
                     books.trace.record(Sampled, seq.seq_id, token_id)
-                end = check_stop(seq, books.max_model_len)
+                end = check_stop(seq, max_model_len)
                 if end is not None:
                     books.finish(seq, *end)
-                    del sampled[i + 1 :]
                     break
-        return seqs
+            del token_ids[num_kept:]  # what is left are the tokens that count
+        return updated
+
+    def _grammar_accepts(self, seq: Sequence, token_id: int, books: Books) -> bool:
+        accepts = seq.grammar.accept_tokens([token_id])
+        if accepts:
+            books.undo_log.note(seq.grammar.rollback, 1)
+        return accepts
 
 
 SAMPLING = Sampling()  # it remembers nothing, so one serves all
@@ -85,11 +94,12 @@ def check_stop(seq: Sequence, max_model_len: int) -> tuple[RequestStatus, int | 
     Returns:
         The status it ends with and its stop reason, or None if it goes on.
     """
-    params, token_id = seq.request.sampling_params, seq.token_ids[-1]
-    if token_id in seq.request.eos_token_ids and not params.ignore_eos:
+    request, token_ids = seq.request, seq.token_ids
+    params, token_id, num_tokens = request.sampling_params, token_ids[-1], len(token_ids)
+    if token_id in request.eos_token_ids and not params.ignore_eos:
         return RequestStatus.FINISHED_STOPPED, None
     if token_id in params.stop_reason_ids:
         return RequestStatus.FINISHED_STOPPED, token_id
-    if seq.num_output_tokens == params.max_tokens or seq.num_tokens >= max_model_len:
+    if num_tokens - seq.num_prompt_tokens == params.max_tokens or num_tokens >= max_model_len:
         return RequestStatus.FINISHED_LENGTH_CAPPED, None
     return None

@@ -86,7 +86,7 @@ class SchedulerOutput:
         self.new_block_ids.pop(seq_id, None)
         self.forks.pop(seq_id, None)
         self.scheduled_spec_decode_tokens.pop(seq_id, None)
-        self.kv_cache_block_copies = [
+        self.kv_cache_block_copies[:] = [
             copy for copy in self.kv_cache_block_copies if copy.seq_id != seq_id
         ]
         if seq_id in self.resumed_req_ids:

@@ -7,7 +7,8 @@ step lets the second catch up with the first. (vLLM: vllm/v1/core/sched/schedule
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
@@ -43,7 +44,9 @@ class Scheduler(Books):
         kv_manager.num_lookahead_tokens = config.num_lookahead_tokens
         kv_manager.max_num_slots = config.max_model_len
         self.preemptor = Preemptor(kv_manager, config.preemption_mode, trace)
-        self.token_budget = config.max_num_batched_tokens  # left in the step that is planned
+        # Who is scheduled takes these beside its tokens: a draft model guesses in their places.
+        self._num_drafting_slots = config.num_drafting_slots
+        self.token_budget = 0  # what one more sequence may compute in the step that is planned
         self.spec_decoding_stats: SpecDecodingStats | None = None  # of the last step, with drafts
         self._num_planned = 0
 
@@ -54,14 +57,7 @@ class Scheduler(Books):
 
         Whatever raises in here (a policy of a user's, say), the books are as before the step.
         """
-        self.undo_log.begin()
-        try:
-            if self.trace is not None:
-                self.undo_log.note(self.trace.forget_step, len(self.trace.records))
-                self.trace.start_step()
-            output = SchedulerOutput(step=self._num_planned)
-            self._num_planned += 1
-            self.token_budget = self.config.max_num_batched_tokens
+        with self._planning() as output:
             may_admit = self.policy.may_admit(self.running)
             if self.policy.prefill_first and may_admit:
                 self._admit_waiting(output)
@@ -73,53 +69,32 @@ class Scheduler(Books):
                     self._swap_in(output)
                     if may_admit:
                         self._admit_waiting(output)
-            self._complete(output)
-        except BaseException:
-            self.roll_back(executed=False)
-            raise
         return output
 
     def _continue_running(self, output: SchedulerOutput) -> None:
         """Schedule running sequences, in admission order, until the token budget is used up."""
-        index = 0
-        while index < len(self.running) and self.budget_of_one > 0:
-            seq = self.running[index]
+        running, copies, index = self.running, output.kv_cache_block_copies, 0
+        while index < len(running) and self.token_budget > 0:
+            seq = running[index]
             num_new = self._num_new_tokens(seq, output)
-            if num_new == 0:  # a beam that waits for the others
-                index += 1
-                continue
             if num_new > 1:
-                must_be_whole = not self.config.enable_chunked_prefill
-                if must_be_whole and seq.num_tokens - seq.num_computed_tokens > self.budget_of_one:
+                num_left = seq.num_tokens - seq.num_computed_tokens
+                if num_left > self.token_budget and not self.config.enable_chunked_prefill:
                     return  # a sibling that could not begin with the others
                 num_new = self._limit_chunk(num_new)
-            # Out of blocks: preempt until it fits, or until this request is itself the victim.
-            copies = output.kv_cache_block_copies
-            while (new_ids := self.kv_manager.allocate_slots(seq, num_new, copies)) is None:
-                self._preempt(self.policy.victim(self.running).request, output)
-                copies = output.kv_cache_block_copies
-                if seq.status != RequestStatus.RUNNING:
-                    return
-                index = self.running.index(seq)  # somebody before it may have gone
-            self._add_to_output(output, seq, num_new, new_ids)
+            if num_new > 0:  # else a beam that waits for the others
+                # Out of blocks: preempt until it fits, or this request is itself the victim.
+                while (new_ids := self.kv_manager.allocate_slots(seq, num_new, copies)) is None:
+                    self._preempt(self.policy.victim(running).request, output)
+                    if seq.status != RequestStatus.RUNNING:
+                        return
+                    index = running.index(seq)  # somebody before it may have gone
+                self._add_to_output(output, seq, num_new, new_ids)
             index += 1
-
-    def _swap_in(self, output: SchedulerOutput) -> None:
-        """Swap requests back in before admitting new ones; they resume where they were."""
-        while self.swapped and self.budget_of_one > 0 and self._may_run(self.swapped[0]):
-            seqs = self.swapped[0].unfinished_seqs
-            if not self.kv_manager.can_swap_in(seqs):
-                return
-            self.undo_log.pop(self.swapped, 0)
-            output.swaps_in += self.kv_manager.swap_in(seqs)
-            for seq in seqs:
-                self.undo_log.insert(self.running, len(self.running), seq)
-                num_new = self._num_new_tokens(seq, output)
-                self._start(seq, self._limit_chunk(num_new), output)
 
     def _admit_waiting(self, output: SchedulerOutput) -> None:
         """Admit waiting requests in queue order; stop at the first that does not fit."""
-        while self.waiting and self.budget_of_one > 0 and not self.swapped:
+        while self.waiting and self.token_budget > 0 and not self.swapped:
             request = self.waiting[0]
             if not (self._may_run(request) and self._admit(request, output)):
                 return
@@ -136,11 +111,8 @@ class Scheduler(Books):
         for seq in request.unfinished_seqs:  # several only after a preemption
             hit = manager.get_computed_blocks(seq)
             num_new = seq.num_tokens_with_spec - len(hit) * manager.block_size
-            fits = manager.can_fit_full_sequence(seq, hit, promised)
-            if fits and (seq.spec_token_ids or manager.num_lookahead_tokens):
-                num_first = self._limit_chunk(num_new)
-                fits = manager.can_allocate_slots(seq, hit, num_first, promised)
-            too_long = num_new > self.budget_of_one and not self.config.enable_chunked_prefill
+            fits = manager.can_fit_full_sequence(seq, hit, self._limit_chunk(num_new), promised)
+            too_long = num_new > self.token_budget and not self.config.enable_chunked_prefill
             if not fits or (too_long and not admitted):
                 self._withdraw(admitted, output)
                 return False
@@ -153,6 +125,21 @@ class Scheduler(Books):
             manager.record_prefix_cache_query(seq)
             self.undo_log.insert(self.running, len(self.running), seq)
         return True
+
+    def _add_to_output(
+        self, output: SchedulerOutput, seq: Sequence, num_new: int, new_ids: list[int]
+    ) -> None:
+        seq_id, request = seq.seq_id, seq.request
+        output.num_scheduled_tokens[seq_id] = num_new
+        output.num_computed_tokens[seq_id] = seq.num_computed_tokens
+        if new_ids:
+            output.new_block_ids[seq_id] = new_ids
+        forks_to_come = request.n > len(request.seqs)
+        if forks_to_come and seq.num_computed_tokens + num_new >= seq.num_tokens:
+            output.forks.update(request.decoding.forks_at_prompt_end(seq))
+        if seq.spec_token_ids:
+            self._add_drafts(output, seq, num_new)
+        self.token_budget -= num_new + self._num_drafting_slots
 
     def _start(self, seq: Sequence, num_new: int, output: SchedulerOutput) -> None:
         """Let an admitted sequence run; after its siblings there may be no budget left for it."""
@@ -172,25 +159,26 @@ class Scheduler(Books):
             self.kv_manager.allocate_slots(seq, num_new, output.kv_cache_block_copies)
             self._add_to_output(output, seq, num_new, [])
 
-    def _add_to_output(
-        self, output: SchedulerOutput, seq: Sequence, num_new: int, new_ids: list[int]
-    ) -> None:
-        output.num_scheduled_tokens[seq.seq_id] = num_new
-        output.num_computed_tokens[seq.seq_id] = seq.num_computed_tokens
-        if new_ids:
-            output.new_block_ids[seq.seq_id] = new_ids
-        request = seq.request
-        if request.num_forks_to_come and seq.num_computed_tokens + num_new >= seq.num_tokens:
-            siblings = request.decoding.forks_at_prompt_end(request)
-            if siblings:
-                output.forks[seq.seq_id] = siblings
-        if seq.spec_token_ids:  # those that do not fit are dropped
-            num_drafts = seq.num_computed_tokens + num_new - seq.num_tokens
-            if num_drafts > 0:
-                drafts = seq.spec_token_ids[:num_drafts]
-                output.scheduled_spec_decode_tokens[seq.seq_id] = drafts
-            self.undo_log.set(seq, "spec_token_ids", [])
-        self.token_budget -= num_new + self.config.num_drafting_slots
+    def _swap_in(self, output: SchedulerOutput) -> None:
+        """Swap requests back in before admitting new ones; they resume where they were."""
+        while self.swapped and self.token_budget > 0 and self._may_run(self.swapped[0]):
+            seqs = self.swapped[0].unfinished_seqs
+            if not self.kv_manager.can_swap_in(seqs):
+                return
+            self.undo_log.pop(self.swapped, 0)
+            output.swaps_in += self.kv_manager.swap_in(seqs)
+            for seq in seqs:
+                self.undo_log.insert(self.running, len(self.running), seq)
+                num_new = self._num_new_tokens(seq, output)
+                self._start(seq, self._limit_chunk(num_new), output)
+
+    def _add_drafts(self, output: SchedulerOutput, seq: Sequence, num_new: int) -> None:
+        """Say which drafts are among the scheduled tokens; those that do not fit are dropped."""
+        num_drafts = seq.num_computed_tokens + num_new - seq.num_tokens
+        if num_drafts > 0:
+            drafts = seq.spec_token_ids[:num_drafts]
+            output.scheduled_spec_decode_tokens[seq.seq_id] = drafts
+        self.undo_log.set(seq, "spec_token_ids", [])
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, output: ModelRunnerOutput
@@ -206,9 +194,9 @@ class Scheduler(Books):
         """
         sampled = output.sampled_token_ids
         self.undo_log.note(self._take_tokens_back, scheduler_output, sampled)
-        updated: list[Sequence] = []
         stats = SpecDecodingStats(self.config.num_speculative_tokens)
-        in_lockstep: dict[Request, None] = {}
+        all_drafts = scheduler_output.scheduled_spec_decode_tokens
+        advancing: dict[Decoding, list[Sequence]] = {SAMPLING: []}
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             seq = self.sequences.get(seq_id)
             if seq is None:  # aborted while the step was on its way
@@ -216,20 +204,20 @@ class Scheduler(Books):
             seq.num_computed_tokens += num_new
             if seq_id not in sampled:  # a chunk that did not reach the end of the prompt
                 continue
-            drafts = scheduler_output.scheduled_spec_decode_tokens.get(seq_id)
-            if drafts:  # K and V of a rejected one are where the next token's will be
-                num_accepted = len(sampled[seq_id]) - 1
+            if seq_id in all_drafts:  # K and V of a rejected one are where the next token's will be
+                drafts, num_accepted = all_drafts[seq_id], len(sampled[seq_id]) - 1
                 seq.num_computed_tokens -= len(drafts) - num_accepted
                 stats.observe_draft(len(drafts), num_accepted)
                 if self.trace is not None:
                     self.trace.record(Verified, seq_id, tuple(drafts), num_accepted)
             decoding = seq.request.decoding
-            if decoding.in_lockstep:
-                in_lockstep[seq.request] = None
+            if decoding in advancing:
+                advancing[decoding].append(seq)
             else:
-                updated += decoding.advance([seq], output, self)
-        for request in in_lockstep:
-            updated += request.decoding.advance(request.unfinished_seqs, output, self)
+                advancing[decoding] = [seq]
+        updated: list[Sequence] = []
+        for decoding, seqs in advancing.items():
+            updated += decoding.advance(seqs, output, self)
         if self.trace is not None:
             self.trace.end_step()
         self.kv_manager.commit()
@@ -291,14 +279,29 @@ class Scheduler(Books):
 
     # -- small steps -------------------------------------------------------------------------------
 
-    @property
-    def budget_of_one(self) -> int:
-        """How many tokens of one more sequence this step may compute."""
-        return self.token_budget - self.config.num_drafting_slots
+    @contextmanager
+    def _planning(self) -> Iterator[SchedulerOutput]:
+        """A new plan, to be filled. If that raises, the books are as before the step."""
+        self.undo_log.begin()
+        try:
+            if self.trace is not None:
+                self.undo_log.note(self.trace.forget_step, len(self.trace.records))
+                self.trace.start_step()
+            output = SchedulerOutput(step=self._num_planned)
+            self._num_planned += 1
+            self.token_budget = self.config.max_num_batched_tokens - self._num_drafting_slots
+            yield output
+            self._complete(output)
+        except BaseException:
+            self.roll_back(executed=False)
+            raise
 
     def _num_new_tokens(self, seq: Sequence, output: SchedulerOutput) -> int:
         """Tokens and drafts not yet computed, less those that the decoding holds back."""
-        num_new = min(seq.num_tokens_with_spec, self.max_model_len - 1) - seq.num_computed_tokens
+        num_known = len(seq.token_ids) + len(seq.spec_token_ids)
+        if num_known >= self.max_model_len:
+            num_known = self.max_model_len - 1
+        num_new = num_known - seq.num_computed_tokens
         decoding = seq.request.decoding
         if decoding.in_lockstep:
             num_new -= decoding.num_held_back(seq, output, self.token_budget)
@@ -309,7 +312,7 @@ class Scheduler(Books):
         threshold = self.config.long_prefill_token_threshold
         if 0 < threshold < num_new and len(self.requests) > 1:
             num_new = threshold
-        return min(num_new, self.budget_of_one)
+        return min(num_new, self.token_budget)
 
     def _may_run(self, request: Request) -> bool:
         """Would all its sequences, those to come included, still fit under ``max_num_seqs``?"""
@@ -334,7 +337,7 @@ class Scheduler(Books):
         """Take a sequence out of the step that is being planned, if it is there."""
         num_scheduled = output.unschedule(seq.seq_id)
         if num_scheduled:
-            self.token_budget += num_scheduled + self.config.num_drafting_slots
+            self.token_budget += num_scheduled + self._num_drafting_slots
         self.undo_log.set(seq, "status", RequestStatus.PREEMPTED)
         self.undo_log.set(seq, "spec_token_ids", [])
 

@@ -81,7 +81,7 @@ class PaddingScheduler(Scheduler):
         num_hit = len(self.kv_manager.get_computed_blocks(seq)) * self.kv_manager.block_size
         if not self._is_padded(seq, num_hit, output):
             return super()._admit(request, output)
-        if 1 + k > self.budget_of_one:
+        if 1 + k > self.token_budget:
             return False
         seq.spec_token_ids = [PADDING] * k
         admitted = super()._admit(request, output)
