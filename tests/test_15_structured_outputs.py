@@ -134,6 +134,14 @@ def test_states_that_cannot_end_are_not_there():
 
 
 @pytest.mark.parametrize(
+    ("pattern", "states"),
+    [(r"\d+", 2), ("a*", 1), (r"\d+(\.\d\d)?", 5), ("a{2,4}b?", 6), ("(a|b)*abb", 4)],
+)
+def test_states_that_only_jump_make_no_difference(pattern, states):
+    assert DFA(pattern).num_states == states
+
+
+@pytest.mark.parametrize(
     ("pattern", "words"),
     [
         ("(.{1,300}){1,300}", "at most 20,000 states before"),
@@ -433,6 +441,10 @@ def nested(levels: int) -> dict:
         ({"json": {"type": "integer", "minimum": 3, "maximum": 2}}, "Unsatisfiable"),
         ({"json": False}, "Unsatisfiable"),
         ({"json": {"enum": []}}, "Unsatisfiable"),
+        (
+            {"json": {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}},
+            "nothing can come first",
+        ),
         ({"json": {"not": {}}}, r'json must be .*Unimplemented keys: \["not"\]'),
         ({"json": {"type": "string", "pattern": "("}}, "unclosed group"),
         ({"grammar": " "}, "grammar must be a non-empty string"),

@@ -1,15 +1,20 @@
 """Tool parsers, whole and piece by piece; their templates; the grammars that force calls."""
 
 import json
+import re
+from argparse import Namespace
 from pathlib import Path
 from random import Random
 
 import jinja2
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from minivllm import embedded_model_path
 from minivllm.engine.input_processor import load_tokenizer
 from minivllm.entrypoints.openai import tool_parsers
+from minivllm.entrypoints.openai.tool_choice import ToolChoice, ToolStream
 from minivllm.entrypoints.openai.tool_parsers import ToolParser, ToolParserManager
 from minivllm.structured_output.manager import StructuredOutputManager
 from minivllm.structured_outputs import StructuredOutputsParams
@@ -107,13 +112,17 @@ CASES = [
 
 
 def fed(name: str, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
-    """What a stream of these pieces comes to."""
+    """What a stream of these pieces comes to: content and whole calls.
+
+    A call that has begun and is none after all has arguments that are no JSON.
+    """
     parser = ToolParserManager.get_tool_parser(name)()
     deltas = [d for piece in pieces for d in parser.extract_tool_calls_streaming(piece)]
     deltas += parser.finish()
     content, calls, ids = "", [], set()
     for delta in deltas:
         if isinstance(delta, str):
+            assert delta
             content += delta
         elif delta.id is not None:
             assert delta.index == len(calls)
@@ -122,9 +131,19 @@ def fed(name: str, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
             calls.append((delta.name, ""))
         else:
             assert delta.index == len(calls) - 1
+            assert delta.arguments
             calls[-1] = (calls[-1][0], calls[-1][1] + delta.arguments)
     assert len(ids) == len(calls)
-    return content, calls
+    assert [i for i, (_, arguments) in enumerate(calls) if is_json(arguments)] == parser.whole
+    return content, [calls[i] for i in parser.whole]
+
+
+def is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize(("name", "text", "content", "calls"), CASES)
@@ -161,20 +180,128 @@ def test_what_never_closes_takes_no_time_to_give_up():
         assert fed(name, [text[i : i + 3] for i in range(0, len(text), 3)]) == (text, [])
 
 
-def test_content_does_not_wait_and_arguments_keep_their_pieces():
+def joined(deltas) -> str:
+    return "".join(d.arguments for d in deltas if not isinstance(d, str))
+
+
+def test_nothing_waits_that_need_not():
     parser = ToolParserManager.get_tool_parser("hermes")()
     feed = parser.extract_tool_calls_streaming
     assert feed("Let me ") == ["Let me "]
     assert feed("see <to") == ["see "]
     assert feed("p") == ["<top"]
-    assert feed('<tool_call>{"name": "f", "arguments": {"a": ') == []
-    assert feed("[1, ") == feed("2]") == []
-    name, *pieces = feed("}}</tool_call>")
-    assert (name.index, name.name) == (0, "f")
+    assert feed('<tool_call>{"name": "f", "argum') == []
+    name, first = feed('ents": {"a": ')
+    assert (name.index, name.name, name.arguments) == (0, "f", "")
     assert name.id.startswith("chatcmpl-tool-")
-    assert [(p.index, p.id, p.name) for p in pieces] == [(0, None, None)] * 4
-    assert [p.arguments for p in pieces] == ['{"a": ', "[1, ", "2]", "}"]
+    assert (first.index, first.id, first.name, first.arguments) == (0, None, None, '{"a": ')
+    assert joined(feed("[1, ")) == "[1, "
+    assert joined(feed('"San Fr')) == '"San Fr'
+    assert joined(feed("\\u00")) == ""  # half an escape
+    assert joined(feed('e9"]')) == '\\u00e9"]'
+    assert joined(feed("}}")) == ""  # the last brace, and the call's own
+    assert parser.whole == []
+    assert joined(feed("\n</tool_call>")) == "}"
+    assert parser.whole == [0]
     assert parser.finish() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "arguments"),
+    [
+        ("hermes", f'<tool_call>{{"name": "f", "arguments": {NESTED}}}</tool_call>', NESTED),
+        ("llama3_json", f'{{"name": "f", "parameters": {NESTED}}}', NESTED),
+        ("mistral", f'[TOOL_CALLS][{{"name": "f", "arguments": {NESTED}}}]', NESTED),
+        ("mistral", f"[TOOL_CALLS]f{NESTED}", NESTED),
+    ],
+)
+def test_arguments_are_given_out_while_they_come(name, text, arguments):
+    parser, given = ToolParserManager.get_tool_parser(name)(), ""
+    begin = text.index(arguments)
+    for i, char in enumerate(text):
+        given += joined(parser.extract_tool_calls_streaming(char))
+        here = arguments[: max(i + 1 - begin, 0)]
+        assert here.startswith(given)
+        if i < len(text) - 1:
+            assert len(here) - len(given) <= 6  # an escape that is not whole, or the last brace
+    assert given == arguments
+
+
+def test_a_python_call_is_given_out_argument_by_argument():
+    parser = ToolParserManager.get_tool_parser("pythonic")()
+    pieces = ["[f(a=(1, 2)", ", b='x, y", "\\'', c=true", ")", "]"]
+    given = [joined(parser.extract_tool_calls_streaming(piece)) for piece in pieces]
+    assert given == ["", '{"a": [1, 2]', ', "b": "x, y\'"', ', "c": true', "}"]
+
+
+def test_what_began_as_a_call_and_is_none_comes_as_text_and_never_as_json():
+    parser = ToolParserManager.get_tool_parser("hermes")()
+    good = '<tool_call>{"name": "g", "arguments": {}}</tool_call>'
+    pieces = [
+        "Well ",
+        '<tool_call>{"name": "f", "arguments": {"a": {"b": 1}',
+        "}} oh </tool_call>",
+        good,
+    ]
+    found = [d for piece in pieces for d in parser.extract_tool_calls_streaming(piece)]
+    assert "".join(d for d in found if isinstance(d, str)) == "".join(pieces[:3])
+    calls = [d for d in found if not isinstance(d, str)]
+    assert [(d.index, d.name, d.arguments) for d in calls] == [
+        (0, "f", ""), (0, None, '{"a": {"b": 1}'), (1, "g", ""), (1, None, "{}")
+    ]  # fmt: skip
+    assert parser.whole == [1]
+    cut = ToolParserManager.get_tool_parser("llama3_json")()
+    first = cut.extract_tool_calls_streaming('{"name": "f", "parameters": {"a": "San')
+    assert joined(first) == '{"a": "San'
+    assert cut.finish() == ['{"name": "f", "parameters": {"a": "San']
+
+
+def test_one_call_only_is_the_first_that_is_whole():
+    args = Namespace(
+        tool_strict_level="auto", enable_auto_tool_choice=True, tool_call_parser="hermes"
+    )
+    tools = [{"type": "function", "function": tool} for tool in TOOLS]
+    one = '<tool_call>{{"name": "{}", "arguments": {{"a": 1}}}}{}</tool_call>'
+    text = one.format("f", "!") + one.format("g", "") + one.format("h", "")
+    choice = ToolChoice(tools, "auto", False, args)
+    for pieces in (list(text), [text], [text[:60], text[60:]]):
+        stream = ToolStream(choice)
+        found = [d for piece in pieces for d in stream.deltas(piece, False)] + stream.deltas(
+            "", True
+        )
+        arguments = dict.fromkeys(range(3), "")
+        names = []
+        for delta in found:
+            for piece in delta.get("tool_calls", []):
+                names += [piece["function"]["name"]] if "id" in piece else []
+                arguments[piece["index"]] += piece["function"]["arguments"]
+        whole = [call for call in arguments.values() if is_json(call)]
+        assert whole == ['{"a": 1}']
+        assert names[-1] == "g"
+        assert stream.called
+    content, calls, _ = choice.message(text, "stop")
+    assert [c["function"]["name"] for c in calls] == ["g"]
+    assert content == one.format("f", "!")
+
+
+SCRAPS = [
+    "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "\n", " ", "; ",
+    '{"name": "f", "arguments": ', '{"name": "f", "parameters": ', '{"a": "b', '{"a": 1}', "{}",
+    "}", "]", "[", ",", ":", '"', "'", "\\", "\\u00", "f", "(", ")", "f(a=1)", "[f(", "a=", "1",
+    "true", "-", "é", "<", "<to", "[TO",
+]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(["hermes", "llama3_json", "mistral", "pythonic"]),
+       st.lists(st.sampled_from(SCRAPS), max_size=14))  # fmt: skip
+def test_however_it_is_cut_it_comes_to_the_same(name, scraps):
+    text = "".join(scraps)
+    found = ToolParserManager.get_tool_parser(name)().extract_tool_calls(text)
+    wanted = found.content or "", [(c.name, c.arguments) for c in found.tool_calls]
+    assert fed(name, scraps) == fed(name, list(text)) == wanted
+    if not found.tool_calls:
+        assert found.content == text
 
 
 def test_mistral_ids_are_nine_letters_and_digits():
@@ -190,21 +317,19 @@ def test_mistral_ids_are_nine_letters_and_digits():
 def test_a_parser_of_ones_own():
     @ToolParserManager.register_module("shout")
     class Shout(ToolParser):
-        closers = "!"
+        opening = "DO "
 
-        def find(self, text):
-            at = text.find("DO ")
-            return (at, True) if at >= 0 else (len(text) - 2 * text.endswith("DO"), False)
-
-        def read(self, text, finished):
-            end = text.find("!")
-            if end < 0:
-                return None
-            return [tool_parsers.abstract_tool_parser.ParsedCall(text[3:end], "{}")], end + 1
+        def read(self, text):
+            yield from text.expect(self.opening)
+            self.name_call((yield from text.run_of(re.compile("[a-z]*"))))
+            yield from text.expect("!")
+            self.add_arguments("{}", last=True)
+            self.end_call()
 
     try:
         found = ToolParserManager.get_tool_parser("shout")().extract_tool_calls("ok DO it!")
         assert (found.content, found.tool_calls[0].name) == ("ok ", "it")
+        assert fed("shout", list("DO x? DO y!D")) == ("DO x? D", [("y", "{}")])
     finally:
         del ToolParserManager.tool_parsers["shout"]
     with pytest.raises(ValueError, match="tool_call_parser must be one of hermes, llama3_json"):

@@ -36,6 +36,29 @@ def positive(numbers) -> bool:
     return all(isinstance(number, float) and number > 0 for number in numbers)
 
 
+# -- structured outputs ------------------------------------------------------------------------
+
+
+def test_structured(monkeypatch):
+    monkeypatch.setattr("minivllm.lab.bench.structured.WALKS", 2)
+    monkeypatch.setattr("minivllm.lab.bench.structured.MAX_TOKENS", 6)
+    text, found = bench("structured", "--batch-size", 2)
+    assert list(found) == KEYS
+    assert positive(found["ceiling"].values())
+    results = found["results"]
+    assert results["compile_ms"].keys() == results["mask_us"].keys()
+    assert positive(results["compile_ms"].values())
+    for times in results["mask_us"].values():
+        assert 0 < times["p50"] <= times["p99"] <= times["max"]
+    for name, step in results["step"].items():
+        assert positive(step.values()), name
+        assert step["share"] == pytest.approx(
+            (step["fill_us"] + step["apply_us"]) / step["step_ms"] / 1e3
+        )
+        assert step["share"] < 1
+    assert "fill and apply, share" in text
+
+
 # -- scheduler ---------------------------------------------------------------------------------
 
 
@@ -335,7 +358,7 @@ def test_what_a_target_says():
 )
 def test_cases_are_commands(case, monkeypatch):
     """Their arguments are understood; what they would run is not run."""
-    benches = {"scheduler", "throughput", "latency", "kernels"}
+    benches = {"scheduler", "throughput", "latency", "kernels", "structured"}
     for name in benches:
         monkeypatch.setattr(f"minivllm.lab.bench.{name}.bench_{name}", lambda **options: None)
     arguments = everything._command(case)

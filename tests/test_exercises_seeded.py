@@ -19,6 +19,7 @@ from minivllm.exercises import (
     ch10,
     ch11,
     ch13,
+    ch14,
     chA1,
     chA2,
 )
@@ -40,6 +41,7 @@ SEEDED = {
         ch10.loads, ch10.fill,
         ch11.merge, ch11.splits, ch11.partition,
         ch13.blocks, ch13.longest, ch13.gpu,
+        ch14.lookup, ch14.books, ch14.best_k,
         chA1.ridge, chA1.attention, chA1.at_most,
         chA2.passes,
     )

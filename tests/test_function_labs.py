@@ -58,9 +58,9 @@ def test_what_is_no_answer_is_told_so(lab, nonsense, capsys):
     assert capsys.readouterr().out.startswith("FAILED")
 
 
-SCHEDULE, CAP, MERGE, TOP_P = (
+SCHEDULE, CAP, MERGE, TOP_P, MASK = (
     inspect.getsource(getattr(function_solutions, name))
-    for name in ("schedule", "cap", "merge", "top_p")
+    for name in ("schedule", "cap", "merge", "top_p", "mask")
 )
 MISTAKES = {
     "waiting ones overtake": (SCHEDULE, "            break\n", "            continue\n"),
@@ -75,6 +75,12 @@ MISTAKES = {
     "the best one may go": (TOP_P, "better >= top_p", "probs < 1 - top_p"),
     "ties in no order": (TOP_P, "logits.argsort(descending=True, stable=True)",
                          "logits.flip(0).argsort(descending=True).neg() + len(logits) - 1"),
+    "no end": (MASK, " | set(stop_token_ids) if accepting[state] else allowed", ""),
+    "an end anywhere": (MASK, "if accepting[state] else allowed", ""),
+    "only the first byte": (MASK, "for byte in token:", "for byte in token[:1]:"),
+    "a stop token is no text": (MASK, "if token is not None and",
+                                "if token is not None and i not in stop_token_ids and"),
+    "always from the start": (MASK, "at = state", "at = 0"),
 }  # fmt: skip
 
 

@@ -262,7 +262,7 @@ class EngineArgs:
         directory = model_directory(self)
         model_config = ModelConfig.from_directory(directory)
         if self.dtype != "auto":
-            model_config = replace(model_config, dtype=getattr(torch, DTYPES[self.dtype]))
+            model_config = replace(model_config, dtype=getattr(torch, str(DTYPES[self.dtype])))
         device = pick_device(self.device)
         limits = self.resolve_limits(model_config.max_model_len, describe_gpu(device))
         tokenizer = None if self.skip_tokenizer_init else tokenizer_directory(self, directory)

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.models.model_config import ModelConfig
@@ -168,7 +169,7 @@ class InputProcessor:
         The others that a model's files name are stop tokens. Without a tokenizer nobody says which
         is which, so all of them are.
         """
-        own = getattr(self.tokenizer, "eos_token_id", None)
+        own: Any = getattr(self.tokenizer, "eos_token_id", None)
         if not is_int(own, 0) or own >= self.model_config.vocab_size:
             return self.model_config.eos_token_ids
         return frozenset([own])

@@ -84,7 +84,9 @@ class OutputProcessor:
             if state is not None:
                 del self.request_states[request_id]
                 state.abort()
-                outputs.append(state.make_output(time.monotonic()))
+                last = state.make_output(time.monotonic())
+                assert last is not None, "it has ended"
+                outputs.append(last)
         return outputs
 
     def _hand_out(

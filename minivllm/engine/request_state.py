@@ -141,9 +141,9 @@ class SampleState:
             self.detokenizer = Detokenizer(tokenizer, prompt_token_ids, params)
         self.token_ids: list[int] = []
         self.logprobs: list[dict[int, Logprob]] | None = None
-        self.cumulative_logprob: float | None = None
         if params.logprobs is not None:
-            self.logprobs, self.cumulative_logprob = [], 0.0
+            self.logprobs = []
+        self.sum_of_logprobs = 0.0  # of those that are asked for
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
         self.num_tokens_sent = self.num_chars_sent = 0
@@ -156,7 +156,7 @@ class SampleState:
             if self.logprobs is not None and output.new_logprobs:
                 before = self._last_tokens(3)
                 self.logprobs.append(as_dict(output.new_logprobs[i], self.tokenizer, before))
-                self.cumulative_logprob += output.new_logprobs[i].logprobs[0]
+                self.sum_of_logprobs += output.new_logprobs[i].logprobs[0]
             self.token_ids.append(token_id)
             last = i + 1 == len(output.new_token_ids)
             if self.detokenizer is not None and not (last and output.finish_reason == "stop"):
@@ -188,7 +188,7 @@ class SampleState:
             index=self.index,
             text=text[chars:],
             token_ids=self.token_ids[tokens:],
-            cumulative_logprob=self.cumulative_logprob,
+            cumulative_logprob=None if self.logprobs is None else self.sum_of_logprobs,
             logprobs=None if self.logprobs is None else self.logprobs[tokens:],
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,

@@ -140,7 +140,7 @@ def _checked(message: Any) -> dict:
     check(ok, "a message", message, "a dict with a 'role' and a 'content'")
     content = message.get("content")
     if isinstance(content, (list, tuple)):
-        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        texts: list[Any] = [part.get("text") for part in content if isinstance(part, dict)]
         ok = len(texts) == len(content) and all(map(is_text, texts))
         check(ok, "a message's content", content, _TEXT)
         message = {**message, "content": "\n".join(texts)}

@@ -42,7 +42,7 @@ def run_demo(report: Path) -> None:
     params = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=24, seed=0)
     outputs = llm.generate(PROMPTS, params)
     for output in outputs:
-        text = f"  [bold]{escape(output.prompt)}[/]{escape(output.outputs[0].text)}"
+        text = f"  [bold]{escape(output.prompt or '')}[/]{escape(output.outputs[0].text)}"
         console.print(text, soft_wrap=True)
 
     console.print("\nA table in the system prompt, asked twice:")
@@ -61,7 +61,9 @@ def run_demo(report: Path) -> None:
         console.print(f"{text} [dim]({cost}, {seconds:.2f} s)[/]", soft_wrap=True)
 
     console.print("\nWhat just ran, step by step:")
-    console.print(timeline(llm.trace).text, markup=False, soft_wrap=True)
+    trace = llm.trace
+    assert trace is not None, "it was asked for"
+    console.print(timeline(trace).text, markup=False, soft_wrap=True)
     decode = llm.get_tokenizer().decode
-    llm.trace.save_html(report, "minivllm demo", outputs, decode=lambda token: decode([token]))
+    trace.save_html(report, "minivllm demo", outputs, decode=lambda token: decode([token]))
     console.print(f"\nThe same with every block, step by step: [bold]{report.resolve()}[/]")

@@ -189,7 +189,7 @@ class LLM:
         return BeamSearchSequence(
             tokens,
             "" if tokenizer is None else tokenizer.decode(tokens),
-            found.cumulative_logprob,
+            found.cumulative_logprob or 0.0,
             found.finish_reason,
             found.stop_reason,
         )

@@ -19,7 +19,7 @@ def run_generate(prompts: list[str], model: str | None, params: dict) -> None:
     sampling = SamplingParams(**params)
     llm, console = LLM(model), Console(highlight=False, emoji=False)
     for output in llm.generate(prompts, sampling):
-        text = f"[bold]{escape(output.prompt)}[/]{escape(output.outputs[0].text)}"
+        text = f"[bold]{escape(output.prompt or '')}[/]{escape(output.outputs[0].text)}"
         console.print(text, soft_wrap=True)
 
 

@@ -68,7 +68,7 @@ class BlockPool:
         taken = [self.free_block_queue.popleft() for _ in range(n)]
         self.undo_log.note(self._give_back, taken)
         for block in taken:
-            if block.block_hash is not None:
+            if self.prefix_cache is not None and block.block_hash is not None:
                 self.prefix_cache.remove(block)
             block.ref_cnt = 1
         return taken

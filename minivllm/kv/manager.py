@@ -129,6 +129,7 @@ class KVCacheManager:
         """The step stands."""
         self.undo_log.commit()
         for query in self._queries:
+            assert self.prefix_cache is not None, "it was asked"
             self.prefix_cache.count(*query)
         self._queries.clear()
 
@@ -196,14 +197,17 @@ class KVCacheManager:
             if seq.spec_token_ids:
                 num_full = min(num_full, seq.num_tokens // self.block_size)
             if table.num_cached_blocks < num_full:
-                self._register(seq, table, table.num_cached_blocks, num_full)
+                first = table.num_cached_blocks
+                self._register(self.prefix_cache, seq, table, first, num_full)
         return new_ids
 
-    def _register(self, seq: Sequence, table: BlockTable, first: int, num_full: int) -> None:
+    def _register(
+        self, cache: PrefixCache, seq: Sequence, table: BlockTable, first: int, num_full: int
+    ) -> None:
         """Let the sequence's blocks from ``first`` to ``num_full``, exclusive, be found."""
-        hashes = self.prefix_cache.block_hashes(seq, num_full)
+        hashes = cache.block_hashes(seq, num_full)
         for i in range(first, num_full):
-            self.prefix_cache.add(table.blocks[i], hashes[i])
+            cache.add(table.blocks[i], hashes[i])
         self.undo_log.set(table, "num_cached_blocks", num_full)
         if self.trace is not None:
             ids = tuple(block.block_id for block in table.blocks[first:num_full])
@@ -326,6 +330,7 @@ class KVCacheManager:
         return {s for s, table in self.block_tables.items() if not lost.isdisjoint(table.blocks)}
 
     def _forget(self, block: KVCacheBlock) -> None:
+        assert self.prefix_cache is not None, "it can be found"
         self.prefix_cache.remove(block)
         if self.trace is not None:
             self.trace.record(BlockForgotten, block.block_id)

@@ -163,11 +163,13 @@ class PrefixCache:
 
     def remove(self, block: KVCacheBlock) -> None:
         """Forget a block: it is about to hold something else."""
+        assert block.block_hash is not None, "it can be found"
         same = self._blocks[block.block_hash]
         self.undo_log.note(self._restore, block, block.block_hash, dict(same))
         self._remove(block)
 
     def _remove(self, block: KVCacheBlock) -> None:
+        assert block.block_hash is not None, "it can be found"
         same = self._blocks[block.block_hash]
         del same[block.block_id]
         if not same:

@@ -56,7 +56,7 @@ class SwapSpace:
             changed.
         """
         distinct = list(dict.fromkeys(b for table in tables.values() for b in table))
-        if len(distinct) > self.num_free_blocks:
+        if self.pool is None or len(distinct) > self.num_free_blocks:
             return None
         home = dict(zip(distinct, self.pool.get_new_blocks(len(distinct)), strict=True))
         self._point(tables, home)
@@ -76,7 +76,7 @@ class SwapSpace:
 
     def free(self, seq_id: str) -> None:
         """Give back what a sequence has here, if anything."""
-        if seq_id in self.tables:
+        if self.pool is not None and seq_id in self.tables:
             table = self.undo_log.take(self.tables, seq_id)
             self.pool.free_blocks(reversed(table))
 

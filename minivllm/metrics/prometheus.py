@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
@@ -15,7 +16,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from minivllm.metrics.reader import Counter, Histogram, Metric
+from minivllm.metrics.reader import Counter, Gauge, Histogram, Metric
 
 _HELP = {
     "vllm:cache_config_info": "Settings of the KV cache, as labels.",
@@ -55,7 +56,7 @@ class _EngineCollector(Collector):
         self._read = read
 
     def collect(self) -> Iterator[Family]:
-        families: dict[str, Family] = {}
+        families: dict[str, Any] = {}
         for metric in self._read():
             names, values = list(metric.labels), list(metric.labels.values())
             if metric.name not in families:
@@ -63,10 +64,11 @@ class _EngineCollector(Collector):
                     type(metric), GaugeMetricFamily
                 )
                 families[metric.name] = kind(metric.name, _HELP[metric.name], labels=names)
+            family = families[metric.name]
             if isinstance(metric, Histogram):
-                families[metric.name].add_metric(values, list(metric.buckets.items()), metric.sum)
-            else:
-                families[metric.name].add_metric(values, metric.value)
+                family.add_metric(values, list(metric.buckets.items()), metric.sum)
+            elif isinstance(metric, (Counter, Gauge)):
+                family.add_metric(values, metric.value)
         yield from families.values()
 
 

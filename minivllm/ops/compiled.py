@@ -95,7 +95,7 @@ def flat(x: torch.Tensor) -> tuple[np.ndarray, int, int]:
     """
     length = x.untyped_storage().nbytes() // x.element_size()
     memory = as_numpy(x.as_strided((length,), (1,), 0))
-    return memory, x.storage_offset(), x.stride(0)
+    return memory, int(x.storage_offset()), x.stride(0)
 
 
 def widen(number):

@@ -1,6 +1,7 @@
 """A grammar's bitmask meets the logits: what may not come becomes impossible.
 
-This is done before the sampler sees them, so reported logprobs are those under the grammar.
+This is done before the sampler sees them, so reported logprobs are those under the grammar. A row
+in which nothing is left is found by the sampler, like any other without a finite logit.
 (vLLM: apply_grammar_bitmask in vllm/v1/structured_output/utils.py)
 """
 
@@ -15,37 +16,30 @@ from minivllm.tensors import make_tensor
 
 def apply_grammar_bitmask(
     logits: torch.Tensor, seq_ids: list[str], grammar_output: GrammarOutput
-) -> list[int]:
+) -> None:
     """Mask, in place, the rows of sequences that have a grammar.
 
     Args:
         logits: float32 ``[n, vocab]``.
         seq_ids: whose row each is. One with drafts has several, one behind the other.
-        grammar_output: rows of bits for each of those that have a grammar, in the same order.
-
-    Returns:
-        The rows in which nothing is left.
+        grammar_output: a row of bits for each of those that have a grammar, in the same order.
     """
-    places: dict[str, list[int]] = {}
-    for i, seq_id in enumerate(grammar_output.structured_output_request_ids):
-        places.setdefault(seq_id, []).append(i)
-    rows = [row for row, seq_id in enumerate(seq_ids) if seq_id in places]
-    bitmask = grammar_output.grammar_bitmask[[places[seq_ids[row]].pop(0) for row in rows]]
-    forbidden = _forbidden(bitmask, logits.shape[1], logits.device)
+    with_grammar = set(grammar_output.structured_output_request_ids)
+    rows = [row for row, seq_id in enumerate(seq_ids) if seq_id in with_grammar]
+    forbidden = _forbidden(grammar_output.grammar_bitmask, logits.shape[1], logits.device)
     if len(rows) == len(seq_ids):
         logits.masked_fill_(forbidden, -torch.inf)
     else:
         index = make_tensor(rows, "int64", logits.device)
         logits[index] = logits[index].masked_fill(forbidden, -torch.inf)
-    return [row for row, one in zip(rows, bitmask, strict=True) if not one.any()]
 
 
 def _forbidden(bitmask: np.ndarray, vocab_size: int, device: torch.device) -> torch.Tensor:
     """Where the bits are 0, bool ``[m, vocab]``. A GPU is sent the words and takes them apart."""
     if device.type == "cpu":
-        octets = bitmask.view(np.uint8)
+        octets = (~bitmask).view(np.uint8)
         bits = np.unpackbits(octets, axis=1, count=vocab_size, bitorder="little")
-        return torch.from_numpy(bits) == 0
+        return torch.from_numpy(bits.view(np.bool_))
     words = torch.from_numpy(bitmask).to(device)
     shifts = torch.arange(32, dtype=torch.int32, device=device)
     return ((words[:, :, None] >> shifts) & 1).flatten(1)[:, :vocab_size] == 0

@@ -143,7 +143,7 @@ class Books:
                     drafts = scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
                     del seq.token_ids[seq.num_computed_tokens + num_new - len(drafts) :]
 
-    def _trace_schedule(self, output: SchedulerOutput) -> None:
+    def _trace_schedule(self, trace: Trace, output: SchedulerOutput) -> None:
         kinds = {data.seq_id: "new" for data in output.scheduled_new_reqs}
         kinds |= dict.fromkeys(output.resumed_req_ids, "resumed")
         for seq in self.running:
@@ -152,8 +152,8 @@ class Books:
             if num_new > 0 or kind == "resumed":
                 computed = seq.num_computed_tokens
                 samples = computed + num_new >= seq.num_tokens
-                self.trace.record(Scheduled, seq.seq_id, kind, computed, num_new, samples)
-        self.trace.plan_step()
+                trace.record(Scheduled, seq.seq_id, kind, computed, num_new, samples)
+        trace.plan_step()
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless queues, requests and blocks tell the same story."""
@@ -176,6 +176,8 @@ class Books:
         for seq in self.running:
             blocks = manager.block_tables[seq.seq_id].blocks
             room = len(blocks) * manager.block_size
+            computed, known = seq.num_computed_tokens, seq.num_tokens
+            assert computed <= known, f"{seq.seq_id} has computed {computed} of {known} tokens"
             assert seq.num_computed_tokens <= room, f"{seq} holds {len(blocks)} blocks"
             if manager.prefix_cache is not None:
                 beyond = blocks[seq.num_tokens // manager.block_size :]

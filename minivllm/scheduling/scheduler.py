@@ -267,7 +267,7 @@ class Scheduler(Books):
     def _decoding(self, request: Request) -> Decoding:
         if request.beam_params is None:
             return SAMPLING
-        longest = len(request.prompt_token_ids) + request.sampling_params.max_tokens
+        longest = len(request.prompt_token_ids) + request.beam_params.max_tokens
         return BeamSearch(
             request.beam_params, request.eos_token_ids, min(longest, self.max_model_len)
         )
@@ -356,4 +356,4 @@ class Scheduler(Books):
         self.undo_log.set(self, "finished_req_ids", [])
         self.undo_log.set(self, "beam_moves", [])
         if self.trace is not None:
-            self._trace_schedule(output)
+            self._trace_schedule(self.trace, output)

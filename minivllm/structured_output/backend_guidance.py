@@ -65,9 +65,7 @@ class GuidanceGrammar(StructuredOutputGrammar):
         return [] if self.is_terminated() else self.matcher.compute_ff_tokens()
 
     def _advance(self, token: int) -> bool:
-        if token == self.eos_token_id or self.matcher.validate_tokens([token]) < 1:
-            return False
-        return self.matcher.consume_token(token)
+        return token != self.eos_token_id and self.matcher.try_consume_tokens([token]) == 1
 
     def _take_back(self, num_tokens: int) -> None:
         self.matcher.rollback(num_tokens)
@@ -112,12 +110,17 @@ class GuidanceBackend:
         """
         grammar = self._serialize(params)
         matcher = self._lib.LLMatcher(self.tokenizer, grammar, log_level=0)
-        if matcher.is_error():
+        reason = matcher.get_error().strip() if matcher.is_error() else ""
+        if not reason:
+            matcher.compute_bitmask()  # a $ref that leads only to itself is found out here
+            if matcher.is_error():
+                reason = f"nothing can come first: {matcher.get_error().splitlines()[0]}"
+        if reason:
             shown = str(getattr(params, params.kind))
             shown = shown if len(shown) <= 200 else shown[:197] + "..."
             raise ValueError(
                 f"{params.kind} must be one that the backend 'guidance' can follow, got "
-                f"{shown!r} ({matcher.get_error().strip()})."
+                f"{shown!r} ({reason})."
             )
         return GuidanceGrammar(matcher, frozenset(), self.eos_token_id)
 

@@ -130,10 +130,14 @@ def _byte_classes(nfa: NFA) -> tuple[list[int], list[int]]:
 
 
 def _closure(nfa: NFA, states: set[int], useful: set[int]) -> frozenset[int]:
-    """With the states that jumps lead to."""
+    """With the states that jumps lead to; those that only jump on are left out.
+
+    What may come depends on the others alone, so fewer sets differ: ``a`` and ``aa`` lead to one
+    state in ``a+``.
+    """
     found, waiting = set(states), list(states)
     for state in waiting:
         new = [t for t in nfa.jumps[state] if t in useful and t not in found]
         found.update(new)
         waiting += new
-    return frozenset(found)
+    return frozenset(state for state in found if nfa.edges[state] or state == nfa.end)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from typing import Any
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # numbers of malloc.h
 
@@ -17,7 +18,7 @@ def keep_freed_memory() -> None:
     glibc gives large pieces back to the system, so that the activations of every prefill would be
     made of new pages, each of them cleared first. For the whole process, and nothing elsewhere.
     """
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_MMAP_THRESHOLD, 2**26)
         libc.mallopt(_M_TRIM_THRESHOLD, 2**29)

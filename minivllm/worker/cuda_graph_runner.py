@@ -145,4 +145,5 @@ class CUDAGraphRunner:
         self.metadata.block_table[:size, :width] = metadata.block_table
         self.metadata.slot_mapping[:size] = metadata.slot_mapping
         self._replays[size]()
+        assert self.hidden is not None, "a recording wrote to it"
         return self.hidden[:size]

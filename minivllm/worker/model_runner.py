@@ -77,9 +77,10 @@ class ModelRunner:
         if not scheduler_output.num_scheduled_tokens:
             return ModelRunnerOutput()
         token_ids, positions, metadata = self.prepare_inputs(scheduler_output)
-        graphs = self.cuda_graph_runner
-        recorded = graphs is not None and graphs.has(metadata)
-        hidden = (graphs.replay if recorded else self._forward)(token_ids, positions, metadata)
+        graphs, forward = self.cuda_graph_runner, self._forward
+        if graphs is not None and graphs.has(metadata):
+            forward = graphs.replay
+        hidden = forward(token_ids, positions, metadata)
         prompt_logprobs = self._prompt_logprobs(scheduler_output, hidden)
         output = ModelRunnerOutput(prompt_logprobs=prompt_logprobs)
         seq_ids, rows = self._rows_to_sample(scheduler_output)
@@ -97,18 +98,17 @@ class ModelRunner:
         scheduler_output: SchedulerOutput,
         output: ModelRunnerOutput,
     ) -> None:
-        drafts, invalid = scheduler_output.scheduled_spec_decode_tokens, []
+        drafts = scheduler_output.scheduled_spec_decode_tokens
         if scheduler_output.grammar_output is not None:
             row_ids = [s for s in seq_ids for _ in range(1 + len(drafts.get(s, ())))]
-            invalid = apply_grammar_bitmask(logits, row_ids, scheduler_output.grammar_output)
+            apply_grammar_bitmask(logits, row_ids, scheduler_output.grammar_output)
         sampling = self.input_batch.sampling_metadata(seq_ids, logits, drafts)
         chosen = self.sampler(logits, sampling)
-        invalid += chosen.invalid_rows
         if drafts:
-            self._verify(seq_ids, drafts, sampling, chosen, invalid, output)
+            self._verify(seq_ids, drafts, sampling, chosen, output)
             return
         sampled = sampling.append(chosen.token_ids)
-        for row in invalid:
+        for row in chosen.invalid_rows:
             sampled[row] = [NO_TOKEN]
         output.sampled_token_ids = dict(zip(seq_ids, sampled, strict=True))
         output.logprobs = {seq_ids[row]: [found] for row, found in chosen.logprobs.items()}
@@ -119,13 +119,12 @@ class ModelRunner:
         drafts: dict[str, list[int]],
         sampling: SamplingMetadata,
         chosen: SamplerOutput,
-        invalid: list[int],
         output: ModelRunnerOutput,
     ) -> None:
         """Of each sequence's rows take what counts, and give the numbers of the others back."""
         token_ids, end = chosen.token_ids.tolist(), 0
         rejected: list[int] = []
-        for row in invalid:
+        for row in chosen.invalid_rows:
             token_ids[row] = NO_TOKEN
         for seq_id in seq_ids:
             mine = drafts.get(seq_id, [])

@@ -200,7 +200,7 @@ class Worker:
             device=(describe_gpu(self.device) or ("cpu",))[0],
             total=self.total,
             weights=self._weight_bytes(),
-            activations=self._peak_activations,
+            activations=self._peak_activations or 0,
             overhead=self._overhead,
             kv_cache=self.num_blocks * self.block_bytes,
             num_blocks=self.num_blocks,

@@ -157,7 +157,11 @@ class ToolStream:
     def __init__(self, choice: ToolChoice):
         self.choice = choice
         self.parser: ToolParser = choice.parser_class()
-        self.called = False
+
+    @property
+    def called(self) -> bool:
+        """A whole call has been given out."""
+        return bool(self.parser.whole)
 
     def deltas(self, text: str, finished: bool) -> list[dict]:
         """What this piece of text adds to the message."""
@@ -168,8 +172,7 @@ class ToolStream:
         for piece in found:
             if isinstance(piece, str):
                 deltas.append({"content": piece})
-            elif piece.index == 0 or self.choice.parallel:
-                self.called = True
+            elif self.choice.parallel or not self.called or piece.index <= self.parser.whole[0]:
                 deltas.append({"tool_calls": [_shown_piece(piece)]})
         return deltas
 

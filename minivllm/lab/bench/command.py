@@ -115,6 +115,18 @@ def kernels(
 
 
 @app.command()
+def structured(
+    batch_size: Annotated[int, typer.Option(help="Sequences that decode.")] = 16,
+    threads: Threads = None,
+) -> None:
+    """Grammars of structured outputs: to compile them, a mask's row, and its share of a step."""
+    options = locals()
+    from minivllm.lab.bench.structured import bench_structured
+
+    _measure(bench_structured, **options)
+
+
+@app.command()
 def cpu(
     against: Peers = [],  # noqa: B006
     peer_python: Annotated[

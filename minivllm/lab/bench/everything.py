@@ -116,6 +116,18 @@ CASES: dict[str, tuple[Case, ...]] = {
             (_faster_than("vllm", 1.0), _same_answers("vllm", 64)),
         ),
         Case("kernels", "kernels"),
+        Case(
+            "structured outputs",
+            "structured",
+            (),
+            (
+                Target("compiling a schema, ms", ("results", "compile_ms", "schema"), 50, True),
+                Target("a schema's row, p50 us", ("results", "mask_us", "schema", "p50"), 20, True),
+                Target("and p99", ("results", "mask_us", "schema", "p99"), 200, True),
+                Target("of a step: lines", ("results", "step", "lines", "share"), 0.05, True),
+                Target("of a step: list", ("results", "step", "list", "share"), 0.05, True),
+            ),
+        ),
     ),
     "cuda": (
         Case(

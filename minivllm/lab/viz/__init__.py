@@ -6,43 +6,58 @@ timeline(llm.trace)
 """
 
 from minivllm.lab.viz.draw.figure import Figure, Plot
+from minivllm.lab.viz.figures.automaton import automaton
 from minivllm.lab.viz.figures.beam_tree import beam_tree
 from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.lab.viz.figures.block_table import block_table
+from minivllm.lab.viz.figures.call_stream import call_stream
+from minivllm.lab.viz.figures.draft_lanes import draft_lanes
 from minivllm.lab.viz.figures.filmstrip import filmstrip
 from minivllm.lab.viz.figures.gather_arrows import gather_arrows
 from minivllm.lab.viz.figures.latency import latency
 from minivllm.lab.viz.figures.memory_bars import memory_bars
+from minivllm.lab.viz.figures.ngram_lookup import ngram_lookup
 from minivllm.lab.viz.figures.pareto import pareto
 from minivllm.lab.viz.figures.prefix_tree import prefix_tree
 from minivllm.lab.viz.figures.probability_lines import probability_lines
 from minivllm.lab.viz.figures.program_loads import program_loads
 from minivllm.lab.viz.figures.queues import queues
+from minivllm.lab.viz.figures.rejection_bars import rejection_bars
 from minivllm.lab.viz.figures.roofline import roofline
+from minivllm.lab.viz.figures.speedups import speedups
 from minivllm.lab.viz.figures.stepper import stepper
 from minivllm.lab.viz.figures.time_shares import time_shares
 from minivllm.lab.viz.figures.timeline import compare, timeline
+from minivllm.lab.viz.figures.token_strips import TokenStrip, token_strips
 from minivllm.lab.viz.figures.waste import waste_bars
 
 __all__ = [
     "Figure",
     "Plot",
+    "TokenStrip",
+    "automaton",
     "beam_tree",
     "block_grid",
     "block_table",
+    "call_stream",
     "compare",
+    "draft_lanes",
     "filmstrip",
     "gather_arrows",
     "latency",
     "memory_bars",
+    "ngram_lookup",
     "pareto",
     "prefix_tree",
     "probability_lines",
     "program_loads",
     "queues",
+    "rejection_bars",
     "roofline",
+    "speedups",
     "stepper",
     "time_shares",
     "timeline",
+    "token_strips",
     "waste_bars",
 ]

@@ -1,30 +1,21 @@
 """ToolParser: fed with a text piece by piece, it says what is content and what is a call.
 
-A call is given out when it is whole and well formed, its name first, then its arguments in the
-pieces in which they came; until then it is held back. So nothing has to be taken back, and a text
-fed at once gives the same as one fed character by character. What is no call is content.
-(vLLM: vllm/tool_parsers/abstract_tool_parser.py)
+A call is given out while it comes: its id and name as soon as its arguments begin, then its
+arguments as they grow. Only their last brace waits until the whole call is well formed, so
+arguments that can be read as JSON are those of a call that stands. What turns out to be no call is
+content, every character of it. (vLLM: vllm/tool_parsers/abstract_tool_parser.py)
 """
 
 from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from minivllm.entrypoints.openai.tool_parsers.call_form import CallForm
-from minivllm.validation import check
-
-
-@dataclass(frozen=True)
-class ParsedCall:
-    """A call as it stands in a text."""
-
-    name: str
-    arguments: str  # a JSON object, as text
-    start: int | None = None  # where the arguments begin in the text, if they stand there so
+from minivllm.entrypoints.openai.tool_parsers.text_reader import NotACall, TextReader
+from minivllm.validation import check, is_text
 
 
 @dataclass(frozen=True)
@@ -58,45 +49,69 @@ class ExtractedToolCallInformation:
         return bool(self.tool_calls)
 
 
+@dataclass
+class _OpenCall:
+    """A call that is being read."""
+
+    name: str | None = None
+    arguments: str = ""  # as far as they have come
+    ended: bool = False  # they have all come
+    index: int | None = None  # None: nothing of it has been given out
+    given: int = 0  # how many characters of its arguments have been
+
+
 class ToolParser(ABC):
     """Reads one message. A subclass knows one family's form."""
 
-    closers: str  # a call can only have become whole where one of these characters came
+    opening = ""  # what a call begins with; a subclass without one has a ``find`` of its own
     form: CallForm | None = None  # what forces calls; None: they cannot be forced
     between = " \t\r\n"  # what may stand behind a call without being content
 
     def __init__(self):
-        self.num_calls = 0
+        self.num_calls = 0  # that have begun to be given out
+        self.whole: list[int] = []  # indexes of those that are whole
         self.said_something = False  # content has been given out
-        self._text = ""  # what has come and was not given out
-        self._cuts: list[int] = []  # where in it pieces began
-        self._inside = False  # the text begins with what opens a call
-        self.looked_until = 0  # what in it cannot be the call's end, as ``read`` has found
+        self._text = TextReader()
+        self._call: _OpenCall | None = None  # None: content is being read
         self._gap: str | None = None  # blanks right behind a call: perhaps there comes another
+        self._found: list[str | DeltaToolCall] = []
+        self._message = self._read_message()
 
     def extract_tool_calls(self, model_output: str) -> ExtractedToolCallInformation:
         """Calls and content of a whole text."""
-        found, content = ExtractedToolCallInformation(), ""
+        found, calls, content = ExtractedToolCallInformation(), {}, ""
         for delta in [*self.extract_tool_calls_streaming(model_output), *self.finish()]:
             if isinstance(delta, str):
                 content += delta
-            elif delta.id is not None:
-                found.tool_calls.append(ToolCall(delta.id, delta.name))
+            elif delta.id is not None and delta.name is not None:
+                calls[delta.index] = ToolCall(delta.id, delta.name)
             else:
-                found.tool_calls[delta.index].arguments += delta.arguments
+                calls[delta.index].arguments += delta.arguments
+        found.tool_calls = [calls[index] for index in self.whole]
         if content or not found.tool_calls:
             found.content = content
         return found
 
     def extract_tool_calls_streaming(self, delta_text: str) -> list[str | DeltaToolCall]:
-        """Go on by a piece of text. Returns pieces of content and of calls, in order."""
-        self._cuts.append(len(self._text))
-        self._text += delta_text
-        return list(self._go_on(any(char in delta_text for char in self.closers), False))
+        """Go on by a piece of text. Returns pieces of content and of calls, in order.
+
+        A call of which pieces were given out may still turn out to be none: then its arguments
+        never become JSON, its index never gets into ``whole``, and its text follows as content.
+        """
+        self._text.text += delta_text
+        return self._go_on()
 
     def finish(self) -> list[str | DeltaToolCall]:
         """The text has ended. Returns what was held back."""
-        return list(self._go_on(True, True))
+        self._text.ended = True
+        return self._go_on()
+
+    @property
+    def state(self) -> str:
+        """What the text has got to: "content", "call", or "arguments" of a call that is open."""
+        if self._call is None:
+            return "content"
+        return "arguments" if self._call.arguments else "call"
 
     @staticmethod
     def make_id() -> str:
@@ -105,66 +120,113 @@ class ToolParser(ABC):
 
     # -- what a subclass knows -----------------------------------------------------------------
 
-    @abstractmethod
     def find(self, text: str) -> tuple[int, bool]:
         """Where a call opens: the index, and True. If the end of the text may yet become an
         opening: its index, and False. Else the text's length, and False."""
+        at = text.find(self.opening)
+        return (at, True) if at >= 0 else (len(text) - partial_suffix(text, self.opening), False)
 
     @abstractmethod
-    def read(self, text: str, finished: bool) -> tuple[list[ParsedCall], int] | None:
-        """The calls at the beginning of a text that opens one, and where they end.
+    def read(self, text: TextReader) -> Generator[None, None, None]:
+        """Read on from where a call opens to behind its end. A coroutine, see ``TextReader``.
 
-        Without calls, what is before that end is content. None: more text is needed.
+        It tells what it finds by ``name_call``, ``stream_arguments`` or ``add_arguments``, and
+        ``end_call``; of these last there may be several.
+
+        Raises:
+            NotACall: if this is none.
         """
+
+    # -- what it tells -------------------------------------------------------------------------
+
+    def name_call(self, name: str) -> None:
+        """What is called."""
+        if not name or not is_text(name):
+            raise NotACall("a name must come")
+        self._open_call.name = name
+
+    def stream_arguments(self, reading: Generator[None, None, None]):
+        """What this coroutine reads are the arguments, as they stand in the text."""
+        text, begin = self._text, self._text.at
+        for _ in reading:
+            self.add_arguments(text.text[begin : text.at])
+            begin = text.at
+            yield
+        self.add_arguments(text.text[begin : text.at], last=True)
+
+    def add_arguments(self, words: str, last: bool = False) -> None:
+        """Arguments, or more of them, as JSON; the last of them, if they end with these."""
+        self._open_call.arguments += words
+        self._open_call.ended = last
+
+    def end_call(self) -> None:
+        """The call is whole: what has been read of the text was a call."""
+        call = self._open_call
+        if call.name is None or not call.arguments:
+            raise NotACall("a call has a name and arguments")
+        self._give(whole=True)
+        assert call.index is not None, "it was given out"
+        self.whole.append(call.index)
+        self._call, self._gap = _OpenCall(), ""
+        self._text.cut(self._text.at)
+
+    @property
+    def _open_call(self) -> _OpenCall:
+        assert self._call is not None, "read() runs while a call is open"
+        return self._call
 
     # -- the same for all ----------------------------------------------------------------------
 
-    def _go_on(self, closed: bool, finished: bool) -> Iterator[str | DeltaToolCall]:
-        while self._text:
-            if not self._inside:
-                start, self._inside = self.find(self._text)
-                yield from self._content(
-                    self._take(len(self._text) if finished and not self._inside else start)
-                )
-                if not self._inside:
-                    return
-                closed = True  # the rest has not been looked at
-            if not closed:
-                return
-            found = self.read(self._text, finished)
-            if found is None and not finished:
-                return
-            calls, end = found or ([], len(self._text))
-            for call in calls:
-                yield from self._call(call)
-            taken = self._take(end)
-            if not calls:
-                yield from self._content(taken)
-            self._inside = False
+    def _go_on(self) -> list[str | DeltaToolCall]:
+        next(self._message, None)
+        self._give()
+        found, self._found = self._found, []
+        return found
 
-    def _take(self, end: int) -> str:
-        """Drop the beginning of the text, and return it."""
-        taken, self._text, self.looked_until = self._text[:end], self._text[end:], 0
-        self._cuts = [cut - end for cut in self._cuts if cut > end]
-        return taken
+    def _read_message(self) -> Generator[None, None, None]:
+        """The whole message, as if it were there: content up to a call, the call, and so on."""
+        text = self._text
+        while True:
+            start, opens = self.find(text.text)
+            self._say(text.cut(len(text.text) if text.ended and not opens else start))
+            if opens:
+                self._call = _OpenCall()
+                try:
+                    yield from self.read(text)
+                    text.cut(text.at)
+                except NotACall:  # with the character that shows it, but it may open another
+                    end = text.at + 1
+                    end -= partial_suffix(text.text[:end], self.opening)
+                    self._say(text.cut(end))
+                self._call = None
+            elif text.ended:
+                return
+            else:
+                yield
 
-    def _content(self, text: str) -> Iterator[str]:
+    def _say(self, text: str) -> None:
         if self._gap is not None:
             text, self._gap = self._gap + text, None
             if not text.strip(self.between):
                 text, self._gap = "", text
         if text:
             self.said_something = True
-            yield text
+            self._found.append(text)
 
-    def _call(self, call: ParsedCall) -> Iterator[DeltaToolCall]:
-        index, self._gap = self.num_calls, ""
-        self.num_calls += 1
-        yield DeltaToolCall(index, self.make_id(), call.name)
-        cuts = [] if call.start is None else [cut - call.start for cut in self._cuts]
-        cuts = [0, *(cut for cut in cuts if 0 < cut < len(call.arguments)), len(call.arguments)]
-        for begin, end in pairwise(cuts):
-            yield DeltaToolCall(index, arguments=call.arguments[begin:end])
+    def _give(self, whole: bool = False) -> None:
+        """Give out what has come of a call; its last brace only if it is whole."""
+        call = self._call
+        if call is None or call.name is None or not call.arguments:
+            return
+        if call.index is None:
+            call.index = self.num_calls
+            self.num_calls += 1
+            self._found.append(DeltaToolCall(call.index, self.make_id(), call.name))
+        end = len(call.arguments) - (call.ended and not whole)
+        if end > call.given:
+            words = call.arguments[call.given : end]
+            self._found.append(DeltaToolCall(call.index, arguments=words))
+            call.given = end
 
 
 class ToolParserManager:

@@ -5,43 +5,39 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Generator
+
 from minivllm.entrypoints.openai.tool_parsers.abstract_tool_parser import (
-    ParsedCall,
     ToolParser,
     ToolParserManager,
 )
 from minivllm.entrypoints.openai.tool_parsers.call_form import CallForm
-from minivllm.entrypoints.openai.tool_parsers.json_calls import NotYet, read_call
+from minivllm.entrypoints.openai.tool_parsers.json_calls import read_call
+from minivllm.entrypoints.openai.tool_parsers.text_reader import TextReader
 
 _PYTHON_TAG = "<|python_tag|>"  # some put it first
+_BETWEEN = re.compile(r"[ \t\r\n;]*")
 
 
 @ToolParserManager.register_module("llama3_json")
 class Llama3JsonToolParser(ToolParser):
     """A text that begins with a call; whoever says something else first, calls nothing."""
 
-    closers = "}"
     form = CallForm(before='{"name": %s, "parameters": ', after="}", separator="; ")
     between = " \t\r\n;"
 
     def find(self, text: str) -> tuple[int, bool]:
-        begin = text.lstrip(self._skipped)
+        begin = text.lstrip(self.between if self.whole else " \t\r\n")
         if self.said_something:
             return len(text), False
         if begin.startswith(("{", _PYTHON_TAG)):
             return 0, True
         return (0, False) if _PYTHON_TAG.startswith(begin) else (len(text), False)
 
-    def read(self, text: str, finished: bool) -> tuple[list[ParsedCall], int] | None:
-        begin = text.lstrip(self._skipped).removeprefix(_PYTHON_TAG).lstrip()
-        try:
-            call, end = read_call(text, len(text) - len(begin), ("arguments", "parameters"))
-        except NotYet:
-            return None
-        except ValueError:
-            return [], len(text)
-        return [call], end
-
-    @property
-    def _skipped(self) -> str | None:
-        return self.between if self.num_calls else None
+    def read(self, text: TextReader) -> Generator[None, None, None]:
+        if (yield from text.skip(_BETWEEN)) == "<":
+            yield from text.expect(_PYTHON_TAG)
+            yield from text.skip()
+        yield from read_call(self, text, ("arguments", "parameters"))
+        self.end_call()

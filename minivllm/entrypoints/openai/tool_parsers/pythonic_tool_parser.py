@@ -7,27 +7,31 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+from collections.abc import Generator
 from typing import Any
 
 from minivllm.entrypoints.openai.tool_parsers.abstract_tool_parser import (
-    ParsedCall,
     ToolParser,
     ToolParserManager,
 )
+from minivllm.entrypoints.openai.tool_parsers.json_calls import read_calls
+from minivllm.entrypoints.openai.tool_parsers.text_reader import NotACall, TextReader
+from minivllm.validation import is_text
 
-_MAX_TRIES = 256  # brackets that may close the list; each costs a look at all before it
+_SPACE = re.compile(r"\s*")
+_NAME = re.compile(r"[\w.]*")
+_PLAIN = re.compile(r"""[^\[\](){},'"]*""")
+_CLOSER = {"{": "}", "[": "]", "(": ")"}
 _JSON_NAMES = {"true": True, "false": False, "null": None}  # some models mix the languages
 
 
 @ToolParserManager.register_module("pythonic")
 class PythonicToolParser(ToolParser):
-    """A text that begins with such a list. It is parsed as Python, and never run."""
+    """A text that begins with such a list. It is parsed as Python, and never run.
 
-    closers = "]"
-
-    def __init__(self):
-        super().__init__()
-        self.tries = 0
+    Arguments must be translated into JSON, so each is given out when it has come whole.
+    """
 
     def find(self, text: str) -> tuple[int, bool]:
         begin = text.lstrip()
@@ -37,35 +41,78 @@ class PythonicToolParser(ToolParser):
             return 0, True
         return (len(text), False) if begin else (0, False)
 
-    def read(self, text: str, finished: bool) -> tuple[list[ParsedCall], int] | None:
-        close = text.find("]", self.looked_until)
-        while close >= 0:
-            self.tries += 1
-            if self.tries > _MAX_TRIES:
-                return [], len(text)
-            try:
-                tree: Any = ast.parse(text[: close + 1].lstrip(), mode="eval").body
-            except (SyntaxError, ValueError, RecursionError, MemoryError):
-                self.looked_until = close + 1
-                close = text.find("]", close + 1)  # of an inner list, or in a string
-                continue
-            try:
-                return [_call_of(node) for node in tree.elts], close + 1
-            except (ValueError, AttributeError, RecursionError):
-                return [], len(text)
-        return None
+    def read(self, text: TextReader) -> Generator[None, None, None]:
+        yield from text.skip(_SPACE)
+        yield from read_calls(self, text, lambda: self._read_call(text))
+
+    def _read_call(self, text: TextReader) -> Generator[None, None, None]:
+        name = yield from text.run_of(_NAME)
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise NotACall("a function's name must come")
+        self.name_call(name)
+        yield from text.skip()
+        yield from text.expect("(")
+        words: set[str] = set()
+        while (yield from text.skip()) != ")":
+            if words:
+                yield from text.expect(",")
+                yield from text.skip()
+            word = yield from text.run_of(_NAME)
+            if not word.isidentifier() or word in words:
+                raise NotACall("an argument's name must come")
+            yield from text.skip()
+            yield from text.expect("=")
+            value = _as_json((yield from _read_expression(text)))
+            self.add_arguments(f'{", " if words else "{"}"{word}": {value}')
+            words.add(word)
+        text.at += 1
+        self.add_arguments("}" if words else "{}", last=True)
 
 
-def _call_of(node: ast.AST) -> ParsedCall:
-    if not isinstance(node, ast.Call) or node.args:
-        raise ValueError("a call with named arguments is wanted")
-    arguments = {word.arg: _literal(word.value) for word in node.keywords}
-    if None in arguments:
-        raise ValueError("** is no argument")
-    return ParsedCall(ast.unparse(node.func), json.dumps(arguments, ensure_ascii=False))
+def _read_expression(text: TextReader) -> Generator[None, None, str]:
+    """Read up to the comma or the parenthesis that ends an argument."""
+    begin = text.at
+    closers: list[str] = []
+    while True:
+        yield from text.run_of(_PLAIN)
+        char = yield from text.peek()
+        if not closers and char in (",", ")"):
+            return text.text[begin : text.at]
+        if char in ("'", '"'):
+            yield from _read_string(text)
+            continue
+        if char in _CLOSER:
+            closers.append(_CLOSER[char])
+        elif char != "," and (not closers or char != closers.pop()):
+            raise NotACall("brackets must match")
+        text.at += 1
 
 
-def _literal(node: ast.AST):
+def _read_string(text: TextReader) -> Generator[None, None, None]:
+    quote = yield from text.peek(3)
+    if quote not in ("'''", '"""'):
+        quote = quote[0]
+    text.at += len(quote)
+    while (ahead := (yield from text.peek(len(quote)))) != quote:
+        if not ahead:
+            raise NotACall("a string must end")
+        text.at += len((yield from text.peek(2))) if ahead[0] == "\\" else 1
+    text.at += len(quote)
+
+
+def _as_json(source: str) -> str:
+    """A literal of Python as JSON."""
+    try:
+        value = _literal(ast.parse(source.strip(), mode="eval").body)
+        found = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise NotACall("an argument must be a literal") from error
+    if not is_text(found):
+        raise NotACall("half a character")
+    return found
+
+
+def _literal(node: Any) -> Any:
     if isinstance(node, ast.Name) and node.id in _JSON_NAMES:
         return _JSON_NAMES[node.id]
     if isinstance(node, (ast.List, ast.Tuple)):

@@ -2,9 +2,9 @@
 
 ``labs.allocate_slots``, ``labs.copy_on_write`` and ``labs.find_longest_cache_hit`` say what is to
 be written; ``labs.grade(MyClass)`` runs it. ``labs.schedule``, ``labs.cap``, ``labs.merge``,
-``labs.top_p`` and ``labs.online_softmax`` are functions; each grades its own, and so does
-``labs.grade(my_cap)``, by its name. ``labs.mini_engine`` puts pieces together, and
-``labs.progress()`` prints which labs are passed.
+``labs.top_p``, ``labs.propose``, ``labs.mask``, ``labs.tool_stream`` and ``labs.online_softmax``
+are functions; each grades its own, and so does ``labs.grade(my_cap)``, by its name.
+``labs.mini_engine`` puts pieces together, and ``labs.progress()`` prints which labs are passed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ from minivllm.lab.exercises.labs.functions import (
     FUNCTION_LABS,
     FunctionLab,
     cap,
+    mask,
     merge,
     online_softmax,
+    propose,
     schedule,
+    tool_stream,
     top_p,
 )
 from minivllm.lab.exercises.labs.grading import Verdict, verdicts
@@ -41,12 +44,15 @@ __all__ = [
     "copy_on_write",
     "find_longest_cache_hit",
     "grade",
+    "mask",
     "merge",
     "mini_engine",
     "online_softmax",
     "plug_in",
     "progress",
+    "propose",
     "schedule",
+    "tool_stream",
     "top_p",
 ]
 

@@ -199,3 +199,40 @@ def _check_tensor(where: str, function: Callable, args: tuple, right) -> None:
 
 def _short(tensor) -> list[float]:
     return [round(x, 3) for x in tensor.tolist()]
+
+
+# -- masks: the engine's own automaton ----------------------------------------------------------
+
+_TOKENS = (
+    None, b"a", b"b", b"ab", b"ba", b"aba", b"1", b"12", b"2", b".", b"1.", b".2", b"\xc3",
+    b"\xa9", b"\xc3\xa9", b"\xa9a", b"b1", b"!", None, b"aaaa",
+)  # fmt: skip
+_PATTERNS = (r"(ab)+", r"a{2,4}b?", r"[12]+(\.2)?!?", "(é|a)*b", "(a|b)*abb", ".{1,3}", "!?a")
+
+
+def check_mask(function: Callable) -> str:
+    from minivllm.structured_output.backend_fsm import TokenAutomaton
+    from minivllm.structured_output.dfa import DEAD, DFA
+    from minivllm.structured_output.vocabulary import Vocabulary
+
+    stops, places = {0, _TOKENS.index(b"!")}, 0
+    vocabulary = Vocabulary(list(_TOKENS), frozenset([0]), lambda text: [])
+    for pattern in _PATTERNS:
+        dfa = DFA(pattern)
+        automaton = TokenAutomaton(dfa, vocabulary)
+        table = [
+            {b: row[c] for b, c in enumerate(dfa.byte_class) if row[c] != DEAD} for row in dfa.rows
+        ]
+        for state, ends in enumerate(dfa.accepting):
+            right = {int(i) for i in automaton.allowed(state).nonzero()[0]}
+            right |= stops if ends else set()
+            given = table, list(dfa.accepting), list(_TOKENS), set(stops), state
+            got = call(function, *given)
+            if not isinstance(got, (set, frozenset)):
+                raise Fault("return a set of token ids")
+            for i in sorted({*got} ^ right):
+                where = f"{pattern!r}, state {state}: token {i}, {_TOKENS[i]}"
+                verdict = "may come" if i in right else "may not come"
+                raise WrongEntry(f"{where}, is judged wrongly", f"that it {verdict}")
+            places += 1
+    return f"the engine's own masks in {places} states, broken characters and ends included"

@@ -74,3 +74,57 @@ def my_top_p(logits, top_p):
     Returns: [vocab], the logits with -inf for each token that goes.
     """
     raise NotImplementedError
+
+
+def my_propose(token_ids, k):
+    """A proposer: guess how a text goes on.
+
+    Args:
+        token_ids: prompt and output so far, a list.
+        k: the most drafts.
+
+    The texts are logs: line after line about a few things, each with its state, which changes now
+    and then. Guess well enough to need fewer steps than n-grams of one to three tokens at their
+    first place, and do not guess at random: what is wrong costs work.
+
+    Returns: at most k token ids; none where you have no guess.
+    """
+    raise NotImplementedError
+
+
+def my_mask(table, accepting, tokens, stop_token_ids, state):
+    """Which tokens may come next, where an automaton over bytes is in some state?
+
+    Args:
+        table: by state a dict, from a byte to the next state. Where a byte is missing, no text that
+            matches goes on with it.
+        accepting: by state, whether the text may end there.
+        tokens: by id the bytes of each token; None for what is no text.
+        stop_token_ids: ids that end the text. They may come where it may end. One of them may be
+            text as well, and then it may also come as text.
+        state: the state now.
+
+    Returns: a set of token ids.
+    """
+    raise NotImplementedError
+
+
+def my_tool_stream(pieces):
+    """Read calls out of a text that comes in pieces: a generator.
+
+    Args:
+        pieces: an iterator of strings, the text in its order.
+
+    Yields: for each piece a list of what is sure now, in order, and one more list when the text has
+    ended. In it are pairs: ("content", words), ("name", name) and ("arguments", words).
+
+    A call is <tool_call>{"name": "f", "arguments": {...}}</tool_call>, with no other blanks but
+    inside the arguments, which are any JSON object. All other text is content.
+
+    Content is given out at once; only an end that may become <tool_call> waits. A call's name is
+    given out as soon as the brace of its arguments is there, and from that brace on the arguments
+    as they come (half an escape may wait). Their last brace waits until </tool_call> is there, all
+    of it. If the text ends before that, the last list gives out the call's text, from its
+    <tool_call> on, as content.
+    """
+    raise NotImplementedError

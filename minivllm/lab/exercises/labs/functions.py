@@ -1,4 +1,4 @@
-"""Labs whose answer is a function: a plan, a cap, a part of a kernel, a merge, a filter."""
+"""Labs whose answer is a function: a plan, a cap, a merge, a filter, a guess, a mask, a parser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from minivllm.lab.exercises.labs import function_solutions as solutions
 from minivllm.lab.exercises.labs import function_stubs as stubs
 from minivllm.lab.exercises.labs.grading import Verdict
 from minivllm.lab.exercises.labs.milestones import note_passed
+from minivllm.lab.exercises.labs.proposer_check import check_propose
 from minivllm.lab.exercises.labs.run import Fault
+from minivllm.lab.exercises.labs.stream_check import check_tool_stream
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,5 +130,26 @@ top_p = FunctionLab(
     "Sort; a token goes if the sum of those before it has reached top_p.",
     3, 20, stubs.my_top_p, checks.check_top_p,
 )  # fmt: skip
+propose = FunctionLab(
+    "14",
+    "Write a proposer for speculative decoding. " + _COPY.format("propose"),
+    "The last line about a thing is newer than the first; and a single token says little.",
+    3, 30, stubs.my_propose, check_propose,
+)  # fmt: skip
+mask = FunctionLab(
+    "15",
+    "Write the mask of structured outputs. " + _COPY.format("mask"),
+    "Follow the bytes of each token from the state; one that is missing forbids the token.",
+    2, 15, stubs.my_mask, checks.check_mask,
+)  # fmt: skip
+tool_stream = FunctionLab(
+    "16",
+    "Write a tool parser that is fed piece by piece. " + _COPY.format("tool_stream"),
+    "Keep what is not used up in one string; look again at all of it when a piece has come.",
+    4, 40, stubs.my_tool_stream, check_tool_stream,
+)  # fmt: skip
 
-FUNCTION_LABS = {lab.name: lab for lab in (schedule, cap, online_softmax, merge, top_p)}
+FUNCTION_LABS = {
+    lab.name: lab
+    for lab in (schedule, cap, online_softmax, merge, top_p, propose, mask, tool_stream)
+}

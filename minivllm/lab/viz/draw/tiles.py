@@ -123,7 +123,7 @@ def _look(state: str, owner: Owner) -> dict[str, str]:
 def _tooltip(slot: Slot, decode: Decode) -> str:
     where = f"position {slot.position} → slot {slot.slot}: "
     if slot.token is None:
-        return where + "empty"
+        return where + ("empty" if slot.state == "empty" else f"a draft, {slot.state}")
     text = "" if decode is None else f" {decode(slot.token)!r}"
     return f"{where}token {slot.token}{text}, {slot.state}"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from minivllm.lab.sim.cost import CostModel
 from minivllm.lab.viz.draw.figure import Figure, below_each_other
 from minivllm.lab.viz.draw.layout import MARGIN, Legend, draw_header, header_width
-from minivllm.lab.viz.draw.palette import GREY
+from minivllm.lab.viz.draw.palette import GREY, LINE, PAPER
 from minivllm.lab.viz.draw.step_axis import LANE_HEIGHT, ROOM, TOP, StepAxis, lane_top
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import TERMINAL, pad, shorten, sparkline
@@ -19,10 +19,11 @@ from minivllm.trace import Trace
 from minivllm.validation import check, is_int
 
 LANE_GAP = 18
-MARK = {"prefill": "█", "decode": "•", "idle": "·", "waiting": "░", "": " "}
+MARK = {"prefill": "█", "verify": "+", "decode": "•", "idle": "·", "waiting": "░", "": " "}
 LEGEND = {
     "prefill": "█ prefill",
     "decode": "• decode",
+    "verify": "+ decode with drafts",
     "idle": "· running, but not in this step",
     "waiting": "░ waiting",
 }
@@ -36,10 +37,11 @@ def timeline(
 ) -> Figure:
     """Draw what every request did in every step, with the step's budget and blocks below.
 
-    Dark cells are prefill chunks (with how many tokens), light ones decodes (one token), hatched
-    ones wait; × is a preemption, a black bar at the right the end of a request. With many steps
-    the cells shrink and lose their labels, and equal neighbours become one. Beyond 300 sequences
-    the last ones are left out, and it says so.
+    Dark cells are prefill chunks (with how many tokens), light ones decodes (one token; with
+    drafts, +n for the n tokens that were gained), hatched ones wait; × is a preemption, a black bar
+    at the right the end of a request. With many steps the cells shrink and lose their labels, and
+    equal neighbours become one. Beyond 300 sequences the last ones are left out, and it says so. If
+    there are drafts, a third lane shows how many were verified and how many of them accepted.
 
     Args:
         trace: what the engine wrote.
@@ -118,7 +120,8 @@ def _svg(window: TimelineWindow, axis: StepAxis, title: str, tops: list[int] | N
     width = max(axis.right + MARGIN, header_width(title, window.facts))
     legend = Legend(rows.legend_entries(), width - 2 * MARGIN)
     lanes_top = rows.bottom + (16 if window.footnote else 0) + LANE_GAP
-    bottom = lanes_top + len(window.lanes) * (LANE_HEIGHT + LANE_GAP)
+    num_lanes = len(window.lanes) + (window.num_drafts > 0)
+    bottom = lanes_top + num_lanes * (LANE_HEIGHT + LANE_GAP)
     drawing = Drawing(
         width, bottom + legend.height + MARGIN / 2, title, window.alt,
         # where a page finds the column of a step
@@ -133,8 +136,32 @@ def _svg(window: TimelineWindow, axis: StepAxis, title: str, tops: list[int] | N
     for index, lane in enumerate(window.lanes):
         y = lanes_top + index * (LANE_HEIGHT + LANE_GAP)
         axis.draw_lane(drawing, y, *lane, top=tops and tops[index])
+    if window.num_drafts:
+        _draw_draft_lane(drawing, axis, window, bottom - LANE_GAP - LANE_HEIGHT)
     legend.draw(drawing, MARGIN, bottom)
     return drawing.to_string()
+
+
+def _draw_draft_lane(drawing: Drawing, axis: StepAxis, window: TimelineWindow, y: float) -> None:
+    """Bars of a step's drafts, hatched, and in front of them those that were accepted."""
+    drafted = [step.num_drafts for step in window.steps]
+    accepted = [step.num_accepted for step in window.steps]
+    scale, bottom = LANE_HEIGHT / max(drafted), y + LANE_HEIGHT
+    drawing.text(MARGIN, y + 14, "drafts", font_weight="bold")
+    with drawing.group(fill=GREY, font_size=11):
+        drawing.text(MARGIN, y + 28, "grey: accepted")
+        drawing.text(MARGIN, y + 42, "hatched: rejected")
+    drawing.path(f"M{axis.x(axis.first):g} {bottom:g}H{axis.right:.2f}", stroke=LINE)
+    outline = axis.bars(drafted, bottom, scale)
+    drawing.hatch_path(outline)
+    drawing.path(outline, fill="none", stroke=GREY, stroke_width=0.6)
+    drawing.path(axis.bars(accepted, bottom, scale), fill="#c6c6c6")
+    halo = {"stroke": PAPER, "stroke_width": 3, "paint_order": "stroke"}
+    with drawing.group(font_size=11, text_anchor="middle", **halo):
+        for step, (kept, of) in enumerate(zip(accepted, drafted, strict=True), axis.first):
+            labels = (f"{kept}/{of}", f"{kept}") if of else ()
+            if label := next((x for x in labels if axis.fits(x, step)), None):
+                drawing.text(axis.x(step + 0.5), bottom - 4, label)
 
 
 # -- in characters -------------------------------------------------------------------------------
@@ -144,8 +171,10 @@ def _text(window: TimelineWindow, title: str) -> str:
     """Rows of requests, then the two lanes. Never wider than a terminal if that can be helped."""
     names = [f"{owner.letter} {shorten(owner.seq_id, 10)}" for owner, _ in window.rows]
     name_width = max(map(len, [*names, "tokens"])) + 1
-    numbers = [value for _, _, values, _ in window.lanes for value in values]
-    widest = max(len(f"{value:.0f}") for value in [*numbers, *(window.milliseconds or [])])
+    lanes = [values for _, _, values, _ in window.lanes]
+    lanes += [_draft_shares(window)] if window.num_drafts else []
+    lanes += [[f"{ms:.0f}" for ms in window.milliseconds]] if window.milliseconds else []
+    widest = max(len(str(value)) for values in lanes for value in values)
     width = max(2, widest, len(str(window.last))) + 2
     room = TERMINAL - name_width
     limits = max(len(f"  {name} {limit}") for _, name, _, limit in window.lanes)
@@ -169,12 +198,21 @@ def _wide(window: TimelineWindow, names: list[str], width: int, room: int):
     for name, limit_name, values, limit in window.lanes:
         numbers = "".join(f"{value:>{width}}" for value in values)
         yield name, f"{numbers}  {limit_name} {limit}"
+    if window.num_drafts:
+        shares = "".join(f"{share:>{width}}" for share in _draft_shares(window))
+        yield "drafts", f"{shares}  accepted/all"
+
+
+def _draft_shares(window: TimelineWindow) -> list[str]:
+    steps = window.steps
+    return [f"{s.num_accepted}/{s.num_drafts}" if s.num_drafts else "" for s in steps]
 
 
 def _wide_cell(cell: Cell | None, width: int) -> str:
     if cell is None:
         return " " * width
     label = str(cell.num_tokens) if cell.kind == "prefill" else MARK[cell.kind]
+    label = f"+{1 + cell.num_accepted}" if cell.kind == "verify" else label
     label = "×" if cell.preempted else label
     end = "|" if cell.finished else "¦" if cell.dropped else ""
     return f"{label + end:>{width + len(end)}}"[len(end) :]
@@ -194,6 +232,11 @@ def _narrow(window: TimelineWindow, names: list[str], width: int, room: int):
         yield "", ""
         yield name, sparkline(values, peak, per_column)
         yield "", f"peak {peak} (█), {limit_name} {limit}"
+    if window.num_drafts:
+        accepted = [step.num_accepted for step in window.steps]
+        yield "", ""
+        yield "drafts", sparkline(accepted, max(accepted), per_column)
+        yield "", window.drafts_told
 
 
 def _mark(cells: list[Cell]) -> str:

@@ -16,7 +16,8 @@ from minivllm.lab.viz.model.timeline_model import Cell, TimelineWindow
 MAX_CELLS = 300  # more than this are drawn as paths, without tooltips
 MAX_LABELS = 600  # and more than this without their numbers and letters
 
-THIN = {"prefill": 4.0, "decode": 1.8, "idle": 0.6}  # how thick a line is where there is no cell
+# how thick a line is where there is no cell
+THIN = {"prefill": 4.0, "verify": 2.6, "decode": 1.8, "idle": 0.6}
 
 DROPPED = {"stroke": INK, "stroke_width": 2, "stroke_dasharray": "3 3"}
 
@@ -66,7 +67,9 @@ class Rows:
                 yield steps[0], steps[-1] + 1, cells[steps[0]]
 
     def _label(self, owner: Owner, step: int, cell: Cell) -> str | None:
-        label = {"prefill": str(cell.num_tokens), "decode": owner.letter}.get(cell.kind)
+        gained = f"+{1 + cell.num_accepted}"
+        labels = {"prefill": str(cell.num_tokens), "decode": owner.letter, "verify": gained}
+        label = labels.get(cell.kind)
         return label if label and not self.thin and self.axis.fits(label, step) else None
 
     def _box(self, run: Run, y: float) -> tuple[float, float, float, float]:
@@ -96,6 +99,8 @@ class Rows:
         tooltip = f"{owner.letter}, {'step' if steps.isdigit() else 'steps'} {steps}: {cell.kind}"
         if self.axis.separate and cell.num_tokens:
             tooltip += f" of {count(cell.num_tokens, 'token')} from position {cell.start}"
+            if cell.kind == "verify":
+                tooltip += f", {count(cell.num_accepted, 'draft')} accepted"
         drawing.rect(*box, tooltip, rx=2 * self.axis.separate, fill=fill, stroke=stroke)
         if cell.kind == "waiting" and not (cell.preempted and self.axis.separate):
             drawing.hatch(*box)
@@ -199,11 +204,13 @@ class Rows:
         meanings = {
             "prefill": ("prefill or recomputation" if preempted else "prefill chunk") + numbers,
             "decode": "decode (1 token)",
+            "verify": "decode with drafts (+: tokens gained)",
             "idle": "running, but not in this step",
             "waiting": "waiting",
         }
         if self.thin:
             meanings["prefill"], meanings["decode"] = "thick: prefill", "thin: decode"
+            meanings["verify"] = "between: decode with drafts"
         entries = [
             (_swatch(kind, self.thin), text) for kind, text in meanings.items() if kind in kinds
         ]
@@ -233,6 +240,7 @@ def _look(kind: str, owner: Owner) -> tuple[str, str]:
     return {
         "prefill": (owner.solid, owner.edge),
         "decode": (owner.light, owner.edge),
+        "verify": (owner.light, INK),
         "waiting": ("#f4f4f4", LINE),
         "idle": (PAPER, owner.edge),
     }[kind]

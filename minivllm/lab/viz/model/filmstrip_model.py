@@ -101,6 +101,8 @@ def plan_of(history: History, step: int) -> str:
             told.append(f"{letter} {cell.num_tokens}")
         elif cell.kind == "decode":
             decoding.append(f"{letter} 1")
+        elif cell.kind == "verify":
+            decoding.append(f"{letter} 1+{cell.num_tokens - 1}")
     if len(told) + len(decoding) > MAX_NAMED:
         decoding = [count(len(decoding), "decode")] if decoding else []
         told = told[:MAX_NAMED] + ([f"{len(told) - MAX_NAMED} more"] if told[MAX_NAMED:] else [])

@@ -157,6 +157,9 @@ class Narration:
             did.append("waits for budget")
         elif record.samples and num_new == 1 and start >= seq.num_prompt_tokens:
             did.append("decodes")
+        elif start + num_new > len(seq.token_ids):
+            drafts = start + num_new - len(seq.token_ids)
+            did.append(f"decodes with {count(drafts, 'draft')}")
         else:
             did.append(_chunk(seq, start, num_new, begins=record.kind != "running"))
         if did == ["decodes"]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from minivllm.kv.block_table import slots_of
 from minivllm.lab.viz.draw.palette import Owner, owners_of
 from minivllm.lab.viz.draw.wording import count, span
-from minivllm.records import BlockCopied, BlocksAllocated, SwappedIn
+from minivllm.records import BlockCopied, BlocksAllocated, SwappedIn, Verified
 from minivllm.state import SequenceState, State
 from minivllm.trace import Trace
 from minivllm.validation import check
@@ -27,7 +27,7 @@ class Slot:
     position: int
     slot: int
     state: str
-    token: int | None  # None for an empty slot
+    token: int | None  # None for an empty slot, and for a draft that is not verified yet
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,12 @@ def take_snapshot(trace: Trace, step: int | None, after: str) -> Snapshot:
         for r in trace.at(step)
         if isinstance(r, BlockCopied)
     }
+    drafts = {r.seq_id: r.draft_token_ids for r in trace.at(step) if isinstance(r, Verified)}
     tables = []
     for seq_id, owner in owners.items():
         if seq_id in state.sequences:
             seq = state.sequences[seq_id]
+            tokens = [*seq.token_ids, *drafts.get(seq_id, ())]
             blocks = tuple(
                 HeldBlock(
                     owner,
@@ -119,7 +121,7 @@ def take_snapshot(trace: Trace, step: int | None, after: str) -> Snapshot:
                     block_id,
                     ref_counts[block_id],
                     (seq_id, block_id) in new,
-                    _slots(seq, logical, state.block_size),
+                    _slots(seq, tokens, logical, state.block_size),
                     copies.get((seq_id, block_id)),
                 )
                 for logical, block_id in enumerate(seq.block_ids)
@@ -144,17 +146,21 @@ def _cached_block(state: State, owners: dict[str, Owner], block_id: int) -> Held
     return HeldBlock(owners[content.seq_id], content.logical, block_id, 0, False, slots)
 
 
-def _slots(seq: SequenceState, logical: int, block_size: int) -> tuple[Slot, ...]:
+def _slots(
+    seq: SequenceState, tokens: list[int], logical: int, block_size: int
+) -> tuple[Slot, ...]:
     first = logical * block_size
     numbers = slots_of(seq.block_ids, first, first + block_size, block_size)
     num_filled = seq.num_computed_tokens
     num_used = num_filled + seq.num_scheduled_tokens
-    return tuple(
-        Slot(position, number, "filled", seq.token_ids[position]) if position < num_filled
-        else Slot(position, number, "written", seq.token_ids[position]) if position < num_used
-        else Slot(position, number, "empty", None)
-        for position, number in enumerate(numbers, first)
-    )  # fmt: skip
+
+    def slot(position: int, number: int) -> Slot:
+        if position >= num_used:
+            return Slot(position, number, "empty", None)
+        token = tokens[position] if position < len(tokens) else None
+        return Slot(position, number, "filled" if position < num_filled else "written", token)
+
+    return tuple(slot(position, number) for position, number in enumerate(numbers, first))
 
 
 def _allocated_in(trace: Trace, step: int) -> set[tuple[str, int]]:

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 
 from minivllm.lab.viz.draw.palette import Owner, owners_of
 from minivllm.lab.viz.draw.wording import count, span
-from minivllm.records import Finished, Preempted, Sampled, Scheduled, StepPlanned, SwappedOut
+from minivllm.records import (
+    Finished,
+    Preempted,
+    Sampled,
+    Scheduled,
+    StepPlanned,
+    SwappedOut,
+    Verified,
+)
 from minivllm.state import State
 from minivllm.trace import Trace
 from minivllm.validation import check
@@ -18,13 +26,15 @@ class Cell:
     """What one sequence does in one step.
 
     ``kind`` is "prefill" (tokens that catch up: a prompt, or everything again after a preemption),
-    "decode" (the token drawn last, to draw the next), "waiting", "idle" (runs, but this step has
-    no budget for it), or "" (it is gone, or not there yet).
+    "decode" (the token drawn last, to draw the next), "verify" (a decode with drafts behind that
+    token), "waiting", "idle" (runs, but this step has no budget for it), or "" (it is gone, or not
+    there yet).
     """
 
     kind: str = ""
     start: int = 0  # position of the first token that is computed
     num_tokens: int = 0
+    num_accepted: int = 0  # of the drafts, which are all of its tokens but the first
     preempted: bool = False
     finish_reason: str | None = None
 
@@ -46,6 +56,8 @@ class StepUse:
     num_tokens: int = 0
     num_blocks: int = 0
     num_sampled: int = 0
+    num_drafts: int = 0
+    num_accepted: int = 0
 
 
 @dataclass
@@ -117,6 +129,11 @@ def _note(history: History, state: State, record) -> None:
             cell.kind, cell.start, cell.num_tokens = (
                 "decode" if decode else "prefill", start, num_tokens,
             )  # fmt: skip
+        case Verified(step, seq_id, drafts, num_accepted):
+            cell = history.rows[seq_id][step]
+            cell.kind, cell.num_accepted = "verify", num_accepted
+            history.steps[step].num_drafts += len(drafts)
+            history.steps[step].num_accepted += num_accepted
         case Sampled(step):
             history.steps[step].num_sampled += 1
 
@@ -186,6 +203,18 @@ class TimelineWindow:
         ]
 
     @property
+    def num_drafts(self) -> int:
+        return sum(step.num_drafts for step in self.steps)
+
+    @property
+    def drafts_told(self) -> str:
+        """What became of the drafts; empty if there were none."""
+        if not self.num_drafts:
+            return ""
+        num_accepted = sum(step.num_accepted for step in self.steps)
+        return f"{num_accepted} of {count(self.num_drafts, 'draft')} accepted"
+
+    @property
     def title(self) -> str:
         return f"Timeline, {'step' if self.first == self.last else 'steps'} " + span(
             self.first, self.last
@@ -203,6 +232,7 @@ class TimelineWindow:
             count(preempted, "preemption"),
             f"{finished} finished",
             *([f"{count(dropped, 'beam')} dropped"] if dropped else []),
+            *filter(None, [self.drafts_told]),
             *([_milliseconds(self.milliseconds)] if self.milliseconds else []),
         ]
         return " · ".join(parts)

@@ -120,7 +120,7 @@ class _Writer:
             if cell.preempted:
                 since = times.start(step)
                 why = "swapped out" if (seq_id, step) in self.swapped else "preempted"
-            elif cell.kind in ("prefill", "decode", "idle"):
+            elif cell.kind in ("prefill", "decode", "verify", "idle"):
                 yield from self._wait(tid, why, since, times.planned(step))
                 yield self._chunk(tid, step, cell)
                 if since is not None and why != "waiting":
@@ -146,12 +146,16 @@ class _Writer:
         if cell.kind == "idle":
             return self._slice(REQUESTS, tid, "no budget", start, end, {"step": step})
         name = "decode" if cell.kind == "decode" else f"prefill {count(cell.num_tokens, 'token')}"
+        if cell.kind == "verify":
+            name = f"decode with {count(cell.num_tokens - 1, 'draft')}"
         args = {
             "step": step,
             "tokens": cell.num_tokens,
             "from position": cell.start,
             "blocks": cdiv(cell.start + cell.num_tokens, self.trace.block_size),
         }
+        if cell.kind == "verify":
+            args["accepted"] = cell.num_accepted
         return self._slice(REQUESTS, tid, name, start, end, args)
 
     # -- the format ------------------------------------------------------------------------------

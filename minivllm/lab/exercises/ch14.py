@@ -1,0 +1,228 @@
+"""Exercises of notebook 14: what n-grams draft, what a step leaves behind, how many to draft."""
+
+from __future__ import annotations
+
+from random import Random
+
+from minivllm.lab.exercises.answers import NotYet, is_whole, numbers_by_name
+from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.math_utils import cdiv
+from minivllm.spec_decode.ngram import propose
+
+# -- core: the rule of the n-gram proposer -----------------------------------------------------
+
+
+@seeded
+def lookup(rng: Random) -> Exercise:
+    """What is drafted?"""
+    given = {"min_n": 1, "max_n": 3, "k": rng.randint(2, 4)}
+    kinds = [_is_long, _is_early, _is_plain, _is_none]
+    rng.shuffle(kinds)
+    return Exercise(
+        _check_lookup,
+        "Try the last max_n tokens first, then fewer; of several places the first one counts.",
+        _solve_lookup,
+        "These are texts as token ids. What does an n-gram proposer with windows from min_n to "
+        "max_n draft for each, at most k tokens? Answer with a list of lists; an empty list where "
+        "nothing is found.",
+        {"texts": [_text_like(rng, kind, **given) for kind in kinds], **given},
+    )
+
+
+def _text_like(rng: Random, is_like, min_n: int, max_n: int, k: int) -> list[int]:
+    while True:
+        text = [rng.randint(1, 6) for _ in range(rng.randint(9, 12))]
+        if is_like(text, min_n, max_n, k):
+            return text
+
+
+def _is_long(text, min_n, max_n, k) -> bool:
+    """A shorter n-gram would draft something else."""
+    answer = propose(text, min_n, max_n, k, 99)
+    return len(answer) == k and answer != propose(text, min_n, min_n, k, 99)
+
+
+def _is_early(text, min_n, max_n, k) -> bool:
+    """The last occurrence would, too."""
+    answer = propose(text, min_n, max_n, k, 99)
+    return len(answer) == k and answer != _from_last_place(text, min_n, max_n, k)
+
+
+def _is_plain(text, min_n, max_n, k) -> bool:
+    """The end of the text cuts the draft."""
+    return 0 < len(propose(text, min_n, max_n, k, 99)) < k
+
+
+def _is_none(text, min_n, max_n, k) -> bool:
+    return not propose(text, min_n, max_n, k, 99)
+
+
+def _from_last_place(text, min_n, max_n, k) -> list[int]:
+    """The mistake of taking the last occurrence."""
+    for n in range(max_n, min_n - 1, -1):
+        for start in range(len(text) - n - 1, -1, -1):
+            if text[start : start + n] == text[-n:]:
+                return text[start + n : start + n + k]
+    return []
+
+
+def _solve_lookup(texts, min_n, max_n, k):
+    def draft(text):
+        for n in range(max_n, min_n - 1, -1):
+            for start in range(len(text) - n):
+                if text[start : start + n] == text[-n:]:
+                    return text[start + n : start + n + k]
+        return []
+
+    return [draft(text) for text in texts]
+
+
+def _check_lookup(answer, texts, min_n, max_n, k) -> str:
+    ok = isinstance(answer, (list, tuple)) and len(answer) == len(texts)
+    if not ok or not all(isinstance(part, (list, tuple)) for part in answer):
+        raise NotYet(f"give {len(texts)} lists, one for each text.")
+    for number, (text, part) in enumerate(zip(texts, answer, strict=True), start=1):
+        mine, right = list(part), propose(text, min_n, max_n, k, 99)
+        if mine == right:
+            continue
+        if not all(map(is_whole, mine)):
+            raise NotYet(f"text {number}: give token ids.")
+        if not right:
+            raise NotYet(f"text {number}: its last token, {text[-1]}, has not occurred before.")
+        if len(mine) > k:
+            raise NotYet(f"text {number}: {len(mine)} drafts, and k is {k}.")
+        if mine == _from_last_place(text, min_n, max_n, k):
+            raise NotYet(f"text {number}: of several places the first one counts, not the last.")
+        for n in range(min_n, max_n):
+            if mine == propose(text, min_n, n, k, 99):
+                raise NotYet(f"text {number}: more than {n} of its last tokens occurred before.")
+        if mine[: len(right)] == right:
+            raise NotYet(f"text {number}: the text ends before, so there is less to copy.")
+        if mine == right[: len(mine)]:
+            raise NotYet(f"text {number}: more can be copied.")
+        raise NotYet(f"text {number}: {mine} does not follow the first place of its last tokens.")
+    return "the longest n-gram, its first place, and what followed it there."
+
+
+# -- stretch: what a verified step leaves ------------------------------------------------------
+
+
+@seeded
+def books(rng: Random) -> Exercise:
+    """Tokens, computed tokens and blocks after a step with drafts."""
+    block_size, num_drafts = 4, rng.randint(4, 6)
+    num_accepted = rng.randint(1, num_drafts - 2)
+    # the accepted ones end in a block before the one that the last draft needs
+    num_tokens = rng.randint(5, 9) * block_size - num_accepted - 1
+    target = [rng.randint(10, 99) for _ in range(num_drafts + 1)]
+    drafts = target[:num_drafts]
+    drafts[num_accepted] = target[num_accepted] + 100  # those behind it look right, and are not
+    return Exercise(
+        _check_books,
+        "The step writes K and V of the last token and of all drafts. Which rows of the target "
+        "saw only right tokens? The last token drawn has no K and V yet.",
+        _solve_books,
+        "Before a step a sequence has num_tokens tokens; all but the last are computed. The step "
+        "verifies these drafts, and target is what the target model draws: in place of each draft, "
+        "and behind the last one. After the step: which tokens are new, how many tokens are "
+        "computed, and how many blocks does the sequence hold? Answer with a triple, the first "
+        "a list.",
+        {"num_tokens": num_tokens, "block_size": block_size, "drafts": drafts, "target": target},
+    )
+
+
+def _solve_books(num_tokens, block_size, drafts, target):
+    right = 0
+    while right < len(drafts) and drafts[right] == target[right]:
+        right += 1
+    blocks = -(-(num_tokens + len(drafts)) // block_size)  # rounded up
+    return target[: right + 1], num_tokens + right, blocks
+
+
+def _check_books(answer, num_tokens, block_size, drafts, target) -> str:
+    ok = isinstance(answer, (list, tuple)) and len(answer) == 3
+    if not ok or not isinstance(answer[0], (list, tuple)) or not all(map(is_whole, answer[1:])):
+        raise NotYet("give a triple: a list of tokens, computed tokens, blocks.")
+    new, computed, blocks = _solve_books(num_tokens, block_size, drafts, target)
+    mine, my_computed, my_blocks = list(answer[0]), answer[1], answer[2]
+    if mine == new[:-1]:
+        raise NotYet("new tokens: in place of the first wrong draft the target's token counts.")
+    if len(mine) > len(new) and mine[: len(new)] == new:
+        raise NotYet("new tokens: behind a wrong draft the target saw a text that is not there.")
+    if mine == drafts[: len(mine)] and mine != new:
+        raise NotYet("new tokens: they are the target's, not the drafts.")
+    if mine != new:
+        raise NotYet("new tokens: compare drafts and target place by place, up to a difference.")
+    if my_computed == num_tokens + len(new):
+        raise NotYet("computed: the token drawn last has not been through the model yet.")
+    if my_computed == num_tokens + len(drafts):
+        raise NotYet("computed: the K and V of rejected drafts do not count.")
+    if my_computed != computed:
+        raise NotYet("computed: the last token before the step, and the accepted drafts, are now.")
+    if my_blocks == cdiv(computed, block_size):
+        raise NotYet("blocks: they were needed for all drafts, and none is given back.")
+    if my_blocks != blocks:
+        raise NotYet(f"blocks: the step wrote up to position {num_tokens + len(drafts) - 1}.")
+    return f"{len(new)} tokens gained; {my_blocks - cdiv(computed, block_size)} block waits."
+
+
+# -- design: how many drafts -------------------------------------------------------------------
+
+KS = (0, 1, 3, 5)
+
+
+@seeded
+def best_k(rng: Random) -> Exercise:
+    """The number of drafts that a batch can afford."""
+    while True:
+        a = rng.randint(50, 85) / 100
+        gained = {k: round(sum(a**i for i in range(k + 1)), 2) for k in KS}
+        per_token, weights = rng.randint(6, 14) / 100, rng.randint(6, 12)
+        milliseconds = {
+            batch: {k: round(1 + max(weights, per_token * batch * (1 + k)), 1) for k in KS}
+            for batch in sorted([1, *rng.sample([8, 12, 16, 24, 32, 48, 64, 128, 256], 3)])
+        }
+        given = {"tokens_per_step": gained, "step_ms": milliseconds}
+        best = _solve_best_k(**given)
+        if len({*best.values()}) >= 3 and _lead(**given) > 0.03:
+            break
+    return Exercise(
+        _check_best_k,
+        "Divide: tokens that a sequence gains in a step, by the milliseconds of that step.",
+        _solve_best_k,
+        "With k drafts a sequence gains tokens_per_step[k] tokens in a step, and a step lasts "
+        "step_ms[batch][k] milliseconds. Which k gives the most tokens a second, for each batch "
+        "size? Answer with a dict from batch size to k.",
+        given,
+    )
+
+
+def _solve_best_k(tokens_per_step, step_ms):
+    return {
+        batch: max(times, key=lambda k: tokens_per_step[k] / times[k])
+        for batch, times in step_ms.items()
+    }
+
+
+def _lead(tokens_per_step, step_ms) -> float:
+    """How much better the best k is than the next, where that is least."""
+    rates = [sorted(tokens_per_step[k] / t for k, t in times.items()) for times in step_ms.values()]
+    return min(best / second - 1 for *_, second, best in rates)
+
+
+def _check_best_k(answer, tokens_per_step, step_ms) -> str:
+    mine = numbers_by_name(answer, step_ms, "k for each batch size")
+    right = _solve_best_k(tokens_per_step, step_ms)
+    for batch, times in step_ms.items():
+        if batch not in mine:
+            raise NotYet(f"batch size {batch} is missing.")
+        if (k := mine[batch]) not in KS:
+            raise NotYet(f"batch {batch}: k is one of {', '.join(map(str, KS))}.")
+        if k != right[batch]:
+            rate = 1000 * tokens_per_step[k] / times[k]
+            other = "a shorter" if k > right[batch] else "a longer"
+            raise NotYet(
+                f"batch {batch}: k = {k} gives each sequence {rate:.0f} tokens a second; {other} "
+                "draft gives more."
+            )
+    return "the fuller the batch, the fewer drafts: they are free only while the weights are read."
