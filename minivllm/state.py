@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from minivllm.records import (
@@ -43,6 +44,15 @@ class SequenceState:
     num_preemptions: int = 0
 
 
+@dataclass(frozen=True)
+class CachedBlock:
+    """What a block holds that the prefix cache can find."""
+
+    seq_id: str  # who computed it
+    logical: int  # which of its blocks it was
+    token_ids: tuple[int, ...]
+
+
 @dataclass
 class State:
     """Everything the engine's bookkeeping held at one moment."""
@@ -54,7 +64,18 @@ class State:
     running: list[str] = field(default_factory=list)  # sequences, in the order of admission
     waiting: list[str] = field(default_factory=list)  # requests, the next one first
     swapped: list[str] = field(default_factory=list)  # sequences whose blocks are on the host
-    cached: set[int] = field(default_factory=set)  # blocks that the prefix cache can find
+    contents: dict[int, CachedBlock] = field(default_factory=dict)  # by block id, held or not
+    # Free blocks, the next one to be handed out first; at the beginning by their ids.
+    free_queue: OrderedDict[int, None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.free_queue is None:
+            self.free_queue = OrderedDict.fromkeys(range(1, self.num_blocks))
+
+    @property
+    def cached(self) -> Collection[int]:
+        """Blocks that the prefix cache can find, held or not."""
+        return self.contents.keys()
 
     @property
     def ref_counts(self) -> dict[int, int]:
@@ -83,7 +104,7 @@ class State:
         if isinstance(record, (StepStarted, StepPlanned)):
             return
         if isinstance(record, BlockForgotten):
-            self.cached.discard(record.block_id)
+            self.contents.pop(record.block_id, None)
             return
         if isinstance(record, StepEnded):
             for seq in self.sequences.values():
@@ -94,14 +115,16 @@ class State:
         match record:
             case BlocksAllocated():
                 seq.block_ids.extend(record.block_ids)
-                self.cached.difference_update(record.block_ids)
+                self._hand_out(record.block_ids)
             case BlocksShared():
                 seq.block_ids.extend(record.block_ids)
+                for block_id in record.block_ids:
+                    self.free_queue.pop(block_id, None)
             case BlocksCached():
-                self.cached.update(record.block_ids)
+                self._cache(seq, record.block_ids)
             case BlockCopied():
                 seq.block_ids[-1] = record.dst_block_id
-                self.cached.discard(record.dst_block_id)
+                self._hand_out((record.dst_block_id,))
             case Forked():
                 self.sequences[record.child_id] = replace(
                     seq,
@@ -115,6 +138,7 @@ class State:
                 self.running.insert(self.running.index(siblings[-1]) + 1, record.child_id)
             case BlocksFreed():
                 seq.block_ids.clear()
+                self._give_back(record.block_ids)
             case Preempted():
                 self.running.remove(seq.seq_id)
                 if record.queue_index is not None:
@@ -132,7 +156,7 @@ class State:
                 self.running.append(seq.seq_id)
                 seq.block_ids = list(record.block_ids)
                 seq.status = "running"
-                self.cached.difference_update(record.block_ids)
+                self._hand_out(record.block_ids)
             case Scheduled():
                 if record.kind != "running":
                     if seq.request_id in self.waiting:
@@ -154,3 +178,27 @@ class State:
                 elif seq.request_id in self.waiting:
                     self.waiting.remove(seq.request_id)
                 seq.status = record.reason
+
+    # -- blocks ----------------------------------------------------------------------------------
+
+    def _hand_out(self, block_ids: Iterable[int]) -> None:
+        """Blocks leave the free queue, and what they held is lost."""
+        for block_id in block_ids:
+            self.free_queue.pop(block_id, None)  # siblings get what they share together
+            self.contents.pop(block_id, None)
+
+    def _cache(self, seq: SequenceState, block_ids: tuple[int, ...]) -> None:
+        first, size = seq.block_ids.index(block_ids[0]), self.block_size
+        for logical, block_id in enumerate(block_ids, start=first):
+            tokens = tuple(seq.token_ids[logical * size : (logical + 1) * size])
+            self.contents[block_id] = CachedBlock(seq.seq_id, logical, tokens)
+
+    def _give_back(self, block_ids: tuple[int, ...]) -> None:
+        """The last one first; what nobody can find goes to the front. See ``BlockPool``."""
+        held = self.ref_counts
+        unused = [block_id for block_id in reversed(block_ids) if block_id not in held]
+        for block_id in unused:
+            self.free_queue[block_id] = None
+        for block_id in reversed(unused):
+            if block_id not in self.contents:
+                self.free_queue.move_to_end(block_id, last=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +48,7 @@ class Trace:
         self.step = -1
         self.clock = clock
         self._start = clock()
+        self._free_queue: list[int] | None = None  # as it was when the records began
 
     # -- written by the engine ---------------------------------------------------------------
 
@@ -99,6 +101,8 @@ class Trace:
         if state and (state.running or state.waiting):
             alive = ", ".join(state.running + state.waiting)
             raise RuntimeError(f"the trace cannot be cleared while {alive} are alive.")
+        if state is not None:
+            self._free_queue = list(state.free_queue)
         self.records.clear()
         self.step = -1
         self._start = self.clock()
@@ -122,6 +126,11 @@ class Trace:
         """The records of one step, in order."""
         return [r for r in self.records if r.step == step]
 
+    def beginning(self) -> State:
+        """The state before the first record. What was cached before is not known."""
+        queue = None if self._free_queue is None else OrderedDict.fromkeys(self._free_queue)
+        return State(-1, self.num_blocks, self.block_size, free_queue=queue)
+
     def state_at(self, step: int, after: str = "update") -> State:
         """The state in ``step``, rebuilt by replaying the records.
 
@@ -133,7 +142,8 @@ class Trace:
         Raises:
             ValueError: for a step that has not happened, or another moment.
         """
-        state = State(step, self.num_blocks, self.block_size)
+        state = self.beginning()
+        state.step = step
         for record in self.until(step, after):
             state.apply(record)
         return state

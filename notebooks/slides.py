@@ -27,6 +27,7 @@ def core_cells(path: Path) -> list[nbformat.NotebookNode]:
         elif cell.cell_type == "markdown":
             kind = "subslide"
         cell.metadata["slideshow"] = {"slide_type": kind}
+        cell.id = f"{path.stem.partition('_')[0]}-{index}"  # others have a cell of this id, too
     return chosen
 
 

@@ -161,6 +161,19 @@ def workload(rng, n, vocab_size, max_len):
     return prompts, params
 
 
+def assert_same_free_queue(state, manager):
+    """A state that was rebuilt from records knows which block is next, and what the cached hold."""
+    pool, size = manager.block_pool, manager.block_size
+    assert list(state.free_queue) == [block.block_id for block in pool.free_block_queue]
+    found = set() if manager.prefix_cache is None else set(manager.prefix_cache)
+    assert state.contents.keys() == {block.block_id for block in found}
+    for block_id, content in state.contents.items():
+        assert len(content.token_ids) == size
+        past = state.sequences[content.seq_id].token_ids
+        if state.sequences[content.seq_id].block_ids[content.logical :][:1] == [block_id]:
+            assert content.token_ids == tuple(past[content.logical * size :][:size])
+
+
 def run_and_compare(llm, prompts, params, check_every_step=True):
     """Run a workload step by step; returns (tokens compared, tokens exempted)."""
     engine = llm.llm_engine

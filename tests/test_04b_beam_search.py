@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import make_llm
+from helpers import assert_same_free_queue, make_llm
 
 from minivllm import LLM, BeamSearchParams, SamplingParams, embedded_model_path
 from minivllm.engine.oracle import next_token_logits
+from minivllm.lab.viz.model.beam_model import read_beam_tree
 from minivllm.records import BlockCopied, Finished, Forked, Scheduled
+from minivllm.viz import beam_tree
 
 PROMPTS = ["Hello, my name is", "The future of AI is", "The capital of France"]
 
@@ -187,6 +189,7 @@ def test_the_trace_follows_the_beams(tiny_qwen2):
         engine.check_integrity()
         state = llm.trace.state_at(llm.trace.num_steps - 1)
         assert state.running == [seq.seq_id for seq in scheduler.running]
+        assert_same_free_queue(state, scheduler.kv_manager)
         for seq in scheduler.running:
             assert state.sequences[seq.seq_id].token_ids == seq.token_ids
             assert state.sequences[seq.seq_id].block_ids == scheduler.kv_manager.get_block_ids(
@@ -248,3 +251,30 @@ def test_a_search_that_could_never_run_is_refused(tiny_qwen2, params, message):
     with pytest.raises(ValueError, match="params must be a BeamSearchParams, got SamplingParams"):
         llm.beam_search({"prompt_token_ids": [1, 2, 3]}, SamplingParams())
     assert not llm.llm_engine.has_unfinished_requests()
+
+
+def test_the_tree_has_every_beam_that_was_kept(tiny_qwen2):
+    llm = make_llm(tiny_qwen2, num_gpu_blocks_override=65, block_size=4, trace=True)
+    engine, trace = llm.llm_engine, llm.trace
+    engine.add_request("a", {"prompt_token_ids": [5, 6, 7]}, BeamSearchParams(4, 9))
+    outputs, kept = [], []
+    while engine.has_unfinished_requests():
+        outputs += engine.step()
+        state = trace.state_at(trace.num_steps - 1)
+        kept += [(trace.num_steps - 1, state.sequences[s].token_ids[3:]) for s in state.running]
+    tree = read_beam_tree(trace, None)
+    returned = sorted(completion.token_ids for completion in outputs[-1].outputs)
+    drawn = sorted((beam.step, list(beam.tokens)) for beam in tree.beams if not beam.is_final)
+    assert drawn == sorted((step, tokens) for step, tokens in kept if len(tokens) < 9)
+    assert sorted(list(beam.tokens) for beam in tree.beams if beam.is_final) == returned
+    for beam in tree.beams:
+        later = [*returned, *(tokens for _, tokens in kept)]
+        goes_on = any(tuple(tokens[:-1]) == beam.tokens for tokens in later)
+        assert beam.is_dropped == (not goes_on and len(beam.tokens) < 9)
+    figure = beam_tree(trace)
+    num_dropped = sum(beam.is_dropped for beam in tree.beams)
+    assert num_dropped > 0
+    assert figure.svg.count("line-through") == num_dropped == figure.text.count("×") - 1
+    assert f"{num_dropped} dropped, 4 kept to the end; at most 4 beams at a time" in figure.alt
+    with pytest.raises(ValueError, match="request_id must be one with several beams"):
+        beam_tree(trace, "b")

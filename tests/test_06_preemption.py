@@ -3,7 +3,16 @@
 import random
 
 import pytest
-from helpers import examples, make_llm, make_swapping, request, run_and_compare, step, used_blocks
+from helpers import (
+    assert_same_free_queue,
+    examples,
+    make_llm,
+    make_swapping,
+    request,
+    run_and_compare,
+    step,
+    used_blocks,
+)
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -54,6 +63,7 @@ def test_any_workload_ends_with_both_pools_empty(
         held = {s.seq_id: s.block_ids for s in state.sequences.values() if s.block_ids}
         assert held == {seq_id: t.block_ids for seq_id, t in tables.items() if t.blocks}
         assert state.running == [seq.seq_id for seq in scheduler.running]
+        assert_same_free_queue(state, scheduler.kv_manager)
     assert used_blocks(scheduler) == (0, 0)
     for r, (_, max_tokens, n) in zip(requests, workload, strict=True):
         assert [seq.num_output_tokens for seq in r.seqs] == [max_tokens] * n

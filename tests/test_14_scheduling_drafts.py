@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers import assert_same_free_queue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -136,6 +137,7 @@ def serve(workload, with_drafts):
         for seq in scheduler.running:
             assert state.sequences[seq.seq_id].num_computed_tokens == seq.num_computed_tokens
             assert state.sequences[seq.seq_id].token_ids == seq.token_ids
+        assert_same_free_queue(state, scheduler.kv_manager)
         num_steps += 1
         assert num_steps < 2000
     manager = scheduler.kv_manager

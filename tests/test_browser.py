@@ -86,6 +86,14 @@ def assert_shows(view, trace, step):
         assert letters.split() == [owners[s.seq_id].letter for s in holders]
         assert ("shared" in look.split()) == (ref_counts.get(block_id, 0) > 1)
         assert ("cached" in look.split()) == (block_id in state.cached and not holders)
+    free = view.eval_on_selector_all(
+        "#pool .cached", "all => all.map(b => [+b.dataset.block, b.dataset.was, +b.dataset.place])"
+    )
+    assert free == sorted(
+        [block_id, owners[state.contents[block_id].seq_id].letter, place]
+        for place, block_id in enumerate(state.free_queue, start=1)
+        if block_id in state.contents
+    )
     filled, written = view.eval_on_selector_all(
         "#pool .block.held:not(.shared)",
         "all => ['filled', 'written'].map(key => "
@@ -224,6 +232,11 @@ def test_it_fits_a_telephone_by_day_and_by_night(open_page, scheme):
         view = open_page(crowd(), "#step=150", width=width, scheme=scheme)
         assert view.evaluate("document.documentElement.scrollWidth") == width
         paper[width] = view.evaluate("getComputedStyle(document.body).backgroundColor")
+    wide = open_page(crowd(), width=1360, scheme=scheme)
+    assert wide.evaluate("document.documentElement.scrollWidth") == 1360
+    run, pool = wide.locator("#chart").bounding_box(), wide.locator("#pool").bounding_box()
+    assert pool["x"] > run["x"] + run["width"]  # beside the run, not below it
+    assert pool["y"] < run["y"] + run["height"]
     red = int(re.search(r"\d+", paper[400])[0])
     assert red > 200 if scheme == "light" else red < 60
 

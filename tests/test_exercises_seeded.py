@@ -1,9 +1,13 @@
 """Problems made from a seed: the same again, fresh ones, right solutions, wrong answers told."""
 
+import re
+
 import numpy
 import pytest
 
 from minivllm.exercises import (
+    ch00,
+    ch01,
     ch02,
     ch03,
     ch04,
@@ -11,6 +15,8 @@ from minivllm.exercises import (
     ch06,
     ch07,
     ch08,
+    ch09,
+    ch10,
     ch11,
     ch13,
     ch14,
@@ -22,6 +28,8 @@ from minivllm.lab.exercises.answers import NotYet
 SEEDED = {
     f"{make.__module__.rsplit('.', 1)[1]}.{make.__name__}": make
     for make in (
+        ch00.blocks, ch00.steps, ch00.pool,
+        ch01.bytes_per_token, ch01.design,
         ch02.waste, ch02.holes, ch02.reservation,
         ch03.translation, ch03.tables, ch03.block_size,
         ch04.ref_counts, ch04.copies, ch04.samples,
@@ -29,6 +37,8 @@ SEEDED = {
         ch06.victim, ch06.cost,
         ch07.chunks, ch07.slo,
         ch08.hits, ch08.eviction,
+        ch09.slots, ch09.batches,
+        ch10.loads, ch10.fill,
         ch11.merge, ch11.splits, ch11.partition,
         ch13.blocks, ch13.longest, ch13.gpu,
         ch14.lookup, ch14.books, ch14.best_k,
@@ -106,6 +116,20 @@ def off_by(by, key=0):
 @pytest.mark.parametrize(
     ("name", "spoil", "explanation"),
     [
+        ("ch00.blocks", lambda a: a + 1, "you counted the last token"),
+        ("ch00.blocks", lambda a: a - 1, r"\d+ blocks hold \d+ positions; count"),
+        ("ch00.steps", lambda a: a - 1, "almost"),
+        ("ch00.steps", lambda a: a - 2, "too few"),
+        ("ch00.steps", lambda a: a + 90, "too many"),
+        ("ch00.pool", lambda a: 5, "at least one sequence of 64 tokens"),
+        ("ch00.pool", lambda a: a - 1, r"with \d+ blocks the engine preempts \d+ times"),
+        ("ch00.pool", lambda a: a + 1, r"nothing is preempted; \d+ blocks do"),
+        ("ch01.bytes_per_token", lambda a: a // 2, "K or V"),
+        ("ch01.bytes_per_token", lambda a: a * 5, r"query heads; only the \d K and V heads are"),
+        ("ch01.design", lambda a: (a[0], 2 * a[1]), r"that needs \d+ GiB, and \d+ are left"),
+        ("ch01.design", lambda a: (1, 1), "twice as much"),
+        ("ch01.design", lambda a: (3, 2), "divide 32"),
+        ("ch01.design", lambda a: 7, "give a pair"),
         ("ch02.waste", off_by(3, "reserved"), "one per request too many. The last token"),
         ("ch02.waste", off_by(-3, "internal"), "one per request too few. The last token"),
         ("ch02.waste", off_by(5, "internal"), r"internal: you have \d+; the slabs have A \d+, B"),
@@ -154,6 +178,17 @@ def off_by(by, key=0):
         ("ch08.hits", off_by(1, 3), r"\d+ is no multiple of \d; only full blocks count"),
         ("ch08.hits", lambda a: a[1:], "give 6 numbers, one per prompt; you have 5"),
         ("ch08.eviction", lambda a: [0] * 7, r"prompt \d: \d of its tokens are still there, not 0"),
+        ("ch09.slots", lambda a: a[:3], "4 positions"),
+        ("ch09.slots", off_by(1, 3), r"position \d+ is in block \d+, at offset \d+: in slot"),
+        ("ch09.batches", lambda a: a[::-1], "the other way round"),
+        ("ch09.batches", off_by(1), r"in place, \d+ chats take [\d.]+ ms\."),
+        ("ch09.batches", off_by(-1, 1), r"gathered, \d+ chats take [\d.]+ ms; more would fit"),
+        ("ch10.loads", lambda a: a[:1], "3 lists, one for each turn"),
+        ("ch10.loads", lambda a: replaced(a, 1, lambda one: one[1:]), "turn 1 reads the"),
+        ("ch10.loads", lambda a: [1, 2, 3], "list of whole numbers"),
+        ("ch10.fill", off_by(-1), r"\d+ chats are \d+ programs for \d+ processors"),
+        ("ch10.fill", off_by(-1, 1), r"\d+ tokens are \d+ programs"),
+        ("ch10.fill", off_by(1, 1), "fewer would do"),
         ("ch11.merge", lambda a: 10**6, "a weighted mean lies between the two results"),
         ("ch11.splits", lambda a: 1, r"1 ranges take [\d,]+ token times; the best takes [\d,]+"),
         ("ch11.splits", lambda a: 0, "give a number from 1 to 512"),
@@ -188,8 +223,26 @@ def off_by(by, key=0):
 )  # fmt: skip
 def test_a_wrong_answer_is_told_what_is_wrong(name, spoil, explanation):
     exercise = SEEDED[name](1)
-    with pytest.raises(NotYet, match=explanation):
+    with pytest.raises(NotYet) as caught:
         exercise.check(spoil(exercise.solve()))
+    assert re.search(explanation, caught.value.value or str(caught.value))
+
+
+def test_a_first_miss_names_the_entry_and_a_second_its_value(capsys):
+    exercise = ch03.translation(11)
+    (block, offset, slot), *rest = exercise.solve()
+    for _ in range(2):
+        exercise.grade([(block, offset, slot + 1), *rest])
+        ch03.translation(11).grade([(block + 50, offset, slot), *rest])
+    first, entry, second, value = capsys.readouterr().out.splitlines()
+    assert first.endswith(
+        f"its slot is not {slot + 1}. (If you miss it again, the value is shown.)"
+    )
+    assert second.endswith(f"+ {offset} = {slot}, not {slot + 1}.")
+    assert f"is not in block {block + 50}." in entry
+    assert f"of the table, which is block {block}" in value
+    ch03.translation(12).grade([(0, 0, 0)] * 3)  # another problem is missed for the first time
+    assert "If you miss it again" in capsys.readouterr().out
 
 
 def hits_with(**wanted):

@@ -3,6 +3,7 @@
 import importlib.util
 import inspect
 import math
+import re
 
 import pytest
 
@@ -191,8 +192,12 @@ def test_a_mini_engine_of_right_pieces_passes(tmp_path, capsys):
         plan=function_solutions.schedule, kernel=kernel_part(tmp_path),
     )  # fmt: skip
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 6
-    assert all("passed" in line for line in lines)
+    assert len(lines) == 7
+    assert all("passed" in line for line in lines[:-1])
+    counts = re.findall(r"\d+(?:,\d{3})*", lines[-1])
+    assert counts[0] == counts[1] == "60"
+    assert counts[2] == counts[3] == counts[4]
+    assert counts[4:7] == counts[7:10]  # what it costs is what vLLM's costs
     assert milestones.passed().keys() == {"mini_engine"}
 
 
@@ -204,7 +209,9 @@ def test_a_mini_engine_says_which_piece_is_missing(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split() == ["3", "schedule", "not", "solved", "yet"]
     assert lines[3].split() == ["4", "prefix", "cache", "not", "solved", "yet"]
-    assert lines[-1].endswith("not run: first mend 3 of 5")
+    assert lines[-2].endswith("not run: first mend 3 of 5")
+    assert lines[-1].startswith("scoreboard         ")
+    assert "0 of 60 recordings" not in lines[-1]  # many do not ask the prefix cache
     labs.mini_engine(pool=int, table=None, cache=None, plan=None, kernel=None)
     assert "pool must be a class that extends KVCacheManager" in capsys.readouterr().out
     assert milestones.passed() == {}

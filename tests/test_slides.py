@@ -60,3 +60,20 @@ def test_a_notebook_without_core_cells_is_refused(slides, tmp_path):
     bare = make(tmp_path / "01_bare.ipynb", ("# One", []))
     with pytest.raises(ValueError, match=r"01_bare.ipynb has no cell with the tag 'core'"):
         slides.deck([bare])
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_every_lecture_can_be_projected(slides, path):
+    cells = slides.core_cells(path)
+    if not cells:
+        pytest.skip("no cell is tagged yet")
+    assert cells[0].source.startswith("# ")
+    headings = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    for heading in ("## The problem", "## Build", "## See", "## Take away"):
+        assert heading in headings
+    assert len(cells) < 40
+
+
+def test_cells_of_several_notebooks_have_ids_of_their_own(slides):
+    whole = slides.deck(sorted(NOTEBOOKS.glob("0*.ipynb")))
+    assert len({cell.id for cell in whole.cells}) == len(whole.cells)

@@ -8,7 +8,9 @@ import xml.etree.ElementTree as ET
 import pytest
 from traced_runs import cached, chunked, crowd, preempting, sampled, sharing, single, traced_run
 
+from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel
 from minivllm.lab.viz.draw.palette import letter, owners_of
+from minivllm.lab.viz.draw.step_axis import LANE_HEIGHT
 from minivllm.lab.viz.model.snapshot import take_snapshot
 from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.records import (
@@ -19,7 +21,7 @@ from minivllm.records import (
     Scheduled,
 )
 from minivllm.trace import Trace
-from minivllm.viz import block_grid, block_table, timeline
+from minivllm.viz import block_grid, block_table, compare, timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -34,6 +36,8 @@ def figures_of(trace):
         timeline(trace, first=middle),
         block_grid(trace, middle),
         block_table(trace, middle),
+        compare({"one": trace, "the middle": trace}, first=middle),
+        timeline(trace, clock=CostModel(HARDWARE["laptop"], MODELS["embedded"])),
         block_grid(trace, after="update"),
         block_table(trace, middle, sequences=trace.request_ids[:2]),
         block_grid(trace, middle, decode=lambda token: f" t{token}"),
@@ -256,7 +260,10 @@ def test_blocks_that_are_free_but_cached_are_dotted():
     assert free == {2}
     dotted = [e for e in drawing(grid).iter(f"{SVG}rect") if e.get("stroke-dasharray")]
     assert len(dotted) == len(free) + 1  # one in the legend
-    assert " 2 ∘" in grid.text
+    assert " 2 ∘A 9th" in grid.text  # it was A's second block
+    assert list(state.free_queue).index(2) == 8
+    pale = [e for e in drawing(grid).iter(f"{SVG}rect") if e.get("opacity")]
+    assert len(pale) == 4  # what it holds
     assert "free, but cached" in grid.text
 
 
@@ -273,3 +280,59 @@ def test_samples_of_one_request_stand_together_under_its_letter():
     assert "×3" in block_grid(trace, 0, after="update").text
     thick = [e for e in drawing(table).iter(f"{SVG}rect") if e.get("stroke-width") == "2.5"]
     assert len(thick) >= len(copied)
+
+
+# -- one scale, and a clock ------------------------------------------------------------------------
+
+
+def test_timelines_are_compared_by_one_scale():
+    wide, narrow = chunked(), single()
+    figure = compare({"wide": wide, "narrow": narrow})
+    assert figure.text.startswith("wide: timeline, steps 0–")
+    assert timeline(narrow).text.partition("\n")[2] in figure.text
+    axes = [e for e in drawing(figure).iter(f"{SVG}svg") if e.get("data-step")]
+    assert len(axes) == 2
+    assert len({(e.get("data-first"), e.get("data-x"), e.get("data-step")) for e in axes}) == 1
+    # the second run alone would fill its lane with 5 tokens; beside the first one's 8 it does not
+    heights = [LANE_HEIGHT * tokens / 8 for tokens in (8, 5)]
+    assert bar_heights(figure)[::2] == pytest.approx(heights, abs=0.02)
+
+
+def bar_heights(figure):
+    """The height of the largest bar of each lane."""
+    paths = [e.get("d") for e in drawing(figure).iter(f"{SVG}path") if e.get("fill") == "#c6c6c6"]
+    tops = [[float(y) for y in re.findall("V([0-9.]+)", d)] for d in paths]
+    return [max(top) - min(top) for top in tops]
+
+
+def test_a_clock_gives_each_step_its_milliseconds():
+    trace = chunked()
+    cost = CostModel(HARDWARE["laptop"], MODELS["embedded"])
+    figure = timeline(trace, clock=cost)
+    for step, told in enumerate(figure.text.splitlines()[4].split()[1:]):
+        computed = [
+            (r.num_computed_tokens, r.num_tokens)
+            for r in trace.at(step)
+            if isinstance(r, Scheduled)
+        ]
+        work = cost.model.step_work(computed)
+        want = 1000 * (cost.hardware.least_seconds(work) + cost.hardware.overhead_s)
+        assert float(told) == pytest.approx(want, abs=0.5)
+    widths = {
+        int(step): float(e.get("width"))
+        for e in drawing(figure).iter(f"{SVG}rect")
+        if (title := e.find(f"{SVG}title")) is not None
+        for step in re.findall(r"step (\d+): (?:prefill|decode)", title.text)
+    }
+    assert widths[0] > widths[trace.num_steps - 1]  # eight tokens, and one
+    together = compare({"one": trace, "two": trace}, clock=cost)
+    assert together.text == f"one: {lower_first(figure.text)}\n\ntwo: {lower_first(figure.text)}"
+    assert "ms" in timeline(trace, clock="seconds").text.splitlines()[1]
+    with pytest.raises(ValueError, match="clock must be 'steps', 'seconds' or a CostModel"):
+        timeline(trace, clock="days")
+    with pytest.raises(ValueError, match="traces must be a dict"):
+        compare([trace])
+
+
+def lower_first(text):
+    return text[0].lower() + text[1:]

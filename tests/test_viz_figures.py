@@ -259,7 +259,7 @@ def test_a_filmstrip_holds_the_tables_of_its_steps(world):
     figure = filmstrip(trace, steps)
     frames = figure.text.split("\n\n")[1:-1]
     letters = {seq_id: owner.letter for seq_id, owner in owners_of(trace).items()}
-    before = {}
+    before = trace.state_at(-1)
     for step, frame in zip(steps, frames, strict=True):
         state = trace.state_at(step, "schedule")
         tables = {
@@ -276,16 +276,18 @@ def test_a_filmstrip_holds_the_tables_of_its_steps(world):
         marked = {int(b) for b in re.findall(r"(\d+)(?:×\d+)?!", frame)}
         gone = re.search("given back: ([0-9 ]+)", frame)
         marked |= {int(b) for b in gone[1].split()} if gone else set()
-        now = {}
-        for seq in state.sequences.values():
-            for block_id in seq.block_ids:
-                now.setdefault(block_id, []).append(seq.seq_id)
-        if step > 0:
-            assert marked == {b for b in before.keys() | now if before.get(b) != now.get(b)}
-        before = now
+        moved = {block_id for _, block_id in blocks_of(before) ^ blocks_of(state)}
+        copied = {r.src_block_id for r in trace.at(step) if isinstance(r, BlockCopied)}
+        assert moved - copied <= marked <= moved
+        before = trace.state_at(step, "update")
 
 
-def test_what_changed_hands_is_outlined():
+def blocks_of(state):
+    """Pairs of a sequence and a block."""
+    return {(s.seq_id, b) for s in state.sequences.values() for b in s.block_ids}
+
+
+def test_what_a_step_moves_is_outlined():
     figure = filmstrip(preempting(), [5, 6, 10])
     assert "step 6: A 1 · B 1 · C ×" in figure.text
     outlined = [e for e in drawing(figure).iter(f"{SVG}rect") if e.get("stroke-width") == "2.5"]

@@ -305,6 +305,10 @@ def test_frames_are_the_states_of_the_trace(world):
         assert frame.ref_counts == state.ref_counts
         assert frame.num_scheduled == state.num_scheduled_tokens
         assert frame.cached == state.cached
+        places = {b: place for place, b in enumerate(state.free_queue, start=1)}
+        assert [(b.block_id, b.place) for b in frame.free] == sorted(
+            ((b, places[b]) for b in state.cached - state.ref_counts.keys()), key=lambda it: it[1]
+        )
         assert [*frame.running] == state.running
         assert [*frame.waiting] == state.waiting
         assert [*frame.swapped] == state.swapped

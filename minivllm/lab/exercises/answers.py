@@ -8,7 +8,16 @@ from typing import Any
 
 
 class NotYet(Exception):
-    """An answer is wrong; the message says in which way."""
+    """An answer is wrong; the message says in which way.
+
+    Args:
+        message: names what is wrong.
+        value: the message of a second miss at the same place, which also says what is right.
+    """
+
+    def __init__(self, message: str, value: str | None = None):
+        super().__init__(message)
+        self.value = value
 
 
 def is_blank(answer: Any) -> bool:

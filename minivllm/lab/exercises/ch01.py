@@ -3,29 +3,52 @@
 from __future__ import annotations
 
 import random
+from random import Random
 
-from minivllm.lab.exercises.answers import NotYet
-from minivllm.lab.exercises.exercise import Exercise
+from minivllm.lab.exercises.answers import NotYet, whole_number
+from minivllm.lab.exercises.exercise import Exercise, seeded
 
-QWEN_7B = {"num_layers": 28, "num_heads": 28, "num_kv_heads": 4, "head_dim": 128, "bytes": 2}
-GPU_GIB, WEIGHTS_GIB, CHATS, CHAT_TOKENS = 80, 15, 100, 8192
+# -- core: bytes per token ---------------------------------------------------------------------
 
 
-def _check_bytes(answer) -> str:
-    c = QWEN_7B
-    right = 2 * c["num_layers"] * c["num_kv_heads"] * c["head_dim"] * c["bytes"]
+@seeded
+def bytes_per_token(rng: Random) -> Exercise:
+    """How many bytes does one token leave in the KV cache?"""
+    num_kv_heads = rng.choice([2, 4, 8])
+    return Exercise(
+        _check_bytes,
+        "How many numbers are K and V of one token in one layer?",
+        _solve_bytes,
+        "A model like Qwen's. How many bytes does one token leave in the KV cache?",
+        {
+            "num_layers": rng.randint(16, 48),
+            "num_heads": num_kv_heads * rng.choice([4, 5, 7]),
+            "num_kv_heads": num_kv_heads,
+            "head_dim": rng.choice([64, 96, 128]),
+            "bytes_per_number": 2,
+        },
+    )
+
+
+def _check_bytes(answer, num_layers, num_heads, num_kv_heads, head_dim, bytes_per_number) -> str:
+    answer = whole_number(answer)
+    right = _solve_bytes(num_layers, num_heads, num_kv_heads, head_dim, bytes_per_number)
+    heads = f"that counts the {num_heads} query heads; only the {num_kv_heads} K and V heads"
     wrong = {
         right // 2: "that is K or V, or numbers and not bytes; both are kept, 2 bytes each.",
-        right * 7: "that counts the 28 query heads; only the 4 K and V heads are kept.",
-        right // 28: "that is one layer.",
+        right // num_kv_heads * num_heads: f"{heads} are kept.",
+        right // num_layers: "that is one layer.",
     }
     if answer != right:
         raise NotYet(wrong.get(answer, f"{answer} is not it; write down the shape of K first."))
     return f"{right:,} bytes: a chat of 8,192 tokens fills {right * 8192 / 2**30:.2f} GiB."
 
 
-def _solve_bytes() -> int:
-    return 2 * 28 * 4 * 128 * 2  # K and V, layers, KV heads, head size, bytes per number
+def _solve_bytes(num_layers, num_heads, num_kv_heads, head_dim, bytes_per_number) -> int:
+    return 2 * num_layers * num_kv_heads * head_dim * bytes_per_number  # 2: K and V
+
+
+# -- stretch: the work after a loss ------------------------------------------------------------
 
 
 def _check_work(answer) -> str:
@@ -41,7 +64,8 @@ def _check_work(answer) -> str:
         if got != right and got == right - (k - 1):
             raise NotYet("it had computed some of its own tokens before the loss, too.")
         if got != right:
-            raise NotYet(f"work({p}, {n}, {k}) should be {right}, yours says {got}.")
+            value = f"work({p}, {n}, {k}) should be {right}, yours says {got}."
+            raise NotYet(f"work({p}, {n}, {k}) is not {got}.", value)
     return "this is what a preemption costs: notebook 06."
 
 
@@ -54,33 +78,6 @@ def _solve_work():
     return work
 
 
-def _check_design(answer) -> str:
-    try:
-        kv_heads, bytes_per_number = answer
-    except (TypeError, ValueError):
-        raise NotYet("give a pair (KV heads, bytes per number).") from None
-    if kv_heads not in (1, 2, 4, 8, 16, 32) or bytes_per_number not in (1, 2, 4):
-        raise NotYet("KV heads must divide 32, and a number takes 1, 2 or 4 bytes.")
-    room = (GPU_GIB - WEIGHTS_GIB) * 2**30
-    needed = CHATS * CHAT_TOKENS * 2 * 32 * kv_heads * 128 * bytes_per_number
-    if needed > room:
-        raise NotYet(f"that needs {needed / 2**30:.0f} GiB, and {room / 2**30:.0f} are left.")
-    if needed * 2 <= room:
-        raise NotYet(f"{needed / 2**30:.0f} GiB fit, but you could afford twice as much quality.")
-    return f"{needed / 2**30:.0f} of {room / 2**30:.0f} GiB; others trade heads against precision."
-
-
-def _solve_design() -> tuple[int, int]:
-    return 4, 2  # or 8 heads in one byte
-
-
-bytes_per_token = Exercise(
-    _check_bytes,
-    "How many numbers are K and V of one token in one layer?",
-    _solve_bytes,
-    "Qwen2.5-7B has 28 layers, 28 query heads and 4 KV heads of size 128, in bfloat16. How many "
-    "bytes does one token leave in the KV cache?",
-)
 work = Exercise(
     _check_work,
     "Count the two parts by themselves. Which token had been sampled, but not computed?",
@@ -89,12 +86,55 @@ work = Exercise(
     "cache and has to begin again, keeping the tokens it has written. Write a function "
     "work(p, n, k): how many tokens go through the model in all?",
 )
-design = Exercise(
-    _check_design,
-    "Start from the bytes that one token may have: room / (100 * 8192).",
-    _solve_design,
-    f"A GPU of {GPU_GIB} GiB holds {WEIGHTS_GIB} GiB of weights and should serve {CHATS} chats of "
-    f"{CHAT_TOKENS:,} tokens at once. The model has 32 layers and 32 query heads of size 128. "
-    "Choose (KV heads, bytes per number) as generous as the memory allows: twice as much must not "
-    "fit. KV heads divide the 32 query heads; a number takes 1, 2 or 4 bytes.",
-)
+
+
+# -- design: a model for a GPU -----------------------------------------------------------------
+
+
+@seeded
+def design(rng: Random) -> Exercise:
+    """How many KV heads of how many bytes can a GPU afford?"""
+    num_chats, room = 10 * rng.randint(4, 20), rng.randint(20, 70)
+    return Exercise(
+        _check_design,
+        "Start from the bytes that one token may have: the room divided by all tokens.",
+        _solve_design,
+        "Beside its weights a GPU has so many GiB left, and should serve so many chats of so many "
+        "tokens at once. Choose (KV heads, bytes per number) as generous as the memory allows: "
+        "twice as much must not fit. KV heads divide the query heads; a number takes 1, 2 or 4 "
+        "bytes.",
+        {
+            "room_gib": room,
+            "num_chats": num_chats,
+            "chat_tokens": rng.choice([4096, 8192]),
+            "num_layers": 32,
+            "num_heads": 32,
+            "head_dim": 128,
+        },
+    )
+
+
+def _check_design(answer, room_gib, num_chats, chat_tokens, num_layers, num_heads, head_dim) -> str:
+    try:
+        kv_heads, bytes_per_number = answer
+    except (TypeError, ValueError):
+        raise NotYet("give a pair (KV heads, bytes per number).") from None
+    if kv_heads not in (1, 2, 4, 8, 16, 32) or bytes_per_number not in (1, 2, 4):
+        raise NotYet("KV heads must divide 32, and a number takes 1, 2 or 4 bytes.")
+    room = room_gib * 2**30
+    needed = num_chats * chat_tokens * 2 * num_layers * kv_heads * head_dim * bytes_per_number
+    if needed > room:
+        raise NotYet(f"that needs {needed / 2**30:.0f} GiB, and {room_gib} are left.")
+    if needed * 2 <= room:
+        raise NotYet(f"{needed / 2**30:.0f} GiB fit, but you could afford twice as much quality.")
+    return f"{needed / 2**30:.0f} of {room_gib} GiB; others trade heads against precision."
+
+
+def _solve_design(
+    room_gib, num_chats, chat_tokens, num_layers, num_heads, head_dim
+) -> tuple[int, int]:
+    per_byte_and_head = num_chats * chat_tokens * 2 * num_layers * head_dim
+    product = 1
+    while 2 * product * per_byte_and_head <= room_gib * 2**30:
+        product *= 2
+    return (product, 1) if product < 2 else (product // 2, 2)

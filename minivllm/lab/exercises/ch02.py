@@ -87,8 +87,9 @@ def _check_waste(answer, num_slots, max_model_len, reservation, running) -> str:
             )
         if off and name == "free":
             raise NotYet(
+                f"free: {got[name]} is not what lies outside of the slabs.",
                 f"free: of {num_slots} slots, {num_slots - right[name]} lie in slabs, so "
-                f"{right[name]} are free, not {got[name]}."
+                f"{right[name]} are free, not {got[name]}.",
             )
         if off:
             each = ", ".join(f"{n} {count}" for n, count in parts[name].items())

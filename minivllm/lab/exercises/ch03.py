@@ -65,23 +65,28 @@ def _check_translation(answer, block_table, block_size, positions) -> str:
         right_block = right // block_size
         if block == logical != right_block:
             raise NotYet(
+                f"token {position} is in logical block {logical}; look it up in the table.",
                 f"token {position} is in logical block {logical}; the table says that this is "
-                f"block {right_block}."
+                f"block {right_block}.",
             )
         if block != right_block:
             raise NotYet(
+                f"token {position} is not in block {block}.",
                 f"token {position} is in entry {position} // {block_size} = {logical} of the "
-                f"table, which is block {right_block}, not {block}."
+                f"table, which is block {right_block}, not {block}.",
             )
         if offset != right_offset:
             raise NotYet(
+                f"block {block} is right for token {position}, but its offset is not {offset}.",
                 f"block {block} is right for token {position}, but its offset is {position} mod "
-                f"{block_size} = {right_offset}, not {offset}."
+                f"{block_size} = {right_offset}, not {offset}.",
             )
         if slot != right:
             raise NotYet(
                 f"block {block} and offset {offset} are right for token {position}; its slot is "
-                f"{block} * {block_size} + {offset} = {right}, not {slot}."
+                f"not {slot}.",
+                f"block {block} and offset {offset} are right for token {position}; its slot is "
+                f"{block} * {block_size} + {offset} = {right}, not {slot}.",
             )
     return "this is all that paging adds to an attention kernel: one look into a table."
 
@@ -161,14 +166,17 @@ def _check_tables(answer, block_size, events) -> str:
             if entry < len(got) and got[entry] != block_id:
                 queue = ", ".join(map(str, queues[name, entry][:3]))
                 raise NotYet(
+                    f"entry {entry} of {name}'s table is not block {got[entry]}: which blocks were "
+                    "at the head of the free queue when it was needed?",
                     f"entry {entry} of {name}'s table is block {block_id}, not {got[entry]}: when "
-                    f"it was needed, the free queue began with {queue}."
+                    f"it was needed, the free queue began with {queue}.",
                 )
         if len(got) != len(table):
             num_tokens = sum(count for _, who, count in events if who == name)
             raise NotYet(
+                f"{name} does not hold {len(got)} blocks; count its tokens.",
                 f"{name} has {num_tokens} tokens, so it holds {len(table)} blocks of {block_size}, "
-                f"not {len(got)}."
+                f"not {len(got)}.",
             )
     return "a block that was just used is used again first: nothing is lost by it."
 

@@ -74,8 +74,9 @@ def _check_ref_counts(answer, requests, block_size, num_steps) -> str:
             raise NotYet(f"block {block} is missing: it has {where} of {names}.")
         if got[block] != right[block]:
             raise NotYet(
+                f"block {block} has {where}; in how many tables does it stand? Not {got[block]}.",
                 f"block {block} has {where}, and stands in the tables of {names}: its count is "
-                f"{right[block]}, not {got[block]}."
+                f"{right[block]}, not {got[block]}.",
             )
     return f"{len(right)} blocks; without sharing it would be {sum(right.values())}."
 
@@ -157,14 +158,17 @@ def _check_copies(answer, num_prompt, block_size, parents) -> str:
         groups = [f"{k} beams" for k in Counter(before).values() if k > 1]
         if mine != theirs and offset == 0:
             raise NotYet(
+                f"step {step} writes position {num_prompt + step}, the first of a block; it does "
+                f"not copy {mine}.",
                 f"step {step} writes position {num_prompt + step}, the first of a block: everyone "
-                f"takes a new one and nothing is copied, not {mine}."
+                f"takes a new one and nothing is copied, not {mine}.",
             )
         if mine != theirs:
+            shared = f"of a block that is shared by {' and by '.join(groups) or 'nobody'}"
             raise NotYet(
-                f"step {step} writes at offset {offset} of a block that is shared by "
-                f"{' and by '.join(groups) or 'nobody'}; of k sharers, k - 1 copy: {theirs} "
-                f"copies, not {mine}."
+                f"step {step} writes at offset {offset} {shared}: not {mine} copies.",
+                f"step {step} writes at offset {offset} {shared}; of k sharers, k - 1 copy: "
+                f"{theirs} copies, not {mine}.",
             )
     return f"{sum(right)} blocks are copied; copying whole beams would be far more."
 

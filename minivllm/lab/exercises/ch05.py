@@ -83,7 +83,10 @@ def _check_budget(answer, right, max_num_batched_tokens, max_num_seqs, running, 
             why = f"{len(right)} sequences run already, and max_num_seqs is {max_num_seqs}"
         else:
             why = f"it wants {num_tokens} - {num_computed} = {wants}, and {left} are left"
-        raise NotYet(f"{name} gets {theirs} tokens, not {mine}: {why}.")
+        raise NotYet(
+            f"{name} does not get {mine} tokens.",
+            f"{name} gets {theirs} tokens, not {mine}: {why}.",
+        )
     return "prompts and decodes share one batch; there are no phases."
 
 

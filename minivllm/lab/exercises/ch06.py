@@ -175,8 +175,9 @@ def _check_cost(answer, again, swapped, block_size, preempted) -> str:
         raise NotYet("blocks: that is one way; what was copied out must come back, too.")
     if blocks != right_blocks:
         raise NotYet(
+            f"blocks: not {blocks}; those that hold tokens with K and V cross twice.",
             f"blocks: {right_blocks // 2} hold tokens with K and V and cross twice, so "
-            f"{right_blocks} copies, not {blocks}."
+            f"{right_blocks} copies, not {blocks}.",
         )
     return "which is cheaper depends on how fast the device computes and how fast the bus copies."
 

@@ -60,13 +60,15 @@ def _check_chunks(answer, num_decoding, num_prompt, **limits) -> str:
         left = num_prompt - sum(right[:step])
         limit = f", the threshold is {threshold}" if threshold else ""
         raise NotYet(
+            f"chunk {step} is not {mine} tokens; {left} are left of the prompt.",
             f"chunk {step} is {theirs} tokens, not {mine}: {left} are left of the prompt, and "
-            f"{budget} - {num_decoding} = {budget - num_decoding} of the budget{limit}."
+            f"{budget} - {num_decoding} = {budget - num_decoding} of the budget{limit}.",
         )
     if len(got) != len(right):
         raise NotYet(
+            f"{len(got)} chunks are {sum(got)} of the {num_prompt} tokens of the prompt.",
             f"it takes {len(right)} steps, and you have {len(got)} chunks: together they must be "
-            f"the {num_prompt} tokens of the prompt."
+            f"the {num_prompt} tokens of the prompt.",
         )
     return f"{len(right)} steps, and in none of them a decode had to wait."
 

@@ -88,18 +88,24 @@ def _check_hits(answer, block_size, prompts, salts) -> str:
             raise NotYet(f"{where}: {mine} is no multiple of {block_size}; only full blocks count.")
         if mine == len(prompts[i]):
             raise NotYet(
+                f"{where}: all of it is known, but one token must be computed to have logits.",
                 f"{where}: all of it is known, but one token must be computed to have logits, so "
-                f"the hit is the {theirs} tokens of the blocks before."
+                f"the hit is the {theirs} tokens of the blocks before.",
             )
         if mine > theirs and salts[i] not in salts[:i]:
             raise NotYet(f"{where}: nobody with the salt {salts[i]!r} was there before.")
         if mine > theirs:
             raise NotYet(
+                f"{where}: fewer than {mine} are found. Nothing after the first unknown block "
+                "counts.",
                 f"{where}: tokens {theirs} to {theirs + block_size - 1} are not a block that "
-                f"followed the same tokens before, and nothing behind it counts; {theirs}, not "
-                f"{mine}."
+                f"followed the same tokens before, and nothing after it counts; {theirs}, not "
+                f"{mine}.",
             )
-        raise NotYet(f"{where}: {theirs} of its tokens are known, in full blocks, not {mine}.")
+        raise NotYet(
+            f"{where}: more than {mine} of its tokens are known, in full blocks.",
+            f"{where}: {theirs} of its tokens are known, in full blocks, not {mine}.",
+        )
     return f"{sum(right)} of {sum(map(len, prompts))} tokens are not computed again."
 
 
@@ -158,11 +164,15 @@ def _check_eviction(answer, block_size, num_blocks, prompts) -> str:
         if mine == theirs:
             continue
         if mine == kept[i]:
-            raise NotYet(
+            taken = (
                 f"prompt {i}: {mine} tokens were known, but the pool has {num_blocks - 1} usable "
-                f"blocks, and what came since took some of them: {theirs} are left."
+                "blocks, and what came since took some of them"
             )
-        raise NotYet(f"prompt {i}: {theirs} of its tokens are still there, not {mine}.")
+            raise NotYet(f"{taken}.", f"{taken}: {theirs} are left.")
+        raise NotYet(
+            f"prompt {i}: not {mine} of its tokens are still there.",
+            f"prompt {i}: {theirs} of its tokens are still there, not {mine}.",
+        )
     return f"{sum(right)} tokens found; a pool without end would have found {sum(kept)}."
 
 

@@ -3,30 +3,59 @@
 from __future__ import annotations
 
 import random
+from random import Random
 
 from minivllm.lab.exercises.answers import NotYet, number_list, whole_numbers
-from minivllm.lab.exercises.exercise import Exercise
+from minivllm.lab.exercises.exercise import Exercise, seeded
 
-TABLE, BLOCK_SIZE, POSITIONS = [5, 2, 9], 8, [0, 7, 8, 20]
-GB_PER_SECOND, WEIGHTS_GB = 2000, 16
-CHAT_GB = 131_072 * 4096 / 1e9
+# -- core: slots by hand -----------------------------------------------------------------------
 
 
-def _check_slots(answer) -> str:
+@seeded
+def slots(rng: Random) -> Exercise:
+    """In which slots are these positions?"""
+    block_size = rng.choice([4, 8, 16])
+    table = rng.sample(range(1, 12), 3)
+    last = rng.randrange(2 * block_size, 3 * block_size)
+    return Exercise(
+        _check_slots,
+        "Which logical block is the position in, and how far from that block's beginning?",
+        _solve_slots,
+        "A sequence has this block table. In which slots are these positions? Answer with a list.",
+        {
+            "table": table,
+            "block_size": block_size,
+            "positions": [0, block_size - 1, block_size, last],
+        },
+    )
+
+
+def _check_slots(answer, table, block_size, positions) -> str:
     answer = number_list(answer, "a slot for each position")
-    if answer == POSITIONS:
+    if answer == positions:
         raise NotYet("these are the positions; the table says which block each of them is in.")
-    if len(answer) != len(POSITIONS):
-        raise NotYet(f"there are {len(POSITIONS)} positions, and you gave {len(answer)} slots.")
-    for position, got, right in zip(POSITIONS, answer, _solve_slots(), strict=True):
-        if got != right:
-            raise NotYet(f"position {position} is not in slot {got}.")
-    return "two neighbours, 7 and 8, are 31 slots apart, and attention does not mind."
+    if len(answer) != len(positions):
+        raise NotYet(f"there are {len(positions)} positions, and you gave {len(answer)} slots.")
+    right = _solve_slots(table, block_size, positions)
+    for position, mine, theirs in zip(positions, answer, right, strict=True):
+        if mine != theirs:
+            raise NotYet(
+                f"position {position} is not in slot {mine}.",
+                f"position {position} is in block {theirs // block_size}, at offset "
+                f"{theirs % block_size}: in slot {theirs}, not {mine}.",
+            )
+    apart = abs(right[2] - right[1])
+    return (
+        f"two neighbours, {positions[1]} and {positions[2]}, are {apart} slots apart, and "
+        "attention does not mind."
+    )
 
 
-def _solve_slots() -> list[int]:
-    table, block_size = [5, 2, 9], 8
-    return [table[p // block_size] * block_size + p % block_size for p in (0, 7, 8, 20)]
+def _solve_slots(table, block_size, positions) -> list[int]:
+    return [table[p // block_size] * block_size + p % block_size for p in positions]
+
+
+# -- stretch: blocks under a window ------------------------------------------------------------
 
 
 def _check_blocks_read(answer) -> str:
@@ -42,7 +71,7 @@ def _check_blocks_read(answer) -> str:
             raise NotYet(f"{call} raised {error!r}.") from error
         right = _solve_blocks_read()(table, block_size, seq_len, window)
         if got != right:
-            raise NotYet(f"{call} should be {right}, yours says {got}.")
+            raise NotYet(f"{call} is not {got}.", f"{call} should be {right}, yours says {got}.")
     return "blocks before the window are never read again, so they can be freed."
 
 
@@ -54,39 +83,56 @@ def _solve_blocks_read():
     return blocks_read
 
 
-def _check_batches(answer) -> str:
+blocks_read = Exercise(
+    _check_blocks_read,
+    "Find the first and the last position that are seen, and the logical blocks they are in.",
+    _solve_blocks_read,
+)
+
+
+# -- design: what gathering costs --------------------------------------------------------------
+
+
+@seeded
+def batches(rng: Random) -> Exercise:
+    """How many chats can be served in time, in place and with gathering?"""
+    return Exercise(
+        _check_batches,
+        "How many GB can be moved in that time, and how many of them are the weights?",
+        _solve_batches,
+        "A decode step may take so many milliseconds on a GPU with this bandwidth. It moves the "
+        "weights once, and K and V of each chat: once if they are read in place, three times if "
+        "they are gathered first (read, written, read again). How many chats fit into a step? "
+        "Answer (in place, gathered).",
+        {
+            "gb_per_second": rng.choice([2000, 3350, 4800]),
+            "weights_gb": rng.randint(8, 24),
+            "bytes_per_token": 131_072,
+            "chat_tokens": 1024 * rng.randint(2, 8),
+            "milliseconds": rng.choice([20, 30, 40]),
+        },
+    )
+
+
+def _check_batches(answer, **given) -> str:
     in_place, gathered = whole_numbers(answer, ["in place", "gathered"])
-    right = _solve_batches()
+    right = _solve_batches(**given)
     if (in_place, gathered) == right:
         return "reading in place serves three times as many people."
     if (in_place, gathered) == right[::-1]:
         raise NotYet("the other way round: gathering moves more.")
     pairs = zip(("in place", "gathered"), (in_place, gathered), right, (1, 3), strict=True)
     name, got, most, times = next(pair for pair in pairs if pair[1] != pair[2])
-    milliseconds = (WEIGHTS_GB + got * times * CHAT_GB) / GB_PER_SECOND * 1e3
+    chats_gb = got * times * given["bytes_per_token"] * given["chat_tokens"] / 1e9
+    took = (given["weights_gb"] + chats_gb) / given["gb_per_second"] * 1e3
     if got > most:
-        raise NotYet(f"{name}, {got} chats take {milliseconds:.1f} ms.")
-    raise NotYet(f"{name}, {got} chats take {milliseconds:.1f} ms; more would fit.")
+        raise NotYet(f"{name}, {got} chats take {took:.1f} ms.")
+    raise NotYet(f"{name}, {got} chats take {took:.1f} ms; more would fit.")
 
 
-def _solve_batches() -> tuple[int, int]:
-    for_the_cache = 0.040 * 2000 - 16  # GB that can be moved beside the weights
-    chat = 131_072 * 4096 / 1e9
+def _solve_batches(
+    gb_per_second, weights_gb, bytes_per_token, chat_tokens, milliseconds
+) -> tuple[int, int]:
+    for_the_cache = milliseconds / 1e3 * gb_per_second - weights_gb  # GB beside the weights
+    chat = bytes_per_token * chat_tokens / 1e9
     return int(for_the_cache / chat), int(for_the_cache / (3 * chat))
-
-
-slots = Exercise(
-    _check_slots,
-    "Which logical block is the position in, and how far from that block's beginning?",
-    _solve_slots,
-)
-blocks_read = Exercise(
-    _check_blocks_read,
-    "Find the first and the last position that are seen, and the logical blocks they are in.",
-    _solve_blocks_read,
-)
-batches = Exercise(
-    _check_batches,
-    "How many GB can be moved in 40 ms, and how many of them are the weights?",
-    _solve_batches,
-)

@@ -3,33 +3,57 @@
 from __future__ import annotations
 
 import random
+from random import Random
 
 from minivllm.lab.exercises.answers import NotYet, number_list, whole_numbers
-from minivllm.lab.exercises.exercise import Exercise
+from minivllm.lab.exercises.exercise import Exercise, seeded
 
-TABLE, BLOCK_SIZE, SEQ_LEN, TILE = [6, 1, 9, 4], 3, 11, 4
-PROCESSORS, KV_HEADS, TOKENS_PER_TILE = 132, 8, 32
+# -- core: a program's loads by hand -----------------------------------------------------------
 
 
-def _check_loads(answer) -> str:
-    right = _solve_loads()
+@seeded
+def loads(rng: Random) -> Exercise:
+    """Which physical blocks does each turn of a program's loop load from?"""
+    tile = rng.choice([4, 8])
+    block_size = tile - rng.choice([1, 2])  # so that tiles end inside of blocks
+    seq_len = rng.randint(2 * tile + 1, 3 * tile)
+    return Exercise(
+        _check_loads,
+        "Write down the positions of each turn first; position p is in table[p // block_size].",
+        _solve_loads,
+        "A program takes so many positions of this sequence in each turn of its loop. Which "
+        "physical blocks does each turn load from? Answer with a list for each turn.",
+        {
+            "table": rng.sample(range(1, 10), -(-seq_len // block_size)),
+            "block_size": block_size,
+            "seq_len": seq_len,
+            "tile": tile,
+        },
+    )
+
+
+def _check_loads(answer, table, block_size, seq_len, tile) -> str:
+    right = _solve_loads(table, block_size, seq_len, tile)
     if not isinstance(answer, (list, tuple)) or len(answer) != len(right):
         raise NotYet(f"give {len(right)} lists, one for each turn of the loop.")
     for turn, (got, blocks) in enumerate(zip(answer, right, strict=True)):
         got = number_list(got, "the physical blocks of one turn")
         if got != blocks:
-            first, last = turn * TILE, min((turn + 1) * TILE, SEQ_LEN) - 1
-            raise NotYet(f"turn {turn} reads the positions {first} to {last}; not blocks {got}.")
+            first, last = turn * tile, min((turn + 1) * tile, seq_len) - 1
+            where = f"turn {turn} reads the positions {first} to {last}"
+            raise NotYet(f"{where}; not blocks {got}.", f"{where}: blocks {blocks}, not {got}.")
     return "a tile may end inside a block, and the next one goes on there."
 
 
-def _solve_loads() -> list[list[int]]:
-    table, block_size, seq_len, tile = [6, 1, 9, 4], 3, 11, 4
+def _solve_loads(table, block_size, seq_len, tile) -> list[list[int]]:
     turns = []
     for start in range(0, seq_len, tile):
         last = min(start + tile, seq_len) - 1
         turns.append(table[start // block_size : last // block_size + 1])
     return turns
+
+
+# -- stretch: what a tile reads ----------------------------------------------------------------
 
 
 def _check_program_reads(answer) -> str:
@@ -46,7 +70,7 @@ def _check_program_reads(answer) -> str:
             raise NotYet(f"{call} raised {error!r}.") from error
         right = _solve_program_reads()(table, *case)
         if got != right:
-            raise NotYet(f"{call} should be {right}, yours says {got}.")
+            raise NotYet(f"{call} is not {got}.", f"{call} should be {right}, yours says {got}.")
     return "early programs of a prompt have little to read, the last one reads everything."
 
 
@@ -61,39 +85,49 @@ def _solve_program_reads():
     return program_reads
 
 
-def _check_fill(answer) -> str:
-    chats, tokens = whole_numbers(answer, ["chats", "tokens of the prompt"])
-    right_chats, right_tokens = _solve_fill()
-    for name, got, right, programs in (
-        ("chats", chats, right_chats, chats * KV_HEADS),
-        ("tokens", tokens, right_tokens, -(-tokens // TOKENS_PER_TILE) * KV_HEADS),
-    ):
-        if got < right:
-            raise NotYet(f"{got} {name} are {programs} programs for {PROCESSORS} processors.")
-        if got > right:
-            raise NotYet(f"{got} {name} are enough ({programs} programs), but fewer would do.")
-    return "a few long chats leave most of a GPU idle; notebook 11 gives it more programs."
-
-
-def _solve_fill() -> tuple[int, int]:
-    processors, kv_heads, tokens_per_tile = 132, 8, 32
-    groups = -(-processors // kv_heads)  # chats, or tiles of one prompt
-    return groups, (groups - 1) * tokens_per_tile + 1  # the last tile needs one token only
-
-
-loads = Exercise(
-    _check_loads,
-    "Write down the positions of each turn first; position p is in table[p // 3].",
-    _solve_loads,
-)
 program_reads = Exercise(
     _check_program_reads,
     "At which position stands the tile's last token? Its key is the last one that is read.",
     _solve_program_reads,
 )
-fill = Exercise(
-    _check_fill,
-    "How many times 8 programs are at least 132? And what is the shortest prompt with so many "
-    "tiles?",
-    _solve_fill,
-)
+
+
+# -- design: filling a GPU ---------------------------------------------------------------------
+
+
+@seeded
+def fill(rng: Random) -> Exercise:
+    """How many chats, or how long a prompt, give every processor a program?"""
+    return Exercise(
+        _check_fill,
+        "How many times the KV heads are at least as many as the processors? And what is the "
+        "shortest prompt with so many tiles?",
+        _solve_fill,
+        "What is the smallest number of chats whose decode (a program per chat and KV head) gives "
+        "every processor of this GPU a program? And the shortest single prompt that does so in the "
+        "varlen kernel? Answer (chats, tokens of the prompt).",
+        {
+            "num_processors": rng.randint(60, 200),
+            "num_kv_heads": rng.choice([2, 4, 8]),
+            "tokens_per_tile": rng.choice([16, 32, 64]),
+        },
+    )
+
+
+def _check_fill(answer, num_processors, num_kv_heads, tokens_per_tile) -> str:
+    chats, tokens = whole_numbers(answer, ["chats", "tokens of the prompt"])
+    right_chats, right_tokens = _solve_fill(num_processors, num_kv_heads, tokens_per_tile)
+    for name, got, right, programs in (
+        ("chats", chats, right_chats, chats * num_kv_heads),
+        ("tokens", tokens, right_tokens, -(-tokens // tokens_per_tile) * num_kv_heads),
+    ):
+        if got < right:
+            raise NotYet(f"{got} {name} are {programs} programs for {num_processors} processors.")
+        if got > right:
+            raise NotYet(f"{got} {name} are enough ({programs} programs), but fewer would do.")
+    return "a few long chats leave most of a GPU idle; notebook 11 gives it more programs."
+
+
+def _solve_fill(num_processors, num_kv_heads, tokens_per_tile) -> tuple[int, int]:
+    groups = -(-num_processors // num_kv_heads)  # chats, or tiles of one prompt
+    return groups, (groups - 1) * tokens_per_tile + 1  # the last tile needs one token only

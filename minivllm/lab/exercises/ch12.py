@@ -121,7 +121,10 @@ def _check_hold_back(answer) -> str:
         if len(got) > len(shown):
             rest = text[len(shown) :]
             raise NotYet(f"after {text!r} one of {stops} may come, and {rest!r} would be in it.")
-        raise NotYet(f"{text!r} can show {shown!r}: the rest is no beginning of {stops}.")
+        raise NotYet(
+            f"{text!r} can show more than {got!r}: the rest is no beginning of {stops}.",
+            f"{text!r} can show {shown!r}: the rest is no beginning of {stops}.",
+        )
     return f"{saved} characters were shown earlier than by the rule of the longest stop string."
 
 
@@ -175,6 +178,6 @@ def _check_draws(answer, p_right, p_wanted, prompt_tokens, sample_tokens) -> str
     if n < right:
         raise NotYet(f"{n} samples contain a right one with {1 - (1 - p_right) ** n:.1%} only.")
     if n > right:
-        raise NotYet(f"{right} would do.")
+        raise NotYet("fewer would do.", f"{right} would do.")
     shared, alone = prompt_tokens + n * sample_tokens, n * (prompt_tokens + sample_tokens)
     return f"{shared:,} tokens; as {n} requests without a prefix cache it would be {alone:,}."

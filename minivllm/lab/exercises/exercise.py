@@ -14,6 +14,8 @@ from typing import Any
 from minivllm.lab.exercises.answers import NotYet, is_blank
 from minivllm.validation import check, is_int
 
+_missed: set[tuple[str, str, str]] = set()  # exercise, problem, what was wrong with an answer
+
 
 @dataclass(frozen=True, repr=False)
 class Exercise:
@@ -56,7 +58,17 @@ class Exercise:
         try:
             print(f"right: {self.check(answer)}")
         except NotYet as explanation:
-            print(f"not yet: {explanation}")
+            print(f"not yet: {self._told(explanation)}")
+
+    def _told(self, explanation: NotYet) -> str:
+        """What is wrong; what is right only if it was missed before."""
+        if explanation.value is None:
+            return str(explanation)
+        place = (self.judge.__qualname__, repr(self.given), str(explanation))
+        if place in _missed:
+            return explanation.value
+        _missed.add(place)
+        return f"{explanation} (If you miss it again, the value is shown.)"
 
     def solve(self) -> Any:
         """A right answer."""

@@ -7,6 +7,7 @@ timeline(llm.trace)
 
 from minivllm.lab.viz.draw.figure import Figure, Plot
 from minivllm.lab.viz.figures.automaton import automaton
+from minivllm.lab.viz.figures.beam_tree import beam_tree
 from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.lab.viz.figures.block_table import block_table
 from minivllm.lab.viz.figures.buckets import buckets
@@ -29,7 +30,7 @@ from minivllm.lab.viz.figures.roofline import roofline
 from minivllm.lab.viz.figures.speedups import speedups
 from minivllm.lab.viz.figures.stepper import stepper
 from minivllm.lab.viz.figures.time_shares import time_shares
-from minivllm.lab.viz.figures.timeline import timeline
+from minivllm.lab.viz.figures.timeline import compare, timeline
 from minivllm.lab.viz.figures.token_strips import TokenStrip, token_strips
 from minivllm.lab.viz.figures.waste import waste_bars
 
@@ -38,10 +39,12 @@ __all__ = [
     "Plot",
     "TokenStrip",
     "automaton",
+    "beam_tree",
     "block_grid",
     "block_table",
     "buckets",
     "call_stream",
+    "compare",
     "draft_lanes",
     "filmstrip",
     "gather_arrows",

@@ -77,7 +77,7 @@ def _check_golden(manager_cls: type[KVCacheManager]) -> str:
         steps = zip(recording["steps"], replay_steps(recording, manager_cls), strict=True)
         try:
             for want, got in steps:
-                different = _first_difference(want, got)
+                different = first_difference(want, got)
                 if different:
                     raise Fault(f"recording {name}, step {want['step']}: {different}")
         except (Fault, NotImplementedError):
@@ -87,12 +87,12 @@ def _check_golden(manager_cls: type[KVCacheManager]) -> str:
     return f"equal to {len(GOLDEN)} recordings of vLLM's own scheduler, block ids included"
 
 
-def _first_difference(want: dict[str, Any], got: dict[str, Any]) -> str | None:
+def first_difference(want: dict[str, Any], got: dict[str, Any]) -> str | None:
     """What a step of a recording has that ours has not, as small as can be."""
     for key in want:
         if key == "scheduled" and key in got:
             for theirs, ours in zip(want[key], got[key], strict=False):
-                different = _first_difference(theirs, ours)
+                different = first_difference(theirs, ours)
                 if different:
                     return f"request {theirs['id']}: {different}"
             scheduled = [[entry["id"] for entry in step[key]] for step in (got, want)]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from minivllm.lab.viz.draw.svg import Drawing
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,6 +39,18 @@ class Figure:
         return self.text
 
     __repr__ = __str__  # so that a plain Python prompt shows the picture, too
+
+
+def below_each_other(title: str, figures: Sequence[Figure]) -> Figure:
+    """One figure of several."""
+    sizes = [re.search(r'width="([\d.]+)" height="([\d.]+)"', figure.svg) for figure in figures]
+    alt = " ".join(figure.alt for figure in figures)
+    width, height = max(float(s[1]) for s in sizes), sum(float(s[2]) for s in sizes)
+    body, y = Drawing(width, height, title, alt).to_string().removesuffix("</svg>"), 0.0
+    for figure, size in zip(figures, sizes, strict=True):
+        body += figure.svg.replace("<svg ", f'<svg y="{y:g}" ', 1)
+        y += float(size[2])
+    return Figure(f"{body}</svg>", "\n\n".join(figure.text for figure in figures), alt)
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,8 +11,8 @@ from minivllm.lab.viz.draw import tiles as look
 from minivllm.lab.viz.draw.layout import SWATCH_HEIGHT, Swatch
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER
 from minivllm.lab.viz.draw.svg import Drawing
-from minivllm.lab.viz.draw.wording import count
-from minivllm.lab.viz.model.snapshot import MAX_SLOTS, HeldBlock, Snapshot
+from minivllm.lab.viz.draw.wording import count, ordinal
+from minivllm.lab.viz.model.snapshot import MAX_SLOTS, CachedTile, HeldBlock, Snapshot
 from minivllm.math_utils import cdiv
 from minivllm.records import BlockCopied, BlocksAllocated, SwappedIn
 from minivllm.trace import Trace
@@ -32,12 +32,14 @@ class Pool:
     num_drawn: int  # blocks; the rest of a large pool was never used
 
     @classmethod
-    def of(cls, trace: Trace, snapshot: Snapshot) -> Pool:
+    def of(cls, trace: Trace, snapshot: Snapshot, whole: bool = True) -> Pool:
+        """``whole``: also what was never used, unless the pool is large."""
         num_drawn = snapshot.num_blocks
-        if num_drawn > MAX_DETAILED:
+        if num_drawn > MAX_DETAILED or not whole:
             used = [b for r in trace.of(BlocksAllocated, SwappedIn) for b in r.block_ids]
             used += [record.dst_block_id for record in trace.of(BlockCopied)]
-            num_drawn = min(num_drawn, cdiv(max(used, default=0) + 1, 20) * 20)
+            line = 20 if num_drawn > MAX_DETAILED else 4
+            num_drawn = min(num_drawn, cdiv(max(used, default=0) + 1, line) * line)
         return cls(snapshot, snapshot.holders, num_drawn)
 
     @property
@@ -46,9 +48,9 @@ class Pool:
         return few and self.snapshot.block_size <= MAX_SLOTS
 
     @property
-    def cached_and_free(self) -> set[int]:
+    def cached_and_free(self) -> dict[int, CachedTile]:
         """Blocks that nobody holds and the prefix cache can still find."""
-        return set(self.snapshot.cached - self.holders.keys())
+        return self.snapshot.cached
 
     def block(self, block_id: int) -> HeldBlock | None:
         """What is in a block, as the one of its holders sees it that uses most of it."""
@@ -123,15 +125,20 @@ def draw_tile(
 
     ``plain`` leaves out what takes many bytes: tokens and tooltips.
     """
-    if block_id in pool.holders:
+    block = pool.block(block_id)
+    if block is not None:
         _draw_held(drawing, pool, block_id, box, changed)
-        slots = (box[0] + 4, box[1] + 24, box[2] - 8, pool.block(block_id))
-        if plain and pool.detailed:
-            look.draw_plain_slots(drawing, *slots)
-        elif pool.detailed:
-            look.draw_slots(drawing, *slots, decode, with_tokens)
+    elif block_id in pool.cached_and_free:
+        block = pool.cached_and_free[block_id].block
+        _draw_cached(drawing, pool, block_id, box, changed)
     else:
-        _draw_bare(drawing, block_id, box, block_id in pool.snapshot.cached, changed)
+        _draw_bare(drawing, block_id, box, changed)
+    if block is not None and pool.detailed:
+        slots = (box[0] + 4, box[1] + 24, box[2] - 8, block)
+        if plain:
+            look.draw_plain_slots(drawing, *slots)
+        else:
+            look.draw_slots(drawing, *slots, decode, with_tokens)
 
 
 def _draw_held(drawing: Drawing, pool: Pool, block_id: int, box: Box, changed: bool) -> None:
@@ -153,12 +160,27 @@ def _draw_held(drawing: Drawing, pool: Pool, block_id: int, box: Box, changed: b
         look.draw_fill_bar(drawing, x + 4, y + 34, width - 8, 6, block)
 
 
-def _draw_bare(drawing: Drawing, block_id: int, box: Box, cached: bool, changed: bool) -> None:
+def _draw_cached(drawing: Drawing, pool: Pool, block_id: int, box: Box, changed: bool) -> None:
+    """Whose it was, and its place in the free queue."""
+    tile = pool.cached_and_free[block_id]
+    x, y, width, height = box
+    edge = {**look.DOTTED, **(look.CHANGED if changed else {})}
+    drawing.rect(*box, rx=4, fill=PAPER, **edge)
+    drawing.text(x + 5, y + 15, block_id)
+    letter = {"fill": tile.block.owner.edge, "font_size": 12}
+    if pool.detailed:
+        drawing.text(x + width - 5, y + 15, tile.block.owner.letter, text_anchor="end", **letter)
+        drawing.text(x + width / 2, y + 15, ordinal(tile.place), text_anchor="middle")
+    else:
+        middle = x + width / 2
+        drawing.text(middle, y + 29, tile.block.owner.letter, text_anchor="middle", **letter)
+        drawing.text(middle, y + height - 4, ordinal(tile.place), text_anchor="middle")
+
+
+def _draw_bare(drawing: Drawing, block_id: int, box: Box, changed: bool) -> None:
     """A free block, or the null block, which nobody ever holds."""
     x, y, width, _ = box
-    edge = look.DOTTED if cached else {"stroke": LINE}
-    if changed:
-        edge = {**edge, **look.CHANGED}
+    edge = look.CHANGED if changed else {"stroke": LINE}
     drawing.rect(*box, rx=4, fill="#eeeeee" if block_id == 0 else PAPER, **edge)
     drawing.text(x + 5, y + 15, block_id)
     if block_id == 0:

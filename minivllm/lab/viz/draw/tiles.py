@@ -73,7 +73,7 @@ def draw_fill_bar(
 def draw_plain_slots(drawing: Drawing, x: float, y: float, width: float, block: HeldBlock) -> None:
     """The same as ``draw_slots`` in few bytes: no tooltips, and one path per look."""
     slot_width = width / min(len(block.slots), SLOTS_PER_LINE)
-    boxes = {"empty": "", "filled": "", "written": ""}
+    boxes = {"empty": "", "filled": "", "written": "", "cached": ""}
     for i, slot in enumerate(block.slots):
         left = x + i % SLOTS_PER_LINE * slot_width + 1
         top = y + i // SLOTS_PER_LINE * SLOT_HEIGHT + 1
@@ -97,7 +97,7 @@ def legend_entries(
     meanings = {
         "filled": "slot filled before this step" if "written" in states else "slot filled",
         "written": "slot written by this step",
-        "empty": "slot reserved but empty",
+        "empty": "slot still empty",
     }
     entries = [(_slot_swatch(state), text) for state, text in meanings.items() if state in states]
     if any_new and any(block.is_new for block in blocks):
@@ -105,7 +105,8 @@ def legend_entries(
     if any(block.ref_count > 1 for block in blocks):
         entries.append((hatched_swatch, "block shared by ×N sequences"))
     if any_cached:
-        entries.append((_swatch(**DOTTED), "free, but still cached"))
+        what = "free, but still cached (3rd: two others are reused before it)"
+        entries.append((_swatch(**DOTTED), what))
     return entries
 
 
@@ -115,6 +116,7 @@ def _look(state: str, owner: Owner) -> dict[str, str]:
         "filled": {"fill": owner.light},
         "written": {"fill": owner.solid},
         "empty": {"fill": PAPER, "stroke": LINE},
+        "cached": {"fill": owner.light, "opacity": 0.5},
     }[state]
 
 

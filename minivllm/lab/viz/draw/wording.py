@@ -42,6 +42,12 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def ordinal(number: int) -> str:
+    """ "1st", "2nd", "11th"."""
+    last = 0 if number // 10 % 10 == 1 else number % 10
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(last, 'th') }"
+
+
 def span(first: int, last: int) -> str:
     """ "3" or "3–5"."""
     return str(first) if first == last else f"{first}–{last}"

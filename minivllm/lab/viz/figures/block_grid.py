@@ -17,7 +17,7 @@ from minivllm.lab.viz.draw.layout import (
 from minivllm.lab.viz.draw.palette import GREY
 from minivllm.lab.viz.draw.pool import SLOT_WIDTH, Pool, draw_map, draw_tile, map_legend, tile_size
 from minivllm.lab.viz.draw.svg import Drawing
-from minivllm.lab.viz.draw.wording import pad
+from minivllm.lab.viz.draw.wording import ordinal, pad
 from minivllm.lab.viz.model.snapshot import take_snapshot
 from minivllm.math_utils import cdiv
 from minivllm.trace import Trace
@@ -38,8 +38,9 @@ def block_grid(
 
     A held block shows its id, the letter of its owner, and its slots: light if filled before, solid
     if this step writes them, white if empty. A thick black edge is a block allocated in this step;
-    hatching and ×N one that N sequences share. Free blocks are bare, with a dotted edge if the
-    prefix cache can still find what they hold; block 0 is the null block.
+    hatching and ×N one that N sequences share. Free blocks are bare; block 0 is the null block. A
+    dotted edge is a free block that the prefix cache can still find: the letter of its last owner,
+    what it holds in pale, and its place in the free queue ("2nd": one other is reused before it).
     Of a large pool, blocks beyond the highest one ever used are left out, and it says so.
 
     Args:
@@ -133,7 +134,7 @@ def _text(pool: Pool) -> str:
         line = "  ".join(pad(cell, cell_width) for cell in cells[first : first + columns])
         lines.append(line.rstrip())
     legend = "■ filled  + written by this step  □ empty  · free" if pool.detailed else "· free"
-    legend += "  ∘ free, but cached" if pool.cached_and_free else ""
+    legend += "  ∘A 2nd: free, but cached; place in the free queue" if pool.cached_and_free else ""
     if any(block.is_new for block in pool.blocks):
         legend += "  ! new in this step"
     if any(block.ref_count > 1 for block in pool.blocks):
@@ -148,7 +149,10 @@ def _text_cell(pool: Pool, block_id: int) -> str:
         return f"{name} null"
     block = pool.block(block_id)
     if block is None:
-        return f"{name} {'∘' if block_id in pool.snapshot.cached else '·'}"
+        cached = pool.cached_and_free.get(block_id)
+        if cached is None:
+            return f"{name} ·"
+        return f"{name} ∘{cached.block.owner.letter} {ordinal(cached.place)}"
     shared = f"×{block.ref_count}" if block.ref_count > 1 else ""
     new = "!" if block.is_new else ""
     slots = "".join(look.TEXT_MARK[slot.state] for slot in block.slots) if pool.detailed else ""

@@ -46,9 +46,9 @@ MAP_COLUMNS, MAP_CELL = 40, 6
 def filmstrip(trace: Trace, steps: Iterable[int] | None = None, after: str = "schedule") -> Figure:
     """Draw a few steps side by side: each one's plan, pool and block tables.
 
-    Tiles and slots look as in ``block_grid``. A thick black edge is a block that changed hands
-    since the frame before; in the first frame, a block allocated in its step. Below each pool a row
-    of block ids per sequence is its block table. A large pool becomes a map of small squares.
+    Tiles and slots look as in ``block_grid``. A thick black edge is a block that a sequence got or
+    gave back in this step. Below each pool a row of block ids per sequence is its block table. A
+    large pool becomes a map of small squares; lines of blocks that were never used are left out.
 
     Args:
         trace: what the engine wrote.
@@ -62,11 +62,11 @@ def filmstrip(trace: Trace, steps: Iterable[int] | None = None, after: str = "sc
     history = read_history(trace)
     steps = eventful_steps(trace) if steps is None else list(steps)
     check(0 < len(steps) <= MOST_STEPS, "steps", steps, f"a list of 1 to {MOST_STEPS} steps")
-    pools = [Pool.of(trace, take_snapshot(trace, step, after)) for step in steps]
-    frames: list[FilmFrame] = []
-    for step, pool in zip(steps, pools, strict=True):
-        before = frames[-1].pool if frames else None
-        frames.append(FilmFrame(step, plan_of(history, step), pool, changed_blocks(before, pool)))
+    frames = []
+    for step in steps:
+        pool = Pool.of(trace, take_snapshot(trace, step, after), whole=False)
+        changed = changed_blocks(trace, step, after)
+        frames.append(FilmFrame(step, plan_of(history, step), pool, changed))
     strip = FilmstripModel(frames, after)
     return Figure(_svg(strip), strip_text(strip), strip.alt)
 
@@ -186,5 +186,5 @@ def _legend(strip: FilmstripModel) -> list:
         cached = any(frame.pool.cached_and_free for frame in strip.frames)
         entries = look.legend_entries(blocks, any_cached=cached, any_new=False)
     if any(0 < len(frame.changed) <= most for frame in strip.frames):
-        entries.append((look.changed_swatch, "changed hands since the frame before"))
+        entries.append((look.changed_swatch, "a sequence got it, or gave it back, in this step"))
     return entries

@@ -22,7 +22,6 @@ from minivllm.lab.viz.draw.wording import TERMINAL, count, pad, shorten, sparkli
 from minivllm.lab.viz.figures.timeline_rows import cross_swatch, draw_cross
 from minivllm.math_utils import cdiv
 from minivllm.records import Preempted, StepPlanned, SwappedOut
-from minivllm.state import State
 from minivllm.trace import Trace
 from minivllm.validation import check
 
@@ -106,7 +105,7 @@ def queues(trace: Trace) -> Figure:
 
 
 def _read(trace: Trace) -> list[Moment]:
-    state, preempted, moments = State(-1, trace.num_blocks, trace.block_size), [], []
+    state, preempted, moments = trace.beginning(), [], []
     for record in trace.records:
         state.apply(record)
         if isinstance(record, (Preempted, SwappedOut)):

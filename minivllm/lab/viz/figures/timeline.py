@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from minivllm.lab.viz.draw.figure import Figure
+from collections.abc import Mapping
+
+from minivllm.lab.sim.cost import CostModel
+from minivllm.lab.viz.draw.figure import Figure, below_each_other
 from minivllm.lab.viz.draw.layout import MARGIN, Legend, draw_header, header_width
 from minivllm.lab.viz.draw.palette import GREY, LINE, PAPER
-from minivllm.lab.viz.draw.step_axis import LANE_HEIGHT, TOP, StepAxis
+from minivllm.lab.viz.draw.step_axis import LANE_HEIGHT, ROOM, TOP, StepAxis, lane_top
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import TERMINAL, pad, shorten, sparkline
 from minivllm.lab.viz.figures.timeline_rows import Rows
 from minivllm.lab.viz.model.timeline_model import Cell, TimelineWindow, read_history
+from minivllm.lab.viz.model.times import step_milliseconds
 from minivllm.math_utils import cdiv
 from minivllm.trace import Trace
 from minivllm.validation import check, is_int
@@ -25,7 +29,12 @@ LEGEND = {
 }
 
 
-def timeline(trace: Trace, first: int | None = None, last: int | None = None) -> Figure:
+def timeline(
+    trace: Trace,
+    first: int | None = None,
+    last: int | None = None,
+    clock: str | CostModel = "steps",
+) -> Figure:
     """Draw what every request did in every step, with the step's budget and blocks below.
 
     Dark cells are prefill chunks (with how many tokens), light ones decodes (one token; with
@@ -38,48 +47,99 @@ def timeline(trace: Trace, first: int | None = None, last: int | None = None) ->
         trace: what the engine wrote.
         first: the first step drawn; None is step 0.
         last: the last step drawn, itself included; None is the last there is.
+        clock: "steps" draws all equally wide; "seconds" as wide as they took by the trace's clock;
+            a ``CostModel`` as wide as they would take on its hardware.
 
     Raises:
-        ValueError: for a trace without steps, or a range of steps that it does not have.
+        ValueError: for a trace without steps, a range of steps that it does not have, or another
+            clock.
     """
+    return draw_window(_window(trace, first, last, clock))
+
+
+def compare(
+    traces: Mapping[str, Trace],
+    first: int | None = None,
+    last: int | None = None,
+    clock: str | CostModel = "steps",
+) -> Figure:
+    """Draw the timelines of several runs below each other, all by the same scales.
+
+    A step (or a millisecond) is as wide in each of them, and so is a token or block high.
+
+    Args:
+        traces: what the engines wrote, each with the name of its run.
+        first, last, clock: as for ``timeline``; a run that is over sooner ends where it does.
+
+    Raises:
+        ValueError: as ``timeline``, or if there is nothing to compare.
+    """
+    check(isinstance(traces, Mapping) and traces, "traces", traces, "a dict of traces by name")
+    ends = [trace.num_steps - 1 for trace in traces.values()]
+    check(last is None or last <= max(ends), "last", last, f"at most {max(ends)}")
+    windows = {
+        name: _window(trace, first, None if last is None else min(last, end), clock)
+        for (name, trace), end in zip(traces.items(), ends, strict=True)
+    }
+    begin = min(window.first for window in windows.values())
+    stop = max(window.last for window in windows.values())
+    longest = max(sum(window.milliseconds or [0]) for window in windows.values())
+    lanes = zip(*(window.lanes for window in windows.values()), strict=True)
+    tops = [max(lane_top(values, limit) for _, _, values, limit in lane) for lane in lanes]
+    figures = []
+    for name, window in windows.items():
+        axis = StepAxis(begin, stop)
+        if window.milliseconds:
+            axis = StepAxis(window.first, window.last, window.milliseconds, ROOM / longest)
+        title = f"{name}: {window.title.lower()}"
+        svg, text = _svg(window, axis, title, tops), _text(window, title)
+        figures.append(Figure(svg, text, f"{name}: {window.alt}"))
+    return below_each_other("Timelines with one scale", figures)
+
+
+def _window(
+    trace: Trace, first: int | None, last: int | None, clock: str | CostModel
+) -> TimelineWindow:
     history = read_history(trace)
     end = len(history.steps) - 1
     first = 0 if first is None else first
     last = end if last is None else last
     check(is_int(first) and 0 <= first <= end, "first", first, f"between 0 and {end}")
     check(is_int(last) and first <= last <= end, "last", last, f"between first and {end}")
-    return draw_window(TimelineWindow.of(history, first, last))
+    return TimelineWindow.of(history, first, last, step_milliseconds(trace, history, clock))
 
 
 def draw_window(window: TimelineWindow) -> Figure:
     """The timeline of these steps; see ``timeline``."""
-    return Figure(_svg(window), _text(window), window.alt)
+    axis = StepAxis(window.first, window.last, window.milliseconds)
+    return Figure(_svg(window, axis, window.title), _text(window, window.title), window.alt)
 
 
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _svg(window: TimelineWindow) -> str:
-    axis = StepAxis(window.first, window.last)
+def _svg(window: TimelineWindow, axis: StepAxis, title: str, tops: list[int] | None = None) -> str:
+    """``tops`` are the values at the full height of each lane, if it is not up to them."""
     rows = Rows(window, axis)
-    width = max(axis.right + MARGIN, header_width(window.title, window.facts))
+    width = max(axis.right + MARGIN, header_width(title, window.facts))
     legend = Legend(rows.legend_entries(), width - 2 * MARGIN)
     lanes_top = rows.bottom + (16 if window.footnote else 0) + LANE_GAP
     num_lanes = len(window.lanes) + (window.num_drafts > 0)
     bottom = lanes_top + num_lanes * (LANE_HEIGHT + LANE_GAP)
     drawing = Drawing(
-        width, bottom + legend.height + MARGIN / 2, window.title, window.alt,
+        width, bottom + legend.height + MARGIN / 2, title, window.alt,
         # where a page finds the column of a step
         data_first=window.first, data_x=axis.x(window.first), data_step=axis.cell,
         data_top=float(TOP), data_bottom=float(bottom - LANE_GAP),
     )  # fmt: skip
-    draw_header(drawing, window.title, window.facts)
+    draw_header(drawing, title, window.facts)
     axis.draw(drawing, bottom - LANE_GAP)
     rows.draw(drawing)
     if window.footnote:
         drawing.text(MARGIN, rows.bottom + 14, window.footnote, fill=GREY)
     for index, lane in enumerate(window.lanes):
-        axis.draw_lane(drawing, lanes_top + index * (LANE_HEIGHT + LANE_GAP), *lane)
+        y = lanes_top + index * (LANE_HEIGHT + LANE_GAP)
+        axis.draw_lane(drawing, y, *lane, top=tops and tops[index])
     if window.num_drafts:
         _draw_draft_lane(drawing, axis, window, bottom - LANE_GAP - LANE_HEIGHT)
     legend.draw(drawing, MARGIN, bottom)
@@ -104,25 +164,26 @@ def _draw_draft_lane(drawing: Drawing, axis: StepAxis, window: TimelineWindow, y
     with drawing.group(font_size=11, text_anchor="middle", **halo):
         for step, (kept, of) in enumerate(zip(accepted, drafted, strict=True), axis.first):
             labels = (f"{kept}/{of}", f"{kept}") if of else ()
-            if label := next(filter(axis.fits, labels), None):
+            if label := next((x for x in labels if axis.fits(x, step)), None):
                 drawing.text(axis.x(step + 0.5), bottom - 4, label)
 
 
 # -- in characters -------------------------------------------------------------------------------
 
 
-def _text(window: TimelineWindow) -> str:
+def _text(window: TimelineWindow, title: str) -> str:
     """Rows of requests, then the two lanes. Never wider than a terminal if that can be helped."""
     names = [f"{owner.letter} {shorten(owner.seq_id, 10)}" for owner, _ in window.rows]
     name_width = max(map(len, [*names, "tokens"])) + 1
     lanes = [values for _, _, values, _ in window.lanes]
     lanes += [_draft_shares(window)] if window.num_drafts else []
+    lanes += [[f"{ms:.0f}" for ms in window.milliseconds]] if window.milliseconds else []
     widest = max(len(str(value)) for values in lanes for value in values)
     width = max(2, widest, len(str(window.last))) + 2
     room = TERMINAL - name_width
     limits = max(len(f"  {name} {limit}") for _, name, _, limit in window.lanes)
     draw = _wide if width * len(window.steps) + limits <= room else _narrow
-    lines = [window.title, window.facts, ""]
+    lines = [title, window.facts, ""]
     lines += (
         (pad(name, name_width) + row).rstrip() for name, row in draw(window, names, width, room)
     )
@@ -134,6 +195,8 @@ def _wide(window: TimelineWindow, names: list[str], width: int, room: int):
     """One column per step, with numbers."""
     steps = range(window.first, window.last + 1)
     yield "step", "".join(f"{step:>{width}}" for step in steps)
+    if window.milliseconds:
+        yield "ms", "".join(f"{ms:>{width}.0f}" for ms in window.milliseconds)
     for name, (_, cells) in zip(names, window.rows, strict=True):
         yield name, "".join(_wide_cell(cells.get(step), width) for step in steps)
     for name, limit_name, values, limit in window.lanes:

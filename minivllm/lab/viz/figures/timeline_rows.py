@@ -66,16 +66,17 @@ class Rows:
             if kind:
                 yield steps[0], steps[-1] + 1, cells[steps[0]]
 
-    def _label(self, owner: Owner, cell: Cell) -> str | None:
+    def _label(self, owner: Owner, step: int, cell: Cell) -> str | None:
         gained = f"+{1 + cell.num_accepted}"
         labels = {"prefill": str(cell.num_tokens), "decode": owner.letter, "verify": gained}
         label = labels.get(cell.kind)
-        return label if label and not self.thin and self.axis.fits(label) else None
+        return label if label and not self.thin and self.axis.fits(label, step) else None
 
     def _box(self, run: Run, y: float) -> tuple[float, float, float, float]:
-        gap = 1 if self.axis.separate else 0
+        x = self.axis.x(run[0])
+        width = self.axis.x(run[1]) - x
+        gap = min(1, width / 8) if self.axis.separate else 0
         inset = 1 if self.height > 4 else 0
-        x, width = self.axis.x(run[0]), (run[1] - run[0]) * self.axis.cell
         return x + gap, y + inset, width - 2 * gap, self.height - 2 * inset
 
     # -- one by one ------------------------------------------------------------------------------
@@ -88,7 +89,7 @@ class Rows:
                 for run in runs:
                     self._draw_run(drawing, owner, run, y)
             for step, cell in cells.items():
-                self._draw_events(drawing, cell, self.axis.x(step), y)
+                self._draw_events(drawing, cell, step, y)
             y += self.height
 
     def _draw_run(self, drawing: Drawing, owner: Owner, run: Run, y: float) -> None:
@@ -103,22 +104,23 @@ class Rows:
         drawing.rect(*box, tooltip, rx=2 * self.axis.separate, fill=fill, stroke=stroke)
         if cell.kind == "waiting" and not (cell.preempted and self.axis.separate):
             drawing.hatch(*box)
-        if label := self._label(owner, cell):
+        if label := self._label(owner, start, cell):
             bold = {"fill": owner.ink, "font_weight": "bold"} if cell.kind == "prefill" else {}
-            middle = self.axis.x(start) + (stop - start) * self.axis.cell / 2
+            middle = (self.axis.x(start) + self.axis.x(stop)) / 2
             drawing.text(middle, y + self.height / 2 + 4, label, **bold)
 
-    def _draw_events(self, drawing: Drawing, cell: Cell, x: float, y: float) -> None:
+    def _draw_events(self, drawing: Drawing, cell: Cell, step: int, y: float) -> None:
+        x, right = self.axis.x(step), self.axis.x(step + 1)
         if cell.preempted:
             size = min(18, max(11, self.height))
-            draw_cross(drawing, x + self.axis.cell / 2, y + self.height / 2, size)
+            draw_cross(drawing, (x + right) / 2, y + self.height / 2, size)
         if cell.dropped:
-            d = f"M{x + self.axis.cell - 2:.2f} {y:g}v{self.height}"
+            d = f"M{right - 2:.2f} {y:g}v{self.height}"
             drawing.path(d, "dropped: a better beam takes its place", **DROPPED)
         if cell.finished:
-            bar = min(4.0, max(2.0, self.axis.cell / 4))
+            bar = min(4.0, max(2.0, (right - x) / 4))
             drawing.rect(
-                x + self.axis.cell - bar, y, bar, self.height, f"finished: {cell.finish_reason}",
+                right - bar, y, bar, self.height, f"finished: {cell.finish_reason}",
                 fill=INK,
             )  # fmt: skip
 
@@ -158,7 +160,7 @@ class Rows:
                 if cell.preempted:
                     crosses.append(f"M{x - 3:.4g} {y + self.height / 2 - 3:g}l6 6m0-6l-6 6")
                 if cell.finished:
-                    ends.append(f"M{x + self.axis.cell - 1:.4g} {y:g}v{self.height}")
+                    ends.append(f"M{self.axis.x(step + 1) - 1:.4g} {y:g}v{self.height}")
             y += self.height
         if waits:
             drawing.hatch_path("".join(waits))
@@ -180,9 +182,9 @@ class Rows:
         with drawing.group(font_size=11, text_anchor="middle"):
             for (owner, _), runs in zip(self.window.rows, self.runs, strict=True):
                 for start, stop, cell in runs:
-                    if label := self._label(owner, cell):
+                    if label := self._label(owner, start, cell):
                         ink = {"fill": owner.ink} if cell.kind == "prefill" else {}
-                        middle = self.axis.x((start + stop) / 2)
+                        middle = (self.axis.x(start) + self.axis.x(stop)) / 2
                         drawing.text(middle, y + self.height / 2 + 4, label, **ink)
                 y += self.height
 
@@ -191,8 +193,12 @@ class Rows:
     def legend_entries(self) -> list[tuple[Swatch, str]]:
         cells = self.window.cells
         kinds = {cell.kind for cell in cells}
-        chunks = [cell for cell in cells if cell.kind == "prefill"]
-        labels = self.num_runs <= MAX_LABELS and any(self._label(NOBODY, c) for c in chunks)
+        labels = self.num_runs <= MAX_LABELS and any(
+            self._label(NOBODY, start, cell)
+            for runs in self.runs
+            for start, _, cell in runs
+            if cell.kind == "prefill"
+        )
         numbers = " (number: tokens)" if labels else ""
         preempted = any(cell.preempted for cell in cells)
         meanings = {

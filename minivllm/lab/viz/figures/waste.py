@@ -80,7 +80,7 @@ def mean_usage(trace: Trace) -> SlotUsage:
         ValueError: for a trace without steps.
     """
     check(trace.num_steps > 0, "trace", trace, "of an engine that has run at least one step")
-    state = State(-1, trace.num_blocks, trace.block_size)
+    state = trace.beginning()
     held = empty = 0
     for record in trace.records:
         state.apply(record)

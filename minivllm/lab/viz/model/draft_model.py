@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from minivllm.lab.viz.draw.palette import Owner, owners_of
 from minivllm.lab.viz.draw.wording import count, span
 from minivllm.records import Sampled, Scheduled, Verified
-from minivllm.state import State
 from minivllm.trace import Trace
 from minivllm.validation import check
 
@@ -88,7 +87,7 @@ def read_draft_lanes(
     lanes: dict[int, DraftLane] = {}
     writes: Counter = Counter()
     num_right, block_ids = 0, []
-    state = State(-1, trace.num_blocks, trace.block_size)
+    state = trace.beginning()
     for record in trace.records:
         state.apply(record)
         if not first <= record.step <= last or getattr(record, "seq_id", None) != seq_id:

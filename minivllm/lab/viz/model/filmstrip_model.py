@@ -1,4 +1,4 @@
-"""FilmstripModel: the chosen steps, what each computes, and which blocks changed hands."""
+"""FilmstripModel: the chosen steps, what each computes, and which blocks it moves."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from minivllm.lab.viz.model.timeline_model import Cell, History
 from minivllm.records import (
     BlockCopied,
     BlocksAllocated,
+    BlocksFreed,
     BlocksShared,
     Forked,
     Preempted,
+    StepPlanned,
     SwappedIn,
     SwappedOut,
 )
@@ -55,7 +57,9 @@ class FilmstripModel:
     def facts(self) -> str:
         usable = self.frames[0].pool.snapshot.num_blocks - 1
         held = ", ".join(str(len(frame.pool.holders)) for frame in self.frames)
-        return f"after {self.after} · {held} of {count(usable, 'block')} held"
+        facts = f"after {self.after} · {held} of {count(usable, 'block')} held"
+        unused = usable + 1 - self.frames[0].pool.num_drawn
+        return facts + (f" · {unused} never used, not drawn" if unused else "")
 
     @property
     def alt(self) -> str:
@@ -105,16 +109,18 @@ def plan_of(history: History, step: int) -> str:
     return " · ".join(decoding + told) or "nothing to compute"
 
 
-def changed_blocks(before: Pool | None, pool: Pool) -> set[int]:
-    """Blocks that other sequences hold than in the frame before."""
-    if before is None:
-        return {block.block_id for block in pool.blocks if block.is_new}
-    blocks = before.holders.keys() | pool.holders.keys()
-    return {b for b in blocks if _holders(before, b) != _holders(pool, b)}
-
-
-def _holders(pool: Pool, block_id: int) -> list[str]:
-    return sorted(block.owner.seq_id for block in pool.holders.get(block_id, ()))
+def changed_blocks(trace: Trace, step: int, after: str) -> set[int]:
+    """Blocks that a sequence got or gave back in this step, up to this moment."""
+    changed: set[int] = set()
+    for record in trace.at(step):
+        match record:
+            case StepPlanned() if after == "schedule":
+                break
+            case BlockCopied():
+                changed.add(record.dst_block_id)
+            case BlocksAllocated() | BlocksShared() | BlocksFreed() | SwappedIn():
+                changed.update(record.block_ids)
+    return changed
 
 
 def strip_text(strip: FilmstripModel) -> str:
@@ -136,4 +142,4 @@ def strip_text(strip: FilmstripModel) -> str:
         free += [f"{cached} of them cached"] if cached else []
         free += [f"given back: {' '.join(map(str, gone))}"] if gone else []
         lines.append(shorten("  " + ", ".join(free), 96))
-    return "\n".join([*lines, "", "! changed hands since the frame before  ×N shared"])
+    return "\n".join([*lines, "", "! got or given back in this step  ×N shared"])

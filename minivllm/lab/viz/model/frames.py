@@ -42,6 +42,16 @@ class Row:
 
 
 @dataclass(frozen=True)
+class FreeBlock:
+    """A block that is free but still cached: whose it was, and its place in the free queue."""
+
+    block_id: int
+    owner: Owner
+    logical: int
+    place: int  # 1 is handed out next
+
+
+@dataclass(frozen=True)
 class StepFrame:
     """One step: what led to it, its plan as the forward pass sees it, and what came out.
 
@@ -58,6 +68,7 @@ class StepFrame:
     waiting: tuple[str, ...]  # requests, the next one first
     swapped: tuple[str, ...]  # sequences whose blocks are on the host
     cached: frozenset[int]  # blocks that the prefix cache can find, held or not
+    free: tuple[FreeBlock, ...] = ()  # those that nobody holds, the next one to go first
 
     @property
     def words(self) -> str:
@@ -93,7 +104,7 @@ def frames(trace: Trace, decode: Callable[[int], str] | None = None) -> Iterator
 
 
 def _replay(trace: Trace, decode: Callable[[int], str] | None) -> Iterator[StepFrame]:
-    state = State(-1, trace.num_blocks, trace.block_size)
+    state = trace.beginning()
     reader = StepReader(state, owners_of(trace), decode)
     for record in trace.records:
         if isinstance(record, StepStarted) and reader.frame is not None:
@@ -169,11 +180,17 @@ class StepReader:
                         self.num_new(seq_id, seq.block_ids),
                     )
                 )
-        return tuple(rows), *queues_of(self.state)
+        free = tuple(
+            FreeBlock(block_id, self._owners[content.seq_id], content.logical, place)
+            for place, block_id in enumerate(self.state.free_queue, start=1)
+            if (content := self.state.contents.get(block_id)) is not None
+            and content.seq_id in self._owners  # of a run that goes on, some are forgotten
+        )
+        return tuple(rows), *queues_of(self.state), free
 
 
 def queues_of(state: State) -> tuple:
-    """Who runs, waits and is swapped out, and which blocks can be found: the end of a frame."""
+    """Who runs, waits and is swapped out, and which blocks can be found."""
     return (
         tuple(state.running), tuple(state.waiting), tuple(state.swapped), frozenset(state.cached),
     )  # fmt: skip

@@ -74,7 +74,7 @@ def read_prefix_tree(trace: Trace, step: int, after: str) -> PrefixTree:
         ValueError: for a step or moment that the trace does not have.
     """
     tree = PrefixTree(Node(ROOT, None), {})
-    state = State(step, trace.num_blocks, trace.block_size)
+    state = trace.beginning()
     reader = _Reader(tree, state)
     for record in trace.until(step, after):
         state.apply(record)

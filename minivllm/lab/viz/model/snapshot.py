@@ -9,7 +9,7 @@ from minivllm.kv.block_table import slots_of
 from minivllm.lab.viz.draw.palette import Owner, owners_of
 from minivllm.lab.viz.draw.wording import count, span
 from minivllm.records import BlockCopied, BlocksAllocated, SwappedIn, Verified
-from minivllm.state import SequenceState
+from minivllm.state import SequenceState, State
 from minivllm.trace import Trace
 from minivllm.validation import check
 
@@ -18,9 +18,10 @@ MAX_SLOTS = 32  # slots of larger blocks are not drawn one by one
 
 @dataclass(frozen=True)
 class Slot:
-    """Room for the K and V of one position. ``state`` is "filled", "written" or "empty".
+    """Room for the K and V of one position. ``state`` is "filled", "written", "empty" or "cached".
 
-    "written" means by the current step, whose forward pass is about to run.
+    "written" means by the current step, whose forward pass is about to run; "cached" that nobody
+    holds the block, and that the prefix cache can find it.
     """
 
     position: int
@@ -52,6 +53,18 @@ class HeldBlock:
 
 
 @dataclass(frozen=True)
+class CachedTile:
+    """A block that is free, but still cached.
+
+    ``block`` is as its last owner saw it; its place in the free queue is 1 if it is the next one to
+    be handed out, and so to be evicted.
+    """
+
+    block: HeldBlock
+    place: int
+
+
+@dataclass(frozen=True)
 class SequenceTable:
     """One sequence and its blocks, in the order of its positions."""
 
@@ -68,7 +81,7 @@ class Snapshot:
     num_blocks: int
     block_size: int
     tables: tuple[SequenceTable, ...]
-    cached: frozenset[int]  # blocks that the prefix cache can find, held or not
+    cached: dict[int, CachedTile]  # blocks that nobody holds and the prefix cache can find, by id
 
     @property
     def holders(self) -> dict[int, list[HeldBlock]]:
@@ -115,9 +128,22 @@ def take_snapshot(trace: Trace, step: int | None, after: str) -> Snapshot:
             )
             tables.append(SequenceTable(owner, seq, blocks))
     moment = "before the first step" if step == -1 else f"step {step}, after {after}"
-    return Snapshot(
-        moment, state.num_blocks, state.block_size, tuple(tables), frozenset(state.cached)
+    cached = {
+        block_id: CachedTile(_cached_block(state, owners, block_id), place)
+        for place, block_id in enumerate(state.free_queue, start=1)
+        if block_id in state.contents
+    }
+    return Snapshot(moment, state.num_blocks, state.block_size, tuple(tables), cached)
+
+
+def _cached_block(state: State, owners: dict[str, Owner], block_id: int) -> HeldBlock:
+    content, size = state.contents[block_id], state.block_size
+    first = content.logical * size
+    slots = tuple(
+        Slot(first + offset, block_id * size + offset, "cached", token)
+        for offset, token in enumerate(content.token_ids)
     )
+    return HeldBlock(owners[content.seq_id], content.logical, block_id, 0, False, slots)
 
 
 def _slots(

@@ -151,7 +151,7 @@ def read_history(trace: Trace) -> History:
         trace.max_num_batched_tokens,
         rows={seq_id: {} for seq_id in owners},
     )
-    state = State(-1, trace.num_blocks, trace.block_size)
+    state = trace.beginning()
     for record in trace.records:
         history.note(state, record)
         state.apply(record)
@@ -173,9 +173,12 @@ class TimelineWindow:
     steps: list[StepUse]
     max_num_batched_tokens: int
     num_usable_blocks: int
+    milliseconds: list[float] | None  # of each step; None if steps are only counted
 
     @classmethod
-    def of(cls, history: History, first: int, last: int) -> TimelineWindow:
+    def of(
+        cls, history: History, first: int, last: int, milliseconds: list[float] | None = None
+    ) -> TimelineWindow:
         rows = []
         for seq_id, owner in history.owners.items():
             cells = history.rows.get(seq_id, {})
@@ -184,8 +187,9 @@ class TimelineWindow:
                 rows.append((owner, seen))
         steps = [history.steps[step] for step in range(first, last + 1)]
         return cls(
-            first, last, rows, steps, history.max_num_batched_tokens, history.num_usable_blocks
-        )
+            first, last, rows, steps, history.max_num_batched_tokens, history.num_usable_blocks,
+            milliseconds and milliseconds[first : last + 1],
+        )  # fmt: skip
 
     @property
     def rows(self) -> list[tuple[Owner, dict[int, Cell]]]:
@@ -242,6 +246,7 @@ class TimelineWindow:
             f"{finished} finished",
             *([f"{count(dropped, 'beam')} dropped"] if dropped else []),
             *filter(None, [self.drafts_told]),
+            *([_milliseconds(self.milliseconds)] if self.milliseconds else []),
         ]
         return " · ".join(parts)
 
@@ -251,3 +256,7 @@ class TimelineWindow:
             f"at most {max(values)} of {limit} {name}" for name, _, values, limit in self.lanes
         )
         return f"{self.title}: {self.facts.replace(' · ', ', ')}; {' and '.join(peaks)} in a step."
+
+
+def _milliseconds(each: list[float]) -> str:
+    return f"{sum(each):,.4g} ms, longest step {max(each):,.4g}"

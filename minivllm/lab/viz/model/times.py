@@ -1,7 +1,9 @@
-"""Times: when each step began and ended, in seconds or counted in steps."""
+"""Times: when each step began and ended, in seconds or counted in steps; and how long each took."""
 
 from __future__ import annotations
 
+from minivllm.lab.sim.cost import CostModel, attended_pairs
+from minivllm.lab.viz.model.timeline_model import History
 from minivllm.records import RequestAdded, StepEnded, StepPlanned, StepStarted
 from minivllm.trace import Trace
 from minivllm.validation import check
@@ -44,3 +46,33 @@ class Times:
     def arrival(self, record: RequestAdded) -> float:
         """When a request joined the queue; by steps, at the end of the step before."""
         return self.end(record.step) if self.clock == "steps" else record.time
+
+
+def step_milliseconds(trace: Trace, history: History, clock: str | CostModel) -> list[float] | None:
+    """How long each step took; None if steps are only counted.
+
+    Args:
+        trace: what the engine wrote.
+        history: of the same trace.
+        clock: "steps" only counts; "seconds" are the trace's own; a cost model says how long such a
+            step takes on its hardware.
+
+    Raises:
+        ValueError: for another clock.
+    """
+    if isinstance(clock, CostModel):
+        return [_modelled(history, step, clock) for step in range(trace.num_steps)]
+    check(clock in CLOCKS, "clock", clock, "'steps', 'seconds' or a CostModel")
+    if clock == "steps":
+        return None
+    times = Times(trace, clock)
+    return [1000 * (times.end(step) - times.start(step)) for step in range(trace.num_steps)]
+
+
+def _modelled(history: History, step: int, cost: CostModel) -> float:
+    cells = [row[step] for row in history.rows.values() if step in row]
+    computed = [(cell.start, cell.num_tokens) for cell in cells if cell.num_tokens]
+    num_tokens = sum(new for _, new in computed)
+    num_attended = sum(attended_pairs(start, new) for start, new in computed)
+    num_kv = sum(start + 2 * new for start, new in computed)
+    return 1000 * cost.step_seconds(num_tokens, num_attended, num_kv)

@@ -78,7 +78,7 @@ class _Writer:
 
     def _steps(self) -> Iterator[Event]:
         """A slice and the counters for every step, and the counters once more at the end."""
-        times, state = self.times, State(-1, self.trace.num_blocks, self.trace.block_size)
+        times, state = self.times, self.trace.beginning()
         for record in self.trace.records:
             state.apply(record)
             if isinstance(record, StepPlanned):

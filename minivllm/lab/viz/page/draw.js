@@ -9,9 +9,10 @@ const plural = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 // -- frames: each says only what has changed since the one before ---------------------------------
 
 function unpack(packed) {
-  let tables = new Map(), queues = [[], [], []];
+  let tables = new Map(), queues = [[], [], []], free = [];
   const cached = new Set();
-  return packed.map(({ step, words, rows, queues: changed, cached: [added, removed] }) => {
+  return packed.map(({ step, words, rows, queues: changed, cached: [added, removed],
+    free: nowFree }) => {
     const before = tables;
     tables = new Map();
     const unpacked = rows.map(([owner, computed, scheduled, total, isNew, blocks]) => {
@@ -22,7 +23,8 @@ function unpack(packed) {
     queues = queues.map((queue, i) => (changed && changed[i]) || queue);
     added.forEach(block => cached.add(block));
     removed.forEach(block => cached.delete(block));
-    return { step, words, rows: unpacked, queues, cached: new Set(cached) };
+    free = nowFree || free;
+    return { step, words, rows: unpacked, queues, cached: new Set(cached), free };
   });
 }
 
@@ -65,8 +67,20 @@ function slots(entry, withTokens) {
   return `<span class="slots" aria-hidden="true">${html}</span>`;
 }
 
+const ordinal = n => n + ((n / 10 | 0) % 10 === 1 ? "th" : ["th", "st", "nd", "rd"][n % 10] || "th");
+
+/** A block that nobody holds and the prefix cache can find: whose it was, and when it is reused. */
+function drawFree(block, index, logical, place) {
+  const { letter, colour } = owner(index);
+  const entry = { row: { owner: index }, logical, filled: run.blockSize, written: 0 };
+  return `<div class="owner-${colour} block cached" data-block="${block}" data-was="${letter}" ` +
+    `data-place="${place}" title="block ${block}: free, but still cached; ${letter}'s block ` +
+    `${logical}; ${ordinal(place)} in the free queue"><span class="name">${block}` +
+    `<span>${ordinal(place)}</span><b>${letter}</b></span>${slots(entry, false)}</div>`;
+}
+
 function drawPool(frame) {
-  const held = holders(frame);
+  const held = holders(frame), free = new Map(frame.free.map(([block, ...rest]) => [block, rest]));
   let used = 0, html = "", next = 0;
   for (const block of run.drawn || Array(run.numDrawn).keys()) {
     if (block > next)
@@ -74,6 +88,10 @@ function drawPool(frame) {
     next = block + 1;
     const entries = held.get(block);
     if (!entries) {
+      if (free.has(block)) {
+        html += drawFree(block, ...free.get(block));
+        continue;
+      }
       const cached = frame.cached.has(block);
       const look = block === 0 ? "null" : cached ? "cached" : "free";
       const id = run.dense && block % 10 ? "&nbsp;" : `<span class="id">${block}</span>`;

@@ -44,7 +44,7 @@ def picture(run: LiveRun) -> dict[str, Any]:
             "tokens": tokens,
             "maxEntries": MAX_ENTRIES,
         },
-        "frame": Packer(owners).pack(replace(frame, cached=cached & set(drawn))),
+        "frame": Packer(owners, detailed).pack(replace(frame, cached=cached & set(drawn))),
         "timeline": draw_window(window).svg if window else "",
         "numbers": {
             "step": run.step,

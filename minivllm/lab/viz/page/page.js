@@ -86,11 +86,11 @@ document.addEventListener("keydown", event => {
 });
 
 $("still").hidden = true;
-$("live").hidden = false;
+$("live").hidden = $("help").hidden = false;
 $("shared-means").hidden = !frames.some(frame =>
   [...holders(frame).values()].some(entries => entries.length > 1));
 $("cached-means").hidden = !frames.some(frame => frame.cached.size);
-if (location.hash) $("steps-title").scrollIntoView();
+if (location.hash) document.querySelector(".controls").scrollIntoView();
 prepare();
 new ResizeObserver(layOut).observe($("pool"));
 show(linked());

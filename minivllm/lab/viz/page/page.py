@@ -92,7 +92,7 @@ def _pack(
     """The first frame, the last one, and all that fit into the page, encoded for JSON."""
     stride = 1
     while True:
-        packer, packed, size = Packer(owners), [], 0
+        packer, packed, size = Packer(owners, _drawn(trace).detailed), [], 0
         for frame in frames(trace, decode):
             if frame.step == 0:
                 first = frame
@@ -107,7 +107,9 @@ def _pack(
 class Packer:
     """Delta encoding of frames: what has changed since the frame before."""
 
-    def __init__(self, owners: dict[str, Owner]):
+    def __init__(self, owners: dict[str, Owner], detailed: bool):
+        self._detailed = detailed  # if not, there is no room for what free blocks hold
+        self._free: list[list[int]] = []
         self._index = {seq_id: index for index, seq_id in enumerate(owners)}
         self._tables: dict[str, tuple[int, ...]] = {}
         self._queues: list[tuple[str, ...]] = [(), (), ()]
@@ -129,15 +131,21 @@ class Packer:
             for queue, before in zip(queues, self._queues, strict=True)
         ]
         cached = [sorted(frame.cached - self._cached), sorted(self._cached - frame.cached)]
+        free = [
+            [block.block_id, self._index[block.owner.seq_id], block.logical, block.place]
+            for block in frame.free
+            if self._detailed
+        ]
+        same, self._free = free == self._free, free
         self._queues, self._cached = queues, frame.cached
         words = [frame.before, frame.plan, frame.result]
         return {"step": frame.step, "words": words, "rows": rows, "queues": changed,
-                "cached": cached}  # fmt: skip
+                "cached": cached, "free": 0 if same else free}  # fmt: skip
 
 
 def _constants(trace: Trace, owners: dict[str, Owner], decode: Decode) -> dict[str, Any]:
     """What holds for all steps: sizes, names and tokens, and how much room there is to draw."""
-    pool = Pool.of(trace, take_snapshot(trace, 0, "schedule"))
+    pool = _drawn(trace)
     sequences = trace.state_at(trace.num_steps - 1).sequences  # tokens are only ever appended
     tokens = [sequences[seq_id].token_ids for seq_id in owners]
     return {
@@ -150,6 +158,10 @@ def _constants(trace: Trace, owners: dict[str, Owner], decode: Decode) -> dict[s
         "owners": owners_to_json(owners),
         "tokens": tokens_to_json(tokens, decode) if pool.detailed else None,
     }
+
+
+def _drawn(trace: Trace) -> Pool:
+    return Pool.of(trace, take_snapshot(trace, 0, "schedule"))
 
 
 def owners_to_json(owners: dict[str, Owner]) -> list[dict[str, Any]]:

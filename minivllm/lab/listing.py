@@ -1,0 +1,72 @@
+"""show: a piece of our source in a notebook, highlighted, with each docstring's first line only."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).parents[1]
+
+
+class Listing:
+    """Source that a notebook highlights and a terminal prints, below the name of its file."""
+
+    def __init__(self, file: str, source: str):
+        self.text = f"# {file}\n{source}"
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
+        return {"text/markdown": f"```python\n{self.text}\n```", "text/plain": self.text}
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def show(*codes: Any, first: str | None = None, last: str | None = None) -> None:
+    """Display the source of functions, methods, properties, classes or kernels.
+
+    Args:
+        *codes: what to show.
+        first: begin at the line that contains this; None is the beginning.
+        last: end before the first line after it that contains this; None is the end.
+
+    Raises:
+        ValueError: if the source has no such line.
+    """
+    from IPython.display import display
+
+    for code in codes:
+        display(listing(code, first, last))
+
+
+def listing(code: Any, first: str | None = None, last: str | None = None) -> Listing:
+    """What ``show`` displays."""
+    for wrapper in ("fget", "py_func", "fn"):  # of a property, of numba, of Triton
+        code = getattr(code, wrapper, code)
+    lines = _folded(textwrap.dedent(inspect.getsource(code)))
+    begin = 0 if first is None else _find(lines, first, 0)
+    end = len(lines) if last is None else _find(lines, last, begin)
+    source = textwrap.dedent("\n".join(lines[begin:end])).strip("\n")
+    file = Path(inspect.getsourcefile(code)).relative_to(PACKAGE.parent).as_posix()
+    return Listing(file, source)
+
+
+def _folded(source: str) -> list[str]:
+    """The lines without what follows the first line of a docstring."""
+    lines: list[str | None] = list(source.splitlines())
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node):
+            text = node.body[0]
+            if text.end_lineno > text.lineno:
+                lines[text.lineno - 1] = f'{lines[text.lineno - 1].rstrip()}"""'
+                lines[text.lineno : text.end_lineno] = [None] * (text.end_lineno - text.lineno)
+    return [line for line in lines if line is not None]
+
+
+def _find(lines: list[str], text: str, start: int) -> int:
+    for index in range(start, len(lines)):
+        if text in lines[index]:
+            return index
+    raise ValueError(f"the source has no line with {text!r}.")

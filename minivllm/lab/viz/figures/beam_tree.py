@@ -1,0 +1,188 @@
+"""The beam tree: the beginnings that a beam search kept in each step, and those it dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.layout import (
+    HEADER_HEIGHT,
+    MARGIN,
+    MAX_WIDTH,
+    NOBODY,
+    SWATCH_HEIGHT,
+    SWATCH_WIDTH,
+    Legend,
+    Swatch,
+    draw_header,
+    header_width,
+)
+from minivllm.lab.viz.draw.palette import GREY, LINE, PAPER
+from minivllm.lab.viz.draw.svg import MONO, MONO_EM, Drawing
+from minivllm.lab.viz.draw.wording import count, token_label
+from minivllm.lab.viz.model.beam_model import Beam, BeamTree, read_beam_tree
+from minivllm.trace import Trace
+
+MAX_DEPTH = 20  # tokens; of longer beams only the beginning is drawn
+ROOT_WIDTH = 52
+ROW, BOX_HEIGHT, GAP = 34, 24, 26
+LETTER_WIDTH = 22  # of what stands before the token in a box
+
+
+def beam_tree(
+    trace: Trace, request_id: str | None = None, decode: Callable[[int], str] | None = None
+) -> Figure:
+    """Draw the beams of a request as a tree: one token to the right in each step.
+
+    A box is a beam after one step: the sequence that it was, and the token drawn last. A dashed box
+    with its token struck out is a beam that no survivor continues; a thick edge is a text that the
+    search returned. Equal beginnings are drawn once, as their blocks are stored once.
+
+    Args:
+        trace: what the engine wrote.
+        request_id: whose beams; None is the first request with several sequences.
+        decode: turns a token id into text, to be shown in place of the id.
+
+    Raises:
+        ValueError: for a request that was never forked.
+    """
+    tree = read_beam_tree(trace, request_id)
+    return Figure(_svg(tree, decode), _text(tree, decode), _alt(tree))
+
+
+def _title(tree: BeamTree) -> str:
+    return f"Beam tree of request {tree.request_id}"
+
+
+def _facts(tree: BeamTree) -> str:
+    beams = tree.beams
+    dropped = sum(beam.is_dropped for beam in beams)
+    kept = sum(beam.is_final for beam in beams)
+    return f"{count(tree.depth, 'token')} · {dropped} dropped · {kept} kept to the end"
+
+
+def _alt(tree: BeamTree) -> str:
+    widest = max(
+        sum(len(beam.tokens) == depth for beam in tree.beams) for depth in range(1, tree.depth + 1)
+    )
+    return f"{_title(tree)}: {_facts(tree).replace(' · ', ', ')}; at most {widest} beams at a time."
+
+
+# -- drawn ---------------------------------------------------------------------------------------
+
+
+def _svg(tree: BeamTree, decode: Callable[[int], str] | None) -> str:
+    depth = min(tree.depth, MAX_DEPTH)
+    room = (MAX_WIDTH - 2 * MARGIN - ROOT_WIDTH) / depth - GAP
+    longest = max(len(token_label(beam.tokens[-1], decode, 9)) for beam in tree.beams)
+    box_width = min(room, LETTER_WIDTH + longest * 11 * MONO_EM + 10)
+    heights = _rows(tree.root)
+    title, facts = _title(tree), _facts(tree)
+    right = MARGIN + ROOT_WIDTH + depth * (GAP + box_width)
+    width = max(right + MARGIN, header_width(title, facts), 420.0)
+    legend = Legend(_legend(tree), width - 2 * MARGIN)
+    bottom = HEADER_HEIGHT + heights[()] * ROW + 8
+    drawing = Drawing(width, bottom + legend.height + MARGIN / 2, title, _alt(tree))
+    draw_header(drawing, title, facts)
+    root = (MARGIN, HEADER_HEIGHT, ROOT_WIDTH, BOX_HEIGHT)
+    drawing.rect(*root, rx=4, fill="#eeeeee", stroke=LINE)
+    with drawing.group(font_size=11, fill=GREY, text_anchor="middle"):
+        drawing.text(MARGIN + ROOT_WIDTH / 2, HEADER_HEIGHT + 16, "prompt")
+    x = MARGIN + ROOT_WIDTH
+    _draw_children(drawing, tree.root, heights, x, HEADER_HEIGHT, box_width, decode)
+    legend.draw(drawing, MARGIN, bottom)
+    return drawing.to_string()
+
+
+def _rows(root: Beam) -> dict[tuple[int, ...], int]:
+    """How many rows each beam and all that comes from it take."""
+    rows: dict[tuple[int, ...], int] = {}
+    for beam in reversed(list(root.walk())):
+        rows[beam.tokens] = max(1, sum(rows[child.tokens] for child in beam.children))
+    return rows
+
+
+def _draw_children(
+    drawing: Drawing, beam: Beam, rows: dict[tuple[int, ...], int], x: float, y: float,
+    width: float, decode: Callable[[int], str] | None,
+) -> None:  # fmt: skip
+    """A beam's continuations to its right, those that go on longest first."""
+    if len(beam.tokens) == MAX_DEPTH:
+        return
+    start = y + BOX_HEIGHT / 2
+    for child in sorted(beam.children, key=_length, reverse=True):
+        end, middle = y + BOX_HEIGHT / 2, x + GAP / 2
+        line = {"stroke_dasharray": "3 3"} if child.is_dropped else {}
+        d = f"M{x:g} {start:g}H{middle:g}V{end:g}H{x + GAP:g}"
+        drawing.path(d, fill="none", stroke=GREY, stroke_width=1.3, **line)
+        _draw_box(drawing, child, x + GAP, y, width, decode)
+        _draw_children(drawing, child, rows, x + GAP + width, y, width, decode)
+        y += rows[child.tokens] * ROW
+
+
+def _length(beam: Beam) -> int:
+    return max(len(one.tokens) for one in beam.walk())
+
+
+def _draw_box(
+    drawing: Drawing, beam: Beam, x: float, y: float, width: float,
+    decode: Callable[[int], str] | None,
+) -> None:  # fmt: skip
+    owner = beam.owner
+    label = token_label(beam.tokens[-1], decode, int((width - LETTER_WIDTH) / (11 * MONO_EM)))
+    title = f"step {beam.step}, {owner.letter}"
+    drawing.rect(x, y, width, BOX_HEIGHT, title, rx=4, **_look(beam, owner.light, owner.edge))
+    drawing.text(x + 5, y + 16, owner.letter, fill=owner.edge, font_size=11, font_weight="bold")
+    strike = {"text_decoration": "line-through", "fill": GREY} if beam.is_dropped else {}
+    middle = x + (LETTER_WIDTH + width) / 2
+    with drawing.group(font_size=11, font_family=MONO, text_anchor="middle"):
+        drawing.text(middle, y + 16, label, **strike)
+
+
+def _look(beam: Beam, fill: str, edge: str) -> dict[str, str | float]:
+    if beam.is_dropped:
+        return {"fill": PAPER, "stroke": GREY, "stroke_dasharray": "3 3"}
+    return {"fill": fill, "stroke": edge, "stroke_width": 2.5 if beam.is_final else 1}
+
+
+def _legend(tree: BeamTree) -> list[tuple[Swatch, str]]:
+    beams = tree.beams
+    meanings = {
+        "a beam after one step: its sequence, its last token": Beam((), 0, None, children=beams),
+        "dropped: nothing that was kept continues it": Beam((), 0, None),
+        "returned": Beam((), 0, None, is_final=True),
+    }
+    entries = [(_swatch(beam), text) for text, beam in meanings.items()]
+    if tree.depth > MAX_DEPTH:
+        entries.append((lambda *_: None, f"only the first {MAX_DEPTH} tokens are drawn"))
+    return entries
+
+
+def _swatch(beam: Beam) -> Swatch:
+    look = _look(beam, NOBODY.light, NOBODY.edge)
+    return lambda drawing, x, y: drawing.rect(x, y, SWATCH_WIDTH, SWATCH_HEIGHT, rx=2, **look)
+
+
+# -- in characters -------------------------------------------------------------------------------
+
+
+def _text(tree: BeamTree, decode: Callable[[int], str] | None) -> str:
+    """A line for each beam that ends: its tokens, from where it leaves the line above."""
+    lines = [_title(tree), _facts(tree), ""]
+    width = max(len(token_label(beam.tokens[-1], decode, 9)) for beam in tree.beams) + 2
+    shown = min(tree.depth, MAX_DEPTH, 84 // width)
+
+    def write(beam: Beam, line: str) -> None:
+        if beam.tokens and len(beam.tokens) <= shown:
+            line += f"{token_label(beam.tokens[-1], decode, 9):>{width}}"
+        if not beam.children:
+            lines.append(f"prompt{line}{' ×' if beam.is_dropped else ' |'}".rstrip())
+        children = sorted(beam.children, key=_length, reverse=True)
+        for index, child in enumerate(children):
+            write(child, line if index == 0 else " " * len(line))
+
+    write(tree.root, "")
+    first = lines.index(next(line for line in lines if line.startswith("prompt")))
+    lines[first + 1 :] = [f"      {line[6:]}" for line in lines[first + 1 :]]
+    cut = f"  (the first {shown} tokens)" if shown < tree.depth else ""
+    return "\n".join([*lines, "", f"× dropped  | returned{cut}"])

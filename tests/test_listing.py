@@ -1,0 +1,45 @@
+"""Listings: our source as notebooks show it."""
+
+import inspect
+
+import pytest
+
+from minivllm.kv.block_table import BlockTable
+from minivllm.lab.listing import listing, show
+from minivllm.lab.sim.cost import Hardware
+from minivllm.scheduling.policies import SchedulingPolicy
+
+
+def test_a_docstring_is_folded_to_its_first_line():
+    source = inspect.getsource(BlockTable.slot)
+    lines = listing(BlockTable.slot).text.splitlines()
+    assert lines[0] == "# minivllm/kv/block_table.py"
+    assert lines[1] == "def slot(self, position: int) -> int:"
+    assert lines[2].endswith('``block_id * block_size + offset``."""')
+    assert "Raises" in source
+    assert "Raises" not in "\n".join(lines)
+    assert [line.strip() for line in lines[3:]] == [
+        line.strip() for line in source.split('"""')[2].strip().splitlines()
+    ]
+
+
+def test_a_class_keeps_its_methods_and_a_property_is_its_getter():
+    text = listing(SchedulingPolicy).text
+    assert text.count("def ") == 3
+    assert "With ``prefill_first``" not in text
+    assert listing(Hardware.ridge).text.splitlines()[2] == "def ridge(self) -> float:"
+
+
+def test_a_piece_of_it():
+    text = listing(BlockTable.slot, first="if position", last="return").text
+    assert text.splitlines()[1].startswith("if position < 0")
+    assert "return" not in text
+    with pytest.raises(ValueError, match="no line with 'if postion'"):
+        listing(BlockTable.slot, first="if postion")
+
+
+def test_it_is_highlighted_where_it_can_be(capsys):
+    data = listing(BlockTable.slot)._repr_mimebundle_()
+    assert data["text/markdown"] == f"```python\n{data['text/plain']}\n```"
+    show(BlockTable.slot, BlockTable.must_copy)  # no notebook here: the text is printed
+    assert capsys.readouterr().out.count("# minivllm/kv/block_table.py\n") == 2
