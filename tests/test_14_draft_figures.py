@@ -82,7 +82,7 @@ def test_a_step_with_drafts_is_no_prefill():
 def test_where_a_share_is_too_wide_the_accepted_are_told():
     trace = speculating(k=6, accept="all", max_tokens=30)
     steps = read_history(trace).steps
-    widest = [s.num_accepted for s in steps if s.num_drafts == 12 and s.num_accepted == 12]
+    widest = [s.num_accepted for s in steps.values() if s.num_drafts == 12 and s.num_accepted == 12]
     assert widest
     found = texts(timeline(trace))
     assert "12/12" not in found

@@ -176,7 +176,10 @@ class Books:
         for seq in self.running:
             blocks = manager.block_tables[seq.seq_id].blocks
             room = len(blocks) * manager.block_size
-            assert seq.num_computed_tokens <= seq.num_tokens, f"{seq}"
+            computed, num_tokens = seq.num_computed_tokens, seq.num_tokens
+            assert computed <= num_tokens, (
+                f"{seq.seq_id} has computed {computed} of {num_tokens} tokens"
+            )
             assert seq.num_computed_tokens <= room, f"{seq} holds {len(blocks)} blocks"
             if manager.prefix_cache is not None:
                 beyond = blocks[seq.num_tokens // manager.block_size :]
