@@ -85,8 +85,8 @@ FAULTS = {
         "minivllm.worker.model_runner", "copy(sources, [", "copy(sources[::-1], [", "06b"
     ),
     "every chunk begins at position 0": Fault(
-        "minivllm.worker.model_runner", "model_input.positions += range(start, stop)",
-        "model_input.positions += range(num_new)", "00",
+        "minivllm.worker.model_input", "self.positions += range(start, stop)",
+        "self.positions += range(len(token_ids))", "00",
     ),
     "a request gets one token too many": Fault(
         "minivllm.scheduling.decoding", "seq.num_prompt_tokens == params.max_tokens or",

@@ -99,11 +99,11 @@ def test_one_piece_prefill_equals_oracle(tiny_qwen2):
 
 def test_a_wrong_engine_does_not_equal_the_oracle(tiny_qwen2, monkeypatch):
     """The comparison can fail: a mask that looks one token ahead is noticed."""
-    from minivllm.worker import model_runner
+    from minivllm.worker import model_input
 
-    original = model_runner.slots_of
+    original = model_input.slots_of
     monkeypatch.setattr(
-        model_runner, "slots_of", lambda ids, a, b, size: original(ids, a, b, size)[::-1]
+        model_input, "slots_of", lambda ids, a, b, size: original(ids, a, b, size)[::-1]
     )
     llm = make_llm(tiny_qwen2, block_size=4, max_model_len=40)
     with pytest.raises(AssertionError):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_12_sampling import CRITICAL, LOGITS, VOCAB, chi_square
 from test_12_sampling_engine import anything
-from test_14_speculative_engine import run, tokens
+from test_14_speculative_decoding import run, tokens
 from test_failed_step import Disturbed, fail_once
 
 from minivllm import LLM, BeamSearchParams, EngineArgs, SamplingParams
