@@ -19,26 +19,12 @@ PAGES = [
     ),
     *sorted((vllm.ROOT / "minivllm").rglob("*.md")),
 ]
-# What is not right yet. A name goes from here when its text is mended: the test then insists on it.
-TO_BE_MENDED = {
-
-    "worker/input_batch.py", "worker/model_runner.py", "worker/profiling.py",
-}  # fmt: skip
 MODULES = sorted((vllm.ROOT / "minivllm").rglob("*.py"))
 
 
 def sources(paths: list[Path], name) -> list:
     """One case a file, named as its readers call it."""
-    return [
-        pytest.param(
-            path,
-            id=name(path),
-            marks=[pytest.mark.xfail(strict=True, reason="to be mended")]
-            if name(path) in TO_BE_MENDED
-            else [],
-        )
-        for path in paths
-    ]
+    return [pytest.param(path, id=name(path)) for path in paths]
 
 
 def paragraphs(text: str) -> list[str]:

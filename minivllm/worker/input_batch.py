@@ -1,7 +1,7 @@
 """InputBatch: what the runner remembers of each sequence between steps.
 
 The scheduler sends only what is new; this is the other side's copy. Random generators live here.
-(vLLM: vllm/v1/worker/gpu_input_batch.py)
+(vLLM: vllm/v1/worker/gpu/input_batch.py)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ModelRunner: scheduled tokens become tensors, tensors logits, logits the next tokens.
 
-(vLLM: vllm/v1/worker/gpu_model_runner.py)
+(vLLM: vllm/v1/worker/gpu/model_runner.py)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How much memory a full step needs beside weights and KV cache: run one, and look.
 
-(vLLM: ``profile_run`` in vllm/v1/worker/gpu_model_runner.py)
+(vLLM: ``profile_run`` in vllm/v1/worker/gpu/model_runner.py)
 """
 
 from __future__ import annotations
