@@ -120,6 +120,8 @@ def test_no_engine_outlives_its_parent(how):
         text=True,
         cwd=Path(__file__).parent,
         start_new_session=True,
+        # a shell's background jobs ignore Ctrl-C, and so would whatever these tests start
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     with parent:
         lines = (line.strip() for line in parent.stderr)
