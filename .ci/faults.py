@@ -82,7 +82,9 @@ FAULTS = {
         "minivllm.kv.block_table", "return partly_filled and", "return not partly_filled and", "04"
     ),
     "a swap's copies are reversed": Fault(
-        "minivllm.worker.model_runner", "copy(sources, [", "copy(sources[::-1], [", "06b"
+        # of those that come back: reversed both ways they would be right again
+        "minivllm.worker.model_runner", "copy(sources, [",
+        "copy(sources[::-1] if moves is scheduler_output.swaps_in else sources, [", "06b",
     ),
     "every chunk begins at position 0": Fault(
         "minivllm.worker.model_input", "self.positions += range(start, stop)",
