@@ -2,7 +2,8 @@
 
 A notebook prints what was drawn, and two CPUs agree on logits only to some digits. So a number that
 was drawn should be far from the edges of its interval, and a best token far ahead of the second.
-This file is run by the notebooks' kernels as they start. It imports nothing of the package itself:
+This file is run by the notebooks' kernels as they start, in their own namespace, so its names have
+an underscore that no notebook uses. It imports nothing of the package itself:
 it waits until a notebook does.
 """
 
@@ -11,12 +12,12 @@ import sys
 from functools import wraps
 from importlib.machinery import PathFinder
 
-MARGIN = 1e-4  # what the tests call a clear decision, too
+_MARGIN = 1e-4  # what the tests call a clear decision, too
 _SAMPLER = "minivllm.sampling.sampler"
 _cell: list[str] = ["?"]  # the first line of what is running
 
 
-class Watch:
+class _Watch:
     """A finder of modules that lets one of them be loaded as always, and then changes it."""
 
     def find_spec(self, name, path=None, target=None):
@@ -27,13 +28,13 @@ class Watch:
 
         def load_and_watch(module):
             load(module)
-            watch(module)
+            _watch(module)
 
         spec.loader.exec_module = load_and_watch
         return spec
 
 
-def watch(sampler) -> None:
+def _watch(sampler) -> None:
     """Let every draw and every best token of this module be looked at."""
     sample, best_tokens = sampler.sample_from_cdf, sampler.best_tokens
     call = sampler.Sampler.__call__
@@ -49,23 +50,23 @@ def watch(sampler) -> None:
     def watched_draw(probs, numbers):
         edges = probs.cumsum(dim=-1)
         edges = edges / edges[:, -1:]
-        report("drawn", (edges - numbers[:, None]).abs().amin(dim=-1))
+        _report("drawn", (edges - numbers[:, None]).abs().amin(dim=-1))
         return sample(probs, numbers)
 
     @wraps(best_tokens)
     def watched_best(logits):
         if greedy_rows:
             first, second = logits[greedy_rows].topk(2, dim=-1).values.unbind(-1)
-            report("best", first - second)
+            _report("best", first - second)
         return best_tokens(logits)
 
     sampler.sample_from_cdf, sampler.best_tokens = watched_draw, watched_best
     sampler.Sampler.__call__ = watched_call
 
 
-def report(how: str, margins) -> None:
+def _report(how: str, margins) -> None:
     """A line for each that is closer than the margin, with the cell that it is in."""
-    close = [margin for margin in margins.tolist() if margin < MARGIN]
+    close = [margin for margin in margins.tolist() if margin < _MARGIN]
     if close:
         with open(os.environ["CLOSE_DRAWS"], "a") as file:
             file.writelines(
@@ -73,10 +74,10 @@ def report(how: str, margins) -> None:
             )
 
 
-def note_cell(info) -> None:
+def _note_cell(info) -> None:
     _cell[:] = info.raw_cell.strip().splitlines()[:1]
 
 
 if "CLOSE_DRAWS" in os.environ:
-    sys.meta_path.insert(0, Watch())
-    get_ipython().events.register("pre_run_cell", note_cell)  # noqa: F821
+    sys.meta_path.insert(0, _Watch())
+    get_ipython().events.register("pre_run_cell", _note_cell)  # noqa: F821

@@ -45,6 +45,7 @@ def listing(code: Any, first: str | None = None, last: str | None = None) -> Lis
     """What ``show`` displays."""
     for wrapper in ("fget", "py_func", "fn"):  # of a property, of numba, of Triton
         code = getattr(code, wrapper, code)
+    code = inspect.unwrap(code)
     lines = _folded(textwrap.dedent(inspect.getsource(code)))
     begin = 0 if first is None else _find(lines, first, 0)
     end = len(lines) if last is None else _find(lines, last, begin)
