@@ -66,7 +66,7 @@ class State:
     swapped: list[str] = field(default_factory=list)  # sequences whose blocks are on the host
     contents: dict[int, CachedBlock] = field(default_factory=dict)  # by block id, held or not
     # Free blocks, the next one to be handed out first; at the beginning by their ids.
-    free_queue: OrderedDict[int, None] | None = None
+    free_queue: OrderedDict[int, None] = None  # type: ignore[assignment] # see __post_init__
 
     def __post_init__(self) -> None:
         if self.free_queue is None:

@@ -128,8 +128,10 @@ class Trace:
 
     def beginning(self) -> State:
         """The state before the first record. What was cached before is not known."""
-        queue = None if self._free_queue is None else OrderedDict.fromkeys(self._free_queue)
-        return State(-1, self.num_blocks, self.block_size, free_queue=queue)
+        state = State(-1, self.num_blocks, self.block_size)
+        if self._free_queue is not None:
+            state.free_queue = OrderedDict.fromkeys(self._free_queue)
+        return state
 
     def state_at(self, step: int, after: str = "update") -> State:
         """The state in ``step``, rebuilt by replaying the records.
