@@ -66,11 +66,10 @@ class State:
     swapped: list[str] = field(default_factory=list)  # sequences whose blocks are on the host
     contents: dict[int, CachedBlock] = field(default_factory=dict)  # by block id, held or not
     # Free blocks, the next one to be handed out first; at the beginning by their ids.
-    free_queue: OrderedDict[int, None] = None  # type: ignore[assignment] # see __post_init__
+    free_queue: OrderedDict[int, None] = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.free_queue is None:
-            self.free_queue = OrderedDict.fromkeys(range(1, self.num_blocks))
+        self.free_queue = OrderedDict.fromkeys(range(1, self.num_blocks))
 
     @property
     def cached(self) -> Collection[int]:

@@ -1,6 +1,9 @@
 """Clients that others have written: OpenAI's, LangChain's, lm-eval's calls, schemathesis."""
 
+import langchain_openai as langchain
+import openai
 import pytest
+import schemathesis
 from http_server import serving
 
 TABLE = """Answer questions about this table.
@@ -23,7 +26,6 @@ def server():
 
 @pytest.fixture(scope="module")
 def client(server):
-    openai = pytest.importorskip("openai")
     with openai.OpenAI(api_key="EMPTY", base_url=f"{server.url}/v1") as client:
         yield client
 
@@ -67,7 +69,6 @@ def test_errors_of_the_client(client):
 
 
 def test_langchain(server):
-    langchain = pytest.importorskip("langchain_openai")
     common = {"model": "minivllm", "api_key": "EMPTY", "base_url": f"{server.url}/v1",
               "temperature": 0, "max_tokens": 16}  # fmt: skip
     chat = langchain.ChatOpenAI(**common)
@@ -110,7 +111,6 @@ def test_what_lm_eval_asks_of_local_completions(server):
 
 
 def test_nothing_that_schemathesis_thinks_of_is_our_fault(server):
-    schemathesis = pytest.importorskip("schemathesis")
     from hypothesis import HealthCheck, Phase, given, settings
 
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")

@@ -65,8 +65,6 @@ def test_a_notebook_without_core_cells_is_refused(slides, tmp_path):
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_every_lecture_can_be_projected(slides, path):
     cells = slides.core_cells(path)
-    if not cells:
-        pytest.skip("no cell is tagged yet")
     assert cells[0].source.startswith("# ")
     headings = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     for heading in ("## The problem", "## Build", "## See", "## Take away"):

@@ -74,17 +74,16 @@ class EngineCoreLoop:
                 getattr(self, f"_on_{message[0]}")(batch, *message[1:])
             if self._has_work():
                 self._step(batch)
-                if self._steps_left is not None:
-                    self._steps_left -= 1
-            if self._steps_left is not None and not (self._steps_left and self._has_work()):
-                self._on_pause(batch)  # with nothing left to do, the others are forgotten
+            if self._steps_left is not None and not self._has_work():
+                self._on_pause(batch)  # all steps asked for are taken, or nothing is left to do
             if self._trace is not None:
                 batch.records = self._trace.take()
             batch.num_running, batch.num_waiting = self.core.num_running_and_waiting()
             self._send(batch)
 
     def _has_work(self) -> bool:
-        return not self._paused and self.core.has_unfinished_requests()
+        may_step = not self._paused and self._steps_left != 0
+        return may_step and self.core.has_unfinished_requests()
 
     def _seconds_to_wait(self) -> float | None:
         if not self._has_work():
@@ -93,6 +92,8 @@ class EngineCoreLoop:
 
     def _step(self, batch: Batch) -> None:
         """A step. If for a second nothing has happened in any, those that wait are refused."""
+        if self._steps_left is not None:
+            self._steps_left -= 1
         try:
             batch.outputs += self.core.make_progress()
             self._stuck_since = None

@@ -15,6 +15,7 @@ from minivllm.engine.core import EngineCore
 from minivllm.engine.input_processor import InputProcessor
 from minivllm.engine.output_processor import OutputProcessor, OutputQueue
 from minivllm.engine.step_stats import scheduler_stats
+from minivllm.executor.uniproc import UniProcExecutor
 from minivllm.metrics.families import EngineMetrics
 from minivllm.metrics.loggers import LoggingStatLogger
 from minivllm.metrics.reader import Metric
@@ -92,7 +93,9 @@ class LLMEngine:
     @property
     def worker(self) -> Worker:
         """The core's only worker, to be looked at."""
-        return self.engine_core.executor.worker  # type: ignore[attr-defined]
+        executor = self.engine_core.executor
+        assert isinstance(executor, UniProcExecutor)
+        return executor.worker
 
     @property
     def model_runner(self) -> ModelRunner:
