@@ -202,6 +202,21 @@ def test_sentencepiece_tokens_are_bytes_too():
         Vocabulary.from_tokenizer(fast, 262, frozenset([0]))
 
 
+def test_states_that_no_token_tells_apart_share_a_mask(manager):
+    """The longest token has 42 bytes: before the last 42 letters all states of this are alike."""
+    patterns = [r"[a-z ]{100}", r"(a{5}b?c|[d-z]{3}){30}", r"([a-z ]+\n){50}", *PATTERNS]
+    for pattern in patterns:
+        automaton = grammar(manager, "fsm", regex=pattern).automaton
+        masks = [automaton.mask(state) for state in range(automaton.dfa.num_states)]
+        bits = [np.unpackbits(m.view(np.uint8), count=VOCAB, bitorder="little") for m in masks]
+        for state, row in enumerate(bits):
+            assert (row == automaton.allowed(state)).all(), (pattern, state)
+    counted = grammar(manager, "fsm", regex=r"[a-z ]{100}").automaton
+    assert [counted.mask(state) is counted.mask(0) for state in (1, 58, 59, 99)] == [
+        True, True, False, False,
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_mask_holds_exactly_the_tokens_whose_bytes_lead_on(manager, pattern):
     one, rng = grammar(manager, "fsm", regex=pattern), Random(1)
