@@ -55,7 +55,7 @@ class TokenAutomaton:
         return allowed
 
     def mask(self, state: int) -> np.ndarray:
-        """The bitmask of a state: ``allowed`` as bits, int32 ``[words]``; kept, so not to be changed."""
+        """The bitmask of a state: ``allowed`` as bits, int32 ``[words]``. Not to be changed."""
         return self._mask(self._representatives[state])
 
     def _compute_mask(self, state: int) -> np.ndarray:
