@@ -9,7 +9,7 @@ from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.block_pool import BlockPool
 from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
 from minivllm.kv.prefix_cache import PrefixCache
-from minivllm.kv.swap_space import KVCacheBlockSwap, SwapSpace
+from minivllm.kv.swap_space import SwapSpace
 from minivllm.math_utils import cdiv
 from minivllm.records import (
     BlockCopied,
@@ -18,7 +18,6 @@ from minivllm.records import (
     BlocksCached,
     BlocksFreed,
     BlocksShared,
-    SwappedIn,
 )
 from minivllm.request import Sequence
 from minivllm.trace import Trace
@@ -108,13 +107,13 @@ class KVCacheManager:
             num_new_tokens: of the first chunk.
             num_reserved_blocks: what its siblings have been promised.
         """
-        num_slots = self._num_slots(seq, len(hit) * self.block_size + num_new_tokens)
+        num_slots = self.num_slots(seq, len(hit) * self.block_size + num_new_tokens)
         beyond = cdiv(num_slots, self.block_size) - cdiv(seq.num_tokens, self.block_size)
         needed = self.get_num_blocks_to_allocate(seq, hit) + max(0, beyond)
         return num_reserved_blocks + needed <= self.block_pool.num_free_blocks
 
-    def _num_slots(self, seq: Sequence, num_tokens: int) -> int:
-        """Slots for so many tokens, and for what a draft model writes behind them."""
+    def num_slots(self, seq: Sequence, num_tokens: int) -> int:
+        """Slots for that many tokens, and for what a draft model writes behind them."""
         ahead = self.num_lookahead_tokens
         if ahead and seq.request.may_draft:
             return min(num_tokens + ahead, self.max_num_slots)
@@ -171,7 +170,7 @@ class KVCacheManager:
         # 1. What is missing? Most often nothing: the last block still has room.
         table, computed = self.block_tables[seq.seq_id], seq.num_computed_tokens
         num_tokens = computed + num_new_tokens
-        num_slots = self._num_slots(seq, num_tokens) if self.num_lookahead_tokens else num_tokens
+        num_slots = self.num_slots(seq, num_tokens) if self.num_lookahead_tokens else num_tokens
         missing = table.num_missing_blocks(num_slots)
         must_copy = table.must_copy(computed)
         new_ids: list[int] = []
@@ -248,59 +247,6 @@ class KVCacheManager:
         if self.trace is not None and table.blocks:
             self.trace.record(BlocksFreed, seq.seq_id, tuple(table.block_ids))
         self.block_pool.free_blocks(reversed(table.blocks))
-
-    def swap_out(
-        self, seqs: list[Sequence], copies: list[KVCacheBlockCopy]
-    ) -> list[KVCacheBlockSwap] | None:
-        """Move what sequences have computed to the host and take their blocks back.
-
-        Args:
-            seqs: all sequences of a request.
-            copies: of this step's plan; those of these sequences will not be made, so what they
-                should have got is still in their sources.
-
-        Returns:
-            What must be copied before anything else in this step, or None if the host has too
-            little room; then nothing has changed.
-        """
-        source = {copy.dst_block_id: copy.src_block_id for copy in copies}
-        tables = {}
-        for seq in seqs:
-            ids = self.get_block_ids(seq.seq_id)[: cdiv(seq.num_computed_tokens, self.block_size)]
-            tables[seq.seq_id] = [source.get(block_id, block_id) for block_id in ids]
-        swaps = self.swap_space.take(tables)
-        if swaps is not None:
-            for seq in seqs:
-                self.free(seq, keep_host_blocks=True)
-        return swaps
-
-    def can_swap_in(self, seqs: list[Sequence]) -> bool:
-        """Is there room for them, and for each to go on?"""
-        tables = self.swap_space.tables
-        slots = [(seq.seq_id, self._num_slots(seq, seq.num_tokens)) for seq in seqs]
-        grow = sum(cdiv(n, self.block_size) - len(tables[seq_id]) + 1 for seq_id, n in slots)
-        coming = len(self.swap_space.distinct_blocks([seq.seq_id for seq in seqs]))
-        alone = self.block_pool.num_free_blocks == self.block_pool.num_usable_blocks
-        return coming + grow <= self.block_pool.num_free_blocks or alone
-
-    def swap_in(self, seqs: list[Sequence]) -> list[KVCacheBlockSwap]:
-        """Give sequences fresh blocks for what they have on the host, shared as it was."""
-        host = self.swap_space.distinct_blocks([seq.seq_id for seq in seqs])
-        home = dict(zip(host, self.block_pool.get_new_blocks(len(host)), strict=True))
-        swaps = [KVCacheBlockSwap(src.block_id, dst.block_id) for src, dst in home.items()]
-        for block in home.values():
-            block.ref_cnt = 0  # counted anew, by the tables that point to it
-        for seq in seqs:
-            table = self.block_table_cls(self.block_size)
-            self.undo_log.put(self.block_tables, seq.seq_id, table)
-            table.blocks = [home[block] for block in self.swap_space.tables[seq.seq_id]]
-            table.num_cached_blocks = seq.num_computed_tokens // self.block_size
-            for block in table.blocks:
-                block.ref_cnt += 1
-            self.swap_space.free(seq.seq_id)
-            if self.trace is not None:
-                self.trace.record(SwappedIn, seq.seq_id, tuple(table.block_ids))
-        return swaps
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks. Refuses (False) while any block is in use."""

@@ -11,17 +11,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from minivllm.records import Sampled
 from minivllm.request import RequestStatus, Sequence
 from minivllm.sampling_params import BeamSearchParams
-from minivllm.scheduling.books import Books
 from minivllm.scheduling.output import (
     BeamMove,
     ModelRunnerOutput,
     SchedulerOutput,
     TokenLogprobs,
 )
+
+if TYPE_CHECKING:
+    from minivllm.scheduling.books import Books
 
 
 class BeamSearch:

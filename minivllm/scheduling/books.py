@@ -7,13 +7,16 @@ The scheduler is the one who plans; this is what it keeps. Every change notes ho
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 
 from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.records import Finished, Forked, RequestAdded, Scheduled
 from minivllm.request import Request, RequestStatus, Sequence
+from minivllm.scheduling.beams import BeamSearch
+from minivllm.scheduling.decoding import SAMPLING, Decoding
+from minivllm.scheduling.limits import check_limits
 from minivllm.scheduling.output import BeamMove, SchedulerOutput
 from minivllm.scheduling.policies import make_policy
 from minivllm.trace import Trace
@@ -46,14 +49,23 @@ class Books:
         self._ids_in_use: set[str] = set()  # of all sequences, those to be forked included
 
     def has_unfinished_requests(self) -> bool:
+        """True while any request waits or runs."""
         return bool(self.requests)
 
-    def ids_in_use(self, request: Request) -> list[str]:
-        """Those of a new request's ids, of sequences to come included, that somebody has."""
-        return [seq_id for seq_id in request.seq_ids if seq_id in self._ids_in_use]
+    def check_request(self, request: Request) -> None:
+        """Raise ``ValueError`` unless this request can be added and could run on its own."""
+        check_limits(request, self.config, self.policy, self.kv_manager)
+        for seq_id in self.ids_in_use(request):
+            raise ValueError(f"request_id {seq_id!r} is in use; choose another.")
 
-    def _add(self, request: Request) -> None:
-        """Let a request wait, at the place in the queue that the policy gives it."""
+    def add_request(self, request: Request) -> None:
+        """Let a request wait, at the place in the queue that the policy gives it.
+
+        Raises:
+            ValueError: if it could never run; see ``check_request``.
+        """
+        self.check_request(request)
+        request.decoding = self._decoding(request)
         request.arrival_index = self._num_arrived
         index = self._enqueue(request, self.waiting)  # first: a policy of a user's may raise
         self._num_arrived += 1
@@ -63,6 +75,18 @@ class Books:
         if self.trace is not None:
             prompt = tuple(request.prompt_token_ids)
             self.trace.record(RequestAdded, request.request_id, prompt, index, self.trace.now())
+
+    def _decoding(self, request: Request) -> Decoding:
+        if request.beam_params is None:
+            return SAMPLING
+        longest = len(request.prompt_token_ids) + request.beam_params.max_tokens
+        return BeamSearch(
+            request.beam_params, request.eos_token_ids, min(longest, self.max_model_len)
+        )
+
+    def ids_in_use(self, request: Request) -> list[str]:
+        """Sequence ids of a new request, of samples to come included, that are taken."""
+        return [seq_id for seq_id in request.seq_ids if seq_id in self._ids_in_use]
 
     def _enqueue(self, request: Request, queue: list[Request]) -> int:
         """Let a request wait where its key says; returns how many stand before it."""
@@ -86,6 +110,23 @@ class Books:
         for child in children:
             undo.insert(request.seqs, len(request.seqs), child)
         return children
+
+    def update_draft_token_ids(self, drafts: Mapping[str, list[int]]) -> None:
+        """Let sequences have drafts behind their tokens, to be verified by the next step.
+
+        Args:
+            drafts: by sequence id. Who has finished meanwhile, or had to give way, gets none.
+        """
+        for seq_id, token_ids in drafts.items():
+            seq = self.sequences.get(seq_id)
+            if seq is not None and seq.status == RequestStatus.RUNNING:
+                seq.spec_token_ids = token_ids
+
+    def _may_run(self, request: Request) -> bool:
+        """Would all its sequences, those to come included, still fit under ``max_num_seqs``?"""
+        to_come = sum(seq.request.num_forks_to_come for seq in self.running)
+        siblings = len(request.unfinished_seqs) + request.num_forks_to_come
+        return len(self.running) + to_come + siblings <= self.config.max_num_seqs
 
     def finish_requests(self, request_ids: Iterable[str], status: RequestStatus) -> None:
         """End all sequences of requests, wherever they are. Unknown ids are ignored."""
@@ -142,6 +183,16 @@ class Books:
                 if seq_id in sampled:
                     drafts = scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
                     del seq.token_ids[seq.num_computed_tokens + num_new - len(drafts) :]
+
+    def _complete(self, output: SchedulerOutput) -> None:
+        """Add what the runner must be told beside: whole tables, and what is over."""
+        for seq_id in (*(new.seq_id for new in output.scheduled_new_reqs), *output.resumed_req_ids):
+            output.new_block_ids[seq_id] = self.kv_manager.get_block_ids(seq_id)
+        output.finished_req_ids, output.beam_moves = self.finished_req_ids, self.beam_moves
+        self.undo_log.set(self, "finished_req_ids", [])
+        self.undo_log.set(self, "beam_moves", [])
+        if self.trace is not None:
+            self._trace_schedule(self.trace, output)
 
     def _trace_schedule(self, trace: Trace, output: SchedulerOutput) -> None:
         kinds = {data.seq_id: "new" for data in output.scheduled_new_reqs}

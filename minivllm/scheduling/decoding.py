@@ -7,12 +7,14 @@ siblings begin when the prompt is computed, and what the sampled tokens make of 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from minivllm.records import Sampled
 from minivllm.request import RequestStatus, Sequence
-from minivllm.scheduling.books import Books
 from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput
+
+if TYPE_CHECKING:
+    from minivllm.scheduling.books import Books
 
 
 class Decoding(Protocol):

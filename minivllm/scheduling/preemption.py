@@ -7,6 +7,7 @@ recomputes; swapping is V0's: vllm/core/scheduler.py of 0.6.6, ``_preempt``.)
 from __future__ import annotations
 
 from minivllm.kv.manager import KVCacheManager
+from minivllm.kv.swapping import Swapper
 from minivllm.logger import init_logger
 from minivllm.records import Preempted, SwappedOut
 from minivllm.request import Request, Sequence
@@ -30,6 +31,7 @@ class Preemptor:
 
     def __init__(self, kv_manager: KVCacheManager, mode: str | None, trace: Trace | None):
         self.kv_manager = kv_manager
+        self.swapper = Swapper(kv_manager)
         self.mode = mode
         self.trace = trace
         self.num_preemptions = 0
@@ -44,7 +46,7 @@ class Preemptor:
         if mode == "recompute" or victims[0].num_computed_tokens == 0:
             return False
         space = self.kv_manager.swap_space
-        swaps = self.kv_manager.swap_out(victims, output.kv_cache_block_copies)
+        swaps = self.swapper.swap_out(victims, output.kv_cache_block_copies)
         if swaps is None:
             logger.warning(
                 "Request %s cannot be swapped out: %d host blocks are free. It is recomputed; a "
