@@ -1,4 +1,4 @@
-"""Where the gigabytes go: what K and V cost, and a record of what a device's memory holds."""
+"""MemoryProfile: what fills a device's memory. And the size of K and V per token."""
 
 from __future__ import annotations
 

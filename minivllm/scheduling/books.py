@@ -1,6 +1,6 @@
-"""Books: which requests there are, where they wait or run, and how they end.
+"""Books: the scheduler's state. Queues, sequences, and every change that can be undone.
 
-The scheduler is the one who plans; this is what it keeps. Every change notes how to take it back.
+The scheduler plans; this is what it keeps between steps.
 (vLLM: the queues of ``Scheduler`` in vllm/v1/core/sched/scheduler.py)
 """
 
@@ -23,11 +23,11 @@ from minivllm.trace import Trace
 
 
 class Books:
-    """The queues, and all sequences that are not finished.
+    """The queues, and all sequences that are not finished. Changes go to the undo log.
 
     Args:
         config: the limits, and the policy that says where a request stands in its queue.
-        kv_manager: who gives blocks, and takes them back.
+        kv_manager: allocates and frees blocks.
         trace: listens to every change, if given.
     """
 
@@ -59,7 +59,7 @@ class Books:
             raise ValueError(f"request_id {seq_id!r} is in use; choose another.")
 
     def add_request(self, request: Request) -> None:
-        """Let a request wait, at the place in the queue that the policy gives it.
+        """Add a request to the waiting queue, where the policy puts it.
 
         Raises:
             ValueError: if it could never run; see ``check_request``.
@@ -89,13 +89,13 @@ class Books:
         return [seq_id for seq_id in request.seq_ids if seq_id in self._ids_in_use]
 
     def _enqueue(self, request: Request, queue: list[Request]) -> int:
-        """Let a request wait where its key says; returns how many stand before it."""
+        """Insert a request into a queue by the policy's key; returns its index."""
         index = bisect_right(queue, self.policy.key(request), key=self.policy.key)
         self.undo_log.insert(queue, index, request)
         return index
 
     def fork(self, seq: Sequence, indices: Iterable[int]) -> list[Sequence]:
-        """Siblings that share all a sequence has, now running beside it."""
+        """Fork a sequence: siblings that share its tokens and blocks, running beside it."""
         request, undo, children = seq.request, self.undo_log, []
         for index in indices:
             child = seq.fork(index)
@@ -112,10 +112,10 @@ class Books:
         return children
 
     def update_draft_token_ids(self, drafts: Mapping[str, list[int]]) -> None:
-        """Let sequences have drafts behind their tokens, to be verified by the next step.
+        """Set the draft tokens of sequences, to be verified by the next step.
 
         Args:
-            drafts: by sequence id. Who has finished meanwhile, or had to give way, gets none.
+            drafts: by sequence id. A sequence that has finished or was preempted gets none.
         """
         for seq_id, token_ids in drafts.items():
             seq = self.sequences.get(seq_id)
@@ -123,20 +123,20 @@ class Books:
                 seq.spec_token_ids = token_ids
 
     def _may_run(self, request: Request) -> bool:
-        """Would all its sequences, those to come included, still fit under ``max_num_seqs``?"""
+        """True if a request's sequences, forks to come included, fit under ``max_num_seqs``."""
         to_come = sum(seq.request.num_forks_to_come for seq in self.running)
         siblings = len(request.unfinished_seqs) + request.num_forks_to_come
         return len(self.running) + to_come + siblings <= self.config.max_num_seqs
 
     def finish_requests(self, request_ids: Iterable[str], status: RequestStatus) -> None:
-        """End all sequences of requests, wherever they are. Unknown ids are ignored."""
+        """Finish all sequences of requests, waiting or running. Unknown ids are ignored."""
         for request_id in request_ids:
             if request_id in self.requests:
                 for seq in self.requests[request_id].unfinished_seqs:
                     self.finish(seq, status)
 
     def stop_sequences(self, sequences: Iterable[tuple[str, int]]) -> None:
-        """End sequences whose text holds a stop string, still within the last step.
+        """Finish sequences whose text holds a stop string, as a part of the last step.
 
         Args:
             sequences: request id and index of each. Those that are over are ignored.
@@ -151,7 +151,7 @@ class Books:
     def finish(
         self, seq: Sequence, status: RequestStatus, stop_reason: int | str | None = None
     ) -> None:
-        """End one sequence and free its blocks; with the last one its request is over."""
+        """Finish a sequence and free its blocks; with the last one its request is finished."""
         request, undo = seq.request, self.undo_log
         if seq.status == RequestStatus.RUNNING:
             undo.pop(self.running, self.running.index(seq))
@@ -185,7 +185,7 @@ class Books:
                     del seq.token_ids[seq.num_computed_tokens + num_new - len(drafts) :]
 
     def _complete(self, output: SchedulerOutput) -> None:
-        """Add what the runner must be told beside: whole tables, and what is over."""
+        """Complete the step's output: whole block tables, finished ids, beam moves."""
         for seq_id in (*(new.seq_id for new in output.scheduled_new_reqs), *output.resumed_req_ids):
             output.new_block_ids[seq_id] = self.kv_manager.get_block_ids(seq_id)
         output.finished_req_ids, output.beam_moves = self.finished_req_ids, self.beam_moves
@@ -207,7 +207,7 @@ class Books:
         trace.plan_step()
 
     def check_integrity(self) -> None:
-        """Raise ``AssertionError`` unless queues, requests and blocks tell the same story."""
+        """Raise ``AssertionError`` unless queues, requests and blocks are consistent."""
         manager = self.kv_manager
         manager.check_integrity()
         queues = (*self.waiting, *self.swapped)

@@ -11,7 +11,7 @@ class NobodyAdmitted(ValueError):
 
     @classmethod
     def by(cls, scheduler: Scheduler) -> NobodyAdmitted:
-        """The error, naming whose policy it is."""
+        """Make the error, naming the scheduling policy."""
         return cls(
             f"scheduling_policy {type(scheduler.policy).__name__} admits nobody: "
             f"{len(scheduler.requests)} unfinished requests wait, nothing runs and nobody else "
@@ -24,8 +24,8 @@ def check_progress(
 ) -> None:
     """Raise if no later step can schedule anything.
 
-    That is so after a step that schedules and preempts nothing while nothing runs, unless somebody
-    is still to come.
+    That is so after a step that schedules and preempts nothing while nothing runs, unless further
+    requests are to come.
 
     Args:
         scheduler: just after its ``schedule()``.

@@ -1,4 +1,4 @@
-"""Scheduler: who runs next? Running sequences first, then waiting ones, under one token budget.
+"""Scheduler: plans each step. Running sequences first, then waiting, under one token budget.
 
 There is no prefill phase and no decode phase. Every sequence has tokens and computed tokens, and a
 step lets the second catch up with the first. (vLLM: vllm/v1/core/sched/scheduler.py)
@@ -24,7 +24,7 @@ from minivllm.trace import Trace
 
 
 class Scheduler(Books):
-    """One token budget for all; preemption when the blocks run out.
+    """Continuous batching: one token budget per step, preemption when the blocks run out.
 
     Args:
         config: how much a step may hold, the policy and the way of preemption.
@@ -39,7 +39,7 @@ class Scheduler(Books):
         kv_manager.num_lookahead_tokens = config.num_lookahead_tokens
         kv_manager.max_num_slots = config.max_model_len
         self.preemptor = Preemptor(kv_manager, config.preemption_mode, trace)
-        # Who is scheduled takes these beside its tokens: a draft model guesses in their places.
+        # A scheduled sequence takes these beside its tokens: a draft model computes in them.
         self._num_drafting_slots = config.num_drafting_slots
         self.token_budget = 0  # what one more sequence may compute in the step that is planned
         self.spec_decoding_stats: SpecDecodingStats | None = None  # of the last step, with drafts
@@ -83,7 +83,7 @@ class Scheduler(Books):
                     self._preempt(self.policy.victim(running).request, output)
                     if seq.status != RequestStatus.RUNNING:
                         return
-                    index = running.index(seq)  # somebody before it may have gone
+                    index = running.index(seq)  # a sequence before it may have gone
                 self._add_to_output(output, seq, num_new, new_ids)
             index += 1
 
@@ -137,7 +137,7 @@ class Scheduler(Books):
         self.token_budget -= num_new + self._num_drafting_slots
 
     def _start(self, seq: Sequence, num_new: int, output: SchedulerOutput) -> None:
-        """Let an admitted sequence run; after its siblings there may be no budget left for it."""
+        """Start an admitted sequence; after its siblings there may be no budget left for it."""
         request = seq.request
         if seq.status == RequestStatus.WAITING:
             self.undo_log.set(request, "num_cached_tokens", seq.num_computed_tokens)
@@ -164,7 +164,7 @@ class Scheduler(Books):
                 self._start(seq, self._limit_chunk(num_new), output)
 
     def _add_drafts(self, output: SchedulerOutput, seq: Sequence, num_new: int) -> None:
-        """Say which drafts are among the scheduled tokens; those that do not fit are dropped."""
+        """Add the drafts among a sequence's scheduled tokens; those that do not fit are dropped."""
         num_drafts = seq.num_computed_tokens + num_new - seq.num_tokens
         if num_drafts > 0:
             drafts = seq.spec_token_ids[:num_drafts]
@@ -174,7 +174,7 @@ class Scheduler(Books):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, output: ModelRunnerOutput
     ) -> list[Sequence]:
-        """Append what the step sampled, and free at once what it finished.
+        """Append the sampled tokens, finish sequences and free their blocks.
 
         Args:
             scheduler_output: what was planned.
@@ -212,11 +212,11 @@ class Scheduler(Books):
         return updated
 
     def roll_back(self, executed: bool = True) -> None:
-        """Take the step back that has failed: the books are as before it was planned.
+        """Roll back a step that has failed: the books are as before it was planned.
 
         Args:
-            executed: its forward pass may have written to the blocks that it was given. Who had
-                computed something in them is preempted, and nobody finds it any more.
+            executed: its forward pass may have written to the blocks that it was given. A sequence
+                that had computed something in them is preempted, and it is no cache hit any more.
         """
         lost = self.kv_manager.roll_back(executed)
         for request in dict.fromkeys(seq.request for seq in self.running if seq.seq_id in lost):
@@ -226,7 +226,7 @@ class Scheduler(Books):
 
     @contextmanager
     def _planning(self) -> Iterator[SchedulerOutput]:
-        """A new plan, to be filled. If that raises, the books are as before the step."""
+        """Context manager of a step's plan: if filling it raises, the books are as before."""
         self.undo_log.begin()
         try:
             if self.trace is not None:
@@ -255,7 +255,7 @@ class Scheduler(Books):
         return num_new
 
     def _limit_chunk(self, num_new: int) -> int:
-        """How much of this a step may compute: a long prompt leaves room for others, if any."""
+        """Limit a chunk to the budget, and to the long prefill threshold beside other requests."""
         threshold = self.config.long_prefill_token_threshold
         if 0 < threshold < num_new and len(self.requests) > 1:
             num_new = threshold
@@ -275,7 +275,7 @@ class Scheduler(Books):
         self.preemptor.count(request, swapped)
 
     def _unschedule(self, seq: Sequence, output: SchedulerOutput) -> None:
-        """Take a sequence out of the step that is being planned, if it is there."""
+        """Remove a sequence from the step that is being planned, if it is in it."""
         num_scheduled = output.unschedule(seq.seq_id)
         if num_scheduled:
             self.token_budget += num_scheduled + self._num_drafting_slots
@@ -283,7 +283,7 @@ class Scheduler(Books):
         self.undo_log.set(seq, "spec_token_ids", [])
 
     def _withdraw(self, admitted: list[Sequence], output: SchedulerOutput) -> None:
-        """Take sequences back that were admitted before a sibling that did not fit."""
+        """Undo the admission of sequences whose sibling did not fit."""
         for seq in reversed(admitted):
             self._unschedule(seq, output)
             self.kv_manager.free(seq)
@@ -291,5 +291,5 @@ class Scheduler(Books):
 
     @property
     def num_preemptions(self) -> int:
-        """Preemptions so far."""
+        """Number of preemptions so far."""
         return self.preemptor.num_preemptions

@@ -21,7 +21,7 @@ _MAX_MASKS = 1024  # kept per automaton
 
 
 class TokenAutomaton:
-    """A DFA that reads tokens: the index from states to the tokens that may come.
+    """A DFA that reads tokens: the index from states to allowed tokens.
 
     Args:
         dfa: over bytes.
@@ -43,7 +43,7 @@ class TokenAutomaton:
         self._mask = lru_cache(_MAX_MASKS)(self._compute_mask)
 
     def allowed(self, state: int) -> np.ndarray:
-        """Which tokens' bytes lead on from a state, bool ``[vocab]``."""
+        """Tokens whose bytes lead on from a state: bool ``[vocab]``."""
         allowed = np.zeros(len(self.vocabulary), dtype=bool)
         states, dead = np.array([state * self._num_columns]), self._dead * self._num_columns
         for level, columns in zip(self.vocabulary.trie, self._columns, strict=True):
@@ -90,7 +90,7 @@ def _indistinguishable(table: np.ndarray, max_length: int) -> list[int]:
 
 
 class FsmGrammar(StructuredOutputGrammar):
-    """One sequence's way through a token automaton.
+    """The states of one sequence in a token automaton.
 
     Args:
         automaton: shared by all sequences with the same pattern.
@@ -150,7 +150,7 @@ class FsmBackend:
         self.vocabulary = vocabulary
 
     def compile_grammar(self, value: str | list[str]) -> FsmGrammar:
-        """A grammar at its start.
+        """Compile a grammar, at its start.
 
         Args:
             value: a regular expression, or texts to choose from.
