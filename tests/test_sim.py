@@ -409,7 +409,7 @@ def test_a_bad_recording_is_refused_by_name(change, message):
     ],
 )
 def test_a_policy_that_admits_nobody_is_told_so(run):
-    with pytest.raises(ValueError, match=r"scheduling_policy NobodyEver admits nobody: \d+ unfin"):
+    with pytest.raises(ValueError, match=r"policy NobodyEver admits no request: \d+ unfin"):
         run()
 
 

@@ -23,7 +23,7 @@ from minivllm.models.model_config import ModelConfig
 from minivllm.outputs import RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
-from minivllm.scheduling.progress import NobodyAdmitted
+from minivllm.scheduling.progress import LivelockError
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.validation import check
@@ -160,17 +160,17 @@ class LLMEngine:
         return processed.request_outputs
 
     def make_progress(self) -> list[RequestOutput]:
-        """Run one step; raise ``NobodyAdmitted`` if no later step could change anything.
+        """Run one step; raise ``LivelockError`` if no later step could change anything.
 
         Raises:
-            NobodyAdmitted: if nothing does, and nothing runs: the next step would be the same.
+            LivelockError: if nothing does, and nothing runs: the next step would be the same.
         """
         scheduler = self.scheduler
         before = scheduler.num_preemptions, len(scheduler.requests)
         outputs = self.step()
         after = scheduler.num_preemptions, len(scheduler.requests)
         if before == after and not scheduler.running:
-            raise NobodyAdmitted.by(scheduler)
+            raise LivelockError.by(scheduler)
         return outputs
 
     def abort_request(self, request_id: str | list[str]) -> list[RequestOutput]:
