@@ -16,6 +16,7 @@ def checkpoint(request):
     return request.getfixturevalue(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 @pytest.mark.parametrize("budget", [1, 7, 33, 4096])
 @pytest.mark.parametrize("pool", ["tight", "roomy"])
@@ -50,6 +51,7 @@ def test_preemption_does_not_change_a_token(tiny_qwen2, block_size):
     assert llm.llm_engine.scheduler.num_preemptions > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "prefill_first", "static"])
 def test_no_policy_changes_a_token(checkpoint, policy):
     llm = make_llm(

@@ -88,6 +88,7 @@ def test_beams_equal_those_of_transformers(embedded, in_transformers, width):
         assert output.sequences[0].text.startswith(prompt)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length_penalty", [0.0, 0.7, 1.0, 2.0, -1.0])
 @pytest.mark.parametrize("width", [1, 3, 4])
 def test_beams_that_end_equal_a_search_that_recomputes_everything(

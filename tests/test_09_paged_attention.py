@@ -220,6 +220,7 @@ def test_every_name_that_may_be_asked_for_is_there():
     assert set(ATTENTION_BACKENDS) == {"auto", *selector._CLASSES}
 
 
+@pytest.mark.slow
 def test_numba_is_imported_only_when_it_is_used():
     code = (
         "import sys, torch\n"

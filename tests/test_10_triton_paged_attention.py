@@ -187,6 +187,7 @@ def test_each_program_reads_its_own_sequences_blocks():
 # ---- in the engine ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_engine_says_the_same_under_the_interpreter():
     said = {}
     for name in ("paged_torch", "paged_triton"):

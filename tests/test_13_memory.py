@@ -195,6 +195,7 @@ def test_the_size_of_a_cpus_cache_comes_from_the_environment(tiny_qwen2, monkeyp
         make(tiny_qwen2, num_gpu_blocks_override=None)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc's")
 def test_the_activations_of_a_step_are_made_of_the_last_ones_pages():
     """A process of its own: what is told to the allocator cannot be taken back."""

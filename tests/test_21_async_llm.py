@@ -20,6 +20,8 @@ from minivllm.sampling_params import BeamSearchParams, RequestOutputKind
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.scheduling.progress import LivelockError
 
+pytestmark = pytest.mark.slow
+
 DELTA = RequestOutputKind.DELTA
 LIMITS = {"num_gpu_blocks_override": 61, "block_size": 4, "max_model_len": 64, "max_num_seqs": 4,
           "max_num_batched_tokens": 32, "disable_log_stats": True}  # fmt: skip

@@ -77,6 +77,7 @@ def test_the_same_seed_gives_the_same_problem(name):
         make("x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEEDED)
 def test_whatever_the_answer_is_it_gets_a_sentence(name):
     exercise = SEEDED[name](1)
