@@ -364,6 +364,7 @@ def test_a_cache_of_exactly_one_sequence_is_enough(tiny_chat):
     assert len(output.outputs[0].token_ids) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [

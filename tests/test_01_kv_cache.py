@@ -36,6 +36,7 @@ def test_engine_equals_oracle(tiny_qwen2, block_size, budget, pool, caching):
     assert exempted <= 0.2 * (compared + exempted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 def test_preemption_does_not_change_a_token(tiny_qwen2, block_size):
     llm = make_llm(

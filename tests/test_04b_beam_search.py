@@ -69,6 +69,7 @@ def results(output):
     return [(c.token_ids, round(c.cumulative_logprob, 3), c.finish_reason) for c in output.outputs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 2, 3, 5, 8])
 def test_beams_equal_those_of_transformers(embedded, in_transformers, width):
     params = BeamSearchParams(beam_width=width, max_tokens=16, ignore_eos=True)

@@ -83,6 +83,7 @@ def tokens(outputs):
 # -- the same text -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 @pytest.mark.parametrize("caching", [True, False])
 def test_ngrams_equal_the_oracle_with_every_parameter(tiny_qwen2, mode, caching):

@@ -81,6 +81,7 @@ def test_a_range_of_characters_is_ranges_of_bytes(a, b, characters):
     assert count == last - first + 1 - surrogates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_automaton_accepts_what_re_accepts(pattern):
     dfa, rng = DFA(pattern), Random(0)
@@ -118,6 +119,7 @@ def patterns(draw, depth=3):
     return draw(inner)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(patterns(), st.lists(st.text("abéc", max_size=7), min_size=5, max_size=20))
 def test_any_pattern_is_read_as_re_reads_it(pattern, texts):
@@ -141,6 +143,7 @@ def test_states_that_only_jump_make_no_difference(pattern, states):
     assert DFA(pattern).num_states == states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pattern", "words"),
     [

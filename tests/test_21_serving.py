@@ -164,6 +164,7 @@ def test_bad_values_get_an_error_with_their_name(server, client, body, status, p
     assert server.idle()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"\xff\xfe{}", b'{"prompt": "\xff"}', b"[" * 100_000, b'{"a":' * 50_000,
@@ -205,6 +206,7 @@ def test_messages_that_are_none(client):
 # -- people who leave ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_who_hangs_up_while_waiting_is_noticed():
     with serving("--max-num-seqs", "1") as server, server.client() as client:
         long = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True}
@@ -259,6 +261,7 @@ class AdmitsNobody(SchedulingPolicy):
         return False
 
 
+@pytest.mark.slow
 def test_a_policy_that_admits_nobody_is_no_fault_of_the_client():
     engine = AsyncLLM(AsyncEngineArgs(max_model_len=64, scheduling_policy=AdmitsNobody()))
     with serving(engine=engine) as server, server.client() as client:
@@ -409,6 +412,7 @@ def test_help_has_groups():
 # -- what it measures ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_metrics_are_what_clients_counted():
     with serving() as server, server.client() as client:
         answers = [

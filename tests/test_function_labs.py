@@ -38,6 +38,7 @@ def test_a_solution_passes_and_is_not_counted(lab, capsys):
     assert lab.show_help()._repr_mimebundle_()["text/html"].count("<details>") == 2
 
 
+@pytest.mark.slow
 def test_a_readers_function_is_counted(lab, capsys):
     def mine(*args, **kwargs):
         return lab.solution(*args, **kwargs)

@@ -231,6 +231,7 @@ def test_a_dropped_beam_is_not_a_finished_one():
     assert "copy of 2" in texts(block_table(searching(), 1))
 
 
+@pytest.mark.slow
 def test_the_crowd_is_one():
     trace = crowd()
     assert len(trace.request_ids) == 300
@@ -403,6 +404,7 @@ def test_a_large_tree_counts_what_it_folds():
 # -- the queues ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_queues_are_those_of_the_trace(world):
     trace = world()
