@@ -131,6 +131,7 @@ def test_a_search_stops_as_soon_as_nothing_better_can_come(embedded):
     assert again[0].text == best[0].text + "<|im_end|>"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [None, "recompute", "swap"])
 @pytest.mark.parametrize("caching", [False, True])
 def test_beams_find_the_same_in_a_tight_pool(tiny_qwen2, mode, caching):

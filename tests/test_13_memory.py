@@ -45,6 +45,7 @@ def test_the_parts_of_a_profile_are_what_they_say(tiny_qwen2, caplog, monkeypatc
     assert [name for name, _, _ in profile.parts] == ["weights", "activations", "KV cache"]
 
 
+@pytest.mark.slow
 def test_a_larger_step_needs_more_and_is_measured_once(tiny_qwen2):
     small, large = make(tiny_qwen2), make(tiny_qwen2, max_num_batched_tokens=512)
     assert large.profile_memory().activations > 2 * small.profile_memory().activations

@@ -349,6 +349,7 @@ class ShortestFirst(SchedulingPolicy):
         return len(request.prompt_token_ids)
 
 
+@pytest.mark.slow
 def test_a_policy_of_ones_own():
     workload = sharegpt_like(30)
     result = simulate(workload, policy=ShortestFirst(), max_num_seqs=1)

@@ -326,6 +326,7 @@ def test_a_copy_names_its_source():
         assert f"{copy.dst_block_id} is a copy of {copy.src_block_id}" in figure.alt
 
 
+@pytest.mark.slow
 def test_a_large_table_says_what_it_leaves_out():
     trace = crowd()
     step = trace.num_steps // 2
