@@ -98,6 +98,7 @@ def test_with_a_window_no_tile_reads_keys_after_its_last_row():
     assert not any(b.is_causal or b.is_context for b in (first, second))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_chunks_attend_to_their_context_apart(backend, dtype):
     """Chunks above and below the bound, beside decodes and a prompt, in one batch."""
