@@ -1,4 +1,4 @@
-"""Trace: the engine's diary. One small frozen record per state change.
+"""Trace: the engine's event log. One small frozen record per state change.
 
 A figure of the engine is drawn from its Trace, never from live objects. The engine writes it only
 if asked to (``LLM(trace=True)``); otherwise each place costs one ``is not None``.
@@ -65,13 +65,13 @@ class Trace:
         self.record(StepStarted, self.now())
 
     def forget_step(self, num_records: int) -> None:
-        """A step has failed and is taken back: keep the records from before it."""
+        """Remove the records of a step that was rolled back."""
         del self.records[num_records:]
         self.step -= 1
 
     @contextmanager
     def step_reopened(self) -> Iterator[None]:
-        """What is recorded meanwhile still belongs to the step that has just ended."""
+        """Context manager: what is recorded inside belongs to the step that has just ended."""
         ended = self.records.pop()
         yield
         self.records.append(ended)
@@ -83,16 +83,16 @@ class Trace:
         self.record(StepEnded, self.now())
 
     def take(self) -> list[Record]:
-        """The records since the last call, for one who follows a run; the trace keeps none.
+        """Take all records out of the trace: those since the last call.
 
-        Between steps only. Afterwards it is the follower who knows the past: ``state_at`` and the
+        Between steps only. Afterwards only the caller has the past: ``state_at`` and the
         figures of a whole run do not.
         """
         records, self.records = self.records, []
         return records
 
     def clear(self) -> None:
-        """Forget finished business. Only between runs: no sequence may be alive.
+        """Delete all records. Only between runs: no sequence may be alive.
 
         Raises:
             RuntimeError: if a sequence is still waiting or running.
@@ -115,7 +115,7 @@ class Trace:
 
     @property
     def request_ids(self) -> list[str]:
-        """In order of arrival."""
+        """Request ids in order of arrival."""
         return [r.request_id for r in self.records if isinstance(r, RequestAdded)]
 
     def of(self, *kinds: type[Record]) -> Iterator[Record]:

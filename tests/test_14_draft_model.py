@@ -24,6 +24,8 @@ from minivllm.sampling.rejection_sampler import DrawnDraft, draft_numbers
 from minivllm.sampling.sampler import Sampler, sample_from_cdf
 from minivllm.sampling_params import StructuredOutputsParams
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session")
 def tiny_draft(tmp_path_factory):

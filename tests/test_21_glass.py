@@ -21,6 +21,8 @@ from minivllm.lab.bench.serving.command import bench_serve
 from minivllm.lab.viz.model.live import LiveRun
 from minivllm.records import RequestAdded, StepEnded
 
+pytestmark = pytest.mark.slow
+
 LIMITS = {"num_gpu_blocks_override": 61, "block_size": 4, "max_model_len": 64, "max_num_seqs": 4,
           "max_num_batched_tokens": 32, "disable_log_stats": True}  # fmt: skip
 ASK = {"prompt": "The capital of France is", "max_tokens": 40, "temperature": 0, "ignore_eos": True}

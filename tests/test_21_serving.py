@@ -59,6 +59,7 @@ def completion(client, **body):
 # -- streams are the whole answers, in pieces --------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["completions", "chat/completions"])
 @pytest.mark.parametrize(
     "more",
@@ -88,6 +89,7 @@ def test_a_stream_joined_is_the_whole_answer(client, kind, more):
             assert mine["logprobs"] == (choice["logprobs"] or {})
 
 
+@pytest.mark.slow
 def test_a_slow_reader_gets_the_same_text(server):
     body = {"prompt": PROMPTS[1], "max_tokens": 200, "temperature": 0, "stream": True,
             "ignore_eos": True}  # fmt: skip
@@ -162,6 +164,7 @@ def test_bad_values_get_an_error_with_their_name(server, client, body, status, p
     assert server.idle()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"\xff\xfe{}", b'{"prompt": "\xff"}', b"[" * 100_000, b'{"a":' * 50_000,
@@ -203,6 +206,7 @@ def test_messages_that_are_none(client):
 # -- people who leave ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_who_hangs_up_while_waiting_is_noticed():
     with serving("--max-num-seqs", "1") as server, server.client() as client:
         long = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True}
@@ -257,6 +261,7 @@ class AdmitsNobody(SchedulingPolicy):
         return False
 
 
+@pytest.mark.slow
 def test_a_policy_that_admits_nobody_is_no_fault_of_the_client():
     engine = AsyncLLM(AsyncEngineArgs(max_model_len=64, scheduling_policy=AdmitsNobody()))
     with serving(engine=engine) as server, server.client() as client:
@@ -270,6 +275,7 @@ def test_a_policy_that_admits_nobody_is_no_fault_of_the_client():
         assert server.idle()
 
 
+@pytest.mark.slow
 def test_a_dead_engine_is_said_so(monkeypatch):
     with serving() as server, server.client() as client:
         body = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True}
@@ -309,6 +315,7 @@ def start(*words, **environment):
     raise AssertionError(process.communicate()[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("timeout", "reason"), [("0", "abort"), ("20", "length")])
 def test_a_signal_ends_it_cleanly(timeout, reason):
     process, port = start("--shutdown-timeout", timeout)
@@ -405,6 +412,7 @@ def test_help_has_groups():
 # -- what it measures ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_metrics_are_what_clients_counted():
     with serving() as server, server.client() as client:
         answers = [

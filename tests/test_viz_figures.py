@@ -231,6 +231,7 @@ def test_a_dropped_beam_is_not_a_finished_one():
     assert "copy of 2" in texts(block_table(searching(), 1))
 
 
+@pytest.mark.slow
 def test_the_crowd_is_one():
     trace = crowd()
     assert len(trace.request_ids) == 300
@@ -325,6 +326,7 @@ def test_a_copy_names_its_source():
         assert f"{copy.dst_block_id} is a copy of {copy.src_block_id}" in figure.alt
 
 
+@pytest.mark.slow
 def test_a_large_table_says_what_it_leaves_out():
     trace = crowd()
     step = trace.num_steps // 2
@@ -403,6 +405,7 @@ def test_a_large_tree_counts_what_it_folds():
 # -- the queues ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_queues_are_those_of_the_trace(world):
     trace = world()

@@ -61,6 +61,7 @@ def everything(tiny_qwen2):
 WORLDS = ["chunked", "preempting", "sampled", "cached", "everything"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 4])
 @pytest.mark.parametrize("world", WORLDS)
 def test_it_shows_what_the_whole_trace_would(world, most, request):

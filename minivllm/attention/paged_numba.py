@@ -109,7 +109,7 @@ def _decode(
 def _paged_decode(
     output, lse, query, key_cache, value_cache, block_table, end, kv_head, scale, window
 ):
-    """The newest tokens of one sequence of length ``end``, for the query heads of one KV head.
+    """Paged decode of one sequence of length ``end``, for the query heads of one KV head.
 
     In float32, whatever the cache is in.
     """
@@ -195,7 +195,7 @@ def _paged_decode(
 
 @kernel
 def _softmax(row, start, stop, largest):
-    """Scores become weights in ``[start, stop)`` and 0 elsewhere; returns their lse.
+    """Softmax of the scores in ``[start, stop)``, in place, and 0 elsewhere; returns their lse.
 
     The largest score is taken off first, so that exp cannot overflow. It is the largest of the
     largest of each slot: a processor compares the slots of two blocks at once.

@@ -1,7 +1,8 @@
-"""EngineCoreClient: how the asynchronous face reaches an engine that runs by itself.
+"""EngineCoreClient: the connection of ``AsyncLLM`` to the loop that runs its engine.
 
-Two forms behind one face: a thread of this process, where everything is in reach but under the same
-interpreter lock, and a process, where only messages cross. (vLLM: vllm/v1/engine/core_client.py)
+Two forms with one interface: a thread of this process, where everything is in reach but under the
+same interpreter lock, and a process, where only messages cross.
+(vLLM: vllm/v1/engine/core_client.py)
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ OnDeath = Callable[[BaseException], None]
 
 
 class ThreadClient:
-    """The engine in a thread.
+    """An engine in a thread of this process.
 
     Args:
         args: what to run.
@@ -47,7 +48,7 @@ class ThreadClient:
         self._inbox.put(message)
 
     def shutdown(self, timeout: float = 10.0) -> None:
-        """End the thread after the step that it is in. Again does nothing."""
+        """Stop the thread after its current step. A second call does nothing."""
         self._inbox.put(STOP)
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
@@ -68,7 +69,7 @@ class ThreadClient:
 
 
 class ProcessClient:
-    """The engine in a process of its own, at the other end of a pipe; a thread here listens.
+    """An engine in a process of its own, behind a pipe; a thread of this process reads its outputs.
 
     Args:
         args, on_batch, on_death: as for ``ThreadClient``; all of ``args`` must be picklable.
@@ -99,7 +100,7 @@ class ProcessClient:
         self._thread.start()
 
     def submit(self, message: tuple) -> None:
-        """Send a message; see ``EngineCoreLoop``. What cannot be pickled is a ``ValueError``."""
+        """Send a message; see ``EngineCoreLoop``. Raises ``ValueError`` if it cannot be pickled."""
         if message[0] == "add":
             self._decoder.remember(message[1])
         try:
@@ -113,7 +114,7 @@ class ProcessClient:
             raise ValueError(f"this cannot be sent to the engine's process: {error}") from error
 
     def shutdown(self, timeout: float = 10.0) -> None:
-        """End the process after the step that it is in; by force, if that takes too long."""
+        """Stop the process after its current step; by force, if that takes too long."""
         self._stopping = True
         self.submit(STOP)
         self._process.join(timeout)
@@ -136,7 +137,7 @@ class ProcessClient:
 
 
 def _run_engine(pipe: Connection, args: EngineArgs) -> None:
-    """What the process does."""
+    """Main function of the engine's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent decides when it ends
 
     def receive(seconds: float | None) -> list[tuple]:

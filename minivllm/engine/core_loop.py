@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from minivllm.records import Record
-from minivllm.scheduling.progress import NobodyAdmitted
+from minivllm.scheduling.progress import LivelockError
 from minivllm.trace import Trace
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class EngineCoreLoop:
         try:
             batch.outputs += self.core.make_progress()
             self._stuck_since = None
-        except NobodyAdmitted as error:
+        except LivelockError as error:
             now = time.monotonic()
             self._stuck_since = now if self._stuck_since is None else self._stuck_since
             if now - self._stuck_since >= _PATIENCE:
