@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from minivllm.engine.llm_engine import LLMEngine
 
 STOP = ("stop",)  # the message that ends the loop
+TRACE_STEPS = 1000  # the last ones, which a trace keeps that nobody follows
 # A policy may wait for time to pass, or for company. In the meantime it is asked every 10 ms.
 _PATIENCE, _ASK_AGAIN = 1.0, 0.01  # seconds
 
@@ -78,6 +79,8 @@ class EngineCoreLoop:
                 self._on_pause(batch)  # all steps asked for are taken, or nothing is left to do
             if self._trace is not None:
                 batch.records = self._trace.take()
+            elif self.core.trace is not None:
+                self.core.trace.forget_before(self.core.trace.num_steps - TRACE_STEPS)
             batch.num_running, batch.num_waiting = self.core.num_running_and_waiting()
             self._send(batch)
 
