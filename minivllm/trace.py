@@ -97,7 +97,8 @@ class Trace:
         """Forget the records from before a step, for an engine that runs for days.
 
         Between steps only. What they have led to is kept, as the state in which the others begin;
-        requests that are over are not.
+        requests that are over are not. Figures begin there, too; ``save_html``,
+        ``save_chrome_trace`` and clocks other than steps are for runs that are whole.
 
         Args:
             step: the first one to be kept; if it is the first one that is there, nothing changes.
