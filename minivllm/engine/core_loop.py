@@ -79,8 +79,6 @@ class EngineCoreLoop:
                 self._on_pause(batch)  # all steps asked for are taken, or nothing is left to do
             if self._trace is not None:
                 batch.records = self._trace.take()
-            elif self.core.trace is not None:
-                self.core.trace.forget_before(self.core.trace.num_steps - TRACE_STEPS)
             batch.num_running, batch.num_waiting = self.core.num_running_and_waiting()
             self._send(batch)
 
@@ -95,6 +93,9 @@ class EngineCoreLoop:
 
     def _step(self, batch: Batch) -> None:
         """A step. If for a second nothing has happened in any, those that wait are refused."""
+        trace = self.core.trace
+        if trace is not None and self._trace is None:  # nobody takes its records
+            trace.forget_before(trace.num_steps - TRACE_STEPS)
         if self._steps_left is not None:
             self._steps_left -= 1
         try:
