@@ -28,6 +28,8 @@ from minivllm.records import (
     Verified,
 )
 
+_ALIVE = {"waiting", "running", "preempted", "swapped"}
+
 
 @dataclass
 class SequenceState:
@@ -90,6 +92,13 @@ class State:
     def num_scheduled_tokens(self) -> int:
         """Number of tokens that the current step computes, of all sequences."""
         return sum(s.num_scheduled_tokens for s in self.sequences.values())
+
+    def forget_finished(self) -> set[str]:
+        """Drop the sequences of requests that are over. Returns the ids of the other requests."""
+        alive = {seq.request_id for seq in self.sequences.values() if seq.status in _ALIVE}
+        for seq_id in [s for s, seq in self.sequences.items() if seq.request_id not in alive]:
+            del self.sequences[seq_id]
+        return alive
 
     def apply(self, record: Record) -> None:
         """Apply one record."""

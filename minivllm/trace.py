@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 
 from minivllm.outputs import RequestOutput
@@ -22,6 +23,7 @@ from minivllm.records import (
     StepStarted,
 )
 from minivllm.state import State
+from minivllm.validation import check
 
 
 class Trace:
@@ -48,7 +50,7 @@ class Trace:
         self.step = -1
         self.clock = clock
         self._start = clock()
-        self._free_queue: list[int] | None = None  # as it was when the records began
+        self._beginning = State(-1, num_blocks, block_size)  # before the first record
 
     # -- written by the engine ---------------------------------------------------------------
 
@@ -91,6 +93,30 @@ class Trace:
         records, self.records = self.records, []
         return records
 
+    def forget_before(self, step: int) -> None:
+        """Forget the records from before a step, for an engine that runs for days.
+
+        Between steps only. What they have led to is kept, as the state in which the others begin;
+        requests that are over are not. Figures begin there, too; ``save_html``,
+        ``save_chrome_trace`` and clocks other than steps are for runs that are whole.
+
+        Args:
+            step: the first one to be kept; if it is the first one that is there, nothing changes.
+
+        Raises:
+            ValueError: for a step that has not happened.
+        """
+        check(step <= self.step, "step", step, f"at most {self.step}, the last one")
+        if step <= self.first_step:
+            return
+        index = 0
+        while not (isinstance(record := self.records[index], StepStarted) and record.step == step):
+            self._beginning.apply(record)
+            index += 1
+        del self.records[:index]
+        self._beginning.step = step - 1
+        self._beginning.forget_finished()
+
     def clear(self) -> None:
         """Delete all records. Only between runs: no sequence may be alive.
 
@@ -102,7 +128,8 @@ class Trace:
             alive = ", ".join(state.running + state.waiting)
             raise RuntimeError(f"the trace cannot be cleared while {alive} are alive.")
         if state is not None:
-            self._free_queue = list(state.free_queue)
+            self._beginning = State(-1, self.num_blocks, self.block_size)
+            self._beginning.free_queue = OrderedDict.fromkeys(state.free_queue)
         self.records.clear()
         self.step = -1
         self._start = self.clock()
@@ -112,6 +139,11 @@ class Trace:
     @property
     def num_steps(self) -> int:
         return self.step + 1
+
+    @property
+    def first_step(self) -> int:
+        """The first one whose records are there: 0 if none have been forgotten."""
+        return self._beginning.step + 1
 
     @property
     def request_ids(self) -> list[str]:
@@ -128,16 +160,14 @@ class Trace:
 
     def beginning(self) -> State:
         """The state before the first record. What was cached before is not known."""
-        state = State(-1, self.num_blocks, self.block_size)
-        if self._free_queue is not None:
-            state.free_queue = OrderedDict.fromkeys(self._free_queue)
-        return state
+        return deepcopy(self._beginning)
 
     def state_at(self, step: int, after: str = "update") -> State:
         """The state in ``step``, rebuilt by replaying the records.
 
         Args:
-            step: counted from 0; -1 is before the first step.
+            step: counted from 0; -1 is before the first step (``first_step - 1``, if steps have
+                been forgotten).
             after: "schedule" is what the forward pass of this step sees; "update" is the end of
                 the step, when tokens are appended and finished sequences have freed their blocks.
 
@@ -152,13 +182,15 @@ class Trace:
 
     def until(self, step: int, after: str = "update") -> Iterator[Record]:
         """The records up to a moment, in order. Arguments and errors are those of ``state_at``."""
-        if not -1 <= step < self.num_steps:
-            last = self.num_steps - 1
-            raise ValueError(f"step must be between -1 and {last}, the last one, got {step!r}.")
+        before, last = self.first_step - 1, self.num_steps - 1
+        if not before <= step <= last:
+            raise ValueError(
+                f"step must be between {before} and {last}, the last one, got {step!r}."
+            )
         if after not in ("schedule", "update"):
             raise ValueError(f"after must be 'schedule' or 'update', got {after!r}.")
         for record in self.records:
-            if step == -1 and isinstance(record, StepStarted):
+            if step == before and isinstance(record, StepStarted):
                 return
             yield record
             if record.step == step and isinstance(record, _LAST_RECORD[after]):

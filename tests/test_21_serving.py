@@ -1,5 +1,6 @@
 """The server as a whole: streams, bad input, people who leave, signals, flags, death."""
 
+import gc
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from http_server import USUAL, serving
 
 from minivllm import LLM, AsyncLLM, BeamSearchParams, SamplingParams, embedded_model_path
 from minivllm.engine.arg_utils import AsyncEngineArgs
+from minivllm.entrypoints.openai.api_server import Server, run_server
 from minivllm.entrypoints.openai.background import BackgroundServer
 from minivllm.entrypoints.openai.cli_args import engine_args, make_parser, parse_args
 from minivllm.scheduling.policies import SchedulingPolicy
@@ -239,6 +241,36 @@ def test_a_server_of_ones_own_ends_with_its_block():
         taken.listen()
         with pytest.raises(OSError, match="cannot listen"):
             BackgroundServer("--port", str(taken.getsockname()[1]))
+
+
+def test_it_runs_in_uvicorns_event_loop():
+    uvloop = pytest.importorskip("uvloop", reason="Windows has none")
+    with serving() as server, server.client() as client:
+        completion(client, prompt="x", max_tokens=1)
+        assert isinstance(server.engine.output_handler._loop, uvloop.Loop)
+
+
+def test_what_is_there_for_good_is_not_searched_for_garbage(monkeypatch):
+    frozen = []
+
+    def run(self, sockets):
+        frozen.append(gc.get_freeze_count())
+        self.engine.shutdown()
+
+    monkeypatch.setattr(Server, "run", run)
+    try:
+        assert run_server(parse_args([*USUAL, "--port", "0"])) == 0
+    finally:
+        gc.unfreeze()
+    assert frozen[0] > 100_000, "torch and transformers alone are more"
+
+
+def test_compiled_loops_leave_the_interpreter_lock():
+    """So that /health is answered while they run, as it is during torch's operations."""
+    fused = pytest.importorskip("minivllm.ops.fused_cpu", reason="there is no numba")
+    kernels = [k for k in vars(fused).values() if hasattr(k, "targetoptions")]
+    assert kernels
+    assert all(kernel.targetoptions["nogil"] for kernel in kernels)
 
 
 def test_a_full_queue_answers_503():

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from copy import deepcopy
 from functools import cache
 
 import pytest
@@ -178,6 +179,14 @@ def check_figure(figure, again):
 @pytest.mark.parametrize("world", WORLDS)
 def test_one_call_draws_any_run(draw, world):
     check_figure(draw(world()), draw(world()))
+
+
+@pytest.mark.parametrize("draw", FIGURES)
+@pytest.mark.parametrize("world", TINY)
+def test_a_run_whose_beginning_is_forgotten_can_be_drawn(draw, world):
+    trace = deepcopy(world())
+    trace.forget_before(trace.num_steps // 2)
+    check_figure(draw(trace), draw(trace))
 
 
 @pytest.mark.parametrize("draw", FIGURES)

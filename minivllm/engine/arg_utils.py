@@ -121,7 +121,7 @@ class EngineArgs:
     kv_cache_manager_cls: Any = None  # a subclass of KVCacheManager of your own; None: that one
 
     # what you see
-    trace: bool = False  # record every state change, for figures
+    trace: bool = False  # record every state change, for figures; online the last 1,000 steps
     disable_log_stats: bool = True  # False: a line in the log every few seconds
 
     # accepted so that vLLM scripts run; see _ONLY_THE_DEFAULT

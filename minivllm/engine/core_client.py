@@ -12,12 +12,14 @@ import queue
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.core_loop import STOP, Batch, EngineCoreLoop
 from minivllm.engine.exceptions import EngineDeadError
+from minivllm.engine.gc_utils import freeze_gc_heap
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.engine.serial_utils import BatchDecoder, encode
 
@@ -25,23 +27,52 @@ OnBatch = Callable[[Batch], None]
 OnDeath = Callable[[BaseException], None]
 
 
+class Inbox(queue.SimpleQueue):
+    """Messages for an engine, from whichever thread."""
+
+    def receive(self, seconds: float | None) -> list[tuple]:
+        """All that are there; see ``EngineCoreLoop``. Raises what was put in as an error."""
+        messages: list[tuple] = []
+        with suppress(queue.Empty):
+            messages.append(self.get(seconds != 0, seconds))
+            while True:
+                messages.append(self.get_nowait())
+        for message in messages:
+            if isinstance(message, BaseException):
+                raise message
+        return messages
+
+
 class ThreadClient:
-    """An engine in a thread of this process.
+    """An engine in a thread of this process, which makes it, too.
+
+    Were it made elsewhere, that thread would keep OpenMP threads of its own from loading the model,
+    and where there are more of these than processors all of them sleep after each operation instead
+    of waiting for the next one: a step then takes a quarter more time.
 
     Args:
         args: what to run.
         on_batch: called from that thread with what every turn has to say.
         on_death: called from that thread with the error that has escaped a step.
+
+    Raises:
+        ValueError, FileNotFoundError: what making the engine has raised there.
     """
 
     def __init__(self, args: EngineArgs, on_batch: OnBatch, on_death: OnDeath):
-        self.engine: LLMEngine | None = LLMEngine(args)
-        self.facts = self.engine.facts()
-        self._inbox: queue.SimpleQueue[tuple] = queue.SimpleQueue()
-        self._on_death = on_death
-        self._loop = EngineCoreLoop(self.engine, self._receive, on_batch)
-        self._thread = threading.Thread(target=self._run, name="minivllm-engine", daemon=True)
+        self._inbox = Inbox()
+        made: Future[LLMEngine] = Future()
+        self._thread = threading.Thread(
+            target=_run_thread, args=(args, made, self._inbox, on_batch, on_death),
+            name="minivllm-engine", daemon=True,
+        )  # fmt: skip
         self._thread.start()
+        try:
+            self.engine: LLMEngine | None = made.result()
+        except BaseException:  # also Ctrl-C, which only this thread hears
+            self.shutdown()
+            raise
+        self.facts = self.engine.facts()
 
     def submit(self, message: tuple) -> None:
         """Send a message; see ``EngineCoreLoop``."""
@@ -53,19 +84,20 @@ class ThreadClient:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 
-    def _receive(self, seconds: float | None) -> list[tuple]:
-        messages: list[tuple] = []
-        with suppress(queue.Empty):
-            messages.append(self._inbox.get(seconds != 0, seconds))
-            while True:
-                messages.append(self._inbox.get_nowait())
-        return messages
 
-    def _run(self) -> None:
-        try:
-            self._loop.run()
-        except BaseException as error:
-            self._on_death(error)
+def _run_thread(
+    args: EngineArgs, made: Future[LLMEngine], inbox: Inbox, on_batch: OnBatch, on_death: OnDeath
+) -> None:
+    """What the thread does."""
+    try:
+        engine = LLMEngine(args)
+    except BaseException as error:
+        return made.set_exception(error)
+    made.set_result(engine)
+    try:
+        EngineCoreLoop(engine, inbox.receive, on_batch).run()
+    except BaseException as error:
+        on_death(error)
 
 
 class ProcessClient:
@@ -136,23 +168,28 @@ class ProcessClient:
             self._on_batch(self._decoder.decode(said))
 
 
+def _read(pipe: Connection, inbox: Inbox) -> None:
+    """Empty the pipe also while a step is computed: a full one would hold up who writes to it."""
+    while True:
+        try:
+            inbox.put(pipe.recv())
+        except (EOFError, OSError):  # the parent is gone
+            return inbox.put(STOP)
+        except Exception as error:  # what this process cannot unpickle
+            return inbox.put(error)
+
+
 def _run_engine(pipe: Connection, args: EngineArgs) -> None:
     """Main function of the engine's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent decides when it ends
 
-    def receive(seconds: float | None) -> list[tuple]:
-        messages: list[tuple] = []
-        try:
-            while pipe.poll(0 if messages else seconds):
-                messages.append(pipe.recv())
-        except EOFError:  # the parent is gone
-            return [STOP]
-        return messages
-
+    inbox = Inbox()
     try:
         engine = LLMEngine(args)
+        freeze_gc_heap()
+        threading.Thread(target=_read, args=(pipe, inbox), daemon=True).start()
         pipe.send(engine.facts())
-        EngineCoreLoop(engine, receive, lambda batch: pipe.send(encode(batch))).run()
+        EngineCoreLoop(engine, inbox.receive, lambda batch: pipe.send(encode(batch))).run()
     except (ValueError, OSError) as error:
         pipe.send(error)
     except BaseException as error:

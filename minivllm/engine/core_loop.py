@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from minivllm.engine.llm_engine import LLMEngine
 
 STOP = ("stop",)  # the message that ends the loop
+TRACE_STEPS = 1000  # the last ones, which a trace keeps that nobody follows
 # A policy may wait for time to pass, or for company. In the meantime it is asked every 10 ms.
 _PATIENCE, _ASK_AGAIN = 1.0, 0.01  # seconds
 
@@ -92,6 +93,9 @@ class EngineCoreLoop:
 
     def _step(self, batch: Batch) -> None:
         """A step. If for a second nothing has happened in any, those that wait are refused."""
+        trace = self.core.trace
+        if trace is not None and self._trace is None:  # nobody takes its records
+            trace.forget_before(trace.num_steps - TRACE_STEPS)
         if self._steps_left is not None:
             self._steps_left -= 1
         try:

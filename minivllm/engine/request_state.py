@@ -33,6 +33,7 @@ class RequestState:
         self.request_id = request.request_id
         self.prompt = request.prompt
         self.prompt_token_ids = request.prompt_token_ids
+        self._ids_to_show = list(request.prompt_token_ids)  # the reader's own from here on
         self.params = params
         self.tokenizer = tokenizer if params.detokenize else None
         self.queue = queue
@@ -102,7 +103,7 @@ class RequestState:
         return RequestOutput(
             self.request_id,
             self.prompt,
-            list(self.prompt_token_ids),  # the caller's own from here on
+            self._ids_to_show,
             prompt_logprobs=self._prompt_logprobs(delta),
             outputs=self._completions(delta),
             finished=finished,

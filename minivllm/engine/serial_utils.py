@@ -36,7 +36,8 @@ class BatchDecoder:
 
     def remember(self, request: Request) -> None:
         """Keep the prompt of a request that is about to be sent."""
-        self._prompts[request.request_id] = (request.prompt, request.prompt_token_ids)
+        ids_to_show = list(request.prompt_token_ids)  # the reader's own from here on
+        self._prompts[request.request_id] = (request.prompt, ids_to_show)
 
     def forget(self, request_id: str) -> None:
         """Drop a request: it has no further output."""
@@ -58,7 +59,7 @@ class BatchDecoder:
         return RequestOutput(
             request_id,
             prompt,
-            list(prompt_token_ids),  # the caller's own from here on
+            prompt_token_ids,
             prompt_logprobs,
             [CompletionOutput(*completion) for completion in completions],
             finished,
