@@ -49,7 +49,7 @@ def test_what_is_no_lab_is_told_so(nonsense, capsys):
 
 def test_the_small_scenarios_have_all_that_can_happen():
     happened = set()
-    for scenario in scenarios():
+    for scenario in scenarios(0):
         for moment in run(scenario, KVCacheManager, check_books=True):
             plan = moment.scheduler_output
             happened |= {
@@ -198,16 +198,16 @@ class CopiesBack(BlockTable):
 
 def test_recordings_and_oracle_find_faults_by_themselves():
     with pytest.raises(Fault, match=r"^recording \w+, step \d+: .* is .*, vLLM has "):
-        grading.CHECKS["golden"](FreesForwards)
+        grading.CHECKS["golden"](FreesForwards, 0)
     with pytest.raises(Fault, match=r"^recording \w+: ValueError in line \d+, allocate_slots: "):
-        grading.CHECKS["golden"](spoilt(TAKES_ANY, ALLOWED, "if False and num_new > pool"))
+        grading.CHECKS["golden"](spoilt(TAKES_ANY, ALLOWED, "if False and num_new > pool"), 0)
     with pytest.raises(Fault, match=r"output token \d is \d+, and \d+ if everything is recomputed"):
-        grading.CHECKS["oracle"](labs.plug_in(CopiesBack))
+        grading.CHECKS["oracle"](labs.plug_in(CopiesBack), 0)
     all_found = labs.plug_in(spoilt(*MISTAKES["all tokens are found"][:3]))
     with pytest.raises(Fault, match=r"^after 500 steps some are not done: request 9$"):
-        grading.CHECKS["oracle"](all_found)
+        grading.CHECKS["oracle"](all_found, 0)
     with pytest.raises(Fault, match=r"scheduled are \['r1', .*\], vLLM has \['r1', "):
-        grading.CHECKS["golden"](all_found)
+        grading.CHECKS["golden"](all_found, 0)
 
 
 @pytest.mark.parametrize("name", LABS)

@@ -18,7 +18,7 @@ RULES = {
 }
 
 
-@seeded
+@seeded(difficulty=2, minutes=8)
 def waste(rng: Random) -> Exercise:
     """Tokens, reserved, never used, free: the slots of a contiguous pool."""
     rule = rng.choice(["pow2", "max"])
@@ -100,7 +100,7 @@ def _check_waste(answer, num_slots, max_model_len, reservation, running) -> str:
 # -- stretch: holes ----------------------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=5)
 def holes(rng: Random) -> Exercise:
     """Free slots that nobody can use, because they are not in one piece."""
     slabs = {name: rng.randint(6, 20) for name in "ABCDEF"}
@@ -152,7 +152,7 @@ def _check_holes(answer, num_slots, slabs, left) -> str:
 FORBIDDEN = "'exact' is not for sale: nobody knows how long an answer will be."
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def reservation(rng: Random) -> Exercise:
     """As many requests at once as slabs allow."""
     while True:

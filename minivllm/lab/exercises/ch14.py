@@ -12,7 +12,7 @@ from minivllm.spec_decode.ngram import propose
 # -- core: the rule of the n-gram proposer -----------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=5)
 def lookup(rng: Random) -> Exercise:
     """What is drafted?"""
     given = {"min_n": 1, "max_n": 3, "k": rng.randint(2, 4)}
@@ -107,7 +107,7 @@ def _check_lookup(answer, texts, min_n, max_n, k) -> str:
 # -- stretch: what a verified step leaves ------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=8)
 def books(rng: Random) -> Exercise:
     """Tokens, computed tokens and blocks after a step with drafts."""
     block_size, num_drafts = 4, rng.randint(4, 6)
@@ -171,7 +171,7 @@ def _check_books(answer, num_tokens, block_size, drafts, target) -> str:
 KS = (0, 1, 3, 5)
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def best_k(rng: Random) -> Exercise:
     """The number of drafts that a batch can afford."""
     while True:

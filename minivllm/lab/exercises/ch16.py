@@ -14,7 +14,7 @@ _TOOLS = (("get_weather", "city"), ("find_train", "to"), ("play_song", "title"))
 _VALUES = ("Rome", "Kyoto", "Lima", "Oslo")
 
 
-@seeded
+@seeded(difficulty=2, minutes=5)
 def deltas(rng: Random) -> Exercise:
     """What does the parser give out at each piece?"""
     (name, key), value = rng.choice(_TOOLS), rng.choice(_VALUES)
@@ -96,7 +96,7 @@ _STATEMENTS = {
 }
 
 
-@seeded
+@seeded(difficulty=3, minutes=8)
 def promises(rng: Random) -> Exercise:
     """What does a server guarantee?"""
     given = {
@@ -160,7 +160,7 @@ def _check_promises(answer, **given) -> str:
 _BLOCK = 16
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def rounds(rng: Random) -> Exercise:
     """How many prompt tokens does a conversation with several calls compute?"""
     return Exercise(

@@ -11,7 +11,7 @@ from minivllm.math_utils import cdiv
 # -- core: one at a time, or together ------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=8)
 def first_tokens(rng: Random) -> Exercise:
     """When does each client get its first token, with a lock and with two places?"""
     while True:
@@ -75,7 +75,7 @@ def _check_first_tokens(answer, output_tokens) -> str:
 # -- stretch: what a hang-up frees ---------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def hang_up(rng: Random) -> Exercise:
     """Which blocks come back, and how many are left when the next request has come in?"""
     while True:
@@ -145,7 +145,7 @@ def _check_hang_up(answer, block_size, usable_blocks, prompt_tokens, steps, hang
 # -- design: what a late reader gets -------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=6)
 def late_reader(rng: Random) -> Exercise:
     """How many tokens does each output hold?"""
     tokens = [rng.choice([0, 1, 1, 1, 2, 3]) for _ in range(rng.randint(9, 13))]

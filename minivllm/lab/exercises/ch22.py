@@ -26,7 +26,7 @@ def _near(got: float, right: float) -> bool:
 # -- core: a report from timestamps --------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=8)
 def report(rng: Random) -> Exercise:
     """Mean TTFT, TPOT and ITL of two requests."""
     requests = {}
@@ -84,7 +84,7 @@ def _check_report(answer, requests) -> str:
 # -- stretch: a quantile from buckets ------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=6)
 def quantile(rng: Random) -> Exercise:
     """What does Prometheus say?"""
     bounds = [0.1, 0.25, 0.5, 1.0, 2.5]
@@ -136,7 +136,7 @@ def _check_quantile(answer, buckets, q) -> str:
 # -- design: Little's law ------------------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def plan(rng: Random) -> Exercise:
     """How many requests are there at once, and how many blocks do they hold?"""
     return Exercise(
