@@ -115,6 +115,11 @@ def scenarios(seed: int) -> list[Scenario]:
             lambda: [make_request("A", 4, 14), make_request("B", [9] * 6, 5, n=3)],
             {"num_blocks": 8, "max_model_len": 20, **CACHING},
         ),
+        Scenario(
+            "out to the host, and back",
+            lambda: [make_request("A", 4, 14), make_request("B", 6, 9, n=2)],
+            {"num_blocks": 9, "max_model_len": 20, "num_host_blocks": 30},
+        ),
         *(_random_scenario(number) for number in range(16 * seed, 16 * seed + 16)),
     ]
 
