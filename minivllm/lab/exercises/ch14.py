@@ -116,7 +116,7 @@ def books(rng: Random) -> Exercise:
     num_tokens = rng.randint(5, 9) * block_size - num_accepted - 1
     target = [rng.randint(10, 99) for _ in range(num_drafts + 1)]
     drafts = target[:num_drafts]
-    drafts[num_accepted] = target[num_accepted] + 100  # those behind it look right, and are not
+    drafts[num_accepted] = target[num_accepted] + 100  # those after it look right, and are not
     return Exercise(
         _check_books,
         "The step writes K and V of the last token and of all drafts. Which rows of the target "
@@ -124,7 +124,7 @@ def books(rng: Random) -> Exercise:
         _solve_books,
         "Before a step a sequence has num_tokens tokens; all but the last are computed. The step "
         "verifies these drafts, and target is what the target model draws: in place of each draft, "
-        "and behind the last one. After the step: which tokens are new, how many tokens are "
+        "and after the last one. After the step: which tokens are new, how many tokens are "
         "computed, and how many blocks does the sequence hold? Answer with a triple, the first "
         "a list.",
         {"num_tokens": num_tokens, "block_size": block_size, "drafts": drafts, "target": target},
@@ -148,7 +148,7 @@ def _check_books(answer, num_tokens, block_size, drafts, target) -> str:
     if mine == new[:-1]:
         raise NotYet("new tokens: in place of the first wrong draft the target's token counts.")
     if len(mine) > len(new) and mine[: len(new)] == new:
-        raise NotYet("new tokens: behind a wrong draft the target saw a text that is not there.")
+        raise NotYet("new tokens: after a wrong draft the target saw a text that is not there.")
     if mine == drafts[: len(mine)] and mine != new:
         raise NotYet("new tokens: they are the target's, not the drafts.")
     if mine != new:
