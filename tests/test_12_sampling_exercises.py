@@ -32,7 +32,7 @@ def test_survivors_says_which_filter_was_overlooked():
         ("G", "min_p asks for"),
         (after_min_p, "best that min_p has left"),
         (after_top_k, "that is enough for"),
-        (kept[:-1] or "B", "is only"),
+        (kept[:-1] or "B", "one is missing"),
     ):
         with pytest.raises(NotYet, match=message):
             exercise.check(answer)

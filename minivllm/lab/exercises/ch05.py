@@ -137,9 +137,11 @@ def _check_batching(answer, outputs, max_num_seqs) -> str:
         starts = {r.seq_id: r.step for r in trace.of(Scheduled) if r.kind == "new"}
         begin = ", ".join(f"{i} in step {step}" for i, step in starts.items())
         name = "static" if policy == "static" else "continuous"
+        wrong = f"{name}: {mine} steps are too {'few' if mine < trace.num_steps else 'many'}."
         raise NotYet(
-            f"{name}: {mine} steps are too {'few' if mine < trace.num_steps else 'many'}. By their "
-            f"index, the requests begin like this: {begin}."
+            wrong,
+            f"{wrong} It takes {trace.num_steps}; by their index, the requests begin like this: "
+            f"{begin}.",
         )
     return f"{got[0] - got[1]} of {got[0]} steps saved, with the same hardware."
 

@@ -74,7 +74,10 @@ def _check_cost(answer, again, swapped, block_size, preempted) -> str:
         raise NotYet("tokens: the last one of each was sampled, but not computed before it left.")
     if tokens != right_tokens:
         parts = [f"{name} had computed {p + g - 1}" for name, p, g in preempted]
-        raise NotYet(f"tokens: {', '.join(parts)}; you say {tokens}.")
+        raise NotYet(
+            f"tokens: not {tokens}; how many had each of them computed?",
+            f"tokens: {', '.join(parts)}; you say {tokens}.",
+        )
     if blocks * 2 == right_blocks:
         raise NotYet("blocks: that is one way; what was copied out must come back, too.")
     if blocks != right_blocks:

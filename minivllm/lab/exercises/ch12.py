@@ -90,10 +90,17 @@ def _check_survivors(answer, probs, min_p, top_k, top_p) -> str:
     total = sum(probs[t] for t in after_top_k)
     if len({*answer}) > len(kept):
         better = sum(probs[t] for t in kept) / total
-        raise NotYet(f"{kept} are {better:.1%} of what top_k left: that is enough for {top_p}.")
+        raise NotYet(
+            f"fewer are {better:.1%} of what top_k left: that is enough for {top_p}.",
+            f"{kept} are {better:.1%} of what top_k left: that is enough for {top_p}.",
+        )
     if mine != kept:
-        better = sum(probs[t] for t in kept[:-1]) / total
-        raise NotYet(f"{kept[:-1] or 'nothing'} is only {better:.1%} of what top_k left.")
+        missing = next(token for token in kept if token not in mine)
+        better = sum(probs[t] for t in kept[: kept.index(missing)]) / total
+        raise NotYet(
+            "one is missing: those before it are not enough for top_p.",
+            f"{missing} is missing: those before it are only {better:.1%} of what top_k left.",
+        )
     return f"{len(kept)} of 7 are left; top_p alone would have looked at all of them."
 
 

@@ -100,7 +100,8 @@ def _check_lookup(answer, texts, min_n, max_n, k) -> str:
             raise NotYet(f"text {number}: the text ends before, so there is less to copy.")
         if mine == right[: len(mine)]:
             raise NotYet(f"text {number}: more can be copied.")
-        raise NotYet(f"text {number}: {mine} does not follow the first place of its last tokens.")
+        wrong = f"text {number}: {mine} does not follow the first place of its last tokens"
+        raise NotYet(f"{wrong}.", f"{wrong}; {right} does.")
     return "the longest n-gram, its first place, and what followed it there."
 
 
