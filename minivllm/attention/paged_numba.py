@@ -16,8 +16,8 @@ from minivllm.attention.metadata import AttentionMetadata
 from minivllm.attention.paged_torch import PagedTorch, attend_tiles, tile_batches
 from minivllm.ops.compiled import as_numpy, exp, flat, kernel, narrow, use_threads, widen
 
-WORTH_SHARING = 1_000_000
-"""Query numbers times keys from which on several threads are woken: a quarter of a millisecond's
+WORTH_SHARING = 2**19
+"""Query numbers times keys from which on several threads are woken: some 150 microseconds of
 work. On a busy machine waking one can take longer than that."""
 WORTH_SHARING_WRITES = 2**18  # numbers of K and V
 MOST_ROWS = 8  # of one sequence in a step; with more of them torch's products are faster
