@@ -24,8 +24,6 @@ from minivllm.attention.paged_torch import (
 from minivllm.attention.reference import Reference
 from minivllm.attention.selector import make_backend
 from minivllm.config import ATTENTION_BACKENDS
-from minivllm.exercises import ch09
-from minivllm.lab.exercises.answers import NotYet
 from minivllm.ops import compiled, numba_support
 
 CPU = torch.device("cpu")
@@ -258,27 +256,3 @@ def test_numba_is_imported_only_when_it_is_used():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
-
-
-# ---- the notebook's exercises ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("exercise", [ch09.blocks_read])
-def test_the_solution_is_right(exercise, capsys):
-    exercise.grade(exercise.solve())
-    exercise.grade(None)
-    right, unsolved = capsys.readouterr().out.splitlines()
-    assert right.startswith("right: ")
-    assert unsolved == "not solved yet"
-
-
-@pytest.mark.parametrize(
-    ("exercise", "answer", "explanation"),
-    [
-        (ch09.blocks_read, lambda table, size, n, window: table, "is not"),
-        (ch09.blocks_read, lambda table: table, "raised TypeError"),
-    ],
-)
-def test_a_wrong_answer_is_told_why(exercise, answer, explanation):
-    with pytest.raises(NotYet, match=explanation):
-        exercise.check(answer)

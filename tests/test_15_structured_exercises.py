@@ -15,7 +15,7 @@ MAKERS = [ch15.allowed, ch15.states, ch15.phone]
 @pytest.mark.parametrize("make", MAKERS)
 def test_every_seed_has_a_problem_and_a_solution(make):
     exercises = [make(seed) for seed in range(30)]
-    assert len({repr(exercise) for exercise in exercises}) >= 20
+    assert len({repr(exercise.given) for exercise in exercises}) >= 20
     for exercise in exercises:
         assert exercise.check(exercise.solve())
 

@@ -27,8 +27,8 @@ MAKERS = [ch16.deltas, ch16.promises, ch16.rounds]
 @pytest.mark.parametrize("make", MAKERS)
 def test_every_seed_has_a_problem_and_a_solution(make):
     exercises = [make(seed) for seed in range(30)]
-    assert len({repr(exercise) for exercise in exercises}) >= 12
-    assert repr(make(0)) != repr(make(1))
+    assert len({repr(exercise.given) for exercise in exercises}) >= 12
+    assert make(0).given != make(1).given
     for exercise in exercises:
         assert exercise.check(exercise.solve())
 
@@ -162,7 +162,7 @@ def test_the_solution_gives_out_what_the_engines_parser_does():
                 yield kind, delta.name or delta.arguments
 
     for text in stream_check.TEXTS.values():
-        for pieces in stream_check.cuts_of(text):
+        for pieces in stream_check.cuts_of(text, 0):
             parser, solution = HermesToolParser(), function_solutions.tool_stream(iter(pieces))
             mine, right = stream_check.Message(), stream_check.Message()
             for piece in pieces:

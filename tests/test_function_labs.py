@@ -53,6 +53,24 @@ def test_a_readers_function_is_counted(lab, capsys):
     assert printed.endswith(f"1 of {len(milestones.MILESTONES)}\n")
 
 
+def test_another_seed_is_another_lot_of_inputs(lab, capsys):
+    called = {0: set(), 1: set()}
+    for seed, inputs in called.items():
+
+        def spy(first, *args, inputs=inputs, **kwargs):
+            if lab.name == "tool_stream":  # it is given an iterator
+                first = list(first)
+            inputs.add(repr((first, args, kwargs)))
+            first = iter(first) if lab.name == "tool_stream" else first
+            return lab.solution(first, *args, **kwargs)
+
+        lab.grade(spy, seed=seed)
+        assert capsys.readouterr().out.startswith(f"passed   {lab.name}")
+    assert len(called[1] - called[0]) >= (4 if lab.name == "merge" else 50)
+    with pytest.raises(ValueError, match="seed must be an integer of at least 0, got -1"):
+        lab.grade(lab.solution, seed=-1)
+
+
 @pytest.mark.parametrize("nonsense", [None, 3, "schedule", int, lambda *args, **kwargs: "?"])
 def test_what_is_no_answer_is_told_so(lab, nonsense, capsys):
     lab.grade(nonsense)
@@ -92,19 +110,20 @@ MISTAKES = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_found_and_its_value_told_only_the_second_time(name, capsys):
+def test_a_mistake_is_found_and_its_value_told_only_the_second_time(name, seed, capsys):
     source, right, wrong = MISTAKES[name]
     assert source.count(right) == 1
     names = dict(vars(function_solutions))
     exec(source.replace(right, wrong), names)
     which = source.split("(")[0].removeprefix("def ")
     lab = labs.functions.FUNCTION_LABS[which]
-    lab.grade(names[which])
+    lab.grade(names[which], seed=seed)
     first = capsys.readouterr().out
     assert first.startswith(f"FAILED   {which}")
     assert "is right" not in first
-    lab.grade(names[which])
+    lab.grade(names[which], seed=seed)
     second = capsys.readouterr().out
     assert second.startswith(first.rstrip(".\n"))
     assert second.endswith("is right.\n")

@@ -47,9 +47,27 @@ def test_what_is_no_lab_is_told_so(nonsense, capsys):
     assert "give a class that extends KVCacheManager, BlockTable or" in capsys.readouterr().out
 
 
-def test_the_small_scenarios_have_all_that_can_happen():
+def drawn(seed):
+    return [
+        [(request.request_id, request.prompt_token_ids) for request in scenario.requests()]
+        for scenario in scenarios(seed)
+    ]
+
+
+def test_another_seed_draws_other_scenarios(capsys):
+    first, second = drawn(0), drawn(1)
+    assert first[:15] == second[:15]  # the simple ones, with names
+    assert all(one != other for one, other in zip(first[15:], second[15:], strict=True))
+    labs.grade(spoilt(*MISTAKES["a spare block"][:3]), seed=1)
+    assert "FAILED" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="seed must be an integer of at least 0, got -1"):
+        labs.grade(stubs.MyManager, seed=-1)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_small_scenarios_have_all_that_can_happen(seed):
     happened = set()
-    for scenario in scenarios():
+    for scenario in scenarios(seed):
         for moment in run(scenario, KVCacheManager, check_books=True):
             plan = moment.scheduler_output
             happened |= {
@@ -199,16 +217,16 @@ class CopiesBack(BlockTable):
 
 def test_recordings_and_oracle_find_faults_by_themselves():
     with pytest.raises(Fault, match=r"^recording \w+, step \d+: .* is .*, vLLM has "):
-        grading.CHECKS["golden"](FreesForwards)
+        grading.CHECKS["golden"](FreesForwards, 0)
     with pytest.raises(Fault, match=r"^recording \w+: ValueError in line \d+, allocate_slots: "):
-        grading.CHECKS["golden"](spoilt(TAKES_ANY, ALLOWED, "if False and num_new > pool"))
+        grading.CHECKS["golden"](spoilt(TAKES_ANY, ALLOWED, "if False and num_new > pool"), 0)
     with pytest.raises(Fault, match=r"output token \d is \d+, and \d+ if everything is recomputed"):
-        grading.CHECKS["oracle"](labs.plug_in(CopiesBack))
+        grading.CHECKS["oracle"](labs.plug_in(CopiesBack), 0)
     all_found = labs.plug_in(spoilt(*MISTAKES["all tokens are found"][:3]))
     with pytest.raises(Fault, match=r"^after 500 steps some are not done: request 9$"):
-        grading.CHECKS["oracle"](all_found)
+        grading.CHECKS["oracle"](all_found, 0)
     with pytest.raises(Fault, match=r"scheduled are \['r1', .*\], vLLM has \['r1', "):
-        grading.CHECKS["golden"](all_found)
+        grading.CHECKS["golden"](all_found, 0)
 
 
 @pytest.mark.parametrize("name", LABS)

@@ -12,7 +12,7 @@ from minivllm.records import Preempted
 # -- core: blocks at the end -------------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=1, minutes=3)
 def blocks(rng: Random) -> Exercise:
     """How many blocks does a request hold in its last step?"""
     block_size = rng.choice([4, 8, 16, 32])
@@ -51,7 +51,7 @@ def _solve_blocks(num_prompt, num_output, block_size) -> int:
 # -- stretch: steps under a budget -------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=6)
 def steps(rng: Random) -> Exercise:
     """How many steps does a crowd take under a token budget?"""
     num_requests, budget = rng.randint(3, 6), rng.randint(12, 24)
@@ -90,7 +90,7 @@ def _solve_steps(num_requests, num_prompt, num_output, budget) -> int:
 # -- design: a pool of the right size ----------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def pool(rng: Random) -> Exercise:
     """What is the smallest pool in which no request is preempted?"""
     chats = [(rng.randint(8, 40), rng.randint(8, 24)) for _ in range(6)]

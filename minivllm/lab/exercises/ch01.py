@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from random import Random
 
 from minivllm.lab.exercises.answers import NotYet, whole_number
 from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.lab.exercises.function_exercise import FunctionExercise
 
 # -- core: bytes per token ---------------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=1, minutes=5)
 def bytes_per_token(rng: Random) -> Exercise:
     """How many bytes does one token leave in the KV cache?"""
     num_kv_heads = rng.choice([2, 4, 8])
@@ -51,22 +51,29 @@ def _solve_bytes(num_layers, num_heads, num_kv_heads, head_dim, bytes_per_number
 # -- stretch: the work after a loss ------------------------------------------------------------
 
 
-def _check_work(answer) -> str:
-    rng = random.Random(0)
+@seeded(difficulty=3, minutes=10)
+def work(rng: Random) -> Exercise:
+    """How many tokens go through the model if the cache is lost on the way?"""
+    calls = []
     for _ in range(50):
         p, n = rng.randint(1, 99), rng.randint(2, 99)
-        k = rng.randint(1, n - 1)
-        try:
-            got = answer(p, n, k)
-        except Exception as error:
-            raise NotYet(f"work({p}, {n}, {k}) raised {error!r}.") from error
-        right = (p + k - 1) + (p + n - 1)
-        if got != right and got == right - (k - 1):
-            raise NotYet("it had computed some of its own tokens before the loss, too.")
-        if got != right:
-            value = f"work({p}, {n}, {k}) should be {right}, yours says {got}."
-            raise NotYet(f"work({p}, {n}, {k}) is not {got}.", value)
-    return "this is what a preemption costs: notebook 06."
+        calls.append((p, n, rng.randint(1, n - 1)))
+    return FunctionExercise(
+        "A request of p prompt tokens is to write n tokens. After k of them (0 < k < n) it loses "
+        "its cache and has to begin again, keeping the tokens it has written. Write a function "
+        "work(p, n, k): how many tokens go through the model in all?",
+        "Count the two parts by themselves. Which token had been sampled, but not computed?",
+        _solve_work,
+        calls=calls,
+        learnt="this is what a preemption costs: notebook 06.",
+        explain=_explain_work,
+    )
+
+
+def _explain_work(arguments, got, right) -> None:
+    _, _, k = arguments
+    if got == right - (k - 1):
+        raise NotYet("it had computed some of its own tokens before the loss, too.")
 
 
 def _solve_work():
@@ -78,20 +85,10 @@ def _solve_work():
     return work
 
 
-work = Exercise(
-    _check_work,
-    "Count the two parts by themselves. Which token had been sampled, but not computed?",
-    _solve_work,
-    "A request of p prompt tokens is to write n tokens. After k of them (0 < k < n) it loses its "
-    "cache and has to begin again, keeping the tokens it has written. Write a function "
-    "work(p, n, k): how many tokens go through the model in all?",
-)
-
-
 # -- design: a model for a GPU -----------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=10)
 def design(rng: Random) -> Exercise:
     """How many KV heads of how many bytes can a GPU afford?"""
     num_chats, room = 10 * rng.randint(4, 20), rng.randint(20, 70)

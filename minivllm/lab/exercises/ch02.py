@@ -18,7 +18,7 @@ RULES = {
 }
 
 
-@seeded
+@seeded(difficulty=2, minutes=8)
 def waste(rng: Random) -> Exercise:
     """Tokens, reserved, never used, free: the slots of a contiguous pool."""
     rule = rng.choice(["pow2", "max"])
@@ -93,14 +93,17 @@ def _check_waste(answer, num_slots, max_model_len, reservation, running) -> str:
             )
         if off:
             each = ", ".join(f"{n} {count}" for n, count in parts[name].items())
-            raise NotYet(f"{name}: you have {got[name]}; the slabs have {each}.")
+            raise NotYet(
+                f"{name}: {got[name]} is not the sum over the slabs.",
+                f"{name}: you have {got[name]}; the slabs have {each}.",
+            )
     return f"{right['tokens'] / num_slots:.0%} of the memory hold tokens; with blocks it is most."
 
 
 # -- stretch: holes ----------------------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=5)
 def holes(rng: Random) -> Exercise:
     """Free slots that nobody can use, because they are not in one piece."""
     slabs = {name: rng.randint(6, 20) for name in "ABCDEF"}
@@ -137,13 +140,25 @@ def _check_holes(answer, num_slots, slabs, left) -> str:
     free, largest = whole_numbers(answer, ("free", "largest"))
     pieces = ", ".join(f"{p.start} to {p.stop - 1}" for p in pool.free_pieces)
     if free != pool.num_free_blocks:
-        raise NotYet(f"the free slots are {pieces}: that is {pool.num_free_blocks}, not {free}.")
+        raise NotYet(
+            f"free: not {free}; count the slabs of who has left, and what lies after the last one.",
+            f"the free slots are {pieces}: that is {pool.num_free_blocks}, not {free}.",
+        )
     if largest == free and len(pool.free_pieces) > 1:
-        raise NotYet(f"{free} are free, but not in one piece: slots {pieces}.")
+        raise NotYet(
+            f"largest: {free} are free, but not in one piece.",
+            f"{free} are free, but not in one piece: slots {pieces}.",
+        )
     if not (pool.can_allocate(largest) if largest > 0 else False):
-        raise NotYet(f"no free piece has {largest} slots; they are {pieces}.")
+        raise NotYet(
+            f"largest: no free piece has {largest} slots.",
+            f"no free piece has {largest} slots; they are {pieces}.",
+        )
     if pool.can_allocate(largest + 1):
-        raise NotYet(f"{largest} slots fit, but a larger one would, too; the pieces are {pieces}.")
+        raise NotYet(
+            f"largest: {largest} slots fit, but a larger one would, too.",
+            f"{largest} slots fit, but a larger one would, too; the pieces are {pieces}.",
+        )
     return f"a request for {largest + 1} slots must wait though {free} are free: external waste."
 
 
@@ -152,7 +167,7 @@ def _check_holes(answer, num_slots, slabs, left) -> str:
 FORBIDDEN = "'exact' is not for sale: nobody knows how long an answer will be."
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def reservation(rng: Random) -> Exercise:
     """As many requests at once as slabs allow."""
     while True:

@@ -23,7 +23,7 @@ from minivllm.request import Sequence
 # -- core: translation of addresses ------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=5)
 def translation(rng: Random) -> Exercise:
     """Which block, which offset, which slot?"""
     block_size = rng.choice([4, 8, 16])
@@ -94,7 +94,7 @@ def _check_translation(answer, block_table, block_size, positions) -> str:
 # -- stretch: tables as they grow --------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def tables(rng: Random) -> Exercise:
     """Who gets which blocks, when some leave and others come?"""
     block_size = rng.choice([2, 4])
@@ -186,7 +186,7 @@ def _check_tables(answer, block_size, events) -> str:
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
-@seeded
+@seeded(difficulty=2, minutes=5)
 def block_size(rng: Random) -> Exercise:
     """The largest blocks that do not waste too much."""
     given = {

@@ -1,4 +1,4 @@
-"""Exercises of notebook 04: reference counts of samples, copies of beams, room for many samples."""
+"""Exercises of notebook 04: reference counts of samples, room for many samples."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from collections import Counter
 from itertools import count
 from random import Random
 
-from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.exercises.answers import NotYet, number_list, numbers_by_name, whole_numbers
+from minivllm.lab.exercises.answers import NotYet, numbers_by_name, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.records import Preempted, SwappedOut
-from minivllm.request import Sequence
 
 # -- core: reference counts after some steps ---------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=5)
 def ref_counts(rng: Random) -> Exercise:
     """Who shares what, after so many steps?"""
     return Exercise(
@@ -81,102 +79,10 @@ def _check_ref_counts(answer, requests, block_size, num_steps) -> str:
     return f"{len(right)} blocks; without sharing it would be {sum(right.values())}."
 
 
-# -- stretch: the copies of beams --------------------------------------------------------------
-
-
-@seeded
-def copies(rng: Random) -> Exercise:
-    """Beams fork and die; when must a block be copied?"""
-    num_beams = rng.choice([2, 3, 4])
-    return Exercise(
-        _check_copies,
-        "After a write everyone has a last block of its own. Who shares one again, and is the next "
-        "position in the middle of a block?",
-        _solve_copies,
-        "A prompt is computed, and beams 0, 1, ... begin with all of its blocks. In each step each "
-        "beam first writes K and V of one token; then beam i becomes a fork of beam parents[i], "
-        "and beams that nobody continues are freed. How many blocks does each step copy? Answer "
-        "with a list of numbers, one for each list of parents.",
-        {
-            "num_prompt": rng.randint(5, 12),
-            "block_size": rng.choice([3, 4]),
-            "parents": [sorted(rng.choices(range(num_beams), k=num_beams)) for _ in range(6)],
-        },
-    )
-
-
-def _solve_copies(num_prompt, block_size, parents):
-    answer = []
-    same_parent = [0] * len(parents[0])  # all come from the prompt
-    for step, new_parents in enumerate(parents):
-        in_the_middle = (num_prompt + step) % block_size > 0
-        sharers = Counter(same_parent).values()
-        answer.append(sum(k - 1 for k in sharers) if in_the_middle else 0)
-        same_parent = new_parents
-    return answer
-
-
-def _count_copies(num_prompt: int, block_size: int, parents: list[list[int]]) -> list[list]:
-    """The copies of each step, as the real manager makes them."""
-    manager, ids = KVCacheManager(200, block_size), count(1)
-    request = make_request("beam", num_prompt, 99)
-    root = request.seqs[0]
-    manager.allocate_new_computed_blocks(root, [])
-    manager.allocate_slots(root, num_prompt, [])
-    root.num_computed_tokens = num_prompt
-
-    def fork(parent: Sequence) -> Sequence:
-        child = parent.fork(next(ids))
-        manager.fork(parent, child)
-        return child
-
-    beams = [fork(root) for _ in parents[0]]
-    manager.free(root)
-    steps = []
-    for new_parents in parents:
-        made = []
-        for beam in beams:
-            manager.allocate_slots(beam, 1, made)
-            beam.num_computed_tokens += 1
-        steps.append(made)
-        children = [fork(beams[parent]) for parent in new_parents]
-        for beam in beams:
-            manager.free(beam)
-        beams = children
-        manager.check_integrity()
-    return steps
-
-
-def _check_copies(answer, num_prompt, block_size, parents) -> str:
-    got = number_list(answer, "the copies of each step")
-    right = [len(made) for made in _count_copies(num_prompt, block_size, parents)]
-    if len(got) != len(right):
-        raise NotYet(f"give {len(right)} numbers, one per step; you have {len(got)}.")
-    for step, (mine, theirs) in enumerate(zip(got, right, strict=True)):
-        offset = (num_prompt + step) % block_size
-        before = parents[step - 1] if step else [0] * len(parents[0])
-        groups = [f"{k} beams" for k in Counter(before).values() if k > 1]
-        if mine != theirs and offset == 0:
-            raise NotYet(
-                f"step {step} writes position {num_prompt + step}, the first of a block; it does "
-                f"not copy {mine}.",
-                f"step {step} writes position {num_prompt + step}, the first of a block: everyone "
-                f"takes a new one and nothing is copied, not {mine}.",
-            )
-        if mine != theirs:
-            shared = f"of a block that is shared by {' and by '.join(groups) or 'nobody'}"
-            raise NotYet(
-                f"step {step} writes at offset {offset} {shared}: not {mine} copies.",
-                f"step {step} writes at offset {offset} {shared}; of k sharers, k - 1 copy: "
-                f"{theirs} copies, not {mine}.",
-            )
-    return f"{sum(right)} blocks are copied; copying whole beams would be far more."
-
-
 # -- design: room for many samples -------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=4, minutes=10)
 def samples(rng: Random) -> Exercise:
     """As many samples of one prompt as a memory holds."""
     return Exercise(

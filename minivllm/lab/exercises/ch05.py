@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from random import Random
 
 from minivllm.lab.exercises.answers import NotYet, numbers_by_name, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
-from minivllm.lab.exercises.puzzle import Puzzle
+from minivllm.lab.exercises.puzzle import Puzzle, measure
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.records import Scheduled
@@ -17,7 +18,7 @@ from minivllm.trace import Trace
 # -- core: the budget of one step --------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=5)
 def budget(rng: Random) -> Exercise:
     """Who gets how many tokens of the next step?"""
     while True:
@@ -93,7 +94,7 @@ def _check_budget(answer, right, max_num_batched_tokens, max_num_seqs, running, 
 # -- stretch: static against continuous --------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=8)
 def batching(rng: Random) -> Exercise:
     """How many steps until all are served, with each way of batching?"""
     return Exercise(
@@ -136,9 +137,11 @@ def _check_batching(answer, outputs, max_num_seqs) -> str:
         starts = {r.seq_id: r.step for r in trace.of(Scheduled) if r.kind == "new"}
         begin = ", ".join(f"{i} in step {step}" for i, step in starts.items())
         name = "static" if policy == "static" else "continuous"
+        wrong = f"{name}: {mine} steps are too {'few' if mine < trace.num_steps else 'many'}."
         raise NotYet(
-            f"{name}: {mine} steps are too {'few' if mine < trace.num_steps else 'many'}. By their "
-            f"index, the requests begin like this: {begin}."
+            wrong,
+            f"{wrong} It takes {trace.num_steps}; by their index, the requests begin like this: "
+            f"{begin}.",
         )
     return f"{got[0] - got[1]} of {got[0]} steps saved, with the same hardware."
 
@@ -146,23 +149,36 @@ def _check_batching(answer, outputs, max_num_seqs) -> str:
 # -- design: a policy --------------------------------------------------------------------------
 
 
-def _solve_puzzle() -> SchedulingPolicy:
+@seeded(difficulty=4, minutes=15)
+def puzzle(rng: Random) -> Exercise:
+    """Who should run first, so that all wait less in the mean?"""
+    settings = {"num_blocks": 100, "block_size": 4, "max_num_seqs": 2}
+    while True:
+        outputs = [rng.randint(12, 24), rng.randint(12, 24), *(rng.randint(2, 5) for _ in range(4))]
+        rng.shuffle(outputs)
+        workload = {name: (6, output) for name, output in zip("ABCDEF", outputs, strict=True)}
+        usual = measure(workload, **settings)
+        best = measure(workload, **settings, policy=_solve_puzzle())
+        if usual["mean_finish"] > 1.3 * best["mean_finish"]:
+            break
+    return Puzzle(
+        "Two seats, and requests, (prompt, output) tokens, that are all there at once. Write a "
+        "SchedulingPolicy that keeps the mean number of steps until a request is done, "
+        "mean_finish, at most as large as the target; and all of them may not take more steps "
+        "than the target.",
+        "Who should sit down first, if everybody else's time counts, too? (A real server does not "
+        "know how long an answer will be; here max_tokens tells.)",
+        _solve_puzzle,
+        workload=workload,
+        settings=settings,
+        may_set=("policy",),
+        targets={"mean_finish": math.ceil(10 * best["mean_finish"]) / 10, "steps": best["steps"]},
+    )
+
+
+def _solve_puzzle(**_) -> SchedulingPolicy:
     class ShortestJobFirst(SchedulingPolicy):
         def key(self, request):
             return request.sampling_params.max_tokens
 
     return ShortestJobFirst()
-
-
-puzzle = Puzzle(
-    "Two seats, and requests, (prompt, output) tokens, that are all there at once. Write a "
-    "SchedulingPolicy that keeps the mean number of steps until a request is done, mean_finish, "
-    "at most as large as the target; and all of them may not take more steps than the target.",
-    "Who should sit down first, if everybody else's time counts, too? (A real server does not know "
-    "how long an answer will be; here max_tokens tells.)",
-    _solve_puzzle,
-    workload={"A": (6, 20), "B": (6, 15), "C": (6, 2), "D": (6, 3), "E": (6, 4), "F": (6, 2)},
-    settings={"num_blocks": 100, "block_size": 4, "max_num_seqs": 2},
-    may_set=("policy",),
-    targets={"mean_finish": 10.5, "steps": 26},
-)

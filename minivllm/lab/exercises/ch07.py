@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 from minivllm.lab.exercises.answers import NotYet, number_list, whole_number
 from minivllm.lab.exercises.exercise import Exercise, seeded
-from minivllm.lab.exercises.puzzle import Puzzle
+from minivllm.lab.exercises.puzzle import Puzzle, measure
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run, simulate
 from minivllm.lab.sim.result import SimulationResult
@@ -16,7 +17,7 @@ from minivllm.records import Scheduled
 # -- core: the chunks of a prompt --------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=5)
 def chunks(rng: Random) -> Exercise:
     """In which pieces is a long prompt computed?"""
     budget = rng.randint(12, 24)
@@ -76,7 +77,7 @@ def _check_chunks(answer, num_decoding, num_prompt, **limits) -> str:
 # -- stretch: a budget for an SLO --------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def slo(rng: Random) -> Exercise:
     """A token budget that keeps two promises."""
     while True:
@@ -155,21 +156,45 @@ def _check_slo(answer, workload, **promise) -> str:
 # -- design: room for the short ones -----------------------------------------------------------
 
 
-def _solve_puzzle() -> dict:
-    return {"max_num_batched_tokens": 32, "long_prefill_token_threshold": 16}
+@seeded(difficulty=4, minutes=15)
+def puzzle(rng: Random) -> Exercise:
+    """Two limits that keep a document out of everybody's way."""
+    settings = {"num_blocks": 200, "block_size": 4, "max_num_batched_tokens": 128}
+    while True:
+        comes = rng.randint(2, 5)
+        workload = {
+            "A": (rng.randint(3, 6), 30),
+            "B": (rng.randint(3, 6), 30),
+            "C": (8 * rng.randint(9, 13), 6, comes),
+            "D": (rng.randint(4, 9), 6, comes + 1),
+            "E": (rng.randint(4, 9), 6, comes + rng.randint(1, 2)),
+        }
+        targets = {"busiest_decode_step": rng.randint(22, 32)}
+        best = measure(workload, **{**settings, **_solve_puzzle(workload, targets)})
+        targets["slowest_first_token"] = best["slowest_first_token"]
+        targets["mean_finish"] = math.ceil(10 * best["mean_finish"]) / 10
+        budget = {"max_num_batched_tokens": targets["busiest_decode_step"]}
+        alone = measure(workload, **{**settings, **budget})
+        if alone["mean_finish"] > targets["mean_finish"]:
+            break
+    return Puzzle(
+        "A and B chat when a long document C arrives, and right after it two short questions D "
+        "and E, (prompt, output tokens, step of arrival). No step in which somebody decodes may "
+        "be larger than busiest_decode_step; nobody may wait longer for the first token than "
+        "slowest_first_token steps; and the mean time to the end must not suffer. Choose "
+        "max_num_batched_tokens and long_prefill_token_threshold.",
+        "With a small budget alone, C takes all of it and D and E wait for C. What is the "
+        "threshold for?",
+        _solve_puzzle,
+        workload=workload,
+        settings=settings,
+        may_set=("max_num_batched_tokens", "long_prefill_token_threshold"),
+        targets=targets,
+    )
 
 
-puzzle = Puzzle(
-    "A and B chat when a long document C arrives, and right behind it two short questions D and "
-    "E, (prompt, output tokens, step of arrival). No step in which somebody decodes may be larger "
-    "than busiest_decode_step; nobody may wait longer for the first token than "
-    "slowest_first_token steps; and the mean time to the end must not suffer. Choose "
-    "max_num_batched_tokens and long_prefill_token_threshold.",
-    "With a small budget alone, C takes all of it and D and E wait behind C. What is the threshold "
-    "for?",
-    _solve_puzzle,
-    workload={"A": (4, 30), "B": (4, 30), "C": (96, 6, 3), "D": (6, 6, 4), "E": (6, 6, 5)},
-    settings={"num_blocks": 200, "block_size": 4, "max_num_batched_tokens": 128},
-    may_set=("max_num_batched_tokens", "long_prefill_token_threshold"),
-    targets={"busiest_decode_step": 25, "slowest_first_token": 6, "mean_finish": 16.9},
-)
+def _solve_puzzle(workload, targets, **_) -> dict:
+    budget = targets["busiest_decode_step"]
+    question = max(workload["D"][0], workload["E"][0])
+    left = budget - question - 3  # room for a question, and for three that decode
+    return {"max_num_batched_tokens": budget, "long_prefill_token_threshold": left}

@@ -6,7 +6,7 @@ from random import Random
 
 from minivllm.lab.exercises.answers import NotYet, number_list
 from minivllm.lab.exercises.exercise import Exercise, seeded
-from minivllm.lab.exercises.puzzle import Puzzle
+from minivllm.lab.exercises.puzzle import Puzzle, measure
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.records import Scheduled
@@ -15,7 +15,7 @@ from minivllm.scheduling.policies import SchedulingPolicy
 # -- core: what is found -----------------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=8)
 def hits(rng: Random) -> Exercise:
     """How many tokens of each prompt are there already?"""
     block_size = rng.choice([3, 4])
@@ -112,7 +112,7 @@ def _check_hits(answer, block_size, prompts, salts) -> str:
 # -- stretch: what eviction leaves -------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def eviction(rng: Random) -> Exercise:
     """The same in a pool that cannot keep everything."""
     block_size = 2
@@ -179,27 +179,43 @@ def _check_eviction(answer, block_size, num_blocks, prompts) -> str:
 # -- design: an order --------------------------------------------------------------------------
 
 
-def _solve_puzzle() -> SchedulingPolicy:
+@seeded(difficulty=4, minutes=20)
+def puzzle(rng: Random) -> Exercise:
+    """An order that keeps the cache warm."""
+    block_size = 2
+    while True:
+        length = rng.randint(8, 12)
+        tables = [1, 2] * 4 if rng.random() < 0.5 else [1, 2, 3] * 3
+        rng.shuffle(tables)
+        workload = {
+            name: ([table] * length + [10 + i], 3)
+            for i, (name, table) in enumerate(zip("ABCDEFGHI", tables, strict=False))
+        }
+        settings = {
+            "num_blocks": (length + 3) // block_size + 3, "block_size": block_size,
+            "max_num_seqs": 1, "enable_prefix_caching": True,
+        }  # fmt: skip
+        usual = measure(workload, **settings)["computed_tokens"]
+        best = measure(workload, **settings, policy=_solve_puzzle())["computed_tokens"]
+        if usual > 1.5 * best:
+            break
+    return Puzzle(
+        "Long tables (tokens 1, tokens 2, ...), questions about them in turn, and a pool that "
+        "cannot keep all tables. Each request is (prompt, output tokens). Write a SchedulingPolicy "
+        "with which no more tokens are computed than the target.",
+        "A key may look at the prompt. Who finds its table in the cache, if the one before asked "
+        "about another table?",
+        _solve_puzzle,
+        workload=workload,
+        settings=settings,
+        may_set=("policy",),
+        targets={"computed_tokens": best},
+    )
+
+
+def _solve_puzzle(**_) -> SchedulingPolicy:
     class SamePrefixTogether(SchedulingPolicy):
         def key(self, request):
             return (request.prompt_token_ids[0], request.arrival_index)
 
     return SamePrefixTogether()
-
-
-puzzle = Puzzle(
-    "Two long tables (tokens 1 and tokens 2), questions about them in turn, and a pool that cannot "
-    "keep both tables. Each request is (prompt, output tokens). Write a SchedulingPolicy with "
-    "which no more tokens are computed than the target.",
-    "A key may look at the prompt. Who finds its table in the cache, if the one before asked about "
-    "the other table?",
-    _solve_puzzle,
-    workload={
-        name: ([1 + i % 2] * 9 + [10 + i], 3) for i, name in enumerate("ABCDEFGH")
-    },
-    settings={
-        "num_blocks": 8, "block_size": 2, "max_num_seqs": 1, "enable_prefix_caching": True,
-    },
-    may_set=("policy",),
-    targets={"computed_tokens": 50},
-)  # fmt: skip

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from random import Random
 
 from minivllm.lab.exercises.answers import NotYet, number_list, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.lab.exercises.function_exercise import FunctionExercise
 
 # -- core: slots by hand -----------------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=1, minutes=5)
 def slots(rng: Random) -> Exercise:
     """In which slots are these positions?"""
     block_size = rng.choice([4, 8, 16])
@@ -58,21 +58,23 @@ def _solve_slots(table, block_size, positions) -> list[int]:
 # -- stretch: blocks under a window ------------------------------------------------------------
 
 
-def _check_blocks_read(answer) -> str:
-    rng = random.Random(0)
+@seeded(difficulty=3, minutes=15)
+def blocks_read(rng: Random) -> Exercise:
+    """Which blocks does a decode read under a sliding window?"""
+    calls = []
     for _ in range(100):
         block_size, seq_len = rng.choice([1, 3, 4]), rng.randint(1, 30)
         table = rng.sample(range(1, 99), -(-seq_len // block_size) + rng.randint(0, 1))
-        window = rng.randint(1, 12)
-        call = f"blocks_read({table}, {block_size}, {seq_len}, {window})"
-        try:
-            got = list(answer(list(table), block_size, seq_len, window))
-        except Exception as error:
-            raise NotYet(f"{call} raised {error!r}.") from error
-        right = _solve_blocks_read()(table, block_size, seq_len, window)
-        if got != right:
-            raise NotYet(f"{call} is not {got}.", f"{call} should be {right}, yours says {got}.")
-    return "blocks before the window are never read again, so they can be freed."
+        calls.append((table, block_size, seq_len, rng.randint(1, 12)))
+    return FunctionExercise(
+        "With a sliding window of w, a token sees itself and the w - 1 tokens before it. Write "
+        "blocks_read(table, block_size, seq_len, window): the physical blocks that a decode "
+        "reads, in the order of its positions.",
+        "Find the first and the last position that are seen, and the logical blocks they are in.",
+        _solve_blocks_read,
+        calls=calls,
+        learnt="blocks before the window are never read again, so they can be freed.",
+    )
 
 
 def _solve_blocks_read():
@@ -83,17 +85,10 @@ def _solve_blocks_read():
     return blocks_read
 
 
-blocks_read = Exercise(
-    _check_blocks_read,
-    "Find the first and the last position that are seen, and the logical blocks they are in.",
-    _solve_blocks_read,
-)
-
-
 # -- design: what gathering costs --------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def batches(rng: Random) -> Exercise:
     """How many chats can be served in time, in place and with gathering?"""
     return Exercise(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from random import Random
 
 from minivllm.lab.exercises.answers import NotYet, number_list, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.lab.exercises.function_exercise import FunctionExercise
 
 # -- core: a program's loads by hand -----------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=8)
 def loads(rng: Random) -> Exercise:
     """Which physical blocks does each turn of a program's loop load from?"""
     tile = rng.choice([4, 8])
@@ -56,22 +56,25 @@ def _solve_loads(table, block_size, seq_len, tile) -> list[list[int]]:
 # -- stretch: what a tile reads ----------------------------------------------------------------
 
 
-def _check_program_reads(answer) -> str:
-    rng = random.Random(0)
+@seeded(difficulty=4, minutes=20)
+def program_reads(rng: Random) -> Exercise:
+    """Which blocks does the program of a tile read?"""
+    calls = []
     for _ in range(100):
         block_size, seq_len, tokens = rng.choice([1, 3, 4]), rng.randint(1, 30), rng.choice([4, 8])
-        query_len, tile = rng.randint(1, seq_len), rng.randint(0, 3)
         table = rng.sample(range(1, 99), -(-seq_len // block_size))
-        case = block_size, query_len, seq_len, tile, tokens
-        call = f"program_reads({', '.join(map(str, (table, *case)))})"
-        try:
-            got = list(answer(list(table), *case))
-        except Exception as error:
-            raise NotYet(f"{call} raised {error!r}.") from error
-        right = _solve_program_reads()(table, *case)
-        if got != right:
-            raise NotYet(f"{call} is not {got}.", f"{call} should be {right}, yours says {got}.")
-    return "early programs of a prompt have little to read, the last one reads everything."
+        query_len, tile = rng.randint(1, seq_len), rng.randint(0, 3)
+        calls.append((table, block_size, query_len, seq_len, tile, tokens))
+    return FunctionExercise(
+        "Write program_reads(table, block_size, query_len, seq_len, tile, tokens) for the varlen "
+        "kernel: the blocks that the program of a sequence's tile number tile reads, in order, if "
+        "a tile has so many tokens. The new tokens are the last query_len of seq_len. If there is "
+        "no such tile, an empty list.",
+        "At which position stands the tile's last token? Its key is the last one that is read.",
+        _solve_program_reads,
+        calls=calls,
+        learnt="early programs of a prompt have little to read, the last one reads everything.",
+    )
 
 
 def _solve_program_reads():
@@ -85,17 +88,10 @@ def _solve_program_reads():
     return program_reads
 
 
-program_reads = Exercise(
-    _check_program_reads,
-    "At which position stands the tile's last token? Its key is the last one that is read.",
-    _solve_program_reads,
-)
-
-
 # -- design: filling a GPU ---------------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def fill(rng: Random) -> Exercise:
     """How many chats, or how long a prompt, give every processor a program?"""
     return Exercise(

@@ -27,7 +27,7 @@ def token_times(num_splits: int, num_programs: int, seq_len: int, num_processors
 # -- core: merge two parts by hand -------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=5)
 def merge(rng: Random) -> Exercise:
     """Two parts of one sequence: what is the whole?"""
     first, second = rng.sample(range(1, 10), 2)
@@ -78,7 +78,7 @@ def _check_merge(answer, results, lse, lengths) -> str:
 # -- stretch: how many ranges for a GPU --------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def splits(rng: Random) -> Exercise:
     """In how many ranges should a batch's sequences be cut?"""
     return Exercise(
@@ -122,7 +122,7 @@ def _check_splits(answer, num_seqs, num_kv_heads, seq_len, num_processors) -> st
 # -- design: how long a partition is -----------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def partition(rng: Random) -> Exercise:
     """Ranges of a fixed length instead of a fixed number: which length?"""
     shape = {

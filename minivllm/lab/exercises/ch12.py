@@ -7,11 +7,12 @@ from random import Random
 
 from minivllm.lab.exercises.answers import NotYet, whole_number
 from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.lab.exercises.function_exercise import FunctionExercise
 
 # -- core: who survives ------------------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=5)
 def survivors(rng: Random) -> Exercise:
     """Which tokens can still be drawn?"""
     while True:
@@ -89,43 +90,60 @@ def _check_survivors(answer, probs, min_p, top_k, top_p) -> str:
     total = sum(probs[t] for t in after_top_k)
     if len({*answer}) > len(kept):
         better = sum(probs[t] for t in kept) / total
-        raise NotYet(f"{kept} are {better:.1%} of what top_k left: that is enough for {top_p}.")
+        raise NotYet(
+            f"fewer are {better:.1%} of what top_k left: that is enough for {top_p}.",
+            f"{kept} are {better:.1%} of what top_k left: that is enough for {top_p}.",
+        )
     if mine != kept:
-        better = sum(probs[t] for t in kept[:-1]) / total
-        raise NotYet(f"{kept[:-1] or 'nothing'} is only {better:.1%} of what top_k left.")
+        missing = next(token for token in kept if token not in mine)
+        better = sum(probs[t] for t in kept[: kept.index(missing)]) / total
+        raise NotYet(
+            "one is missing: those before it are not enough for top_p.",
+            f"{missing} is missing: those before it are only {better:.1%} of what top_k left.",
+        )
     return f"{len(kept)} of 7 are left; top_p alone would have looked at all of them."
 
 
 # -- stretch: hold back no more than is needed -------------------------------------------------
 
 
-def _check_hold_back(answer) -> str:
-    if not callable(answer):
-        raise NotYet("give a function of a text and a list of stop strings.")
-    rng, saved = Random(0), 0
-    for _ in range(300):
+@seeded(difficulty=3, minutes=15)
+def hold_back(rng: Random) -> Exercise:
+    """How much of a text can be shown while a stop string may still come?"""
+    calls = []
+    while len(calls) < 200:
         text = "".join(rng.choices("ab.", k=rng.randint(0, 8)))
         stops = ["".join(rng.choices("ab.", k=rng.randint(1, 4))) for _ in range(rng.randint(1, 2))]
-        if any(stop in text for stop in stops):
-            continue  # the stream would be over
-        shown = _solve_hold_back()(text, stops)
-        try:
-            got = answer(text, list(stops))
-        except Exception as error:
-            raise NotYet(f"showable({text!r}, {stops}) raised {error!r}.") from error
-        if got == shown:
-            saved += len(shown) - max(0, len(text) - max(map(len, stops)) + 1)
-            continue
-        if not isinstance(got, str) or not text.startswith(got):
-            raise NotYet(f"showable({text!r}, {stops}) should be a beginning of the text.")
-        if len(got) > len(shown):
-            rest = text[len(shown) :]
-            raise NotYet(f"after {text!r} one of {stops} may come, and {rest!r} would be in it.")
-        raise NotYet(
-            f"{text!r} can show more than {got!r}: the rest is no beginning of {stops}.",
-            f"{text!r} can show {shown!r}: the rest is no beginning of {stops}.",
-        )
-    return f"{saved} characters were shown earlier than by the rule of the longest stop string."
+        if not any(stop in text for stop in stops):  # else the stream would be over
+            calls.append((text, stops))
+    showable = _solve_hold_back()
+    saved = sum(
+        len(showable(text, stops)) - max(0, len(text) - max(map(len, stops)) + 1)
+        for text, stops in calls
+    )
+    return FunctionExercise(
+        'To hold back len(stop) - 1 characters is safe, but often too careful: after "abc", a stop '
+        'string "xyz" needs none of them. Write showable(text, stops): the longest beginning of '
+        "the text that no stop string can still take back. (No stop string is in the text yet.)",
+        "Which is the longest end of the text that is a beginning of a stop string?",
+        _solve_hold_back,
+        calls=calls,
+        learnt=f"{saved} characters are shown earlier than by the rule of the longest stop string.",
+        explain=_explain_hold_back,
+    )
+
+
+def _explain_hold_back(arguments, got, right) -> None:
+    text, stops = arguments
+    if not isinstance(got, str) or not text.startswith(got):
+        raise NotYet(f"showable({text!r}, {stops}) should be a beginning of the text.")
+    if len(got) > len(right):
+        rest = text[len(right) :]
+        raise NotYet(f"after {text!r} one of {stops} may come, and {rest!r} would be in it.")
+    raise NotYet(
+        f"{text!r} can show more than {got!r}: the rest is no beginning of {stops}.",
+        f"{text!r} can show {right!r}: the rest is no beginning of {stops}.",
+    )
 
 
 def _solve_hold_back():
@@ -138,17 +156,10 @@ def _solve_hold_back():
     return showable
 
 
-hold_back = Exercise(
-    _check_hold_back,
-    "Which is the longest end of the text that is a beginning of a stop string?",
-    _solve_hold_back,
-)
-
-
 # -- design: how many to draw ------------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=10)
 def draws(rng: Random) -> Exercise:
     """How many samples, if somebody can tell right from wrong?"""
     return Exercise(

@@ -11,7 +11,7 @@ from minivllm.lab.exercises.exercise import Exercise, seeded
 # -- core: bytes and blocks --------------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=5)
 def blocks(rng: Random) -> Exercise:
     """What a token costs, and how many blocks there is room for."""
     kv_heads = rng.choice([2, 4, 8])
@@ -77,7 +77,7 @@ def _check_blocks(
 # -- stretch: the longest sequences ------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def longest(rng: Random) -> Exercise:
     """The largest max_model_len that starts, and the largest that keeps a promise."""
     return Exercise(
@@ -128,7 +128,7 @@ def _check_longest(answer, num_blocks, block_size, concurrency) -> str:
 BUDGETS = (2048, 4096, 8192, 16384)
 
 
-@seeded
+@seeded(difficulty=4, minutes=15)
 def gpu(rng: Random) -> Exercise:
     """The cheapest GPU for so many chats at once, and the largest steps on it."""
     while True:

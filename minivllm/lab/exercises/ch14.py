@@ -12,7 +12,7 @@ from minivllm.spec_decode.ngram import propose
 # -- core: the rule of the n-gram proposer -----------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=5)
 def lookup(rng: Random) -> Exercise:
     """What is drafted?"""
     given = {"min_n": 1, "max_n": 3, "k": rng.randint(2, 4)}
@@ -100,14 +100,15 @@ def _check_lookup(answer, texts, min_n, max_n, k) -> str:
             raise NotYet(f"text {number}: the text ends before, so there is less to copy.")
         if mine == right[: len(mine)]:
             raise NotYet(f"text {number}: more can be copied.")
-        raise NotYet(f"text {number}: {mine} does not follow the first place of its last tokens.")
+        wrong = f"text {number}: {mine} does not follow the first place of its last tokens"
+        raise NotYet(f"{wrong}.", f"{wrong}; {right} does.")
     return "the longest n-gram, its first place, and what followed it there."
 
 
 # -- stretch: what a verified step leaves ------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=8)
 def books(rng: Random) -> Exercise:
     """Tokens, computed tokens and blocks after a step with drafts."""
     block_size, num_drafts = 4, rng.randint(4, 6)
@@ -116,7 +117,7 @@ def books(rng: Random) -> Exercise:
     num_tokens = rng.randint(5, 9) * block_size - num_accepted - 1
     target = [rng.randint(10, 99) for _ in range(num_drafts + 1)]
     drafts = target[:num_drafts]
-    drafts[num_accepted] = target[num_accepted] + 100  # those behind it look right, and are not
+    drafts[num_accepted] = target[num_accepted] + 100  # those after it look right, and are not
     return Exercise(
         _check_books,
         "The step writes K and V of the last token and of all drafts. Which rows of the target "
@@ -124,7 +125,7 @@ def books(rng: Random) -> Exercise:
         _solve_books,
         "Before a step a sequence has num_tokens tokens; all but the last are computed. The step "
         "verifies these drafts, and target is what the target model draws: in place of each draft, "
-        "and behind the last one. After the step: which tokens are new, how many tokens are "
+        "and after the last one. After the step: which tokens are new, how many tokens are "
         "computed, and how many blocks does the sequence hold? Answer with a triple, the first "
         "a list.",
         {"num_tokens": num_tokens, "block_size": block_size, "drafts": drafts, "target": target},
@@ -148,7 +149,7 @@ def _check_books(answer, num_tokens, block_size, drafts, target) -> str:
     if mine == new[:-1]:
         raise NotYet("new tokens: in place of the first wrong draft the target's token counts.")
     if len(mine) > len(new) and mine[: len(new)] == new:
-        raise NotYet("new tokens: behind a wrong draft the target saw a text that is not there.")
+        raise NotYet("new tokens: after a wrong draft the target saw a text that is not there.")
     if mine == drafts[: len(mine)] and mine != new:
         raise NotYet("new tokens: they are the target's, not the drafts.")
     if mine != new:
@@ -171,7 +172,7 @@ def _check_books(answer, num_tokens, block_size, drafts, target) -> str:
 KS = (0, 1, 3, 5)
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def best_k(rng: Random) -> Exercise:
     """The number of drafts that a batch can afford."""
     while True:

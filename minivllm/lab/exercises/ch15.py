@@ -23,7 +23,7 @@ _PATTERNS = (
 )
 
 
-@seeded
+@seeded(difficulty=2, minutes=6)
 def allowed(rng: Random) -> Exercise:
     """Which of these tokens may come next?"""
     while True:
@@ -106,7 +106,7 @@ def _shortest_end(dfa: DFA, state: int) -> str:
 # -- stretch: how many states ------------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=8)
 def states(rng: Random) -> Exercise:
     """How many states does the smallest automaton have?"""
     low = rng.randint(2, 5)
@@ -143,7 +143,7 @@ def _check_states(answer, pattern) -> str:
 # -- design: a pattern, and all its texts ------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=12)
 def phone(rng: Random) -> Exercise:
     """Write a regular expression for a country's phone numbers."""
     return Exercise(

@@ -14,7 +14,7 @@ _TOOLS = (("get_weather", "city"), ("find_train", "to"), ("play_song", "title"))
 _VALUES = ("Rome", "Kyoto", "Lima", "Oslo")
 
 
-@seeded
+@seeded(difficulty=2, minutes=5)
 def deltas(rng: Random) -> Exercise:
     """What does the parser give out at each piece?"""
     (name, key), value = rng.choice(_TOOLS), rng.choice(_VALUES)
@@ -82,7 +82,10 @@ def _check_deltas(answer, pieces) -> str:
             raise NotYet(f"{where}: only what stands in the arguments' own braces are arguments.")
         if len(mine) < len(right):
             raise NotYet(f"{where}: something is sure here that you hold back.")
-        raise NotYet(f"{where}: {mine!r} is not what is sure by now.")
+        raise NotYet(
+            f"{where}: {mine!r} is not what is sure by now.",
+            f"{where}: {right!r} is sure by now, not {mine!r}.",
+        )
     return "joined, the pieces are what a parser of the whole text finds."
 
 
@@ -96,7 +99,7 @@ _STATEMENTS = {
 }
 
 
-@seeded
+@seeded(difficulty=3, minutes=8)
 def promises(rng: Random) -> Exercise:
     """What does a server guarantee?"""
     given = {
@@ -160,7 +163,7 @@ def _check_promises(answer, **given) -> str:
 _BLOCK = 16
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def rounds(rng: Random) -> Exercise:
     """How many prompt tokens does a conversation with several calls compute?"""
     return Exercise(
@@ -195,16 +198,17 @@ def _check_rounds(answer, **given) -> str:
     answer = whole_numbers(answer, ["without the cache", "with it"])
     right = _solve_rounds(**given)
     num_requests = given["num_calls"] + 1
-    if answer[0] != right[0]:
-        few = answer[0] < right[0]
-        raise NotYet(
-            f"without the cache it is {'more' if few else 'less'}: there are {num_requests} "
-            "requests, and each computes all of its prompt."
-        )
-    if answer[1] != right[1]:
-        few = answer[1] < right[1]
-        raise NotYet(
-            f"with the cache it is {'more' if few else 'less'}: a request finds the full blocks of "
-            "what the one before has computed, its prompt and its call but for the last token."
-        )
+    whys = (
+        f"there are {num_requests} requests, and each computes all of its prompt",
+        "a request finds the full blocks of what the one before has computed, its prompt and its "
+        "call but for the last token",
+    )
+    for where, got, tokens, why in zip(
+        ("without the cache", "with the cache"), answer, right, whys, strict=True
+    ):
+        if got != tokens:
+            more = "more" if got < tokens else "less"
+            raise NotYet(
+                f"{where} it is {more}: {why}.", f"{where} it is {tokens}, not {got}: {why}."
+            )
     return f"{right[0] / right[1]:.1f} times fewer: a tool loop lives on the prefix cache."

@@ -11,7 +11,7 @@ from minivllm.math_utils import cdiv
 # -- core: one at a time, or together ------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=8)
 def first_tokens(rng: Random) -> Exercise:
     """When does each client get its first token, with a lock and with two places?"""
     while True:
@@ -67,7 +67,10 @@ def _check_first_tokens(answer, output_tokens) -> str:
             if got == right - 1:
                 raise NotYet(f"with {rule}, request {index}: its own prompt is a step, too.")
             if got != right:
-                raise NotYet(f"with {rule}, request {index}: not after {got} steps.")
+                raise NotYet(
+                    f"with {rule}, request {index}: not after {got} steps.",
+                    f"with {rule}, request {index}: after {right} steps, not {got}.",
+                )
     last = [_first_tokens(output_tokens, places)[3] for places in (1, 2)]
     return f"the last one waits for {last[1]} steps in place of {last[0]}, with one place more."
 
@@ -75,7 +78,7 @@ def _check_first_tokens(answer, output_tokens) -> str:
 # -- stretch: what a hang-up frees ---------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def hang_up(rng: Random) -> Exercise:
     """Which blocks come back, and how many are left when the next request has come in?"""
     while True:
@@ -130,7 +133,10 @@ def _check_hang_up(answer, block_size, usable_blocks, prompt_tokens, steps, hang
             raise NotYet("its last token was sampled, but has no K and V, so no slot yet.")
         if freed == cdiv(prompt_tokens[hangs_up], block_size):
             raise NotYet("its answer has K and V in the cache, too.")
-        raise NotYet(f"the hang-up does not free {freed} blocks.")
+        raise NotYet(
+            f"the hang-up does not free {freed} blocks.",
+            f"the hang-up frees {right[0]} blocks, not {freed}.",
+        )
     if left != right[1]:
         stays = "B" if hangs_up == "A" else "A"
         others = _held(prompt_tokens[stays], steps, block_size)
@@ -138,14 +144,17 @@ def _check_hang_up(answer, block_size, usable_blocks, prompt_tokens, steps, hang
             raise NotYet("C takes blocks for its whole prompt.")
         if left == usable_blocks - others - cdiv(prompt_tokens["C"], block_size):
             raise NotYet(f"{stays} goes on, and its next token begins a block.")
-        raise NotYet(f"after that schedule() not {left} blocks are free.")
+        raise NotYet(
+            f"after that schedule() not {left} blocks are free.",
+            f"after that schedule() {right[1]} blocks are free, not {left}.",
+        )
     return f"{freed} blocks come back between two steps, and C no longer waits."
 
 
 # -- design: what a late reader gets -------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=6)
 def late_reader(rng: Random) -> Exercise:
     """How many tokens does each output hold?"""
     tokens = [rng.choice([0, 1, 1, 1, 2, 3]) for _ in range(rng.randint(9, 13))]
@@ -178,12 +187,15 @@ def _check_late_reader(answer, tokens_of_step, read_after) -> str:
     right = _solve_late_reader(tokens_of_step, read_after)
     mine = number_list(answer, "one for each output")
     if len(mine) != len(right):
-        raise NotYet(f"he reads {len(right)} times: give as many numbers.")
+        raise NotYet(f"there are {len(right)} reads: give as many numbers.")
     for index, (got, tokens) in enumerate(zip(mine, right, strict=True)):
         if got == sum(right[: index + 1]) != tokens:
             raise NotYet(f"output {index}: {got} are all so far; a delta holds what is new.")
         if got != tokens:
-            raise NotYet(f"output {index} does not hold {got} tokens.")
+            raise NotYet(
+                f"output {index} does not hold {got} tokens.",
+                f"output {index} holds {tokens} tokens, not {got}.",
+            )
     return (
         f"{sum(right)} tokens in {len(right)} outputs: a client that counts events as tokens "
         f"reports {len(right) / sum(right):.0%} of the speed."

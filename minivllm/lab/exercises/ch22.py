@@ -26,7 +26,7 @@ def _near(got: float, right: float) -> bool:
 # -- core: a report from timestamps --------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=8)
 def report(rng: Random) -> Exercise:
     """Mean TTFT, TPOT and ITL of two requests."""
     requests = {}
@@ -64,7 +64,9 @@ def _check_report(answer, requests) -> str:
     if not _near(ttft, right[0]):
         if _near(ttft, right[0] + sum(sent) / len(sent)):
             raise NotYet("TTFT counts from when that request was sent.")
-        raise NotYet(f"the mean TTFT is not {ttft:g}.")
+        raise NotYet(
+            f"the mean TTFT is not {ttft:g}.", f"the mean TTFT is {right[0]:g}, not {ttft:g}."
+        )
     if not _near(tpot, right[1]):
         with_first = [
             (r["tokens_at"][-1] - r["sent"]) / len(r["tokens_at"]) for r in requests.values()
@@ -73,18 +75,20 @@ def _check_report(answer, requests) -> str:
             raise NotYet("TPOT leaves out the first token, and the time to it.")
         if _near(tpot, right[2]):
             raise NotYet("in TPOT each request counts once, however long its answer is.")
-        raise NotYet(f"the mean TPOT is not {tpot:g}.")
+        raise NotYet(
+            f"the mean TPOT is not {tpot:g}.", f"the mean TPOT is {right[1]:g}, not {tpot:g}."
+        )
     if not _near(itl, right[2]):
         if _near(itl, right[1]):
             raise NotYet("in ITL each gap counts once, so the long answer weighs more.")
-        raise NotYet(f"the mean ITL is not {itl:g}.")
+        raise NotYet(f"the mean ITL is not {itl:g}.", f"the mean ITL is {right[2]:g}, not {itl:g}.")
     return f"TPOT {tpot:.1f} and ITL {itl:.1f} ms: the same gaps, weighed differently."
 
 
 # -- stretch: a quantile from buckets ------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=6)
 def quantile(rng: Random) -> Exercise:
     """What does Prometheus say?"""
     bounds = [0.1, 0.25, 0.5, 1.0, 2.5]
@@ -129,14 +133,17 @@ def _check_quantile(answer, buckets, q) -> str:
     if abs(answer - right) > 0.002:
         if answer in (low, high):
             raise NotYet("that is a bound of the right bucket; say how far into it the rank lies.")
-        raise NotYet(f"the right bucket, from {low} to {high}, but another place in it.")
+        raise NotYet(
+            f"the right bucket, from {low} to {high}, but another place in it.",
+            f"in the bucket from {low} to {high} it is {right:.3f}, not {answer:g}.",
+        )
     return f"the true value may lie anywhere from {low} to {high} s: buckets know no more."
 
 
 # -- design: Little's law ------------------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def plan(rng: Random) -> Exercise:
     """How many requests are there at once, and how many blocks do they hold?"""
     return Exercise(
@@ -173,9 +180,15 @@ def _check_plan(answer, rate, ttft_ms, tpot_ms, prompt_tokens, output_tokens, bl
             raise NotYet("the first token is in the TTFT already: TPOT counts the others.")
         if at_once == right[0] - 1:
             raise NotYet("round up.")
-        raise NotYet(f"on average there are not {at_once} requests in the server.")
+        raise NotYet(
+            f"on average there are not {at_once} requests in the server.",
+            f"on average there are {right[0]} requests in the server, not {at_once}.",
+        )
     if blocks != right[1]:
         if blocks == at_once * cdiv(prompt_tokens + output_tokens, block_size):
             raise NotYet("on average a request has written only half of its answer.")
-        raise NotYet(f"{at_once} requests do not hold {blocks} blocks.")
+        raise NotYet(
+            f"{at_once} requests do not hold {blocks} blocks.",
+            f"{at_once} requests hold {right[1]} blocks, not {blocks}.",
+        )
     return f"max_num_seqs must be well above {at_once}: loads come in bursts, and means do not."

@@ -11,7 +11,7 @@ from minivllm.lab.sim.cost import HARDWARE, MODELS
 # -- core: a ridge, and the batch that reaches it ----------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=5)
 def ridge(rng: Random) -> Exercise:
     """Where the roof of a GPU bends, and how many decodes it takes to get there."""
     gb_per_s = rng.randrange(500, 8001, 100)
@@ -60,7 +60,7 @@ def _check_ridge(answer, gflop_per_s, gb_per_s, bytes_per_weight) -> str:
 # -- stretch: what attention does with a byte --------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def attention(rng: Random) -> Exercise:
     """Operations and bytes of one layer's decode attention, with grouped heads."""
     num_kv_heads = rng.choice([1, 2, 4, 8])
@@ -119,7 +119,7 @@ def _check_attention(answer, **given) -> str:
 # -- design: tokens per second, at most --------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=3, minutes=10)
 def at_most(rng: Random) -> Exercise:
     """How fast can Llama-8B decode on this GPU?"""
     model = MODELS["llama-8b"]

@@ -12,7 +12,7 @@ from minivllm.lab.exercises.exercise import Exercise, seeded
 # -- core: what fusing saves -------------------------------------------------------------------
 
 
-@seeded
+@seeded(difficulty=2, minutes=5)
 def passes(rng: Random) -> Exercise:
     """Bytes that the residual's sum and the norm after it move, apart and fused."""
     return Exercise(
@@ -58,7 +58,7 @@ def _check_passes(answer, num_tokens, hidden_size, bytes_per_number) -> str:
 _EPS = 1e-5
 
 
-def _solve_add_norm() -> Callable[..., Any]:
+def _solve_add_norm(**_) -> Callable[..., Any]:
     import numpy as np
     from numba import njit
 
@@ -78,19 +78,41 @@ def _solve_add_norm() -> Callable[..., Any]:
     return my_add_norm
 
 
-def _check_add_norm(function: Any) -> str:
+@seeded(difficulty=3, minutes=20)
+def add_norm(rng: Random) -> Exercise:
+    """The sum and the norm in one loop."""
+    return Exercise(
+        _check_add_norm,
+        "Two loops over the numbers of a row: the first adds, writes the residual and sums up the "
+        "squares; the second scales. Under numba's njit plain loops are fast.",
+        _solve_add_norm,
+        "Write my_add_norm(x, residual, weight, eps) for float32 arrays of NumPy, x and residual "
+        "[num_tokens, hidden_size]: add x to residual, in place, and return the RMS norm of the "
+        "sum, sum / sqrt(mean of squares + eps) * weight. Visit each row once. It is called with "
+        "these shapes; numbers is the seed of NumPy's generator that fills them.",
+        {
+            "shapes": [(1, rng.randint(5, 16)), (rng.randint(3, 9), rng.randint(40, 90))],
+            "numbers": rng.randrange(1000),
+        },
+    )
+
+
+def _check_add_norm(function: Any, shapes, numbers) -> str:
     import numpy as np  # this room is read without it
 
     if not callable(function):
         raise NotYet("give a function of (x, residual, weight, eps).")
-    rng = np.random.default_rng(0)
-    for shape in ((1, 8), (5, 64)):
+    rng = np.random.default_rng(numbers)
+    for shape in shapes:
         x, residual = rng.standard_normal((2, *shape), dtype=np.float32)
         weight = rng.standard_normal(shape[1], dtype=np.float32)
         total, x_before = residual + x, x.copy()
         squares = np.mean(total.astype(np.float64) ** 2, axis=-1, keepdims=True)
         right = total / np.sqrt(squares + _EPS) * weight
-        output = function(x, residual, weight, _EPS)
+        try:
+            output = function(x, residual, weight, _EPS)
+        except Exception as error:  # there is no end to what a function may do
+            raise NotYet(f"with x of shape {shape} it raised {error!r}.") from error
         if not np.array_equal(x, x_before):
             raise NotYet("x was changed; only the residual may be.")
         if not np.allclose(residual, total, atol=1e-6):
@@ -103,16 +125,9 @@ def _check_add_norm(function: Any) -> str:
             raise NotYet("the weight is missing.")
         if not np.allclose(output, right, atol=1e-4):
             wrong = np.argwhere(~np.isclose(output, right, atol=1e-4))[0].tolist()
-            raise NotYet(f"output{wrong} is wrong.")
+            mine, theirs = (float(array[tuple(wrong)]) for array in (output, right))
+            raise NotYet(
+                f"output{wrong} is wrong.",
+                f"output{wrong} should be {theirs:.4f}, yours is {mine:.4f}.",
+            )
     return "one loop, and the residual is read once."
-
-
-add_norm = Exercise(
-    _check_add_norm,
-    "Two loops over the numbers of a row: the first adds, writes the residual and sums up the "
-    "squares; the second scales. Under numba's njit plain loops are fast.",
-    _solve_add_norm,
-    "Write my_add_norm(x, residual, weight, eps) for float32 arrays of NumPy, x and residual "
-    "[num_tokens, hidden_size]: add x to residual, in place, and return the RMS norm of the sum, "
-    "sum / sqrt(mean of squares + eps) * weight. Visit each row once.",
-)

@@ -1,4 +1,4 @@
-"""Exercise: one question, a check that explains, a hint and a folded solution."""
+"""Exercise: one question, a check that explains, a hint and a folded solution; drawn by a seed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import update_wrapper
 from pprint import pformat
 from random import Random
 from typing import Any
@@ -14,10 +15,10 @@ from typing import Any
 from minivllm.lab.exercises.answers import NotYet, is_blank
 from minivllm.validation import check, is_int
 
-_missed: set[tuple[str, str, str]] = set()  # exercise, problem, what was wrong with an answer
+_missed: set[tuple[str, str]] = set()  # an exercise as it is shown, what was wrong with an answer
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(eq=False, repr=False)
 class Exercise:
     """One exercise.
 
@@ -26,15 +27,17 @@ class Exercise:
             unless the answer is right; returns what there is to learn from it.
         hint: one sentence.
         solution: a function of what is given that returns a right answer.
-        question: what is asked; empty if the notebook asks it.
+        question: what is asked.
         given: the names and numbers of the problem, for the reader's own code, too.
+        effort: how difficult and how long it is, and the next one of its kind.
     """
 
     judge: Callable[..., str]
     hint: str
     solution: Callable[..., Any]
-    question: str = ""
+    question: str
     given: dict[str, Any] = field(default_factory=dict)
+    effort: str = ""
 
     def check(self, answer: Any) -> str:
         """What there is to learn from a right answer.
@@ -64,7 +67,7 @@ class Exercise:
         """What is wrong; what is right only if it was missed before."""
         if explanation.value is None:
             return str(explanation)
-        place = (self.judge.__qualname__, repr(self.given), str(explanation))
+        place = (repr(self), str(explanation))
         if place in _missed:
             return explanation.value
         _missed.add(place)
@@ -80,27 +83,55 @@ class Exercise:
         return Folded({"Hint": self.hint, "Solution": source})
 
     def __repr__(self) -> str:
-        """The question, and below it what is given."""
-        lines = textwrap.wrap(self.question or "The question stands in the notebook.", 90)
+        """The question, below it what is given, and at the end the effort."""
+        lines = textwrap.wrap(self.question, 90)
         for name, value in self.given.items():
             text = pformat(value, width=90 - len(name), compact=True, sort_dicts=False)
             lines.append(f"    {name} = " + text.replace("\n", "\n" + " " * (len(name) + 7)))
-        return "\n".join(lines)
+        return "\n".join([*lines, self.effort]).rstrip()
 
 
-def seeded(draw: Callable[[Random], Exercise]) -> Callable[[int], Exercise]:
-    """Turn a function that draws an exercise into one that makes it from a seed.
+def effort(difficulty: int, minutes: int, again: str) -> str:
+    """The line below every exercise and lab; ``again`` is the call that gives another one."""
+    return f"Difficulty {difficulty} of 5, about {minutes} minutes. Then without help: {again}."
+
+
+class Seeded:
+    """A kind of exercise: called with a seed, it draws one.
 
     The same seed gives the same problem, on every machine; another one a fresh one.
+
+    Args:
+        draw: makes an exercise from random numbers.
+        difficulty: of 5.
+        minutes: about how long it takes.
     """
 
-    def make(seed: int = 0) -> Exercise:
-        check(is_int(seed, 0), "seed", seed, "an integer of at least 0")
+    def __init__(self, draw: Callable[[Random], Exercise], difficulty: int, minutes: int):
+        update_wrapper(self, draw)
+        self.draw, self.difficulty, self.minutes = draw, difficulty, minutes
         chapter = draw.__module__.rpartition(".")[2]  # where the room stands must not matter
-        return draw(Random(f"minivllm.exercises.{chapter}.{draw.__name__} {seed}"))
+        self.name = f"{chapter}.{draw.__name__}"
 
-    make.__module__, make.__name__, make.__doc__ = draw.__module__, draw.__name__, draw.__doc__
-    return make
+    def __call__(self, seed: int = 0) -> Exercise:
+        check(is_int(seed, 0), "seed", seed, "an integer of at least 0")
+        exercise = self.draw(Random(f"minivllm.exercises.{self.name} {seed}"))
+        again = f"{self.name}(seed={seed + 1})"
+        exercise.effort = effort(self.difficulty, self.minutes, again)
+        return exercise
+
+    def __repr__(self) -> str:
+        """How to get one."""
+        return f"{self.name}(seed=0) is an exercise. {self.__doc__}"
+
+
+def seeded(*, difficulty: int, minutes: int) -> Callable[[Callable[[Random], Exercise]], Seeded]:
+    """Turn a function that draws an exercise into a kind of exercise, made from a seed."""
+
+    def decorate(draw: Callable[[Random], Exercise]) -> Seeded:
+        return Seeded(draw, difficulty, minutes)
+
+    return decorate
 
 
 class Folded:

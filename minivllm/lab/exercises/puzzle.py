@@ -60,12 +60,22 @@ METRICS: dict[str, Callable[[Trace], float]] = {
 }
 
 
+def measure(workload: dict[str, tuple], **settings: Any) -> dict[str, float]:
+    """What each metric says of a dry run of this workload."""
+    trace = _serve(workload, settings)
+    return {name: metric(trace) for name, metric in METRICS.items()}
+
+
+def _serve(workload: dict[str, tuple], settings: dict[str, Any]) -> Trace:
+    requests = [make_request(name, *spec) for name, spec in workload.items()]
+    return dry_run(requests, **settings, max_steps=1000)
+
+
 class Puzzle(Exercise):
     """An exercise whose answer is put into a dry run.
 
     Args:
-        question, hint: as of an exercise.
-        solution: a function without arguments that returns an answer.
+        question, hint, solution: as of an exercise.
         workload: by name ``(prompt, output tokens)``, and the step of arrival if it is not 0; a
             prompt is a number of tokens or a list of token ids.
         settings: arguments of ``dry_run``; what the answer does not change stays so.
@@ -77,7 +87,7 @@ class Puzzle(Exercise):
         self,
         question: str,
         hint: str,
-        solution: Callable[[], Any],
+        solution: Callable[..., Any],
         *,
         workload: dict[str, tuple],
         settings: dict[str, Any],
@@ -89,20 +99,15 @@ class Puzzle(Exercise):
         }  # fmt: skip
         super().__init__(self._judge, hint, solution, question, given)
 
-    def solve(self) -> Any:
-        return self.solution()
-
     def run(self, answer: Any = None) -> Trace:
         """The trace of the workload with this answer's policy or settings; None changes nothing.
 
         Raises:
             NotYet: if it is no answer, or the run fails.
         """
-        workload, settings = self.given["workload"], self.given["settings"]
-        requests = [make_request(name, *spec) for name, spec in workload.items()]
         chosen = {} if answer is None else self._read(answer)
         try:
-            return dry_run(requests, **{**settings, **chosen}, max_steps=1000)
+            return _serve(self.given["workload"], {**self.given["settings"], **chosen})
         except Exception as error:  # a policy of the reader's own may raise anything
             raise NotYet(f"the run fails: {type(error).__name__}: {error}") from error
 

@@ -11,14 +11,13 @@ are functions; each grades its own, and so does ``labs.grade(my_cap)``, by its n
 from __future__ import annotations
 
 import inspect
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from minivllm.kv.block_table import BlockTable
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.prefix_cache import PrefixCache
-from minivllm.lab.exercises.exercise import Folded
+from minivllm.lab.exercises.exercise import Folded, effort
 from minivllm.lab.exercises.labs import solutions, stubs
 from minivllm.lab.exercises.labs.assembly import mini_engine
 from minivllm.lab.exercises.labs.functions import (
@@ -34,9 +33,11 @@ from minivllm.lab.exercises.labs.functions import (
     schedule,
     tool_stream,
     top_p,
+    with_stub,
 )
 from minivllm.lab.exercises.labs.grading import Verdict, verdicts
 from minivllm.lab.exercises.labs.milestones import note_passed, progress
+from minivllm.validation import check, is_int
 
 __all__ = [
     "FunctionLab",
@@ -69,12 +70,16 @@ class Lab:
     Args:
         task: what is to be done.
         hint: one sentence.
+        difficulty: of 5.
+        minutes: about how long it takes.
         stub: the class to begin with; its docstrings are the specification.
         solution: a class that passes.
     """
 
     task: str
     hint: str
+    difficulty: int
+    minutes: int
     stub: type
     solution: type
 
@@ -84,14 +89,16 @@ class Lab:
 
     def __repr__(self) -> str:
         """The task, and the stub to copy."""
-        task = "\n".join(f"# {line}" for line in textwrap.wrap(self.task, 90))
-        return f"{task}\n\n{inspect.getsource(self.stub)}"
+        again = f"labs.grade({self.stub.__name__}, seed=1)"
+        return with_stub(self.task, effort(self.difficulty, self.minutes, again), self.stub)
 
 
 allocate_slots = Lab(
     "Write allocate_slots, the method that every token's memory comes from. Copy this class into a "
     "cell, fill it, and call labs.grade(MyManager).",
     "Count everything that is needed before you take anything.",
+    4,
+    120,
     stubs.MyManager,
     solutions.AllocateSlots,
 )
@@ -99,6 +106,8 @@ copy_on_write = Lab(
     "Write copy-on-write: when a block must be copied, and what happens then. Copy this class into "
     "a cell, fill it, and call labs.grade(MyTable).",
     "Of k sequences that share a block, k - 1 come here; the last one finds itself alone.",
+    3,
+    15,
     stubs.MyTable,
     solutions.CopyOnWrite,
 )
@@ -106,6 +115,8 @@ find_longest_cache_hit = Lab(
     "Write the lookup of the prefix cache. Copy this class into a cell, fill it, and call "
     "labs.grade(MyCache).",
     "How many blocks may be found at most, so that one token is left?",
+    3,
+    30,
     stubs.MyCache,
     solutions.LongestHit,
 )
@@ -130,15 +141,20 @@ def plug_in(cls: type) -> type[KVCacheManager]:
     )
 
 
-def grade(answer: type | Callable) -> None:
+def grade(answer: type | Callable, seed: int = 0) -> None:
     """Print a report: what passed, and the first thing that did not, explained.
 
     Args:
         answer: a class for one of the first three labs, or a function with a stub's name.
+        seed: another one is another lot of inputs.
+
+    Raises:
+        ValueError: for what is no seed.
     """
+    check(is_int(seed, 0), "seed", seed, "an integer of at least 0")
     name = getattr(answer, "__name__", "").removeprefix("my_")
     if name in FUNCTION_LABS:
-        FUNCTION_LABS[name].grade(answer)
+        FUNCTION_LABS[name].grade(answer, seed)
         return
     try:
         manager_cls = plug_in(answer)
@@ -147,7 +163,7 @@ def grade(answer: type | Callable) -> None:
         return
     passed = True
     try:
-        for verdict in verdicts(manager_cls):
+        for verdict in verdicts(manager_cls, seed):
             print(verdict)
             passed = passed and verdict.outcome == "passed"
     except NotImplementedError:

@@ -1,6 +1,7 @@
 """What the labs that are functions are held to: vLLM's own steps, or the plain formula.
 
-Each check gets the function and raises ``Fault`` for the first thing that is wrong. Torch and
+Each check gets the function and a seed, which draws the inputs; seed 0 stands for vLLM's own
+recordings where there are some. It raises ``Fault`` for the first thing that is wrong. Torch and
 Triton are imported only when somebody is graded: the rest of this room runs without them.
 """
 
@@ -15,6 +16,7 @@ from types import FunctionType
 from typing import Any
 
 from minivllm.lab.exercises.answers import is_whole
+from minivllm.lab.exercises.labs.drawn_steps import drawn_steps
 from minivllm.lab.exercises.labs.recorded_steps import recorded_steps
 from minivllm.lab.exercises.labs.run import Fault, describe_error
 
@@ -42,11 +44,12 @@ def call(function: Callable, *args, **kwargs) -> Any:
 # -- plans and caps: vLLM's recordings ---------------------------------------------------------
 
 
-def check_schedule(function: Callable) -> str:
-    steps = 0
-    for step in recorded_steps(
+def check_schedule(function: Callable, seed: int) -> str:
+    recorded = recorded_steps(
         enable_prefix_caching=False, enable_chunked_prefill=True, long_prefill_token_threshold=0
-    ):
+    )
+    steps = 0
+    for step in drawn_steps(seed, with_threshold=False) if seed else recorded:
         limits = {
             "token_budget": step.config["max_num_batched_tokens"],
             "max_num_seqs": step.config["max_num_seqs"],
@@ -58,6 +61,8 @@ def check_schedule(function: Callable) -> str:
             raise Fault("return a dict of whole numbers, tokens by name")
         _compare_plans(f"{step.name}, {limits}", got, step.plan)
         steps += 1
+    if seed:
+        return f"equal to the engine's own plan in {steps} drawn steps"
     return f"equal to vLLM's own plan in {steps} recorded steps"
 
 
@@ -75,9 +80,9 @@ def _compare_plans(where: str, got: dict, right: dict) -> None:
         raise WrongEntry(f"{where}: the order is another one", f"{list(right)}")
 
 
-def check_cap(function: Callable) -> str:
-    calls = 0
-    for step in recorded_steps(long_prefill_token_threshold=lambda value: value > 0):
+def check_cap(function: Callable, seed: int) -> str:
+    recorded, calls = recorded_steps(long_prefill_token_threshold=lambda value: value > 0), 0
+    for step in drawn_steps(seed, with_threshold=True) if seed else recorded:
         budget = step.config["max_num_batched_tokens"]
         given = {
             "long_prefill_token_threshold": step.config["long_prefill_token_threshold"],
@@ -90,7 +95,8 @@ def check_cap(function: Callable) -> str:
     alone = {"long_prefill_token_threshold": 4, "num_requests": 1}
     _check_number(function, 9, 20, alone, 9)
     _check_number(function, 9, 20, {"long_prefill_token_threshold": 0, "num_requests": 5}, 9)
-    return f"equal to what vLLM scheduled {calls} times under a threshold"
+    who = "the engine" if seed else "vLLM"
+    return f"equal to what {who} scheduled {calls} times under a threshold"
 
 
 def _check_number(function: Callable, num_new: int, budget: int, given: dict, right: int) -> None:
@@ -104,7 +110,7 @@ def _check_number(function: Callable, num_new: int, budget: int, given: dict, ri
 # -- kernels and tensors: the plain formula -----------------------------------------------------
 
 
-def check_online_softmax(function: Callable) -> str:
+def check_online_softmax(function: Callable, seed: int) -> str:
     try:
         import torch
 
@@ -115,7 +121,7 @@ def check_online_softmax(function: Callable) -> str:
         raise Fault("without a GPU set TRITON_INTERPRET=1 before Triton is first imported")
     if isinstance(function, FunctionType):
         raise Fault("put @triton.jit above the function")
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     query = torch.randn(16, 16, generator=generator)
     table = torch.tensor([5, 2, 7, 1, 8, 3, 6, 4, 9, 10], dtype=torch.int32)
     slots = [int(table[p // 4]) * 4 + p % 4 for p in range(40)]
@@ -140,10 +146,10 @@ def check_online_softmax(function: Callable) -> str:
     return f"equal to a softmax over all scores at once, in {len(worlds)} runs of a Triton kernel"
 
 
-def check_merge(function: Callable) -> str:
+def check_merge(function: Callable, seed: int) -> str:
     import torch
 
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     for name, cuts, sharp in (
         ("two parts", (0, 5, 12), 1.0),
         ("four parts", (0, 3, 4, 9, 12), 1.0),
@@ -161,22 +167,22 @@ def check_merge(function: Callable) -> str:
     return "equal to attention over all keys at once, empty parts and large sums included"
 
 
-def check_top_p(function: Callable) -> str:
+def check_top_p(function: Callable, seed: int) -> str:
     cases = 0
-    for logits, top_p, right in _nuclei():
+    for logits, top_p, right in _nuclei(seed):
         given = f"probabilities {_short(logits.softmax(-1))}, top_p {top_p}"
         _check_tensor(given, function, (logits.clone(), top_p), right)
         cases += 1
     return f"keeps what the engine keeps in {cases} rows, ties and masked tokens included"
 
 
-def _nuclei() -> Iterator[tuple]:
+def _nuclei(seed: int) -> Iterator[tuple]:
     import torch
 
     from minivllm.sampling.filters import apply_top_p
 
     rows = [[0.4, 0.3, 0.2, 0.1], [0.25] * 4, [0.1, 0.6, 0.1, 0.2], [0.0, 0.5, 0.5, 0.0]]
-    rng = Random("lab top_p")
+    rng = Random(f"lab top_p {seed}")
     rows += [[rng.random() ** 4 for _ in range(8)] for _ in range(20)]
     for row in rows:
         logits = torch.tensor(row, dtype=torch.float64).log()
@@ -208,16 +214,22 @@ _TOKENS = (
     b"\xa9", b"\xc3\xa9", b"\xa9a", b"b1", b"!", None, b"aaaa",
 )  # fmt: skip
 _PATTERNS = (r"(ab)+", r"a{2,4}b?", r"[12]+(\.2)?!?", "(é|a)*b", "(a|b)*abb", ".{1,3}", "!?a")
+_PIECES = ("(ab)+", "a{2,4}", "b?", "[12]+", r"(\.2)?", "(é|a)*", "(a|b)*", ".{1,2}", "!?", "b")
 
 
-def check_mask(function: Callable) -> str:
+def _drawn_patterns(seed: int) -> list[str]:
+    rng = Random(f"lab mask {seed}")
+    return ["".join(rng.sample(_PIECES, rng.randint(2, 4))) for _ in _PATTERNS]
+
+
+def check_mask(function: Callable, seed: int) -> str:
     from minivllm.structured_output.backend_fsm import TokenAutomaton
     from minivllm.structured_output.dfa import DEAD, DFA
     from minivllm.structured_output.vocabulary import Vocabulary
 
     stops, places = {0, _TOKENS.index(b"!")}, 0
     vocabulary = Vocabulary(list(_TOKENS), frozenset([0]), lambda text: [])
-    for pattern in _PATTERNS:
+    for pattern in _drawn_patterns(seed) if seed else _PATTERNS:
         dfa = DFA(pattern)
         automaton = TokenAutomaton(dfa, vocabulary)
         table = [

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from minivllm.lab.exercises.exercise import Folded
+from minivllm.lab.exercises.exercise import Folded, effort
 from minivllm.lab.exercises.labs import function_checks as checks
 from minivllm.lab.exercises.labs import function_solutions as solutions
 from minivllm.lab.exercises.labs import function_stubs as stubs
@@ -18,6 +18,14 @@ from minivllm.lab.exercises.labs.milestones import note_passed
 from minivllm.lab.exercises.labs.proposer_check import check_propose
 from minivllm.lab.exercises.labs.run import Fault
 from minivllm.lab.exercises.labs.stream_check import check_tool_stream
+from minivllm.validation import check as validate
+from minivllm.validation import is_int
+
+
+def with_stub(task: str, effort: str, stub: Any) -> str:
+    """What a lab shows: the task and the effort as a comment, and the stub to copy."""
+    lines = [f"# {line}" for line in [*textwrap.wrap(task, 90), effort]]
+    return "\n".join(lines) + f"\n\n{inspect.getsource(stub)}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,7 +39,8 @@ class FunctionLab:
         difficulty: of 5.
         minutes: about how long it takes.
         stub: the function to begin with; its docstring is the specification.
-        check: raises ``Fault`` unless a function is right; returns what it was held to.
+        check: called with a function and a seed; raises ``Fault`` unless the function is right;
+            returns what it was held to.
     """
 
     notebook: str
@@ -40,7 +49,7 @@ class FunctionLab:
     difficulty: int
     minutes: int
     stub: Callable
-    check: Callable[[Callable], str]
+    check: Callable[[Callable, int], str]
     _misses: list[str] = field(default_factory=list)
 
     @property
@@ -56,16 +65,22 @@ class FunctionLab:
             return online_softmax
         return getattr(solutions, self.name)
 
-    def verdict(self, function: Any) -> Verdict:
+    def verdict(self, function: Any, seed: int = 0) -> Verdict:
         """What the check says. A wrong entry is named at first, its value when missed again.
 
+        Args:
+            function: the reader's.
+            seed: another one is another lot of inputs.
+
         Raises:
+            ValueError: for what is no seed.
             NotImplementedError: if nothing is written yet.
         """
+        validate(is_int(seed, 0), "seed", seed, "an integer of at least 0")
         if not callable(function):
             return Verdict(self.name, "FAILED", f"give a function like {self.stub.__name__}.")
         try:
-            text = self.check(function)
+            text = self.check(function, seed)
         except checks.WrongEntry as wrong:
             text = f"{wrong}"
             if text in self._misses:
@@ -76,10 +91,10 @@ class FunctionLab:
             return Verdict(self.name, "FAILED", f"{fault}.")
         return Verdict(self.name, "passed", text)
 
-    def grade(self, function: Any) -> None:
-        """Print what the check says of this function."""
+    def grade(self, function: Any, seed: int = 0) -> None:
+        """Print what the check says of this function, on the inputs of this seed."""
         try:
-            verdict = self.verdict(function)
+            verdict = self.verdict(function, seed)
         except NotImplementedError:
             print("not solved yet")
             return
@@ -94,9 +109,8 @@ class FunctionLab:
 
     def __repr__(self) -> str:
         """The task, and the stub to copy."""
-        task = f"{self.task} Difficulty {self.difficulty} of 5, about {self.minutes} minutes."
-        lines = "\n".join(f"# {line}" for line in textwrap.wrap(task, 90))
-        return f"{lines}\n\n{inspect.getsource(self.stub)}"
+        again = f"labs.{self.name}.grade({self.stub.__name__}, seed=1)"
+        return with_stub(self.task, effort(self.difficulty, self.minutes, again), self.stub)
 
 
 _COPY = "Copy this function into a cell, fill it, and call labs.{0}.grade(my_{0})."

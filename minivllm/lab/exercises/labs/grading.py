@@ -26,8 +26,12 @@ class Verdict:
         return f"{self.outcome:<8} {self.check:<10} {self.text}"
 
 
-def verdicts(manager_cls: type[KVCacheManager]) -> Iterator[Verdict]:
+def verdicts(manager_cls: type[KVCacheManager], seed: int = 0) -> Iterator[Verdict]:
     """Run every check in turn; after a failure in a small one, the long ones are left out.
+
+    Args:
+        manager_cls: the class under test.
+        seed: draws the scenarios and the oracle's requests; the recordings stay what they are.
 
     Raises:
         NotImplementedError: if nothing is written yet.
@@ -38,26 +42,24 @@ def verdicts(manager_cls: type[KVCacheManager]) -> Iterator[Verdict]:
             yield Verdict(name, "not run", f"first mend what {failed!r} found")
             continue
         try:
-            yield Verdict(name, "passed", check(manager_cls))
+            yield Verdict(name, "passed", check(manager_cls, seed))
         except Fault as fault:
             failed = name
             yield Verdict(name, "FAILED", f"{fault}.")
 
 
-def _check_books(manager_cls: type[KVCacheManager]) -> str:
-    steps = 0
-    for scenario in scenarios():
+def _check_books(manager_cls: type[KVCacheManager], seed: int) -> str:
+    served, steps = scenarios(seed), 0
+    for scenario in served:
         try:
             steps += sum(1 for _ in run(scenario, manager_cls, check_books=True))
         except Fault as fault:
             raise Fault(f"{scenario.name!r}, {fault}") from fault
-    return (
-        f"check_integrity() holds after each of {steps} steps in {len(scenarios())} small scenarios"
-    )
+    return f"check_integrity() holds after each of {steps} steps in {len(served)} small scenarios"
 
 
-def _check_decisions(manager_cls: type[KVCacheManager]) -> str:
-    for scenario in scenarios():
+def _check_decisions(manager_cls: type[KVCacheManager], seed: int) -> str:
+    for scenario in scenarios(seed):
         right = run(scenario, KVCacheManager, check_books=False)
         mine = run(scenario, manager_cls, check_books=False)
         try:
@@ -70,7 +72,7 @@ def _check_decisions(manager_cls: type[KVCacheManager]) -> str:
     return "every block, copy, hit and preemption is the engine's"
 
 
-def _check_golden(manager_cls: type[KVCacheManager]) -> str:
+def _check_golden(manager_cls: type[KVCacheManager], seed: int) -> str:
     for path in GOLDEN:
         recording = load_recording(path)
         name = path.name.split(".")[0]
@@ -103,12 +105,12 @@ def first_difference(want: dict[str, Any], got: dict[str, Any]) -> str | None:
     return None
 
 
-def _check_oracle(manager_cls: type[KVCacheManager]) -> str:
+def _check_oracle(manager_cls: type[KVCacheManager], seed: int) -> str:
     # imported only when somebody is graded: the rest of this room runs without torch
     from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
 
     try:
-        wrong = first_wrong_token(manager_cls)
+        wrong = first_wrong_token(manager_cls, seed)
     except Exception as error:
         raise Fault(describe_error(error)) from error
     if wrong:
@@ -117,7 +119,7 @@ def _check_oracle(manager_cls: type[KVCacheManager]) -> str:
 
 
 SMALL = ("books", "decisions")
-CHECKS: dict[str, Callable[[type[KVCacheManager]], str]] = {
+CHECKS: dict[str, Callable[[type[KVCacheManager], int], str]] = {
     "books": _check_books,
     "decisions": _check_decisions,
     "golden": _check_golden,

@@ -30,7 +30,7 @@ CLEAR = 1e-4  # a choice as close as this may fall either way
 MAX_STEPS = 500
 
 
-def first_wrong_token(kv_cache_manager_cls: type[KVCacheManager]) -> str | None:
+def first_wrong_token(kv_cache_manager_cls: type[KVCacheManager], seed: int = 0) -> str | None:
     """Serve a dozen requests with this manager, and recompute everything.
 
     Returns:
@@ -47,7 +47,7 @@ def first_wrong_token(kv_cache_manager_cls: type[KVCacheManager]) -> str | None:
                 kv_cache_manager_cls=kv_cache_manager_cls,
             )
         )  # fmt: skip
-    requests = {request.request_id: request for request in _requests(engine)}
+    requests = {request.request_id: request for request in _requests(engine, seed)}
     for request in requests.values():
         engine.submit(request)
     steps = 0
@@ -80,8 +80,8 @@ def _write_random_model(directory: Path) -> None:
     save_file(weights, directory / "model.safetensors")
 
 
-def _requests(engine: LLMEngine) -> list[Request]:
-    rng = Random(0)
+def _requests(engine: LLMEngine, seed: int) -> list[Request]:
+    rng = Random(seed)
     table = [rng.randrange(90) for _ in range(9)]
     requests = []
     for i in range(12):

@@ -11,13 +11,14 @@ from minivllm.lab.exercises.labs.run import Fault
 from minivllm.spec_decode.ngram import propose as by_ngrams
 
 K = 4
-MOST_STEPS = 0.9  # of those that n-grams of one to three tokens need
-MOST_WASTE = 0.38  # of all drafts
+MOST_STEPS = 0.93  # of those that n-grams of one to three tokens need, on texts of any seed
+MOST_WASTE = 0.4  # of all drafts
 
 
-def check_propose(function: Callable) -> str:
-    steps, wasted, drafted = _decode_all(lambda token_ids: _asked(function, token_ids))
-    usual, _, _ = _decode_all(lambda token_ids: by_ngrams(token_ids, 1, 3, K, 10**6))
+def check_propose(function: Callable, seed: int) -> str:
+    texts = list(hidden_texts(seed))
+    steps, wasted, drafted = _decode_all(texts, lambda token_ids: _asked(function, token_ids))
+    usual, _, _ = _decode_all(texts, lambda token_ids: by_ngrams(token_ids, 1, 3, K, 10**6))
     told = f"{steps} steps, n-grams need {usual}"
     if steps > MOST_STEPS * usual:
         raise Fault(f"{told}; at most {int(MOST_STEPS * usual)} are asked for")
@@ -27,10 +28,10 @@ def check_propose(function: Callable) -> str:
     return f"{told}; {share:.0%} of {drafted} drafts were wrong"
 
 
-def hidden_texts() -> Iterator[tuple[list[int], int]]:
+def hidden_texts(seed: int) -> Iterator[tuple[list[int], int]]:
     """Logs: lines about things whose state changes now and then; and where the answer begins."""
-    for seed in range(6):
-        rng = Random(f"labs.propose {seed}")
+    for number in range(6 * seed, 6 * seed + 6):
+        rng = Random(f"labs.propose {number}")
         things = list(range(100, 106))
         state = {thing: _state(rng) for thing in things}
         text: list[int] = []
@@ -46,10 +47,12 @@ def _state(rng: Random) -> list[int]:
     return [rng.randrange(200, 208) for _ in range(6)]
 
 
-def _decode_all(propose: Callable[[list[int]], list[int]]) -> tuple[int, int, int]:
+def _decode_all(
+    texts: list[tuple[list[int], int]], propose: Callable[[list[int]], list[int]]
+) -> tuple[int, int, int]:
     """Steps, wrong drafts and all drafts, over all texts."""
     steps = wasted = drafted = 0
-    for text, num_known in hidden_texts():
+    for text, num_known in texts:
         while num_known < len(text):
             drafts = propose(text[:num_known])
             right, coming = 0, text[num_known:]

@@ -51,8 +51,8 @@ CACHING = {"enable_prefix_caching": True}
 TABLE = [7] * 9
 
 
-def scenarios() -> list[Scenario]:
-    """The simplest ones first, so that the first difference is a simple one."""
+def scenarios(seed: int) -> list[Scenario]:
+    """The simplest ones first, so that the first difference is a simple one; the last are drawn."""
     return [
         Scenario("one request", lambda: [make_request("A", 6, 5)]),
         Scenario("two requests", lambda: [make_request("A", 6, 7), make_request("B", 5, 6, 1)]),
@@ -115,12 +115,17 @@ def scenarios() -> list[Scenario]:
             lambda: [make_request("A", 4, 14), make_request("B", [9] * 6, 5, n=3)],
             {"num_blocks": 8, "max_model_len": 20, **CACHING},
         ),
-        *(_random_scenario(seed) for seed in range(16)),
+        Scenario(
+            "out to the host, and back",
+            lambda: [make_request("A", 4, 14), make_request("B", 6, 9, n=2)],
+            {"num_blocks": 9, "max_model_len": 20, "num_host_blocks": 30},
+        ),
+        *(_random_scenario(number) for number in range(16 * seed, 16 * seed + 16)),
     ]
 
 
-def _random_scenario(seed: int) -> Scenario:
-    rng = Random(f"lab {seed}")
+def _random_scenario(number: int) -> Scenario:
+    rng = Random(f"lab {number}")
     specs = [
         (name, [rng.randint(1, 2)] * rng.randint(1, 9) + [3] * rng.randint(0, 4),
          rng.randint(1, 10), rng.randint(0, 6), rng.choice([1, 1, 2, 3]))
@@ -135,7 +140,7 @@ def _random_scenario(seed: int) -> Scenario:
         "preemption_mode": rng.choice([None, "recompute", "swap"]),
     }
     return Scenario(
-        f"drawn scenario {seed}",
+        f"drawn scenario {number}",
         lambda: [
             make_request(name, prompt, out, step, n=n) for name, prompt, out, step, n in specs
         ],

@@ -11,9 +11,9 @@ from minivllm.lab.exercises.labs.function_checks import WrongEntry, call
 from minivllm.lab.exercises.labs.run import Fault
 
 
-def check_join(function: Callable) -> str:
+def check_join(function: Callable, seed: int) -> str:
     """Streams that are read late: every token once, in order, and the reason at the end."""
-    rng, streams = Random("lab join"), 0
+    rng, streams = Random(f"lab join {seed}"), 0
     for delta in (True, False):
         for _ in range(40):
             _check_stream(function, rng, delta)
@@ -53,9 +53,9 @@ def _check_stream(function: Callable, rng: Random, delta: bool) -> None:
             pending = right = None
 
 
-def check_quantile(function: Callable) -> str:
+def check_quantile(function: Callable, seed: int) -> str:
     """Buckets of all kinds, empty ones and the last one included."""
-    rng, cases = Random("lab quantile"), 0
+    rng, cases = Random(f"lab quantile {seed}"), 0
     worlds = [
         ({"1.0": 0, "+Inf": 0}, 0.5),
         ({"1.0": 4, "2.0": 4, "+Inf": 4}, 1.0),
