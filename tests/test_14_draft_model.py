@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -387,9 +388,9 @@ def test_the_model_guesses_only_where_no_ngram_is_found(tiny_qwen2, tiny_draft, 
     request, found, passes = [("a", [5, 6, 7], params)], {}, {}
     for name, ngrams in (("model", {}), ("both", NGRAMS)):
         llm = small_llm(tiny_qwen2, **drafting(tiny_draft, k=3, **ngrams))
-        proposer, rows = llm.llm_engine.model_runner.draft_model, []
-        forward = proposer._forward
-        monkeypatch.setattr(proposer, "_forward", lambda *a: rows.append(1) or forward(*a))
+        proposer = llm.llm_engine.model_runner.draft_model
+        forward = Mock(wraps=proposer._forward)
+        monkeypatch.setattr(proposer, "_forward", forward)
         (output,) = run(llm, request).values()
         text = [5, 6, 7, *output.outputs[0].token_ids]
         num_known, found[name] = 4, {}
@@ -397,7 +398,7 @@ def test_the_model_guesses_only_where_no_ngram_is_found(tiny_qwen2, tiny_draft, 
             drafts = list(record.draft_token_ids)
             found[name][num_known] = drafts
             num_known += record.num_accepted + 1
-        passes[name] = len(rows)
+        passes[name] = forward.call_count
     asked = 0
     for num_known, drafts in found["both"].items():
         copied = propose(text[:num_known], 1, 3, len(drafts), 48)

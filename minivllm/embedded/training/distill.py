@@ -101,7 +101,7 @@ def distill(
 
 def main(
     output: Annotated[Path, typer.Option(help="Directory of the run: new, or one to go on with.")],
-    minutes: Annotated[float, typer.Option(help="CPU time of a worker in all sittings.")] = 20.0,
+    minutes: Annotated[float, typer.Option(help="Training time in all sittings.")] = 20.0,
     steps: Annotated[int | None, typer.Option(help="Budget in steps, instead of minutes.")] = None,
     seed: Annotated[int, typer.Option(help="Of text and start values.")] = 0,
     processes: Annotated[int, typer.Option(help="Workers, of one thread each.")] = 2,

@@ -89,8 +89,7 @@ def begin(output: Path, settings: dict[str, object], make: Callable[[], Tokenize
 class Run:
     """A training run in a directory: network, optimizer, progress, and where they are saved.
 
-    The directory has the tokenizer already. Minutes are of a worker's own CPU time, so that a busy
-    machine changes nothing.
+    The directory has the tokenizer already.
     """
 
     def __init__(
@@ -173,7 +172,7 @@ class Run:
         progress, recent = self.progress, defaultdict(list)
         stage, source, last_save, mean_loss = None, None, time.monotonic(), float("nan")
         while (share := workers.agreed(progress.share(minutes, steps))) < 1.0:
-            begin = time.process_time()
+            begin = time.monotonic()
             if self.plan.stage_at(share) is not stage:
                 stage = self.plan.stage_at(share)
                 seed = f"{self.seed}-{stage.name}-{progress.steps}"
@@ -189,7 +188,7 @@ class Run:
                 recent[name].append(value)
             progress.steps += 1
             progress.tokens += batch.ids.numel() * workers.count()
-            progress.seconds += time.process_time() - begin
+            progress.seconds += time.monotonic() - begin
             done = progress.steps_per_stage.get(stage.name, 0)
             progress.steps_per_stage[stage.name] = done + 1
             if progress.steps % log_every == 0 and workers.number() == 0:
@@ -228,7 +227,7 @@ def train(
 
 def main(
     output: Annotated[Path, typer.Option(help="Directory of the run: new, or one to go on with.")],
-    minutes: Annotated[float, typer.Option(help="CPU time of a worker in all sittings.")] = 90.0,
+    minutes: Annotated[float, typer.Option(help="Training time in all sittings.")] = 90.0,
     steps: Annotated[int | None, typer.Option(help="Budget in steps, instead of minutes.")] = None,
     seed: Annotated[int, typer.Option(help="Of text, tokenizer and start values.")] = 0,
     processes: Annotated[int, typer.Option(help="Workers, of one thread each.")] = 2,
