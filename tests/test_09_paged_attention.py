@@ -14,7 +14,13 @@ from paged_batches import batches, make_batch
 from minivllm import LLM, SamplingParams
 from minivllm.attention import selector
 from minivllm.attention.kv_cache import KVCache
-from minivllm.attention.paged_torch import TILE_ROWS, TILES_TOGETHER, PagedTorch, tile_batches
+from minivllm.attention.paged_torch import (
+    TILE_ROWS,
+    TILES_TOGETHER,
+    WORTH_SPLITTING,
+    PagedTorch,
+    tile_batches,
+)
 from minivllm.attention.reference import Reference
 from minivllm.attention.selector import make_backend
 from minivllm.config import ATTENTION_BACKENDS
@@ -64,20 +70,40 @@ def test_a_few_rows_of_each_sequence_as_drafts_have_them(backend, window, dtype)
 
 
 def test_a_batch_is_cut_into_tiles_and_those_of_like_shape_are_put_together():
-    long = TILE_ROWS + 5
-    seqs = [(long, long + 30), (7, 7), (long, long)]
+    long = WORTH_SPLITTING + 5
+    seqs = [(long, long + 30), (7, 7), (long, long), (9, 12)]
     seqs += [(1, n) for n in range(1, 4 + TILES_TOGETHER)] + [(3, 9), (3, 8)]
     batch = make_batch(seqs, block_size=16)
     batch.check(PagedTorch())
     tiles = tile_batches(batch.metadata, 16, None)
-    rows = torch.cat([b.rows.flatten() for b in tiles])
+    rows = torch.cat([b.rows.flatten() for b in tiles if not b.is_context])
     assert sorted(rows.tolist()) == list(range(len(batch.query)))
-    whole = sorted(tuple(b.rows.shape) for b in tiles if b.visible is None)
-    assert whole == [(1, 7), (1, long)]
+    triangles = sorted(tuple(b.slots.shape) for b in tiles if b.is_causal)
+    assert triangles == [(1, 7), (2, long)]
+    (context,) = (b for b in tiles if b.is_context)
+    assert context is tiles[-1]  # its rows have attended to their own tokens by then
+    assert context.rows.tolist() == [list(range(long))]
+    assert context.slots.shape == (1, 30)
     masked = sorted(tuple(b.rows.shape) for b in tiles if b.visible is not None)
-    assert masked == [(1, 5), (1, TILE_ROWS), (2, 3), (3, 1), (TILES_TOGETHER, 1)]
-    first_half = next(b for b in tiles if b.rows.shape[1] == TILE_ROWS)
-    assert first_half.slots.shape == (1, TILE_ROWS + 30)  # no key after the tile's last row
+    assert masked == [(1, 9), (2, 3), (3, 1), (TILES_TOGETHER, 1)]
+
+
+def test_with_a_window_no_tile_reads_keys_after_its_last_row():
+    long = TILE_ROWS + 5
+    batch = make_batch([(long, long + 30)], block_size=16, window=long)
+    batch.check(PagedTorch())
+    first, second = tile_batches(batch.metadata, 16, long)
+    assert first.slots.shape == (1, TILE_ROWS + 30)
+    assert second.rows.shape == (1, 5)
+    assert not any(b.is_causal or b.is_context for b in (first, second))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_chunks_attend_to_their_context_apart(backend, dtype):
+    """Chunks above and below the bound, beside decodes and a prompt, in one batch."""
+    n = WORTH_SPLITTING
+    seqs = [(n, n + 1), (1, 9), (n + 7, 3 * n), (n - 1, 2 * n), (n, n), (n, 2 * n + 3)]
+    make_batch(seqs, dtype=dtype).check(backend)
 
 
 @pytest.mark.parametrize("window", [8, 9, 10])

@@ -6,11 +6,14 @@ file is imported only when it is used: numba need not be there.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from numba import prange
 
-from minivllm.attention.paged_torch import PagedTorch
+from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.paged_torch import PagedTorch, attend_tiles, tile_batches
 from minivllm.ops.compiled import as_numpy, exp, flat, kernel, narrow, use_threads, widen
 
 WORTH_SHARING = 1_000_000
@@ -24,26 +27,31 @@ class PagedNumba(PagedTorch):
     """Numba backend: compiled loops for decodes and for drafts to verify, torch for the rest.
 
     A decode reads each key for a handful of query heads, so that all depends on how it is read, and
-    so it is for the few rows of a sequence that verify drafts. A step with prompts is products of
+    so it is for the few rows of a sequence that verify drafts. A chunk of a prompt is products of
     large matrices, and those are best left to torch.
     """
 
     name = "paged_numba"
 
     def attend_each(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
-        inputs = query, key_cache, value_cache
-        if metadata.max_query_len > MOST_ROWS:
-            return super().attend_each(*inputs, metadata, scale, sliding_window)
         wide = query.dtype == torch.float16  # which loops read, but do not write
         output = torch.empty(query.shape, dtype=torch.float32 if wide else query.dtype)
         lse = torch.empty(query.shape[:2])
-        use_threads(metadata.max_seq_len * query.numel(), WORTH_SHARING)
+        if metadata.max_query_len > MOST_ROWS:
+            block_size = key_cache.shape[1]
+            batches = tile_batches(metadata, block_size, sliding_window, fewest_rows=MOST_ROWS + 1)
+            attend_tiles(batches, output, lse, query, key_cache, value_cache, scale)
+        members, longest = sequences_of_few_rows(metadata)
+        use_threads(longest * query[0].numel() * len(members), WORTH_SHARING)
+        # the query heads of a KV head side by side: [num_tokens, num_kv_heads, group, head_dim]
+        heads = (key_cache.shape[2], -1)
         _decode(
-            as_numpy(output),
-            lse.numpy(),
-            query.float().contiguous().numpy(),
+            as_numpy(output.unflatten(1, heads)),
+            lse.unflatten(1, heads).numpy(),
+            query.float().contiguous().unflatten(1, heads).numpy(),
             as_numpy(key_cache),
             as_numpy(value_cache),
+            members,
             metadata.block_table.numpy(),
             metadata.query_start_loc.numpy(),
             metadata.seq_lens.numpy(),
@@ -58,102 +66,161 @@ class PagedNumba(PagedTorch):
         _write_slots(*flat(key), *flat(value), *caches, slot_mapping.numpy())
 
 
+@lru_cache(maxsize=2)  # every layer asks for the same
+def sequences_of_few_rows(metadata: AttentionMetadata) -> tuple[np.ndarray, int]:
+    """Which sequences are decodes or verify drafts, and how long the longest of them is."""
+    few = np.flatnonzero(np.diff(metadata.query_start_loc.numpy()) <= MOST_ROWS)
+    return few, int(metadata.seq_lens.numpy()[few].max(initial=0))
+
+
 @kernel(parallel=True)
 def _decode(
-    output, lse, query, key_cache, value_cache, block_table, starts, seq_lens, scale, window
+    output,
+    lse,
+    query,
+    key_cache,
+    value_cache,
+    members,
+    block_table,
+    starts,
+    seq_lens,
+    scale,
+    window,
 ):
-    for i in prange(len(seq_lens)):  # each on any thread
-        rows = slice(starts[i], starts[i + 1])
+    num_kv_heads = key_cache.shape[2]
+    for task in prange(len(members) * num_kv_heads):  # each on any thread
+        seq, kv_head = members[task // num_kv_heads], task % num_kv_heads
+        rows = slice(starts[seq], starts[seq + 1])
         _paged_decode(
             output[rows],
             lse[rows],
             query[rows],
             key_cache,
             value_cache,
-            block_table[i],
-            seq_lens[i],
+            block_table[seq],
+            seq_lens[seq],
+            kv_head,
             scale,
             window,
         )
 
 
 @kernel
-def _paged_decode(output, lse, query, key_cache, value_cache, block_table, end, scale, window):
-    """The newest tokens of one sequence of length ``end``. In float32, whatever the cache is in."""
-    block_size, num_kv_heads, head_dim = key_cache.shape[1:]
-    num_rows, num_heads = query.shape[:2]
-    group = num_heads // num_kv_heads  # query heads that share one KV head
-    begin = max(0, end - num_rows + 1 - window)  # of what the first row sees
-    blocks = range(begin // block_size, (end - 1) // block_size + 1)
-    weights = np.empty((num_rows, num_heads, end - begin), np.float32)
+def _paged_decode(
+    output, lse, query, key_cache, value_cache, block_table, end, kv_head, scale, window
+):
+    """The newest tokens of one sequence of length ``end``, for the query heads of one KV head.
 
-    # 1. The score of every token: its key times the query, for each row and head. All heads of a
-    #    token are side by side in a block, so memory is read in the order in which it lies.
-    for b in blocks:
-        keys = key_cache[block_table[b]]
-        first, last = max(begin - b * block_size, 0), min(end - b * block_size, block_size)
-        at = b * block_size - begin  # where the block's weights begin
-        for slot in range(first, last):
-            for kv_head in range(num_kv_heads):
-                key = keys[slot, kv_head]
-                for row in range(num_rows):
-                    for h in range(kv_head * group, (kv_head + 1) * group):
-                        dot = np.float32(0)
-                        for d in range(head_dim):
-                            dot += query[row, h, d] * widen(key[d])
-                        weights[row, h, at + slot] = dot * scale
-    # 2. Softmax over what a row sees; the rest weighs nothing. The largest score is taken off
-    #    first, so that exp cannot overflow.
+    In float32, whatever the cache is in.
+    """
+    num_rows, _, group, head_dim = query.shape
+    block_size = key_cache.shape[1]
+    first = max(0, end - num_rows + 1 - window) // block_size  # the first block that a row sees
+    blocks = block_table[first : (end - 1) // block_size + 1]
+    end -= first * block_size  # from here on positions are counted from that block's beginning
+    weights = np.empty((num_rows, group, len(blocks) * block_size), np.float32)
+
+    # 1. The score of every token: its key times the query, for each row and head. Four tokens at a
+    #    time, so that their sums do not wait for one another.
+    for b in range(len(blocks)):
+        keys = key_cache[blocks[b]]
+        slot = 0
+        while slot + 4 <= block_size:
+            k0, k1 = keys[slot, kv_head], keys[slot + 1, kv_head]
+            k2, k3 = keys[slot + 2, kv_head], keys[slot + 3, kv_head]
+            at = b * block_size + slot
+            for row in range(num_rows):
+                for h in range(group):
+                    s0 = s1 = s2 = s3 = np.float32(0)
+                    for d in range(head_dim):
+                        q = query[row, kv_head, h, d]
+                        s0, s1 = s0 + q * widen(k0[d]), s1 + q * widen(k1[d])
+                        s2, s3 = s2 + q * widen(k2[d]), s3 + q * widen(k3[d])
+                    scores = weights[row, h]
+                    scores[at], scores[at + 1] = s0 * scale, s1 * scale
+                    scores[at + 2], scores[at + 3] = s2 * scale, s3 * scale
+            slot += 4
+        for rest in range(slot, block_size):
+            key = keys[rest, kv_head]
+            for row in range(num_rows):
+                for h in range(group):
+                    score = np.float32(0)
+                    for d in range(head_dim):
+                        score += query[row, kv_head, h, d] * widen(key[d])
+                    weights[row, h, b * block_size + rest] = score * scale
+    # 2. Softmax over what a row sees; the rest of its blocks weighs nothing.
+    largest = np.empty(block_size, np.float32)
     for row in range(num_rows):
-        stop = end - begin - (num_rows - 1 - row)
-        start = max(0, stop - window)
-        for h in range(num_heads):
-            of_row = weights[row, h]
-            largest = np.float32(-np.inf)
-            for i in range(start, stop):
-                largest = max(largest, of_row[i])
-            total = np.float32(0)
-            for i in range(start, stop):
-                of_row[i] = exp(of_row[i] - largest)
-                total += of_row[i]
-            lse[row, h] = largest + np.log(total)
-            share = np.float32(1) / total
-            for i in range(start, stop):
-                of_row[i] *= share
-            of_row[:start] = 0
-            of_row[stop:] = 0
-    # 3. The sum of the values, each with its weight; four tokens at a time, so that the sums, which
-    #    are read and written for each, are so less often.
-    sums = np.zeros((num_rows, num_heads, head_dim), np.float32)
-    for b in blocks:
-        values = value_cache[block_table[b]]
-        first, last = max(begin - b * block_size, 0), min(end - b * block_size, block_size)
-        at = b * block_size - begin
-        for kv_head in range(num_kv_heads):
-            slot = first
-            while slot + 4 <= last:
-                v0, v1 = values[slot, kv_head], values[slot + 1, kv_head]
-                v2, v3 = values[slot + 2, kv_head], values[slot + 3, kv_head]
-                for row in range(num_rows):
-                    for h in range(kv_head * group, (kv_head + 1) * group):
-                        w0, w1 = weights[row, h, at + slot], weights[row, h, at + slot + 1]
-                        w2, w3 = weights[row, h, at + slot + 2], weights[row, h, at + slot + 3]
-                        for d in range(head_dim):
-                            sums[row, h, d] += (w0 * widen(v0[d]) + w1 * widen(v1[d])) + (
-                                w2 * widen(v2[d]) + w3 * widen(v3[d])
-                            )
-                slot += 4
-            for rest in range(slot, last):
-                value = values[rest, kv_head]
-                for row in range(num_rows):
-                    for h in range(kv_head * group, (kv_head + 1) * group):
-                        weight = weights[row, h, at + rest]
-                        for d in range(head_dim):
-                            sums[row, h, d] += weight * widen(value[d])
+        stop = end - (num_rows - 1 - row)
+        for h in range(group):
+            lse[row, kv_head, h] = _softmax(weights[row, h], max(0, stop - window), stop, largest)
+    # 3. The sum of the values, each with its weight; eight tokens at a time, so that the sums,
+    #    which are read and written for each, are so less often.
+    sums = np.zeros((num_rows, group, head_dim), np.float32)
+    for b in range(len(blocks)):
+        values = value_cache[blocks[b]]
+        last = min(end - b * block_size, block_size)  # nobody may look at what is in a slot after
+        slot = 0
+        while slot + 8 <= last:
+            v0, v1 = values[slot, kv_head], values[slot + 1, kv_head]
+            v2, v3 = values[slot + 2, kv_head], values[slot + 3, kv_head]
+            v4, v5 = values[slot + 4, kv_head], values[slot + 5, kv_head]
+            v6, v7 = values[slot + 6, kv_head], values[slot + 7, kv_head]
+            at = b * block_size + slot
+            for row in range(num_rows):
+                for h in range(group):
+                    w = weights[row, h, at : at + 8]
+                    w0, w1, w2, w3, w4, w5, w6, w7 = w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]
+                    for d in range(head_dim):
+                        sums[row, h, d] += (
+                            (w0 * widen(v0[d]) + w1 * widen(v1[d]))
+                            + (w2 * widen(v2[d]) + w3 * widen(v3[d]))
+                        ) + (
+                            (w4 * widen(v4[d]) + w5 * widen(v5[d]))
+                            + (w6 * widen(v6[d]) + w7 * widen(v7[d]))
+                        )
+            slot += 8
+        for rest in range(slot, last):
+            value = values[rest, kv_head]
+            for row in range(num_rows):
+                for h in range(group):
+                    weight = weights[row, h, b * block_size + rest]
+                    for d in range(head_dim):
+                        sums[row, h, d] += weight * widen(value[d])
     for row in range(num_rows):
-        for h in range(num_heads):
+        for h in range(group):
             for d in range(head_dim):
-                output[row, h, d] = narrow(sums[row, h, d], output)
+                output[row, kv_head, h, d] = narrow(sums[row, h, d], output)
+
+
+@kernel
+def _softmax(row, start, stop, largest):
+    """Scores become weights in ``[start, stop)`` and 0 elsewhere; returns their lse.
+
+    The largest score is taken off first, so that exp cannot overflow. It is the largest of the
+    largest of each slot: a processor compares the slots of two blocks at once.
+    """
+    block_size = len(largest)
+    row[:start] = -np.inf
+    row[stop:] = -np.inf
+    largest[:] = row[:block_size]
+    for begin in range(block_size, len(row), block_size):
+        block = row[begin : begin + block_size]
+        for slot in range(block_size):
+            largest[slot] = max(largest[slot], block[slot])
+    most = largest[0]
+    for slot in range(1, block_size):
+        most = max(most, largest[slot])
+    total = np.float32(0)
+    for i in range(len(row)):  # e to the minus infinity is almost 0 here
+        row[i] = exp(row[i] - most)
+        total += row[i]
+    share = np.float32(1) / total
+    for i in range(len(row)):
+        row[i] *= share
+    row[:start] = 0
+    row[stop:] = 0
+    return most + np.log(total)
 
 
 @kernel(parallel=True)

@@ -15,11 +15,17 @@ import torch
 import torch.nn.functional as F
 
 from minivllm.attention.backend import AttentionBackend
-from minivllm.attention.cascade import cascade_attention, find_cascade, flash_attention
+from minivllm.attention.cascade import (
+    cascade_attention,
+    find_cascade,
+    flash_attention,
+    merge_attn_states,
+)
 from minivllm.attention.metadata import AttentionMetadata
 
 TILE_ROWS = 128  # rows of one sequence that attend together: bounds the mask of a long prompt
 TILES_TOGETHER = 4  # tiles of like length in one call: more would fall out of the processor's cache
+WORTH_SPLITTING = 256  # rows of a chunk from which on two calls without a mask beat those with it
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +35,25 @@ class TileBatch:
     rows: torch.Tensor  # int64 [tiles, n]: their rows in the flat batch
     slots: torch.Tensor  # int64 [tiles, length]: where the keys they may see are
     visible: torch.Tensor | None  # bool [tiles, 1, n, length]: which row sees which key
-    # (1 stands for all heads; None: row i sees the keys up to i, as in a prompt from its beginning)
+    # (1 stands for all heads; None: no mask is needed)
+    is_causal: bool = False  # row i sees the keys up to i: the new tokens of a prompt or chunk
+
+    @property
+    def is_context(self) -> bool:
+        """Every row sees every key: what a chunk's sequence had computed before this step."""
+        return self.visible is None and not self.is_causal
+
+    @cached_property
+    def index(self) -> slice | torch.Tensor:
+        """The rows, tile after tile. Those of one tile lie side by side, so nothing is copied."""
+        if len(self.rows) > 1:
+            return self.rows.flatten()
+        return slice(int(self.rows[0, 0]), int(self.rows[0, -1]) + 1)
 
     @cached_property
     def mask(self) -> torch.Tensor:
         """``visible`` as what is added to the scores, float32: made once for all layers."""
-        assert self.visible is not None, "a triangle needs no mask"
+        assert self.visible is not None, "no mask is needed"
         return torch.zeros(self.visible.shape).masked_fill_(~self.visible, -torch.inf)
 
 
@@ -56,23 +75,35 @@ class PagedTorch(AttentionBackend):
         self, query, key_cache, value_cache, metadata, scale, sliding_window=None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Every sequence reads all that it sees. On a CPU the lse comes along; see ``cascade``."""
-        block_size = key_cache.shape[1]
         output, lse = torch.empty_like(query), query.new_empty(query.shape[:2], dtype=torch.float32)
-        for batch in tile_batches(metadata, block_size, sliding_window):
-            # 1. Translate: slots all over the pool become one [tiles, kv_heads, length, head_dim].
-            k, v = (gather(cache, batch.slots) for cache in (key_cache, value_cache))
-            # 2. Attend. With grouped queries torch reads a KV head once for all heads of its group.
-            q, causal = query[batch.rows].transpose(1, 2), batch.visible is None
-            if query.is_cpu:
-                mask = None if causal else batch.mask.to(query.dtype)
-                attended, its_lse = flash_attention(q, k, v, scale, causal, mask)
-                lse[batch.rows] = its_lse.transpose(1, 2)
-            else:
-                attended = F.scaled_dot_product_attention(
-                    q, k, v, attn_mask=batch.visible, is_causal=causal, scale=scale, enable_gqa=True
-                )
-            output[batch.rows] = attended.transpose(1, 2)
+        batches = tile_batches(metadata, key_cache.shape[1], sliding_window)
+        attend_tiles(batches, output, lse, query, key_cache, value_cache, scale)
         return output, lse
+
+
+def attend_tiles(batches, output, lse, query, key_cache, value_cache, scale: float) -> None:
+    """Fill in the output of all rows of these batches, and on a CPU their lse."""
+    for batch in batches:
+        # 1. Translate: slots all over the pool become one [tiles, kv_heads, length, head_dim].
+        k, v = (gather(cache, batch.slots) for cache in (key_cache, value_cache))
+        # 2. Attend. With grouped queries torch reads a KV head once for all heads of its group.
+        q = query[batch.index].unflatten(0, batch.rows.shape).transpose(1, 2)
+        if query.is_cpu:
+            mask = None if batch.visible is None else batch.mask.to(query.dtype)
+            attended, its_lse = flash_attention(q, k, v, scale, batch.is_causal, mask)
+            its_lse = its_lse.transpose(1, 2).flatten(0, 1)
+        else:
+            attended = F.scaled_dot_product_attention(
+                q, k, v, batch.visible, is_causal=batch.is_causal, scale=scale, enable_gqa=True
+            )
+        attended = attended.transpose(1, 2).flatten(0, 1)
+        # 3. A chunk has attended to its new tokens before, and to its context now.
+        if batch.is_context:
+            merge_attn_states(output, lse, batch.index, attended, its_lse)
+            continue
+        output[batch.index] = attended.to(output.dtype)
+        if query.is_cpu:
+            lse[batch.index] = its_lse
 
 
 def gather(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
@@ -83,48 +114,64 @@ def gather(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=2)  # every layer asks for the same; some models have two kinds of layers
 def tile_batches(
-    metadata: AttentionMetadata, block_size: int, sliding_window: int | None
+    metadata: AttentionMetadata,
+    block_size: int,
+    sliding_window: int | None,
+    fewest_rows: int = 1,
 ) -> list[TileBatch]:
     """Cut a flat batch into tiles, and put tiles of like shape together.
 
-    A decode is a tile of one row. A prompt that begins and ends in this step is one tile: all it
-    sees is a triangle, for which torch needs no mask. Any other prompt is many, and none reads keys
-    that come after its last row, so that half of the square is never computed.
+    A decode is a tile of one row. A prompt that begins in this step is one tile: all it sees is a
+    triangle, for which torch needs no mask. A chunk that goes on with a prompt is two on a CPU: its
+    triangle, and the context, which all its rows see, to be put together by their lse. Any other
+    sequence is many, and none reads keys that come after its last row, so that half of the square
+    is never computed.
+
+    Args:
+        fewest_rows: leave out sequences that have fewer in this step.
     """
-    tiles_of_size = defaultdict(list)
+    tiles_of_shape = defaultdict(list)  # by rows, the triangle's part, and a context's length
     starts = metadata.query_start_loc.tolist()
     for seq, seq_len in enumerate(metadata.seq_lens.tolist()):
         begin, end = starts[seq], starts[seq + 1]
-        seen_whole = sliding_window is None or seq_len <= sliding_window
-        whole = end - begin == seq_len > 1 and seen_whole
-        most = seq_len if whole else TILE_ROWS
-        for row in range(begin, end, most):
-            size = min(most, end - row)
-            tiles_of_size[size, whole].append((seq_len - (end - row), row, seq))
+        num_rows, context = end - begin, seq_len - (end - begin)
+        if num_rows < fewest_rows:
+            continue
+        splits = num_rows >= WORTH_SPLITTING and metadata.seq_lens.is_cpu
+        windowed = sliding_window is not None and seq_len > sliding_window
+        if not windowed and num_rows > 1 and (context == 0 or splits):
+            tiles_of_shape[num_rows, True, 0].append((context, begin, seq))
+            if context > 0:
+                tiles_of_shape[num_rows, False, context].append((context, begin, seq))
+            continue
+        for row in range(begin, end, TILE_ROWS):
+            size = min(TILE_ROWS, end - row)
+            tiles_of_shape[size, False, 0].append((seq_len - (end - row), row, seq))
     batches = []
-    for (size, whole), tiles in tiles_of_size.items():
+    for (size, causal, context), tiles in tiles_of_shape.items():
         tiles.sort()  # neighbours have like lengths, so that little is padded
         for i in range(0, len(tiles), TILES_TOGETHER):
             members = torch.tensor(tiles[i : i + TILES_TOGETHER], device=metadata.seq_lens.device)
+            shape = size, causal, context
             batches.append(
-                _batch(members, size, whole, metadata.block_table, block_size, sliding_window)
+                _batch(members, *shape, metadata.block_table, block_size, sliding_window)
             )
-    return batches
+    return sorted(batches, key=lambda batch: batch.is_context)
 
 
-def _batch(tiles, size, whole, block_table, block_size, sliding_window) -> TileBatch:
+def _batch(tiles, size, causal, context, block_table, block_size, sliding_window) -> TileBatch:
     """One batch from rows ``(position, row, sequence)`` of the tiles' first tokens."""
     first, row, seq = tiles.T.unsqueeze(2)  # each [tiles, 1]
     steps = torch.arange(size, device=tiles.device)
     at = first + steps  # [tiles, n]: the position of every row
     last = at[:, -1:]
-    begin = torch.zeros_like(first)
-    if sliding_window is not None:
+    begin = first if causal else torch.zeros_like(first)
+    if sliding_window is not None and not causal:
         begin = (first - sliding_window + 1).clamp(min=0)
-    length = int((last - begin).max()) + 1
+    length = context or int((last - begin).max()) + 1
     key_at = begin + torch.arange(length, device=tiles.device)  # [tiles, length]
     visible = None
-    if not whole:
+    if not causal and not context:
         visible = key_at.unsqueeze(1) <= at.unsqueeze(2)
         if sliding_window is not None:
             visible &= key_at.unsqueeze(1) > at.unsqueeze(2) - sliding_window
@@ -133,4 +180,4 @@ def _batch(tiles, size, whole, block_table, block_size, sliding_window) -> TileB
     # garbage, since a masked NaN is still a NaN.
     key_at = torch.minimum(key_at, last)
     blocks = block_table.long()[seq.squeeze(1)].gather(1, key_at // block_size)
-    return TileBatch(row + steps, blocks * block_size + key_at % block_size, visible)
+    return TileBatch(row + steps, blocks * block_size + key_at % block_size, visible, causal)
