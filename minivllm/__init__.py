@@ -12,11 +12,11 @@ from minivllm.version import __version__
 
 
 def _spin_count() -> str:
-    """``SPIN_COUNT`` of this processor, by what was measured on the two kinds that there are."""
+    """``SPIN_COUNT`` for this processor, as measured with AVX-512 and without it."""
     try:
         with open("/proc/cpuinfo") as cpuinfo:
             return "10000" if "avx512f" in cpuinfo.read(4096) else "5000"
-    except OSError:  # not Linux: nobody reads it
+    except OSError:  # not Linux: the bound has no effect
         return "5000"
 
 
@@ -24,13 +24,13 @@ SPIN_COUNT = _spin_count()
 """How often an OpenMP thread on Linux looks whether all others have arrived before it sleeps.
 
 Without a bound it looks for milliseconds, on a processor that the others may be waiting for: beside
-one other busy process two threads are then ten times slower than alone. Less looking is the better
-company, and costs quiet speed, of which at most a twentieth is given. With AVX-512, 5,000 cost a
+one other busy process two threads are then ten times slower than alone. A bound prevents that, and
+costs speed on an idle machine, of which at most a twentieth is given. With AVX-512, 5,000 cost a
 tenth and 10,000 a twenty-fifth; without it, 5,000 cost nothing."""
 
 
 def _bound_spinning() -> str:
-    """Set the bound, which libgomp reads when torch is loaded; what came of it, for the log."""
+    """Set ``GOMP_SPINCOUNT``, which libgomp reads when torch is loaded. Returns the log's words."""
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         if name in os.environ:
             return f"{name}={os.environ[name]} as in the environment"

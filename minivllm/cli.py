@@ -1,4 +1,4 @@
-"""The ``minivllm`` command. Each subcommand is thin: what it does lives in ``entrypoints``."""
+"""The ``minivllm`` command line: one function per subcommand; ``entrypoints`` does the work."""
 
 from __future__ import annotations
 

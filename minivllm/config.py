@@ -1,4 +1,4 @@
-"""VllmConfig: what an engine runs with, in groups. ``EngineArgs.create_engine_config`` makes it.
+"""VllmConfig: an engine's configuration in groups, made by ``EngineArgs.create_engine_config``.
 
 Each part of the engine is given the group that it reads. (vLLM: vllm/config/)
 """
@@ -23,7 +23,7 @@ LOAD_FORMATS = {"auto": ("safetensors", "pt"), "safetensors": ("safetensors",), 
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """How much a step may hold, and who gets it. Sizes are in tokens."""
+    """Limits of a step, scheduling policy and way of preemption. Sizes are in tokens."""
 
     max_num_batched_tokens: int = 4096  # the token budget of a step
     max_num_seqs: int = 256  # sequences that run at once
@@ -42,7 +42,7 @@ class SchedulerConfig:
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """The KV cache: how large its blocks are, and where its size comes from."""
+    """The KV cache: the size of its blocks, and what its number of blocks comes from."""
 
     block_size: int = 16  # positions per block
     gpu_memory_utilization: float = 0.9  # of a GPU: weights, activations and KV cache together
@@ -55,7 +55,7 @@ class CacheConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """How many devices share the model: one, for now."""
+    """Number of devices that share the model: one, for now."""
 
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -67,7 +67,7 @@ class ParallelConfig:
 
 @dataclass(frozen=True)
 class LoadConfig:
-    """Where weights come from."""
+    """Source and format of the weights."""
 
     model_directory: Path
     tokenizer_directory: Path | None  # None: token ids in, token ids out
@@ -78,7 +78,7 @@ class LoadConfig:
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """Where the model runs, and how its layers read the KV cache there."""
+    """The device, and the attention backend that reads the KV cache on it."""
 
     device: Any  # a torch.device
     attention_backend: str = "auto"
@@ -87,7 +87,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True)
 class ObservabilityConfig:
-    """What is seen of the engine while it runs."""
+    """Traces, metrics and log lines of a running engine."""
 
     trace: bool = False  # record every state change, for figures
     disable_log_stats: bool = True  # False: a line in the log every few seconds

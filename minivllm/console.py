@@ -1,4 +1,4 @@
-"""What every command does alike: bad input is one sentence, not a traceback."""
+"""Errors of all commands: bad input is one sentence, not a traceback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.markup import escape
 
 @contextmanager
 def exit_on_bad_input() -> Iterator[None]:
-    """Bad input, or a file that cannot be read, is one red sentence and exit status 2."""
+    """Context manager: turn bad input or an unreadable file into one red line and exit status 2."""
     try:
         yield
     except (ValueError, OSError) as error:
@@ -23,7 +23,7 @@ def exit_on_bad_input() -> Iterator[None]:
 
 @contextmanager
 def needs_extra(extra: str) -> Iterator[None]:
-    """Packages that are not installed are a ``ValueError`` that names what brings them."""
+    """Context manager: an ``ImportError`` becomes a ``ValueError`` that names the extra."""
     try:
         yield
     except ImportError as error:

@@ -10,7 +10,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "MINIVLLM_LOGGING_LEVEL": ("INFO", "how much the engine logs: DEBUG, INFO, WARNING or ERROR"),
     "MINIVLLM_LOG_STATS_INTERVAL": ("10", "seconds between two lines of engine statistics"),
     "MINIVLLM_TRACE_FUNCTION": ("0", "1: write every function call to a file, for debugging"),
-    "MINIVLLM_CACHE_ROOT": ("~/.cache/minivllm", "where files are written that nobody need keep"),
+    "MINIVLLM_CACHE_ROOT": ("~/.cache/minivllm", "cache directory, for files that can be deleted"),
     "MINIVLLM_CPU_KVCACHE_SPACE": ("1", "GiB of memory for the KV cache when the device is a CPU"),
     "MINIVLLM_API_KEY": ("", "a key that the server wants under /v1, as --api-key"),
     "MINIVLLM_SERVER_DEV_MODE": ("0", "1: the server can be paused, reset and looked into"),

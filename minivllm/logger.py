@@ -11,7 +11,7 @@ from minivllm import envs
 
 
 class _StdoutHandler(logging.StreamHandler):
-    """Writes to whatever ``sys.stdout`` is now: notebooks and pytest replace it."""
+    """Log handler for the current ``sys.stdout``, which notebooks and pytest replace."""
 
     def __init__(self):
         logging.Handler.__init__(self)
@@ -35,7 +35,7 @@ def init_logger(name: str) -> logging.Logger:
 
 @contextmanager
 def silenced(name: str) -> Iterator[None]:
-    """Nothing from this logger meanwhile: what it would say is in the trace."""
+    """Context manager: log nothing. (What it would say is in the trace.)"""
     logger = init_logger(name)
     before, logger.disabled = logger.disabled, True
     try:

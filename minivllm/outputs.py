@@ -1,4 +1,4 @@
-"""What a user gets back: RequestOutput and CompletionOutput, with vLLM's fields."""
+"""RequestOutput and CompletionOutput: what users get back, with vLLM's fields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class RequestMetrics:
-    """When things happened to one request, in seconds of ``time.monotonic()``.
+    """Timestamps of one request, in seconds of ``time.monotonic()``.
 
     (Names of 0.6.6: vllm/sequence.py, RequestMetrics)
     """
@@ -36,7 +36,7 @@ class RequestMetrics:
 
 @dataclass
 class Logprob:
-    """How likely the model thought a token, and its place among all of them, 1 for the best.
+    """Log probability of a token, and its rank in the vocabulary, 1 for the best.
 
     Of tokens that are equally likely each one that was sampled counts all (vLLM does so).
     """
@@ -72,7 +72,7 @@ class CompletionOutput:
         return self.finish_reason is not None
 
     def add(self, news: CompletionOutput) -> None:
-        """Join what has come since."""
+        """Append a later DELTA of the same completion."""
         self.text += news.text
         self.token_ids = [*self.token_ids, *news.token_ids]
         self.cumulative_logprob = news.cumulative_logprob
@@ -83,7 +83,7 @@ class CompletionOutput:
 
 @dataclass
 class BeamSearchSequence:
-    """One continuation that a beam search has found; tokens and text begin with the prompt."""
+    """One beam of a finished beam search; tokens and text begin with the prompt."""
 
     tokens: list[int]
     text: str
@@ -94,14 +94,14 @@ class BeamSearchSequence:
 
 @dataclass
 class BeamSearchOutput:
-    """What a beam search has found for one prompt, the best first."""
+    """Result of a beam search for one prompt, the best beam first."""
 
     sequences: list[BeamSearchSequence]
 
 
 @dataclass
 class RequestOutput:
-    """Everything known about a request so far; its last one has ``finished=True``.
+    """Output of a request so far; the last one has ``finished=True``.
 
     ``prompt_logprobs`` has one dict per prompt token, None for the first, before which is nothing.
     ``num_cached_tokens`` are those that the prefix cache spared when it was first scheduled.
@@ -118,7 +118,7 @@ class RequestOutput:
     num_cached_tokens: int | None = None
 
     def add(self, news: RequestOutput) -> None:
-        """Join a later output of the same stream of news: a reader was late.
+        """Append a later DELTA of the same request, if the reader was late.
 
         (vLLM: ``RequestOutput.add`` with aggregate=True)
         """

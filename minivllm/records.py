@@ -1,4 +1,4 @@
-"""Records: the vocabulary of a trace. One small frozen dataclass per kind of state change."""
+"""Records: the event types of a trace. One small frozen dataclass per kind of state change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Something that happened. ``step`` counts engine steps from 0; -1 is before the first."""
+    """Base of all records. ``step`` counts engine steps from 0; -1 is before the first."""
 
     step: int
 

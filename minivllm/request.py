@@ -1,4 +1,4 @@
-"""Request: what travels through the engine, and the Sequence of tokens that it makes."""
+"""Request: one prompt with its parameters, and the Sequences of tokens that it grows into."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RequestStatus(IntEnum):
 
     @property
     def finish_reason(self) -> str | None:
-        """What ``CompletionOutput.finish_reason`` says."""
+        """The ``finish_reason`` of a CompletionOutput."""
         return _FINISH_REASON.get(self)
 
 
@@ -84,7 +84,7 @@ class Sequence:
         self.grammar: Any = None
 
     def fork(self, index: int) -> Sequence:
-        """Another sample of the same request that shares all it has so far."""
+        """Make another sample of the same request, with the same tokens so far."""
         child = Sequence(self.request, index)
         child.token_ids = list(self.token_ids)
         child.num_computed_tokens = self.num_computed_tokens
@@ -100,7 +100,7 @@ class Sequence:
 
     @property
     def num_tokens_with_spec(self) -> int:
-        """Its tokens and the drafts behind them."""
+        """Number of tokens, draft tokens included."""
         return len(self.token_ids) + len(self.spec_token_ids)
 
     @property
@@ -126,7 +126,7 @@ class Sequence:
 
 
 class Request:
-    """What a user asked for: a prompt, its sampling parameters and the sequences it grows into.
+    """A prompt, its sampling parameters, and the sequences it grows into.
 
     Until its prompt is computed it is one sequence; then it forks into ``n``, samples or beams.
 
@@ -175,17 +175,17 @@ class Request:
         self.seqs = [Sequence(self, 0)]
 
     def rename(self, request_id: str) -> None:
-        """Give it another id, before anybody knows it."""
+        """Change the request's id, before it is added to an engine."""
         self.request_id = request_id
         self.seqs = [Sequence(self, 0)]
 
     def seq_id(self, index: int) -> str:
-        """The id of sample ``index``; the first one's is the request's own."""
+        """Sequence id of sample ``index``; the first sample has the request's id."""
         return self.request_id if index == 0 else f"{self.request_id}/{index}"
 
     @property
     def seq_ids(self) -> list[str]:
-        """The ids of all samples, those to come included."""
+        """Sequence ids of all samples, those to be forked included."""
         return [self.seq_id(index) for index in range(self.n)]
 
     @property
@@ -194,7 +194,7 @@ class Request:
 
     @property
     def may_draft(self) -> bool:
-        """Drafts are for sequences with blocks of their own: not for beams, nor before a fork."""
+        """True if its sequences may have drafts: no beam, and no fork to come."""
         return self.beam_params is None and not self.num_forks_to_come
 
     @property

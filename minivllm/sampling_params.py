@@ -1,4 +1,4 @@
-"""SamplingParams: how the next token is chosen and when a sequence ends. The names are vLLM's.
+"""SamplingParams: sampling, stopping and output options of a request. The names are vLLM's.
 
 (vLLM: vllm/sampling_params.py)
 """
@@ -34,12 +34,12 @@ _ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
     "stream_interval": (None, "a stream has an output for every token"),
     "thinking_token_budget": (None, "no part of an output is counted by itself"),
     "repetition_detection": (None, "penalties discourage repetition"),
-    "extra_args": (None, "there is nobody to read them"),
+    "extra_args": (None, "nothing reads them"),
 }
 
 
 class RequestOutputKind(Enum):
-    """What a stream's outputs hold: all so far, only what is new, or nothing before the end."""
+    """Content of a request's outputs: all so far, only what is new, or nothing before the end."""
 
     CUMULATIVE = 0
     DELTA = 1
@@ -49,7 +49,7 @@ class RequestOutputKind(Enum):
 @known_names_only
 @dataclass(repr=False)
 class SamplingParams:
-    """What one request asks of the sampler, of the end of its text and of its outputs.
+    """Sampling parameters of one request.
 
     Args:
         n: completions per prompt, each with a generator of its own: ``seed + i`` for the i-th; at
@@ -233,7 +233,7 @@ class SamplingParams:
             check(ok, "every value of logit_bias", value, "a number from -100 to 100")
 
     def __repr__(self) -> str:
-        """Only what differs from the defaults."""
+        """The fields that differ from their defaults."""
         different = (
             f"{f.name}={getattr(self, f.name)!r}"
             for f in fields(self)
@@ -250,7 +250,7 @@ class SamplingParams:
 @known_names_only
 @dataclass
 class BeamSearchParams:
-    """Look for the likeliest continuations instead of drawing them.
+    """Parameters of a beam search for the most likely continuations.
 
     Args:
         beam_width: how many continuations are followed, and returned, the best first.
@@ -285,7 +285,7 @@ class BeamSearchParams:
         check(ok, "length_penalty", self.length_penalty, allowed)
 
     def for_one_beam(self) -> SamplingParams:
-        """What each beam asks of the sampler: enough candidates that ``beam_width`` go on."""
+        """Sampling parameters of one beam: enough logprobs that ``beam_width`` beams go on."""
         return SamplingParams(
             temperature=0,
             logprobs=2 * self.beam_width,

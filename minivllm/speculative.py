@@ -1,4 +1,4 @@
-"""SpeculativeConfig: who guesses the next tokens, and how many.
+"""SpeculativeConfig: method and number of draft tokens.
 
 It is checked when it is made, and knows vLLM 0.6.6's names, too. (vLLM: vllm/config/speculative.py)
 """
@@ -19,7 +19,7 @@ MAX_SPECULATIVE_TOKENS = 128  # vLLM's limit
 
 @dataclass(frozen=True)
 class SpeculativeConfig:
-    """How drafts are made.
+    """Configuration of speculative decoding.
 
     Raises:
         ValueError: for a value out of range, naming it.
@@ -71,7 +71,7 @@ class SpeculativeConfig:
 
 
 def _method_of(model: Any) -> str | None:
-    """How drafts are made with this as the speculative model; None if it cannot be one."""
+    """The method for a value of ``speculative_model``; None if it cannot be one."""
     if callable(getattr(model, "propose", None)):
         return "custom_class"
     if isinstance(model, str) and model in NGRAM_MODELS:
@@ -83,7 +83,7 @@ def _method_of(model: Any) -> str | None:
 def num_useful_drafts(
     k: int, num_tokens: int, num_output_tokens: int, max_tokens: int | None, max_model_len: int
 ) -> int:
-    """How many drafts of a sequence are of use, at most ``k``.
+    """Number of drafts of a sequence that are of use, at most ``k``.
 
     Behind them the step that verifies them draws one more token in any case, and that must still be
     one that the request may have.
@@ -97,7 +97,7 @@ def num_useful_drafts(
 def make_speculative_config(
     config: SpeculativeConfig | dict | None, old_names: dict[str, Any]
 ) -> SpeculativeConfig | None:
-    """The engine's arguments as one object; None without speculation.
+    """Make the SpeculativeConfig from the engine's arguments; None without speculation.
 
     Args:
         config: what ``speculative_config`` says.

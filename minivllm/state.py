@@ -1,4 +1,4 @@
-"""State: what the engine's books held at one moment, rebuilt by letting records happen again."""
+"""State: requests, blocks and queues at one moment of a trace, rebuilt by replaying records."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from minivllm.records import (
     Verified,
 )
 
+_ALIVE = {"waiting", "running", "preempted", "swapped"}
+
 
 @dataclass
 class SequenceState:
@@ -46,16 +48,16 @@ class SequenceState:
 
 @dataclass(frozen=True)
 class CachedBlock:
-    """What a block holds that the prefix cache can find."""
+    """Content of a cached block: owner, hash and tokens."""
 
-    seq_id: str  # who computed it
+    seq_id: str  # the sequence that computed it
     logical: int  # which of its blocks it was
     token_ids: tuple[int, ...]
 
 
 @dataclass
 class State:
-    """Everything the engine's bookkeeping held at one moment."""
+    """Requests, block tables, prefix cache and free queue at one moment."""
 
     step: int
     num_blocks: int
@@ -73,12 +75,12 @@ class State:
 
     @property
     def cached(self) -> Collection[int]:
-        """Blocks that the prefix cache can find, held or not."""
+        """Blocks in the prefix cache, in use or not."""
         return self.contents.keys()
 
     @property
     def ref_counts(self) -> dict[int, int]:
-        """In how many tables each held block stands, by block id."""
+        """Reference counts: number of tables that hold each block, by block id."""
         return dict(Counter(b for s in self.sequences.values() for b in s.block_ids))
 
     @property
@@ -88,11 +90,18 @@ class State:
 
     @property
     def num_scheduled_tokens(self) -> int:
-        """Tokens that the current step computes, of all sequences."""
+        """Number of tokens that the current step computes, of all sequences."""
         return sum(s.num_scheduled_tokens for s in self.sequences.values())
 
+    def forget_finished(self) -> set[str]:
+        """Drop the sequences of requests that are over. Returns the ids of the other requests."""
+        alive = {seq.request_id for seq in self.sequences.values() if seq.status in _ALIVE}
+        for seq_id in [s for s, seq in self.sequences.items() if seq.request_id not in alive]:
+            del self.sequences[seq_id]
+        return alive
+
     def apply(self, record: Record) -> None:
-        """Let one more record happen."""
+        """Apply one record."""
         if isinstance(record, RequestAdded):
             prompt = list(record.prompt_token_ids)
             self.sequences[record.request_id] = SequenceState(
@@ -181,7 +190,7 @@ class State:
     # -- blocks ----------------------------------------------------------------------------------
 
     def _hand_out(self, block_ids: Iterable[int]) -> None:
-        """Blocks leave the free queue, and what they held is lost."""
+        """Allocate blocks: they leave the free queue, and are not cached any more."""
         for block_id in block_ids:
             self.free_queue.pop(block_id, None)  # siblings get what they share together
             self.contents.pop(block_id, None)
@@ -193,7 +202,7 @@ class State:
             self.contents[block_id] = CachedBlock(seq.seq_id, logical, tokens)
 
     def _give_back(self, block_ids: tuple[int, ...]) -> None:
-        """The last one first; what nobody can find goes to the front. See ``BlockPool``."""
+        """Free blocks, the last first; those without a hash go to the front. See ``BlockPool``."""
         held = self.ref_counts
         unused = [block_id for block_id in reversed(block_ids) if block_id not in held]
         for block_id in unused:

@@ -1,4 +1,4 @@
-"""Structured outputs as users ask for them: of a request, and of the engine.
+"""StructuredOutputsParams of a request, and StructuredOutputsConfig of the engine.
 
 The machinery is in ``structured_output/``. (vLLM: vllm/sampling_params.py,
 vllm/config/structured_outputs.py)
@@ -23,7 +23,7 @@ MAX_NESTING = 64  # levels of a schema, as in vLLM
 @known_names_only
 @dataclass(repr=False)
 class StructuredOutputsParams:
-    """What the text of one request must look like: exactly one of the first five.
+    """The form that the text of one request must have: exactly one of the first five.
 
     Args:
         json: a JSON schema, as text or as a dict, or a pydantic class.
@@ -106,7 +106,7 @@ class StructuredOutputsParams:
         check(wanted is True, "json_object", wanted, "True, or None")
 
     def __repr__(self) -> str:
-        """Only what differs from the defaults."""
+        """The fields that differ from their defaults."""
         shown = (
             f"{f.name}={getattr(self, f.name)!r}"
             for f in fields(self)
@@ -140,7 +140,7 @@ class GuidedDecodingParams:
         self.structured_outputs()
 
     def structured_outputs(self) -> StructuredOutputsParams:
-        """The same in today's words."""
+        """Convert to ``StructuredOutputsParams``, today's name."""
         params = StructuredOutputsParams(
             self.json, self.regex, self.choice, self.grammar, self.json_object or None,
             whitespace_pattern=self.whitespace_pattern,
@@ -151,7 +151,7 @@ class GuidedDecodingParams:
 
 
 def one_of_both_names(structured_outputs: Any, guided_decoding: Any) -> Any:
-    """What ``SamplingParams`` says in today's words or in 0.6.6's. Raises if it is neither."""
+    """The form under either name in ``SamplingParams``, today's or 0.6.6's. Raises for others."""
     ok = structured_outputs is None or isinstance(structured_outputs, StructuredOutputsParams)
     allowed = "a StructuredOutputsParams, or None"
     check(ok, "structured_outputs", structured_outputs, allowed)
@@ -167,7 +167,7 @@ def one_of_both_names(structured_outputs: Any, guided_decoding: Any) -> Any:
 @known_names_only
 @dataclass
 class StructuredOutputsConfig:
-    """What the engine does where a request does not say: ``structured_outputs_config={...}``.
+    """The engine's defaults for structured outputs: ``structured_outputs_config={...}``.
 
     Args:
         backend: "fsm", "guidance", or "auto": "fsm" for choices and for the regular expressions
@@ -192,7 +192,7 @@ class StructuredOutputsConfig:
 def make_structured_outputs_config(
     config: StructuredOutputsConfig | dict | None, guided_decoding_backend: str | None
 ) -> StructuredOutputsConfig:
-    """The engine's arguments as one object. Raises ``ValueError`` for bad ones, or for both."""
+    """Make the config from the engine's arguments. Raises ``ValueError`` if bad or doubled."""
     if isinstance(config, StructuredOutputsConfig):
         return config
     ok = config is None or isinstance(config, dict)
@@ -208,7 +208,7 @@ def make_structured_outputs_config(
 
 
 def check_backend(name: str, backend: Any) -> str:
-    """One of ours, whichever of vLLM's names was given (0.6.6 has options behind a colon)."""
+    """The backend's name here, for any of vLLM's names (0.6.6 has options behind a colon)."""
     short = backend.split(":")[0] if isinstance(backend, str) else backend
     ok = is_one_of(short, (*BACKENDS, *OTHER_BACKENDS))
     check(ok, name, backend, f"one of {', '.join((*BACKENDS, *OTHER_BACKENDS))}")
@@ -220,7 +220,7 @@ def check_backend(name: str, backend: Any) -> str:
 
 @cache
 def _say_what_is_used(backend: str) -> None:
-    """Once for each name."""
+    """Log which backend is used instead; once for each name."""
     from minivllm.logger import init_logger
 
     init_logger(__name__).info(
@@ -231,7 +231,7 @@ def _say_what_is_used(backend: str) -> None:
 
 
 def _nesting(value: Any) -> int:
-    """How many lists and dicts are inside each other."""
+    """Nesting depth of lists and dicts."""
     depth, level = 0, [value]
     while level := [item for item in level if isinstance(item, (dict, list))]:
         depth += 1

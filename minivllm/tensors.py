@@ -1,4 +1,4 @@
-"""Tensors on a device: of Python's numbers, of zeros; and the best of each row."""
+"""Tensor helpers: from Python's numbers, zeros, argmax."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def argmax(logits: torch.Tensor) -> torch.Tensor:
-    """The index of each row's largest number, the first of equals: ``[n, vocab]`` to int64 ``[n]``.
+    """Index of each row's largest number, the first of equals: ``[n, vocab]`` to int64 ``[n]``.
 
     On a CPU numpy does it: it compares 16 numbers at once, torch one.
     """
@@ -20,7 +20,7 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
 
 
 def make_tensor(values: Sequence, dtype: str, device: torch.device) -> torch.Tensor:
-    """A tensor of these numbers.
+    """Make a tensor of Python numbers.
 
     A GPU copies while the CPU goes on, which it can do only out of *pinned* memory: pages that the
     system promises not to move. Nothing here waits for the GPU.
@@ -40,7 +40,7 @@ _ALIGNMENT = 64  # bytes of a cache line, as torch aligns its own memory on a CP
 
 
 def make_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor of zeros, of which a CPU holds only the pages that somebody has touched.
+    """Make a tensor of zeros; on a CPU only pages that are written take memory.
 
     (``torch.zeros`` writes all of them; numpy asks the system for pages that are zero.)
     """

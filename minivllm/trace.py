@@ -1,4 +1,4 @@
-"""Trace: the engine's diary. One small frozen record per state change.
+"""Trace: the engine's event log. One small frozen record per state change.
 
 A figure of the engine is drawn from its Trace, never from live objects. The engine writes it only
 if asked to (``LLM(trace=True)``); otherwise each place costs one ``is not None``.
@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 
 from minivllm.outputs import RequestOutput
@@ -22,6 +23,7 @@ from minivllm.records import (
     StepStarted,
 )
 from minivllm.state import State
+from minivllm.validation import check
 
 
 class Trace:
@@ -48,7 +50,7 @@ class Trace:
         self.step = -1
         self.clock = clock
         self._start = clock()
-        self._free_queue: list[int] | None = None  # as it was when the records began
+        self._beginning = State(-1, num_blocks, block_size)  # before the first record
 
     # -- written by the engine ---------------------------------------------------------------
 
@@ -65,13 +67,13 @@ class Trace:
         self.record(StepStarted, self.now())
 
     def forget_step(self, num_records: int) -> None:
-        """A step has failed and is taken back: keep the records from before it."""
+        """Remove the records of a step that was rolled back."""
         del self.records[num_records:]
         self.step -= 1
 
     @contextmanager
     def step_reopened(self) -> Iterator[None]:
-        """What is recorded meanwhile still belongs to the step that has just ended."""
+        """Context manager: what is recorded inside belongs to the step that has just ended."""
         ended = self.records.pop()
         yield
         self.records.append(ended)
@@ -83,16 +85,40 @@ class Trace:
         self.record(StepEnded, self.now())
 
     def take(self) -> list[Record]:
-        """The records since the last call, for one who follows a run; the trace keeps none.
+        """Take all records out of the trace: those since the last call.
 
-        Between steps only. Afterwards it is the follower who knows the past: ``state_at`` and the
+        Between steps only. Afterwards only the caller has the past: ``state_at`` and the
         figures of a whole run do not.
         """
         records, self.records = self.records, []
         return records
 
+    def forget_before(self, step: int) -> None:
+        """Forget the records from before a step, for an engine that runs for days.
+
+        Between steps only. What they have led to is kept, as the state in which the others begin;
+        requests that are over are not. Figures begin there, too; ``save_html``,
+        ``save_chrome_trace`` and clocks other than steps are for runs that are whole.
+
+        Args:
+            step: the first one to be kept; if it is the first one that is there, nothing changes.
+
+        Raises:
+            ValueError: for a step that has not happened.
+        """
+        check(step <= self.step, "step", step, f"at most {self.step}, the last one")
+        if step <= self.first_step:
+            return
+        index = 0
+        while not (isinstance(record := self.records[index], StepStarted) and record.step == step):
+            self._beginning.apply(record)
+            index += 1
+        del self.records[:index]
+        self._beginning.step = step - 1
+        self._beginning.forget_finished()
+
     def clear(self) -> None:
-        """Forget finished business. Only between runs: no sequence may be alive.
+        """Delete all records. Only between runs: no sequence may be alive.
 
         Raises:
             RuntimeError: if a sequence is still waiting or running.
@@ -102,7 +128,8 @@ class Trace:
             alive = ", ".join(state.running + state.waiting)
             raise RuntimeError(f"the trace cannot be cleared while {alive} are alive.")
         if state is not None:
-            self._free_queue = list(state.free_queue)
+            self._beginning = State(-1, self.num_blocks, self.block_size)
+            self._beginning.free_queue = OrderedDict.fromkeys(state.free_queue)
         self.records.clear()
         self.step = -1
         self._start = self.clock()
@@ -114,8 +141,13 @@ class Trace:
         return self.step + 1
 
     @property
+    def first_step(self) -> int:
+        """The first one whose records are there: 0 if none have been forgotten."""
+        return self._beginning.step + 1
+
+    @property
     def request_ids(self) -> list[str]:
-        """In order of arrival."""
+        """Request ids in order of arrival."""
         return [r.request_id for r in self.records if isinstance(r, RequestAdded)]
 
     def of(self, *kinds: type[Record]) -> Iterator[Record]:
@@ -128,16 +160,14 @@ class Trace:
 
     def beginning(self) -> State:
         """The state before the first record. What was cached before is not known."""
-        state = State(-1, self.num_blocks, self.block_size)
-        if self._free_queue is not None:
-            state.free_queue = OrderedDict.fromkeys(self._free_queue)
-        return state
+        return deepcopy(self._beginning)
 
     def state_at(self, step: int, after: str = "update") -> State:
         """The state in ``step``, rebuilt by replaying the records.
 
         Args:
-            step: counted from 0; -1 is before the first step.
+            step: counted from 0; -1 is before the first step (``first_step - 1``, if steps have
+                been forgotten).
             after: "schedule" is what the forward pass of this step sees; "update" is the end of
                 the step, when tokens are appended and finished sequences have freed their blocks.
 
@@ -152,13 +182,15 @@ class Trace:
 
     def until(self, step: int, after: str = "update") -> Iterator[Record]:
         """The records up to a moment, in order. Arguments and errors are those of ``state_at``."""
-        if not -1 <= step < self.num_steps:
-            last = self.num_steps - 1
-            raise ValueError(f"step must be between -1 and {last}, the last one, got {step!r}.")
+        before, last = self.first_step - 1, self.num_steps - 1
+        if not before <= step <= last:
+            raise ValueError(
+                f"step must be between {before} and {last}, the last one, got {step!r}."
+            )
         if after not in ("schedule", "update"):
             raise ValueError(f"after must be 'schedule' or 'update', got {after!r}.")
         for record in self.records:
-            if step == -1 and isinstance(record, StepStarted):
+            if step == before and isinstance(record, StepStarted):
                 return
             yield record
             if record.step == step and isinstance(record, _LAST_RECORD[after]):

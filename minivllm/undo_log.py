@@ -1,7 +1,7 @@
-"""UndoLog: how to take one step back. Databases call it that, too.
+"""UndoLog: the calls that undo one step, as a database's undo log.
 
-Who changes the books while a step is planned or booked notes here how to change them back. If the
-step fails, the notes are followed, the last one first. Outside of a step nothing is noted.
+Code that changes the books in a step notes here how to change them back. If the step fails, the
+notes are followed, the last one first. Outside of a step nothing is noted.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class UndoLog:
         self._calls: list[tuple[Callable, tuple]] = []
 
     def begin(self) -> None:
-        """A step begins: note from now on."""
+        """Begin a step: note calls from now on."""
         self._calls.clear()
         self.recording = True
 
     def commit(self) -> None:
-        """The step stands: forget the notes."""
+        """Commit the step: delete the notes."""
         self.recording = False
         self._calls.clear()
 
     def roll_back(self) -> None:
-        """The step has failed: follow the notes, the last one first."""
+        """Roll the step back: call the notes, the last one first."""
         self.recording = False
         while self._calls:
             function, arguments = self._calls.pop()

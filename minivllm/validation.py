@@ -1,4 +1,4 @@
-"""How bad input is refused: one sentence that names the thing, its value and what would do."""
+"""Validation: errors that name a field, its value and what is allowed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONGEST = 300  # characters of a value that a message shows
 
 
 class InvalidParameter(ValueError):
-    """A value that is not allowed , and which parameter has it."""
+    """Error: a value that is not allowed, and the parameter that has it."""
 
     def __init__(self, message: str, parameter: str):
         super().__init__(message)
@@ -39,7 +39,7 @@ def check(ok: bool, name: str, value: Any, allowed: str) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it: any value at all, none of them at length."""
+    """Text of a value for an error message: of any value, never long."""
     try:
         text = repr(value)
     except Exception:  # more digits than Python writes, or an object with a repr of its own
@@ -80,7 +80,7 @@ def is_text(value: Any) -> bool:
 
 
 def is_only(value: Any, one: str | float | None) -> bool:
-    """True if the value is this very one. Whatever else it is, it is not asked what it equals."""
+    """True if the value is this very object; its ``__eq__`` is never called."""
     if isinstance(one, str):
         return isinstance(value, str) and value == one
     if one is None or isinstance(one, bool):

@@ -364,6 +364,7 @@ def test_a_cache_of_exactly_one_sequence_is_enough(tiny_chat):
     assert len(output.outputs[0].token_ids) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
@@ -425,6 +426,7 @@ def test_a_request_id_in_use_is_refused(engine):
     assert engine.get_num_unfinished_requests() == 1
 
 
+@pytest.mark.slow
 def test_without_a_tokenizer_only_ids_go_in(tiny_qwen2):
     llm = LLM(str(tiny_qwen2), skip_tokenizer_init=True)
     with pytest.raises(ValueError, match="skip_tokenizer_init=True leaves no tokenizer"):

@@ -268,6 +268,7 @@ def waste():
     return {row.manager: row for row in measure_waste(250)}
 
 
+@pytest.mark.slow
 def test_the_papers_arithmetic(waste):
     """Figure 2: ours are within a few points of every number the paper gives."""
     assert NUM_SLOTS == 15_728

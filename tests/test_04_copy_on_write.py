@@ -185,6 +185,7 @@ def test_any_workload_with_samples_ends_and_leaves_nothing(
         assert len({tuple(seq.token_ids) for seq in r.seqs}) == 1  # the fake model is greedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize("num_blocks", [31, 300])
 def test_samples_equal_the_oracles(tiny_qwen2, caching, num_blocks):

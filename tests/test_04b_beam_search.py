@@ -69,6 +69,7 @@ def results(output):
     return [(c.token_ids, round(c.cumulative_logprob, 3), c.finish_reason) for c in output.outputs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 2, 3, 5, 8])
 def test_beams_equal_those_of_transformers(embedded, in_transformers, width):
     params = BeamSearchParams(beam_width=width, max_tokens=16, ignore_eos=True)
@@ -88,6 +89,7 @@ def test_beams_equal_those_of_transformers(embedded, in_transformers, width):
         assert output.sequences[0].text.startswith(prompt)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length_penalty", [0.0, 0.7, 1.0, 2.0, -1.0])
 @pytest.mark.parametrize("width", [1, 3, 4])
 def test_beams_that_end_equal_a_search_that_recomputes_everything(
@@ -129,6 +131,7 @@ def test_a_search_stops_as_soon_as_nothing_better_can_come(embedded):
     assert again[0].text == best[0].text + "<|im_end|>"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [None, "recompute", "swap"])
 @pytest.mark.parametrize("caching", [False, True])
 def test_beams_find_the_same_in_a_tight_pool(tiny_qwen2, mode, caching):

@@ -27,6 +27,7 @@ def test_decides_what_vllm_decides(path):
     assert ours["results"] == golden["results"]
 
 
+@pytest.mark.slow
 def test_replay_as_a_command(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "minivllm.sim", "replay", GOLDEN[0], "--out", tmp_path / "out.json"]

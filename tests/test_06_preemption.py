@@ -21,6 +21,7 @@ from minivllm.records import SwappedIn, SwappedOut
 from minivllm.scheduling.policies import make_policy
 
 
+@pytest.mark.slow
 @examples(120)
 @example(
     workload=[(1, 10, 2), (1, 1, 1), (1, 1, 1), (2, 10, 2), (1, 1, 1), (1, 1, 1), (2, 10, 3)],
@@ -69,6 +70,7 @@ def test_any_workload_ends_with_both_pools_empty(
         assert [seq.num_output_tokens for seq in r.seqs] == [max_tokens] * n
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["swap", "recompute"])
 @pytest.mark.parametrize("caching", [True, False])
 def test_a_third_of_the_memory_changes_no_token(tiny_qwen2, mode, caching):

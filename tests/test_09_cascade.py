@@ -98,6 +98,7 @@ def test_the_oracle_holds():
     assert first_wrong_token(KVCacheManager) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["paged_torch", "paged_numba"])
 def test_the_engine_shares_and_says_the_same(backend, monkeypatch):
     def run(least):

@@ -98,6 +98,7 @@ def test_with_a_window_no_tile_reads_keys_after_its_last_row():
     assert not any(b.is_causal or b.is_context for b in (first, second))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_chunks_attend_to_their_context_apart(backend, dtype):
     """Chunks above and below the bound, beside decodes and a prompt, in one batch."""
@@ -246,6 +247,7 @@ def test_every_name_that_may_be_asked_for_is_there():
     assert set(ATTENTION_BACKENDS) == {"auto", *selector._CLASSES}
 
 
+@pytest.mark.slow
 def test_numba_is_imported_only_when_it_is_used():
     code = (
         "import sys, torch\n"

@@ -35,6 +35,7 @@ def same(a, b, dtype=torch.float32):
 # ---- attention -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @examples(12)
 @given(batch=batches(longest=30, most_tokens=30))
 def test_equal_to_the_reference(batch):
@@ -52,6 +53,7 @@ def test_across_the_edges_of_tiles(seqs, group, window):
     make_batch(seqs, block_size=7, kv_heads=1, group=group, window=window).check(PagedTriton())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "head_dim", "query_len", "tile"),
     [
@@ -187,6 +189,7 @@ def test_each_program_reads_its_own_sequences_blocks():
 # ---- in the engine ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_engine_says_the_same_under_the_interpreter():
     said = {}
     for name in ("paged_torch", "paged_triton"):

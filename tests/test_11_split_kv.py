@@ -45,6 +45,7 @@ def test_ranges_cover_every_position_once(seq_len, begin, num_splits):
     assert [p for start, stop in ranges for p in range(start, stop)] == list(range(begin, seq_len))
 
 
+@pytest.mark.slow
 @examples(6)
 @given(
     num_splits=st.integers(1, 9),

@@ -76,6 +76,7 @@ def a_row(draw_from):
     return params, draw_from(few_ids), draw_from(few_ids), draw_from(st.integers(0, 99))
 
 
+@pytest.mark.slow
 @examples(150)
 @given(st.lists(a_row(), min_size=1, max_size=4), st.integers(0, 10_000))
 def test_sampler_equals_the_reference_in_any_mix(rows, seed):

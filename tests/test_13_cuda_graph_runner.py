@@ -17,6 +17,8 @@ from minivllm.attention.metadata import AttentionMetadata
 from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, capture_sizes
 from minivllm.worker.model_input import ModelInput
 
+pytestmark = pytest.mark.slow
+
 BACKENDS = ["reference", "paged_torch", "paged_numba", "paged_triton"]
 CPU = torch.device("cpu")
 

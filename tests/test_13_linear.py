@@ -87,6 +87,7 @@ def test_a_large_float32_weight_is_not_tried_out(monkeypatch):
     assert type(choose_method(large)) is type(candidates(torch.float32)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", [OneDNNLinearMethod, TransposedLinearMethod, WidenedLinearMethod]
 )

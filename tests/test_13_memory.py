@@ -45,6 +45,7 @@ def test_the_parts_of_a_profile_are_what_they_say(tiny_qwen2, caplog, monkeypatc
     assert [name for name, _, _ in profile.parts] == ["weights", "activations", "KV cache"]
 
 
+@pytest.mark.slow
 def test_a_larger_step_needs_more_and_is_measured_once(tiny_qwen2):
     small, large = make(tiny_qwen2), make(tiny_qwen2, max_num_batched_tokens=512)
     assert large.profile_memory().activations > 2 * small.profile_memory().activations
@@ -195,6 +196,7 @@ def test_the_size_of_a_cpus_cache_comes_from_the_environment(tiny_qwen2, monkeyp
         make(tiny_qwen2, num_gpu_blocks_override=None)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc's")
 def test_the_activations_of_a_step_are_made_of_the_last_ones_pages():
     """A process of its own: what is told to the allocator cannot be taken back."""

@@ -108,6 +108,7 @@ def clear_tokens(model, prompt: list[int], max_tokens: int) -> tuple[list[int], 
     return ids[len(prompt) :], True
 
 
+@pytest.mark.slow
 def test_the_engine_says_what_transformers_says(checkpoint):
     """With prefix caching, prompts in chunks, and a pool that is too small for all of them."""
     theirs, directory, _ = checkpoint

@@ -11,6 +11,8 @@ import minivllm
 from minivllm.ops import threads
 from minivllm.ops.threads import threads_for
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

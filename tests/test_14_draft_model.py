@@ -26,6 +26,8 @@ from minivllm.sampling.sampler import Sampler, sample_from_cdf
 from minivllm.sampling_params import StructuredOutputsParams
 from minivllm.spec_decode.ngram import propose
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session")
 def tiny_draft(tmp_path_factory):

@@ -166,6 +166,7 @@ WORKLOADS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(workload=WORKLOADS)
 def test_the_tokens_are_those_without_drafts(workload):

@@ -83,6 +83,7 @@ def tokens(outputs):
 # -- the same text -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 @pytest.mark.parametrize("caching", [True, False])
 def test_ngrams_equal_the_oracle_with_every_parameter(tiny_qwen2, mode, caching):
@@ -101,6 +102,7 @@ def test_ngrams_equal_the_oracle_with_every_parameter(tiny_qwen2, mode, caching)
     assert any(record.num_accepted for record in llm.llm_engine.trace.of(Verified))
 
 
+@pytest.mark.slow
 @examples(20)
 @given(
     seed=st.integers(0, 10**6),
@@ -173,6 +175,7 @@ def test_right_guesses_are_all_accepted(tiny_qwen2):
     assert (stats.acceptance_rate, stats.mean_acceptance_length) == (1.0, 5.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["_forward", "sampler"])
 @pytest.mark.parametrize("call", range(1, 9))
 def test_a_failed_step_takes_drafts_and_numbers_back(tiny_qwen2, monkeypatch, what, call):
@@ -210,6 +213,7 @@ def embedded():
 TABLE = "| name | age |\n|---|---|\n| Ann | 31 |\n| Bob | 42 |\n| Cy | 53 |\n"
 
 
+@pytest.mark.slow
 def test_stop_strings_and_ends_inside_a_step(embedded):
     plain, guessing = embedded
     prompts = [TABLE + "| Ann | 31 |\n| Bob |", TABLE, "one two one two one"]

@@ -81,6 +81,7 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 1,
          "prompt_lookup_max": 3}  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("speculative_config", [None, NGRAM], ids=["plain", "drafts"])
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 def test_every_text_is_what_was_asked_for(tiny_chat, mode, speculative_config):

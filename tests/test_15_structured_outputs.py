@@ -81,6 +81,7 @@ def test_a_range_of_characters_is_ranges_of_bytes(a, b, characters):
     assert count == last - first + 1 - surrogates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_automaton_accepts_what_re_accepts(pattern):
     dfa, rng = DFA(pattern), Random(0)
@@ -118,6 +119,7 @@ def patterns(draw, depth=3):
     return draw(inner)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(patterns(), st.lists(st.text("abéc", max_size=7), min_size=5, max_size=20))
 def test_any_pattern_is_read_as_re_reads_it(pattern, texts):
@@ -141,6 +143,7 @@ def test_states_that_only_jump_make_no_difference(pattern, states):
     assert DFA(pattern).num_states == states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pattern", "words"),
     [
@@ -200,6 +203,21 @@ def test_sentencepiece_tokens_are_bytes_too():
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
     with pytest.raises(ValueError, match=r"byte-level or the SentencePiece kind.*WordPiece"):
         Vocabulary.from_tokenizer(fast, 262, frozenset([0]))
+
+
+def test_states_that_no_token_tells_apart_share_a_mask(manager):
+    """The longest token has 42 bytes: before the last 42 letters all states of this are alike."""
+    patterns = [r"[a-z ]{100}", r"(a{5}b?c|[d-z]{3}){30}", r"([a-z ]+\n){50}", *PATTERNS]
+    for pattern in patterns:
+        automaton = grammar(manager, "fsm", regex=pattern).automaton
+        masks = [automaton.mask(state) for state in range(automaton.dfa.num_states)]
+        bits = [np.unpackbits(m.view(np.uint8), count=VOCAB, bitorder="little") for m in masks]
+        for state, row in enumerate(bits):
+            assert (row == automaton.allowed(state)).all(), (pattern, state)
+    counted = grammar(manager, "fsm", regex=r"[a-z ]{100}").automaton
+    assert [counted.mask(state) is counted.mask(0) for state in (1, 58, 59, 99)] == [
+        True, True, False, False,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

@@ -13,6 +13,8 @@ from minivllm.entrypoints.chat_utils import load_chat_template
 from minivllm.entrypoints.openai.cli_args import parse_args
 from minivllm.entrypoints.openai.tool_choice import ToolChoice
 
+pytestmark = pytest.mark.slow
+
 WEATHER = {
     "type": "function",
     "function": {

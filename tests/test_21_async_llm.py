@@ -14,11 +14,14 @@ import pytest
 from minivllm import LLM, AsyncEngineArgs, AsyncLLM, AsyncLLMEngine, SamplingParams
 from minivllm.engine.core_loop import Batch
 from minivllm.engine.exceptions import EngineDeadError
+from minivllm.engine.llm_engine import LLMEngine
 from minivllm.engine.serial_utils import BatchDecoder, encode
 from minivllm.records import StepStarted
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind
 from minivllm.scheduling.policies import SchedulingPolicy
-from minivllm.scheduling.progress import NobodyAdmitted
+from minivllm.scheduling.progress import LivelockError
+
+pytestmark = pytest.mark.slow
 
 DELTA = RequestOutputKind.DELTA
 LIMITS = {"num_gpu_blocks_override": 61, "block_size": 4, "max_model_len": 64, "max_num_seqs": 4,
@@ -241,10 +244,42 @@ def test_it_goes_on_for_so_many_steps(model):
     engine.shutdown()
 
 
+def test_a_trace_that_nobody_follows_keeps_the_last_steps(model, monkeypatch):
+    """A server may run for days. The state of its books is known all the same."""
+    monkeypatch.setattr("minivllm.engine.core_loop.TRACE_STEPS", 20)
+    engine = AsyncLLM(AsyncEngineArgs(**model, trace=True))
+    trace, scheduler = engine.engine.trace, engine.engine.scheduler
+
+    async def main():
+        for i in range(30):
+            params = SamplingParams(max_tokens=9, ignore_eos=True, n=1 + i % 2)
+            await ids_of(engine.generate(PROMPTS[i % 12], params, str(i)))
+            assert len(trace.records) < 20 * 30
+        stream = engine.generate(PROMPTS[0], greedy(50), "last")
+        await anext(stream)
+        await engine.pause_generation(mode="keep")
+        await engine.call("check_integrity")
+        state = trace.state_at(trace.num_steps - 1)
+        assert trace.num_steps - trace.first_step in (20, 21)
+        assert trace.num_steps > 200
+        assert len(state.sequences) < 40, "requests that were over before are forgotten"
+        assert state.running == [seq.seq_id for seq in scheduler.running] == ["last"]
+        assert state.num_free_blocks == scheduler.kv_manager.block_pool.num_free_blocks
+        with pytest.raises(ValueError, match=f"step must be between {trace.first_step - 1} and"):
+            trace.state_at(0)
+
+    asyncio.run(main())
+    engine.shutdown()
+    llm = LLM(**model, trace=True)
+    for _ in range(4):
+        llm.generate(PROMPTS, greedy(20), use_tqdm=False)
+    assert llm.trace.first_step == 0, "where nobody waits for ever all are kept"
+
+
 def test_a_step_that_fails_ends_everybody(model, monkeypatch):
     engine = AsyncLLM(AsyncEngineArgs(**model))
     died = []
-    engine.on_death = lambda: died.append(True)
+    engine.output_handler.on_death = lambda: died.append(True)
 
     async def main():
         tasks = [
@@ -324,6 +359,74 @@ class InPairs(SchedulingPolicy):
         return len(self.seen) > 1
 
 
+class HeldUp(SchedulingPolicy):
+    """A step that lasts until a file is there."""
+
+    def __init__(self, path):
+        self.go, self.gave_up = path / "go", path / "gave up"
+
+    def may_admit(self, running):
+        until = time.monotonic() + 20
+        while not self.go.exists():
+            if time.monotonic() > until:
+                self.gave_up.touch()
+                return True
+            time.sleep(0.01)
+        return True
+
+
+@pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
+def test_who_asks_never_waits_for_a_step(model, process, tmp_path):
+    """Nor for a pipe that nobody empties meanwhile: these prompts are more than one holds."""
+    policy = HeldUp(tmp_path)
+    engine = AsyncLLM(AsyncEngineArgs(**model, scheduling_policy=policy, engine_process=process))
+    prompt = {"prompt": "long " * 100_000, "prompt_token_ids": PROMPTS[0]}
+
+    async def main():
+        streams = [engine.add_request(str(i), prompt, greedy(3)) for i in range(8)]
+        policy.go.touch()
+        return [await stream.get() for stream in streams]
+
+    outputs = asyncio.run(main())
+    engine.shutdown()
+    assert not policy.gave_up.exists()
+    assert all(output.prompt == prompt["prompt"] for output in outputs)
+
+
+def test_an_engine_is_made_in_its_own_thread(model, monkeypatch):
+    """Whoever runs OpenMP's loops keeps threads for them: one pool is enough."""
+    made = []
+
+    class Made(LLMEngine):
+        def __init__(self, args):
+            made.append(threading.current_thread().name)
+            super().__init__(args)
+
+    monkeypatch.setattr("minivllm.engine.core_client.LLMEngine", Made)
+    AsyncLLM(AsyncEngineArgs(**model)).shutdown()
+    assert made == ["minivllm-engine"]
+    with pytest.raises(ValueError, match="max_model_len"):
+        AsyncLLM(AsyncEngineArgs(**(model | {"max_model_len": 10**9})))
+    assert not [t for t in threading.enumerate() if t.name == "minivllm-engine" and t.is_alive()]
+
+
+@pytest.mark.parametrize("kind", [DELTA, RequestOutputKind.CUMULATIVE])
+def test_a_reader_may_change_what_he_gets(engine, kind):
+    """All outputs of a request show the same list of its prompt's ids; the engine's is another."""
+
+    async def main():
+        params, lengths = greedy(9, output_kind=kind, prompt_logprobs=1), []
+        async for output in engine.generate(PROMPTS[0], params, "a"):
+            lengths.append(len(output.prompt_token_ids))
+            output.prompt_token_ids.append(89)
+        return lengths, output.outputs[0].token_ids
+
+    lengths, _ = asyncio.run(main())
+    assert lengths[0] == len(PROMPTS[0])
+    asyncio.run(engine.call("check_integrity"))
+    assert everything_is_free(engine)
+
+
 @pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
 def test_a_policy_that_admits_nobody_is_named_and_the_engine_rests(model, process):
     args = AsyncEngineArgs(**model, scheduling_policy=Closed(), engine_process=process)
@@ -332,8 +435,8 @@ def test_a_policy_that_admits_nobody_is_named_and_the_engine_rests(model, proces
     async def main():
         asked = [ids_of(engine.generate(p, greedy(), str(i))) for i, p in enumerate(PROMPTS[:3])]
         got = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 20)
-        assert [type(error) for error in got] == [NobodyAdmitted] * 3
-        assert "Closed admits nobody: 3 unfinished requests wait" in str(got[0])
+        assert [type(error) for error in got] == [LivelockError] * 3
+        assert "Closed admits no request: 3 unfinished requests wait" in str(got[0])
         await engine.call("check_integrity")
         await engine.check_health()
 

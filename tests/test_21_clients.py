@@ -6,6 +6,8 @@ import pytest
 import schemathesis
 from http_server import serving
 
+pytestmark = pytest.mark.slow
+
 TABLE = """Answer questions about this table.
 
 | ID | Name | Age | Occupation | Country |

@@ -19,7 +19,10 @@ from minivllm import AsyncEngineArgs, AsyncLLM, SamplingParams
 from minivllm.entrypoints.openai.cli_args import parse_args
 from minivllm.lab.bench.serving.command import bench_serve
 from minivllm.lab.viz.model.live import LiveRun
+from minivllm.lab.viz.page.live import picture
 from minivllm.records import RequestAdded, StepEnded
+
+pytestmark = pytest.mark.slow
 
 LIMITS = {"num_gpu_blocks_override": 61, "block_size": 4, "max_model_len": 64, "max_num_seqs": 4,
           "max_num_batched_tokens": 32, "disable_log_stats": True}  # fmt: skip
@@ -234,6 +237,22 @@ def test_without_pages_nothing_is_drawn(server, client, monkeypatch):
         time.sleep(0.01)
     assert show._run.step == server.engine.engine.trace.step, "but the books are kept"
     assert not drawn
+
+
+def test_a_page_does_not_wait_for_work_that_is_not_its_own(monkeypatch):
+    """A picture that a busy machine draws late is not followed by a rest nine times as long."""
+    show = "minivllm.entrypoints.openai.glass.show.picture"
+    with serving("--glass") as server, server.client() as client:
+
+        def late(run):
+            time.sleep(1)
+            return picture(run)
+
+        monkeypatch.setattr(show, late)
+        with Watcher(server) as page:
+            count = len(page.pictures)
+            client.post("/v1/completions", json=ASK)
+            page.until(lambda p: len(page.pictures) > count, seconds=7)
 
 
 def test_a_picture_that_cannot_be_drawn_ends_the_show_and_nothing_else(monkeypatch):

@@ -54,6 +54,7 @@ def client_of():
         context.__exit__(None, None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("profile", "recording"), CASES, ids=[r["id"] for _, r in CASES])
 def test_answers_as_recorded(client_of, profile, recording):
     if recording["id"] in KNOWN:

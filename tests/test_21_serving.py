@@ -1,5 +1,6 @@
 """The server as a whole: streams, bad input, people who leave, signals, flags, death."""
 
+import gc
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from http_server import USUAL, serving
 
 from minivllm import LLM, AsyncLLM, BeamSearchParams, SamplingParams, embedded_model_path
 from minivllm.engine.arg_utils import AsyncEngineArgs
+from minivllm.entrypoints.openai.api_server import Server, run_server
 from minivllm.entrypoints.openai.background import BackgroundServer
 from minivllm.entrypoints.openai.cli_args import engine_args, make_parser, parse_args
 from minivllm.scheduling.policies import SchedulingPolicy
@@ -59,6 +61,7 @@ def completion(client, **body):
 # -- streams are the whole answers, in pieces --------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["completions", "chat/completions"])
 @pytest.mark.parametrize(
     "more",
@@ -88,6 +91,7 @@ def test_a_stream_joined_is_the_whole_answer(client, kind, more):
             assert mine["logprobs"] == (choice["logprobs"] or {})
 
 
+@pytest.mark.slow
 def test_a_slow_reader_gets_the_same_text(server):
     body = {"prompt": PROMPTS[1], "max_tokens": 200, "temperature": 0, "stream": True,
             "ignore_eos": True}  # fmt: skip
@@ -162,6 +166,7 @@ def test_bad_values_get_an_error_with_their_name(server, client, body, status, p
     assert server.idle()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"\xff\xfe{}", b'{"prompt": "\xff"}', b"[" * 100_000, b'{"a":' * 50_000,
@@ -203,6 +208,7 @@ def test_messages_that_are_none(client):
 # -- people who leave ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_who_hangs_up_while_waiting_is_noticed():
     with serving("--max-num-seqs", "1") as server, server.client() as client:
         long = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True}
@@ -237,6 +243,36 @@ def test_a_server_of_ones_own_ends_with_its_block():
             BackgroundServer("--port", str(taken.getsockname()[1]))
 
 
+def test_it_runs_in_uvicorns_event_loop():
+    uvloop = pytest.importorskip("uvloop", reason="Windows has none")
+    with serving() as server, server.client() as client:
+        completion(client, prompt="x", max_tokens=1)
+        assert isinstance(server.engine.output_handler._loop, uvloop.Loop)
+
+
+def test_what_is_there_for_good_is_not_searched_for_garbage(monkeypatch):
+    frozen = []
+
+    def run(self, sockets):
+        frozen.append(gc.get_freeze_count())
+        self.engine.shutdown()
+
+    monkeypatch.setattr(Server, "run", run)
+    try:
+        assert run_server(parse_args([*USUAL, "--port", "0"])) == 0
+    finally:
+        gc.unfreeze()
+    assert frozen[0] > 100_000, "torch and transformers alone are more"
+
+
+def test_compiled_loops_leave_the_interpreter_lock():
+    """So that /health is answered while they run, as it is during torch's operations."""
+    fused = pytest.importorskip("minivllm.ops.fused_cpu", reason="there is no numba")
+    kernels = [k for k in vars(fused).values() if hasattr(k, "targetoptions")]
+    assert kernels
+    assert all(kernel.targetoptions["nogil"] for kernel in kernels)
+
+
 def test_a_full_queue_answers_503():
     words = ("--max-num-seqs", "1", "--max-num-queued-reqs", "1")
     with serving(*words) as server, server.client() as client:
@@ -257,6 +293,7 @@ class AdmitsNobody(SchedulingPolicy):
         return False
 
 
+@pytest.mark.slow
 def test_a_policy_that_admits_nobody_is_no_fault_of_the_client():
     engine = AsyncLLM(AsyncEngineArgs(max_model_len=64, scheduling_policy=AdmitsNobody()))
     with serving(engine=engine) as server, server.client() as client:
@@ -270,6 +307,7 @@ def test_a_policy_that_admits_nobody_is_no_fault_of_the_client():
         assert server.idle()
 
 
+@pytest.mark.slow
 def test_a_dead_engine_is_said_so(monkeypatch):
     with serving() as server, server.client() as client:
         body = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True}
@@ -309,6 +347,7 @@ def start(*words, **environment):
     raise AssertionError(process.communicate()[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("timeout", "reason"), [("0", "abort"), ("20", "length")])
 def test_a_signal_ends_it_cleanly(timeout, reason):
     process, port = start("--shutdown-timeout", timeout)
@@ -405,6 +444,7 @@ def test_help_has_groups():
 # -- what it measures ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_metrics_are_what_clients_counted():
     with serving() as server, server.client() as client:
         answers = [

@@ -204,8 +204,9 @@ def test_a_soak_of_everything(server):
             await asyncio.gather(*(worker(client) for _ in range(12)))
 
     def now():
-        """Threads, without those of the event loop's own small pool, and open files."""
-        own = [t for t in threading.enumerate() if not t.name.startswith("asyncio_")]
+        """Threads, without those of the event loops' own small pools, and open files."""
+        pools = ("asyncio_", "uvloop_")
+        own = [t for t in threading.enumerate() if not t.name.startswith(pools)]
         return len(own), len(os.listdir("/proc/self/fd"))
 
     before = now()

@@ -17,6 +17,8 @@ from minivllm.lab.bench.serving.client import Client
 from minivllm.lab.bench.serving.command import bench_serve
 from minivllm.lab.bench.serving.datasets import SampleRequest
 
+pytestmark = pytest.mark.slow
+
 # -- the client ------------------------------------------------------------------------------------
 
 

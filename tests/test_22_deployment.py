@@ -171,6 +171,7 @@ def test_kubernetes_knows_every_field():
     assert DEPLOYMENT["spec"]["selector"]["matchLabels"].items() <= labels.items()
 
 
+@pytest.mark.slow
 def test_compose_knows_every_field(tmp_path):
     pytest.importorskip("check_jsonschema")
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]

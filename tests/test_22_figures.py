@@ -58,6 +58,7 @@ def test_lanes_refuse_what_they_cannot_show():
         lanes({"crowd": dry_run(crowd, num_blocks=99, block_size=4)})
 
 
+@pytest.mark.slow
 def test_the_knee_is_sorted_and_says_its_numbers():
     runs = {rate: simulate(alpaca_like(60, rate=rate), max_num_seqs=4) for rate in (20, 2)}
     plot = knee(runs)

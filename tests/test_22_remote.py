@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 
 from minivllm.cli import app
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def server():

@@ -126,6 +126,7 @@ def test_equal_peaks_are_named_once_and_every_slope(drawn):
     assert {"toy: 100 B/s", "from its cache: 1 kB/s"} <= set(said)
 
 
+@pytest.mark.slow
 def test_what_it_says_in_words():
     plot = roofline(TOY, POINTS, "a title")
     assert plot.png.startswith(b"\x89PNG")

@@ -13,6 +13,8 @@ from minivllm.cli import app
 from minivllm.lab.bench import cpu, machine, workloads
 from minivllm.lab.bench.process import EngineProcess, spin_count
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def little(monkeypatch):

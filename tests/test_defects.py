@@ -93,6 +93,7 @@ def test_a_row_without_numbers_ends_alone_and_shifts_nobodys(llm, broken, how):
     llm.llm_engine.check_integrity()
 
 
+@pytest.mark.slow
 def test_nothing_left_without_any_function(chat_llm):
     a = chat_llm.get_tokenizer().encode("a")[0]
     params = SamplingParams(top_p=0.9, allowed_token_ids=[a], bad_words=["aa"], seed=1)

@@ -21,6 +21,8 @@ from minivllm.cli import app
 from minivllm.lab.sim import replay
 from minivllm.lab.sim.__main__ import app as sim_app
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"num_gpu_blocks_override": 40, "block_size": 4, "max_model_len": 48, "swap_space": 0.001}
 KNOWN = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True, logprobs=1)
 SAMPLING_FIELDS = [f.name for f in fields(SamplingParams) if f.init]

@@ -11,6 +11,8 @@ from minivllm.embedded.evaluation.suites import all_suites, table_cases
 from minivllm.embedded.training.curriculum import MIXED, MOSTLY_LARGE
 from minivllm.embedded.training.manifest import file_hashes, read_manifest
 
+pytestmark = pytest.mark.slow
+
 CHECKPOINT = embedded_model_path()
 MEGABYTE = 1_000_000
 

@@ -95,7 +95,7 @@ def test_a_puzzle_asks_for_more_than_the_default(name):
         (
             ch05.puzzle,
             Stubborn,
-            "scheduling_policy Stubborn admits nobody: 6 unfinished",
+            "scheduling_policy Stubborn admits no request: 6 unfinished",
         ),
         (ch05.puzzle, Broken(), "AttributeError: 'Request' object has no attribute 'length'"),
         (ch05.puzzle, "shortest first", "give a SchedulingPolicy, or a dict with policy"),

@@ -66,6 +66,7 @@ def test_every_seed_has_a_problem_of_its_own_and_the_solution_is_right(name):
         assert exercise.check(exercise.solve())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEEDED)
 def test_the_same_seed_gives_the_same_problem(name):
     make = SEEDED[name]
@@ -77,6 +78,7 @@ def test_the_same_seed_gives_the_same_problem(name):
         make("x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEEDED)
 def test_whatever_the_answer_is_it_gets_a_sentence(name):
     exercise = SEEDED[name](1)

@@ -10,6 +10,8 @@ from minivllm import BeamSearchParams, SamplingParams
 from minivllm.lab.faults import BOOKING, COMPUTING, PLANNING, Fault, books, fault_at
 from minivllm.scheduling.policies import SchedulingPolicy
 
+pytestmark = pytest.mark.slow
+
 POINTS = (*PLANNING, *COMPUTING, *BOOKING)
 
 

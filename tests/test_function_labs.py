@@ -38,6 +38,7 @@ def test_a_solution_passes_and_is_not_counted(lab, capsys):
     assert lab.show_help()._repr_mimebundle_()["text/html"].count("<details>") == 2
 
 
+@pytest.mark.slow
 def test_a_readers_function_is_counted(lab, capsys):
     def mine(*args, **kwargs):
         return lab.solution(*args, **kwargs)
@@ -186,6 +187,7 @@ def test_a_kernel_part_without_triton_above_it_is_told_so(capsys):
     assert "put @triton.jit above the function" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_mini_engine_of_right_pieces_passes(tmp_path, capsys):
     labs.mini_engine(
         pool=solutions.AllocateSlots, table=solutions.CopyOnWrite, cache=solutions.LongestHit,
@@ -201,6 +203,7 @@ def test_a_mini_engine_of_right_pieces_passes(tmp_path, capsys):
     assert milestones.passed().keys() == {"mini_engine"}
 
 
+@pytest.mark.slow
 def test_a_mini_engine_says_which_piece_is_missing(capsys):
     labs.mini_engine(
         pool=solutions.AllocateSlots, table=solutions.CopyOnWrite, cache=labs.stubs.MyCache,

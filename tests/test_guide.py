@@ -101,6 +101,7 @@ def load_check_terms():
     return module
 
 
+@pytest.mark.slow
 def test_no_term_is_used_before_it_is_explained():
     assert not load_check_terms().findings()
 

@@ -168,6 +168,7 @@ MISTAKES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_wrong_solution_is_told_its_fault(mistake, capsys):
     solution, right, wrong, fault = MISTAKES[mistake]

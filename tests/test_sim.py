@@ -183,6 +183,7 @@ def books_balance(workload, result):
     assert 0 <= result.prefix_hit_rate <= 1
 
 
+@pytest.mark.slow
 @examples(25)
 @given(
     seed=st.integers(0, 10_000),
@@ -314,6 +315,7 @@ def test_a_tight_pool_preempts_and_costs_time():
     assert tight.memory_under_load.held > 0.9
 
 
+@pytest.mark.slow
 def test_prefix_caching_pays_in_a_conversation():
     workload = multi_turn_chat(40, rate=1.0)
     warm, cold = simulate(workload), simulate(workload, enable_prefix_caching=False)
@@ -347,6 +349,7 @@ class ShortestFirst(SchedulingPolicy):
         return len(request.prompt_token_ids)
 
 
+@pytest.mark.slow
 def test_a_policy_of_ones_own():
     workload = sharegpt_like(30)
     result = simulate(workload, policy=ShortestFirst(), max_num_seqs=1)
@@ -409,7 +412,7 @@ def test_a_bad_recording_is_refused_by_name(change, message):
     ],
 )
 def test_a_policy_that_admits_nobody_is_told_so(run):
-    with pytest.raises(ValueError, match=r"scheduling_policy NobodyEver admits nobody: \d+ unfin"):
+    with pytest.raises(ValueError, match=r"policy NobodyEver admits no request: \d+ unfin"):
         run()
 
 
@@ -437,6 +440,7 @@ def test_bad_input_is_refused_by_name(arguments, message):
         simulate([SimRequest(0.0, [1, 2, 3, 4], 2)], **arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
@@ -554,6 +558,7 @@ def test_a_recording_that_is_not_json_is_named(tmp_path):
         assert f"{path} is not JSON" in " ".join(done.stderr.split())
 
 
+@pytest.mark.slow
 def test_waste_prints_the_papers_numbers_beside_ours():
     done = CliRunner().invoke(app, ["waste", "--requests", "60"])
     assert done.exit_code == 0, done.output

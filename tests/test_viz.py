@@ -56,6 +56,7 @@ def tooltips(figure):
     return [e.text for e in drawing(figure).iter(f"{SVG}title")][1:]  # the first names the figure
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_figures_are_stable_and_fit_for_github(world):
     for figure, again in zip(figures_of(world()), figures_of(world()), strict=True):
@@ -128,6 +129,7 @@ def test_timeline_numbers_add_up():
     assert rows[-3].split() == ["blocks", "2", "5", "6", "10", "10", "6", "2", "usable", "11"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", ["schedule", "update"])
 @pytest.mark.parametrize("world", [chunked, preempting, single, sharing])
 def test_grid_and_tables_tell_the_state(world, after):

@@ -118,6 +118,7 @@ def by_track(events, *phases):
     return tracks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clock", ["steps", "seconds"])
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_file_is_valid(world, clock, tmp_path):

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from copy import deepcopy
 from functools import cache
 
 import pytest
@@ -181,6 +182,14 @@ def test_one_call_draws_any_run(draw, world):
 
 
 @pytest.mark.parametrize("draw", FIGURES)
+@pytest.mark.parametrize("world", TINY)
+def test_a_run_whose_beginning_is_forgotten_can_be_drawn(draw, world):
+    trace = deepcopy(world())
+    trace.forget_before(trace.num_steps // 2)
+    check_figure(draw(trace), draw(trace))
+
+
+@pytest.mark.parametrize("draw", FIGURES)
 def test_a_trace_without_steps_is_refused(draw):
     with pytest.raises(ValueError, match="at least one step"):
         draw(Trace(8, 4, 64))
@@ -231,6 +240,7 @@ def test_a_dropped_beam_is_not_a_finished_one():
     assert "copy of 2" in texts(block_table(searching(), 1))
 
 
+@pytest.mark.slow
 def test_the_crowd_is_one():
     trace = crowd()
     assert len(trace.request_ids) == 300
@@ -325,6 +335,7 @@ def test_a_copy_names_its_source():
         assert f"{copy.dst_block_id} is a copy of {copy.src_block_id}" in figure.alt
 
 
+@pytest.mark.slow
 def test_a_large_table_says_what_it_leaves_out():
     trace = crowd()
     step = trace.num_steps // 2
@@ -403,6 +414,7 @@ def test_a_large_tree_counts_what_it_folds():
 # -- the queues ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_queues_are_those_of_the_trace(world):
     trace = world()

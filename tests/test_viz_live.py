@@ -2,6 +2,7 @@
 
 import json
 import random
+from copy import deepcopy
 
 import pytest
 import traced_runs
@@ -15,6 +16,8 @@ from minivllm.lab.viz.model.timeline_model import TimelineWindow, read_history
 from minivllm.lab.viz.page.live import MAX_DRAWN, picture
 from minivllm.records import StepEnded
 from minivllm.trace import Trace
+
+ALIVE = {"waiting", "running", "preempted", "swapped"}
 
 
 def live_run(trace, **more):
@@ -61,6 +64,7 @@ def everything(tiny_qwen2):
 WORLDS = ["chunked", "preempting", "sampled", "cached", "everything"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 4])
 @pytest.mark.parametrize("world", WORLDS)
 def test_it_shows_what_the_whole_trace_would(world, most, request):
@@ -138,3 +142,30 @@ def test_of_a_large_pool_the_lines_are_drawn_that_somebody_needs():
         assert len(drawn) == shown["run"]["numDrawn"] <= MAX_DRAWN
         assert set(run.frame().ref_counts) <= set(drawn)
         assert len(json.dumps(shown)) < 40_000
+
+
+def test_what_is_forgotten_of_a_trace_changes_nothing_of_the_rest(everything):
+    """Step after step is forgotten; the others' states are those of the whole trace."""
+    trace = deepcopy(everything)
+    last = trace.num_steps - 1
+    for first in range(1, last + 1, 3):
+        trace.forget_before(first)
+        trace.forget_before(first - 1)  # again does nothing
+        assert trace.first_step == first
+        assert trace.state_at(first - 1) == trace.beginning()
+        for step in (first, (first + last) // 2, last):
+            for after in ("schedule", "update"):
+                state = trace.state_at(step, after)
+                whole = everything.state_at(step, after)
+                over = whole.sequences.keys() - state.sequences.keys()
+                assert all(whole.sequences[seq_id].status not in ALIVE for seq_id in over)
+                for seq_id in over:
+                    del whole.sequences[seq_id]
+                assert state == whole
+        for step in (first - 2, last + 1):
+            with pytest.raises(ValueError, match=f"step must be between {first - 1} and {last}"):
+                trace.state_at(step)
+    with pytest.raises(ValueError, match="step must be at most"):
+        trace.forget_before(last + 1)
+    trace.clear()
+    assert trace.first_step == 0

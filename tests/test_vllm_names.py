@@ -76,6 +76,7 @@ def _docstring(node) -> str:
     return (ast.get_docstring(node) or "") if isinstance(node, kinds) else ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sources(NOTEBOOKS, lambda p: p.stem))
 def test_a_notebook_names_what_vllm_has(path):
     assert not findings_in_notebook(path)
@@ -87,6 +88,7 @@ def test_a_page_names_what_vllm_has(path):
     assert not [f for paragraph in paragraphs(text) for f in findings(paragraph, False)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", sources(MODULES, lambda p: str(p.relative_to(vllm.ROOT / "minivllm")))
 )

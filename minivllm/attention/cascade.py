@@ -131,7 +131,7 @@ def merge_attn_states(
 
 
 def _attend_to_all(query, key, value, scale: float) -> Attended:
-    """Every row sees every key, ``[length, num_kv_heads, head_dim]``.
+    """Attention without a mask: every row sees every key, ``[length, num_kv_heads, head_dim]``.
 
     So the query heads of a KV head may be rows, too: the products are as large as can be.
     """
@@ -157,7 +157,7 @@ def flash_attention(
     is_causal: bool = False,
     mask: torch.Tensor | None = None,
 ) -> Attended:
-    """torch's attention on a CPU, and its lse, which ``scaled_dot_product_attention`` keeps back.
+    """torch's flash attention on a CPU, with the lse that its public function leaves out.
 
     Args:
         query, key, value: ``[batch, heads, length, head_dim]``, fewer heads of the last two.

@@ -40,6 +40,14 @@ class KVCache:
         """K and V of one layer, each ``[num_blocks, block_size, num_kv_heads, head_dim]``."""
         return self.data[index, 0], self.data[index, 1]
 
+    def touch(self, num_bytes: int) -> None:
+        """Have memory behind the blocks that are handed out first, before any step needs it.
+
+        On a CPU a page comes into being when it is first written, which a prompt would wait for.
+        """
+        num_blocks = num_bytes * self.data.shape[2] // max(self.data.nbytes, 1)
+        self.data[:, :, :num_blocks] = 0
+
     def copy_from(self, other: KVCache, src: list[int], dst: list[int]) -> None:
         """Copy whole blocks from another storage, in every layer: device to host or back."""
         self.data[:, :, dst] = other.data[:, :, src].to(self.data.device)

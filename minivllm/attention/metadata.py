@@ -23,7 +23,7 @@ from minivllm.tensors import make_tensor
 
 @dataclass(frozen=True, eq=False)
 class AttentionMetadata:
-    """Built once per step by the model runner, read by every attention layer.
+    """Layout of a step's flat batch: built by the model runner, read by every attention layer.
 
     (vLLM 0.32: CommonAttentionMetadata, vllm/v1/attention/backend.py)
     """

@@ -16,8 +16,8 @@ from minivllm.attention.metadata import AttentionMetadata
 from minivllm.attention.paged_torch import PagedTorch, attend_tiles, tile_batches
 from minivllm.ops.compiled import as_numpy, exp, flat, kernel, narrow, use_threads, widen
 
-WORTH_SHARING = 1_000_000
-"""Query numbers times keys from which on several threads are woken: a quarter of a millisecond's
+WORTH_SHARING = 2**19
+"""Query numbers times keys from which on several threads are woken: some 150 microseconds of
 work. On a busy machine waking one can take longer than that."""
 WORTH_SHARING_WRITES = 2**18  # numbers of K and V
 MOST_ROWS = 8  # of one sequence in a step; with more of them torch's products are faster
@@ -109,7 +109,7 @@ def _decode(
 def _paged_decode(
     output, lse, query, key_cache, value_cache, block_table, end, kv_head, scale, window
 ):
-    """The newest tokens of one sequence of length ``end``, for the query heads of one KV head.
+    """Paged decode of one sequence of length ``end``, for the query heads of one KV head.
 
     In float32, whatever the cache is in.
     """
@@ -195,7 +195,7 @@ def _paged_decode(
 
 @kernel
 def _softmax(row, start, stop, largest):
-    """Scores become weights in ``[start, stop)`` and 0 elsewhere; returns their lse.
+    """Softmax of the scores in ``[start, stop)``, in place, and 0 elsewhere; returns their lse.
 
     The largest score is taken off first, so that exp cannot overflow. It is the largest of the
     largest of each slot: a processor compares the slots of two blocks at once.

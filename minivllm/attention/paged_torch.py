@@ -30,7 +30,7 @@ WORTH_SPLITTING = 256  # rows of a chunk from which on two calls without a mask 
 
 @dataclass(frozen=True, eq=False)
 class TileBatch:
-    """Tiles of as many rows each, one from a sequence, that attend in one call."""
+    """A batch of tiles with equally many rows, each of one sequence, that attend in one call."""
 
     rows: torch.Tensor  # int64 [tiles, n]: their rows in the flat batch
     slots: torch.Tensor  # int64 [tiles, length]: where the keys they may see are
@@ -52,7 +52,7 @@ class TileBatch:
 
     @cached_property
     def mask(self) -> torch.Tensor:
-        """``visible`` as what is added to the scores, float32: made once for all layers."""
+        """The additive float32 mask of ``visible``: 0 or -inf; made once for all layers."""
         assert self.visible is not None, "no mask is needed"
         return torch.zeros(self.visible.shape).masked_fill_(~self.visible, -torch.inf)
 
@@ -74,7 +74,7 @@ class PagedTorch(AttentionBackend):
     def attend_each(
         self, query, key_cache, value_cache, metadata, scale, sliding_window=None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Every sequence reads all that it sees. On a CPU the lse comes along; see ``cascade``."""
+        """Attention of each sequence over all its keys. On a CPU with the lse; see ``cascade``."""
         output, lse = torch.empty_like(query), query.new_empty(query.shape[:2], dtype=torch.float32)
         batches = tile_batches(metadata, key_cache.shape[1], sliding_window)
         attend_tiles(batches, output, lse, query, key_cache, value_cache, scale)

@@ -41,7 +41,7 @@ def make_backend(name: str, device: torch.device) -> AttentionBackend:
 
 
 def _best_for(device: torch.device) -> tuple[str, str]:
-    """The fastest that can run, and why."""
+    """The name of the fastest backend that can run, and the reason."""
     kind = "a GPU" if device.type == "cuda" else "a CPU"
     first = "paged_triton" if device.type == "cuda" else "paged_numba"
     package = first.removeprefix("paged_")
@@ -70,7 +70,7 @@ def _obstacle(name: str, device: torch.device) -> str | None:
 
 
 def _interpreter_obstacle() -> str | None:
-    """Triton decides when it is first imported whether kernels are compiled or interpreted."""
+    """Why Triton's interpreter cannot be used: it is chosen when Triton is first imported."""
     import numpy
     import triton
     from triton.runtime.interpreter import InterpretedFunction

@@ -1,4 +1,4 @@
-"""EngineArgs: every argument of the engine, with vLLM's names and defaults, validated in one place.
+"""EngineArgs: all arguments of an engine, with vLLM's names and defaults, validated in one place.
 
 (vLLM: vllm/engine/arg_utils.py)
 """
@@ -63,7 +63,7 @@ _MOST = 2**50  # of tokens, blocks or bytes: no machine has more
 @known_names_only
 @dataclass
 class EngineArgs:
-    """What an engine is built from. ``LLM(...)`` takes the same names.
+    """Arguments of an engine. ``LLM(...)`` takes the same names.
 
     Sizes are in tokens unless a name says otherwise.
 
@@ -121,7 +121,7 @@ class EngineArgs:
     kv_cache_manager_cls: Any = None  # a subclass of KVCacheManager of your own; None: that one
 
     # what you see
-    trace: bool = False  # record every state change, for figures
+    trace: bool = False  # record every state change, for figures; online the last 1,000 steps
     disable_log_stats: bool = True  # False: a line in the log every few seconds
 
     # accepted so that vLLM scripts run; see _ONLY_THE_DEFAULT
@@ -204,7 +204,7 @@ class EngineArgs:
             check(is_only(value, default), name, value, f"{default!r} in minivllm ({why})")
 
     def resolve_limits(self, model_max_len: int, gpu: tuple[str, int] | None = None) -> Limits:
-        """The limits to run with: those given, else vLLM's defaults for ``LLM``.
+        """Limits of a step and of a sequence: those given, else vLLM's defaults for ``LLM``.
 
         Args:
             model_max_len: how many positions the model knows.
@@ -239,7 +239,7 @@ class EngineArgs:
         return limits
 
     def create_engine_config(self) -> VllmConfig:
-        """Find the model, look at the device, and settle every limit.
+        """Make the engine's VllmConfig: find the model, look at the device, settle every limit.
 
         Raises:
             FileNotFoundError: if the model cannot be had.
@@ -292,8 +292,8 @@ class EngineArgs:
 @known_names_only
 @dataclass
 class AsyncEngineArgs(EngineArgs):
-    """``EngineArgs`` of an engine that runs by itself."""
+    """Arguments of an ``AsyncLLM``: an engine that runs in a loop of its own."""
 
-    disable_log_stats: bool = False  # online somebody reads the log
+    disable_log_stats: bool = False  # online the log is read
     enable_log_requests: bool = False  # a line in the log for every request
     engine_process: bool = False  # True: the engine runs in a process of its own, not a thread

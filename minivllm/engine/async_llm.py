@@ -8,20 +8,19 @@ to the engine as a message, and after every step the loop is woken once and hand
 from __future__ import annotations
 
 import asyncio
-import itertools
 import uuid
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import suppress
 from dataclasses import replace
 
+from minivllm.engine import function_trace
 from minivllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from minivllm.engine.core_client import ProcessClient, ThreadClient
-from minivllm.engine.core_loop import Batch
 from minivllm.engine.exceptions import EngineDeadError
 from minivllm.engine.input_processor import InputProcessor
 from minivllm.engine.llm_engine import EngineFacts
 from minivllm.engine.output_collector import RequestOutputCollector
+from minivllm.engine.output_handler import OutputHandler
 from minivllm.logger import init_logger
 from minivllm.metrics.reader import Metric
 from minivllm.outputs import RequestOutput
@@ -43,10 +42,11 @@ class AsyncLLM:
     """
 
     def __init__(self, args: EngineArgs | None = None):
+        function_trace.start_if_asked()  # of this thread, too: the engine has another
         self.args = args = args or AsyncEngineArgs()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.output_handler = handler = OutputHandler()
         form = ProcessClient if getattr(args, "engine_process", False) else ThreadClient
-        self._client = form(args, self._on_batch, self._on_death)
+        self._client = form(args, handler.on_batch, handler.on_error)
         self.engine = self._client.engine  # None where it is out of reach
         self.facts: EngineFacts = self._client.facts
         facts = self.facts
@@ -59,14 +59,7 @@ class AsyncLLM:
             if self.engine is None
             else self.engine.input_processor
         )
-        self.num_running = self.num_waiting = 0  # as the engine said last
-        self._collectors: dict[str, RequestOutputCollector] = {}
-        self._calls: dict[int, asyncio.Future] = {}
-        self._numbers = itertools.count()
         self._paused = False
-        self._dead: EngineDeadError | None = None
-        self.on_death = lambda: None  # called once in the event loop, if the engine stops
-        self._follower: Callable[[list[Record]], None] | None = None
         weakref.finalize(self, self._client.shutdown)  # at the latest when Python ends
 
     @classmethod
@@ -100,16 +93,17 @@ class AsyncLLM:
             EngineDeadError: if the engine has stopped.
         """
         collector = self.add_request(request_id, prompt, sampling_params, priority)
+        collectors = self.output_handler.collectors
         try:
             while True:
                 output = await collector.get()
                 if output.finished:
-                    self._collectors.pop(request_id, None)
+                    collectors.pop(request_id, None)
                 yield output
                 if output.finished:
                     return
         finally:
-            if self._collectors.pop(request_id, None) is not None and not self.errored:
+            if collectors.pop(request_id, None) is not None and not self.errored:
                 self._client.submit(("abort", [request_id]))
 
     def add_request(
@@ -120,21 +114,20 @@ class AsyncLLM:
         priority: int = 0,
     ) -> RequestOutputCollector:
         """Queue a prompt. Returns where its outputs come. Raises like ``generate``."""
-        if self._dead is not None:
-            raise self._dead
-        self._loop = asyncio.get_running_loop()
+        handler = self.output_handler
+        handler.check_health()
         request = self.input_processor.make_request(
             request_id, prompt, sampling_params, priority=priority
         )
-        check(request_id not in self._collectors, "request_id", request_id, "one not in use")
+        check(request_id not in handler.collectors, "request_id", request_id, "one not in use")
         if getattr(self.args, "enable_log_requests", False):
             logger.info("Added request %s.", request_id)
         delta = request.sampling_params.output_kind is RequestOutputKind.DELTA
-        collector = self._collectors[request_id] = RequestOutputCollector(delta)
+        collector = handler.add_request(request_id, delta)
         try:
             self._client.submit(("add", request))
         except ValueError:
-            del self._collectors[request_id]
+            del handler.collectors[request_id]
             raise
         return collector
 
@@ -170,27 +163,36 @@ class AsyncLLM:
     @property
     def errored(self) -> bool:
         """True after a step has failed."""
-        return self._dead is not None
+        return self.output_handler.dead is not None
 
     @property
     def is_running(self) -> bool:
-        return self._dead is None
+        return not self.errored
+
+    @property
+    def num_running(self) -> int:
+        """Requests that run, as the engine said last."""
+        return self.output_handler.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait there, as it said last."""
+        return self.output_handler.num_waiting
 
     @property
     def num_queued(self) -> int:
         """Requests that wait, those included that the engine has not seen yet."""
         could_run = self.num_running if self.num_waiting else self.max_num_seqs
-        return max(0, len(self._collectors) - could_run)
+        return max(0, len(self.request_ids) - could_run)
 
     @property
     def request_ids(self) -> list[str]:
         """Of all requests that somebody waits for."""
-        return list(self._collectors)
+        return list(self.output_handler.collectors)
 
     async def check_health(self) -> None:
         """Raise ``EngineDeadError`` if the engine has stopped."""
-        if self._dead is not None:
-            raise self._dead
+        self.output_handler.check_health()
 
     async def is_paused(self) -> bool:
         return self._paused
@@ -232,21 +234,21 @@ class AsyncLLM:
         """Hand out the trace's records after every turn of the engine; the trace keeps none.
 
         Args:
-            follower: called in the event loop, also with no records; the first call has all since
-                the engine was made.
+            follower: called in the event loop, also with no records; the first call has what the
+                trace has kept since the engine was made: the last ``TRACE_STEPS`` steps.
 
         Raises:
             ValueError: if the engine writes no trace.
         """
         check(self.args.trace, "trace", self.args.trace, "True, for one who follows the engine")
-        self._follower = follower
+        self.output_handler.follower = follower
         self._client.submit(("follow",))
 
     async def wait_for_requests_to_drain(self, timeout: float | None = None) -> bool:
         """Wait until nobody waits for a request. False if that took longer than ``timeout``."""
         loop = asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout
-        while self._collectors:
+        while self.output_handler.collectors:
             if until is not None and loop.time() >= until:
                 return False
             await asyncio.sleep(0.02)
@@ -258,64 +260,14 @@ class AsyncLLM:
 
     async def call(self, method: str, *arguments):
         """Call a method of the engine between two steps. Returns or raises what it does."""
-        await self.check_health()
-        self._loop = asyncio.get_running_loop()
-        number, future = next(self._numbers), self._loop.create_future()
-        self._calls[number] = future
+        number, future = self.output_handler.add_call()
         self._client.submit(("call", number, method, arguments))
         return await future
 
     def shutdown(self) -> None:
         """Stop the engine after the step that it is in; who still waits gets an error."""
         self._client.shutdown()
-        self._die(EngineDeadError("it was shut down"))
-
-    # -- what the engine says, once a step -----------------------------------------------------
-
-    def _on_batch(self, batch: Batch) -> None:
-        """In the engine's thread. Where the event loop has ended, nobody waits."""
-        if self._loop is not None:
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._deliver, batch)
-
-    def _deliver(self, batch: Batch) -> None:
-        self.num_running, self.num_waiting = batch.num_running, batch.num_waiting
-        if self._follower is not None:
-            self._follower(batch.records)
-        for output in batch.outputs:
-            if output.request_id in self._collectors:
-                self._collectors[output.request_id].put(output)
-        for request_id, error in batch.refused:
-            if request_id in self._collectors:
-                self._collectors.pop(request_id).put(error)
-        for number, value in batch.results:
-            future = self._calls.pop(number)
-            if not future.done():
-                if isinstance(value, Exception):
-                    future.set_exception(value)
-                else:
-                    future.set_result(value)
-
-    def _on_death(self, error: BaseException) -> None:
-        """In the engine's thread."""
-        logger.error("the engine has stopped: %r", error, exc_info=error)
-        if self._loop is None or self._loop.is_closed():
-            self._dead = EngineDeadError(error)
-        else:
-            self._loop.call_soon_threadsafe(self._die, EngineDeadError(error))
-
-    def _die(self, error: EngineDeadError) -> None:
-        if self._dead is not None:
-            return
-        self._dead = error
-        for collector in self._collectors.values():
-            collector.put(error)
-        self._collectors.clear()
-        for future in self._calls.values():
-            if not future.done():
-                future.set_exception(error)
-        self._calls.clear()
-        self.on_death()
+        self.output_handler.die(EngineDeadError("it was shut down"))
 
 
 AsyncLLMEngine = AsyncLLM

@@ -1,4 +1,4 @@
-"""EngineCore: scheduler and executor. Requests in, tokens out; it knows no text.
+"""EngineCore: scheduler and executor. Requests in, token ids out; it handles no text.
 
 (vLLM: vllm/v1/engine/core.py, where it runs in a process of its own)
 """
@@ -21,7 +21,7 @@ from minivllm.trace import Trace
 
 
 class EngineCore:
-    """Turns the crank: plan a step, compute it, book it.
+    """The loop's body: schedule a step, execute it, update the scheduler from its output.
 
     Args:
         config: see ``EngineArgs.create_engine_config``.
@@ -91,11 +91,11 @@ class EngineCore:
         self.scheduler.add_request(request)
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
-        """End requests and free their blocks. Unknown ids are ignored."""
+        """Abort requests and free their blocks. Unknown ids are ignored."""
         self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
 
     def stop_sequences(self, sequences: Iterable[tuple[str, int]]) -> None:
-        """End sequences in whose text a stop string was found, still within the last step.
+        """Finish sequences whose text holds a stop string, as a part of the last step.
 
         Args:
             sequences: request id and index of each. Those that are over are ignored.
@@ -103,13 +103,13 @@ class EngineCore:
         self.scheduler.stop_sequences(sequences)
 
     def step(self) -> EngineCoreOutputs:
-        """Compute one step. If anything fails in it, it has never been."""
-        # 0. Guess how those go on that have a new token.
+        """Run one step. If anything in it fails, it is rolled back."""
+        # 0. Propose drafts for the sequences that have a new token.
         if self.drafter is not None:
             drafts = self.drafter.draft(self._to_draft_for, self._model_drafts)
             self.scheduler.update_draft_token_ids(drafts)
             self._to_draft_for, self._model_drafts = [], {}
-        # 1. Who computes how many tokens, and where do their K and V go?
+        # 1. Schedule: how many tokens of each sequence, and the slots of their K and V.
         scheduler_output = self.scheduler.schedule()
         try:
             if self.structured_output_manager is not None:
@@ -129,7 +129,7 @@ class EngineCore:
         return collect(updated, output)
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached blocks. Refuses (False) while any block is in use."""
+        """Empty the prefix cache. Refuses (False) while any block is in use."""
         return self.scheduler.kv_manager.reset_prefix_cache()
 
     def has_unfinished_requests(self) -> bool:

@@ -1,7 +1,8 @@
-"""EngineCoreClient: how the asynchronous face reaches an engine that runs by itself.
+"""EngineCoreClient: the connection of ``AsyncLLM`` to the loop that runs its engine.
 
-Two forms behind one face: a thread of this process, where everything is in reach but under the same
-interpreter lock, and a process, where only messages cross. (vLLM: vllm/v1/engine/core_client.py)
+Two forms with one interface: a thread of this process, where everything is in reach but under the
+same interpreter lock, and a process, where only messages cross.
+(vLLM: vllm/v1/engine/core_client.py)
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import queue
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.core_loop import STOP, Batch, EngineCoreLoop
 from minivllm.engine.exceptions import EngineDeadError
+from minivllm.engine.gc_utils import freeze_gc_heap
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.engine.serial_utils import BatchDecoder, encode
 
@@ -24,51 +27,81 @@ OnBatch = Callable[[Batch], None]
 OnDeath = Callable[[BaseException], None]
 
 
+class Inbox(queue.SimpleQueue):
+    """Messages for an engine, from whichever thread."""
+
+    def receive(self, seconds: float | None) -> list[tuple]:
+        """All that are there; see ``EngineCoreLoop``. Raises what was put in as an error."""
+        messages: list[tuple] = []
+        with suppress(queue.Empty):
+            messages.append(self.get(seconds != 0, seconds))
+            while True:
+                messages.append(self.get_nowait())
+        for message in messages:
+            if isinstance(message, BaseException):
+                raise message
+        return messages
+
+
 class ThreadClient:
-    """The engine in a thread.
+    """An engine in a thread of this process, which makes it, too.
+
+    Were it made elsewhere, that thread would keep OpenMP threads of its own from loading the model,
+    and where there are more of these than processors all of them sleep after each operation instead
+    of waiting for the next one: a step then takes a quarter more time.
 
     Args:
         args: what to run.
         on_batch: called from that thread with what every turn has to say.
         on_death: called from that thread with the error that has escaped a step.
+
+    Raises:
+        ValueError, FileNotFoundError: what making the engine has raised there.
     """
 
     def __init__(self, args: EngineArgs, on_batch: OnBatch, on_death: OnDeath):
-        self.engine: LLMEngine | None = LLMEngine(args)
-        self.facts = self.engine.facts()
-        self._inbox: queue.SimpleQueue[tuple] = queue.SimpleQueue()
-        self._on_death = on_death
-        self._loop = EngineCoreLoop(self.engine, self._receive, on_batch)
-        self._thread = threading.Thread(target=self._run, name="minivllm-engine", daemon=True)
+        self._inbox = Inbox()
+        made: Future[LLMEngine] = Future()
+        self._thread = threading.Thread(
+            target=_run_thread, args=(args, made, self._inbox, on_batch, on_death),
+            name="minivllm-engine", daemon=True,
+        )  # fmt: skip
         self._thread.start()
+        try:
+            self.engine: LLMEngine | None = made.result()
+        except BaseException:  # also Ctrl-C, which only this thread hears
+            self.shutdown()
+            raise
+        self.facts = self.engine.facts()
 
     def submit(self, message: tuple) -> None:
         """Send a message; see ``EngineCoreLoop``."""
         self._inbox.put(message)
 
     def shutdown(self, timeout: float = 10.0) -> None:
-        """End the thread after the step that it is in. Again does nothing."""
+        """Stop the thread after its current step. A second call does nothing."""
         self._inbox.put(STOP)
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 
-    def _receive(self, seconds: float | None) -> list[tuple]:
-        messages: list[tuple] = []
-        with suppress(queue.Empty):
-            messages.append(self._inbox.get(seconds != 0, seconds))
-            while True:
-                messages.append(self._inbox.get_nowait())
-        return messages
 
-    def _run(self) -> None:
-        try:
-            self._loop.run()
-        except BaseException as error:
-            self._on_death(error)
+def _run_thread(
+    args: EngineArgs, made: Future[LLMEngine], inbox: Inbox, on_batch: OnBatch, on_death: OnDeath
+) -> None:
+    """What the thread does."""
+    try:
+        engine = LLMEngine(args)
+    except BaseException as error:
+        return made.set_exception(error)
+    made.set_result(engine)
+    try:
+        EngineCoreLoop(engine, inbox.receive, on_batch).run()
+    except BaseException as error:
+        on_death(error)
 
 
 class ProcessClient:
-    """The engine in a process of its own, at the other end of a pipe; a thread here listens.
+    """An engine in a process of its own, behind a pipe; a thread of this process reads its outputs.
 
     Args:
         args, on_batch, on_death: as for ``ThreadClient``; all of ``args`` must be picklable.
@@ -99,7 +132,7 @@ class ProcessClient:
         self._thread.start()
 
     def submit(self, message: tuple) -> None:
-        """Send a message; see ``EngineCoreLoop``. What cannot be pickled is a ``ValueError``."""
+        """Send a message; see ``EngineCoreLoop``. Raises ``ValueError`` if it cannot be pickled."""
         if message[0] == "add":
             self._decoder.remember(message[1])
         try:
@@ -113,7 +146,7 @@ class ProcessClient:
             raise ValueError(f"this cannot be sent to the engine's process: {error}") from error
 
     def shutdown(self, timeout: float = 10.0) -> None:
-        """End the process after the step that it is in; by force, if that takes too long."""
+        """Stop the process after its current step; by force, if that takes too long."""
         self._stopping = True
         self.submit(STOP)
         self._process.join(timeout)
@@ -135,23 +168,28 @@ class ProcessClient:
             self._on_batch(self._decoder.decode(said))
 
 
+def _read(pipe: Connection, inbox: Inbox) -> None:
+    """Empty the pipe also while a step is computed: a full one would hold up who writes to it."""
+    while True:
+        try:
+            inbox.put(pipe.recv())
+        except (EOFError, OSError):  # the parent is gone
+            return inbox.put(STOP)
+        except Exception as error:  # what this process cannot unpickle
+            return inbox.put(error)
+
+
 def _run_engine(pipe: Connection, args: EngineArgs) -> None:
-    """What the process does."""
+    """Main function of the engine's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent decides when it ends
 
-    def receive(seconds: float | None) -> list[tuple]:
-        messages: list[tuple] = []
-        try:
-            while pipe.poll(0 if messages else seconds):
-                messages.append(pipe.recv())
-        except EOFError:  # the parent is gone
-            return [STOP]
-        return messages
-
+    inbox = Inbox()
     try:
         engine = LLMEngine(args)
+        freeze_gc_heap()
+        threading.Thread(target=_read, args=(pipe, inbox), daemon=True).start()
         pipe.send(engine.facts())
-        EngineCoreLoop(engine, receive, lambda batch: pipe.send(encode(batch))).run()
+        EngineCoreLoop(engine, inbox.receive, lambda batch: pipe.send(encode(batch))).run()
     except (ValueError, OSError) as error:
         pipe.send(error)
     except BaseException as error:

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from minivllm.records import Record
-from minivllm.scheduling.progress import NobodyAdmitted
+from minivllm.scheduling.progress import LivelockError
 from minivllm.trace import Trace
 
 if TYPE_CHECKING:
     from minivllm.engine.llm_engine import LLMEngine
 
 STOP = ("stop",)  # the message that ends the loop
+TRACE_STEPS = 1000  # the last ones, which a trace keeps that nobody follows
 # A policy may wait for time to pass, or for company. In the meantime it is asked every 10 ms.
 _PATIENCE, _ASK_AGAIN = 1.0, 0.01  # seconds
 
@@ -92,12 +93,15 @@ class EngineCoreLoop:
 
     def _step(self, batch: Batch) -> None:
         """A step. If for a second nothing has happened in any, those that wait are refused."""
+        trace = self.core.trace
+        if trace is not None and self._trace is None:  # nobody takes its records
+            trace.forget_before(trace.num_steps - TRACE_STEPS)
         if self._steps_left is not None:
             self._steps_left -= 1
         try:
             batch.outputs += self.core.make_progress()
             self._stuck_since = None
-        except NobodyAdmitted as error:
+        except LivelockError as error:
             now = time.monotonic()
             self._stuck_since = now if self._stuck_since is None else self._stuck_since
             if now - self._stuck_since >= _PATIENCE:

@@ -1,4 +1,4 @@
-"""EngineCoreOutput: what a step has made of one sequence; ids and tokens only.
+"""EngineCoreOutput: the result of a step for one sequence; ids and tokens only.
 
 (vLLM: vllm/v1/engine/__init__.py)
 """
@@ -29,7 +29,7 @@ class EngineCoreOutput:
 
 @dataclass(slots=True)
 class EngineCoreOutputs:
-    """What one step has made of all sequences that got a token."""
+    """The result of a step: an output for each sequence that got a token."""
 
     outputs: list[EngineCoreOutput]
     # by request id and position: of prompt tokens that this step has come to
@@ -37,7 +37,7 @@ class EngineCoreOutputs:
 
 
 def collect(updated: list[Sequence], output: ModelRunnerOutput) -> EngineCoreOutputs:
-    """Describe the sequences that got a token.
+    """Make the outputs of the sequences that got a token.
 
     Args:
         updated: by ``Scheduler.update_from_output``; the beams of a request in order of rank.

@@ -45,7 +45,7 @@ class Detokenizer:
         self.finished = True
 
     def streamable(self, finished: bool) -> str:
-        """The text that no later token can take back.
+        """The part of the text that is final: no later token, and no stop string, can change it.
 
         Before the end, as many characters are held back as a stop string could still need.
         """
@@ -56,7 +56,7 @@ class Detokenizer:
         return self.text[: max(0, len(self.text) - held_back)]
 
     def _find_stop(self, old_length: int) -> str | None:
-        """The stop string that ends first, so that it matters not how text falls into tokens.
+        """The stop string that ends first, whatever tokens the text is split into.
 
         Only those that end in the new text: ``old_length`` is where that begins.
         """

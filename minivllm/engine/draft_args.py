@@ -1,4 +1,4 @@
-"""What the engine's arguments come to where drafts are made: a model, and slots for its K and V.
+"""Speculation's part of the engine's arguments: a draft model, and slots for its K and V.
 
 (vLLM: vllm/config/speculative.py)
 """
@@ -16,7 +16,7 @@ from minivllm.validation import check
 
 
 class Limits(NamedTuple):
-    """How long a sequence may be, and how much a step may hold."""
+    """Limits of a sequence and of a step, in tokens."""
 
     max_model_len: int
     max_num_batched_tokens: int
@@ -24,7 +24,7 @@ class Limits(NamedTuple):
 
 
 class SlotsForDrafts(NamedTuple):
-    """What drafts take of a step, in tokens; see ``SchedulerConfig``."""
+    """Slots of a step that drafts take, in tokens; see ``SchedulerConfig``."""
 
     num_speculative_tokens: int = 0
     num_lookahead_tokens: int = 0
@@ -38,7 +38,7 @@ class DraftSource(ModelSource, Protocol):
 
 
 def slots_for_drafts(config: SpeculativeConfig | None, limits: Limits) -> SlotsForDrafts:
-    """A draft model writes K and V behind the model's tokens, and computes one token more.
+    """Lookahead slots of a draft model: its K and V lie behind the model's, and it reads one more.
 
     Raises:
         ValueError: if a sequence or a step is too short for that.
@@ -58,7 +58,7 @@ def slots_for_drafts(config: SpeculativeConfig | None, limits: Limits) -> SlotsF
 def draft_model_of(
     args: DraftSource, target: ModelConfig
 ) -> tuple[Path, ModelConfig] | tuple[None, None]:
-    """The draft model's directory and its shapes, if one guesses. It runs in the target's dtype.
+    """Directory and shapes of the draft model, None without one. It runs in the target's dtype.
 
     Raises:
         FileNotFoundError: if it cannot be had.

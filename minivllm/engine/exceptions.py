@@ -1,4 +1,4 @@
-"""What a caller of an engine that runs by itself may have to catch.
+"""Exceptions of ``AsyncLLM``.
 
 (vLLM: vllm/v1/engine/exceptions.py)
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class EngineDeadError(RuntimeError):
-    """A step has failed, or the engine's process is gone: nothing that waits will be finished."""
+    """The engine has stopped: a step failed, or its process is gone. No request will finish."""
 
     def __init__(self, cause: BaseException | str):
         super().__init__(f"the engine has stopped and takes no more requests: {cause!r}")

@@ -1,4 +1,4 @@
-"""Every call of a function of minivllm, written to a file: for finding where something hangs.
+"""Function trace: each call of a function of minivllm, written to a file to find a hang.
 
 (vLLM: VLLM_TRACE_FUNCTION; enable_trace_function_call in vllm/logger.py)
 """

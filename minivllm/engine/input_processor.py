@@ -1,4 +1,4 @@
-"""InputProcessor: what a user hands in becomes a Request, or a clear error and nothing else.
+"""InputProcessor: turns a user's prompt and parameters into a validated Request.
 
 (vLLM: vllm/v1/engine/input_processor.py)
 """
@@ -46,7 +46,7 @@ def load_tokenizer(directory: str | Path):
 
 @dataclass(frozen=True)
 class EngineInput:
-    """A prompt as the engine takes it: token ids, and what else their K and V depend on."""
+    """An encoded prompt: its token ids, and the cache salt that their K and V depend on."""
 
     prompt_token_ids: list[int]
     prompt: str | None = None  # the text behind the ids, if there was one
@@ -54,7 +54,7 @@ class EngineInput:
 
 
 class InputProcessor:
-    """Encodes and validates prompts.
+    """Tokenizes prompts and validates requests.
 
     Args:
         tokenizer: a Hugging Face tokenizer, or None if prompts are token ids only.
@@ -97,7 +97,7 @@ class InputProcessor:
         max_model_len: int,
         tokenizer_directory: Path | None,
     ) -> InputProcessor:
-        """The one that belongs to an engine, also where the engine itself is out of reach."""
+        """The processor of an engine with these arguments, made without the engine itself."""
         tokenizer = None if tokenizer_directory is None else load_tokenizer(tokenizer_directory)
         manager = StructuredOutputManager(
             tokenizer,
@@ -115,7 +115,7 @@ class InputProcessor:
         arrival_time: float | None = None,
         priority: int = 0,
     ) -> Request:
-        """A request for one prompt.
+        """Make the request for one prompt.
 
         Args:
             request_id: chosen by the caller.
@@ -166,8 +166,8 @@ class InputProcessor:
     def _own_eos(self) -> frozenset[int]:
         """The end-of-sequence token that gives no stop_reason: the tokenizer's own.
 
-        The others that a model's files name are stop tokens. Without a tokenizer nobody says which
-        is which, so all of them are.
+        The others that a model's files name are stop tokens. Without a tokenizer they cannot be
+        told apart, so all of them are.
         """
         own: Any = getattr(self.tokenizer, "eos_token_id", None)
         if not is_int(own, 0) or own >= self.model_config.vocab_size:
@@ -197,7 +197,7 @@ class InputProcessor:
             check(ok, name, asked, f"at most {allowed}")
 
     def _complete(self, params: SamplingParams) -> SamplingParams:
-        """The request's own copy, validated once more, and what this model makes of it."""
+        """Copy a request's sampling parameters, validate them, and fill in the model's defaults."""
         params = replace(params)
         params.min_tokens = min(params.min_tokens, self.max_model_len)  # no output is longer
         for name in ("stop_token_ids", "allowed_token_ids", "bad_words", "logits_processors"):
@@ -222,7 +222,7 @@ class InputProcessor:
         return params
 
     def _encode_bad_words(self, words: list[str]) -> list[list[int]]:
-        """Each word as it is at the start of a text, and as it is after a space."""
+        """Token ids of bad words: each as at the start of a text, and as after a space."""
         encoded = []
         for word in words:
             for text in (word.lstrip(), " " + word.lstrip()):

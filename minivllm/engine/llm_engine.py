@@ -1,4 +1,4 @@
-"""LLMEngine: requests go in, each step moves all of them, outputs come out.
+"""LLMEngine: the synchronous engine. Requests in, one step for all of them, outputs out.
 
 (vLLM: vllm/v1/engine/llm_engine.py)
 """
@@ -23,7 +23,7 @@ from minivllm.models.model_config import ModelConfig
 from minivllm.outputs import RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
-from minivllm.scheduling.progress import NobodyAdmitted
+from minivllm.scheduling.progress import LivelockError
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.validation import check
@@ -32,7 +32,7 @@ from minivllm.worker.worker import Worker
 
 
 class EngineFacts(NamedTuple):
-    """What is known of an engine once it is made."""
+    """Constants of an engine, known once it is made."""
 
     model_config: ModelConfig
     max_model_len: int
@@ -44,7 +44,7 @@ class EngineFacts(NamedTuple):
 
 
 class LLMEngine:
-    """The engine core, with text at both ends.
+    """Input processor, engine core and output processor in one process.
 
     Args:
         args: what to run and within which limits.
@@ -87,12 +87,12 @@ class LLMEngine:
 
     @property
     def scheduler(self) -> Scheduler:
-        """The core's, to be looked at: it runs in this process."""
+        """The core's scheduler, for inspection: it runs in this process."""
         return self.engine_core.scheduler
 
     @property
     def worker(self) -> Worker:
-        """The core's only worker, to be looked at."""
+        """The core's only worker, for inspection."""
         executor = self.engine_core.executor
         assert isinstance(executor, UniProcExecutor)
         return executor.worker
@@ -142,7 +142,7 @@ class LLMEngine:
         self.output_processor.add_request(request, queue)
 
     def step(self) -> list[RequestOutput]:
-        """Move every sequence that fits into the budget. Returns those that got a token.
+        """Run one step. Returns the outputs of the requests that got a token.
 
         If anything raises, the step has never been: call it again, and all goes on with the tokens
         that it would have had.
@@ -160,21 +160,21 @@ class LLMEngine:
         return processed.request_outputs
 
     def make_progress(self) -> list[RequestOutput]:
-        """A step in which something happens.
+        """Run one step; raise ``LivelockError`` if no later step could change anything.
 
         Raises:
-            NobodyAdmitted: if nothing does, and nothing runs: the next step would be the same.
+            LivelockError: if nothing does, and nothing runs: the next step would be the same.
         """
         scheduler = self.scheduler
         before = scheduler.num_preemptions, len(scheduler.requests)
         outputs = self.step()
         after = scheduler.num_preemptions, len(scheduler.requests)
         if before == after and not scheduler.running:
-            raise NobodyAdmitted.by(scheduler)
+            raise LivelockError.by(scheduler)
         return outputs
 
     def abort_request(self, request_id: str | list[str]) -> list[RequestOutput]:
-        """End requests and free their blocks. Returns their last outputs; unknown ids have none.
+        """Abort requests and free their blocks. Returns their last outputs; unknown ids have none.
 
         Raises:
             ValueError: for what is no string and no list of them; nothing has ended then.
@@ -186,11 +186,11 @@ class LLMEngine:
         return self.output_processor.abort_requests(ids)
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached blocks. Refuses (False) while any block is in use."""
+        """Empty the prefix cache. Refuses (False) while any block is in use."""
         return self.engine_core.reset_prefix_cache()
 
     def get_metrics(self, model_name: str | None = None) -> list[Metric]:
-        """vLLM's metrics as they are now, with the model's name as a label."""
+        """Current values of vLLM's metrics, with the model's name as a label."""
         self.metrics.scheduler = scheduler_stats(self.scheduler)
         model_name = model_name or str(self.args.model or "minivllm")
         return self.metrics.read(model_name=model_name, engine="0")
@@ -200,13 +200,13 @@ class LLMEngine:
         return self.engine_core.has_unfinished_requests()
 
     def num_running_and_waiting(self) -> tuple[int, int]:
-        """Requests that run, and requests that wait."""
+        """Number of running and of waiting requests."""
         scheduler = self.scheduler
         waiting = len(scheduler.waiting) + len(scheduler.swapped)
         return len(scheduler.requests) - waiting, waiting
 
     def facts(self) -> EngineFacts:
-        """What a face that reaches this engine by messages has to know of it."""
+        """The constants that ``AsyncLLM`` must know of an engine in another process."""
         config = self.vllm_config
         return EngineFacts(
             self.model_config,
@@ -219,7 +219,7 @@ class LLMEngine:
         )
 
     def get_num_unfinished_requests(self) -> int:
-        """Requests that wait or run."""
+        """Number of requests that wait or run."""
         return len(self.scheduler.requests)
 
     def check_integrity(self) -> None:

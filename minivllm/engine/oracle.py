@@ -1,4 +1,4 @@
-"""The oracle: what "right" means. No cache, no blocks, no batch; everything anew for every token.
+"""The oracle: the definition of correct output. No cache, no batch; each token from scratch.
 
 It shares the weights and the layers with the engine, and nothing of what makes it an engine:
 attention is a dense matrix, and a token is chosen by ``sampling/reference.py``. Tests hold the
@@ -20,8 +20,8 @@ from minivllm.structured_output.backend_types import StructuredOutputGrammar
 
 @dataclass
 class OracleOutput:
-    """What a request must produce, and how clear each choice was: ``margins[i]`` says how far the
-    numbers may be off before token ``i`` would be another one.
+    """The tokens that a request must produce, and each one's margin: how far the numbers may be
+    off before token ``i`` would be another.
     """
 
     token_ids: list[int]
@@ -31,10 +31,10 @@ class OracleOutput:
 
 
 class DenseAttention:
-    """In place of the paged backend and its storage: one sequence, every pair of its tokens."""
+    """Dense causal attention over one sequence, in place of a paged backend and its KV cache."""
 
     def layer(self, index: int) -> None:
-        """No layer has a cache."""
+        """Returns no KV cache: dense attention reads none."""
 
     def forward(self, query, key, value, kv_cache, metadata, scale, sliding_window=None):
         """As ``AttentionBackend.forward``, from the definition."""
@@ -65,7 +65,7 @@ def run(
     index: int = 0,
     grammar: StructuredOutputGrammar | None = None,
 ) -> OracleOutput:
-    """Generate sample ``index`` of one request, alone. A grammar is asked about every token."""
+    """Generate sample ``index`` of one request, alone. Its grammar is checked at every token."""
     params, generator = request.sampling_params, Random(request.seed + index)
     prompt = request.prompt_token_ids
     output: list[int] = []

@@ -1,4 +1,4 @@
-"""RequestOutputCollector: where one request's outputs wait for whoever reads them.
+"""RequestOutputCollector: the asynchronous queue of one request's outputs.
 
 (vLLM: vllm/v1/engine/output_processor.py)
 """
@@ -11,7 +11,7 @@ from minivllm.outputs import RequestOutput
 
 
 class RequestOutputCollector:
-    """One request's outputs until somebody reads them; a late reader gets them merged."""
+    """A queue of one output: those that are not read in time are merged."""
 
     def __init__(self, delta: bool):
         self._delta = delta
@@ -19,7 +19,7 @@ class RequestOutputCollector:
         self._ready = asyncio.Event()
 
     def put(self, output: RequestOutput | Exception) -> None:
-        """Add an output. What is new is joined to what has not been read; else it replaces it."""
+        """Put an output: a DELTA is joined to the one not yet read, any other replaces it."""
         pending = self._pending
         if self._delta and isinstance(pending, RequestOutput) and not isinstance(output, Exception):
             pending.add(output)
@@ -28,7 +28,7 @@ class RequestOutputCollector:
         self._ready.set()
 
     async def get(self) -> RequestOutput:
-        """The next output. Raises what has been put as an error."""
+        """Wait for the next output. Raises an exception that was put."""
         while self._pending is None:
             await self._ready.wait()
         output, self._pending = self._pending, None

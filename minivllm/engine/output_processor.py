@@ -1,4 +1,4 @@
-"""OutputProcessor: tokens of the core become text, and text the outputs that users read.
+"""OutputProcessor: detokenizes the core's tokens and makes the RequestOutputs of users.
 
 (vLLM: vllm/v1/engine/output_processor.py)
 """
@@ -19,14 +19,14 @@ from minivllm.request import Request
 
 
 class OutputQueue(Protocol):
-    """Where a reader of one request, or of several, waits for its outputs."""
+    """Interface of a queue that takes the outputs of one request or several."""
 
     def put(self, output: RequestOutput) -> None: ...
 
 
 @dataclass
 class ProcessedOutputs:
-    """What has become of a step's outputs."""
+    """The RequestOutputs of a step, and what the core must stop."""
 
     request_outputs: list[RequestOutput] = field(default_factory=list)  # of those without a queue
     # request id and index of sequences that have come to a stop string: the core must end them
@@ -35,7 +35,7 @@ class ProcessedOutputs:
 
 
 class OutputProcessor:
-    """Keeps the text and the logprobs of all requests that are not finished.
+    """Text and logprobs of all requests that are not finished.
 
     Args:
         tokenizer: a Hugging Face tokenizer, or None if no text is made.
@@ -46,16 +46,16 @@ class OutputProcessor:
         self.request_states: dict[str, RequestState] = {}
 
     def add_request(self, request: Request, queue: OutputQueue | None = None) -> None:
-        """From now on make outputs of this request.
+        """Register a request: its outputs are made from now on.
 
         Args:
             request: as the core has it.
-            queue: where they go; None leaves them to who calls ``process_outputs``.
+            queue: where they go; None returns them from ``process_outputs``.
         """
         self.request_states[request.request_id] = RequestState(request, self.tokenizer, queue)
 
     def process_outputs(self, core_outputs: EngineCoreOutputs) -> ProcessedOutputs:
-        """Make text, find stop strings, and hand out what there is after a step."""
+        """Detokenize a step's tokens, find stop strings, and make the RequestOutputs."""
         processed = ProcessedOutputs()
         now = time.monotonic()
         for request_id, found in core_outputs.prompt_logprobs.items():
@@ -77,7 +77,7 @@ class OutputProcessor:
         return processed
 
     def abort_requests(self, request_ids: Iterable[str]) -> list[RequestOutput]:
-        """The last outputs of requests that are ended; unknown ids have none."""
+        """Drop requests. Returns their last outputs; unknown ids have none."""
         outputs: list[RequestOutput] = []
         for request_id in request_ids:
             state = self.request_states.get(request_id)

@@ -1,4 +1,4 @@
-"""RequestState: what has been made of one request, and how much of it has been handed out.
+"""RequestState: output tokens, text and logprobs of one request, and how much is handed out.
 
 (vLLM: ``RequestState`` in vllm/v1/engine/output_processor.py; vllm/v1/engine/logprobs.py)
 """
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class RequestState:
-    """The front end's half of a request.
+    """The output side of one request: its samples or beams.
 
     Args:
         request: as the core has it.
         tokenizer: a Hugging Face tokenizer, or None if no text is made.
-        queue: who reads the outputs; None: who steps the engine.
+        queue: where the outputs go; None: to the caller of the engine's step.
     """
 
     def __init__(self, request: Request, tokenizer, queue: OutputQueue | None):
@@ -33,6 +33,7 @@ class RequestState:
         self.request_id = request.request_id
         self.prompt = request.prompt
         self.prompt_token_ids = request.prompt_token_ids
+        self._ids_to_show = list(request.prompt_token_ids)  # the reader's own from here on
         self.params = params
         self.tokenizer = tokenizer if params.detokenize else None
         self.queue = queue
@@ -53,7 +54,7 @@ class RequestState:
 
     @property
     def has_begun(self) -> bool:
-        """Has it got its first token?"""
+        """True once the first token is there."""
         return self.metrics.first_token_time is not None
 
     @property
@@ -63,7 +64,7 @@ class RequestState:
         return all(sample.finish_reason for sample in self.samples)
 
     def add(self, output: EngineCoreOutput, now: float) -> bool:
-        """Add what a step has given to one sequence.
+        """Add the output of a step for one sequence.
 
         Returns:
             True if its text now holds a stop string: the core must end it.
@@ -87,7 +88,7 @@ class RequestState:
         return self.samples[output.index].add(output)
 
     def abort(self) -> None:
-        """End what has not ended."""
+        """Finish all samples that have not finished, as aborted."""
         for sequence in self.samples if self.beams is None else self.beams:
             sequence.finish_reason = sequence.finish_reason or "abort"
 
@@ -102,7 +103,7 @@ class RequestState:
         return RequestOutput(
             self.request_id,
             self.prompt,
-            list(self.prompt_token_ids),  # the caller's own from here on
+            self._ids_to_show,
             prompt_logprobs=self._prompt_logprobs(delta),
             outputs=self._completions(delta),
             finished=finished,
@@ -116,7 +117,7 @@ class RequestState:
         return [s.completion(delta) for s in self.samples if not delta or s.has_news]
 
     def _prompt_logprobs(self, delta: bool) -> list[dict[int, Logprob] | None] | None:
-        """One entry per prompt token, None for the first; a stream of news has them once."""
+        """Prompt logprobs: an entry per prompt token, None for the first; DELTA sends them once."""
         if self.prompt_positions and self.prompt_logprobs is None:
             known, prompt = self.prompt_positions, self.prompt_token_ids
             self.prompt_logprobs = [
@@ -129,7 +130,7 @@ class RequestState:
 
 
 class SampleState:
-    """One sample of a request: its tokens, its text, and how much of them has been handed out."""
+    """One sample of a request: tokens, text, and how much of them has been handed out."""
 
     def __init__(self, index: int, params: SamplingParams, prompt_token_ids, tokenizer):
         self.index = index
@@ -150,7 +151,7 @@ class SampleState:
         self.end_is_sent = False
 
     def add(self, output: EngineCoreOutput) -> bool:
-        """Add tokens. Returns True if the text now holds a stop string, and ends there."""
+        """Add tokens. Returns True if the text now holds a stop string; it ends there."""
         stop_string = None
         for i, token_id in enumerate(output.new_token_ids):
             if self.logprobs is not None and output.new_logprobs:
@@ -170,7 +171,7 @@ class SampleState:
         return stop_string is not None and output.finish_reason is None
 
     def _last_tokens(self, n: int) -> list[int]:
-        """The last tokens so far, of the prompt where there are too few of the output."""
+        """The last few tokens, from the prompt where the output is too short."""
         return (self.prompt_token_ids[-n:] + self.token_ids[-n:])[-n:]
 
     @property
@@ -179,7 +180,7 @@ class SampleState:
         return more and not self.end_is_sent
 
     def completion(self, delta: bool) -> CompletionOutput:
-        """All so far, or only what has not been handed out yet."""
+        """The sample as a CompletionOutput: all of it, or only what has not been handed out."""
         text = self._text()
         chars, tokens = (self.num_chars_sent, self.num_tokens_sent) if delta else (0, 0)
         self.num_chars_sent, self.num_tokens_sent = len(text), len(self.token_ids)
@@ -195,7 +196,7 @@ class SampleState:
         )
 
     def _text(self) -> str:
-        """The text that is certain so far; all of it at the end."""
+        """The final part of the text; all of it at the end."""
         detokenizer, finished = self.detokenizer, self.finish_reason is not None
         if detokenizer is None:
             return ""
@@ -208,14 +209,14 @@ class SampleState:
 
 
 class BeamState:
-    """One beam, as the last step has left it."""
+    """One beam: its tokens after the last step."""
 
     def __init__(self, output: EngineCoreOutput):
         self.output = output
         self.finish_reason = output.finish_reason
 
     def completion(self, tokenizer, include_stop: bool) -> CompletionOutput:
-        """All of the beam: its past changes when another takes its place."""
+        """The whole beam as a CompletionOutput: a fork may have replaced its past."""
         token_ids, text = self.output.new_token_ids, ""
         if tokenizer is not None:
             stopped = self.finish_reason == "stop"
@@ -233,7 +234,7 @@ class BeamState:
 
 
 def as_dict(logprobs: TokenLogprobs, tokenizer, before: list[int]) -> dict[int, Logprob]:
-    """By token id: the token itself and the best ones, as vLLM hands them out.
+    """Logprobs of a position by token id: of the token and of the most likely, in vLLM's form.
 
     Args:
         logprobs: of one place.

@@ -1,4 +1,4 @@
-"""What crosses between two processes after every step: the news as plain tuples, no prompts.
+"""Serialization of a step's outputs between processes: plain tuples, without prompts.
 
 An output as it is would bring its prompt along each time, which the other side has sent itself, and
 the names of its fields. (vLLM: vllm/v1/serial_utils.py, over msgpack)
@@ -20,7 +20,7 @@ _of_completion = attrgetter(*(field.name for field in fields(CompletionOutput)))
 
 
 def encode(batch: Batch) -> tuple:
-    """A batch without the prompts of its outputs; ``BatchDecoder`` reads it."""
+    """Encode a step's outputs without their prompts; ``BatchDecoder`` reads them."""
     outputs = [
         (_of_request(o), _of_metrics(o.metrics), [_of_completion(c) for c in o.outputs])
         for o in batch.outputs
@@ -29,21 +29,22 @@ def encode(batch: Batch) -> tuple:
 
 
 class BatchDecoder:
-    """Reads batches at the side where the requests come from, whose prompts it remembers."""
+    """Decodes outputs in the process that has sent the requests, and keeps their prompts."""
 
     def __init__(self):
         self._prompts: dict[str, tuple[str | None, list[int]]] = {}
 
     def remember(self, request: Request) -> None:
-        """This request is about to be sent."""
-        self._prompts[request.request_id] = (request.prompt, request.prompt_token_ids)
+        """Keep the prompt of a request that is about to be sent."""
+        ids_to_show = list(request.prompt_token_ids)  # the reader's own from here on
+        self._prompts[request.request_id] = (request.prompt, ids_to_show)
 
     def forget(self, request_id: str) -> None:
-        """Nothing will come of this request any more."""
+        """Drop a request: it has no further output."""
         self._prompts.pop(request_id, None)
 
     def decode(self, encoded: tuple) -> Batch:
-        """A batch, as it was on the other side."""
+        """Decode a batch: the outputs that ``encode`` was given."""
         outputs, rest = encoded
         batch = Batch([self._output(*news) for news in outputs], *rest)
         for request_id in [o.request_id for o in batch.outputs if o.finished]:
@@ -58,7 +59,7 @@ class BatchDecoder:
         return RequestOutput(
             request_id,
             prompt,
-            list(prompt_token_ids),  # the caller's own from here on
+            prompt_token_ids,
             prompt_logprobs,
             [CompletionOutput(*completion) for completion in completions],
             finished,

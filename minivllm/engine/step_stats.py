@@ -1,4 +1,4 @@
-"""What every step has given becomes what is counted of it.
+"""Statistics of a step: SchedulerStats, IterationStats and FinishedRequestStats.
 
 (vLLM: vllm/v1/core/sched/scheduler.py, ``make_stats``; vllm/v1/metrics/stats.py)
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def scheduler_stats(scheduler: Scheduler) -> SchedulerStats:
-    """How the scheduler stands now."""
+    """Make the SchedulerStats: queues and KV cache after a step."""
     manager, cache = scheduler.kv_manager, scheduler.kv_manager.prefix_cache
     swapped = len(scheduler.swapped)
     return SchedulerStats(
@@ -36,7 +36,7 @@ def scheduler_stats(scheduler: Scheduler) -> SchedulerStats:
 def count_tokens(
     iteration: IterationStats, state: RequestState, output: EngineCoreOutput, now: float
 ) -> None:
-    """Count what a step has given to one sequence, before its state knows of it."""
+    """Count the tokens of one sequence in a step, before its state is updated."""
     num_new = 1 if state.beams is not None else len(output.new_token_ids)
     iteration.num_generation_tokens += num_new
     if not state.has_begun:
@@ -49,7 +49,7 @@ def count_tokens(
 
 
 def finished_stats(state: RequestState, now: float) -> FinishedRequestStats:
-    """A request that has just come to its end."""
+    """Make the FinishedRequestStats of a request that has just finished."""
     times, params = state.metrics, state.params
     first, last = times.first_token_time or now, times.last_token_time or now
     begun = times.first_scheduled_time or first

@@ -1,4 +1,4 @@
-"""Tokens come one by one, text goes out in pieces of whole characters.
+"""Incremental detokenization: tokens in one by one, text out in whole characters.
 
 A token need not be whole text: a character of several bytes may take several tokens, and the same
 token may look different behind another one. So each piece is what the text has grown by, seen from
@@ -36,7 +36,7 @@ def token_text(decode: Callable[[list[int]], str], before: list[int], token_id: 
 
 
 class TokenStream:
-    """What streams have in common: where the text begins, and how it ends.
+    """Incremental detokenizer of one sequence: where the text begins, and how it ends.
 
     A prompt may end inside a character. Then its last tokens are kept apart as pending, and what
     completes the character shows all of it.
@@ -54,16 +54,16 @@ class TokenStream:
             self._begun = text[len(self._decode(self._before)) :]
 
     def finish(self) -> str:
-        """The characters that are left; bytes that never became one are not shown."""
+        """The last characters; bytes that never became a character are left out."""
         return self.rest().rstrip(_BROKEN)
 
     def rest(self) -> str:
-        """What is left, whole or not."""
+        """The text that is held back: perhaps a part of a character."""
         shown = self._decode(self._before)
         return self._new(self._decode(self._before + self._pending)[len(shown) :])
 
     def _new(self, piece: str) -> str:
-        """Without what the prompt's last bytes show, if they did not become a character."""
+        """New text, without the replacement character of a prompt that ends inside a character."""
         same = 0
         while piece[same : same + 1] and piece[same] == self._begun[same : same + 1]:
             same += 1
@@ -77,7 +77,7 @@ class TokenStream:
 
 
 class FastStream(TokenStream):
-    """The stream decoder of the tokenizers library, and what it leaves out.
+    """Incremental detokenizer with the DecodeStream of the tokenizers library.
 
     It keeps what is left at the end, so that has to be asked for, and it gives up where a later
     token changes what an earlier one looked like.
@@ -101,7 +101,7 @@ class FastStream(TokenStream):
             self._special = {i: token.content for i, token in added.items() if token.special}
 
     def push(self, token_id: int) -> str:
-        """The text that this token makes whole; often none."""
+        """Add a token. Returns the text that it completes; often none."""
         self._pending.append(token_id)
         try:
             piece = self._decoder.step(self._tokenizer, token_id)
@@ -123,7 +123,7 @@ class FastStream(TokenStream):
 
 
 class SlowStream(TokenStream):
-    """The same for any tokenizer that can ``decode``.
+    """Incremental detokenizer for any tokenizer that has ``decode``.
 
     Args:
         tokenizer: a Hugging Face tokenizer in Python.

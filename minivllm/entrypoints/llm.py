@@ -80,7 +80,7 @@ class LLM:
 
         Raises:
             ValueError: if any prompt cannot be run, naming it; then none has been started. Or if a
-                scheduling policy of your own admits nobody, ever (``NobodyAdmitted``).
+                scheduling policy of your own never admits a request (``LivelockError``).
         """
         _check_use_tqdm(use_tqdm)
         requests = self._make_requests(prompts, sampling_params, priority)

@@ -1,4 +1,4 @@
-"""Executor: the core's way to its workers, wherever they run.
+"""Executor: runs the engine core's calls on its workers, in this process or in others.
 
 (vLLM: vllm/v1/executor/abstract.py)
 """
@@ -30,14 +30,14 @@ class Executor(ABC):
 
     @abstractmethod
     def collective_rpc(self, method: str, *args: Any) -> list[Any]:
-        """Call a method of every worker; returns what each of them says."""
+        """Call a method of every worker; returns a list of their results."""
 
     def determine_available_memory(self) -> int:
-        """Bytes that the KV cache may have: those of the worker that has the fewest."""
+        """Bytes for the KV cache: the least of what the workers have free."""
         return min(self.collective_rpc("determine_available_memory"))
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
-        """Let every worker allocate its KV cache, and record what it will replay."""
+        """Let every worker allocate its KV cache and capture its CUDA graphs."""
         self.collective_rpc("initialize_from_config", kv_cache_config)
         self.collective_rpc("compile_or_warm_up_model")
 
@@ -46,5 +46,5 @@ class Executor(ABC):
         return self.collective_rpc("execute_model", scheduler_output)[0]
 
     def roll_back(self, step: int) -> None:
-        """Take the step of this number back, as far as it has come."""
+        """Roll back the step of this number, as far as it has come."""
         self.collective_rpc("roll_back", step)

@@ -1,4 +1,4 @@
-"""KVCacheBlock and the free queue that links those nobody holds.
+"""KVCacheBlock, and the queue of the free ones.
 
 (vLLM: vllm/v1/core/kv_cache_utils.py)
 """
@@ -25,7 +25,7 @@ class KVCacheBlock:
 
 
 class FreeKVCacheBlockQueue:
-    """The free blocks, next to be used first. A linked list: a hit takes one out of the middle.
+    """Queue of free blocks, next to be used first. Linked: a cache hit removes from the middle.
 
     How many there are is asked all the time, so ``num_free_blocks`` is a plain number.
     """
@@ -43,7 +43,7 @@ class FreeKVCacheBlockQueue:
             block = block.next_free
 
     def popleft(self) -> KVCacheBlock:
-        """Take the first block out.
+        """Remove and return the first block.
 
         Raises:
             ValueError: if the queue is empty.
@@ -55,7 +55,7 @@ class FreeKVCacheBlockQueue:
         return first
 
     def remove(self, block: KVCacheBlock) -> KVCacheBlock:
-        """Take a block out, wherever it is. Returns the one that stood after it."""
+        """Remove a block from anywhere in the queue. Returns the block that was after it."""
         after = block.next_free
         block.prev_free.next_free = after
         after.prev_free = block.prev_free
@@ -64,18 +64,18 @@ class FreeKVCacheBlockQueue:
         return after
 
     def append(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Put blocks at the end, in this order."""
+        """Append blocks at the end, in this order."""
         for block in blocks:
             self.insert(block, before=self._end)
 
     def prepend(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Put blocks at the front together: the first of them comes out first."""
+        """Insert blocks at the front: the first of them comes out first."""
         first = self._end.next_free
         for block in blocks:
             self.insert(block, before=first)
 
     def insert(self, block: KVCacheBlock, before: KVCacheBlock) -> None:
-        """Put a block before one that is in the queue (or before its end)."""
+        """Insert a block before another that is in the queue, or before its end."""
         block.prev_free, block.next_free = before.prev_free, before
         before.prev_free.next_free = block
         before.prev_free = block

@@ -1,4 +1,4 @@
-"""BlockPool: all KV blocks there are, which are free, and who shares the rest.
+"""BlockPool: all KV cache blocks, with the queue of the free ones and reference counts.
 
 Pure bookkeeping: a block here is an id and a reference count; the tensors behind the ids live in
 ``attention/kv_cache.py``. (vLLM: vllm/v1/core/block_pool.py)
@@ -15,7 +15,7 @@ from minivllm.undo_log import UndoLog
 
 
 class BlockPool:
-    """A fixed set of blocks, handed out from the head of a queue of free ones.
+    """A fixed number of blocks, allocated from the head of the free queue.
 
     Block 0 is the *null block*: it is never handed out, and padding may be written to it. So of
     ``num_blocks`` blocks, ``num_blocks - 1`` are usable, and the first id given away is 1.
@@ -107,7 +107,7 @@ class BlockPool:
             if block is self.null_block:
                 raise ValueError("block 0 is the null block and is never freed.")
             if block.ref_cnt < times:
-                raise ValueError(f"block {block.block_id} is freed twice: nobody refers to it.")
+                raise ValueError(f"block {block.block_id} is freed twice: nothing refers to it.")
         for block in blocks:
             block.ref_cnt -= 1
         unused = [block for block in blocks if block.ref_cnt == 0]

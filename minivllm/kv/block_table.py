@@ -1,4 +1,4 @@
-"""BlockTable: where each position of one sequence lives. Nothing else turns one into the other.
+"""BlockTable: maps each position of one sequence to its slot in the KV cache.
 
 Position ``p`` is in the sequence's logical block ``p // block_size``; the table says which physical
 block that is; the *slot* is the row in the KV tensors (PagedAttention paper, section 4.3).
@@ -20,7 +20,7 @@ def slots_of(block_ids: list[int], start: int, stop: int, block_size: int) -> li
 
 @dataclass(frozen=True)
 class KVCacheBlockCopy:
-    """Before this step's forward pass, ``src``'s content goes to ``dst``, in every layer.
+    """A block copy, before the step's forward pass: ``src``'s content to ``dst``, in all layers.
 
     ``dst`` takes the place of ``src`` as the last block of the sequence's table.
     """
@@ -45,12 +45,12 @@ class BlockTable:
         return [block.block_id for block in self.blocks]
 
     def num_missing_blocks(self, num_tokens: int) -> int:
-        """How many blocks must be added before ``num_tokens`` positions fit."""
+        """Number of blocks to add before ``num_tokens`` positions fit."""
         missing = cdiv(num_tokens, self.block_size) - len(self.blocks)
         return missing if missing > 0 else 0
 
     def must_copy(self, position: int) -> bool:
-        """Would writing ``position`` change a block that others hold, too?
+        """True if writing ``position`` would change a block that other tables share.
 
         Only the partly filled last block can be in question: full ones are never written again.
         """
@@ -58,10 +58,10 @@ class BlockTable:
         return partly_filled and self.blocks[position // self.block_size].ref_cnt > 1
 
     def copy_on_write(self, seq_id: str, pool: BlockPool) -> KVCacheBlockCopy:
-        """Give the last block up for a new one that is to get its content.
+        """Copy on write: replace the shared last block by a new one, to be given its content.
 
         Of ``k`` sequences that share a block, ``k - 1`` come through here; the last one finds that
-        nobody else holds it and writes in place.
+        no other table holds it and writes in place.
         """
         src, (dst,) = self.blocks[-1], pool.get_new_blocks(1)
         pool.undo_log.note(self.blocks.__setitem__, -1, src)
@@ -70,7 +70,7 @@ class BlockTable:
         return KVCacheBlockCopy(seq_id, src.block_id, dst.block_id)
 
     def fork(self, pool: BlockPool) -> BlockTable:
-        """A table of the same blocks: nothing is allocated, nothing copied."""
+        """Make a table that shares all blocks: nothing is allocated, nothing copied."""
         child = type(self)(self.block_size)
         child.blocks = list(self.blocks)
         child.num_cached_blocks = self.num_cached_blocks
@@ -78,7 +78,7 @@ class BlockTable:
         return child
 
     def slot(self, position: int) -> int:
-        """Where the K and V of ``position`` are: ``block_id * block_size + offset``.
+        """The slot of ``position`` in the KV cache: ``block_id * block_size + offset``.
 
         Raises:
             IndexError: if no block holds that position.

@@ -1,8 +1,8 @@
-"""The "before" picture: one contiguous slab of KV slots per request, as servers did before paging.
+"""Contiguous KV cache: one slab of slots per request, as servers allocated it before paging.
 
 The kernels of FasterTransformer and Orca read K and V as one tensor per request, so its room had to
-be reserved at once and in one piece, before anybody knew how long the answer would be. What that
-costs is counted here (PagedAttention paper, Kwon et al. 2023, sections 1, 3.1 and 6.1, figure 2).
+be reserved at once and in one piece, before the length of the answer was known. What that costs
+is counted here (PagedAttention paper, Kwon et al. 2023, sections 1, 3.1 and 6.1, figure 2).
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from minivllm.validation import check, is_int
 
 
 class SlotUsage(NamedTuple):
-    """What the slots of a pool are doing at one moment. The counts add up to all of them."""
+    """Slots of a pool by use, at one moment. The counts add up to all slots."""
 
     tokens: float  # hold K and V of a token
     reserved: float  # held for a request that will fill them later
     internal: float  # held for a request that will never fill them
     rounding: float  # handed out with a slab, beyond what was asked for: the buddy allocator's cut
     external: float  # free, and enough for the next waiting request if they were in one piece
-    free: float  # free otherwise: nobody waits, or even all of them would be too few
+    free: float  # free otherwise: no request waits, or even all of them would be too few
 
     @property
     def held(self) -> float:
-        """Slots that somebody has taken."""
+        """Slots that are allocated to requests."""
         return self.tokens + self.reserved + self.internal + self.rounding
 
 
 @dataclass(slots=True)
 class Slab:
-    """What a sequence has instead of a block table."""
+    """One sequence's contiguous slots, in place of a block table."""
 
     blocks: range  # its slots; a block here is one slot
     num_reserved: int  # of these, those that were asked for
@@ -48,9 +48,9 @@ ALLOCATORS = {"buddy": BuddyPool, "first_fit": FirstFitPool}
 
 
 class ContiguousKVCacheManager:
-    """Answers the scheduler's questions like ``KVCacheManager``, with slabs instead of blocks.
+    """A cache manager with the methods of ``KVCacheManager`` and slabs instead of blocks.
 
-    A request is admitted when a slab for its whole life fits, so nobody is ever preempted. The
+    A request is admitted when a slab for its whole life fits, so no request is ever preempted. The
     paper's three baselines in one:
 
     * ``exact`` (Orca (Oracle)): knows how long the answer will be. Here that is ``max_tokens``, so
@@ -93,12 +93,12 @@ class ContiguousKVCacheManager:
         )
 
     def max_num_blocks(self, num_prompt: int, num_tokens: int, n: int) -> int:
-        """The slots of a request at its longest. Samples cannot share, so several are refused."""
+        """Slots of a request at its longest. Samples cannot share slabs: ``n > 1`` is refused."""
         check(n == 1, "n", n, "1 on contiguous slabs, where samples cannot share their prompt")
         return num_tokens
 
     def num_slots_to_reserve(self, seq: Sequence) -> int:
-        """What the rule asks for: slots for the prompt and for the answer to come."""
+        """Slots to reserve by the rule: for the prompt and for the answer to come."""
         max_tokens = seq.request.sampling_params.max_tokens
         if self.reservation == "max" or max_tokens is None:
             return self.max_model_len
@@ -107,19 +107,19 @@ class ContiguousKVCacheManager:
         return min(seq.num_prompt_tokens + next_power_of_2(max_tokens), self.max_model_len)
 
     def _num_tokens_at_end(self, seq: Sequence) -> int:
-        """How many tokens will have K and V in the end: all but the last, which none reads."""
+        """Number of tokens with K and V at the end: all but the last, which no token reads."""
         max_tokens = seq.request.sampling_params.max_tokens or self.max_model_len
         return min(self.max_model_len, seq.num_prompt_tokens + max_tokens) - 1
 
     def get_computed_blocks(self, seq: Sequence) -> list:
-        """Nothing is ever found again."""
+        """No cache hit: slabs are not shared."""
         return []
 
     def record_prefix_cache_query(self, seq: Sequence) -> None:
-        """Nothing is ever looked up."""
+        """Count nothing: there is no prefix cache."""
 
     def get_num_blocks_to_allocate(self, seq: Sequence, hit: list) -> int:
-        """How many free slots a slab for its whole life takes; too many if no piece is as large."""
+        """Slots of a slab for the whole request; more than there are if no free piece will do."""
         num_slots = self.num_slots_to_reserve(seq)
         if not self.block_pool.can_allocate(num_slots):
             return self.block_pool.num_usable_blocks + 1
@@ -128,16 +128,16 @@ class ContiguousKVCacheManager:
     def can_fit_full_sequence(
         self, seq: Sequence, hit: list, num_new_tokens: int = 0, num_reserved_blocks: int = 0
     ) -> bool:
-        """Is there a piece for its whole life?"""
+        """True if a free piece is large enough for the whole request."""
         needed = num_reserved_blocks + self.get_num_blocks_to_allocate(seq, hit)
         return needed <= self.block_pool.num_free_blocks
 
     def num_missing_blocks(self, seq: Sequence) -> int:
-        """An admitted sequence lacks nothing."""
+        """Always 0: an admitted sequence has its whole slab."""
         return 0
 
     def allocate_new_computed_blocks(self, seq: Sequence, hit: list) -> None:
-        """Reserve its slab.
+        """Reserve a slab for a sequence.
 
         Raises:
             ValueError: if it has one, or no piece is large enough; then nothing has changed.
@@ -151,7 +151,7 @@ class ContiguousKVCacheManager:
         self.undo_log.set(seq, "num_computed_tokens", 0)
 
     def allocate_slots(self, seq: Sequence, num_new_tokens: int, copies: list) -> list[int]:
-        """The slots are there already; only count how many this step fills.
+        """Count the slots that this step fills; they were reserved at admission.
 
         Raises:
             ValueError: if the sequence outgrows what was reserved.
@@ -171,22 +171,22 @@ class ContiguousKVCacheManager:
         return list(self.block_tables[seq_id].blocks)
 
     def free(self, seq: Sequence) -> None:
-        """Take its slab back. A sequence that holds none is no error."""
+        """Free a sequence's slab. A sequence that holds none is no error."""
         if seq.seq_id in self.block_tables:
             slab = self.undo_log.take(self.block_tables, seq.seq_id)
             self.block_pool.free(slab.blocks)
 
     def commit(self) -> None:
-        """The step stands."""
+        """End a step that has succeeded: its changes are final."""
         self.undo_log.commit()
 
     def roll_back(self, executed: bool) -> set[str]:
-        """Take back what a step has changed that has failed. Nobody loses a slab to another."""
+        """Undo the changes of a failed step. Returns no sequence: slabs are never preempted."""
         self.undo_log.roll_back()
         return set()
 
     def slot_usage(self, next_seq: Sequence | None = None) -> SlotUsage:
-        """What every slot is doing now.
+        """Count the slots by use.
 
         The buddy allocator's rounding is told apart: the request never asked for it, so it is not
         *internal* waste, nor is it free. The paper's figure 2 must count it as external (its Oracle

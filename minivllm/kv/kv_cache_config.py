@@ -1,4 +1,4 @@
-"""KVCacheConfig: how many blocks the KV cache has, from the bytes that it may fill.
+"""KVCacheConfig: number of blocks of the KV cache, from the bytes that it may fill.
 
 (vLLM: ``get_kv_cache_configs`` and ``check_enough_kv_cache_memory`` in
 vllm/v1/core/kv_cache_utils.py)
@@ -15,7 +15,7 @@ from minivllm.math_utils import cdiv
 
 @dataclass(frozen=True)
 class KVCacheConfig:
-    """The two pools of blocks. Block 0 of each is the null block."""
+    """Sizes of the two pools of blocks, device and host. Block 0 of each is the null block."""
 
     num_blocks: int  # on the device
     num_host_blocks: int  # in host memory, for requests that are swapped out
@@ -28,7 +28,7 @@ def get_kv_cache_config(
     available_memory: int,
     on_cpu: bool,
 ) -> KVCacheConfig:
-    """Divide memory into blocks.
+    """Compute the number of device and host blocks.
 
     Args:
         cache, scheduler: the limits.

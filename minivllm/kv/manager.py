@@ -1,4 +1,4 @@
-"""KVCacheManager: block tables of all sequences, from one pool. The scheduler asks nobody else.
+"""KVCacheManager: the block tables of all sequences, allocated from one pool for the scheduler.
 
 (vLLM: vllm/v1/core/kv_cache_manager.py)
 """
@@ -9,7 +9,7 @@ from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.block_pool import BlockPool
 from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
 from minivllm.kv.prefix_cache import PrefixCache
-from minivllm.kv.swap_space import KVCacheBlockSwap, SwapSpace
+from minivllm.kv.swap_space import SwapSpace
 from minivllm.math_utils import cdiv
 from minivllm.records import (
     BlockCopied,
@@ -18,7 +18,6 @@ from minivllm.records import (
     BlocksCached,
     BlocksFreed,
     BlocksShared,
-    SwappedIn,
 )
 from minivllm.request import Sequence
 from minivllm.trace import Trace
@@ -26,7 +25,7 @@ from minivllm.undo_log import UndoLog
 
 
 class KVCacheManager:
-    """A block table for every sequence that has blocks, all from one pool.
+    """Allocates, shares and frees the blocks of sequences; one block table each.
 
     Args:
         num_blocks: the pool's size, the null block included.
@@ -65,12 +64,12 @@ class KVCacheManager:
 
     @property
     def usage(self) -> float:
-        """The share of usable blocks that somebody holds, 0 to 1."""
+        """The share of usable blocks that are not free, 0 to 1."""
         pool = self.block_pool
         return 1 - pool.num_free_blocks / pool.num_usable_blocks
 
     def max_num_blocks(self, num_shared: int, num_tokens: int, n: int) -> int:
-        """How many blocks ``n`` samples of a prompt hold when each has grown to ``num_tokens``.
+        """Number of blocks that ``n`` samples of a prompt hold when each has ``num_tokens`` tokens.
 
         They share full blocks of their first ``num_shared`` tokens. Without a prefix cache they
         cannot be counted on to do so: after a preemption each is computed by itself.
@@ -79,15 +78,15 @@ class KVCacheManager:
         return shared + n * (cdiv(num_tokens, self.block_size) - shared)
 
     def get_computed_blocks(self, seq: Sequence) -> list[KVCacheBlock]:
-        """The blocks that hold the sequence's longest known prefix. Nothing changes."""
+        """Cache hit: the blocks of the sequence's longest cached prefix. Nothing changes."""
         if self.prefix_cache is None or seq.skip_reading_prefix_cache:
             return []
         return self.prefix_cache.find_longest_cache_hit(seq)
 
     def get_num_blocks_to_allocate(self, seq: Sequence, hit: list[KVCacheBlock]) -> int:
-        """How many free blocks the whole of a sequence takes that holds nothing yet.
+        """Number of free blocks that a whole sequence takes, if it holds none yet.
 
-        Hit blocks that nobody holds are counted: they are about to leave the free queue.
+        Hit blocks without a reference are counted: they are about to leave the free queue.
         """
         return cdiv(seq.num_tokens, self.block_size) - sum(b.ref_cnt > 0 for b in hit)
 
@@ -98,7 +97,7 @@ class KVCacheManager:
         num_new_tokens: int = 0,
         num_reserved_blocks: int = 0,
     ) -> bool:
-        """Would the whole of a sequence fit, beside blocks that are promised to its siblings?
+        """True if a whole sequence fits, beside the blocks reserved for its siblings.
 
         Its first chunk must, too: with drafts, or slots for a draft model's, it can be the larger.
 
@@ -108,27 +107,27 @@ class KVCacheManager:
             num_new_tokens: of the first chunk.
             num_reserved_blocks: what its siblings have been promised.
         """
-        num_slots = self._num_slots(seq, len(hit) * self.block_size + num_new_tokens)
+        num_slots = self.num_slots(seq, len(hit) * self.block_size + num_new_tokens)
         beyond = cdiv(num_slots, self.block_size) - cdiv(seq.num_tokens, self.block_size)
         needed = self.get_num_blocks_to_allocate(seq, hit) + max(0, beyond)
         return num_reserved_blocks + needed <= self.block_pool.num_free_blocks
 
-    def _num_slots(self, seq: Sequence, num_tokens: int) -> int:
-        """Slots for so many tokens, and for what a draft model writes behind them."""
+    def num_slots(self, seq: Sequence, num_tokens: int) -> int:
+        """Number of slots for a sequence's tokens, lookahead slots of a draft model included."""
         ahead = self.num_lookahead_tokens
         if ahead and seq.request.may_draft:
             return min(num_tokens + ahead, self.max_num_slots)
         return num_tokens
 
     def record_prefix_cache_query(self, seq: Sequence) -> None:
-        """Count what a sequence, just admitted, asked of the prefix cache and what it got."""
+        """Count the prefix cache query of a sequence that was just admitted, and its hit."""
         if self.prefix_cache is not None and not seq.skip_reading_prefix_cache:
             preempted = seq.request.num_preemptions > 0
             self._queries.append((seq.num_tokens, seq.num_computed_tokens, preempted))
             self.undo_log.note(self._queries.pop)
 
     def commit(self) -> None:
-        """The step stands."""
+        """End a step that has succeeded: its changes are final."""
         self.undo_log.commit()
         for query in self._queries:
             assert self.prefix_cache is not None, "it was asked"
@@ -136,11 +135,11 @@ class KVCacheManager:
         self._queries.clear()
 
     def num_missing_blocks(self, seq: Sequence) -> int:
-        """How many more blocks the whole of an admitted sequence takes."""
+        """Number of blocks that an admitted sequence still lacks for all of its tokens."""
         return self.block_tables[seq.seq_id].num_missing_blocks(seq.num_tokens)
 
     def allocate_new_computed_blocks(self, seq: Sequence, hit: list[KVCacheBlock]) -> None:
-        """Begin a table with the blocks of a hit; they count as computed."""
+        """Make a sequence's block table from its cache hit, whose tokens count as computed."""
         table = self.block_table_cls(self.block_size)
         self.undo_log.put(self.block_tables, seq.seq_id, table)
         self.undo_log.set(seq, "num_computed_tokens", len(hit) * self.block_size)
@@ -154,7 +153,7 @@ class KVCacheManager:
     def allocate_slots(
         self, seq: Sequence, num_new_tokens: int, copies: list[KVCacheBlockCopy]
     ) -> list[int] | None:
-        """Give an admitted sequence the blocks it lacks to compute this many more tokens.
+        """Allocate the blocks that a sequence lacks to compute ``num_new_tokens`` more tokens.
 
         Blocks that will be full then can be found by others from now on: in one forward pass all K
         and V are written before any is read.
@@ -171,7 +170,7 @@ class KVCacheManager:
         # 1. What is missing? Most often nothing: the last block still has room.
         table, computed = self.block_tables[seq.seq_id], seq.num_computed_tokens
         num_tokens = computed + num_new_tokens
-        num_slots = self._num_slots(seq, num_tokens) if self.num_lookahead_tokens else num_tokens
+        num_slots = self.num_slots(seq, num_tokens) if self.num_lookahead_tokens else num_tokens
         missing = table.num_missing_blocks(num_slots)
         must_copy = table.must_copy(computed)
         new_ids: list[int] = []
@@ -206,7 +205,7 @@ class KVCacheManager:
     def _register(
         self, cache: PrefixCache, seq: Sequence, table: BlockTable, first: int, num_full: int
     ) -> None:
-        """Let the sequence's blocks from ``first`` to ``num_full``, exclusive, be found."""
+        """Cache a sequence's full blocks ``first`` to ``num_full - 1``, for others to hit."""
         hashes = cache.block_hashes(seq, num_full)
         for i in range(first, num_full):
             cache.add(table.blocks[i], hashes[i])
@@ -216,7 +215,7 @@ class KVCacheManager:
             self.trace.record(BlocksCached, seq.seq_id, ids, tuple(hashes[first:num_full]))
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Let a sequence begin with all the blocks of another, shared until one of them writes.
+        """Fork a block table: the child shares all blocks of the parent, until one of them writes.
 
         Raises:
             ValueError: if the parent has no table: it is finished, or does not run yet.
@@ -230,18 +229,18 @@ class KVCacheManager:
         self.undo_log.put(self.block_tables, child.seq_id, table)
 
     def get_block_ids(self, seq_id: str) -> list[int]:
-        """The sequence's whole table, in the order of its positions."""
+        """Block ids of a sequence, in the order of its positions."""
         return self.block_tables[seq_id].block_ids
 
     def free(self, seq: Sequence, keep_host_blocks: bool = False) -> None:
-        """Take all blocks back, the last one first. A sequence that holds none is no error."""
+        """Free all blocks of a sequence, the last first. A sequence that holds none is no error."""
         if not keep_host_blocks:
             self.swap_space.free(seq.seq_id)
         if seq.seq_id not in self.block_tables:
             return
         table = self.undo_log.take(self.block_tables, seq.seq_id)
         if self.prefix_cache is not None:
-            # registered by a step that was then called off: nobody may find what was not computed
+            # cached by a step that was then called off: what was not computed must not be hit
             for block in table.blocks[seq.num_computed_tokens // self.block_size :]:
                 if block.block_hash is not None and block.ref_cnt == 1:
                     self._forget(block)
@@ -249,61 +248,8 @@ class KVCacheManager:
             self.trace.record(BlocksFreed, seq.seq_id, tuple(table.block_ids))
         self.block_pool.free_blocks(reversed(table.blocks))
 
-    def swap_out(
-        self, seqs: list[Sequence], copies: list[KVCacheBlockCopy]
-    ) -> list[KVCacheBlockSwap] | None:
-        """Move what sequences have computed to the host and take their blocks back.
-
-        Args:
-            seqs: all sequences of a request.
-            copies: of this step's plan; those of these sequences will not be made, so what they
-                should have got is still in their sources.
-
-        Returns:
-            What must be copied before anything else in this step, or None if the host has too
-            little room; then nothing has changed.
-        """
-        source = {copy.dst_block_id: copy.src_block_id for copy in copies}
-        tables = {}
-        for seq in seqs:
-            ids = self.get_block_ids(seq.seq_id)[: cdiv(seq.num_computed_tokens, self.block_size)]
-            tables[seq.seq_id] = [source.get(block_id, block_id) for block_id in ids]
-        swaps = self.swap_space.take(tables)
-        if swaps is not None:
-            for seq in seqs:
-                self.free(seq, keep_host_blocks=True)
-        return swaps
-
-    def can_swap_in(self, seqs: list[Sequence]) -> bool:
-        """Is there room for them, and for each to go on?"""
-        tables = self.swap_space.tables
-        slots = [(seq.seq_id, self._num_slots(seq, seq.num_tokens)) for seq in seqs]
-        grow = sum(cdiv(n, self.block_size) - len(tables[seq_id]) + 1 for seq_id, n in slots)
-        coming = len(self.swap_space.distinct_blocks([seq.seq_id for seq in seqs]))
-        alone = self.block_pool.num_free_blocks == self.block_pool.num_usable_blocks
-        return coming + grow <= self.block_pool.num_free_blocks or alone
-
-    def swap_in(self, seqs: list[Sequence]) -> list[KVCacheBlockSwap]:
-        """Give sequences fresh blocks for what they have on the host, shared as it was."""
-        host = self.swap_space.distinct_blocks([seq.seq_id for seq in seqs])
-        home = dict(zip(host, self.block_pool.get_new_blocks(len(host)), strict=True))
-        swaps = [KVCacheBlockSwap(src.block_id, dst.block_id) for src, dst in home.items()]
-        for block in home.values():
-            block.ref_cnt = 0  # counted anew, by the tables that point to it
-        for seq in seqs:
-            table = self.block_table_cls(self.block_size)
-            self.undo_log.put(self.block_tables, seq.seq_id, table)
-            table.blocks = [home[block] for block in self.swap_space.tables[seq.seq_id]]
-            table.num_cached_blocks = seq.num_computed_tokens // self.block_size
-            for block in table.blocks:
-                block.ref_cnt += 1
-            self.swap_space.free(seq.seq_id)
-            if self.trace is not None:
-                self.trace.record(SwappedIn, seq.seq_id, tuple(table.block_ids))
-        return swaps
-
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached blocks. Refuses (False) while any block is in use."""
+        """Empty the prefix cache. Refuses (False) while any block is in use."""
         if self.block_pool.num_free_blocks < self.block_pool.num_usable_blocks:
             return False
         if self.prefix_cache is not None:
@@ -312,14 +258,14 @@ class KVCacheManager:
         return True
 
     def roll_back(self, executed: bool) -> set[str]:
-        """Take back what a step has changed that has failed.
+        """Undo the changes of a failed step.
 
         Args:
             executed: its forward pass may have written to the blocks that it was given. What they
-                held before may be lost, so nobody may find it any more.
+                held before may be lost, so it must not be hit any more.
 
         Returns:
-            The sequences that have such a block back: they had to give way in that step.
+            The sequences that have such a block back: they were preempted in that step.
         """
         self.undo_log.roll_back()
         lost = set(self.block_pool.given_back) if executed else set()

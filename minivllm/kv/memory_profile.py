@@ -1,4 +1,4 @@
-"""Where the gigabytes go: what K and V cost, and a record of what a device's memory holds."""
+"""MemoryProfile: what fills a device's memory. And the size of K and V per token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 def kv_bytes_per_token(
     num_layers: int, num_kv_heads: int, head_dim: int, bytes_per_number: int
 ) -> int:
-    """Bytes of K and V that one token leaves behind, over all layers."""
+    """Bytes of K and V per token, over all layers."""
     return 2 * num_layers * num_kv_heads * head_dim * bytes_per_number
 
 

@@ -1,4 +1,4 @@
-"""PrefixCache: full blocks by block hash, so that an equal prefix is found and not computed again.
+"""PrefixCache: full blocks by block hash, so that an equal prefix is not computed again.
 
 A block hash is a digest of the hash of the block before it, the block's own tokens and whatever
 else its content depends on. So equal hashes mean equal prefixes, and the cache needs no tree.
@@ -47,7 +47,7 @@ def hash_block_tokens(
 
 @dataclass
 class PrefixCacheStats:
-    """How many tokens were looked up, and how many were there; of all sequences so far.
+    """Tokens looked up and tokens found, of all sequences so far.
 
     What a preempted sequence finds again is mostly its own, so it is counted apart.
     (vLLM: vllm/v1/metrics/stats.py)
@@ -72,7 +72,7 @@ class PrefixCacheStats:
 
 
 class CachingMetrics:
-    """The hit rate of the last requests, since that of a whole day hides what happens now.
+    """Hit rate of the last requests, a moving window.
 
     Args:
         max_recent_requests: how many.
@@ -94,12 +94,12 @@ class CachingMetrics:
 
     @property
     def hit_rate(self) -> float:
-        """From 0 to 1; 0 if nothing was asked."""
+        """Share of tokens found, 0 to 1; 0 without a query."""
         return self._hits / self._queries if self._queries else 0.0
 
 
 class PrefixCache:
-    """Blocks by block hash. Two sequences may have computed the same block; both can be found.
+    """Blocks by block hash. Several blocks may have the same, if sequences computed them at once.
 
     Args:
         block_size: positions per block.
@@ -116,7 +116,7 @@ class PrefixCache:
         return (block for same in self._blocks.values() for block in same.values())
 
     def block_hashes(self, seq: Sequence, num_blocks: int) -> list[bytes]:
-        """The hashes of a sequence's blocks: the first ``num_blocks`` and all others known so far.
+        """Block hashes of a sequence: of the first ``num_blocks``, and of all others known so far.
 
         Each is computed once in its life, and the list is the sequence's own: a copy would cost
         more the longer the sequence has grown.
@@ -145,24 +145,24 @@ class PrefixCache:
         return hit
 
     def count(self, num_tokens: int, num_hits: int, preempted: bool) -> None:
-        """Note what an admitted sequence asked and got. A hit rate is that of arrivals."""
+        """Count an admitted sequence's query and hit. A hit rate is that of arrivals."""
         self.stats.record(num_tokens, num_hits, preempted)
         if not preempted:
             self.recent.observe(num_tokens, num_hits)
 
     def get(self, block_hash: bytes) -> KVCacheBlock | None:
-        """A block of this hash, the one that has had it longest; None if there is none."""
+        """The block of this hash that was cached first; None if there is none."""
         same = self._blocks.get(block_hash)
         return next(iter(same.values())) if same else None
 
     def add(self, block: KVCacheBlock, block_hash: bytes) -> None:
-        """Let a block be found by this hash."""
+        """Cache a block under this hash."""
         block.block_hash = block_hash
         self._blocks.setdefault(block_hash, {})[block.block_id] = block
         self.undo_log.note(self._remove, block)
 
     def remove(self, block: KVCacheBlock) -> None:
-        """Forget a block: it is about to hold something else."""
+        """Remove a block: it is about to be overwritten."""
         assert block.block_hash is not None, "it can be found"
         same = self._blocks[block.block_hash]
         self.undo_log.note(self._restore, block, block.block_hash, dict(same))

@@ -1,4 +1,4 @@
-"""Slab pools: slots in a row, handed out in one piece per request. First fit, or buddies."""
+"""Slab pools: contiguous slots, allocated in one piece per request. First fit, or buddies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minivllm.validation import check, is_int
 
 
 class SlabPool(ABC):
-    """``num_slots`` slots in a row, handed out in slabs. Where? ``_take`` and ``_put_back`` decide.
+    """Contiguous slots, allocated in slabs; ``_take`` and ``_put_back`` decide where.
 
     To the scheduler a slot is a block of one position; hence the names of two counts.
     """
@@ -20,20 +20,20 @@ class SlabPool(ABC):
         check(is_int(num_slots, 1), "num_slots", num_slots, "an integer of at least 1")
         self.num_usable_blocks = self.num_free_blocks = num_slots
         self.free_pieces: list[range] = []  # in the order of their addresses
-        self.slabs: set[range] = set()  # those that somebody holds
+        self.slabs: set[range] = set()  # the allocated ones
         self.undo_log = UndoLog()  # of the step that is being planned
 
     def slab_size(self, num_slots: int) -> int:
-        """How many slots a slab for ``num_slots`` takes."""
+        """Number of slots of a slab for ``num_slots``."""
         return num_slots
 
     def can_allocate(self, num_slots: int) -> bool:
-        """Is some free piece large enough?"""
+        """True if a free piece is large enough."""
         size = self.slab_size(num_slots)
         return any(len(piece) >= size for piece in self.free_pieces)
 
     def allocate(self, num_slots: int) -> range:
-        """Take a slab of at least ``num_slots`` slots.
+        """Allocate a slab of at least ``num_slots`` slots.
 
         Raises:
             ValueError: if no free piece is large enough; then nothing has changed.
@@ -50,10 +50,10 @@ class SlabPool(ABC):
         return slab
 
     def free(self, slab: range) -> None:
-        """Give a slab back; it grows together with its free neighbours.
+        """Free a slab; it is merged with its free neighbours.
 
         Raises:
-            ValueError: if nobody holds it (a double free); then nothing has changed.
+            ValueError: if it is not allocated (a double free); then nothing has changed.
         """
         if slab not in self.slabs:
             raise ValueError(f"slots {slab.start} to {slab.stop - 1} are freed, but not held.")
@@ -81,18 +81,18 @@ class SlabPool(ABC):
 
     @abstractmethod
     def _take(self, num_slots: int) -> range:
-        """Cut a slab out of a free piece; there is one that is large enough."""
+        """Cut a slab out of a free piece; one is large enough."""
 
     @abstractmethod
     def _put_back(self, slab: range) -> None:
-        """Add a slab to the free pieces, as one with its free neighbours."""
+        """Add a slab to the free pieces, merged with its free neighbours."""
 
     def _insert(self, piece: range) -> None:
         insort(self.free_pieces, piece, key=lambda p: p.start)
 
 
 class FirstFitPool(SlabPool):
-    """A slab is cut off the first piece that is large enough; neighbours always join again."""
+    """First fit: a slab is cut off the first piece that is large enough; neighbours are merged."""
 
     def __init__(self, num_slots: int):
         super().__init__(num_slots)
@@ -114,7 +114,7 @@ class FirstFitPool(SlabPool):
 
 
 class BuddyPool(SlabPool):
-    """Slabs are powers of two, cut by halving; two halves of one piece (buddies) join again.
+    """Buddy allocator: slabs are powers of two, cut by halving; two free halves are merged.
 
     A slab for 1,025 slots takes 2,048. A pool that is no power of two begins as one piece for each
     bit of its size, the largest first.

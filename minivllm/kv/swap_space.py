@@ -1,4 +1,4 @@
-"""SwapSpace: blocks in host memory for requests that had to give way, and the way there and back.
+"""SwapSpace: KV cache blocks in host memory, for requests that are swapped out.
 
 (vLLM 0.6.6: the CPU half of CpuGpuBlockAllocator, vllm/core/block/cpu_gpu_block_allocator.py; V1
 recomputes instead, and offloads through connectors.)
@@ -15,14 +15,14 @@ from minivllm.undo_log import UndoLog
 
 @dataclass(frozen=True)
 class KVCacheBlockSwap:
-    """Before this step's forward pass, a block's content crosses to or from the host."""
+    """A block copy to or from the host, before this step's forward pass."""
 
     src_block_id: int
     dst_block_id: int
 
 
 class SwapSpace:
-    """A pool of host blocks, and which of them each swapped sequence has.
+    """A pool of host blocks, and the block table of each swapped sequence.
 
     Args:
         num_blocks: how many; 0 if nothing is ever swapped.
@@ -42,11 +42,11 @@ class SwapSpace:
 
     @property
     def usage(self) -> float:
-        """The share of host blocks that hold something, 0 to 1."""
+        """The share of host blocks that are not free, 0 to 1."""
         return 0.0 if self.pool is None else 1 - self.num_free_blocks / self.pool.num_usable_blocks
 
     def take(self, tables: dict[str, list[int]]) -> list[KVCacheBlockSwap] | None:
-        """Find room for the content of these tables; what they share, they go on sharing.
+        """Allocate host blocks for these tables; blocks that are shared remain shared.
 
         Args:
             tables: device block ids by sequence.
@@ -75,7 +75,7 @@ class SwapSpace:
         return list(dict.fromkeys(b for seq_id in seq_ids for b in self.tables[seq_id]))
 
     def free(self, seq_id: str) -> None:
-        """Give back what a sequence has here, if anything."""
+        """Free a sequence's host blocks, if it has any."""
         if self.pool is not None and seq_id in self.tables:
             table = self.undo_log.take(self.tables, seq_id)
             self.pool.free_blocks(reversed(table))

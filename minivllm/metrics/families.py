@@ -1,6 +1,6 @@
-"""EngineMetrics: all numbers that the engine counts, under the names that dashboards ask for.
+"""EngineMetrics: the engine's counters, gauges and histograms, under vLLM's names.
 
-They are counted here, with a bisection and an addition each, whoever reads them: ``/metrics``
+They are counted here, with a bisection and an addition each, for every reader: ``/metrics``
 (``prometheus``), ``LLM.get_metrics()`` and the log's line. (vLLM: PrometheusStatLogger in
 vllm/v1/metrics/loggers.py)
 """
@@ -59,7 +59,7 @@ CACHE_LABELS = (
 
 
 def one_two_five(most: int) -> tuple[int, ...]:
-    """1, 2, 5, 10, 20, 50, ... up to ``most``."""
+    """Bucket bounds 1, 2, 5, 10, 20, 50, ... up to ``most``."""
     bounds, power = [], 1
     while power <= most:
         bounds += [m * power for m in (1, 2, 5) if m * power <= most]
@@ -68,7 +68,7 @@ def one_two_five(most: int) -> tuple[int, ...]:
 
 
 class Buckets:
-    """A histogram that is being filled."""
+    """Buckets of a histogram, and the sum of what they count."""
 
     def __init__(self, bounds: Sequence[float]):
         self.bounds = bounds
@@ -80,7 +80,7 @@ class Buckets:
         self.sum += value
 
     def cumulative(self) -> dict[str, int]:
-        """By upper bound: how many observations were at most as large."""
+        """Cumulative counts by upper bound: observations that are at most as large."""
         total, found = 0, {}
         for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
             total += count
@@ -168,7 +168,7 @@ class EngineMetrics:
             histogram.observe(value)
 
     def read(self, **labels: str) -> list[Metric]:
-        """All of them as they are now.
+        """Current values of all metrics.
 
         Args:
             **labels: that each has, such as model_name.
@@ -209,5 +209,5 @@ class EngineMetrics:
         return metrics
 
     def _of_the_cache(self, labels: dict[str, str]) -> dict[str, str]:
-        """The settings are the engine's, whatever its model is called."""
+        """``cache_config_info``: a gauge whose labels are the settings of the KV cache."""
         return {k: v for k, v in labels.items() if k != "model_name"} | self.cache_config

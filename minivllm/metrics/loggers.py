@@ -1,4 +1,4 @@
-"""LoggingStatLogger: what the engine is doing, every few seconds in the log; the line is vLLM's.
+"""LoggingStatLogger: vLLM's line of throughput and queues in the log, every few seconds.
 
 (vLLM: vllm/v1/metrics/loggers.py)
 """
@@ -16,7 +16,7 @@ logger = init_logger(__name__)
 
 
 class LoggingStatLogger:
-    """Says now and then what the metrics say.
+    """Logs rates and gauges at intervals.
 
     Args:
         metrics: what is counted.
@@ -31,7 +31,7 @@ class LoggingStatLogger:
         self._drafts: SpecDecodingStats | None = None  # those since the last line, if any
 
     def record(self) -> None:
-        """Another step is counted: log if it is time to."""
+        """Log if the interval has passed; called after each step."""
         drafts = self.metrics.scheduler.spec_decoding_stats
         if drafts is not None:
             self._drafts = self._drafts or SpecDecodingStats(drafts.num_spec_tokens)
@@ -40,7 +40,7 @@ class LoggingStatLogger:
             self.log()
 
     def log(self) -> None:
-        """One line: rates since the last one, and how things stand; another one for drafts."""
+        """Log a line of rates since the last one and of current gauges, and one of drafts."""
         since, prompt, generation = self._at_last_line
         metrics, now, stats = self.metrics, time.monotonic(), self.metrics.scheduler
         self._at_last_line = (now, metrics.num_prompt_tokens, metrics.num_generation_tokens)

@@ -1,4 +1,4 @@
-"""The metrics as Prometheus reads them. (vLLM: vllm/v1/metrics/prometheus.py)"""
+"""Prometheus registry of an engine's metrics. (vLLM: vllm/v1/metrics/prometheus.py)"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HELP = {
     "vllm:inter_token_latency_seconds": "Between two tokens of a sequence.",
     "vllm:iteration_tokens_total": "Tokens of a step: prompts completed, and generated.",
     "vllm:kv_cache_usage_perc": "Share of the KV cache's blocks in use; 1 is all.",
-    "vllm:num_preemptions": "Requests that had to give way.",
+    "vllm:num_preemptions": "Requests that were preempted.",
     "vllm:num_requests_running": "Requests that run.",
     "vllm:num_requests_swapped": "Requests that wait on the host.",
     "vllm:num_requests_waiting": "Requests that wait.",
@@ -61,7 +61,7 @@ _KINDS: dict[type[Metric], type] = {
 
 
 class _EngineCollector(Collector):
-    """Asks for the metrics whenever somebody scrapes."""
+    """Collector that reads the metrics at each scrape."""
 
     def __init__(self, read: Callable[[], list[Metric]]):
         self._read = read
@@ -86,7 +86,7 @@ class _EngineCollector(Collector):
 
 
 def make_registry(read: Callable[[], list[Metric]]) -> CollectorRegistry:
-    """A registry of a server's own: its process, Python, and its engine's metrics.
+    """Make a registry of the process's, Python's and the engine's metrics.
 
     Args:
         read: returns these, with their labels.

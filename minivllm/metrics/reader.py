@@ -1,4 +1,4 @@
-"""Metrics as values, for who reads them in Python: ``LLM.get_metrics()``.
+"""Metrics as Python values: what ``LLM.get_metrics()`` returns.
 
 (vLLM: vllm/v1/metrics/reader.py)
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Metric:
-    """A name and the labels that tell it from others of that name."""
+    """Base of all metrics: a name, and labels that tell it from others of that name."""
 
     name: str
     labels: dict[str, str]
@@ -18,28 +18,28 @@ class Metric:
 
 @dataclass
 class Counter(Metric):
-    """A number that only grows."""
+    """Counter: a number that only grows."""
 
     value: int
 
 
 @dataclass
 class Vector(Metric):
-    """Counters by position, the first one's at 0. Prometheus has a label for it."""
+    """Vector: a counter for each draft position, from 0. Prometheus has a label for it."""
 
     values: list[int]
 
 
 @dataclass
 class Gauge(Metric):
-    """A number as it is now."""
+    """Gauge: a current value."""
 
     value: float
 
 
 @dataclass
 class Histogram(Metric):
-    """How many observations were at most as large as each bound; the last bound is "+Inf"."""
+    """Histogram: cumulative counts by upper bound; the last bound is "+Inf"."""
 
     count: int
     sum: float

@@ -1,4 +1,4 @@
-"""Acceptance metrics: how many drafts there were, and how many of them were right.
+"""Acceptance metrics of speculative decoding: drafts proposed, drafts accepted.
 
 (vLLM: vllm/v1/spec_decode/metrics.py)
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class SpecDecodingStats:
-    """Counts of one step, or of many."""
+    """Counts of drafts and accepted tokens, of one step or several."""
 
     num_spec_tokens: int  # the most drafts that a sequence has: k
     num_drafts: int = 0  # verifications: sequences with at least one draft, once per step
@@ -24,7 +24,7 @@ class SpecDecodingStats:
             self.num_accepted_tokens_per_pos = [0] * self.num_spec_tokens
 
     def observe_draft(self, num_draft_tokens: int, num_accepted_tokens: int) -> None:
-        """A sequence's drafts have been verified."""
+        """Count the verified drafts of one sequence."""
         self.num_drafts += 1
         self.num_draft_tokens += num_draft_tokens
         self.num_accepted_tokens += num_accepted_tokens
@@ -32,7 +32,7 @@ class SpecDecodingStats:
             self.num_accepted_tokens_per_pos[position] += 1
 
     def add(self, other: SpecDecodingStats) -> None:
-        """Count what another one has counted."""
+        """Add the counts of another object."""
         self.num_drafts += other.num_drafts
         self.num_draft_tokens += other.num_draft_tokens
         self.num_accepted_tokens += other.num_accepted_tokens
@@ -40,7 +40,7 @@ class SpecDecodingStats:
             self.num_accepted_tokens_per_pos[position] += count
 
     def as_line(self, seconds: float) -> str:
-        """vLLM's line in the log, for what was counted in so many seconds."""
+        """vLLM's log line, for counts of this many seconds."""
         per_position = [n / self.num_drafts for n in self.num_accepted_tokens_per_pos]
         return (
             f"SpecDecoding metrics: Mean acceptance length: {self.mean_acceptance_length:.2f}, "
@@ -63,10 +63,10 @@ class SpecDecodingStats:
 
     @property
     def acceptance_rate(self) -> float:
-        """The share of drafts that were right, 0 to 1."""
+        """The share of draft tokens that were accepted, 0 to 1."""
         return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens per verification, the one that is drawn anyway included."""
+        """Mean acceptance length: tokens per verification, the bonus token included."""
         return 1 + self.num_accepted_tokens / self.num_drafts if self.num_drafts else 1.0

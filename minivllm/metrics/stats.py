@@ -1,4 +1,4 @@
-"""What one step says of itself: how the scheduler stands, and what requests have lived through.
+"""SchedulerStats, IterationStats and FinishedRequestStats: the statistics of one step.
 
 Times are seconds of ``time.monotonic()``. (vLLM: vllm/v1/metrics/stats.py)
 """
@@ -12,7 +12,7 @@ from minivllm.metrics.spec_decode import SpecDecodingStats
 
 @dataclass
 class SchedulerStats:
-    """How the scheduler stands after a step. Counts of events are since the engine began."""
+    """Queues and KV cache after a step. Counts of events are since the engine began."""
 
     num_running_reqs: int = 0
     num_waiting_reqs: int = 0  # those on the host included
@@ -28,7 +28,7 @@ class SchedulerStats:
 
 @dataclass
 class FinishedRequestStats:
-    """One request, from its arrival to its end."""
+    """Times and token counts of a finished request."""
 
     finish_reason: str
     e2e_latency: float
@@ -48,13 +48,13 @@ class FinishedRequestStats:
 
     @property
     def mean_time_per_output_token(self) -> float:
-        """Without the first one, whose time is the prefill's."""
+        """Seconds per output token, the first left out: its time is the prefill's."""
         return self.decode_time / max(1, self.max_num_generation_tokens - 1)
 
 
 @dataclass
 class IterationStats:
-    """What one step has given."""
+    """Tokens and latencies of one step."""
 
     num_prompt_tokens: int = 0  # of prompts that were completed
     num_generation_tokens: int = 0

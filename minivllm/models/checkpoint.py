@@ -1,4 +1,4 @@
-"""What a model knows of its checkpoints: how tensors are called there, and where they belong."""
+"""CheckpointMixin: weight loading, from a checkpoint's tensor names to parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minivllm.models.model_config import ModelConfig
 
 
 class CheckpointMixin(nn.Module):
-    """The half of a model that is busy once, before the first token."""
+    """Weight loading of a model: tensor names of its checkpoints, and the parameters they fill."""
 
     checkpoint_names: dict[str, str] = {}  # noqa: RUF012  our names' parts -> the checkpoint's
     base_model_prefix = "model"  # checkpoints saved without a head leave it out
@@ -20,7 +20,7 @@ class CheckpointMixin(nn.Module):
     config: ModelConfig
 
     def checkpoint_tensors(self) -> dict[str, torch.Tensor]:
-        """What a checkpoint must hold: each tensor's name there, and the parameter it fills.
+        """Tensors that a checkpoint must hold: names, and the parameters they fill.
 
         For fused layers that is a slice, one for each of the tensors that were fused.
         """
@@ -41,7 +41,7 @@ class CheckpointMixin(nn.Module):
         return name
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Copy each tensor to its place: a parameter, or a slice of a fused one.
+        """Copy each tensor into its parameter, or into its slice of a fused one.
 
         Raises:
             ValueError: if tensors are missing, unknown or of another shape.

@@ -1,4 +1,4 @@
-"""Linear methods for a CPU: the same product by the means that are the fastest here.
+"""Linear methods for a CPU: the same product, by the fastest implementation here.
 
 Which they are is measured when a model is loaded, in milliseconds: the names of processors do not
 tell it. (vLLM: ``dispatch_cpu_unquantized_gemm``, vllm/model_executor/layers/utils.py)
@@ -23,7 +23,7 @@ _TILE = 2**18  # numbers of a tile in float32: a MiB, which stays in the cache u
 
 
 class OneDNNLinearMethod(UnquantizedLinearMethod):
-    """The weight in the order in which oneDNN's product reads it.
+    """oneDNN's product, with the weight packed in the order in which it reads it.
 
     It is brought there in every call otherwise, and for the few rows of a decode that costs half as
     much as the product itself.
@@ -39,7 +39,7 @@ class OneDNNLinearMethod(UnquantizedLinearMethod):
 
 
 class TransposedLinearMethod(UnquantizedLinearMethod):
-    """The weight as ``[input_size, output_size]``, for the BLAS that torch is built with.
+    """torch's BLAS, with the weight stored as ``[input_size, output_size]``.
 
     Where its product of small matrices is a good one, this has the least to do around it.
     """
@@ -54,7 +54,7 @@ class TransposedLinearMethod(UnquantizedLinearMethod):
 
 
 class TiledLinearMethod(LinearMethod):
-    """Products in float32 with a weight that is kept in another form, made wide tile by tile.
+    """Products in float32 with a weight of another dtype, converted tile by tile.
 
     A tile is used as soon as it is made, while it is in the processor's cache, so that memory is
     read in the form in which the weight is kept. What that is, subclasses say.
@@ -77,7 +77,7 @@ class TiledLinearMethod(LinearMethod):
 
 
 class WidenedLinearMethod(TiledLinearMethod, UnquantizedLinearMethod):
-    """A 16-bit weight on a processor that has no fast 16-bit products.
+    """A 16-bit weight, widened to float32 on a processor without fast 16-bit products.
 
     One row is multiplied as it is: that reads each number once, and half as many bytes.
     """
@@ -105,7 +105,7 @@ def choose_method(weight: torch.Tensor) -> LinearMethod:
 
 
 def candidates(dtype: torch.dtype) -> list[LinearMethod]:
-    """What can multiply by such a weight here; the first is what serves large ones well."""
+    """Linear methods for such a weight on this processor; the first is good for large ones."""
     onednn = torch.ops.mkldnn
     packs = torch.backends.mkldnn.is_available() and (
         dtype == torch.float32
@@ -134,7 +134,7 @@ _PROBES = 7  # the best counts: others may use the processor meanwhile
 
 @torch.inference_mode()
 def _seconds(method: LinearMethod, dtype: torch.dtype, shape: tuple[int, int]) -> float:
-    """How long one product takes at best."""
+    """Seconds of one product, at best."""
     layer = Linear(shape[1], shape[0], bias=False)
     layer.weight = nn.Parameter(torch.full(shape, 0.01, dtype=dtype), requires_grad=False)
     method.process_weights_after_loading(layer)

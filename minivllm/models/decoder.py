@@ -67,7 +67,7 @@ class DecoderLayer(nn.Module):
         self.mlp = self.mlp_class(config)
 
     def forward(self, x, residual, rope, kv_cache, metadata, backend):
-        """What this layer adds to the residual, and the residual without it.
+        """Returns this layer's output, not yet added, and the residual to add it to.
 
         They are added together where the next norm reads them (vLLM does so, too). ``residual`` is
         None in the first layer, where ``x`` is all there is.

@@ -17,7 +17,7 @@ class GPT2Layer(DecoderLayer):
 
 
 class GPT2LMHeadModel(DecoderForCausalLM):
-    """Its checkpoints have q, k and v fused as we do, and linear weights the other way round."""
+    """GPT-2. Its checkpoints have q, k and v fused as here, and linear weights transposed."""
 
     layer_class = GPT2Layer
     base_model_prefix = "transformer"

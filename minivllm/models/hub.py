@@ -1,4 +1,4 @@
-"""Where a model's files are: a directory here, or a download from a hub.
+"""Model directories: a local one, or a download from a hub.
 
 (vLLM: vllm/model_executor/model_loader/weight_utils.py, ``download_weights_from_hf``)
 """
@@ -50,12 +50,12 @@ def model_directory(args: ModelSource) -> Path:
 
 
 def draft_model_directory(args: ModelSource, name: str | os.PathLike) -> Path:
-    """That of a draft model for ``args.model``. Raises like ``model_directory``."""
+    """The directory of a draft model for ``args.model``. Raises like ``model_directory``."""
     return _directory("speculative model", name, None, args.download_dir, args.load_format)
 
 
 def tokenizer_directory(args: ModelSource, model_directory: Path) -> Path:
-    """That of the tokenizer: the model's, unless another one or another revision is asked for.
+    """The tokenizer's directory: the model's, unless another tokenizer or revision is given.
 
     Raises like ``model_directory``.
     """

@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def get_act_fn(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The function that a config.json calls so.
+    """The activation function of a name in config.json.
 
     Raises:
         ValueError: if we do not have it.
@@ -42,7 +42,7 @@ def get_act_fn(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def get_act_and_mul_fn(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """``act(gate) * up`` of ``[num_tokens, 2 * size]``: the gate's numbers come first.
+    """A gated activation: ``act(gate) * up`` of ``[num_tokens, 2 * size]``, the gate first.
 
     Raises:
         ValueError: as ``get_act_fn``.
@@ -60,11 +60,11 @@ class Embedding(nn.Embedding):
     """``[num_tokens]`` ids to ``[num_tokens, hidden_size]``."""
 
     def reset_parameters(self):
-        """Nothing: random numbers for billions of weights take a while."""
+        """Do nothing: the loader fills the weights, and random ones would take a while."""
 
 
 class RMSNorm(nn.Module):
-    """``x / rms(x) * weight``, the mean taken in float32 (Zhang and Sennrich 2019)."""
+    """RMSNorm: ``x / rms(x) * weight``, the mean in float32 (Zhang and Sennrich 2019)."""
 
     def __init__(self, size: int, eps: float):
         super().__init__()
@@ -79,7 +79,7 @@ class RMSNorm(nn.Module):
 
 
 class LayerNorm(nn.LayerNorm):
-    """``(x - mean(x)) / std(x) * weight + bias`` (Ba et al. 2016)."""
+    """LayerNorm: ``(x - mean(x)) / std(x) * weight + bias`` (Ba et al. 2016)."""
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None):
         """As ``RMSNorm.forward``."""
@@ -89,7 +89,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class GatedMLP(nn.Module):
-    """``down(act(gate(x)) * up(x))`` (Shazeer 2020)."""
+    """Gated MLP: ``down(act(gate(x)) * up(x))`` (Shazeer 2020)."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -105,7 +105,7 @@ class GatedMLP(nn.Module):
 
 
 class MLP(nn.Module):
-    """``down(act(up(x)))``: what came before the gate."""
+    """MLP without a gate, as in GPT-2 and OPT: ``down(act(up(x)))``."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()

@@ -1,7 +1,7 @@
 """Linear layers: ``x @ weight.T + bias``, and the method by which each keeps its weight.
 
-A layer knows its sizes and its name in a checkpoint. How the weight lies in memory and how it is
-multiplied is its ``LinearMethod``'s affair. (vLLM: vllm/model_executor/layers/linear.py)
+A layer knows its sizes and its name in a checkpoint. Its ``LinearMethod`` decides how the weight
+lies in memory and how it is multiplied. (vLLM: vllm/model_executor/layers/linear.py)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LinearMethod(ABC):
         """Give the layer the empty parameters that a checkpoint will fill."""
 
     def process_weights_after_loading(self, layer: Linear) -> None:  # noqa: B027
-        """Lay the filled weights out for products; called once. As they are, unless overridden."""
+        """Convert the loaded weights to the layout of products; called once. By default nothing."""
 
     @abstractmethod
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
@@ -30,7 +30,7 @@ class LinearMethod(ABC):
 
 
 class UnquantizedLinearMethod(LinearMethod):
-    """The definition: a weight ``[output_size, input_size]`` of the model's dtype."""
+    """The plain linear method: a weight ``[output_size, input_size]`` of the model's dtype."""
 
     def create_weights(self, layer: Linear) -> None:
         layer.weight = nn.Parameter(torch.empty(layer.output_size, layer.input_size))
@@ -40,7 +40,7 @@ class UnquantizedLinearMethod(LinearMethod):
 
 
 class Linear(nn.Module):
-    """``x @ weight.T + bias`` (vLLM: LinearBase).
+    """A linear layer: ``x @ weight.T + bias`` (vLLM: LinearBase).
 
     Args:
         input_size, output_size: widths of input and output.
@@ -68,7 +68,7 @@ class Linear(nn.Module):
         return self.quant_method.apply(self, x)
 
     def process_weights_after_loading(self) -> None:
-        """Once the weights are there: on a CPU plain ones get the method that is fastest there."""
+        """After loading, choose the fastest method for a plain weight on a CPU."""
         if type(self.quant_method) is UnquantizedLinearMethod and self.weight.device.type == "cpu":
             from minivllm.models.cpu_linear import choose_method  # it builds on this file
 
@@ -80,19 +80,19 @@ class Linear(nn.Module):
 
 
 class ColumnParallelLinear(Linear):
-    """One whose outputs tensor parallelism would divide: each device gets rows of the weight."""
+    """A linear layer whose outputs tensor parallelism divides: a device gets rows of the weight."""
 
 
 class RowParallelLinear(Linear):
-    """One whose inputs tensor parallelism would divide; the devices' outputs are then summed."""
+    """A linear layer whose inputs tensor parallelism divides; the devices' outputs are summed."""
 
 
 class ParallelLMHead(ColumnParallelLinear):
-    """Hidden states to logits, a column for each token of the vocabulary."""
+    """The output head: hidden states to logits, a column for each token of the vocabulary."""
 
 
 class MergedColumnParallelLinear(ColumnParallelLinear):
-    """Several linear layers with the same input as one matrix: one product instead of several.
+    """Several linear layers with the same input, fused: one product instead of several.
 
     Args:
         input_size: width of the input.
@@ -113,7 +113,7 @@ class MergedColumnParallelLinear(ColumnParallelLinear):
 
 
 class QKVParallelLinear(MergedColumnParallelLinear):
-    """The projections to queries, keys and values in one, with grouped heads."""
+    """The fused projection to queries, keys and values, with grouped heads."""
 
     def __init__(self, hidden_size: int, head_dim: int, num_heads: int, num_kv_heads: int, bias):
         heads = {"q_proj": num_heads, "k_proj": num_kv_heads, "v_proj": num_kv_heads}

@@ -1,4 +1,4 @@
-"""Llama 2 and 3 (Touvron et al. 2023): the plain case. The next files say how they differ."""
+"""Llama 2 and 3 (Touvron et al. 2023), from which the other families differ in a few lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a Hugging Face directory to a model in memory, whole or not at all.
+"""Model loader: from a Hugging Face directory to a model in memory, whole or not at all.
 
 (vLLM: vllm/model_executor/model_loader/)
 """
@@ -49,7 +49,7 @@ def load_model(
 
 
 def _fill_randomly(model: DecoderForCausalLM) -> None:
-    """Small numbers that overflow nowhere, the same each time (vLLM: DummyModelLoader)."""
+    """Dummy weights: small random numbers, the same each time (vLLM: DummyModelLoader)."""
     for parameter in model.parameters():
         generator = torch.Generator(parameter.device).manual_seed(1234)
         parameter.uniform_(-1e-3, 1e-3, generator=generator)

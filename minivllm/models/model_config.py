@@ -55,7 +55,7 @@ class ModelConfig:
         return max_positions(self.rope, self.max_position_embeddings)
 
     def kv_bytes_per_token(self, dtype: torch.dtype | None = None) -> int:
-        """Bytes of K and V that one token leaves behind, over all layers."""
+        """Bytes of K and V per token, over all layers."""
         return kv_bytes_per_token(
             self.num_layers, self.num_kv_heads, self.head_dim, (dtype or self.dtype).itemsize
         )

@@ -1,4 +1,4 @@
-"""Which class runs which architecture. Adding a model is one file and one line here.
+"""Model registry: architecture names and their classes. A new model is a file and a line here.
 
 (vLLM: vllm/model_executor/models/registry.py; how to add one: README.md beside this file)
 """

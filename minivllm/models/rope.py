@@ -53,12 +53,12 @@ def _default(frequencies: torch.Tensor, rope: dict) -> tuple[torch.Tensor, float
 
 
 def _linear(frequencies: torch.Tensor, rope: dict) -> tuple[torch.Tensor, float]:
-    """All slower: positions are squeezed into the trained range (Chen et al. 2023)."""
+    """Linear scaling: positions are squeezed into the trained range (Chen et al. 2023)."""
     return frequencies / rope["factor"], 1.0
 
 
 def _llama3(frequencies: torch.Tensor, rope: dict) -> tuple[torch.Tensor, float]:
-    """Fast ones stay, slow ones are divided by the factor, those between go over smoothly.
+    """Llama 3's scaling: fast frequencies stay, slow ones are divided, those between interpolated.
 
     (Llama 3.1's code, ``apply_scaling``)
     """
@@ -69,7 +69,7 @@ def _llama3(frequencies: torch.Tensor, rope: dict) -> tuple[torch.Tensor, float]
 
 
 def _yarn(frequencies: torch.Tensor, rope: dict) -> tuple[torch.Tensor, float]:
-    """As Llama 3's, but the ramp is linear in the pair's index, and attention is sharpened.
+    """YaRN: as Llama 3's, but the ramp is linear in the pair's index, and attention is sharpened.
 
     (YaRN, Peng et al. 2023, sections 3.2 and 3.4)
     """

@@ -25,7 +25,7 @@ _BAR_FORMAT = (  # vLLM's
 
 @dataclass(frozen=True)
 class FileFormat:
-    """How a kind of checkpoint file is named."""
+    """File names of one checkpoint format."""
 
     whole: str  # the name if there is one file
     shards: str  # those of several, where no index lists them

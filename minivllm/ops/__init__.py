@@ -1,4 +1,4 @@
-"""The small operations between the large products, and which implementation of each runs.
+"""Elementwise operations between the matrix products, and the choice of their implementation.
 
 ``native`` has each in a line or two of torch: the definition, and what runs on a GPU. ``fused_cpu``
 has each as one loop compiled by numba, for a CPU: torch needs several calls and as many passes over

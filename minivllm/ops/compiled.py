@@ -25,18 +25,22 @@ logger = init_logger(__name__)
 
 # Sums may be reordered, which is what lets a processor add 16 numbers at once; the rest of
 # fastmath (no NaN, no infinity) is not wanted. numpy's error model divides without asking for 0.
-_FAST = {"fastmath": {"reassoc", "contract"}, "error_model": "numpy"}
+_OPTIONS = {"fastmath": {"reassoc", "contract"}, "error_model": "numpy", "nogil": True}
 _LN2 = math.log(2)
 
 
 def kernel(function: Callable | None = None, *, parallel: bool = False) -> Callable:
-    """Compile a function when it is first called, for the types it is called with."""
+    """Compile a function when it is first called, for the types it is called with.
+
+    While it runs the interpreter lock is free, as in torch's own operations: a server's event loop
+    answers meanwhile.
+    """
     if function is None:
         return lambda function: kernel(function, parallel=parallel)
     try:
-        return njit(function, cache=True, parallel=parallel, **_FAST)
+        return njit(function, cache=True, parallel=parallel, **_OPTIONS)
     except RuntimeError:  # no folder to keep the machine code in: this process compiles for itself
-        return njit(function, parallel=parallel, **_FAST)
+        return njit(function, parallel=parallel, **_OPTIONS)
 
 
 class _Announce(event.Listener):

@@ -1,4 +1,4 @@
-"""The small operations as loops for a CPU: one call and one pass each. See ``minivllm.ops``."""
+"""Fused elementwise operations for a CPU: one call and one pass each. See ``minivllm.ops``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small operations in torch: what they mean. Arguments as in ``minivllm.ops``."""
+"""Elementwise operations in torch: the reference. Arguments as in ``minivllm.ops``."""
 
 from __future__ import annotations
 

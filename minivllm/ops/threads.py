@@ -1,4 +1,4 @@
-"""Threads of a step on a CPU: torch's number, or one where there is too little for two to do."""
+"""Threads of a step on a CPU: torch's number, or one where there is too little work for two."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ work. A step has dozens of products, and after each the threads wait for one ano
 
 @contextmanager
 def threads_for(operations: int, device: torch.device) -> Iterator[None]:
-    """One thread for a little work on a CPU; otherwise nothing changes."""
+    """Context manager: one thread for a little work on a CPU; otherwise nothing changes."""
     num_threads = torch.get_num_threads()
     if device.type != "cpu" or operations >= WORTH_SHARING or num_threads == 1:
         yield
@@ -32,7 +32,7 @@ def threads_for(operations: int, device: torch.device) -> Iterator[None]:
 
 
 def log_threads(device: torch.device) -> None:
-    """Say how many threads there are and how they wait for one another, at DEBUG."""
+    """Log the number of threads and how they wait for one another, at DEBUG."""
     if device.type == "cpu":
         logger.debug(
             "%d threads, one for steps of less than %d million operations; spinning: %s.",

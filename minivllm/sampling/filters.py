@@ -1,4 +1,4 @@
-"""Temperature, min_p, top_k, top_p: the distribution that a token is drawn from.
+"""Filters of the distribution that a token is drawn from: temperature, min_p, top_k, top_p.
 
 Each filter takes logits and returns logits, ``-inf`` for what it drops, so they can be looked at
 one by one. The order matters: top_p measures what top_k has left over.
@@ -79,7 +79,7 @@ class TopKTopPFilter:
             self._steps.append((apply, index, column))
 
     def probs(self, logits: torch.Tensor) -> torch.Tensor:
-        """The distributions that tokens are drawn from.
+        """Probabilities of a batch after temperature and filters.
 
         Args:
             logits: float ``[n, vocab]``; they are left as they are.

@@ -1,4 +1,4 @@
-"""A grammar's bitmask meets the logits: what may not come becomes impossible.
+"""Grammar bitmask: set the logits of tokens that a grammar forbids to -inf.
 
 This is done before the sampler sees them, so reported logprobs are those under the grammar. A row
 in which nothing is left is found by the sampler, like any other without a finite logit.
@@ -17,7 +17,7 @@ from minivllm.tensors import make_tensor
 def apply_grammar_bitmask(
     logits: torch.Tensor, seq_ids: list[str], grammar_output: GrammarOutput
 ) -> None:
-    """Mask, in place, the rows of sequences that have a grammar.
+    """Mask the logits of sequences that have a grammar, in place.
 
     Args:
         logits: float32 ``[n, vocab]``.
@@ -35,7 +35,7 @@ def apply_grammar_bitmask(
 
 
 def _forbidden(bitmask: np.ndarray, vocab_size: int, device: torch.device) -> torch.Tensor:
-    """Where the bits are 0, bool ``[m, vocab]``. A GPU is sent the words and takes them apart."""
+    """Unpack a bitmask: bool ``[m, vocab]``, True where a bit is 0. A GPU is sent the words."""
     if device.type == "cpu":
         octets = (~bitmask).view(np.uint8)
         bits = np.unpackbits(octets, axis=1, count=vocab_size, bitorder="little")

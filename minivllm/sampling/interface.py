@@ -1,4 +1,4 @@
-"""LogitsProcessor: the interface of what changes logits. SamplingState: what it may know.
+"""LogitsProcessor: the interface of what changes logits. SamplingState: its input per sequence.
 
 (vLLM: vllm/v1/sample/logits_processor/interface.py)
 """
@@ -18,13 +18,13 @@ from minivllm.sampling_params import SamplingParams
 
 @dataclass(eq=False)
 class SamplingState:
-    """What the sampler must know of one sequence."""
+    """One sequence as the sampler knows it: parameters, tokens and random generator."""
 
     sampling_params: SamplingParams
     generator: Random  # of this sequence alone
     token_ids: list[int]  # prompt, then output
     num_prompt_tokens: int
-    # drawn by a step that was taken back: to be drawn again, so that nobody's numbers shift
+    # drawn by a step that was taken back: to be drawn again, so that no sequence's numbers shift
     returned_numbers: list[float] = field(default_factory=list, init=False)
     # the draft that this row verifies, if it was drawn: a DrawnDraft
     drawn_draft: Any = field(default=None, init=False)
@@ -39,7 +39,7 @@ class SamplingState:
 
 
 class LogitsProcessor(ABC):
-    """Changes the logits of the rows of a batch that ask for it; made anew for each batch."""
+    """Changes the logits of a batch, in the rows whose parameters ask for it; one per batch."""
 
     @classmethod
     @abstractmethod
@@ -53,4 +53,4 @@ class LogitsProcessor(ABC):
         """Change float32 logits ``[n, vocab]`` in place."""
 
     def append(self, token_ids: torch.Tensor) -> None:  # noqa: B027
-        """Follow what was drawn, int64 ``[n]``. Most need not: they depend on no output."""
+        """Add the tokens drawn, int64 ``[n]``, for processors that depend on the output."""

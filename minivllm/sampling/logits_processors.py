@@ -1,4 +1,4 @@
-"""Logits processors: functions that a request brings along, allowed_token_ids, logit_bias.
+"""Logits processors: a request's own functions, allowed_token_ids, logit_bias.
 
 (vLLM 0.6.6: vllm/entrypoints/openai/logits_processors.py, and SamplingParams.logits_processors)
 """
@@ -18,7 +18,7 @@ logger = init_logger(__name__)
 
 
 class CallableLogitsProcessors(LogitsProcessor):
-    """``logits_processors`` of the sampling parameters: functions, each for its request's row."""
+    """``logits_processors`` of the sampling parameters: a request's functions, on its row."""
 
     def __init__(self, rows: list[tuple[int, SamplingState]]):
         self.rows = rows

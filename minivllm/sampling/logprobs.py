@@ -1,4 +1,4 @@
-"""Logprobs: log-probabilities under the raw model, of the chosen token and of the best ones.
+"""Logprobs: log probabilities under the raw model, of the chosen token and the most likely.
 
 They are taken before any penalty, mask or temperature. (vLLM: compute_token_logprobs in
 vllm/v1/worker/gpu/sample/logprob.py)
@@ -19,7 +19,7 @@ _ROWS_AT_ONCE = 256  # of logits over the whole vocabulary: a long prompt has mo
 def gather_logprobs(
     logits: torch.Tensor, token_ids: torch.Tensor, num_top: list[int]
 ) -> list[TokenLogprobs]:
-    """For every row the logprob and rank of its token, and those of its best tokens.
+    """Logprob and rank of each row's token, and logprobs of its most likely tokens.
 
     Args:
         logits: float32 ``[n, vocab]``, as they came from the model.
@@ -50,7 +50,7 @@ def prompt_logprobs(
     token_ids: list[int],
     num_top: int,
 ) -> list[TokenLogprobs]:
-    """For every prompt token its logprob and those of the best ones in its place.
+    """Logprobs of the prompt's tokens, and of the most likely tokens at each position.
 
     Args:
         compute_logits: the model's head.

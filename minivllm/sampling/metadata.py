@@ -1,4 +1,4 @@
-"""SamplingMetadata: what a batch's sampling parameters come to, as tensors.
+"""SamplingMetadata: the sampling parameters of a batch as tensors and logits processors.
 
 A parameter costs something only in the rows that use it. The tensors are built when the batch
 changes; from step to step only the tokens that were drawn are added. (vLLM:
@@ -52,18 +52,18 @@ class SamplingMetadata:
         ]
 
     def draw_numbers(self) -> list[float]:
-        """One number for each row that draws, from its own generator."""
+        """Draw a uniform number for each random row, from its own generator."""
         self.drawn_numbers = {row: self.states[row].draw_number() for row in self.random_rows}
         return list(self.drawn_numbers.values())
 
     def give_numbers_back(self, rows: Iterable[int] | None = None) -> None:
-        """What was drawn last in these rows (None: in all) is drawn again, in the same order."""
+        """Undo the last draws of these rows (None: all); the same numbers are drawn again."""
         drawn = self.drawn_numbers
         for row in sorted(drawn if rows is None else drawn.keys() & rows, reverse=True):
             self.states[row].returned_numbers.append(drawn.pop(row))
 
     def append(self, token_ids: torch.Tensor) -> list[list[int]]:
-        """Let every row have one more token, int64 ``[n]``; returns each row's new tokens."""
+        """Append each row's token, int64 ``[n]``; returns them as lists, one per row."""
         for processor in self.processors:
             processor.append(token_ids)
         rows = [[token_id] for token_id in token_ids.tolist()]

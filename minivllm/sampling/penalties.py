@@ -1,4 +1,4 @@
-"""Penalties: tokens that the sequence already has become less likely.
+"""Repetition, frequency and presence penalty: make tokens that occurred before less likely.
 
 Repetition looks at prompt and output, frequency and presence at the output only.
 (vLLM: vllm/model_executor/layers/utils.py, apply_penalties)
@@ -15,7 +15,7 @@ from minivllm.tensors import make_tensor
 
 
 def count_tokens(lists: list[list[int]], vocab_size: int, device: torch.device) -> torch.Tensor:
-    """How often each token is in each list: int64 ``[len(lists), vocab]``."""
+    """Count each token in each list: int64 ``[len(lists), vocab]``."""
     longest = max(len(ids) for ids in lists)
     padded = [ids + [vocab_size] * (longest - len(ids)) for ids in lists]
     index = make_tensor(padded, "int64", device)

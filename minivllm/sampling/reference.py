@@ -17,7 +17,7 @@ _NEVER = -math.inf
 def process_logits(
     logits: list[float], params: SamplingParams, prompt: list[int], output: list[int]
 ) -> list[float]:
-    """The logits after masks, biases and penalties. (Functions of the user's are left out.)
+    """Logits after masks, biases and penalties. (``logits_processors`` are left out.)
 
     Args:
         logits: of one row.
@@ -45,7 +45,7 @@ def process_logits(
 
 
 def filter_logits(logits: list[float], params: SamplingParams) -> tuple[dict[int, float], float]:
-    """Which tokens may be drawn, with their probabilities, and how clear that choice was.
+    """Tokens that may be drawn with their probabilities, and the margin of the filters' choice.
 
     Returns:
         Probabilities by token id, in the order of ids, and how much any number that decided about

@@ -1,8 +1,8 @@
-"""Verification: which drafts were right? A row of logits for each, and one more behind the last.
+"""Rejection sampling: verify draft tokens, by a row of logits for each and one behind the last.
 
 The target draws its own token in every row, as ever, with the sequence's own next number, and a
-draft is accepted if it is that token. The first row that says something else is the last one that
-counts: the rows behind it saw a token that is not there. So every token comes from the target's
+draft is accepted if it is that token. The first row with another token is the last that counts:
+the rows behind it saw a token that is not there. So every token comes from the target's
 distribution by the number that it would have had, and text is the same with and without drafts,
 whatever the temperature and the masks.
 
@@ -37,7 +37,7 @@ class DraftNumbers(NamedTuple):
 
 
 def draft_numbers(seed: int, position: int) -> DraftNumbers:
-    """The numbers for a draft at a position of a sequence with this seed.
+    """Uniform numbers for the draft at a position of a sequence with this seed.
 
     They do not come from the sequence's generator: a step that is repeated has the same again.
     """
@@ -46,7 +46,7 @@ def draft_numbers(seed: int, position: int) -> DraftNumbers:
 
 
 class DrawnDrafts(NamedTuple):
-    """Drafts of one sequence that were drawn, and from what."""
+    """Draft tokens of one sequence that were drawn, and the distributions they were drawn from."""
 
     position: int  # of the first
     token_ids: list[int]
@@ -54,7 +54,7 @@ class DrawnDrafts(NamedTuple):
 
 
 class DrawnDraft(NamedTuple):
-    """One of them, as the row that verifies it knows it."""
+    """A drawn draft token, its distribution and its numbers, for the row that verifies it."""
 
     token_id: int
     probs: torch.Tensor  # float32 [vocab]
@@ -64,7 +64,7 @@ class DrawnDraft(NamedTuple):
 def states_to_verify(
     state: SamplingState, drafts: list[int], seed: int, drawn: DrawnDrafts | None
 ) -> list[SamplingState]:
-    """A sequence as it would be before each of its drafts and behind the last one.
+    """Sampling states of a sequence: before each of its draft tokens, and behind the last.
 
     They draw from the sequence's own generator, so rows must be drawn in order.
 
@@ -91,7 +91,7 @@ def states_to_verify(
 
 
 class RejectionSampler:
-    """The rows of a batch that verify a drawn draft, and what each of them draws from instead.
+    """Accepts drawn drafts with probability p / q; a rejected one's row draws from max(p - q, 0).
 
     Args:
         drafts: by row.
@@ -107,7 +107,7 @@ class RejectionSampler:
         self._draft_probs = torch.stack([draft.probs for draft in drafts.values()])
 
     def probs(self, target_probs: torch.Tensor) -> torch.Tensor:
-        """All of an accepted draft's row is its token; a rejected one's row is max(p - q, 0).
+        """Probabilities by row: an accepted draft's token has all of it; else max(p - q, 0).
 
         Args:
             target_probs: float64 ``[n, vocab]``.
@@ -126,7 +126,7 @@ class RejectionSampler:
 
 
 def num_tokens_that_count(sampled: Sequence[int], drafts: Sequence[int]) -> int:
-    """Of the tokens drawn in a sequence's rows: the accepted ones, and one more.
+    """Number of tokens drawn in a sequence's rows that count: accepted drafts, and one more.
 
     Args:
         sampled: one for each row.

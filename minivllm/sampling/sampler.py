@@ -36,14 +36,14 @@ def sample_from_cdf(probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 
 def best_tokens(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The best logit of each row and its token, the first of equals: float and int64 ``[n]``."""
+    """Greedy choice: each row's largest logit and its token, the first of equals: ``[n]`` each."""
     token_ids = argmax(logits)
     return logits.gather(-1, token_ids[:, None])[:, 0], token_ids
 
 
 @dataclass(frozen=True)
 class SamplerOutput:
-    """One token per row."""
+    """The chosen token of each row, with logprobs where asked."""
 
     token_ids: torch.Tensor  # int64 [n]
     logprobs: dict[int, TokenLogprobs]  # by row, for those that asked

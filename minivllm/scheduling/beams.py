@@ -1,4 +1,4 @@
-"""Beam search: the ``k`` likeliest continuations of a prompt, kept alive by forking and freeing.
+"""Beam search: the ``k`` most likely continuations of a prompt, by forking and freeing.
 
 A step gives every beam its ``2k`` likeliest next tokens. Of all these candidates the best ``k`` go
 on: a beam with several of them is forked, one with none gives its blocks back. A candidate that
@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from minivllm.records import Sampled
 from minivllm.request import RequestStatus, Sequence
 from minivllm.sampling_params import BeamSearchParams
-from minivllm.scheduling.books import Books
 from minivllm.scheduling.output import (
     BeamMove,
     ModelRunnerOutput,
@@ -23,9 +23,12 @@ from minivllm.scheduling.output import (
     TokenLogprobs,
 )
 
+if TYPE_CHECKING:
+    from minivllm.scheduling.books import Books
+
 
 class BeamSearch:
-    """The beams of one request, and which of them go on.
+    """The beams of one request, and the choice of those that go on.
 
     Args:
         params: how many beams, and how they are scored.
@@ -41,7 +44,7 @@ class BeamSearch:
         self.completed: list[Sequence] = []  # the best of them, at most ``width``
 
     def score(self, seq: Sequence) -> float:
-        """Log probability over length ** penalty; a final end-of-sequence token has no length."""
+        """Score of a beam: log probability / length ** penalty, a final end token not counted."""
         return self._score(seq.cumulative_logprob, seq.num_tokens - self._is_complete(seq))
 
     def choose(
@@ -92,13 +95,13 @@ class BeamSearch:
         return self.score(self.completed[-1]) >= best_to_come
 
     def status_at_end(self, seq: Sequence) -> RequestStatus:
-        """How a beam ends that is not complete when the search is over."""
+        """Final status of a beam that is not complete when the search is over."""
         if seq.num_tokens >= self.max_len:
             return RequestStatus.FINISHED_LENGTH_CAPPED
         return RequestStatus.FINISHED_DROPPED
 
     def best(self, live: list[Sequence]) -> list[Sequence]:
-        """The ``width`` best of what is complete and what is not, the best first."""
+        """The ``width`` best beams, complete or not, the best first."""
         return sorted(self.completed + live, key=self.score, reverse=True)[: self.width]
 
     def _set_aside(self, seq: Sequence, token_id: int, cumulative: float) -> None:
@@ -131,7 +134,7 @@ class BeamSearch:
         return 0 if together and not some_lack_more else 1
 
     def forks_at_prompt_end(self, seq: Sequence) -> dict[str, list[str]]:
-        """None: which beams there are is known once the candidates are."""
+        """No forks: the beams are chosen when their candidates are known."""
         return {}
 
     def advance(

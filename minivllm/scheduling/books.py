@@ -1,30 +1,33 @@
-"""Books: which requests there are, where they wait or run, and how they end.
+"""Books: the scheduler's state. Queues, sequences, and every change that can be undone.
 
-The scheduler is the one who plans; this is what it keeps. Every change notes how to take it back.
+The scheduler plans; this is what it keeps between steps.
 (vLLM: the queues of ``Scheduler`` in vllm/v1/core/sched/scheduler.py)
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 
 from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.records import Finished, Forked, RequestAdded, Scheduled
 from minivllm.request import Request, RequestStatus, Sequence
+from minivllm.scheduling.beams import BeamSearch
+from minivllm.scheduling.decoding import SAMPLING, Decoding
+from minivllm.scheduling.limits import check_limits
 from minivllm.scheduling.output import BeamMove, SchedulerOutput
 from minivllm.scheduling.policies import make_policy
 from minivllm.trace import Trace
 
 
 class Books:
-    """The queues, and all sequences that are not finished.
+    """The queues, and all sequences that are not finished. Changes go to the undo log.
 
     Args:
         config: the limits, and the policy that says where a request stands in its queue.
-        kv_manager: who gives blocks, and takes them back.
+        kv_manager: allocates and frees blocks.
         trace: listens to every change, if given.
     """
 
@@ -46,14 +49,23 @@ class Books:
         self._ids_in_use: set[str] = set()  # of all sequences, those to be forked included
 
     def has_unfinished_requests(self) -> bool:
+        """True while any request waits or runs."""
         return bool(self.requests)
 
-    def ids_in_use(self, request: Request) -> list[str]:
-        """Those of a new request's ids, of sequences to come included, that somebody has."""
-        return [seq_id for seq_id in request.seq_ids if seq_id in self._ids_in_use]
+    def check_request(self, request: Request) -> None:
+        """Raise ``ValueError`` unless this request can be added and could run on its own."""
+        check_limits(request, self.config, self.policy, self.kv_manager)
+        for seq_id in self.ids_in_use(request):
+            raise ValueError(f"request_id {seq_id!r} is in use; choose another.")
 
-    def _add(self, request: Request) -> None:
-        """Let a request wait, at the place in the queue that the policy gives it."""
+    def add_request(self, request: Request) -> None:
+        """Add a request to the waiting queue, where the policy puts it.
+
+        Raises:
+            ValueError: if it could never run; see ``check_request``.
+        """
+        self.check_request(request)
+        request.decoding = self._decoding(request)
         request.arrival_index = self._num_arrived
         index = self._enqueue(request, self.waiting)  # first: a policy of a user's may raise
         self._num_arrived += 1
@@ -64,14 +76,26 @@ class Books:
             prompt = tuple(request.prompt_token_ids)
             self.trace.record(RequestAdded, request.request_id, prompt, index, self.trace.now())
 
+    def _decoding(self, request: Request) -> Decoding:
+        if request.beam_params is None:
+            return SAMPLING
+        longest = len(request.prompt_token_ids) + request.beam_params.max_tokens
+        return BeamSearch(
+            request.beam_params, request.eos_token_ids, min(longest, self.max_model_len)
+        )
+
+    def ids_in_use(self, request: Request) -> list[str]:
+        """Sequence ids of a new request, of samples to come included, that are taken."""
+        return [seq_id for seq_id in request.seq_ids if seq_id in self._ids_in_use]
+
     def _enqueue(self, request: Request, queue: list[Request]) -> int:
-        """Let a request wait where its key says; returns how many stand before it."""
+        """Insert a request into a queue by the policy's key; returns its index."""
         index = bisect_right(queue, self.policy.key(request), key=self.policy.key)
         self.undo_log.insert(queue, index, request)
         return index
 
     def fork(self, seq: Sequence, indices: Iterable[int]) -> list[Sequence]:
-        """Siblings that share all a sequence has, now running beside it."""
+        """Fork a sequence: siblings that share its tokens and blocks, running beside it."""
         request, undo, children = seq.request, self.undo_log, []
         for index in indices:
             child = seq.fork(index)
@@ -87,15 +111,32 @@ class Books:
             undo.insert(request.seqs, len(request.seqs), child)
         return children
 
+    def update_draft_token_ids(self, drafts: Mapping[str, list[int]]) -> None:
+        """Set the draft tokens of sequences, to be verified by the next step.
+
+        Args:
+            drafts: by sequence id. A sequence that has finished or was preempted gets none.
+        """
+        for seq_id, token_ids in drafts.items():
+            seq = self.sequences.get(seq_id)
+            if seq is not None and seq.status == RequestStatus.RUNNING:
+                seq.spec_token_ids = token_ids
+
+    def _may_run(self, request: Request) -> bool:
+        """True if a request's sequences, forks to come included, fit under ``max_num_seqs``."""
+        to_come = sum(seq.request.num_forks_to_come for seq in self.running)
+        siblings = len(request.unfinished_seqs) + request.num_forks_to_come
+        return len(self.running) + to_come + siblings <= self.config.max_num_seqs
+
     def finish_requests(self, request_ids: Iterable[str], status: RequestStatus) -> None:
-        """End all sequences of requests, wherever they are. Unknown ids are ignored."""
+        """Finish all sequences of requests, waiting or running. Unknown ids are ignored."""
         for request_id in request_ids:
             if request_id in self.requests:
                 for seq in self.requests[request_id].unfinished_seqs:
                     self.finish(seq, status)
 
     def stop_sequences(self, sequences: Iterable[tuple[str, int]]) -> None:
-        """End sequences whose text holds a stop string, still within the last step.
+        """Finish sequences whose text holds a stop string, as a part of the last step.
 
         Args:
             sequences: request id and index of each. Those that are over are ignored.
@@ -110,7 +151,7 @@ class Books:
     def finish(
         self, seq: Sequence, status: RequestStatus, stop_reason: int | str | None = None
     ) -> None:
-        """End one sequence and free its blocks; with the last one its request is over."""
+        """Finish a sequence and free its blocks; with the last one its request is finished."""
         request, undo = seq.request, self.undo_log
         if seq.status == RequestStatus.RUNNING:
             undo.pop(self.running, self.running.index(seq))
@@ -143,6 +184,16 @@ class Books:
                     drafts = scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
                     del seq.token_ids[seq.num_computed_tokens + num_new - len(drafts) :]
 
+    def _complete(self, output: SchedulerOutput) -> None:
+        """Complete the step's output: whole block tables, finished ids, beam moves."""
+        for seq_id in (*(new.seq_id for new in output.scheduled_new_reqs), *output.resumed_req_ids):
+            output.new_block_ids[seq_id] = self.kv_manager.get_block_ids(seq_id)
+        output.finished_req_ids, output.beam_moves = self.finished_req_ids, self.beam_moves
+        self.undo_log.set(self, "finished_req_ids", [])
+        self.undo_log.set(self, "beam_moves", [])
+        if self.trace is not None:
+            self._trace_schedule(self.trace, output)
+
     def _trace_schedule(self, trace: Trace, output: SchedulerOutput) -> None:
         kinds = {data.seq_id: "new" for data in output.scheduled_new_reqs}
         kinds |= dict.fromkeys(output.resumed_req_ids, "resumed")
@@ -156,7 +207,7 @@ class Books:
         trace.plan_step()
 
     def check_integrity(self) -> None:
-        """Raise ``AssertionError`` unless queues, requests and blocks tell the same story."""
+        """Raise ``AssertionError`` unless queues, requests and blocks are consistent."""
         manager = self.kv_manager
         manager.check_integrity()
         queues = (*self.waiting, *self.swapped)

@@ -1,4 +1,4 @@
-"""Decoding: how a request goes on from its sampled tokens. Sampling here, beam search beside it.
+"""Decoding: what sampled tokens do to a request's sequences. Sampling here; beams.py beside it.
 
 The scheduler asks the request's decoding three things: what a sequence must hold back, which
 siblings begin when the prompt is computed, and what the sampled tokens make of the sequences.
@@ -7,24 +7,26 @@ siblings begin when the prompt is computed, and what the sampled tokens make of 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from minivllm.records import Sampled
 from minivllm.request import RequestStatus, Sequence
-from minivllm.scheduling.books import Books
 from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput
+
+if TYPE_CHECKING:
+    from minivllm.scheduling.books import Books
 
 
 class Decoding(Protocol):
-    """How one request decodes. It stands on ``request.decoding``."""
+    """Interface of a decoding method; each request has one as ``request.decoding``."""
 
     in_lockstep: bool  # all sequences of the request advance in the same step, or none does
 
     def num_held_back(self, seq: Sequence, output: SchedulerOutput, token_budget: int) -> int:
-        """How many of its last known tokens a sequence must not compute in this step."""
+        """Number of last known tokens that a sequence must not compute in this step."""
 
     def forks_at_prompt_end(self, seq: Sequence) -> dict[str, list[str]]:
-        """Its siblings that get a first token of their own in the step that ends its prompt."""
+        """Siblings to fork in the step that ends the prompt, each with a first token of its own."""
 
     def advance(
         self, seqs: list[Sequence], output: ModelRunnerOutput, books: Books
@@ -33,7 +35,7 @@ class Decoding(Protocol):
 
 
 class Sampling:
-    """n independent samples of one prompt: each goes on by itself."""
+    """Sampling: n independent samples of one prompt."""
 
     in_lockstep = False
 
@@ -78,11 +80,11 @@ class Sampling:
         return accepts
 
 
-SAMPLING = Sampling()  # it remembers nothing, so one serves all
+SAMPLING = Sampling()  # it has no state, so one object serves all requests
 
 
 def check_stop(seq: Sequence, max_model_len: int) -> tuple[RequestStatus, int | None] | None:
-    """End-of-sequence token, stop token, length: the first that holds counts.
+    """Stop conditions: end-of-sequence token, stop token, length; the first that holds counts.
 
     Stop strings are found where text is made; see ``OutputProcessor``. (vLLM: ``check_stop`` in
     vllm/v1/core/sched/utils.py)

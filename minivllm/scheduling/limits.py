@@ -1,4 +1,4 @@
-"""Could this request run at all? Asked once, before it waits; one that never could is refused."""
+"""Limits of a request: one that could never run is refused before it is added."""
 
 from __future__ import annotations
 

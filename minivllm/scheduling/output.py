@@ -1,4 +1,4 @@
-"""SchedulerOutput goes to the runner, ModelRunnerOutput comes back; nothing else crosses.
+"""SchedulerOutput and ModelRunnerOutput: all that passes between scheduler and model runner.
 
 They hold ids, integers and what is new; never a live ``Request``. So the same output could be sent
 to several workers, or to another process. (vLLM: vllm/v1/core/sched/output.py, vllm/v1/outputs.py)
@@ -23,7 +23,7 @@ NO_TOKEN = -1  # sampled where masks and the user's functions leave nothing to s
 
 @dataclass(frozen=True)
 class NewRequestData:
-    """What the runner must know of a sequence that it has never seen."""
+    """A sequence that is scheduled for the first time, as the model runner needs it."""
 
     seq_id: str
     token_ids: list[int]  # the prompt
@@ -33,7 +33,7 @@ class NewRequestData:
 
     @classmethod
     def from_request(cls, request: Request) -> NewRequestData:
-        """Of a request's first sequence, which has its prompt and nothing else."""
+        """Make the data of a request's first sequence, which has only the prompt."""
         return cls(
             request.request_id,
             request.prompt_token_ids,
@@ -45,7 +45,7 @@ class NewRequestData:
 
 @dataclass(frozen=True)
 class BeamMove:
-    """``seq_id`` goes on as ``parent_id`` was before the last step, with ``token_id`` appended."""
+    """A beam's move: ``seq_id`` becomes ``parent_id`` before the last step, plus ``token_id``."""
 
     seq_id: str
     parent_id: str
@@ -54,7 +54,7 @@ class BeamMove:
 
 @dataclass(frozen=True)
 class GrammarOutput:
-    """Which tokens may come next in the sequences that have a grammar."""
+    """Bitmask of the tokens that grammars allow next, and the sequences of its rows."""
 
     structured_output_request_ids: list[str]  # of each row; one with drafts has several
     grammar_bitmask: np.ndarray  # int32 [rows, words], a bit per token
@@ -94,7 +94,7 @@ class SchedulerOutput:
         return sum(self.num_scheduled_tokens.values())
 
     def unschedule(self, seq_id: str) -> int:
-        """Take a sequence out again. Returns how many tokens it would have computed."""
+        """Remove a sequence from the step. Returns the number of tokens it would have computed."""
         self.num_computed_tokens.pop(seq_id, None)
         self.new_block_ids.pop(seq_id, None)
         self.forks.pop(seq_id, None)
@@ -108,7 +108,7 @@ class SchedulerOutput:
 
 
 class TokenLogprobs(NamedTuple):
-    """A token and the best ones in its place, as the raw model sees them (natural logarithms)."""
+    """Log probabilities (natural) of a token and of the most likely at its position, raw model."""
 
     token_ids: list[int]  # the token itself, then the k best, the best first
     logprobs: list[float]  # in the same order
@@ -116,13 +116,13 @@ class TokenLogprobs(NamedTuple):
 
     @property
     def best(self) -> Iterator[tuple[int, float]]:
-        """The best tokens and their log probabilities, the best first."""
+        """The most likely tokens and their log probabilities, in descending order."""
         return zip(self.token_ids[1:], self.logprobs[1:], strict=True)
 
 
 @dataclass
 class ModelRunnerOutput:
-    """What one step has computed."""
+    """Result of a step: sampled tokens, logprobs and drafts."""
 
     # the next tokens of every sequence whose last known token was computed, and of the siblings
     # that begin there: one each, unless several are guessed and verified in a step

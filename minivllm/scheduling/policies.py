@@ -1,6 +1,6 @@
 """Scheduling policies: which request is next, and which is preempted. Swap one in a few lines.
 
-A policy is asked three questions and never touches blocks, so no policy can corrupt them.
+A policy answers three questions and never touches blocks, so no policy can corrupt them.
 """
 
 from __future__ import annotations

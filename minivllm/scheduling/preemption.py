@@ -1,4 +1,4 @@
-"""Preemption: when the blocks run out, a request gives way with all its sequences.
+"""Preemption: when the blocks run out, all sequences of a request lose theirs.
 
 What it has computed is thrown away and computed again later, or it is kept in host memory. (V1 only
 recomputes; swapping is V0's: vllm/core/scheduler.py of 0.6.6, ``_preempt``.)
@@ -7,6 +7,7 @@ recomputes; swapping is V0's: vllm/core/scheduler.py of 0.6.6, ``_preempt``.)
 from __future__ import annotations
 
 from minivllm.kv.manager import KVCacheManager
+from minivllm.kv.swapping import Swapper
 from minivllm.logger import init_logger
 from minivllm.records import Preempted, SwappedOut
 from minivllm.request import Request, Sequence
@@ -30,12 +31,13 @@ class Preemptor:
 
     def __init__(self, kv_manager: KVCacheManager, mode: str | None, trace: Trace | None):
         self.kv_manager = kv_manager
+        self.swapper = Swapper(kv_manager)
         self.mode = mode
         self.trace = trace
         self.num_preemptions = 0
 
     def swap_out(self, victims: list[Sequence], output: SchedulerOutput) -> bool:
-        """Keep on the host what a request's sequences have computed, if that is the mode.
+        """Swap a request's sequences out to the host, if that is the mode.
 
         Returns:
             False, and nothing has changed, if it is not, or there is too little room.
@@ -44,7 +46,7 @@ class Preemptor:
         if mode == "recompute" or victims[0].num_computed_tokens == 0:
             return False
         space = self.kv_manager.swap_space
-        swaps = self.kv_manager.swap_out(victims, output.kv_cache_block_copies)
+        swaps = self.swapper.swap_out(victims, output.kv_cache_block_copies)
         if swaps is None:
             logger.warning(
                 "Request %s cannot be swapped out: %d host blocks are free. It is recomputed; a "
@@ -61,7 +63,7 @@ class Preemptor:
         return True
 
     def free(self, seq: Sequence, queue_index: int | None) -> None:
-        """Take a victim's blocks; it will compute all of its tokens again."""
+        """Free a victim's blocks; it will recompute all of its tokens."""
         self.kv_manager.free(seq)
         self.kv_manager.undo_log.set(seq, "num_computed_tokens", 0)
         if self.trace is not None:

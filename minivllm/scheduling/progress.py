@@ -6,16 +6,16 @@ from minivllm.scheduling.output import SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
 
 
-class NobodyAdmitted(ValueError):
+class LivelockError(ValueError):
     """Livelock: requests wait, nothing runs, and no further request comes."""
 
     @classmethod
-    def by(cls, scheduler: Scheduler) -> NobodyAdmitted:
-        """The error, naming whose policy it is."""
+    def by(cls, scheduler: Scheduler) -> LivelockError:
+        """Make the error, naming the scheduling policy."""
         return cls(
-            f"scheduling_policy {type(scheduler.policy).__name__} admits nobody: "
-            f"{len(scheduler.requests)} unfinished requests wait, nothing runs and nobody else "
-            "comes. May may_admit() be False for good?"
+            f"scheduling_policy {type(scheduler.policy).__name__} admits no request: "
+            f"{len(scheduler.requests)} unfinished requests wait, nothing runs and no further "
+            "request comes. May may_admit() be False for good?"
         )
 
 
@@ -24,8 +24,8 @@ def check_progress(
 ) -> None:
     """Raise if no later step can schedule anything.
 
-    That is so after a step that schedules and preempts nothing while nothing runs, unless somebody
-    is still to come.
+    That is so after a step that schedules and preempts nothing while nothing runs, unless further
+    requests are to come.
 
     Args:
         scheduler: just after its ``schedule()``.
@@ -33,8 +33,8 @@ def check_progress(
         more_to_come: will further requests be added?
 
     Raises:
-        NobodyAdmitted: a ``ValueError``.
+        LivelockError: a ``ValueError``.
     """
     happened = scheduler_output.num_scheduled_tokens or scheduler_output.preempted_req_ids
     if not (happened or scheduler.running or more_to_come):
-        raise NobodyAdmitted.by(scheduler)
+        raise LivelockError.by(scheduler)

@@ -1,4 +1,4 @@
-"""Scheduler: who runs next? Running sequences first, then waiting ones, under one token budget.
+"""Scheduler: plans each step. Running sequences first, then waiting, under one token budget.
 
 There is no prefill phase and no decode phase. Every sequence has tokens and computed tokens, and a
 step lets the second catch up with the first. (vLLM: vllm/v1/core/sched/scheduler.py)
@@ -7,7 +7,8 @@ step lets the second catch up with the first. (vLLM: vllm/v1/core/sched/schedule
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from minivllm.config import SchedulerConfig
@@ -15,21 +16,15 @@ from minivllm.kv.manager import KVCacheManager
 from minivllm.metrics.spec_decode import SpecDecodingStats
 from minivllm.records import Verified
 from minivllm.request import Request, RequestStatus, Sequence
-from minivllm.scheduling.beams import BeamSearch
 from minivllm.scheduling.books import Books
 from minivllm.scheduling.decoding import SAMPLING, Decoding
-from minivllm.scheduling.limits import check_limits
-from minivllm.scheduling.output import (
-    ModelRunnerOutput,
-    NewRequestData,
-    SchedulerOutput,
-)
+from minivllm.scheduling.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
 from minivllm.scheduling.preemption import Preemptor
 from minivllm.trace import Trace
 
 
 class Scheduler(Books):
-    """One token budget for all; preemption when the blocks run out.
+    """Continuous batching: one token budget per step, preemption when the blocks run out.
 
     Args:
         config: how much a step may hold, the policy and the way of preemption.
@@ -44,7 +39,7 @@ class Scheduler(Books):
         kv_manager.num_lookahead_tokens = config.num_lookahead_tokens
         kv_manager.max_num_slots = config.max_model_len
         self.preemptor = Preemptor(kv_manager, config.preemption_mode, trace)
-        # Who is scheduled takes these beside its tokens: a draft model guesses in their places.
+        # A scheduled sequence takes these beside its tokens: a draft model computes in them.
         self._num_drafting_slots = config.num_drafting_slots
         self.token_budget = 0  # what one more sequence may compute in the step that is planned
         self.spec_decoding_stats: SpecDecodingStats | None = None  # of the last step, with drafts
@@ -88,7 +83,7 @@ class Scheduler(Books):
                     self._preempt(self.policy.victim(running).request, output)
                     if seq.status != RequestStatus.RUNNING:
                         return
-                    index = running.index(seq)  # somebody before it may have gone
+                    index = running.index(seq)  # a sequence before it may have gone
                 self._add_to_output(output, seq, num_new, new_ids)
             index += 1
 
@@ -142,7 +137,7 @@ class Scheduler(Books):
         self.token_budget -= num_new + self._num_drafting_slots
 
     def _start(self, seq: Sequence, num_new: int, output: SchedulerOutput) -> None:
-        """Let an admitted sequence run; after its siblings there may be no budget left for it."""
+        """Start an admitted sequence; after its siblings there may be no budget left for it."""
         request = seq.request
         if seq.status == RequestStatus.WAITING:
             self.undo_log.set(request, "num_cached_tokens", seq.num_computed_tokens)
@@ -159,17 +154,17 @@ class Scheduler(Books):
         """Swap requests back in before admitting new ones; they resume where they were."""
         while self.swapped and self.token_budget > 0 and self._may_run(self.swapped[0]):
             seqs = self.swapped[0].unfinished_seqs
-            if not self.kv_manager.can_swap_in(seqs):
+            if not self.preemptor.swapper.can_swap_in(seqs):
                 return
             self.undo_log.pop(self.swapped, 0)
-            output.swaps_in += self.kv_manager.swap_in(seqs)
+            output.swaps_in += self.preemptor.swapper.swap_in(seqs)
             for seq in seqs:
                 self.undo_log.insert(self.running, len(self.running), seq)
                 num_new = self._num_new_tokens(seq, output)
                 self._start(seq, self._limit_chunk(num_new), output)
 
     def _add_drafts(self, output: SchedulerOutput, seq: Sequence, num_new: int) -> None:
-        """Say which drafts are among the scheduled tokens; those that do not fit are dropped."""
+        """Add the drafts among a sequence's scheduled tokens; those that do not fit are dropped."""
         num_drafts = seq.num_computed_tokens + num_new - seq.num_tokens
         if num_drafts > 0:
             drafts = seq.spec_token_ids[:num_drafts]
@@ -179,7 +174,7 @@ class Scheduler(Books):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, output: ModelRunnerOutput
     ) -> list[Sequence]:
-        """Append what the step sampled, and free at once what it finished.
+        """Append the sampled tokens, finish sequences and free their blocks.
 
         Args:
             scheduler_output: what was planned.
@@ -192,7 +187,7 @@ class Scheduler(Books):
         self.undo_log.note(self._take_tokens_back, scheduler_output, sampled)
         stats = SpecDecodingStats(self.config.num_speculative_tokens)
         all_drafts = scheduler_output.scheduled_spec_decode_tokens
-        advancing: dict[Decoding, list[Sequence]] = {SAMPLING: []}
+        advancing: dict[Decoding, list[Sequence]] = defaultdict(list, {SAMPLING: []})
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             seq = self.sequences.get(seq_id)
             if seq is None:  # aborted while the step was on its way
@@ -206,11 +201,7 @@ class Scheduler(Books):
                 stats.observe_draft(len(drafts), num_accepted)
                 if self.trace is not None:
                     self.trace.record(Verified, seq_id, tuple(drafts), num_accepted)
-            decoding = seq.request.decoding
-            if decoding in advancing:
-                advancing[decoding].append(seq)
-            else:
-                advancing[decoding] = [seq]
+            advancing[seq.request.decoding].append(seq)
         updated: list[Sequence] = []
         for decoding, seqs in advancing.items():
             updated += decoding.advance(seqs, output, self)
@@ -220,64 +211,22 @@ class Scheduler(Books):
         self.spec_decoding_stats = stats if stats.num_drafts else None
         return updated
 
-    def update_draft_token_ids(self, drafts: Mapping[str, list[int]]) -> None:
-        """Let sequences have drafts behind their tokens, to be verified by the next step.
-
-        Args:
-            drafts: by sequence id. Who has finished meanwhile, or had to give way, gets none.
-        """
-        for seq_id, token_ids in drafts.items():
-            seq = self.sequences.get(seq_id)
-            if seq is not None and seq.status == RequestStatus.RUNNING:
-                seq.spec_token_ids = token_ids
-
     def roll_back(self, executed: bool = True) -> None:
-        """Take the step back that has failed: the books are as before it was planned.
+        """Roll back a step that has failed: the books are as before it was planned.
 
         Args:
-            executed: its forward pass may have written to the blocks that it was given. Who had
-                computed something in them is preempted, and nobody finds it any more.
+            executed: its forward pass may have written to the blocks that it was given. A sequence
+                that had computed something in them is preempted, and it is no cache hit any more.
         """
         lost = self.kv_manager.roll_back(executed)
         for request in dict.fromkeys(seq.request for seq in self.running if seq.seq_id in lost):
             self._preempt(request, SchedulerOutput(), may_swap=False)
 
-    # -- requests come and go ----------------------------------------------------------------------
-
-    def check_request(self, request: Request) -> None:
-        """Raise ``ValueError`` unless this request can be added and could run on its own."""
-        check_limits(request, self.config, self.policy, self.kv_manager)
-        for seq_id in self.ids_in_use(request):
-            raise ValueError(f"request_id {seq_id!r} is in use; choose another.")
-
-    def add_request(self, request: Request) -> None:
-        """Let a request wait, at the place in the queue that the policy gives it.
-
-        Raises:
-            ValueError: if it could never run; see ``check_request``.
-        """
-        self.check_request(request)
-        request.decoding = self._decoding(request)
-        self._add(request)
-
-    def _decoding(self, request: Request) -> Decoding:
-        if request.beam_params is None:
-            return SAMPLING
-        longest = len(request.prompt_token_ids) + request.beam_params.max_tokens
-        return BeamSearch(
-            request.beam_params, request.eos_token_ids, min(longest, self.max_model_len)
-        )
-
-    @property
-    def num_preemptions(self) -> int:
-        """Preemptions so far."""
-        return self.preemptor.num_preemptions
-
     # -- small steps -------------------------------------------------------------------------------
 
     @contextmanager
     def _planning(self) -> Iterator[SchedulerOutput]:
-        """A new plan, to be filled. If that raises, the books are as before the step."""
+        """Context manager of a step's plan: if filling it raises, the books are as before."""
         self.undo_log.begin()
         try:
             if self.trace is not None:
@@ -306,17 +255,11 @@ class Scheduler(Books):
         return num_new
 
     def _limit_chunk(self, num_new: int) -> int:
-        """How much of this a step may compute: a long prompt leaves room for others, if any."""
+        """Limit a chunk to the budget, and to the long prefill threshold beside other requests."""
         threshold = self.config.long_prefill_token_threshold
         if 0 < threshold < num_new and len(self.requests) > 1:
             num_new = threshold
         return min(num_new, self.token_budget)
-
-    def _may_run(self, request: Request) -> bool:
-        """Would all its sequences, those to come included, still fit under ``max_num_seqs``?"""
-        to_come = sum(seq.request.num_forks_to_come for seq in self.running)
-        siblings = len(request.unfinished_seqs) + request.num_forks_to_come
-        return len(self.running) + to_come + siblings <= self.config.max_num_seqs
 
     def _preempt(self, request: Request, output: SchedulerOutput, may_swap: bool = True) -> None:
         """Preempt a request: swap its blocks to the host or free them, and requeue it."""
@@ -332,7 +275,7 @@ class Scheduler(Books):
         self.preemptor.count(request, swapped)
 
     def _unschedule(self, seq: Sequence, output: SchedulerOutput) -> None:
-        """Take a sequence out of the step that is being planned, if it is there."""
+        """Remove a sequence from the step that is being planned, if it is in it."""
         num_scheduled = output.unschedule(seq.seq_id)
         if num_scheduled:
             self.token_budget += num_scheduled + self._num_drafting_slots
@@ -340,18 +283,13 @@ class Scheduler(Books):
         self.undo_log.set(seq, "spec_token_ids", [])
 
     def _withdraw(self, admitted: list[Sequence], output: SchedulerOutput) -> None:
-        """Take sequences back that were admitted before a sibling that did not fit."""
+        """Undo the admission of sequences whose sibling did not fit."""
         for seq in reversed(admitted):
             self._unschedule(seq, output)
             self.kv_manager.free(seq)
             self.undo_log.set(seq, "num_computed_tokens", 0)
 
-    def _complete(self, output: SchedulerOutput) -> None:
-        """Add what the runner must be told beside: whole tables, and what is over."""
-        for seq_id in (*(new.seq_id for new in output.scheduled_new_reqs), *output.resumed_req_ids):
-            output.new_block_ids[seq_id] = self.kv_manager.get_block_ids(seq_id)
-        output.finished_req_ids, output.beam_moves = self.finished_req_ids, self.beam_moves
-        self.undo_log.set(self, "finished_req_ids", [])
-        self.undo_log.set(self, "beam_moves", [])
-        if self.trace is not None:
-            self._trace_schedule(self.trace, output)
+    @property
+    def num_preemptions(self) -> int:
+        """Number of preemptions so far."""
+        return self.preemptor.num_preemptions

@@ -22,7 +22,7 @@ _ONE_BLANK = " ?"  # between the tokens of a JSON text; "any" lets a model write
 
 
 class _Tokenizer:
-    """What llguidance asks of a tokenizer. A token that is no text must have some name."""
+    """The tokenizer interface of llguidance. A token that is no text must have some name."""
 
     def __init__(self, vocabulary: Vocabulary):
         tokens = list(enumerate(vocabulary.tokens))
@@ -39,7 +39,7 @@ class _Tokenizer:
 
 
 class GuidanceGrammar(StructuredOutputGrammar):
-    """One sequence's parser.
+    """The llguidance parser of one sequence.
 
     Args:
         matcher: an ``llguidance.LLMatcher``.
@@ -103,7 +103,7 @@ class GuidanceBackend:
         )
 
     def compile_grammar(self, params: StructuredOutputsParams) -> GuidanceGrammar:
-        """A grammar at its start.
+        """Compile a grammar, at its start.
 
         Raises:
             ValueError: in llguidance's words, if it cannot be done or nothing satisfies it.
@@ -125,7 +125,7 @@ class GuidanceBackend:
         return GuidanceGrammar(matcher, frozenset(), self.eos_token_id)
 
     def _serialize(self, params: StructuredOutputsParams) -> str:
-        """In llguidance's own format."""
+        """The grammar in llguidance's own format."""
         lib, value = self._lib, getattr(params, params.kind)
         if params.kind == "choice":
             return lib.grammar_from("choice", json.dumps(list(value)))
@@ -154,7 +154,7 @@ def _blanks(params: StructuredOutputsParams) -> dict[str, Any]:
 
 
 def _closed(schema: Any) -> Any:
-    """Objects with properties have no others, wherever they are in the schema."""
+    """The schema with ``additionalProperties: false`` in each object that has properties."""
     if isinstance(schema, list):
         return [_closed(item) for item in schema]
     if not isinstance(schema, dict):

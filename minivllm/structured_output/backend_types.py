@@ -1,4 +1,4 @@
-"""What a backend must be able to do, and what is the same for all: where a text may end.
+"""StructuredOutputGrammar: the interface of a backend's grammars, and their stop tokens.
 
 (vLLM: vllm/v1/structured_output/backend_types.py)
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class StructuredOutputGrammar(ABC):
-    """How far one sequence's text has come in its grammar, and which tokens may come next.
+    """The state of one sequence in its grammar, and the tokens that may come next.
 
     Tokens that stop the sequence are no text: they may come exactly where the text may end. Behind
     such a token (a request can ignore it) anything goes.
@@ -25,7 +25,7 @@ class StructuredOutputGrammar(ABC):
         self._num_after_end = 0  # tokens since the text ended, the stop token included
 
     def accept_tokens(self, tokens: list[int]) -> bool:
-        """Go on by tokens. False, and nothing has changed, if the grammar forbids one of them."""
+        """Advance by tokens. Returns False, with nothing changed, if one of them is forbidden."""
         for done, token in enumerate(tokens):
             if not self._accept(token):
                 self.rollback(done)
@@ -39,7 +39,7 @@ class StructuredOutputGrammar(ABC):
         return self._advance(token)
 
     def validate_tokens(self, tokens: list[int]) -> list[int]:
-        """The longest beginning of some tokens that could be accepted. Nothing changes."""
+        """The longest prefix of some tokens that could be accepted. Nothing changes."""
         done = 0
         for token in tokens:
             if self.is_terminated() or not self._accept(token):
@@ -49,7 +49,7 @@ class StructuredOutputGrammar(ABC):
         return tokens[:done]
 
     def rollback(self, num_tokens: int) -> None:
-        """Take back the last tokens that were accepted."""
+        """Undo the last tokens that were accepted."""
         behind = min(num_tokens, self._num_after_end)
         self._num_after_end -= behind
         if num_tokens > behind:
@@ -78,23 +78,23 @@ class StructuredOutputGrammar(ABC):
 
     @abstractmethod
     def fork(self, stop_token_ids: frozenset[int] | None = None) -> StructuredOutputGrammar:
-        """Another one that has come as far; perhaps for a request with other stop tokens."""
+        """Copy a grammar at its state; the copy may have other stop tokens."""
 
     @abstractmethod
     def forced_tokens(self) -> list[int]:
-        """What must come next, in its usual spelling: drafts that cost no guess."""
+        """Jump-forward tokens: what must come next, in its usual tokenization."""
 
     @abstractmethod
     def may_end(self) -> bool:
-        """Whether the text so far is complete."""
+        """True if the text so far is complete."""
 
     @abstractmethod
     def _advance(self, token: int) -> bool:
-        """Go on by a token of text, if it may come."""
+        """Advance by a token of text. Returns False if it is forbidden."""
 
     @abstractmethod
     def _take_back(self, num_tokens: int) -> None:
-        """Undo that many ``_advance``."""
+        """Undo the last ``_advance`` calls."""
 
     @abstractmethod
     def _fill(self, row: np.ndarray) -> None:
@@ -102,5 +102,5 @@ class StructuredOutputGrammar(ABC):
 
 
 def num_words(vocab_size: int) -> int:
-    """How many words of 32 bits hold one bit per token."""
+    """Number of 32-bit words that hold one bit per token."""
     return -(-vocab_size // 32)

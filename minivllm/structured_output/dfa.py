@@ -73,11 +73,11 @@ class DFA:
         return len(self.rows)
 
     def next_state(self, state: int, byte: int) -> int:
-        """Where a byte leads, or ``DEAD``."""
+        """The state after a byte, or ``DEAD``."""
         return self.rows[state][self.byte_class[byte]]
 
     def run(self, data: bytes, state: int = 0) -> int:
-        """Where some bytes lead, or ``DEAD``."""
+        """The state after some bytes, or ``DEAD``."""
         for byte in data:
             if state == DEAD:
                 break
@@ -85,12 +85,12 @@ class DFA:
         return state
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text matches."""
+        """True if the whole text matches."""
         state = self.run(text.encode())
         return state != DEAD and self.accepting[state]
 
     def forced_bytes(self, state: int) -> bytes:
-        """What must come next, as far as there is no choice, not even that of ending."""
+        """Bytes that must come next, as long as there is no choice, not even that of ending."""
         forced = bytearray()
         while not self.accepting[state]:
             onward = [byte for byte in range(256) if self.next_state(state, byte) != DEAD]
@@ -102,7 +102,7 @@ class DFA:
 
 
 def _can_reach_the_end(nfa: NFA) -> set[int]:
-    """The states from which some text leads to the end: the others are of no use."""
+    """Co-reachable states: those from which some text leads to the end."""
     into: list[list[int]] = [[] for _ in nfa.edges]
     for state, edges in enumerate(nfa.edges):
         for _, _, target in edges:
@@ -130,7 +130,7 @@ def _byte_classes(nfa: NFA) -> tuple[list[int], list[int]]:
 
 
 def _closure(nfa: NFA, states: set[int], useful: set[int]) -> frozenset[int]:
-    """With the states that jumps lead to; those that only jump on are left out.
+    """Epsilon closure of NFA states, without states that have only jumps.
 
     What may come depends on the others alone, so fewer sets differ: ``a`` and ``aa`` lead to one
     state in ``a+``.

@@ -1,4 +1,4 @@
-"""StructuredOutputManager: the door. Parameters become grammars, grammars become bitmasks.
+"""StructuredOutputManager: compiles parameters to grammars, and fills bitmasks from them.
 
 (vLLM: vllm/v1/structured_output/__init__.py)
 """
@@ -25,7 +25,7 @@ _MAX_GRAMMARS = 64  # compiled ones that are kept
 
 
 class StructuredOutputManager:
-    """Compiles grammars, each once, and fills a step's bitmask.
+    """Compiles each grammar once, and fills a step's bitmask.
 
     Args:
         tokenizer: a fast Hugging Face tokenizer, or None, and then there are no grammars.
@@ -62,7 +62,7 @@ class StructuredOutputManager:
     def compile_grammar(
         self, params: StructuredOutputsParams, stop_token_ids: Iterable[int]
     ) -> StructuredOutputGrammar:
-        """A grammar at its start; equal parameters are compiled once.
+        """Compile a grammar, at its start; equal parameters are compiled once.
 
         Args:
             params: what the text must look like.
@@ -112,7 +112,7 @@ class StructuredOutputManager:
         )
 
     def grammar_init(self, request: Request) -> None:
-        """Give a request its grammar, if it asks for one. Raises like ``compile_grammar``."""
+        """Compile a request's grammar, if it has one. Raises like ``compile_grammar``."""
         params = request.sampling_params
         if params.structured_outputs is not None:
             (seq,) = request.seqs
@@ -121,7 +121,7 @@ class StructuredOutputManager:
     def grammar_output(
         self, scheduler_output: SchedulerOutput, sequences: dict[str, Sequence]
     ) -> GrammarOutput | None:
-        """What may come next in every sequence that gets a token in this step and has a grammar.
+        """The bitmask of a step: a row for each token that a sequence with a grammar will get.
 
         Args:
             scheduler_output: what is computed.
@@ -145,7 +145,7 @@ class StructuredOutputManager:
     def grammar_bitmask(
         self, grammars: Iterable[tuple[StructuredOutputGrammar, list[int]]]
     ) -> np.ndarray:
-        """What may come next in several sequences, and behind each of their drafts.
+        """Fill a bitmask: for each grammar a row, and one more behind each draft token.
 
         Args:
             grammars: with the draft tokens that follow, all of which the grammar accepts.

@@ -1,4 +1,4 @@
-"""Regular expression to NFA: a machine that reads bytes and may be in several states at once.
+"""Regular expression to NFA over bytes: an automaton that may be in several states at once.
 
 The pattern is parsed by Python's own parser; Thompson's construction turns each node of that tree
 into a few states. What no finite automaton can do (look-arounds, back references) is refused.
@@ -27,11 +27,11 @@ _ALLOWED_FLAGS = re.UNICODE | re.ASCII | re.DOTALL | re.VERBOSE
 
 
 class UnsupportedRegex(ValueError):
-    """A pattern that is no regular language, or that this parser does not read."""
+    """Error: a pattern that is no regular language, or that this parser does not read."""
 
 
 def complement(ranges: Ranges) -> Ranges:
-    """All other characters."""
+    """The complement of a set of character ranges."""
     ends = [(-1, -1), *sorted(ranges), (LAST_CHARACTER + 1, LAST_CHARACTER + 1)]
     gaps, last = [], -1
     for before, after in pairwise(ends):
@@ -42,7 +42,7 @@ def complement(ranges: Ranges) -> Ranges:
 
 
 class NFA:
-    """States with edges over byte ranges, and jumps that read nothing. It starts in state 0.
+    """NFA: states with edges over byte ranges, and epsilon jumps. It starts in state 0.
 
     Args:
         pattern: a regular expression that the whole text must match.
@@ -149,7 +149,7 @@ class NFA:
         return end
 
     def _set_of(self, kind: str, value) -> Ranges:
-        """The characters that a leaf of the tree stands for."""
+        """Character ranges of a leaf of the tree: a literal, a class or a dot."""
         if kind == "LITERAL":
             return [(value, value)]
         if kind == "NOT_LITERAL":

@@ -1,4 +1,4 @@
-"""UTF-8 as an automaton sees it: a range of characters is a few sequences of byte ranges.
+"""UTF-8 byte ranges: a range of characters as a few sequences of byte ranges.
 
 "Any character" is one byte, or two, or three, or four, each within bounds; a machine that reads
 bytes must know them, since a token may end in the middle of a character.
@@ -14,7 +14,7 @@ _LAST_OF_LENGTH = (0x7F, 0x7FF, 0xFFFF)  # the last character of one, two and th
 
 
 def byte_sequences(first: int, last: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """The byte ranges, one after the other, that spell the characters ``first`` to ``last``.
+    """Sequences of byte ranges that spell the characters ``first`` to ``last``.
 
     ``byte_sequences(0, 0x7FF)`` gives ``((0, 127),)`` and ``((194, 223), (128, 191))``.
 
@@ -26,7 +26,7 @@ def byte_sequences(first: int, last: int) -> Iterator[tuple[tuple[int, int], ...
 
 
 def _same_length(first: int, last: int) -> Iterator[tuple[int, int]]:
-    """The same characters in ranges of equal numbers of bytes, without surrogates."""
+    """Split a range into ranges of equal UTF-8 length, without surrogates."""
     low, high = _SURROGATES
     cuts = [*_LAST_OF_LENGTH, low - 1, high]
     for cut in sorted(cuts):
@@ -38,7 +38,7 @@ def _same_length(first: int, last: int) -> Iterator[tuple[int, int]]:
 
 
 def _aligned(first: int, last: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Split until the ranges of the bytes are independent of each other.
+    """Split a range until the ranges of its bytes are independent of each other.
 
     A byte after the first holds six bits. Where the bits above them differ between ``first`` and
     ``last``, the six must run from all zeros to all ones; what sticks out is a range of its own.

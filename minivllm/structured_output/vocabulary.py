@@ -18,7 +18,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class TrieLevel:
-    """All different beginnings of tokens with one number of bytes."""
+    """A level of the trie: all different token prefixes of one length."""
 
     parents: np.ndarray  # which beginning of the level before each goes on, int64 [m]
     last_bytes: np.ndarray  # with which byte, uint8 [m]
@@ -27,7 +27,7 @@ class TrieLevel:
 
 
 class Vocabulary:
-    """Every token as bytes.
+    """The tokens of a model as bytes.
 
     Args:
         tokens: by id; None for what is no text: special tokens, and ids without a token.
@@ -47,7 +47,7 @@ class Vocabulary:
 
     @cached_property
     def trie(self) -> list[TrieLevel]:
-        """The tokens as a trie, level by level, so that all of a level are read at once."""
+        """The tokens as a trie, level by level, so that a level is read with one indexing."""
         text = [(i, token) for i, token in enumerate(self.tokens) if token]
         ids = np.array([i for i, _ in text], dtype=np.int64)
         lengths = np.array([len(token) for _, token in text], dtype=np.int64)
@@ -74,7 +74,7 @@ class Vocabulary:
     def from_tokenizer(
         cls, tokenizer, vocab_size: int, eos_token_ids: frozenset[int]
     ) -> Vocabulary:
-        """The tokens of a fast Hugging Face tokenizer.
+        """Make the vocabulary of a fast Hugging Face tokenizer.
 
         Args:
             tokenizer: of the model.
@@ -102,7 +102,7 @@ class Vocabulary:
 
 
 def _spelling(tokenizer) -> Callable[[str], bytes]:
-    """How this tokenizer writes bytes, judged by how it would decode."""
+    """The function from tokens to bytes for this tokenizer, chosen by its decoder."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     decoder = getattr(backend, "decoder", None)
     kinds = set() if decoder is None else set(_types(json.loads(decoder.__getstate__())))
@@ -122,7 +122,7 @@ def _types(decoder: dict) -> list[str]:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's: printable characters stand for themselves, the other bytes for 256, 257, ..."""
+    """GPT-2's byte alphabet: printable characters are themselves, other bytes 256, 257, ..."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
@@ -132,7 +132,7 @@ _ALPHABET = _byte_alphabet()
 
 
 def _from_byte_alphabet(token: str) -> bytes:
-    """Tokens that were added as text may hold other characters: then they are that text."""
+    """Bytes of a byte-level token. Added tokens may hold other characters: these are plain text."""
     if all(char in _ALPHABET for char in token):
         return bytes(_ALPHABET[char] for char in token)
     return token.encode()

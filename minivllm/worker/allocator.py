@@ -1,4 +1,4 @@
-"""A CPU's memory allocator, told that the next step will need what this one has freed.
+"""Memory allocator of a CPU: glibc's malloc, set to keep freed memory for the next step.
 
 (vLLM's CPU build asks for another one instead: ``LD_PRELOAD=libtcmalloc.so``)
 """

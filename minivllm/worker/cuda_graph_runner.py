@@ -32,14 +32,14 @@ def capture_sizes(most: int) -> list[int]:
 
 
 class GraphRecorder(Protocol):
-    """What can run a function again without Python: on a GPU, ``CUDAGraphRecorder``."""
+    """Interface of what captures a function and replays it without Python."""
 
     def capture(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Run a function that reads and writes buffers; return what does the same once more."""
+        """Capture a function that reads and writes buffers; returns a function that replays it."""
 
 
 class CUDAGraphRecorder:
-    """Records on a GPU. All graphs share one pool of memory: only one runs at a time."""
+    """Captures CUDA graphs. All share one pool of memory: only one runs at a time."""
 
     def __init__(self):
         self.stream = torch.cuda.Stream()
@@ -120,20 +120,20 @@ class CUDAGraphRunner:
         self.hidden[:size] = hidden
 
     def size_for(self, query_lens: list[int]) -> int:
-        """How many sequences a batch is filled up to: the next recorded size, if it has one."""
+        """The captured size that a batch is padded to: the next that is large enough, if any."""
         num_seqs = len(query_lens)
         index = bisect_left(self.sizes, num_seqs)
         decodes_only = max(query_lens) == 1
         return self.sizes[index] if decodes_only and index < len(self.sizes) else num_seqs
 
     def has(self, metadata: AttentionMetadata) -> bool:
-        """Was a batch like this recorded: decodes only, and of such a number?"""
+        """True if a graph was captured for a batch like this: decodes only, and not too many."""
         return metadata.max_query_len == 1 and len(metadata.seq_lens) in self._replays
 
     def replay(
         self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
     ) -> torch.Tensor:
-        """As ``forward``, for a batch that ``has`` says yes to.
+        """Replay the forward pass of a batch for which ``has`` is true; arguments as ``forward``.
 
         Returns:
             ``[n, hidden_size]``, in a buffer that the next call overwrites.

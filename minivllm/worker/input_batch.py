@@ -1,4 +1,4 @@
-"""InputBatch: what the runner remembers of each sequence between steps.
+"""InputBatch: the model runner's state of each sequence between steps.
 
 The scheduler sends only what is new; this is the other side's copy. Random generators live here.
 (vLLM: vllm/v1/worker/gpu/input_batch.py)
@@ -19,7 +19,7 @@ from minivllm.undo_log import UndoLog
 
 @dataclass(eq=False)
 class CachedRequestState(SamplingState):
-    """One sequence as the runner knows it."""
+    """The model runner's state of one sequence."""
 
     seed: int  # of its generator
     block_ids: list[int] = field(default_factory=list)
@@ -28,7 +28,7 @@ class CachedRequestState(SamplingState):
 
 
 def _child(parent: CachedRequestState, token_ids: list[int], seed: int) -> CachedRequestState:
-    """Shares the parent's past and blocks; draws with a generator of its own."""
+    """Make a forked sequence's state: the parent's tokens and blocks, its own generator."""
     return CachedRequestState(
         parent.sampling_params,
         Random(seed),
@@ -83,7 +83,7 @@ class InputBatch:
             block_ids += new_ids
 
     def _move_beams(self, moves: list[BeamMove]) -> None:
-        """Let beams become what the scheduler chose, in place of the tokens drawn here."""
+        """Apply beam moves: replace the tokens drawn here by those that the scheduler chose."""
         parents = {move.parent_id: self.states[move.parent_id] for move in moves}
         for move in moves:
             parent = parents[move.parent_id]
@@ -91,7 +91,7 @@ class InputBatch:
             self._put(move.seq_id, _child(parent, token_ids, parent.seed))
 
     def fork(self, forks: dict[str, list[str]]) -> None:
-        """Let siblings begin with all that a sequence has; the i-th draws with ``seed + i``."""
+        """Fork siblings of a sequence; the i-th draws with ``seed + i``."""
         for seq_id, child_ids in forks.items():
             parent = self.states[seq_id]
             for i, child_id in enumerate(child_ids, start=1):
@@ -105,7 +105,7 @@ class InputBatch:
     def sampling_metadata(
         self, seq_ids: list[str], logits: torch.Tensor, drafts: dict[str, list[int]]
     ) -> SamplingMetadata:
-        """The sampling parameters of these rows: the last step's, if they are the same.
+        """The SamplingMetadata of these rows; the last step's, if they are the same.
 
         Args:
             seq_ids: of the sequences that are sampled; each has a row, and one more per draft.
@@ -139,7 +139,7 @@ class InputBatch:
         self._sampling_metadata = None  # penalties have counted what is gone: made anew
 
     def roll_back(self, step: int) -> None:
-        """Take a step back, numbers that it has drawn included, if it has come as far as here."""
+        """Roll back a step, random numbers included, if it has come as far as here."""
         if step == self._step:
             self.undo_log.roll_back()
 

@@ -16,7 +16,7 @@ from minivllm.tensors import make_tensor
 
 @dataclass
 class ModelInput:
-    """The first three have an entry per token, the others one per sequence."""
+    """A step's flat batch: the first three lists are per token, the others per sequence."""
 
     token_ids: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
@@ -26,7 +26,7 @@ class ModelInput:
     block_tables: list[list[int]] = field(default_factory=list)
 
     def add(self, token_ids: list[int], start: int, block_ids: list[int], block_size: int) -> None:
-        """A sequence that computes these tokens, from position ``start`` on."""
+        """Add a sequence that computes these tokens, from position ``start`` on."""
         stop = start + len(token_ids)
         self.token_ids += token_ids
         self.positions += range(start, stop)
@@ -36,7 +36,7 @@ class ModelInput:
         self.block_tables.append(block_ids)
 
     def pad(self, num_seqs: int) -> None:
-        """Fill a batch of decodes up with sequences of one token in the null block."""
+        """Pad a batch of decodes with sequences of one token in the null block."""
         missing = num_seqs - len(self.query_lens)
         for numbers in (self.token_ids, self.positions, self.slots):
             numbers += [0] * missing
@@ -47,7 +47,7 @@ class ModelInput:
     def to_tensors(
         self, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
-        """Token ids and positions, int64 ``[num_tokens]``, and the metadata."""
+        """Make token ids and positions, int64 ``[num_tokens]``, and the AttentionMetadata."""
         metadata = AttentionMetadata.build(
             self.query_lens, self.seq_lens, self.block_tables, self.slots, device
         )

@@ -67,14 +67,14 @@ class ModelRunner:
     def capture_decodes(
         self, sizes: list[int], max_model_len: int, recorder: GraphRecorder
     ) -> None:
-        """From now on batches of decodes are replayed; see ``CUDAGraphRunner``."""
+        """Capture CUDA graphs, to be replayed for batches of decodes; see ``CUDAGraphRunner``."""
         self.cuda_graph_runner = CUDAGraphRunner(
             self._forward, sizes, max_model_len, self.block_size, self.device, recorder
         )
 
     @torch.inference_mode()
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-        """Compute one step. A chunk that stops short of the last token has nothing to say yet."""
+        """Compute one step. A chunk that ends before the last known token samples nothing."""
         self.input_batch.update(scheduler_output)
         self._move_blocks(scheduler_output)
         if not scheduler_output.num_scheduled_tokens:
@@ -128,7 +128,7 @@ class ModelRunner:
         chosen: SamplerOutput,
         output: ModelRunnerOutput,
     ) -> None:
-        """Of each sequence's rows take what counts, and give the numbers of the others back."""
+        """Verify drafts: keep the tokens that count, undo the draws of the other rows."""
         token_ids, end = chosen.token_ids.tolist(), 0
         rejected: list[int] = []
         for row in chosen.invalid_rows:
@@ -147,7 +147,7 @@ class ModelRunner:
         sampling.give_numbers_back(rejected)
 
     def roll_back(self, step: int) -> None:
-        """Forget the step of this number: what is known of sequences is as before it."""
+        """Roll back the step of this number: the state of sequences is as before it."""
         self.input_batch.roll_back(step)
 
     def _forward(
@@ -189,7 +189,7 @@ class ModelRunner:
     def _prompt_logprobs(
         self, scheduler_output: SchedulerOutput, hidden: torch.Tensor
     ) -> dict[str, dict[int, TokenLogprobs]]:
-        """Of the prompt positions in this batch, for who asked; see ``ModelRunnerOutput``."""
+        """Prompt logprobs of this batch's positions, if asked for; see ``ModelRunnerOutput``."""
         found, end = {}, 0
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             row, end = end, end + num_new
@@ -207,7 +207,7 @@ class ModelRunner:
         return found
 
     def _rows_to_sample(self, scheduler_output: SchedulerOutput) -> tuple[list[str], list[int]]:
-        """The sequences whose last known token is in the batch, and the flat row it is in.
+        """Rows to sample from: sequences whose last known token is in the batch, and its flat row.
 
         Behind it are the rows of its drafts. Where a prompt is complete and forks, its row serves
         all the siblings.

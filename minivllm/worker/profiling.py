@@ -1,4 +1,4 @@
-"""How much memory a full step needs beside weights and KV cache: run one, and look.
+"""Memory profiling: the peak of a full step beside weights and KV cache.
 
 (vLLM: ``profile_run`` in vllm/v1/worker/gpu/model_runner.py)
 """
@@ -18,7 +18,7 @@ from minivllm.scheduling.output import NewRequestData, SchedulerOutput
 
 
 def full_step(max_tokens: int, max_seqs: int, max_model_len: int, block_size: int):
-    """The plan of the largest step that the limits allow: all tokens, and as many logits as can be.
+    """The SchedulerOutput of the largest step that the limits allow: most tokens, most logits.
 
     The first sequences are as long as they may be, the others have a token each. All blocks are the
     null block, so that a storage of one block is enough.
@@ -45,7 +45,7 @@ def full_step(max_tokens: int, max_seqs: int, max_model_len: int, block_size: in
 
 
 def peak_bytes(device: torch.device, run: Callable[[], object]) -> int:
-    """The most memory that tensors made by ``run`` held at any one time.
+    """Peak memory of the tensors that ``run`` makes, in bytes.
 
     On a GPU its allocator counts. On a CPU we count every tensor's storage from the operation that
     makes it until it is let go; what an operation needs for itself meanwhile is not seen.
@@ -63,7 +63,7 @@ def peak_bytes(device: torch.device, run: Callable[[], object]) -> int:
 
 
 class _LiveTensors(TorchDispatchMode):
-    """Adds up the storages that operations make, and takes away those that are let go."""
+    """Torch dispatch mode that adds up the storages of live tensors."""
 
     def __init__(self):
         super().__init__()
@@ -88,6 +88,6 @@ class _LiveTensors(TorchDispatchMode):
 
 
 def _storages(values) -> list[torch.UntypedStorage]:
-    """What is behind the tensors among these values. Packed weights do not show theirs."""
+    """Storages of the tensors among these values. Packed weights do not show theirs."""
     tensors = (t for t in tree_leaves(values) if isinstance(t, torch.Tensor))
     return [t.untyped_storage() for t in tensors if not t.is_mkldnn]

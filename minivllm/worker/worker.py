@@ -32,6 +32,8 @@ from minivllm.worker.profiling import full_step, peak_bytes
 
 logger = init_logger(__name__)
 
+_TOUCHED = 2**28  # bytes of a CPU's KV cache that have memory from the beginning
+
 
 class Worker:
     """One device with a model on it. Its verbs are called in the order in which they stand here.
@@ -131,6 +133,7 @@ class Worker:
     def compile_or_warm_up_model(self) -> None:
         """Let decode steps be CUDA graphs, or say in the log why they are not."""
         if self.device.type == "cpu":
+            self.model_runner.kv_cache.touch(_TOUCHED)
             logger.debug("A CPU has no CUDA graphs: every step runs eagerly.")
             return
         if self.config.device_config.enforce_eager:

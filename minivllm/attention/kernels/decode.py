@@ -1,7 +1,7 @@
 """Paged decode: one new token per sequence, its query heads in groups that share a KV head.
 
 One program per sequence and KV head. Its rows are the query heads of the group, so that each K and
-each V is read once for all of them: a decode is limited by memory, and this is what it is spared.
+each V is read once for all of them: a decode is limited by memory, and so reads less of it.
 (vLLM 0.6.6's CUDA kernels: paged_attention_v1, csrc/attention/attention_kernels.cuh, one thread
 block per *query* head)
 """

@@ -1,4 +1,4 @@
-"""What a kernel reads, watched under the interpreter: which program loads which block.
+"""Load recorder: which program of a kernel loads which block, under the interpreter.
 
 The interpreter runs a kernel's programs one after the other and turns every ``tl.load`` into a call
 of one method. ``record_loads`` stands in that method's way and notes the addresses.
@@ -24,7 +24,7 @@ class BlockLoad:
 
 @contextmanager
 def record_loads(cache: torch.Tensor) -> Iterator[list[BlockLoad]]:
-    """A list that fills with every load from ``cache``, while the ``with`` lasts.
+    """Context manager: a list that records every load from ``cache``.
 
     Args:
         cache: a layer's K, or V, ``[num_blocks, block_size, num_kv_heads, head_dim]``, on a CPU.

@@ -20,6 +20,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from minivllm import envs
 from minivllm.engine.async_llm import AsyncLLM
+from minivllm.engine.gc_utils import freeze_gc_heap
 from minivllm.entrypoints.openai import dev_routes, routes
 from minivllm.entrypoints.openai.cli_args import engine_args, parse_args
 from minivllm.entrypoints.openai.errors import add_handlers
@@ -134,7 +135,7 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(one)
 
     async def startup(self, sockets=None) -> None:
-        self.engine.on_death = self._engine_died
+        self.engine.output_handler.on_death = self._engine_died
         await super().startup(sockets)
 
     async def shutdown(self, sockets=None) -> None:
@@ -210,7 +211,8 @@ def run_server(args: Namespace) -> int:
         logger.info("Starting minivllm server on %s", where)
         if args.glass and not args.uds:
             logger.info("What the engine does: %s/glass", where)
-        asyncio.run(server.serve(sockets=[listening]))
+        freeze_gc_heap()
+        server.run(sockets=[listening])  # in uvloop's event loop, where there is one
     return server.status
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
+import time
 from types import TracebackType
 
 from minivllm.engine.async_llm import AsyncLLM
@@ -41,10 +41,12 @@ class BackgroundServer:
             self._socket.close()
             raise
         self.server = make_server(self.app, args)
-        self._listens = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="minivllm-server", daemon=True)
+        self._thread = threading.Thread(
+            target=self.server.run, args=([self._socket],), name="minivllm-server", daemon=True
+        )
         self._thread.start()
-        self._listens.wait()
+        while self._thread.is_alive() and not self.server.started:
+            time.sleep(0.01)
 
     def stop(self, timeout: float = 30.0) -> None:
         """End open requests, then the server and its engine. Again does nothing."""
@@ -64,16 +66,3 @@ class BackgroundServer:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        finally:
-            self._listens.set()
-
-    async def _serve(self) -> None:
-        serving = asyncio.ensure_future(self.server.serve(sockets=[self._socket]))
-        while not (self.server.started or serving.done()):
-            await asyncio.sleep(0.01)
-        self._listens.set()
-        await serving

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from minivllm.engine.exceptions import EngineDeadError
 from minivllm.logger import init_logger
-from minivllm.scheduling.progress import NobodyAdmitted
+from minivllm.scheduling.progress import LivelockError
 from minivllm.validation import InvalidParameter
 
 logger = init_logger(__name__)
@@ -59,7 +59,7 @@ class RequestError(Exception):
         """What a client gets to know of an error; nothing of ours, if it is no fault of theirs."""
         if isinstance(error, RequestError):
             return error
-        if isinstance(error, ValueError) and not isinstance(error, NobodyAdmitted):
+        if isinstance(error, ValueError) and not isinstance(error, LivelockError):
             name = getattr(error, "parameter", "").rsplit(" ", 1)[-1]
             return cls(str(error), name if name in _NAMED else None)
         if isinstance(error, EngineDeadError):

@@ -38,7 +38,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "choice": {"choice": ["London", "Paris", "Rome"]},
     "phone": {"regex": r"\d{3}-\d{4}"},
     "lines": {"regex": r"([a-z ]+\n){60}"},
-    "counted": {"regex": "[a-z ]{400}"},  # a state for each letter, so nearly every mask is new
+    "counted": {"regex": "[a-z ]{400}"},  # a state for each letter
     "schema": {"json": _PERSON},
     "list": {"json": {"type": "array", "items": _PERSON, "minItems": 20}},
 }

@@ -78,7 +78,7 @@ class ModelShape:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of K and V that one token leaves behind, over all layers."""
+        """Bytes of K and V per token, over all layers."""
         return kv_bytes_per_token(
             self.num_layers, self.num_kv_heads, self.head_dim, self.bytes_per_number
         )

@@ -48,7 +48,7 @@ def dry_run(
             ``LLM``.
 
     Raises:
-        ValueError: for a request that could never run, or a policy that admits nobody.
+        ValueError: for a request that could never run, or a policy that never admits a request.
         RuntimeError: if somebody still waits or runs after ``max_steps``.
     """
     trace = Trace(num_blocks, block_size, max_num_batched_tokens)

@@ -156,7 +156,7 @@ def run_step(
         more_to_come: will further requests be added?
 
     Raises:
-        NobodyAdmitted: if nothing will ever change again.
+        LivelockError: if nothing will ever change again.
     """
     scheduler_output = scheduler.schedule()
     check_progress(scheduler, scheduler_output, more_to_come)
@@ -183,7 +183,7 @@ def run_steps(
         max_steps: when to give up.
 
     Raises:
-        NobodyAdmitted: if a policy or a manager refuses everyone for good.
+        LivelockError: if a policy or a manager refuses everyone for good.
         TooManySteps: if some are not done after ``max_steps``.
     """
     arrivals = requests if isinstance(requests, Arrivals) else Arrivals(requests)

@@ -63,7 +63,7 @@ def simulate(
 
     Raises:
         ValueError: for an unknown name, a value out of range, a request that could never run, or a
-            policy that admits nobody.
+            policy that never admits a request.
     """
     begin = time.perf_counter()
     check(len(workload) > 0, "workload", len(workload), "at least one request")

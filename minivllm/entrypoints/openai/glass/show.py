@@ -17,7 +17,7 @@ from minivllm.records import Record
 logger = init_logger(__name__)
 
 _SECONDS_BETWEEN = 0.12  # two pictures
-_REST = 9  # times as long as a picture took to draw, until the next one
+_REST = 9  # times as long as a processor was busy with a picture, until the next one
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -124,9 +124,8 @@ class GlassShow:
             await self._news.wait()
             self._news.clear()
             records, self._records = self._records, []
-            began = time.perf_counter()
             try:
-                content = await asyncio.to_thread(self._draw, records)
+                content, seconds = await asyncio.to_thread(self._draw, records)
             except Exception as error:
                 logger.error("/glass shows nothing any more: %r", error, exc_info=error)
                 return self.close()
@@ -136,10 +135,15 @@ class GlassShow:
                 self._picture = f"data: {_dumps(content)}\n\n".encode()
                 self._drawn.set()
                 self._drawn = asyncio.Event()
-            took = time.perf_counter() - began
-            await asyncio.sleep(max(_SECONDS_BETWEEN, _REST * took))
+            await asyncio.sleep(max(_SECONDS_BETWEEN, _REST * seconds))
 
-    def _draw(self, records: list[Record]) -> dict | None:
-        """Whatever the number of pages, one picture; without any, only the books are kept."""
+    def _draw(self, records: list[Record]) -> tuple[dict | None, float]:
+        """Whatever the number of pages, one picture; without any, only the books are kept.
+
+        Beside it the seconds of this thread's processor: on a busy machine the clock's are longer,
+        and a page would wait for others' work.
+        """
+        began = time.thread_time()
         self._run.update(records)
-        return picture(self._run) if self.num_watchers else None
+        content = picture(self._run) if self.num_watchers else None
+        return content, time.thread_time() - began

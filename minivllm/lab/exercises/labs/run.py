@@ -11,7 +11,7 @@ from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.exercises.labs.scenarios import Scenario
 from minivllm.lab.sim.loop import TooManySteps, fake_execute, run_steps
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
-from minivllm.scheduling.progress import NobodyAdmitted
+from minivllm.scheduling.progress import LivelockError
 from minivllm.scheduling.scheduler import Scheduler
 
 MAX_STEPS = 300  # every scenario is done long before
@@ -68,7 +68,7 @@ def run(
         raise
     except TooManySteps as error:
         raise Fault(str(error).rstrip(".")) from error
-    except NobodyAdmitted as error:
+    except LivelockError as error:
         waiting = ", ".join(scheduler.requests)
         raise Fault(f"step {step}: nothing runs, and nobody is ever admitted: {waiting}") from error
     except Exception as error:

@@ -45,7 +45,15 @@ def owners_of(trace: Trace) -> dict[str, Owner]:
 
     Samples of one request share its colour, stand behind it, and are told apart by a number.
     """
-    arrivals = Arrivals()
+    arrivals, before = Arrivals(), trace.first_step - 1
+    state = trace.beginning()  # what records have led to that have been forgotten
+    for seq in state.sequences.values():
+        first = seq.seq_id == seq.request_id
+        added = RequestAdded(before, seq.request_id, (), 0)
+        arrivals.note(added if first else Forked(before, seq.request_id, seq.seq_id))
+    for seq_id in {block.seq_id: None for block in state.contents.values()}:
+        if seq_id not in arrivals.owners:  # it is over, but its blocks can be found
+            arrivals.note(RequestAdded(before, seq_id, (), 0))
     for record in trace.of(RequestAdded, Forked):
         arrivals.note(record)
     return arrivals.in_order()

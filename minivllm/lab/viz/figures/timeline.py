@@ -45,7 +45,7 @@ def timeline(
 
     Args:
         trace: what the engine wrote.
-        first: the first step drawn; None is step 0.
+        first: the first step drawn; None is the first that is there.
         last: the last step drawn, itself included; None is the last there is.
         clock: "steps" draws all equally wide; "seconds" as wide as they took by the trace's clock;
             a ``CostModel`` as wide as they would take on its hardware.
@@ -101,10 +101,11 @@ def _window(
     trace: Trace, first: int | None, last: int | None, clock: str | CostModel
 ) -> TimelineWindow:
     history = read_history(trace)
-    end = len(history.steps) - 1
-    first = 0 if first is None else first
+    end = max(history.steps)
+    first = trace.first_step if first is None else first
     last = end if last is None else last
-    check(is_int(first) and 0 <= first <= end, "first", first, f"between 0 and {end}")
+    begin, allowed = trace.first_step, f"between {trace.first_step} and {end}"
+    check(is_int(first) and begin <= first <= end, "first", first, allowed)
     check(is_int(last) and first <= last <= end, "last", last, f"between first and {end}")
     return TimelineWindow.of(history, first, last, step_milliseconds(trace, history, clock))
 

@@ -12,7 +12,6 @@ from minivllm.records import Record, Scheduled, StepEnded, StepPlanned, StepStar
 from minivllm.state import State
 
 NUM_STEPS = 40  # of the past that are remembered for the timeline
-_ALIVE = {"waiting", "running", "preempted", "swapped"}
 
 
 class LiveRun:
@@ -106,10 +105,7 @@ class LiveRun:
     def _forget(self) -> None:
         """Sequences of requests that are over, and whoever is not in the window any more."""
         self._history.forget_before(self.step - NUM_STEPS + 1)
-        sequences = self.state.sequences
-        alive = {seq.request_id for seq in sequences.values() if seq.status in _ALIVE}
-        for seq_id in [s for s, seq in sequences.items() if seq.request_id not in alive]:
-            del sequences[seq_id]
+        alive = self.state.forget_finished()
         seen = {self._arrivals.request_of(seq_id) for seq_id in self._history.rows}
         for request_id in self._arrivals.request_ids:
             if request_id not in alive and request_id not in seen:

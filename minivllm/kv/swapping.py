@@ -1,0 +1,81 @@
+"""Swapping: the KV blocks of a preempted request, from the device to the host and back.
+
+(vLLM 0.6.6: swap_out, can_swap_in and swap_in of vllm/core/block_manager.py; V1 recomputes instead)
+"""
+
+from __future__ import annotations
+
+from minivllm.kv.block_table import KVCacheBlockCopy
+from minivllm.kv.manager import KVCacheManager
+from minivllm.kv.swap_space import KVCacheBlockSwap
+from minivllm.math_utils import cdiv
+from minivllm.records import SwappedIn
+from minivllm.request import Sequence
+
+
+class Swapper:
+    """Moves the block tables of sequences between a KV cache and its swap space.
+
+    Args:
+        kv_manager: has the tables, and the host's blocks in ``swap_space``.
+    """
+
+    def __init__(self, kv_manager: KVCacheManager):
+        self.kv_manager = kv_manager
+        self.swap_space = kv_manager.swap_space
+
+    def swap_out(
+        self, seqs: list[Sequence], copies: list[KVCacheBlockCopy]
+    ) -> list[KVCacheBlockSwap] | None:
+        """Move what sequences have computed to the host and free their blocks.
+
+        Args:
+            seqs: all sequences of a request.
+            copies: of this step's plan; those of these sequences will not be made, so what they
+                should have got is still in their sources.
+
+        Returns:
+            What must be copied before anything else in this step, or None if the host has too
+            few free blocks; then nothing has changed.
+        """
+        manager, tables = self.kv_manager, {}
+        source = {copy.dst_block_id: copy.src_block_id for copy in copies}
+        for seq in seqs:
+            num_blocks = cdiv(seq.num_computed_tokens, manager.block_size)
+            ids = manager.get_block_ids(seq.seq_id)[:num_blocks]
+            tables[seq.seq_id] = [source.get(block_id, block_id) for block_id in ids]
+        swaps = self.swap_space.take(tables)
+        if swaps is not None:
+            for seq in seqs:
+                manager.free(seq, keep_host_blocks=True)
+        return swaps
+
+    def can_swap_in(self, seqs: list[Sequence]) -> bool:
+        """True if there are free blocks for these sequences, and for each to go on."""
+        manager, tables = self.kv_manager, self.swap_space.tables
+        slots = [(seq.seq_id, manager.num_slots(seq, seq.num_tokens)) for seq in seqs]
+        grow = sum(cdiv(n, manager.block_size) - len(tables[seq_id]) + 1 for seq_id, n in slots)
+        coming = len(self.swap_space.distinct_blocks([seq.seq_id for seq in seqs]))
+        pool = manager.block_pool
+        alone = pool.num_free_blocks == pool.num_usable_blocks
+        return coming + grow <= pool.num_free_blocks or alone
+
+    def swap_in(self, seqs: list[Sequence]) -> list[KVCacheBlockSwap]:
+        """Give sequences new blocks for what they have on the host, shared as it was."""
+        manager = self.kv_manager
+        host = self.swap_space.distinct_blocks([seq.seq_id for seq in seqs])
+        home = dict(zip(host, manager.block_pool.get_new_blocks(len(host)), strict=True))
+        swaps = [KVCacheBlockSwap(src.block_id, dst.block_id) for src, dst in home.items()]
+        for block in home.values():
+            block.ref_cnt = 0  # counted anew, by the tables that point to it
+        for seq in seqs:
+            table = manager.block_table_cls(manager.block_size)
+            manager.undo_log.put(manager.block_tables, seq.seq_id, table)
+            table.blocks = [home[block] for block in self.swap_space.tables[seq.seq_id]]
+            table.num_cached_blocks = seq.num_computed_tokens // manager.block_size
+            for block in table.blocks:
+                block.ref_cnt += 1
+            self.swap_space.free(seq.seq_id)
+            if manager.trace is not None:
+                manager.trace.record(SwappedIn, seq.seq_id, tuple(table.block_ids))
+        return swaps
