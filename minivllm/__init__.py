@@ -55,6 +55,7 @@ _HOME_OF = {
     "CompletionOutput": "minivllm.outputs",
     "Trace": "minivllm.trace",
     "embedded_model_path": "minivllm.embedded",
+    "embedded_draft_path": "minivllm.embedded",
 }
 
 __all__ = ["__version__", *_HOME_OF]

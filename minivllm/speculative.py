@@ -28,8 +28,10 @@ class SpeculativeConfig:
     num_speculative_tokens: int  # the most drafts of a sequence in a step
     method: str | None = None  # "ngram", "draft_model"; "custom_class": a proposer of your own
     model: Any = None  # "ngram", a draft model's directory or name, or an object with ``propose``
-    prompt_lookup_max: int | None = None  # the longest n-gram that is looked up; None: as min, or 5
-    prompt_lookup_min: int | None = None  # the shortest; None: as max, or 5
+    # The longest n-gram that is looked up, and the shortest. None: as the other one; if both are,
+    # 5 for "ngram". Beside a draft model: it guesses only where no n-gram is found.
+    prompt_lookup_max: int | None = None
+    prompt_lookup_min: int | None = None
     # how a draft model chooses: its best token, or a draw from its distribution
     draft_sample_method: str = "greedy"
 
@@ -57,12 +59,12 @@ class SpeculativeConfig:
         for name, value in (("prompt_lookup_min", low), ("prompt_lookup_max", high)):
             ok = value is None or is_int(value, 1)
             check(ok, name, value, "an integer of at least 1, or None")
-            ok = value is None or method == "ngram"
+            ok = value is None or method != "custom_class"
             check(ok, name, value, "None where nothing is looked up")
-        if method != "ngram":
+        default = 5 if method == "ngram" else None
+        low, high = low or high or default, high or low or default
+        if low is None or high is None:
             return
-        default = high or low or 5
-        low, high = low or default, high or default
         check(low <= high, "prompt_lookup_min", low, f"at most prompt_lookup_max={high}")
         object.__setattr__(self, "prompt_lookup_min", low)
         object.__setattr__(self, "prompt_lookup_max", high)

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from minivllm.sampling.reference import filter_logits, process_logits
 from minivllm.sampling.rejection_sampler import DrawnDraft, draft_numbers
 from minivllm.sampling.sampler import Sampler, sample_from_cdf
 from minivllm.sampling_params import StructuredOutputsParams
+from minivllm.spec_decode.ngram import propose
 
 pytestmark = pytest.mark.slow
 
@@ -59,6 +61,9 @@ def short_draft(tmp_path_factory):
     return directory
 
 
+NGRAMS = {"prompt_lookup_min": 1, "prompt_lookup_max": 3}  # looked up before the model guesses
+
+
 def drafting(draft, k=3, **kwargs):
     """Settings of an engine with this draft model, or with n-grams if it has that name."""
     config = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": k}
@@ -77,13 +82,16 @@ def verified(llm):
 # -- the same text -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("ngrams", [{}, NGRAMS], ids=["model", "ngrams first"])
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 @pytest.mark.parametrize("caching", [True, False])
-def test_drafts_equal_the_oracle_with_every_parameter(tiny_qwen2, tiny_draft, mode, caching):
+def test_drafts_equal_the_oracle_with_every_parameter(
+    tiny_qwen2, tiny_draft, mode, caching, ngrams
+):
     llm = small_llm(
         tiny_qwen2, block_size=4, max_model_len=40, num_gpu_blocks_override=15,
         max_num_batched_tokens=13, preemption_mode=mode, enable_prefix_caching=caching,
-        **drafting(tiny_draft),
+        **drafting(tiny_draft, **ngrams),
     )  # fmt: skip
     rng = random.Random(mode)
     few = [rng.randrange(90) for _ in range(3)]
@@ -125,9 +133,12 @@ MIXTURE = st.fixed_dictionaries(
     seed=st.integers(0, 10**6),
     k=st.sampled_from([1, 2, 5]),
     which=st.sampled_from(["other", "same", "short", "ngram"]),
+    ngrams=st.sampled_from([{}, NGRAMS]),
     settings=MIXTURE,
 )
-def test_no_draft_changes_a_token(tiny_qwen2, tiny_draft, short_draft, seed, k, which, settings):
+def test_no_draft_changes_a_token(
+    tiny_qwen2, tiny_draft, short_draft, seed, k, which, ngrams, settings
+):
     rng = random.Random(seed)
     settings = {**settings, "max_model_len": 44, "max_num_seqs": 8, "swap_space": 0.001}
     if settings["block_size"] == 1:
@@ -135,19 +146,20 @@ def test_no_draft_changes_a_token(tiny_qwen2, tiny_draft, short_draft, seed, k, 
     requests = some_requests(rng)
     plain = run(small_llm(tiny_qwen2, **settings), requests)
     draft = {"other": tiny_draft, "same": tiny_qwen2, "short": short_draft, "ngram": "ngram"}[which]
-    llm = small_llm(tiny_qwen2, **settings, **drafting(draft, k, method=None))
+    llm = small_llm(tiny_qwen2, **settings, **drafting(draft, k, method=None, **ngrams))
     assert tokens(run(llm, requests, rng)) == tokens(plain)
     assert all(len(record.draft_token_ids) <= k for record in verified(llm))
 
 
+@pytest.mark.parametrize("ngrams", [{}, NGRAMS], ids=["model", "ngrams first"])
 @pytest.mark.parametrize("what", ["_forward", "sampler", "draft_model._forward"])
 @pytest.mark.parametrize("call", range(1, 9))
 def test_a_failed_step_takes_drafts_and_numbers_back(
-    tiny_qwen2, tiny_draft, monkeypatch, what, call
+    tiny_qwen2, tiny_draft, monkeypatch, what, call, ngrams
 ):
     params = SamplingParams(n=2, temperature=1.0, seed=3, max_tokens=24, ignore_eos=True)
     settings = {"block_size": 4, "max_model_len": 40, "max_num_batched_tokens": 6}
-    settings |= drafting(tiny_draft, draft_sample_method="probabilistic")
+    settings |= drafting(tiny_draft, draft_sample_method="probabilistic", **ngrams)
     outputs = []
     for fails in (False, True):
         engine, num_failed = small_llm(tiny_qwen2, **settings).llm_engine, 0
@@ -288,14 +300,15 @@ def few_tokens(tmp_path_factory):
     return directories
 
 
+@pytest.mark.parametrize("ngrams", [{}, NGRAMS], ids=["model", "ngrams first"])
 @pytest.mark.parametrize("params", [{}, {"top_k": 3, "temperature": 1.5}], ids=repr)
-def test_drawn_drafts_leave_the_joint_distribution_as_it_is(few_tokens, params):
+def test_drawn_drafts_leave_the_joint_distribution_as_it_is(few_tokens, params, ngrams):
     """Three tokens of an engine with drafts, beside the target's own probabilities of all 216."""
     target, draft = few_tokens
     num_draws = NUM_DRAWS if settings.default.max_examples > 100 else NUM_DRAWS // 5
     llm = make_llm(
         target, max_model_len=16, block_size=4, num_gpu_blocks_override=3000, max_num_seqs=500,
-        **drafting(draft, 2, draft_sample_method="probabilistic"),
+        **drafting(draft, 2, draft_sample_method="probabilistic", **ngrams),
     )  # fmt: skip
     params = SamplingParams(**params, n=100, max_tokens=4, ignore_eos=True)
     counts = torch.zeros(6, 6, 6)
@@ -368,6 +381,59 @@ def test_what_a_grammar_cuts_is_never_drawn():
     assert True in drawn["b"]
 
 
+# -- n-grams first --------------------------------------------------------------------------------
+
+
+def test_the_model_guesses_only_where_no_ngram_is_found(tiny_qwen2, tiny_draft, monkeypatch):
+    """Each draft is the rule's own, or, where that has none, the one of the model alone."""
+    params = SamplingParams(temperature=0, max_tokens=36, ignore_eos=True)
+    request, found, passes = [("a", [5, 6, 7], params)], {}, {}
+    for name, ngrams in (("model", {}), ("both", NGRAMS)):
+        llm = small_llm(tiny_qwen2, **drafting(tiny_draft, k=3, **ngrams))
+        proposer = llm.llm_engine.model_runner.draft_model
+        forward = Mock(wraps=proposer._forward)
+        monkeypatch.setattr(proposer, "_forward", forward)
+        (output,) = run(llm, request).values()
+        text = [5, 6, 7, *output.outputs[0].token_ids]
+        num_known, found[name] = 4, {}
+        for record in verified(llm):
+            drafts = list(record.draft_token_ids)
+            found[name][num_known] = drafts
+            num_known += record.num_accepted + 1
+        passes[name] = forward.call_count
+    asked = 0
+    for num_known, drafts in found["both"].items():
+        copied = propose(text[:num_known], 1, 3, len(drafts), 48)
+        if copied:
+            assert drafts == copied
+        else:
+            asked += 1
+            assert drafts == found["model"].get(num_known, drafts)
+    num_steps = len(found["both"])
+    assert 0 < asked < num_steps
+    assert set(found["both"]) & set(found["model"])
+    assert passes["both"] <= num_steps + 2 + 2 * asked  # it reads along, and goes on where it must
+
+
+def test_ngrams_that_were_taken_back_are_not_found(tiny_qwen2, tiny_draft, monkeypatch):
+    """A step that fails behind its look-up leaves nothing of its tokens in the index."""
+    llm = small_llm(tiny_qwen2, **drafting(tiny_draft, **NGRAMS))
+    engine = llm.llm_engine
+    proposer = engine.model_runner.draft_model
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    engine.add_request("a", {"prompt_token_ids": [5, 6, 7]}, params)
+    fail_once(monkeypatch, proposer, "_read_along", 3)
+    num_failed = 0
+    while engine.has_unfinished_requests():
+        try:
+            engine.step()
+        except Disturbed:
+            num_failed += 1
+        for state, index in proposer.ngrams._indices.items():
+            assert index.num_tokens <= len(state.token_ids)
+    assert num_failed == 1
+
+
 # -- arguments ---------------------------------------------------------------------------------
 
 
@@ -391,7 +457,12 @@ def test_a_draft_with_another_vocabulary_is_refused_by_name(tiny_qwen2, tiny_lla
         ({"model": "no/such/draft"}, {}, "speculative model 'no/such/draft' is not a directory"),
         ({"model": ""}, {}, "the speculative model must be"),
         ({"method": "custom_class"}, {}, "must be 'draft_model' with this model"),
-        ({"prompt_lookup_max": 3}, {}, "None where nothing is looked up"),
+        ({"prompt_lookup_max": 0}, {}, "prompt_lookup_max must be an integer of at least 1"),
+        (
+            {"prompt_lookup_max": 2, "prompt_lookup_min": 3},
+            {},
+            "prompt_lookup_min must be at most prompt_lookup_max=2, got 3",
+        ),
         ({"draft_sample_method": "best"}, {}, "draft_sample_method must be one of greedy, prob"),
         ({"num_speculative_tokens": 48}, {}, "must be at most 47"),
         ({}, {"max_num_batched_tokens": 1}, "max_num_batched_tokens must be at least 2"),
@@ -405,6 +476,14 @@ def test_a_draft_with_another_vocabulary_is_refused_by_name(tiny_qwen2, tiny_lla
 def test_what_cannot_be_is_refused_by_name(tiny_qwen2, tiny_draft, changes, settings, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         small_llm(tiny_qwen2, **settings, **drafting(**{"draft": tiny_draft, **changes}))
+
+
+def test_nothing_is_looked_up_beside_a_model_unless_it_is_said(tiny_draft):
+    for said, meant in (({}, (None, None)), ({"prompt_lookup_max": 4}, (4, 4)), (NGRAMS, (1, 3))):
+        args = EngineArgs(speculative_config=drafting(tiny_draft, **said)["speculative_config"])
+        config = args.speculative_config
+        assert (config.prompt_lookup_min, config.prompt_lookup_max) == meant
+        assert EngineArgs(**vars(args)).speculative_config == config
 
 
 def test_drafts_are_drawn_by_a_draft_model_only():

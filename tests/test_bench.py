@@ -337,6 +337,7 @@ def test_speculation_counts_what_each_text_gives(small_ceiling, monkeypatch, tmp
     assert 0.1 < table["ngram"]["accepted_share"] < 0.9
     assert table["draft_model"]["accepted_share"] == 1
     assert 2.5 < table["draft_model"]["tokens_per_step"] <= 3
+    assert table["ngram"]["tokens_per_step"] < table["both"]["tokens_per_step"] <= 3
     assert found["results"]["step"].keys() == {"q3_batch1_context20", "q3_batch2_context10"}
     assert found["results"]["proposer_us"] > 0
     assert "seconds over those without" in text

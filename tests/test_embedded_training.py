@@ -17,11 +17,9 @@ from minivllm.embedded.data.tools import TOOLS
 from minivllm.embedded.training import distill, train
 from minivllm.embedded.training.batches import Exchange, batches, encode, encoded_stream
 from minivllm.embedded.training.curriculum import MOSTLY_LARGE, QUICK_PLAN
-from minivllm.embedded.training.export import load_network
 from minivllm.embedded.training.manifest import data_hashes, file_hashes, read_manifest
 from minivllm.embedded.training.network import make_network
-from minivllm.embedded.training.optimizer import Optimizer
-from minivllm.embedded.training.pointers import PointerBatch, pointer_scores
+from minivllm.embedded.training.pointers import PointerBatch, pointer_loss, pointer_scores
 from minivllm.embedded.training.tokenization import load_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -161,17 +159,25 @@ def test_a_quick_training_learns_and_goes_on(tmp_path, tokenizer):
     assert resumed.progress.steps == 70
 
 
-def test_a_run_goes_on_with_what_it_was_begun(tmp_path, tokenizer, monkeypatch):
+def test_a_run_goes_on_with_what_it_was_begun(tmp_path, tokenizer):
     made = []
-    monkeypatch.setattr(train, "make_tokenizer", lambda seed: made.append(seed) or tokenizer)
+
+    def make():
+        made.append(tokenizer)
+        return tokenizer
+
+    settings = {"seed": 3, "quick": True}
     for _ in range(2):
-        train.prepare(tmp_path / "run", seed=3, quick=True)
-        assert made == [3]
+        train.begin(tmp_path / "run", settings, make)
+        assert len(made) == 1
+    assert load_tokenizer(tmp_path / "run").get_vocab() == tokenizer.get_vocab()
     with pytest.raises(typer.BadParameter, match=r"must be 3, .* was begun, got 4") as refused:
-        train.prepare(tmp_path / "run", seed=4, quick=True)
+        train.begin(tmp_path / "run", settings | {"seed": 4}, make)
     assert refused.value.param_hint == "--seed"
     with pytest.raises(typer.BadParameter, match=r"must be True, .* got False"):
-        train.prepare(tmp_path / "run", seed=3, quick=False)
+        train.begin(tmp_path / "run", settings | {"quick": False}, make)
+    with pytest.raises(typer.BadParameter, match=r"must be True, .* got None"):
+        train.begin(tmp_path / "run", {"seed": 3, "draft": True}, make)
 
 
 def test_the_same_seed_gives_the_same_start():
@@ -214,40 +220,55 @@ def test_what_is_supervised_is_the_attention_that_is_paid(tokenizer):
 # A draft of the embedded model
 
 
-@pytest.fixture(scope="module")
-def teacher():
-    return load_network(CHECKPOINT)
+@pytest.fixture
+def draft_run(tmp_path, tokenizer):
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return distill.DraftRun(tmp_path, CHECKPOINT, seed=1, compile_layers=False)
 
 
-def test_a_draft_comes_to_agree_with_its_teacher(tokenizer, teacher):
+def one_batch(tokenizer):
+    stream = encoded_stream(distill.PLAN.stages[0].mixture, tokenizer, "draft")
+    return next(batches(stream, random.Random(1), 600))
+
+
+def test_a_draft_comes_to_agree_with_its_teacher(draft_run, tokenizer):
     """On one batch, again and again."""
-    student = make_network(tokenizer.get_vocab_size(), distill.SIZES, seed=1)
-    distill.start_from_teacher(student, teacher)
-    stream = encoded_stream(distill.MIXTURE, tokenizer, "draft")
-    batch, optimizer = next(batches(stream, random.Random(1), 600)), Optimizer(student)
-    found = []
-    for _ in range(16):
-        loss, equal = distill.distillation_loss(student, teacher, batch)
-        found.append((loss.item(), equal))
-        loss.backward()
-        optimizer.step(1.0)
-    assert found[-1][0] < found[0][0] / 2
-    assert found[-1][1] > found[0][1]
+    batch = one_batch(tokenizer)
+    found = [draft_run.step(batch, rate=1.0, pointer_weight=0.1) for _ in range(16)]
+    assert found[-1]["loss"] < found[0]["loss"] / 2
+    assert found[-1]["equal"] > found[0]["equal"]
 
 
-def test_a_teacher_is_its_own_best_draft(tokenizer, teacher):
-    stream = encoded_stream(distill.MIXTURE, tokenizer, "draft")
-    batch = next(batches(stream, random.Random(1), 600))
-    loss, equal = distill.distillation_loss(teacher, teacher, batch)
-    assert (loss.item(), equal) == (pytest.approx(0, abs=1e-6), 1.0)
+def test_a_teacher_is_its_own_best_draft(draft_run, tokenizer):
+    batch = one_batch(tokenizer)
+    draft_run.network = draft_run.teacher
+    hidden = draft_run.teacher.model(batch.ids, use_cache=False).last_hidden_state
+    loss, values = draft_run.loss(hidden, batch)
+    assert (loss.item(), values["equal"]) == (pytest.approx(0, abs=1e-6), 1.0)
 
 
-def test_a_distilled_draft_drafts(tmp_path):
-    """However little it has learnt, the text is the model's."""
-    distill.distill(CHECKPOINT, tmp_path, minutes=0.01, seed=0, log_every=1)
+def test_a_network_of_three_layers_has_its_circuits_a_layer_earlier(draft_run, tokenizer):
+    """Heads begin as copiers there, and there attention is supervised."""
+    batch, layers = one_batch(tokenizer), draft_run.network.model.layers
+    copiers = [i for i, layer in enumerate(layers) if layer.self_attn.o_proj.weight.any()]
+    assert copiers == [1, 2]
+    draft_run.network.model(batch.ids, use_cache=False)
+    guidance, shares = pointer_loss(draft_run.network, batch.pointers)
+    guidance.backward()
+    assert {"row", "cell", "question"} <= shares.keys()
+    assert all(layers[i].self_attn.q_proj.weight.grad.any() for i in (1, 2))
+
+
+def test_a_distilled_draft_drafts(draft_run):
+    """However little it has learnt, the text is the model's; and the run goes on."""
+    draft_run.run(minutes=0, steps=2, save_every=60, log_every=1)
+    resumed = distill.DraftRun(draft_run.output, CHECKPOINT, seed=1, compile_layers=False)
+    assert resumed.progress == draft_run.progress
+    assert resumed.progress.steps == 2
+    assert read_manifest(draft_run.checkpoint)["data"] == data_hashes(1, distill.PLAN.stages)
     settings = {"max_model_len": 128, "num_gpu_blocks_override": 20}
     params = SamplingParams(temperature=0, max_tokens=12)
-    config = {"model": str(tmp_path), "num_speculative_tokens": 2}
+    config = {"model": str(draft_run.checkpoint), "num_speculative_tokens": 2}
     texts = [
         LLM(**settings, **more).generate("The capital of France is", params)[0].outputs[0].text
         for more in ({}, {"speculative_config": config})

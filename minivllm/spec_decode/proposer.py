@@ -34,6 +34,12 @@ class Proposer(Protocol):
         """
 
 
+class HasTokens(Protocol):
+    """A sequence, as the scheduler knows it or as a worker does."""
+
+    token_ids: list[int]
+
+
 class NgramProposer:
     """Drafts from the sequence's own text; see ``ngram.propose``, to which it is equal.
 
@@ -44,13 +50,17 @@ class NgramProposer:
 
     def __init__(self, min_n: int, max_n: int, k: int):
         self.min_n, self.max_n, self.k = min_n, max_n, k
-        self._indices: WeakKeyDictionary[Sequence, NgramIndex] = WeakKeyDictionary()
+        self._indices: WeakKeyDictionary[HasTokens, NgramIndex] = WeakKeyDictionary()
 
-    def propose(self, seqs: list[Sequence]) -> list[list[int]]:
+    def propose(self, seqs: Iterable[HasTokens]) -> list[list[int]]:
         """As ``Proposer.propose``."""
         return [self._propose(seq) for seq in seqs]
 
-    def _propose(self, seq: Sequence) -> list[int]:
+    def forget(self, seq: HasTokens) -> None:
+        """Read this text again from its first token: some of its last ones are taken back."""
+        self._indices.pop(seq, None)
+
+    def _propose(self, seq: HasTokens) -> list[int]:
         index = self._indices.get(seq)
         if index is None:
             index = self._indices[seq] = NgramIndex(self.max_n)
@@ -59,6 +69,14 @@ class NgramProposer:
         if index.found_length < self.min_n:
             return []
         return seq.token_ids[index.first_end : index.first_end + self.k]
+
+
+def ngram_proposer(config: SpeculativeConfig) -> NgramProposer | None:
+    """Who looks n-grams up, alone or before a draft model is asked; None if nobody does."""
+    low, high = config.prompt_lookup_min, config.prompt_lookup_max
+    if low is None or high is None:
+        return None
+    return NgramProposer(low, high, config.num_speculative_tokens)
 
 
 class Drafter:
@@ -75,11 +93,10 @@ class Drafter:
         self.max_model_len = max_model_len
         self.vocab_size = vocab_size
         self.proposer: Proposer | None = None  # where a draft model guesses, beside the target
-        low, high = config.prompt_lookup_min, config.prompt_lookup_max
         if config.method == "custom_class":
             self.proposer = config.model
-        elif low is not None and high is not None:
-            self.proposer = NgramProposer(low, high, self.k)
+        elif config.method == "ngram":
+            self.proposer = ngram_proposer(config)
         self._has_said_beams = False
 
     def draft(

@@ -3,6 +3,7 @@
 It computes what the target computes, in the same step and through the same block tables: its K and
 V are further layers behind the same block ids. So a block that is copied, swapped, forked or found
 by another sequence holds both models' past, and a rejected draft is overwritten as the target's is.
+Where n-grams are looked up, too, it guesses only what they do not find: it would copy no better.
 (vLLM: vllm/v1/spec_decode/draft_model.py, llm_base_proposer.py)
 """
 
@@ -19,6 +20,7 @@ from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.sampling.rejection_sampler import DrawnDrafts, draft_numbers
 from minivllm.sampling.sampler import sample_from_cdf
 from minivllm.scheduling.output import NO_TOKEN, SchedulerOutput
+from minivllm.spec_decode.proposer import ngram_proposer
 from minivllm.speculative import SpeculativeConfig, num_useful_drafts
 from minivllm.tensors import argmax, make_tensor
 from minivllm.worker.input_batch import CachedRequestState, InputBatch
@@ -59,6 +61,7 @@ class DraftModelProposer:
     ):
         self.k = config.num_speculative_tokens
         self.draws = config.draft_sample_method == "probabilistic"
+        self.ngrams = ngram_proposer(config)
         self.model = model
         self.kv_cache = kv_cache
         self.block_size = block_size
@@ -80,14 +83,17 @@ class DraftModelProposer:
         Returns:
             The drafts of each sequence that may have any.
         """
+        num_drafts = self._num_drafts(scheduler_output, batch, sampled)
+        copied = self._look_up(batch, num_drafts)
+        to_guess = {seq_id: n for seq_id, n in num_drafts.items() if seq_id not in copied}
         # 1. What the target has computed, without rejected drafts, and the token that came of it.
-        model_input, decodes = self._read_along(scheduler_output, batch, sampled)
+        model_input, decodes = self._read_along(scheduler_output, batch, to_guess)
         if not model_input.token_ids:
-            return {}
+            return copied
         token_ids, positions, metadata = model_input.to_tensors(self.device)
         hidden = self._forward(token_ids, positions, metadata)
         if not decodes.seq_ids:
-            return {}
+            return copied
         # 2. From here on a token at a time: its own best one, or one that it draws.
         states = [batch[seq_id] for seq_id in decodes.seq_ids]
         hidden = hidden[make_tensor(decodes.rows, "int64", self.device)]
@@ -105,19 +111,47 @@ class DraftModelProposer:
                 positions = (positions + 1).clamp(max=self.num_positions - 1)
             logits = self.model.compute_logits(hidden)
             drafts.append(self._choose(logits, states, step, probs))
-        return self._deal_out(decodes, states, torch.stack(drafts, 1), probs, batch)
+        return copied | self._deal_out(decodes, states, torch.stack(drafts, 1), probs, batch)
+
+    def _num_drafts(
+        self, scheduler_output: SchedulerOutput, batch: InputBatch, sampled: dict[str, list[int]]
+    ) -> dict[str, int]:
+        """How many are of use, of each sequence that got a token and has slots behind it."""
+        wanted = {}
+        for seq_id in scheduler_output.num_scheduled_tokens:
+            state = batch[seq_id]
+            has_token = sampled.get(seq_id, [NO_TOKEN])[-1] != NO_TOKEN
+            if not has_token or state.is_beam or seq_id in scheduler_output.forks:
+                continue
+            num_known, max_tokens = len(state.token_ids), state.sampling_params.max_tokens
+            num_output = num_known - state.num_prompt_tokens
+            num_useful = num_useful_drafts(
+                self.k, num_known, num_output, max_tokens, self.max_model_len
+            )
+            if num_useful > 0:
+                wanted[seq_id] = num_useful
+        return wanted
+
+    def _look_up(self, batch: InputBatch, wanted: dict[str, int]) -> dict[str, list[int]]:
+        """What n-grams say, of the sequences of which they say anything."""
+        if self.ngrams is None:
+            return {}
+        states = [batch[seq_id] for seq_id in wanted]
+        for state in states:
+            batch.undo_log.note(self.ngrams.forget, state)
+        found = zip(wanted.items(), self.ngrams.propose(states), strict=True)
+        return {seq_id: token_ids[:n] for (seq_id, n), token_ids in found if token_ids}
 
     def _read_along(
-        self, scheduler_output: SchedulerOutput, batch: InputBatch, sampled: dict[str, list[int]]
+        self, scheduler_output: SchedulerOutput, batch: InputBatch, wanted: dict[str, int]
     ) -> tuple[ModelInput, _Decodes]:
+        """All that is new, and who goes on from there; none that is longer than it knows."""
         model_input, decodes = ModelInput(), _Decodes([], [], [], [], [])
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             state = batch[seq_id]
             start = scheduler_output.num_computed_tokens[seq_id]
-            has_token = sampled.get(seq_id, [NO_TOKEN])[-1] != NO_TOKEN
-            has_blocks = not (state.is_beam or seq_id in scheduler_output.forks)
-            num_drafts = self._num_drafts(state) if has_token and has_blocks else 0
             num_known = len(state.token_ids)
+            num_drafts = wanted.get(seq_id, 0) if num_known < self.num_positions else 0
             stop = num_known if num_drafts > 0 else min(start + num_new, num_known)
             stop = min(stop, self.num_positions)
             if start >= stop:
@@ -130,14 +164,6 @@ class DraftModelProposer:
                 decodes.positions.append(stop)
                 decodes.block_tables.append(state.block_ids)
         return model_input, decodes
-
-    def _num_drafts(self, state: CachedRequestState) -> int:
-        """How many are of use; none for a text that is longer than the draft model's longest."""
-        num_known, max_tokens = len(state.token_ids), state.sampling_params.max_tokens
-        num_output = num_known - state.num_prompt_tokens
-        if num_known >= self.num_positions:
-            return 0
-        return num_useful_drafts(self.k, num_known, num_output, max_tokens, self.max_model_len)
 
     def _next(self, metadata: AttentionMetadata, positions: torch.Tensor) -> AttentionMetadata:
         """One more token of each sequence, at these positions; nothing waits for the device."""

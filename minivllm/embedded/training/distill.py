@@ -7,9 +7,7 @@ there: its whole distribution, wherever it answers. A draft need not be right, o
 (Hinton et al. 2015, "Distilling the Knowledge in a Neural Network")
 """
 
-import random
-import time
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,96 +18,107 @@ from transformers import Qwen2ForCausalLM
 
 from minivllm.embedded import embedded_model_path
 from minivllm.embedded.data.corpus import Mixture
-from minivllm.embedded.training import curriculum
-from minivllm.embedded.training.batches import Batch, batches, encoded_stream
-from minivllm.embedded.training.export import export, load_network
-from minivllm.embedded.training.network import make_network
-from minivllm.embedded.training.optimizer import Optimizer
+from minivllm.embedded.training import curriculum, workers
+from minivllm.embedded.training.batches import Batch
+from minivllm.embedded.training.curriculum import Plan, Stage
+from minivllm.embedded.training.export import load_network
 from minivllm.embedded.training.tokenization import load_tokenizer
+from minivllm.embedded.training.train import Run, begin
 
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3,
          "num_attention_heads": 4}  # fmt: skip
-MIXTURE = Mixture(
-    ((curriculum.TINY, 0.15), (curriculum.SMALL, 0.2), (curriculum.MIDDLE, 0.1),
-     (curriculum.LARGE, 0.05)), curriculum.LAST,
+
+SPOKEN = curriculum.LAST | {"essay": 0.25}  # much is said in an essay, and nothing can be copied
+PLAN = Plan(
+    stages=(
+        Stage(
+            "a draft, 2-8 rows",
+            0.35,
+            Mixture(((curriculum.TINY, 0.4), (curriculum.SMALL, 0.5)), SPOKEN),
+            4096,
+        ),
+        Stage(
+            "a draft, 2-30 rows",
+            0.65,
+            Mixture(
+                ((curriculum.TINY, 0.15), (curriculum.SMALL, 0.3), (curriculum.MIDDLE, 0.2),
+                 (curriculum.LARGE, 0.1)), SPOKEN,
+            ),
+            4096,
+        ),
+    ),
+    rate=((0.0, 0.0), (0.02, 1.0), (0.4, 1.0), (1.0, 0.0)),
+    pointer_weight=((0.0, 1.0), (0.5, 0.4), (1.0, 0.1)),
 )  # fmt: skip
-BATCH_TOKENS = 4096
-RATE = ((0.0, 0.0), (0.02, 1.0), (0.4, 1.0), (1.0, 0.0))
 
 
-@torch.no_grad()
-def start_from_teacher(student: Qwen2ForCausalLM, teacher: Qwen2ForCausalLM) -> None:
-    """Begin with the teacher's embedding, in the directions in which its tokens differ most."""
-    wide = teacher.model.embed_tokens.weight
-    directions = torch.linalg.svd(wide - wide.mean(0), full_matrices=False).Vh
-    narrow = (wide - wide.mean(0)) @ directions[: student.config.hidden_size].T
-    student.model.embed_tokens.weight.copy_(narrow / narrow.std())
-
-
-def answers(network: Qwen2ForCausalLM, batch: Batch) -> torch.Tensor:
+def answers(network: Qwen2ForCausalLM, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
     """Log probabilities ``[n, vocab]`` of what comes next, at the places where text is learnt."""
-    hidden = network.model(batch.ids, use_cache=False).last_hidden_state
     learnt = batch.weights[:, 1:] > 0
     return network.lm_head(hidden[:, :-1][learnt]).float().log_softmax(-1)
 
 
-def distillation_loss(
-    student: Qwen2ForCausalLM, teacher: Qwen2ForCausalLM, batch: Batch
-) -> tuple[torch.Tensor, float]:
-    """Mean divergence of the student from the teacher; how often their best tokens agree."""
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+class DraftRun(Run):
+    """A training run whose aim is not the text but what the embedded model says of it."""
+
+    def __init__(self, output: Path, teacher: Path, seed: int, compile_layers: bool) -> None:
+        self.teacher = load_network(teacher)
+        super().__init__(output, seed, SIZES, PLAN, compile_layers)
+
+    @torch.no_grad()
+    def set_start_values(self) -> None:
+        """Its embedding is the teacher's, in the directions in which tokens differ most."""
+        wide = self.teacher.model.embed_tokens.weight
+        directions = torch.linalg.svd(wide - wide.mean(0), full_matrices=False).Vh
+        narrow = (wide - wide.mean(0)) @ directions[: SIZES["hidden_size"]].T
+        self.network.model.embed_tokens.weight.copy_(narrow / narrow.std())
+        super().set_start_values()
+
+    def loss(self, hidden: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
+        """Mean divergence from the teacher's distribution; how often their best tokens agree."""
         with torch.no_grad():
-            wanted = answers(teacher, batch)
-        found = answers(student, batch)
-    loss = F.kl_div(found, wanted, reduction="batchmean", log_target=True)
-    return loss, (found.argmax(-1) == wanted.argmax(-1)).float().mean().item()
+            heard = self.teacher.model(batch.ids, use_cache=False).last_hidden_state
+            wanted = answers(self.teacher, heard, batch)
+        found = answers(self.network, hidden, batch)
+        equal = (found.argmax(-1) == wanted.argmax(-1)).float().mean().item()
+        loss = F.kl_div(found, wanted, reduction="batchmean", log_target=True)
+        return loss, {"equal": equal}
 
 
 def distill(
-    teacher_directory: Path, output: Path, minutes: float, seed: int, log_every: int
-) -> list[float]:
-    """Train a draft and write it; returns the share of equal best tokens, one per log line.
-
-    Args:
-        teacher_directory: the model that is to be drafted for, as ``export`` writes it.
-        output: where the draft goes.
-        minutes: of this process's own CPU time, so that a busy machine changes nothing.
-        seed: of text and start values.
-        log_every: steps between log lines.
-    """
+    output: Path,
+    teacher: Path,
+    seed: int,
+    compile_layers: bool,
+    budget: tuple[float, int | None, float, int],
+) -> None:
+    """What each worker does; `budget` are the arguments of ``Run.run``."""
     torch.set_num_threads(1)
-    tokenizer, teacher = load_tokenizer(teacher_directory), load_network(teacher_directory)
-    student = make_network(tokenizer.get_vocab_size(), SIZES, seed)
-    start_from_teacher(student, teacher)
-    optimizer, agreement, recent = Optimizer(student), [], []
-    stream = encoded_stream(MIXTURE, tokenizer, f"{seed}-draft")
-    source: Iterator[Batch] = batches(stream, random.Random(seed), BATCH_TOKENS)
-    begin = time.process_time()
-    while (share := (time.process_time() - begin) / (60 * minutes)) < 1.0:
-        loss, agreed = distillation_loss(student, teacher, next(source))
-        loss.backward()
-        optimizer.step(curriculum.value_at(RATE, share))
-        recent.append((loss.item(), agreed))
-        if len(recent) == log_every:
-            mean_loss, mean_agreed = (
-                sum(column) / log_every for column in zip(*recent, strict=True)
-            )
-            print(f"{share:4.0%}: divergence {mean_loss:.3f}, equal {mean_agreed:.1%}", flush=True)
-            agreement.append(mean_agreed)
-            recent.clear()
-            export(student, tokenizer, output)  # as it is, should somebody end this
-    export(student, tokenizer, output)
-    return agreement
+    run = DraftRun(output, teacher, seed, compile_layers)
+    run.run(*budget)
+    run.report()
 
 
 def main(
-    output: Annotated[Path, typer.Option(help="Directory of the draft model.")],
-    minutes: Annotated[float, typer.Option(help="CPU time, of one thread.")] = 20.0,
+    output: Annotated[Path, typer.Option(help="Directory of the run: new, or one to go on with.")],
+    minutes: Annotated[float, typer.Option(help="Training time in all sittings.")] = 20.0,
+    steps: Annotated[int | None, typer.Option(help="Budget in steps, instead of minutes.")] = None,
     seed: Annotated[int, typer.Option(help="Of text and start values.")] = 0,
+    processes: Annotated[int, typer.Option(help="Workers, of one thread each.")] = 2,
+    save_every: Annotated[float, typer.Option(help="Minutes between checkpoints.")] = 5.0,
     log_every: Annotated[int, typer.Option(help="Steps between log lines.")] = 50,
+    compile_layers: Annotated[
+        bool, typer.Option("--compile/--eager", help="Compile the layers with torch.compile.")
+    ] = True,
 ) -> None:
-    """Train a draft of the embedded model from nothing."""
-    distill(embedded_model_path(), output, minutes, seed, log_every)
+    """Train a draft of the embedded model from nothing, or go on where the run in OUTPUT stopped.
+
+    The Hugging Face directory of the draft as it is lies in OUTPUT/checkpoint.
+    """
+    teacher = embedded_model_path()
+    begin(output, {"seed": seed, "draft": True}, partial(load_tokenizer, teacher))
+    budget = (minutes, steps, save_every, log_every)
+    workers.in_workers(processes, distill, output, teacher, seed, compile_layers, budget)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ layer 3   `question`: while the answer restates a name, look at it in the questi
           (a third such head is left free, to look one token further: whether a space is the
           cell's last token shows only behind it);
           for an ID that is the token behind the name, and for what is missing the first token
+
+A network of three layers, a draft, has them a layer earlier.
 """
 
 from dataclasses import dataclass
@@ -44,13 +46,19 @@ FREE_HEAD = Head(3, 3)
 COPYING = ("row", "id", "id_end", "question", "cell")
 
 
+def layer_of(head: Head, network: Qwen2ForCausalLM) -> int:
+    """The layer that has this head; of four layers and more, the head's own."""
+    return head.layer - max(0, 4 - network.config.num_hidden_layers)
+
+
 def start_circuits(network: Qwen2ForCausalLM) -> None:
     """Start values: some heads copy tokens, and `cell` compares the names that `row` copied."""
     copying = [head for kind in COPYING for head in HEADS[kind]] + [FREE_HEAD]
     for head in copying:
-        let_copy(network, head.layer, head.index)
+        let_copy(network, layer_of(head, network), head.index)
     for head in (HEADS["cell"][1], FREE_HEAD):
-        let_match(network, head.layer, head.index, collector=HEADS["row"][0].index)
+        collector = HEADS["row"][0].index
+        let_match(network, layer_of(head, network), head.index, collector)
 
 
 @dataclass
@@ -86,7 +94,7 @@ def pointer_loss(
     losses, shares = [], {}
     for kind, batch in pointers.items():
         for head in HEADS[kind]:
-            attention = network.model.layers[head.layer].self_attn
+            attention = network.model.layers[layer_of(head, network)].self_attn
             q, k = (side[:, head.index] for side in attention.handed_out)
             log_attention, wanted = pointer_scores(q, k, batch)
             log_attention = log_attention[batch.valid]

@@ -8,7 +8,9 @@ import json
 import random
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +18,6 @@ import torch
 import torch.nn.functional as F
 import typer
 from tokenizers import Tokenizer
-from torch import nn
 from transformers import Qwen2ForCausalLM
 
 from minivllm.embedded.data.corpus import samples
@@ -61,50 +62,27 @@ def language_loss(network: Qwen2ForCausalLM, hidden: torch.Tensor, batch: Batch)
     return (losses * weights[learnt]).sum() / weights[learnt].sum()
 
 
-def train_step(
-    network: Qwen2ForCausalLM,
-    decoder: nn.Module,
-    optimizer: Optimizer,
-    batch: Batch,
-    rate: float,
-    pointer_weight: float,
-) -> dict[str, float]:
-    """One update; returns the loss and, per kind of pointer, the attention on the right keys.
-
-    `decoder` is the network without its head, as `workers.averaging` gives it back.
-    """
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        hidden = decoder(batch.ids, use_cache=False).last_hidden_state
-        loss = language_loss(network, hidden, batch)
-    total, shares = loss, {}
-    if batch.pointers:
-        guidance, shares = pointer_loss(network, batch.pointers)
-        total = loss + pointer_weight * guidance
-    total.backward()
-    optimizer.step(rate)
-    return {"loss": loss.item(), **shares}
-
-
 def make_tokenizer(seed: int) -> Tokenizer:
     """Learn the tokenizer from the text of the last stage, which has everything in it."""
     source = samples(curriculum.MOSTLY_LARGE, f"{seed}-tokenizer")
     return train_tokenizer((next(source).text for _ in range(TOKENIZER_SAMPLES)), VOCABULARY)
 
 
-def prepare(output: Path, seed: int, quick: bool) -> None:
+def begin(output: Path, settings: dict[str, object], make: Callable[[], Tokenizer]) -> None:
     """Begin a run in a directory with its tokenizer, or see that the run there is this one.
 
     Raises:
-        typer.BadParameter: if it was begun with another seed, or with another size.
+        typer.BadParameter: if it was begun with other settings: another seed, another size.
     """
-    settings, kept = {"seed": seed, "quick": quick}, output / "settings.json"
+    kept = output / "settings.json"
     if not kept.exists():
         output.mkdir(parents=True, exist_ok=True)
-        make_tokenizer(seed).save(str(output / "tokenizer.json"))
+        make().save(str(output / "tokenizer.json"))
         kept.write_text(json.dumps(settings))
     for name, begun in json.loads(kept.read_text()).items():
-        if settings[name] != begun:
-            message = f"must be {begun!r}, as the run in {output} was begun, got {settings[name]!r}"
+        if settings.get(name) != begun:
+            got = settings.get(name)
+            message = f"must be {begun!r}, as the run in {output} was begun, got {got!r}"
             raise typer.BadParameter(message, param_hint=f"--{name}")
 
 
@@ -125,7 +103,7 @@ class Run:
         self.output, self.seed, self.plan = output, seed, plan
         self.tokenizer = load_tokenizer(output)
         self.network = make_network(self.tokenizer.get_vocab_size(), sizes, seed)
-        start_circuits(self.network)
+        self.set_start_values()
         self.optimizer = Optimizer(self.network)
         self.progress = Progress()
         if self.state_path.exists():
@@ -145,6 +123,30 @@ class Run:
     @property
     def checkpoint(self) -> Path:
         return self.output / "checkpoint"
+
+    def set_start_values(self) -> None:
+        """What the network begins with, beside `make_network`'s own values."""
+        start_circuits(self.network)
+
+    def loss(self, hidden: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
+        """What is to become small, and values for the log; `hidden` is [batch, length, width]."""
+        return language_loss(self.network, hidden, batch), {}
+
+    def step(self, batch: Batch, rate: float, pointer_weight: float) -> dict[str, float]:
+        """One update; returns the loss and, per kind of pointer, the attention on the right keys.
+
+        The decoder is the network without its head, as `workers.averaging` gives it back.
+        """
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            hidden = self.decoder(batch.ids, use_cache=False).last_hidden_state
+            loss, values = self.loss(hidden, batch)
+        total, shares = loss, {}
+        if batch.pointers:
+            guidance, shares = pointer_loss(self.network, batch.pointers)
+            total = loss + pointer_weight * guidance
+        total.backward()
+        self.optimizer.step(rate)
+        return {"loss": loss.item(), **values, **shares}
 
     def save(self) -> None:
         """Save what is needed to continue, and export the model as it is."""
@@ -177,10 +179,7 @@ class Run:
                 stream = encoded_stream(stage.mixture, self.tokenizer, seed)
                 source = batches(stream, random.Random(seed), stage.batch_tokens)
             batch = next(source)
-            values = train_step(
-                self.network,
-                self.decoder,
-                self.optimizer,
+            values = self.step(
                 batch,
                 curriculum.value_at(self.plan.rate, share),
                 curriculum.value_at(self.plan.pointer_weight, share),
@@ -199,7 +198,7 @@ class Run:
                 print(
                     f"{time.strftime('%H:%M:%S')} [{stage.name}] step {progress.steps} "
                     f"({share:.0%}, {progress.tokens / progress.seconds:.0f} tokens/s) "
-                    f"loss {mean_loss:.3f} | attention: {shown}",
+                    f"loss {mean_loss:.3f} | {shown}",
                     flush=True,
                 )
                 recent.clear()
@@ -243,7 +242,7 @@ def main(
 
     The Hugging Face directory of the model as it is lies in OUTPUT/checkpoint.
     """
-    prepare(output, seed, quick)
+    begin(output, {"seed": seed, "quick": quick}, partial(make_tokenizer, seed))
     budget = (minutes, steps, save_every, log_every)
     workers.in_workers(processes, train, output, seed, quick, compile_layers, budget)
 

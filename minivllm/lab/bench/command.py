@@ -120,8 +120,8 @@ def speculation(
     prompt_lookup_min: Annotated[int, typer.Option(help="The shortest n-gram.")] = 1,
     prompt_lookup_max: Annotated[int, typer.Option(help="The longest n-gram.")] = 3,
     draft_model: Annotated[
-        str | None, typer.Option(help="The directory of a draft model to measure, too.")
-    ] = None,
+        str, typer.Option(help="The directory of a draft model; embedded: the one that ships.")
+    ] = "embedded",
     draft_tokens: Annotated[int, typer.Option(help="Its drafts of a step.")] = 3,
     repeats: Repeats = 3,
     threads: Threads = None,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from minivllm.embedded import embedded_draft_path
 from minivllm.entrypoints.llm import LLM
 from minivllm.lab.bench import machine
 from minivllm.lab.bench.report import Report
@@ -26,6 +27,7 @@ from minivllm.validation import check, is_int
 
 NUM_ROWS = (1, 2, 4, 6, 9)  # of a sequence in a step
 BATCHES = ((1, 256), (1, 1500), (4, 256), (16, 256))  # sequences, tokens of each
+LOOKUP_FIRST = {"prompt_lookup_min": 2, "prompt_lookup_max": 3}  # then the draft model is asked
 STEPS = 24  # of a batch that are timed; the quickest quarter counts
 PROPOSER_TOKENS = 4096
 
@@ -34,7 +36,7 @@ def bench_speculation(
     num_speculative_tokens: int,
     prompt_lookup_min: int,
     prompt_lookup_max: int,
-    draft_model: str | None,
+    draft_model: str,
     draft_tokens: int,
     repeats: int,
 ) -> None:
@@ -43,7 +45,8 @@ def bench_speculation(
     Args:
         num_speculative_tokens: the most n-gram drafts of a step.
         prompt_lookup_min, prompt_lookup_max: the n-grams that are looked up.
-        draft_model: the directory of a draft model that is measured, too.
+        draft_model: the directory of a draft model, or "embedded"; it is measured alone, and where
+            n-grams of at least two tokens are looked up first.
         draft_tokens: its drafts of a step.
         repeats: how often each engine answers each question; the best counts.
 
@@ -55,9 +58,9 @@ def bench_speculation(
         "method": "ngram", "num_speculative_tokens": num_speculative_tokens,
         "prompt_lookup_min": prompt_lookup_min, "prompt_lookup_max": prompt_lookup_max,
     }  # fmt: skip
-    configs: dict[str, dict | None] = {"none": None, "ngram": ngram}
-    if draft_model is not None:
-        configs["draft_model"] = {"model": draft_model, "num_speculative_tokens": draft_tokens}
+    path = str(embedded_draft_path()) if draft_model == "embedded" else draft_model
+    draft = {"model": path, "num_speculative_tokens": draft_tokens}
+    configs = {"none": None, "ngram": ngram, "draft_model": draft, "both": draft | LOOKUP_FIRST}
     report = Report(
         "speculation",
         {
