@@ -1,4 +1,4 @@
-"""The chat model that ships with the package: a Qwen2 of a few million parameters.
+"""The embedded model: the chat model of the package, a Qwen2 of a few million parameters.
 
 It is trained from nothing on generated text, so it needs no download: `data/` makes the text,
 `training/` the weights in `checkpoint/`, and `evaluation/` measures what they can do. The engine

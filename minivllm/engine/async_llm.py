@@ -1,4 +1,4 @@
-"""AsyncLLM: the online face. Requests come at any time, and each has its outputs as they come.
+"""AsyncLLM: the asynchronous engine. Requests at any time, each with a stream of outputs.
 
 The engine runs by itself (``core_client``), and this class lives in an event loop: a request goes
 to the engine as a message, and after every step the loop is woken once and hands out what came.
@@ -32,7 +32,7 @@ logger = init_logger(__name__)
 
 
 class AsyncLLM:
-    """An engine that runs by itself, and any number of coroutines that ask it.
+    """An engine in a thread or process of its own, used by any number of coroutines.
 
     Args:
         args: what to run and within which limits; None for the model in this package.
@@ -76,7 +76,7 @@ class AsyncLLM:
         request_id: str,
         priority: int = 0,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Complete a prompt, and hand out what there is when there is something new.
+        """Complete a prompt; yields an output whenever there is something new.
 
         Whoever stops listening (or is cancelled) ends the request: the next step goes without it,
         and its blocks are free.
@@ -113,7 +113,7 @@ class AsyncLLM:
         sampling_params: SamplingParams | BeamSearchParams,
         priority: int = 0,
     ) -> RequestOutputCollector:
-        """Queue a prompt. Returns where its outputs come. Raises like ``generate``."""
+        """Queue a prompt. Returns the queue of its outputs. Raises like ``generate``."""
         handler = self.output_handler
         handler.check_health()
         request = self.input_processor.make_request(
@@ -142,7 +142,7 @@ class AsyncLLM:
         return last.outputs[0].text
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """End requests: who listens to one gets a last output with finish_reason "abort"."""
+        """Abort requests: each gets a last output with finish_reason "abort"."""
         ids = [request_id] if isinstance(request_id, str) else list(request_id)
         self._client.submit(("abort", ids))
 
@@ -181,13 +181,13 @@ class AsyncLLM:
 
     @property
     def num_queued(self) -> int:
-        """Requests that wait, those included that the engine has not seen yet."""
+        """Number of waiting requests, those included that the engine has not received yet."""
         could_run = self.num_running if self.num_waiting else self.max_num_seqs
         return max(0, len(self.request_ids) - could_run)
 
     @property
     def request_ids(self) -> list[str]:
-        """Of all requests that somebody waits for."""
+        """Ids of all requests that have not finished."""
         return list(self.output_handler.collectors)
 
     async def check_health(self) -> None:
@@ -198,7 +198,7 @@ class AsyncLLM:
         return self._paused
 
     async def get_metrics(self, model_name: str | None = None) -> list[Metric]:
-        """vLLM's metrics as they are now, with this model's name as a label."""
+        """Current values of vLLM's metrics, with this model's name as a label."""
         return await self.call("get_metrics", model_name)
 
     # -- what it is told ---------------------------------------------------------------------
@@ -231,7 +231,7 @@ class AsyncLLM:
         self._client.submit(("resume", num_steps))
 
     def follow(self, follower: Callable[[list[Record]], None]) -> None:
-        """Hand out the trace's records after every turn of the engine; the trace keeps none.
+        """Call a function with the trace's new records after every step; the trace keeps none.
 
         Args:
             follower: called in the event loop, also with no records; the first call has what the
@@ -245,7 +245,7 @@ class AsyncLLM:
         self._client.submit(("follow",))
 
     async def wait_for_requests_to_drain(self, timeout: float | None = None) -> bool:
-        """Wait until nobody waits for a request. False if that took longer than ``timeout``."""
+        """Wait until all requests are finished. Returns False after ``timeout`` seconds."""
         loop = asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout
         while self.output_handler.collectors:
@@ -265,7 +265,7 @@ class AsyncLLM:
         return await future
 
     def shutdown(self) -> None:
-        """Stop the engine after the step that it is in; who still waits gets an error."""
+        """Stop the engine after its current step; unfinished requests get an error."""
         self._client.shutdown()
         self.output_handler.die(EngineDeadError("it was shut down"))
 

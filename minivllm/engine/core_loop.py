@@ -1,4 +1,4 @@
-"""EngineCoreLoop: who turns the crank when nobody waits for a step (vLLM: EngineCoreProc).
+"""EngineCoreLoop: runs the engine's steps in a thread or process (vLLM: EngineCoreProc).
 
 The engine belongs to one thread, of this process or of another, and everything reaches it as a
 message. Between two steps it takes all that have come; only an idle engine waits for one.
@@ -27,7 +27,7 @@ _PATIENCE, _ASK_AGAIN = 1.0, 0.01  # seconds
 
 @dataclass
 class Batch:
-    """What one turn of the loop has to say; it is sent as a whole, so it wakes the reader once."""
+    """Outputs of one turn of the loop, sent as one message: it wakes the reader once."""
 
     outputs: list = field(default_factory=list)
     refused: list[tuple[str, Exception]] = field(default_factory=list)  # by request id
@@ -66,7 +66,7 @@ class EngineCoreLoop:
         self._trace: Trace | None = None  # whose records go into the batches
 
     def run(self) -> None:
-        """Until ``STOP`` comes. What escapes a step ends it, too: the caller tells the world."""
+        """Run until ``STOP`` comes, or an exception of a step ends it, which the caller handles."""
         while True:
             batch = Batch()
             for message in self._receive(self._seconds_to_wait()):
@@ -92,7 +92,7 @@ class EngineCoreLoop:
         return 0 if self._stuck_since is None else _ASK_AGAIN
 
     def _step(self, batch: Batch) -> None:
-        """A step. If for a second nothing has happened in any, those that wait are refused."""
+        """Run a step. If no step has done anything for a second, waiting requests are refused."""
         trace = self.core.trace
         if trace is not None and self._trace is None:  # nobody takes its records
             trace.forget_before(trace.num_steps - TRACE_STEPS)

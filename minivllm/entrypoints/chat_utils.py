@@ -1,4 +1,4 @@
-"""A conversation becomes a prompt: the tokenizer's chat template, applied."""
+"""Chat templates: a conversation becomes a prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``minivllm demo``: the whole project in under a minute."""
+"""``minivllm demo``: generate, chat and a report, in under a minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LLM: the offline face, as in vLLM. Prompts in, finished outputs back, in the same order.
+"""LLM: offline inference, as in vLLM. Prompts in, finished outputs back, in the same order.
 
 (vLLM: vllm/entrypoints/llm.py)
 """
@@ -27,7 +27,7 @@ AnyParams = SamplingParams | BeamSearchParams
 
 
 class LLM:
-    """A model and the engine that runs it.
+    """Offline inference: a model and the engine that runs it.
 
     Args:
         model: a Hugging Face directory; None for the small chat model that ships with minivllm.
@@ -45,7 +45,7 @@ class LLM:
 
     @property
     def trace(self) -> Trace | None:
-        """What the engine has done so far, if it was made with ``trace=True``."""
+        """The engine's Trace, if it was made with ``trace=True``."""
         return self.llm_engine.trace
 
     def get_tokenizer(self):
@@ -95,7 +95,7 @@ class LLM:
         sampling_params: AnyParams | list[AnyParams] | None = None,
         priority: int | list[int] | None = None,
     ) -> Iterator[RequestOutput]:
-        """Complete prompts, and hand out what there is after every step.
+        """Complete prompts; yields the new outputs after every step.
 
         What an output holds says ``SamplingParams.output_kind``: all so far (CUMULATIVE), what is
         new (DELTA), or the whole at its end (FINAL_ONLY). Whoever stops listening ends the
@@ -164,7 +164,7 @@ class LLM:
         params: BeamSearchParams,
         use_tqdm: bool | Callable[..., tqdm] | None = False,
     ) -> list[BeamSearchOutput]:
-        """Find the likeliest continuations of prompts.
+        """Beam search: the most likely continuations of prompts.
 
         Args:
             prompts: as for ``generate``.
@@ -194,7 +194,7 @@ class LLM:
         )
 
     def profile_memory(self) -> MemoryProfile:
-        """Where the memory goes: weights, activations, KV cache. The log gets it as a table.
+        """The MemoryProfile: weights, activations, KV cache. It is logged as a table.
 
         A GPU is measured when the engine starts, since the KV cache gets what is left. On a CPU its
         size is stated, so the largest step that the limits allow is run now, once.
@@ -202,7 +202,7 @@ class LLM:
         return self.llm_engine.worker.profile_memory()
 
     def get_metrics(self) -> list[Metric]:
-        """What the engine has counted since it began, under vLLM's names.
+        """Current values of vLLM's metrics, counted since the engine began.
 
         Returns:
             ``Counter``, ``Gauge``, ``Histogram`` and ``Vector`` objects of
@@ -211,7 +211,7 @@ class LLM:
         return self.llm_engine.get_metrics()
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached blocks. Refuses (False) while any block is in use."""
+        """Empty the prefix cache. Refuses (False) while any block is in use."""
         return self.llm_engine.reset_prefix_cache()
 
     def _make_requests(self, prompts, sampling_params, priority) -> list[Request]:
@@ -242,7 +242,7 @@ class LLM:
         return requests
 
     def _give_number(self, request: Request, number: int) -> int:
-        """Let a request's id be the first free number from this one on; returns the next."""
+        """Number a request: the first free id from this number on. Returns the next number."""
         request.rename(str(number))
         while self.llm_engine.scheduler.ids_in_use(request):
             number += 1
@@ -250,7 +250,7 @@ class LLM:
         return number + 1
 
     def _outputs_of(self, requests: list[Request]) -> Iterator[RequestOutput]:
-        """Step until these are finished; whoever else is running gets what is theirs, too."""
+        """Step until these requests are finished; outputs of others go to their own queues."""
         queue: SimpleQueue[RequestOutput] = SimpleQueue()
         unfinished: dict[str, None] = {}
         try:

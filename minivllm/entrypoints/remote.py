@@ -54,7 +54,7 @@ class RemoteModel:
                         yield chunk.choices[0].delta.content
 
     def complete(self, prompt: str) -> Iterator[str]:
-        """What follows a prompt, piece by piece."""
+        """The completion of a prompt, piece by piece."""
         with _sentences(self.model):
             stream = self._client.completions.create(
                 model=self.model, prompt=prompt, stream=True, **self._params
@@ -67,7 +67,7 @@ class RemoteModel:
 
 @contextmanager
 def _sentences(what: str) -> Iterator[None]:
-    """What OpenAI's client raises becomes a ``ValueError``."""
+    """Context manager: errors of OpenAI's client become a ``ValueError``."""
     try:
         yield
     except OpenAIError as error:

@@ -68,7 +68,7 @@ def talk(
 
 
 def ask(console: Console) -> str:
-    """What is typed at a prompt; nothing at Ctrl-D or Ctrl-C."""
+    """Read a line at a prompt; empty at Ctrl-D or Ctrl-C."""
     try:
         return console.input("[bold]You:[/] ").strip()
     except (EOFError, KeyboardInterrupt):

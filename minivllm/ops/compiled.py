@@ -1,4 +1,4 @@
-"""What all loops that numba compiles have in common: options, threads, 16-bit numbers, exp.
+"""Common parts of loops that numba compiles: options, threads, 16-bit numbers, exp.
 
 Machine code is kept on disk, beside the source or where ``NUMBA_CACHE_DIR`` says, so that only the
 first process compiles. (numba notices a change of the file that a loop is in, but not of this one:
@@ -44,7 +44,7 @@ def kernel(function: Callable | None = None, *, parallel: bool = False) -> Calla
 
 
 class _Announce(event.Listener):
-    """Says that something is being compiled, once a process, and in the end what it cost.
+    """Listener that logs once per process that loops are being compiled, and the time it took.
 
     To people at a terminal; a notebook's output must be the same in the first run and the second.
     """

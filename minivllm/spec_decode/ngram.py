@@ -1,4 +1,4 @@
-"""N-gram proposer (prompt lookup): what followed these last tokens the first time may follow now.
+"""N-gram proposer (prompt lookup): drafts copied from behind an earlier occurrence.
 
 No model guesses here. Answers repeat their prompt (a table's row, a name, a tool's form), so the
 draft is copied from the text itself. ``propose`` is the rule; ``NgramIndex`` gives the same answer
@@ -79,7 +79,7 @@ class NgramIndex:
         return self._first_end[self._found]
 
     def append(self, token_id: int) -> None:
-        """The text grows by a token."""
+        """Append a token to the text."""
         self._find(token_id)  # first: a suffix is not to be found in itself
         self._add(token_id)
         if self.found_length > self.max_n:

@@ -1,4 +1,4 @@
-"""Proposers guess what comes next, and Drafter holds their guesses to what may come at all.
+"""Proposers of draft tokens, and the Drafter that cuts drafts which a grammar forbids.
 
 A guess is never trusted: the target model draws its own token in every place, and a draft only says
 which places can be computed in one step. So a bad proposer costs time, and no text changes.
@@ -21,10 +21,10 @@ logger = init_logger(__name__)
 
 
 class Proposer(Protocol):
-    """Who guesses. One of your own is given as ``speculative_config={"model": ...}``."""
+    """Interface of a proposer; one of your own goes into ``speculative_config={"model": ...}``."""
 
     def propose(self, seqs: list[Sequence]) -> list[list[int]]:
-        """Guess how sequences go on.
+        """Propose draft tokens for sequences.
 
         Args:
             seqs: each has just got a token and goes on; only to be looked at.
@@ -80,7 +80,7 @@ def ngram_proposer(config: SpeculativeConfig) -> NgramProposer | None:
 
 
 class Drafter:
-    """Asks the proposer, and cuts what cannot come.
+    """Calls the proposer, and cuts drafts that cannot come.
 
     Args:
         config: who guesses, and how many tokens.
@@ -140,7 +140,7 @@ class Drafter:
         )
 
     def _ask(self, proposer: Proposer, seqs: list[Sequence]) -> dict[str, list[int]]:
-        """What the proposer says. If it fails, nobody has drafts, and all goes on without."""
+        """Call the proposer. If it fails, no sequence gets drafts, and the step goes on without."""
         if not seqs:
             return {}
         try:

@@ -1,4 +1,4 @@
-"""DraftModelProposer: a small model reads along, and says how it would go on.
+"""DraftModelProposer: a small model drafts the next tokens of each sequence.
 
 It computes what the target computes, in the same step and through the same block tables: its K and
 V are further layers behind the same block ids. So a block that is copied, swapped, forked or found
@@ -29,7 +29,7 @@ from minivllm.worker.model_input import ModelInput
 
 @dataclass
 class _Decodes:
-    """The sequences that get drafts, a row each, and where the next draft goes."""
+    """Decode batch of the draft model: a row per sequence, and the position of its next draft."""
 
     seq_ids: list[str]
     num_drafts: list[int]  # of use
@@ -39,7 +39,7 @@ class _Decodes:
 
 
 class DraftModelProposer:
-    """Drafts of every sequence that got a token: one pass for the first, one more for each other.
+    """Drafts for all sequences that got a token: a forward pass per draft position.
 
     Args:
         config: how many drafts, and how they are chosen.
@@ -73,7 +73,7 @@ class DraftModelProposer:
     def propose(
         self, scheduler_output: SchedulerOutput, batch: InputBatch, sampled: dict[str, list[int]]
     ) -> dict[str, list[int]]:
-        """Read what a step has computed and sampled, and guess how it goes on.
+        """Compute a step's tokens with the draft model, and propose drafts behind them.
 
         Args:
             scheduler_output: the step's plan.
@@ -211,7 +211,7 @@ class DraftModelProposer:
         probs: list[torch.Tensor],
         batch: InputBatch,
     ) -> dict[str, list[int]]:
-        """Each sequence's drafts, int ``[n, steps]``; how they were drawn stays in its state."""
+        """Assign sequences their drafts, int ``[n, steps]``, and keep the distributions."""
         found = {}
         for row, (seq_id, state) in enumerate(zip(decodes.seq_ids, states, strict=True)):
             token_ids = drafts[row, : decodes.num_drafts[row]].tolist()
@@ -226,7 +226,7 @@ class DraftModelProposer:
 
 
 def _is_drawn(state: CachedRequestState) -> bool:
-    """Whether drafts are drawn: a greedy request's are not.
+    """True if drafts are drawn at random: a greedy request's are not.
 
     Nor are those of a request whose form is given: a draft that the grammar forbids is cut before
     it is verified, and that may depend on where the text is, but not on a draw.

@@ -36,7 +36,7 @@ _TOUCHED = 2**28  # bytes of a CPU's KV cache that have memory from the beginnin
 
 
 class Worker:
-    """One device with a model on it. Its verbs are called in the order in which they stand here.
+    """One device with a model on it. Its methods are called in the order in which they stand here.
 
     Args:
         config: what to load, where, and within which limits.
@@ -55,7 +55,7 @@ class Worker:
         self._profile: MemoryProfile | None = None
 
     def init_device(self) -> None:
-        """Choose the attention backend, and see what memory is free.
+        """Choose the attention backend, and measure free memory.
 
         Raises:
             ValueError: if the backend cannot run here, or less is free than is asked for.
@@ -131,7 +131,7 @@ class Worker:
         )
 
     def compile_or_warm_up_model(self) -> None:
-        """Let decode steps be CUDA graphs, or say in the log why they are not."""
+        """Capture CUDA graphs of decode steps, or log why not."""
         if self.device.type == "cpu":
             self.model_runner.kv_cache.touch(_TOUCHED)
             logger.debug("A CPU has no CUDA graphs: every step runs eagerly.")
@@ -161,11 +161,11 @@ class Worker:
         return self.model_runner.execute_model(scheduler_output)
 
     def roll_back(self, step: int) -> None:
-        """Take the step of this number back, as far as it has come."""
+        """Roll back the step of this number, as far as it has come."""
         self.model_runner.roll_back(step)
 
     def profile_memory(self) -> MemoryProfile:
-        """Where the device's memory goes. Measures on the first call, and logs the table."""
+        """The MemoryProfile of the device. Measured on the first call; the table is logged."""
         if self._profile is None:
             if self._peak_activations is None:
                 self._peak_activations = self._activations()
@@ -189,7 +189,7 @@ class Worker:
         return ModelRunner(self.model, device, host, self.block_size, self.attention, draft_model)
 
     def _kv_cache(self, num_blocks: int, device: torch.device) -> KVCache:
-        """The layers of the model, and behind the same block ids those of its draft."""
+        """Make a KV cache: layers of the model and of its draft, behind the same block ids."""
         draft = None
         if self.draft_config is not None:
             draft = self._layers(self.draft_config, num_blocks, device, None)
@@ -210,7 +210,7 @@ class Worker:
         )
 
     def _activations(self) -> int:
-        """The peak of a full step beside weights and KV cache, run on a cache of one block."""
+        """Bytes of activations: the peak of a full step, run on a KV cache of one block."""
         limits = self.config.scheduler_config
         runner = self._runner(1, 1)
         step = full_step(

@@ -1,4 +1,4 @@
-"""What people say around a table: questions for a cell, prompts, and words that do not matter.
+"""Phrases around a table: questions for a cell, prompts, and filler words.
 
 People rarely ask in the words one has practised. So a part of the training text has arbitrary
 words before a question, right behind the name, and around the table: the model must tell by the
@@ -28,7 +28,7 @@ def some_words(rng: random.Random, most: int) -> str:
 
 
 def sentence(rng: random.Random) -> str:
-    """A sentence without a meaning; somebody's name may be in it."""
+    """A filler sentence; it may hold a person's name."""
     said = some_words(rng, 9)
     if rng.random() < 0.25:
         name = f"{rng.choice(WORDS.first_names)} {rng.choice(WORDS.last_names)}"

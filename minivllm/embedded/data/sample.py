@@ -1,4 +1,4 @@
-"""One piece of training text: what it says, what is learnt from it, and what points where.
+"""Sample: a training text, the weights of its loss, and its attention pointers.
 
 Everything is in characters; `encoding.py` turns it into tokens. A *pointer* says that, at some
 place of the text, the model should attend to another place. Since the text is generated, the

@@ -1,1 +1,1 @@
-"""What the embedded model can do: ``python -m minivllm.embedded.evaluation.evaluate``."""
+"""Evaluation of the embedded model: ``python -m minivllm.embedded.evaluation.evaluate``."""

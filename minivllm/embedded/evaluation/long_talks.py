@@ -15,7 +15,7 @@ _LISTS = load_lists(__package__, "long_talks")
 
 
 def long_talk(rng: random.Random, rows: int, padded: bool) -> Sample:
-    """Five questions about one table; one in eight is about somebody who is not in it."""
+    """Five questions about one table; one in eight is about a person who is not in it."""
     some = rng.sample(COLUMNS, rng.randint(2, 7))
     columns = [column for column in COLUMNS if column in some or column == "Name"]
     asked = [column for column in columns if column != "Name"]

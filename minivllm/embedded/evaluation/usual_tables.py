@@ -42,7 +42,7 @@ def drawn_table(people: list[dict[str, str]], columns: list[str], padded: bool) 
 
 
 def usual_conversation(rng: random.Random, rows: int, padded: bool) -> Sample:
-    """Up to three questions about one table; one in eight is about somebody who is not in it."""
+    """Up to three questions about one table; one in eight is about a person who is not in it."""
     some = rng.sample(COLUMNS, rng.randint(4, 8))
     columns = [column for column in COLUMNS if column in some or column == "Name"]
     firsts = rng.sample(_LISTS.first, rows)

@@ -1,4 +1,4 @@
-"""The plan of the training: which text comes when, and how fast it is learnt."""
+"""Curriculum: stages of the training text, and the learning-rate schedule."""
 
 from bisect import bisect_right
 from dataclasses import dataclass

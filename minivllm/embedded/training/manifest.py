@@ -1,4 +1,4 @@
-"""manifest.json: where the weights beside it come from."""
+"""manifest.json: origin of the weights beside it."""
 
 import hashlib
 import json

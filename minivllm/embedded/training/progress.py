@@ -1,4 +1,4 @@
-"""What a training run says of itself while it goes: exact answers on small held-out sets.
+"""Progress report of a training run: exact-match rates on small held-out sets.
 
 Nothing is generated: an answer counts when every one of its tokens is the argmax. That is the same
 as comparing the greedy continuation with the answer, as long as the model's own tokens and the

@@ -163,7 +163,7 @@ class Run:
         describe_training(self.checkpoint, self.seed, self.plan.stages, vars(self.progress))
 
     def report(self) -> None:
-        """Say what the exported model can do."""
+        """Log the exact-match rates of the exported model."""
         if workers.number() == 0:
             print(progress_report(self.checkpoint), flush=True)
 
@@ -217,7 +217,7 @@ def train(
     compile_layers: bool,
     budget: tuple[float, int | None, float, int],
 ) -> None:
-    """What each worker does; `budget` are the arguments of ``Run.run``."""
+    """Train, in each worker; `budget` are the arguments of ``Run.run``."""
     torch.set_num_threads(1)
     sizes, plan = (SMALL, curriculum.QUICK_PLAN) if quick else (FULL, curriculum.FULL_PLAN)
     run = Run(output, seed, sizes, plan, compile_layers)

@@ -1,4 +1,4 @@
-"""``minivllm serve``: one process, an event loop that answers, an engine that runs by itself.
+"""``minivllm serve``: the OpenAI-compatible server, an event loop around an AsyncLLM.
 
 (vLLM: vllm/entrypoints/openai/api_server.py)
 """
@@ -46,7 +46,7 @@ _SECONDS_AFTER_DEATH = 2.0  # in which a dead engine's server still says so, bef
 
 
 def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
-    """The application that answers, around an engine.
+    """Make the FastAPI application around an engine.
 
     Args:
         engine: runs all requests.
@@ -97,7 +97,7 @@ def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, which ends as vLLM's does: running requests get ``--shutdown-timeout`` seconds.
+    """uvicorn's server, with vLLM's shutdown: running requests get ``--shutdown-timeout`` seconds.
 
     Args:
         config: uvicorn's.
@@ -171,7 +171,7 @@ def make_server(app: FastAPI, args: Namespace) -> Server:
 
 
 def open_socket(args: Namespace) -> socket.socket:
-    """Where the server will listen: opened first, so that a port in use is found at once."""
+    """Open the server's socket, before the engine is made: a port in use is found at once."""
     if args.uds:
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(args.uds)
@@ -217,7 +217,7 @@ def run_server(args: Namespace) -> int:
 
 
 def main(words: list[str], prog: str = "minivllm serve") -> int:
-    """Serve what a command line asks for. Returns the exit status: 2 for bad input."""
+    """The command ``minivllm serve``. Returns the exit status: 2 for bad input."""
     args = parse_args(words, prog)
     logging.getLogger("minivllm").setLevel(envs.logging_level())
     try:

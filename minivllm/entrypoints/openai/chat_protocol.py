@@ -1,4 +1,4 @@
-"""What /v1/chat/completions takes and gives.
+"""Request and response types of /v1/chat/completions.
 
 (vLLM: vllm/entrypoints/openai/chat_completion/protocol.py)
 """
@@ -54,7 +54,7 @@ class ChatCompletionRequest(GenerationRequest):
 
     @property
     def most_tokens(self) -> int | None:
-        """The longest answer that is asked for; None is as long as the context allows."""
+        """The token limit of the answer; None is as long as the context allows."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 

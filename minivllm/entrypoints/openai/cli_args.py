@@ -1,4 +1,4 @@
-"""The words of ``minivllm serve``: vLLM's flags, in either spelling, from the line or a file.
+"""Flags of ``minivllm serve``: vLLM's, in either spelling, from the command line or a file.
 
 (vLLM 0.6.6: vllm/entrypoints/openai/cli_args.py; 0.32: vllm/utils/argparse_utils.py)
 """
@@ -35,7 +35,7 @@ _PROGRAMS_ONLY = {"kv_cache_manager_cls", "model"}  # a class, and what has an a
 
 
 class _Refused(argparse.Action):
-    """A flag that is known, and not there."""
+    """A flag of vLLM's that is refused, with the reason."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         parser.error(f"{option_string} is not there: {_NOT_HERE[option_string]}")

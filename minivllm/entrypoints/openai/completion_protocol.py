@@ -1,4 +1,7 @@
-"""What /v1/completions takes and gives. (vLLM: vllm/entrypoints/openai/completion/protocol.py)"""
+"""Request and response types of /v1/completions.
+
+(vLLM: vllm/entrypoints/openai/completion/protocol.py)
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def only_echo(self) -> bool:
-        """Nothing but the prompt is asked for; the engine makes one token nevertheless."""
+        """True if only the prompt is asked for; the engine generates one token nevertheless."""
         return bool(self.echo) and self.max_tokens == 0
 
     @property

@@ -1,4 +1,4 @@
-"""Endpoints for those who teach and test: a server in dev mode has them, nobody else should.
+"""Development endpoints, for teaching and tests: only a server in dev mode has them.
 
 (vLLM: vllm/entrypoints/serve/dev/)
 """
@@ -16,7 +16,7 @@ router = APIRouter()
 
 
 class AbortRequests(OpenAIBaseModel):
-    """Whom to abort, by the ids of the answers; nobody named is everybody."""
+    """Body of /abort_requests: ids of the answers to abort; none is all."""
 
     request_ids: list[str] | None = None
 

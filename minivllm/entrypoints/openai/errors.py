@@ -56,7 +56,7 @@ class RequestError(Exception):
 
     @classmethod
     def of(cls, error: Exception) -> RequestError:
-        """What a client gets to know of an error; nothing of ours, if it is no fault of theirs."""
+        """The error that a client is shown: the message if its request was bad, else no detail."""
         if isinstance(error, RequestError):
             return error
         if isinstance(error, ValueError) and not isinstance(error, LivelockError):
@@ -81,7 +81,7 @@ class JSON(JSONResponse):
 
 
 def error_response(error: Exception) -> JSON:
-    """An error as a whole answer."""
+    """An error as a JSON response."""
     refused = RequestError.of(error)
     return JSON(refused.body(), refused.info.code)
 

@@ -1,4 +1,4 @@
-"""GenerationRequest: what completions and chat ask alike, and how it becomes SamplingParams.
+"""GenerationRequest: common fields of completions and chat, and their SamplingParams.
 
 (vLLM: vllm/entrypoints/openai/completion/protocol.py and that of chats beside it)
 """
@@ -97,7 +97,7 @@ class GenerationRequest(OpenAIBaseModel):
         return self
 
     def structured_outputs_params(self) -> StructuredOutputsParams | None:
-        """What the text must look like, in either of two ways to say it.
+        """StructuredOutputsParams of ``response_format`` or ``structured_outputs``.
 
         Raises:
             RequestError: for both at once, or one that is not well formed.
@@ -126,7 +126,7 @@ class GenerationRequest(OpenAIBaseModel):
     def to_sampling_params(
         self, max_tokens: int, defaults: dict[str, Any], logprobs: int | None
     ) -> SamplingParams:
-        """How this request samples.
+        """The SamplingParams of this request.
 
         Args:
             max_tokens: already cut to what the context and the model's limit leave.
@@ -162,7 +162,7 @@ class GenerationRequest(OpenAIBaseModel):
         return None
 
     def to_beam_search_params(self, max_tokens: int) -> BeamSearchParams:
-        """Look for the ``n`` likeliest continuations."""
+        """BeamSearchParams for the ``n`` most likely continuations."""
         return BeamSearchParams(
             beam_width=self.n,
             max_tokens=max_tokens,

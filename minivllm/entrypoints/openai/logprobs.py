@@ -10,7 +10,7 @@ LOWEST = -9999.0  # JSON has no minus infinity
 
 
 def finite(logprob: float) -> float:
-    """A forbidden token's logprob is minus infinity; vLLM writes this number for it."""
+    """A finite logprob for JSON: vLLM's number in place of minus infinity."""
     return max(logprob, LOWEST)
 
 
@@ -92,7 +92,7 @@ def chat_logprobs(
 def prompt_logprobs(
     logprobs: Sequence[dict[int, Logprob] | None] | None,
 ) -> list[dict[int, dict] | None] | None:
-    """What is known of a prompt's tokens, by token id; None for the first."""
+    """Logprobs of a prompt's tokens by token id; None for the first."""
     if logprobs is None:
         return None
     return [None if known is None else _plain(known) for known in logprobs]

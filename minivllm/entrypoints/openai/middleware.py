@@ -1,4 +1,4 @@
-"""What stands before every endpoint: keys, request ids, the load, a limit for bodies.
+"""Middleware of all endpoints: API keys, request ids, load, a limit of the body's size.
 
 Pure ASGI: Starlette's ``BaseHTTPMiddleware`` would copy every event of a stream through a queue.
 (vLLM: vllm/entrypoints/launchers/utils/server_utils.py)

@@ -1,4 +1,4 @@
-"""What requests and whole answers look like, apart from the two that generate text.
+"""Request and response types of the server, apart from completions and chat.
 
 Stream chunks are not here: they are made as bytes (``stream``), one for every token.
 (vLLM: vllm/entrypoints/serve/engine/protocol.py)
@@ -15,7 +15,7 @@ INT64 = 2**63
 
 
 class OpenAIBaseModel(BaseModel):
-    """Fields that we do not know are ignored, as vLLM's server does."""
+    """Base of all bodies: unknown fields are ignored, as in vLLM's server."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -1,4 +1,4 @@
-"""The endpoints, each a few lines: who answers is in the ``serving_*`` files.
+"""Routes of the endpoints; the ``serving_*`` files answer.
 
 (vLLM: vllm/entrypoints/openai/api_server.py and the routers beside it)
 """
@@ -96,7 +96,7 @@ async def health(raw: Request) -> Response:
 @router.get("/ping", responses={503: {"description": "the engine has stopped"}})
 @router.post("/ping", responses={503: {"description": "the engine has stopped"}})
 async def ping(raw: Request) -> Response:
-    """The same under another name (SageMaker's)."""
+    """/health under SageMaker's name."""
     return await health(raw)
 
 
@@ -107,7 +107,7 @@ async def show_version():
 
 @router.get("/load")
 async def show_load(raw: Request):
-    """How many requests for text are being answered; 0 without --enable-server-load-tracking."""
+    """Number of requests for text in progress; 0 without --enable-server-load-tracking."""
     return JSON({"server_load": raw.app.state.server_load})
 
 

@@ -1,4 +1,4 @@
-"""ServedModel: one engine under its names, and how the command line says that it is served."""
+"""ServedModel: an engine, its served names, and the server's options."""
 
 from __future__ import annotations
 

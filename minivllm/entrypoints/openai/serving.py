@@ -1,4 +1,4 @@
-"""OpenAIServing: what completions, chat and tokenization do alike.
+"""OpenAIServing: base of the endpoints for completions, chat and tokenization.
 
 (vLLM: vllm/entrypoints/serve/engine/serving.py)
 """
@@ -30,7 +30,7 @@ _SHORT = 4000  # characters that are encoded in the event loop; more go to a thr
 
 
 class OpenAIServing:
-    """An endpoint's common ground."""
+    """Base class of an endpoint."""
 
     def __init__(self, served: ServedModel):
         self.served = served
@@ -48,7 +48,7 @@ class OpenAIServing:
         return f"{prefix}-{own}"
 
     def engine_id(self, request_id: str, index: int) -> str:
-        """What the engine calls a prompt of this request: callers may choose an id twice."""
+        """The engine's request id of a prompt: unique, though callers may choose an id twice."""
         name = f"{request_id}-{index}"
         return name if name not in self.engine.request_ids else f"{name}-{uuid.uuid4().hex[:8]}"
 
@@ -73,7 +73,7 @@ class OpenAIServing:
             raise RequestError("the header X-Vllm-Priority must be an integer") from error
 
     def wants_usage(self, request: GenerationRequest) -> tuple[bool, bool]:
-        """Whether a stream ends with the usage, and whether every event has it."""
+        """True if a stream ends with the usage; and True if every event has it."""
         options = request.stream_options
         at_end = self.args.enable_force_include_usage or bool(options and options.include_usage)
         return at_end, at_end and bool(options and options.continuous_usage_stats)
@@ -212,7 +212,7 @@ class OpenAIServing:
         return PromptTokenUsageInfo(cached_tokens=cached)
 
     def metrics(self, output: RequestOutput) -> dict[str, float | None] | None:
-        """When things happened to one request, in milliseconds, if the server tells."""
+        """Timestamps of one request, in milliseconds, if the server is told to show them."""
         if not self.args.enable_per_request_metrics:
             return None
         times, tokens = output.metrics, len(output.outputs[0].token_ids)

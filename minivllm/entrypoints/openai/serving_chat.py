@@ -82,7 +82,7 @@ class OpenAIServingChat(OpenAIServing):
         return ToolChoice(request.tools, request.tool_choice, parallel, self.args)
 
     def _role(self, request: ChatCompletionRequest) -> str:
-        """Who speaks: whose turn was opened, or whose message is continued."""
+        """The role of the answer: of the opened turn, or of the message that is continued."""
         if request.add_generation_prompt:
             return self.args.response_role
         return request.messages[-1]["role"]
@@ -196,7 +196,7 @@ class OpenAIServingChat(OpenAIServing):
         writer: ChunkWriter,
         always_usage: bool,
     ):
-        """Of every choice: who speaks; then, with ``echo``, what was said already."""
+        """First events of every choice: the role; then, with ``echo``, the text so far."""
         role, echo = self._role(request), self._echo(request)
         more: dict[str, Any] = {
             "prompt_token_ids": output.prompt_token_ids if request.return_token_ids else None,
@@ -229,7 +229,7 @@ class OpenAIServingChat(OpenAIServing):
     def _tool_pieces(
         self, request: ChatCompletionRequest, completion: CompletionOutput, stream: ToolStream
     ) -> Iterator[tuple[str, bool]]:
-        """The choices that a piece of an answer with tools comes to; often none, or several.
+        """Choices of an event for a piece of an answer with tools; often none, or several.
 
         What is known of its tokens goes with the first; the last ends the choice, if it ends.
         """

@@ -1,4 +1,4 @@
-"""/v1/models: under which names the model is served. (vLLM: vllm/entrypoints/openai/models/)"""
+"""/v1/models: the names of the served model. (vLLM: vllm/entrypoints/openai/models/)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ToolChoice: which tools one chat may call, what forces the calls, and who reads them.
+"""ToolChoice: the tools that a chat may call, the grammar of its calls, and their parser.
 
 (vLLM: vllm/entrypoints/openai/chat_completion/serving.py, vllm/parser/abstract_parser.py)
 """
@@ -59,7 +59,7 @@ def check_tool_choice(tools: list[dict[str, Any]] | None, choice: Any) -> None:
 
 
 class ToolChoice:
-    """What a request with tools asks for, on a server that can do it.
+    """Tools and tool choice of one request, with the server's tool parser.
 
     Args:
         tools: of the request, checked.
@@ -164,7 +164,7 @@ class ToolStream:
         return bool(self.parser.whole)
 
     def deltas(self, text: str, finished: bool) -> list[dict]:
-        """What this piece of text adds to the message."""
+        """Deltas of the message for a piece of text."""
         found = self.parser.extract_tool_calls_streaming(text)
         if finished:
             found += self.parser.finish()

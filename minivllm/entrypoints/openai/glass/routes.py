@@ -1,4 +1,4 @@
-"""/glass: the page, its stream of pictures, and the buttons that hold the engine still."""
+"""/glass: the page, its stream of pictures, and the endpoints that pause the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 async def no_strangers(raw: Request) -> None:
-    """A dependency: pages of other sites may neither look nor press buttons.
+    """Dependency: refuse requests from pages of other origins.
 
     A browser says in Origin whose page is asking. A server that listens on loopback is known by
     loopback's names alone: another name in Host is a stranger's that leads here.
@@ -58,27 +58,27 @@ async def events(raw: Request):
 
 @router.post("/pause")
 async def pause(raw: Request):
-    """Hold the engine still: requests keep what they have, and new ones wait."""
+    """Pause the engine: running requests keep their blocks, new ones wait."""
     await raw.app.state.glass.set_pace(0)
     return JSON({"status": "paused"})
 
 
 @router.post("/step")
 async def step(raw: Request):
-    """Take one step, and hold still."""
+    """Run one step, and pause again."""
     await raw.app.state.glass.take_step()
     return JSON({"status": "paused"})
 
 
 @router.post("/resume")
 async def resume(raw: Request, steps_per_second: float | None = Query(None, gt=0, le=100)):
-    """Go on, as fast as it can or so slowly."""
+    """Resume, at full speed or at a number of steps a second."""
     await raw.app.state.glass.set_pace(steps_per_second)
     return JSON({"status": "resumed"})
 
 
 def add_glass(app: FastAPI, engine: AsyncLLM, title: str) -> None:
-    """The page and what belongs to it.
+    """Add the page and its endpoints to an application.
 
     Args:
         app: the application.

@@ -1,4 +1,4 @@
-"""GlassShow: what pages at /glass see of the engine, and the hand that holds it still."""
+"""GlassShow: live pictures of the engine for pages at /glass, and their pause and step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _dumps = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class GlassShow:
-    """Follows an engine's trace, and draws for whoever watches.
+    """Follows an engine's trace, and draws it for the pages that are open.
 
     Nobody waits for a page: the engine hands its records on and goes, several steps become one
     picture, and a page that reads slowly gets the latest one when it is ready. All that is kept is
@@ -74,7 +74,7 @@ class GlassShow:
                 await self.set_pace(None)
 
     async def set_pace(self, pace: float | None) -> None:
-        """How many steps a second the engine takes; 0 is none, None as many as it can."""
+        """Set the engine's pace in steps a second; 0 pauses it, None is full speed."""
         if self._walker is not None:
             self._walker.cancel()
             self._walker = None
@@ -88,12 +88,12 @@ class GlassShow:
         self._wake()
 
     async def take_step(self) -> None:
-        """One step, and then none."""
+        """Run one step, and pause."""
         await self.set_pace(0)
         await self.engine.resume_generation(num_steps=1)
 
     def close(self) -> None:
-        """End all streams: the server does."""
+        """End all streams, when the server ends."""
         self._closed = True
         self._drawn.set()
         for task in (self._painter, self._walker):
@@ -108,7 +108,7 @@ class GlassShow:
     # -- from the trace to a picture -----------------------------------------------------------
 
     def _note(self, records: list[Record]) -> None:
-        """After every turn of the engine, in the event loop: take them and be gone."""
+        """Take the new records, in the event loop after every turn of the engine."""
         if not self._closed:
             self._records += records
             self._wake()
@@ -119,7 +119,7 @@ class GlassShow:
             self._painter = asyncio.ensure_future(self._paint())
 
     async def _paint(self) -> None:
-        """Draw what is new, and rest, so that most of the time is the engine's."""
+        """Draw new pictures at intervals, so that most of the time is left to the engine."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -138,7 +138,7 @@ class GlassShow:
             await asyncio.sleep(max(_SECONDS_BETWEEN, _REST * seconds))
 
     def _draw(self, records: list[Record]) -> tuple[dict | None, float]:
-        """Whatever the number of pages, one picture; without any, only the books are kept.
+        """Draw one picture for all pages; without a page only update the state.
 
         Beside it the seconds of this thread's processor: on a busy machine the clock's are longer,
         and a page would wait for others' work.

@@ -1,4 +1,4 @@
-"""Tool parsers: what a model writes to call a function, read out of its text.
+"""Tool parsers: extract a model's function calls from its text.
 
 Each family of models was trained on a form of its own; a parser and a chat template stand side by
 side for each. (vLLM: vllm/tool_parsers/; 0.6.6: vllm/entrypoints/openai/tool_parsers/)

@@ -1,4 +1,4 @@
-"""ToolParser: fed with a text piece by piece, it says what is content and what is a call.
+"""ToolParser: splits a text, fed piece by piece, into content and tool calls.
 
 A call is given out while it comes: its id and name as soon as its arguments begin, then its
 arguments as they grow. Only their last brace waits until the whole call is well formed, so
@@ -39,7 +39,7 @@ class ToolCall:
 
 @dataclass
 class ExtractedToolCallInformation:
-    """What a whole text comes to."""
+    """Content and tool calls of a whole text."""
 
     tool_calls: list[ToolCall] = field(default_factory=list)
     content: str | None = None  # None: nothing but calls
@@ -93,7 +93,7 @@ class ToolParser(ABC):
         return found
 
     def extract_tool_calls_streaming(self, delta_text: str) -> list[str | DeltaToolCall]:
-        """Go on by a piece of text. Returns pieces of content and of calls, in order.
+        """Parse a further piece of text. Returns pieces of content and of calls, in order.
 
         A call of which pieces were given out may still turn out to be none: then its arguments
         never become JSON, its index never gets into ``whole``, and its text follows as content.
@@ -108,7 +108,7 @@ class ToolParser(ABC):
 
     @property
     def state(self) -> str:
-        """What the text has got to: "content", "call", or "arguments" of a call that is open."""
+        """State of the parser: "content", "call", or "arguments" of an open call."""
         if self._call is None:
             return "content"
         return "arguments" if self._call.arguments else "call"
@@ -236,7 +236,7 @@ class ToolParserManager:
 
     @classmethod
     def register_module(cls, *names: str) -> Callable[[type[ToolParser]], type[ToolParser]]:
-        """Class decorator: a parser of one's own gets names."""
+        """Class decorator: register a parser under names."""
 
         def register(parser: type[ToolParser]) -> type[ToolParser]:
             ok = isinstance(parser, type) and issubclass(parser, ToolParser)

@@ -22,7 +22,7 @@ _BETWEEN = re.compile(r"[ \t\r\n;]*")
 
 @ToolParserManager.register_module("llama3_json")
 class Llama3JsonToolParser(ToolParser):
-    """A text that begins with a call; whoever says something else first, calls nothing."""
+    """Calls at the beginning of a text; a text that begins otherwise has none."""
 
     form = CallForm(before='{"name": %s, "parameters": ', after="}", separator="; ")
     between = " \t\r\n;"

@@ -1,4 +1,4 @@
-"""TextReader: a text that is still coming, read as if it were all there.
+"""TextReader: coroutines that parse a text which arrives piece by piece.
 
 Its methods are coroutines (generators): where the text does not go on yet, they ``yield``, and go
 on from that very place when there is more of it. So whoever reads with them is written like a
@@ -14,7 +14,7 @@ BLANKS = re.compile(r"[ \t\r\n]*")
 
 
 class NotACall(ValueError):
-    """What stands here is no call, so it is content."""
+    """Error: the text here is no call, so it is content."""
 
 
 class TextReader:
