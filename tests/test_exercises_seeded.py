@@ -137,7 +137,7 @@ def off_by(by, key=0):
         ("ch04.samples", lambda a: (1, 1), r"with blocks of 1 a table grows to \d+ entries"),
         ("ch05.budget", lambda a: dict.fromkeys(a, 12), "tokens together, and the budget is"),
         ("ch05.budget", lambda a: {}, r"[A-E] gets \d+ tokens, not 0: it wants \d+ - \d+ = \d+"),
-        ("ch05.batching", off_by(-1), r"static: \d+ steps are too few\. By their index"),
+        ("ch05.batching", off_by(-1), r"static: \d+ steps are too few\. It takes \d+; by their"),
         ("ch05.batching", off_by(1, 1), r"continuous: \d+ steps are too many"),
         ("ch06.victim", lambda a: [*a, *a], "you name"),
         ("ch06.victim", lambda a: [], r"blocks of [A-D, ]+ are full and 0 are free; the"),

@@ -75,4 +75,4 @@ def test_a_manager_that_admits_nobody_fails_its_lab():
             return 10**6
 
     with pytest.raises(Fault, match=r"^step 0: nothing runs, and nobody is ever admitted: A$"):
-        list(run(scenarios()[0], Full, check_books=False))
+        list(run(scenarios(0)[0], Full, check_books=False))

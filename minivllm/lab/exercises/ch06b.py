@@ -75,7 +75,7 @@ def _check_cost(answer, again, swapped, block_size, preempted) -> str:
     if tokens != right_tokens:
         parts = [f"{name} had computed {p + g - 1}" for name, p, g in preempted]
         raise NotYet(
-            f"tokens: not {tokens}; how many had each of them computed?",
+            f"tokens: not {tokens}. Count what each of them had computed.",
             f"tokens: {', '.join(parts)}; you say {tokens}.",
         )
     if blocks * 2 == right_blocks:
