@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.entrypoints.chat_utils import render_chat
+from minivllm.entrypoints.progress_bar import check_use_tqdm, collect
 from minivllm.kv.memory_profile import MemoryProfile
 from minivllm.metrics.reader import Metric
 from minivllm.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput
@@ -82,11 +83,11 @@ class LLM:
             ValueError: if any prompt cannot be run, naming it; then none has been started. Or if a
                 scheduling policy of your own never admits a request (``LivelockError``).
         """
-        _check_use_tqdm(use_tqdm)
+        check_use_tqdm(use_tqdm)
         requests = self._make_requests(prompts, sampling_params, priority)
         for request in requests:
             request.sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
-        outputs = self._with_progress(requests, use_tqdm)
+        outputs = collect(self._outputs_of(requests), len(requests), use_tqdm)
         return [outputs[request.request_id] for request in requests]
 
     def stream(
@@ -271,39 +272,6 @@ class LLM:
                 yield output
         finally:  # interrupted, or nobody listens any more: leave no orphan in the engine
             self.llm_engine.abort_request(list(unfinished))
-
-    def _with_progress(
-        self, requests: list[Request], use_tqdm: bool | Callable[..., tqdm] | None
-    ) -> dict[str, RequestOutput]:
-        """The finished outputs of requests by id, with a progress bar."""
-        outputs: dict[str, RequestOutput] = {}
-        make_bar = use_tqdm if callable(use_tqdm) else tqdm
-        tokens_in = tokens_out = 0
-        with make_bar(
-            total=len(requests),
-            desc="Processed prompts",
-            dynamic_ncols=True,
-            disable=not use_tqdm,
-            postfix="est. speed input: 0.00 toks/s, output: 0.00 toks/s",
-        ) as bar:
-            for output in self._outputs_of(requests):
-                outputs[output.request_id] = output
-                tokens_in += len(output.prompt_token_ids)
-                tokens_out += sum(len(c.token_ids) for c in output.outputs)
-                seconds = bar.format_dict["elapsed"] or 1e-9 if use_tqdm else 1
-                bar.postfix = (
-                    f"est. speed input: {tokens_in / seconds:.2f} toks/s, "
-                    f"output: {tokens_out / seconds:.2f} toks/s"
-                )
-                bar.update(1)
-        return outputs
-
-
-def _check_use_tqdm(use_tqdm: Any) -> None:
-    simple = (bool, int, float, str, list, tuple, dict)
-    off = use_tqdm is None or (isinstance(use_tqdm, simple) and not use_tqdm)
-    ok = off or use_tqdm is True or callable(use_tqdm)
-    check(ok, "use_tqdm", use_tqdm, "True, something empty, or a function that makes a bar")
 
 
 def _as_list(prompts: Any) -> list:
