@@ -8,7 +8,7 @@ from paged_batches import make_batch
 
 from minivllm import LLM, SamplingParams
 from minivllm.attention import cascade
-from minivllm.attention.cascade import find_cascade
+from minivllm.attention.cascade import find_cascade, flash_attention, merge_attn_states
 from minivllm.attention.paged_numba import PagedNumba
 from minivllm.attention.paged_torch import PagedTorch
 from minivllm.kv.manager import KVCacheManager
@@ -118,3 +118,22 @@ def test_the_engine_shares_and_says_the_same(backend, monkeypatch):
     )
     assert run(1) == alone
     assert calls
+
+
+@pytest.mark.parametrize("rows", [slice(2, 5), torch.tensor([4, 0, 2])], ids=["slice", "index"])
+def test_two_parts_of_the_keys_are_put_together(rows):
+    """Some rows have seen the first three of eight keys and now see the rest; others are left."""
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, 2, n, 16, generator=generator) for n in (6, 8, 8))
+
+    def attend(keys):
+        output, lse = flash_attention(query, key[:, :, keys], value[:, :, keys], 0.25)
+        return output[0].transpose(0, 1), lse[0].T.contiguous()
+
+    whole, first, rest = attend(slice(8)), attend(slice(3)), attend(slice(3, 8))
+    output, lse = (part.clone() for part in first)
+    merge_attn_states(output, lse, rows, rest[0][rows], rest[1][rows])
+    for merged, wanted, before in zip((output, lse), whole, first, strict=True):
+        torch.testing.assert_close(merged[rows], wanted[rows])
+        others = [i for i in range(6) if i not in torch.arange(6)[rows].tolist()]
+        assert torch.equal(merged[others], before[others])

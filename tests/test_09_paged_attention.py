@@ -142,6 +142,16 @@ def test_what_one_sequence_writes_another_reads_in_the_same_step(backend):
     assert batch.key_cache.isfinite().sum() == 6 * 2 * 32  # and nothing else was written
 
 
+def test_the_first_blocks_have_memory_when_they_are_touched():
+    storage = KVCache(2, 6, 4, 2, 32, torch.float32, CPU)
+    storage.data += 1
+    storage.touch(3 * storage.data.nbytes // 6)
+    assert not storage.data[:, :, :3].any()
+    assert storage.data[:, :, 3:].all()
+    storage.touch(10**12)  # more than there is
+    assert not storage.data.any()
+
+
 def test_copying_blocks_reaches_every_layer(backend):
     storage = KVCache(3, 6, 4, 2, 32, torch.float32, CPU)
     storage.data.normal_(generator=torch.Generator().manual_seed(0))
