@@ -284,6 +284,7 @@ def test_the_papers_arithmetic(waste):
             assert row.external == pytest.approx(row.paper.external, abs=0.1)
 
 
+@pytest.mark.slow
 def test_blocks_waste_under_four_percent(waste):
     paged = waste["paged"]
     assert paged.waste_in_held < 0.04

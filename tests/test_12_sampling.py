@@ -101,6 +101,7 @@ def test_sampler_equals_the_reference_in_any_mix(rows, seed):
         assert alone.token_ids.item() == chosen[row]
 
 
+@pytest.mark.slow
 @examples(50)
 @given(st.lists(a_row(), min_size=1, max_size=3), st.integers(0, 10_000))
 def test_what_follows_the_tokens_is_what_would_be_built_anew(rows, seed):

@@ -198,6 +198,7 @@ def test_bars_share_what_both_distributions_have():
         rejection_bars(target, {**draft, "C": 0.3})
 
 
+@pytest.mark.slow
 def test_speedups_are_told_in_numbers():
     plot = speedups({"k = 1": {1: 1.5, 16: 0.9}, "k = 5": {1: 2.25, 16: 0.5}}, "batch", log=True)
     assert plot.text.splitlines() == [

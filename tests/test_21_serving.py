@@ -243,6 +243,7 @@ def test_a_server_of_ones_own_ends_with_its_block():
             BackgroundServer("--port", str(taken.getsockname()[1]))
 
 
+@pytest.mark.slow
 def test_it_runs_in_uvicorns_event_loop():
     uvloop = pytest.importorskip("uvloop", reason="Windows has none")
     with serving() as server, server.client() as client:
@@ -250,6 +251,7 @@ def test_it_runs_in_uvicorns_event_loop():
         assert isinstance(server.engine.output_handler._loop, uvloop.Loop)
 
 
+@pytest.mark.slow
 def test_what_is_there_for_good_is_not_searched_for_garbage(monkeypatch):
     frozen = []
 

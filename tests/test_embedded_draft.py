@@ -55,6 +55,7 @@ def plain():
     return {kind: texts_of(llm, chats) for kind, chats in CHATS.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", MEASURED)
 def test_it_guesses_as_well_as_was_measured(plain, first):
     """Alone, and where no n-gram is found; and no text is another one."""

@@ -53,6 +53,7 @@ def test_a_readers_function_is_counted(lab, capsys):
     assert printed.endswith(f"1 of {len(milestones.MILESTONES)}\n")
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_lot_of_inputs(lab, capsys):
     called = {0: set(), 1: set()}
     for seed, inputs in called.items():

@@ -399,6 +399,7 @@ def test_a_tree_survives_a_trace_that_was_cleared():
     assert "0 1 2 3 (before the trace, hit by A)" in figure.text
 
 
+@pytest.mark.slow
 def test_a_large_tree_counts_what_it_folds():
     trace = crowd()
     tree = read_prefix_tree(trace, trace.num_steps - 1, "update")
