@@ -79,5 +79,7 @@ def _note_cell(info) -> None:
 
 
 if "CLOSE_DRAWS" in os.environ:
+    from IPython import get_ipython  # of the kernel that runs this file
+
     sys.meta_path.insert(0, _Watch())
-    get_ipython().events.register("pre_run_cell", _note_cell)  # noqa: F821
+    get_ipython().events.register("pre_run_cell", _note_cell)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_12_sampling import CRITICAL, LOGITS, VOCAB, chi_square
 from test_12_sampling_engine import anything
-from test_14_speculative_decoding import run, tokens
+from test_14_speculative_decoding import mixture, run, some_requests, tokens
 from test_failed_step import Disturbed, fail_once
 
 from minivllm import LLM, BeamSearchParams, EngineArgs, SamplingParams
@@ -102,39 +102,13 @@ def test_drafts_equal_the_oracle_with_every_parameter(
     assert verified(llm)
 
 
-def some_requests(rng):
-    common, requests = [rng.randrange(90) for _ in range(20)], []
-    for i in range(rng.randint(2, 6)):
-        prompt = [*common[: rng.randint(0, 20)], rng.randrange(90)]
-        params = anything(rng, 97)
-        params.n = rng.choice([1, 1, 3]) if params.temperature else 1
-        if rng.random() < 0.2:
-            params = BeamSearchParams(beam_width=2, max_tokens=9, ignore_eos=True)
-        requests.append((str(i), prompt, params))
-    return requests
-
-
-MIXTURE = st.fixed_dictionaries(
-    {
-        "num_gpu_blocks_override": st.sampled_from([48, 64, 200]),
-        "max_num_batched_tokens": st.sampled_from([9, 24, 256]),
-        "enable_prefix_caching": st.booleans(),
-        "preemption_mode": st.sampled_from([None, "swap", "recompute"]),
-        "block_size": st.sampled_from([1, 4, 16]),
-        "attention_backend": st.sampled_from(["paged_torch", "paged_numba", "reference"]),
-        "long_prefill_token_threshold": st.sampled_from([0, 3]),
-        "scheduling_policy": st.sampled_from(["fcfs", "priority"]),
-    }
-)
-
-
 @examples(12)  # in the nightly profile some 500 requests, beside 800 with guesses of its own
 @given(
     seed=st.integers(0, 10**6),
     k=st.sampled_from([1, 2, 5]),
     which=st.sampled_from(["other", "same", "short", "ngram"]),
     ngrams=st.sampled_from([{}, NGRAMS]),
-    settings=MIXTURE,
+    settings=mixture(48, 64, 200),
 )
 def test_no_draft_changes_a_token(
     tiny_qwen2, tiny_draft, short_draft, seed, k, which, ngrams, settings

@@ -102,14 +102,11 @@ def test_ngrams_equal_the_oracle_with_every_parameter(tiny_qwen2, mode, caching)
     assert any(record.num_accepted for record in llm.llm_engine.trace.of(Verified))
 
 
-@pytest.mark.slow
-@examples(20)
-@given(
-    seed=st.integers(0, 10**6),
-    k=st.sampled_from([1, 3, 5, 8]),
-    settings=st.fixed_dictionaries(
+def mixture(*pools):
+    """Settings of small engines in every mixture, with pools of so many blocks of 4 tokens."""
+    return st.fixed_dictionaries(
         {
-            "num_gpu_blocks_override": st.sampled_from([32, 45, 200]),
+            "num_gpu_blocks_override": st.sampled_from(pools),
             "max_num_batched_tokens": st.sampled_from([9, 24, 256]),
             "enable_prefix_caching": st.booleans(),
             "preemption_mode": st.sampled_from([None, "swap", "recompute"]),
@@ -118,13 +115,11 @@ def test_ngrams_equal_the_oracle_with_every_parameter(tiny_qwen2, mode, caching)
             "long_prefill_token_threshold": st.sampled_from([0, 3]),
             "scheduling_policy": st.sampled_from(["fcfs", "priority"]),
         }
-    ),
-)
-def test_guesses_right_and_wrong_change_no_token(tiny_qwen2, seed, k, settings):
-    rng = random.Random(seed)
-    settings = {**settings, "max_model_len": 44, "max_num_seqs": 8, "swap_space": 0.001}
-    if settings["block_size"] == 1:
-        settings["num_gpu_blocks_override"] *= 4
+    )
+
+
+def some_requests(rng):
+    """Two to six that share beginnings, some with samples, logprobs or beams."""
     common, requests = [rng.randrange(90) for _ in range(20)], []
     for i in range(rng.randint(2, 6)):
         prompt = [*common[: rng.randint(0, 20)], rng.randrange(90)]
@@ -134,6 +129,22 @@ def test_guesses_right_and_wrong_change_no_token(tiny_qwen2, seed, k, settings):
         if rng.random() < 0.15:
             params = BeamSearchParams(beam_width=2, max_tokens=9, ignore_eos=True)
         requests.append((str(i), prompt, params))
+    return requests
+
+
+@pytest.mark.slow
+@examples(20)
+@given(
+    seed=st.integers(0, 10**6),
+    k=st.sampled_from([1, 3, 5, 8]),
+    settings=mixture(32, 45, 200),
+)
+def test_guesses_right_and_wrong_change_no_token(tiny_qwen2, seed, k, settings):
+    rng = random.Random(seed)
+    settings = {**settings, "max_model_len": 44, "max_num_seqs": 8, "swap_space": 0.001}
+    if settings["block_size"] == 1:
+        settings["num_gpu_blocks_override"] *= 4
+    requests = some_requests(rng)
     plain = run(small_llm(tiny_qwen2, **settings), requests)
     hints = Hints(rng, k)
     hints.learn(plain.values())
