@@ -72,11 +72,21 @@ def test_a_user_s_number_of_threads_stays(monkeypatch):
         torch.set_num_threads(before)
 
 
-def test_loops_use_torch_s_number_of_threads():
-    code = (
-        "import minivllm, torch, numba; from minivllm.ops.compiled import use_threads;"
-        "torch.set_num_threads(1); use_threads(9, 1); print(numba.get_num_threads(), end=' ');"
-        "torch.set_num_threads(2); use_threads(9, 1); print(numba.get_num_threads(), end=' ');"
-        "use_threads(9, 10); print(numba.get_num_threads(), torch.get_num_threads())"
-    )
+def test_loops_have_torch_s_number_of_threads_or_one_for_little_work():
+    code = """
+import minivllm, numba, numpy, torch
+from minivllm.ops.compiled import parallel_kernel
+
+@parallel_kernel(10)
+def who(threads):
+    for i in numba.prange(len(threads)):
+        threads[i] = numba.get_thread_id()
+
+def count(num_threads, work):
+    torch.set_num_threads(num_threads)
+    who(work, threads := numpy.full(64, -1))
+    return len(set(threads.tolist()))
+
+print(count(1, 10), count(2, 10), count(2, 9), torch.get_num_threads())
+"""
     assert in_a_new_process(code, NUMBA_NUM_THREADS="2", OMP_NUM_THREADS="2") == "1 2 1 2"

@@ -35,10 +35,11 @@ class KVCache:
         # Zeros and not what was there before: nothing that counts is read before it is written, but
         # padding reads the null block, and NaN times a weight of 0 is NaN.
         self.data = make_zeros(shape, dtype, device)
+        self._layers = [(layer[0], layer[1]) for layer in self.data]
 
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V of one layer, each ``[num_blocks, block_size, num_kv_heads, head_dim]``."""
-        return self.data[index, 0], self.data[index, 1]
+        return self._layers[index]
 
     def touch(self, num_bytes: int) -> None:
         """Have memory behind the blocks that are handed out first, before any step needs it.

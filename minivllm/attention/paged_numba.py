@@ -14,12 +14,13 @@ from numba import prange
 
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.attention.paged_torch import PagedTorch, attend_tiles, tile_batches
-from minivllm.ops.compiled import as_numpy, exp, flat, kernel, narrow, use_threads, widen
+from minivllm.ops.compiled import as_numpy, exp, flat, kernel, narrow, parallel_kernel, widen
 
 WORTH_SHARING = 2**19
 """Query numbers times keys from which on several threads are woken: some 150 microseconds of
 work. On a busy machine waking one can take longer than that."""
 WORTH_SHARING_WRITES = 2**18  # numbers of K and V
+_NO_WINDOW = np.iinfo(np.int32).max
 MOST_ROWS = 8  # of one sequence in a step; with more of them torch's products are faster
 
 
@@ -41,43 +42,46 @@ class PagedNumba(PagedTorch):
             block_size = key_cache.shape[1]
             batches = tile_batches(metadata, block_size, sliding_window, fewest_rows=MOST_ROWS + 1)
             attend_tiles(batches, output, lse, query, key_cache, value_cache, scale)
-        members, longest = sequences_of_few_rows(metadata)
-        use_threads(longest * query[0].numel() * len(members), WORTH_SHARING)
-        # the query heads of a KV head side by side: [num_tokens, num_kv_heads, group, head_dim]
-        heads = (key_cache.shape[2], -1)
+        num_keys, arrays = decodes(metadata)
         _decode(
-            as_numpy(output.unflatten(1, heads)),
-            lse.unflatten(1, heads).numpy(),
-            query.float().contiguous().unflatten(1, heads).numpy(),
+            num_keys * query.shape[1] * query.shape[2],
+            as_numpy(output),
+            lse.numpy(),
+            *flat(query),
             as_numpy(key_cache),
             as_numpy(value_cache),
-            members,
-            metadata.block_table.numpy(),
-            metadata.query_start_loc.numpy(),
-            metadata.seq_lens.numpy(),
+            *arrays,
             np.float32(scale),
-            sliding_window or np.iinfo(np.int32).max,
+            sliding_window or _NO_WINDOW,
         )
         return output.to(query.dtype), lse
 
     def write_slots(self, key, value, key_cache, value_cache, slot_mapping):
-        use_threads(2 * key.numel(), WORTH_SHARING_WRITES)
-        caches = (as_numpy(cache.flatten(0, 1).flatten(1)) for cache in (key_cache, value_cache))
-        _write_slots(*flat(key), *flat(value), *caches, slot_mapping.numpy())
+        caches = as_numpy(key_cache), as_numpy(value_cache)
+        _write_slots(2 * key.numel(), *flat(key), *flat(value), *caches, slot_mapping.numpy())
 
 
 @lru_cache(maxsize=2)  # every layer asks for the same
-def sequences_of_few_rows(metadata: AttentionMetadata) -> tuple[np.ndarray, int]:
-    """Which sequences are decodes or verify drafts, and how long the longest of them is."""
-    few = np.flatnonzero(np.diff(metadata.query_start_loc.numpy()) <= MOST_ROWS)
-    return few, int(metadata.seq_lens.numpy()[few].max(initial=0))
+def decodes(metadata: AttentionMetadata) -> tuple[int, tuple[np.ndarray, ...]]:
+    """The sequences of few rows in a batch: how many keys their rows read, and what loops need.
+
+    These are their numbers in the batch, its block table, where its sequences begin, and their
+    lengths.
+    """
+    starts, seq_lens = metadata.query_start_loc.numpy(), metadata.seq_lens.numpy()
+    num_rows = np.diff(starts)
+    members = np.flatnonzero(num_rows <= MOST_ROWS)
+    num_keys = int(num_rows[members] @ seq_lens[members])
+    return num_keys, (members, metadata.block_table.numpy(), starts, seq_lens)
 
 
-@kernel(parallel=True)
+@parallel_kernel(WORTH_SHARING)
 def _decode(
     output,
     lse,
     query,
+    query_at,
+    query_stride,
     key_cache,
     value_cache,
     members,
@@ -88,13 +92,21 @@ def _decode(
     window,
 ):
     num_kv_heads = key_cache.shape[2]
+    group, head_dim = output.shape[1] // num_kv_heads, output.shape[2]
     for task in prange(len(members) * num_kv_heads):  # each on any thread
         seq, kv_head = members[task // num_kv_heads], task % num_kv_heads
-        rows = slice(starts[seq], starts[seq + 1])
+        first, end = starts[seq], starts[seq + 1]
+        heads = slice(kv_head * group, (kv_head + 1) * group)
+        queries = np.empty((end - first, group, head_dim), np.float32)
+        for row in range(end - first):
+            at = query_at + (first + row) * query_stride + kv_head * group * head_dim
+            for h in range(group):
+                for d in range(head_dim):
+                    queries[row, h, d] = widen(query[at + h * head_dim + d])
         _paged_decode(
-            output[rows],
-            lse[rows],
-            query[rows],
+            output[first:end, heads],
+            lse[first:end, heads],
+            queries,
             key_cache,
             value_cache,
             block_table[seq],
@@ -113,7 +125,7 @@ def _paged_decode(
 
     In float32, whatever the cache is in.
     """
-    num_rows, _, group, head_dim = query.shape
+    num_rows, group, head_dim = query.shape
     block_size = key_cache.shape[1]
     first = max(0, end - num_rows + 1 - window) // block_size  # the first block that a row sees
     blocks = block_table[first : (end - 1) // block_size + 1]
@@ -133,7 +145,7 @@ def _paged_decode(
                 for h in range(group):
                     s0 = s1 = s2 = s3 = np.float32(0)
                     for d in range(head_dim):
-                        q = query[row, kv_head, h, d]
+                        q = query[row, h, d]
                         s0, s1 = s0 + q * widen(k0[d]), s1 + q * widen(k1[d])
                         s2, s3 = s2 + q * widen(k2[d]), s3 + q * widen(k3[d])
                     scores = weights[row, h]
@@ -146,14 +158,14 @@ def _paged_decode(
                 for h in range(group):
                     score = np.float32(0)
                     for d in range(head_dim):
-                        score += query[row, kv_head, h, d] * widen(key[d])
+                        score += query[row, h, d] * widen(key[d])
                     weights[row, h, b * block_size + rest] = score * scale
     # 2. Softmax over what a row sees; the rest of its blocks weighs nothing.
     largest = np.empty(block_size, np.float32)
     for row in range(num_rows):
         stop = end - (num_rows - 1 - row)
         for h in range(group):
-            lse[row, kv_head, h] = _softmax(weights[row, h], max(0, stop - window), stop, largest)
+            lse[row, h] = _softmax(weights[row, h], max(0, stop - window), stop, largest)
     # 3. The sum of the values, each with its weight; eight tokens at a time, so that the sums,
     #    which are read and written for each, are so less often.
     sums = np.zeros((num_rows, group, head_dim), np.float32)
@@ -190,7 +202,7 @@ def _paged_decode(
     for row in range(num_rows):
         for h in range(group):
             for d in range(head_dim):
-                output[row, kv_head, h, d] = narrow(sums[row, h, d], output)
+                output[row, h, d] = narrow(sums[row, h, d], output)
 
 
 @kernel
@@ -223,13 +235,14 @@ def _softmax(row, start, stop, largest):
     return most + np.log(total)
 
 
-@kernel(parallel=True)
+@parallel_kernel(WORTH_SHARING_WRITES)
 def _write_slots(k, k_at, k_stride, v, v_at, v_stride, key_cache, value_cache, slot_mapping):
-    size = key_cache.shape[1]
+    _, block_size, num_heads, head_dim = key_cache.shape
     for i in prange(len(slot_mapping)):
-        slot = slot_mapping[i]
-        key, value = key_cache[slot], value_cache[slot]
+        block, slot = slot_mapping[i] // block_size, slot_mapping[i] % block_size
+        keys, values = key_cache[block, slot], value_cache[block, slot]
         from_k, from_v = k_at + i * k_stride, v_at + i * v_stride
-        for d in range(size):
-            key[d] = k[from_k + d]
-            value[d] = v[from_v + d]
+        for h in range(num_heads):
+            for d in range(head_dim):
+                keys[h, d] = k[from_k + h * head_dim + d]
+                values[h, d] = v[from_v + h * head_dim + d]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from minivllm import ops
 from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
@@ -20,7 +21,7 @@ from minivllm.models.checkpoint import CheckpointMixin
 from minivllm.models.layers import Embedding, GatedMLP, RMSNorm
 from minivllm.models.linear import Linear, ParallelLMHead, QKVParallelLinear, RowParallelLinear
 from minivllm.models.model_config import ModelConfig
-from minivllm.models.rope import RotaryEmbedding, rotate
+from minivllm.models.rope import RotaryEmbedding
 from minivllm.ops.threads import log_threads, threads_for
 
 
@@ -41,13 +42,15 @@ class Attention(nn.Module):
     def forward(
         self,
         x: torch.Tensor,
-        rope: tuple[torch.Tensor, torch.Tensor] | None,
+        cos_sin: torch.Tensor | None,
         kv_cache: tuple[torch.Tensor, torch.Tensor],
         metadata: AttentionMetadata,
         backend: AttentionBackend,
     ) -> torch.Tensor:
         q, k, v = self.qkv_proj(x)
-        q, k = rotate(self.q_norm(q), rope), rotate(self.k_norm(k), rope)
+        q, k = self.q_norm(q), self.k_norm(k)
+        if cos_sin is not None:
+            q, k = ops.rotary_embedding(q, k, cos_sin)
         out = backend.forward(q, k, v, kv_cache, metadata, self.scale, self.sliding_window)
         return self.o_proj(out.flatten(-2))
 
@@ -66,7 +69,7 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = self.norm_class(config.hidden_size, config.norm_eps)
         self.mlp = self.mlp_class(config)
 
-    def forward(self, x, residual, rope, kv_cache, metadata, backend):
+    def forward(self, x, residual, cos_sin, kv_cache, metadata, backend):
         """Returns this layer's output, not yet added, and the residual to add it to.
 
         They are added together where the next norm reads them (vLLM does so, too). ``residual`` is
@@ -76,7 +79,7 @@ class DecoderLayer(nn.Module):
             residual, x = x, self.input_layernorm(x)
         else:
             x, residual = self.input_layernorm(x, residual)
-        x = self.self_attn(x, rope, kv_cache, metadata, backend)
+        x = self.self_attn(x, cos_sin, kv_cache, metadata, backend)
         x, residual = self.post_attention_layernorm(x, residual)
         return self.mlp(x), residual
 
@@ -146,11 +149,11 @@ class DecoderForCausalLM(CheckpointMixin):
             ``[num_tokens, hidden_size]``, after the final norm.
         """
         x = self.embed(token_ids, positions)
-        rope = self.model.rotary_emb and self.model.rotary_emb(positions, x.dtype)
+        cos_sin = self.model.rotary_emb and self.model.rotary_emb(positions, x.dtype)
         residual = None
         with threads_for(2 * self.num_layer_weights * len(x), x.device):
             for index, layer in enumerate(self.model.layers):
-                x, residual = layer(x, residual, rope, kv_cache.layer(index), metadata, backend)
+                x, residual = layer(x, residual, cos_sin, kv_cache.layer(index), metadata, backend)
             x, _ = self.model.norm(x, residual)
         return x
 

@@ -122,4 +122,6 @@ class QKVParallelLinear(MergedColumnParallelLinear):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
         """Query, key and value, ``[num_tokens, heads, head_dim]`` each: views, no copies."""
-        return super().forward(x).unflatten(-1, (-1, self.head_dim)).split(self.num_heads, 1)
+        return (
+            super().forward(x).view(len(x), -1, self.head_dim).split_with_sizes(self.num_heads, 1)
+        )

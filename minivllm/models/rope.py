@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from minivllm import ops
-
 
 class RotaryEmbedding(nn.Module):
     """Cosine and sine for each token's position, computed once per step for all layers.
@@ -34,18 +32,11 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("frequencies", frequencies, persistent=False)
 
     def forward(self, positions: torch.Tensor, dtype: torch.dtype):
-        """Cosine and sine, ``[num_tokens, 1, head_dim]`` each, as ``rotate`` wants them."""
-        angles = positions.float()[:, None, None] * self.frequencies
-        cos, sin = angles.cos() * self.attention_factor, angles.sin() * self.attention_factor
-        return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
-
-
-def rotate(x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor] | None) -> torch.Tensor:
-    """Queries or keys, ``[num_tokens, heads, head_dim]``, turned by cosine and sine.
-
-    None (positions are learned, not turned) leaves them as they are.
-    """
-    return x if rope is None else ops.rotate(x, *rope)
+        """Cosine and sine, ``[num_tokens, 2, head_dim]``, as ``ops.rotary_embedding`` has them."""
+        angles = positions.float().unsqueeze(1) * self.frequencies
+        cos, sin = angles.cos(), angles.sin()
+        both = torch.cat((cos, cos, -sin, sin), -1) * self.attention_factor
+        return both.to(dtype).unflatten(1, (2, -1))
 
 
 def _default(frequencies: torch.Tensor, rope: dict) -> tuple[torch.Tensor, float]:

@@ -54,10 +54,13 @@ def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     return _ops(x).silu_and_mul(x)
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def rotary_embedding(
+    query: torch.Tensor, key: torch.Tensor, cos_sin: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Turn each pair ``(x[i], x[i + head_dim / 2])`` of ``[num_tokens, heads, head_dim]``.
 
     Every number is multiplied with the cosine, and gets its partner, half a head away, times the
-    sine; the first of a pair has a minus there. Both are ``[num_tokens, 1, head_dim]``.
+    sine; the first of a pair has a minus there. ``cos_sin`` is ``[num_tokens, 2, head_dim]``.
+    The answers may be in the memory of query and key.
     """
-    return _ops(x).rotate(x, cos, sin)
+    return _ops(query).rotary_embedding(query, key, cos_sin)

@@ -11,7 +11,9 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from functools import wraps
 from logging import DEBUG, INFO
+from types import FunctionType
 
 import numpy as np
 import torch
@@ -29,18 +31,48 @@ _OPTIONS = {"fastmath": {"reassoc", "contract"}, "error_model": "numpy", "nogil"
 _LN2 = math.log(2)
 
 
-def kernel(function: Callable | None = None, *, parallel: bool = False) -> Callable:
+def kernel(function: Callable, parallel: bool = False) -> Callable:
     """Compile a function when it is first called, for the types it is called with.
 
     While it runs the interpreter lock is free, as in torch's own operations: a server's event loop
     answers meanwhile.
     """
-    if function is None:
-        return lambda function: kernel(function, parallel=parallel)
     try:
         return njit(function, cache=True, parallel=parallel, **_OPTIONS)
     except RuntimeError:  # no folder to keep the machine code in: this process compiles for itself
         return njit(function, parallel=parallel, **_OPTIONS)
+
+
+def parallel_kernel(worth_sharing: int) -> Callable[[Callable], Callable[..., None]]:
+    """Decorator: a kernel whose ``prange`` has torch's number of threads, or one for little work.
+
+    A thread must be woken, and waited for: on a busy machine that can take longer than the work. So
+    the loop is compiled twice. It is called with its work before its own arguments.
+
+    Args:
+        worth_sharing: the work from which on there are several threads.
+    """
+
+    def decorate(function: Callable) -> Callable[..., None]:
+        twin = FunctionType(function.__code__, function.__globals__)
+        twin.__module__ = function.__module__
+        twin.__qualname__ = f"{function.__qualname__}_shared"  # its machine code has its own file
+        alone, shared = kernel(function), kernel(twin, parallel=True)
+
+        @wraps(function)
+        def run(work: int, *args) -> None:
+            num_threads = torch.get_num_threads()
+            if work < worth_sharing or num_threads == 1:
+                alone(*args)
+                return
+            set_num_threads(min(num_threads, config.NUMBA_NUM_THREADS))
+            shared(*args)
+            if torch.get_num_threads() != num_threads:  # numba's first threads change it
+                torch.set_num_threads(num_threads)
+
+        return run
+
+    return decorate
 
 
 class _Announce(event.Listener):
@@ -69,17 +101,6 @@ class _Announce(event.Listener):
 
 
 event.register("numba:compile", _Announce())
-
-
-def use_threads(work: int, worth_sharing: int) -> None:
-    """Let the next parallel loop run on torch's number of threads, or on one if there is little.
-
-    A thread must be woken, and waited for: on a busy machine that can take longer than the work.
-    """
-    num_threads = torch.get_num_threads()
-    set_num_threads(min(num_threads, config.NUMBA_NUM_THREADS) if work >= worth_sharing else 1)
-    if torch.get_num_threads() != num_threads:  # numba's first threads change torch's number
-        torch.set_num_threads(num_threads)
 
 
 def as_numpy(tensor: torch.Tensor) -> np.ndarray:

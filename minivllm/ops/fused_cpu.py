@@ -6,20 +6,19 @@ import numpy as np
 import torch
 from numba import prange
 
-from minivllm.ops.compiled import as_numpy, exp, flat, kernel, narrow, use_threads, widen
+from minivllm.ops.compiled import as_numpy, exp, flat, kernel, narrow, parallel_kernel, widen
 
-WORTH_SHARING = 2**17  # numbers from which on several threads are woken: some 30 us of work
+worth_sharing = parallel_kernel(2**17)  # numbers; one thread takes some 30 us for them
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     rows = x.reshape(-1, x.shape[-1])
     output = torch.empty_like(rows)
-    use_threads(x.numel(), WORTH_SHARING)
-    _rms_norm(as_numpy(output), as_numpy(rows), as_numpy(weight), np.float32(eps))
+    _rms_norm(x.numel(), as_numpy(output), as_numpy(rows), as_numpy(weight), np.float32(eps))
     return output.view(x.shape)
 
 
-@kernel(parallel=True)
+@worth_sharing
 def _rms_norm(output, x, weight, eps):
     for i in prange(len(x)):
         _norm_row(output[i], x[i], weight, eps)
@@ -39,12 +38,12 @@ def fused_add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
     output = torch.empty_like(residual)
-    use_threads(x.numel(), WORTH_SHARING)
-    _add_rms_norm(*map(as_numpy, (output, residual, x, weight)), np.float32(eps))
+    arrays = map(as_numpy, (output, residual, x, weight))
+    _add_rms_norm(x.numel(), *arrays, np.float32(eps))
     return output
 
 
-@kernel(parallel=True)
+@worth_sharing
 def _add_rms_norm(output, residual, x, weight, eps):
     for i in prange(len(x)):
         row = residual[i]
@@ -55,12 +54,11 @@ def _add_rms_norm(output, residual, x, weight, eps):
 
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     output = torch.empty(len(x), x.shape[1] // 2, dtype=x.dtype)
-    use_threads(x.numel(), WORTH_SHARING)
-    _silu_and_mul(as_numpy(output), as_numpy(x))
+    _silu_and_mul(x.numel(), as_numpy(output), as_numpy(x))
     return output
 
 
-@kernel(parallel=True)
+@worth_sharing
 def _silu_and_mul(output, x):
     size = output.shape[1]
     for i in prange(len(x)):
@@ -71,25 +69,32 @@ def _silu_and_mul(output, x):
             output[i, d] = narrow(part / (1 + small) * widen(x[i, size + d]), output)
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    output = torch.empty(x.shape, dtype=x.dtype)
-    use_threads(x.numel(), WORTH_SHARING)
-    _rotate(as_numpy(output), *flat(x), as_numpy(cos), as_numpy(sin))
-    return output
+def rotary_embedding(
+    query: torch.Tensor, key: torch.Tensor, cos_sin: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    sizes = query.shape[1], key.shape[1], query.shape[2]
+    _rotary_embedding(query.numel(), *flat(query), *flat(key), as_numpy(cos_sin), *sizes)
+    return query, key
 
 
-@kernel(parallel=True)
-def _rotate(output, x, offset, stride, cos, sin):
-    num_tokens, num_heads, head_dim = output.shape
+@worth_sharing
+def _rotary_embedding(
+    query, q_at, q_stride, key, k_at, k_stride, cos_sin, num_heads, num_kv_heads, head_dim
+):
+    for i in prange(len(cos_sin)):
+        begin = q_at + i * q_stride
+        _rotate(query[begin : begin + num_heads * head_dim], cos_sin[i], head_dim)
+        begin = k_at + i * k_stride
+        _rotate(key[begin : begin + num_kv_heads * head_dim], cos_sin[i], head_dim)
+
+
+@kernel
+def _rotate(heads, cos_sin, head_dim):
     half = head_dim // 2
-    for i in prange(num_tokens):
-        for h in range(num_heads):
-            begin = offset + i * stride + h * head_dim
-            first, second = x[begin : begin + half], x[begin + half : begin + head_dim]
-            for d in range(half):
-                a, b = widen(first[d]), widen(second[d])
-                turned = a * widen(cos[i, 0, d]) + b * widen(sin[i, 0, d])
-                output[i, h, d] = narrow(turned, output)
-                e = half + d
-                turned = b * widen(cos[i, 0, e]) + a * widen(sin[i, 0, e])
-                output[i, h, e] = narrow(turned, output)
+    for begin in range(0, len(heads), head_dim):
+        first, second = heads[begin : begin + half], heads[begin + half : begin + head_dim]
+        for d in range(half):
+            a, b = widen(first[d]), widen(second[d])
+            cos, sin = widen(cos_sin[0, d]), widen(cos_sin[1, half + d])
+            first[d] = narrow(a * cos - b * sin, first)
+            second[d] = narrow(b * cos + a * sin, second)

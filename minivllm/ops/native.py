@@ -21,5 +21,10 @@ def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     return F.silu(gate).mul_(up)
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
+def rotary_embedding(
+    query: torch.Tensor, key: torch.Tensor, cos_sin: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    cos, sin = cos_sin.unsqueeze(2).unbind(1)
+    half = query.shape[-1] // 2
+    query, key = (torch.addcmul(x * cos, x.roll(half, dims=-1), sin) for x in (query, key))
+    return query, key
