@@ -31,7 +31,7 @@ Attended = tuple[torch.Tensor, torch.Tensor]  # [n, num_heads, head_dim]; its ls
 class SharedPrefix:
     """Blocks that several sequences begin with, all of them computed before this step."""
 
-    rows: torch.Tensor  # int64 [n]: the sequences' rows in the flat batch
+    rows: torch.Tensor | slice  # int64 [n]: the sequences' rows in the flat batch
     block_ids: torch.Tensor  # int64 [num_blocks]
 
 
@@ -52,24 +52,30 @@ def find_cascade(metadata: AttentionMetadata, block_size: int) -> Cascade | None
     """
     table, seq_lens = metadata.block_table.numpy(), metadata.seq_lens.numpy().copy()
     starts = metadata.query_start_loc.numpy()
-    computed = seq_lens - np.diff(starts)  # before this step: all rows see that much
+    num_rows = np.diff(starts)
+    computed = seq_lens - num_rows  # before this step: all rows see that much
     groups = defaultdict(list)
-    for seq in np.flatnonzero(computed >= block_size).tolist():
-        groups[int(table[seq, 0])].append(seq)
+    first_blocks = table[:, 0].tolist()
+    for seq, num_computed in enumerate(computed.tolist()):
+        if num_computed >= block_size:
+            groups[first_blocks[seq]].append(seq)
     prefixes, rest_table = [], table.copy()
     for members in groups.values():
         if len(members) == 1:
             continue
+        together = num_rows[members].sum() * block_size
         width = computed[members].min() // block_size
+        if together * width < WORTH_SHARING:
+            continue
         head = table[members, :width]
         differs = (head != head[0]).any(axis=0)
-        shared = int(differs.argmax()) if differs.any() else int(width)
-        rows = np.concatenate([np.arange(starts[seq], starts[seq + 1]) for seq in members])
-        if len(rows) * shared * block_size < WORTH_SHARING:
+        shared = differs.argmax() if differs.any() else width
+        if together * shared < WORTH_SHARING:
             continue
-        prefixes.append(
-            SharedPrefix(torch.from_numpy(rows).long(), torch.from_numpy(head[0, :shared]).long())
-        )
+        rows = np.concatenate([np.arange(starts[seq], starts[seq + 1]) for seq in members])
+        in_a_row = rows[-1] - rows[0] == len(rows) - 1  # then they are read where they are
+        index = slice(rows[0], rows[-1] + 1) if in_a_row else torch.from_numpy(rows).long()
+        prefixes.append(SharedPrefix(index, torch.from_numpy(head[0, :shared]).long()))
         seq_lens[members] -= shared * block_size
         rest_table[members] = np.roll(rest_table[members], -shared, axis=1)
     if not prefixes:
@@ -101,7 +107,8 @@ def cascade_attention(
     output, lse = attend_rest(cascade.rest)
     for prefix in cascade.prefixes:
         rows = prefix.rows
-        k, v = (cache[prefix.block_ids].flatten(0, 1) for cache in (key_cache, value_cache))
+        k = key_cache.index_select(0, prefix.block_ids).flatten(0, 1)
+        v = value_cache.index_select(0, prefix.block_ids).flatten(0, 1)
         merge_attn_states(output, lse, rows, *_attend_to_all(query[rows], k, v, scale))
     return output
 
