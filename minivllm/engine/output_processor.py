@@ -71,9 +71,14 @@ class OutputProcessor:
             if state.add(output, now):
                 processed.stopped.append((output.request_id, output.index))
         for state in touched.values():
-            if state.finished:
+            news = state.make_output(now)
+            if news is None:
+                continue
+            if news.finished:
                 processed.iteration_stats.finished_requests.append(finished_stats(state, now))
-            self._hand_out(state, state.make_output(now), processed.request_outputs)
+                del self.request_states[state.request_id]
+            queue = state.queue
+            (processed.request_outputs.append if queue is None else queue.put)(news)
         return processed
 
     def abort_requests(self, request_ids: Iterable[str]) -> list[RequestOutput]:
@@ -88,11 +93,3 @@ class OutputProcessor:
                 assert last is not None, "it has ended"
                 outputs.append(last)
         return outputs
-
-    def _hand_out(
-        self, state: RequestState, output: RequestOutput | None, others: list[RequestOutput]
-    ) -> None:
-        if state.finished:
-            del self.request_states[state.request_id]
-        if output is not None:
-            (others.append if state.queue is None else state.queue.put)(output)

@@ -59,9 +59,10 @@ class RequestState:
 
     @property
     def finished(self) -> bool:
-        if self.beams is not None:
-            return all(beam.finish_reason for beam in self.beams)
-        return all(sample.finish_reason for sample in self.samples)
+        for sequence in self.samples if self.beams is None else self.beams:
+            if sequence.finish_reason is None:  # not all(): a generator costs three times as much
+                return False
+        return True
 
     def add(self, output: EngineCoreOutput, now: float) -> bool:
         """Add the output of a step for one sequence.
