@@ -61,6 +61,6 @@ def rotary_embedding(
 
     Every number is multiplied with the cosine, and gets its partner, half a head away, times the
     sine; the first of a pair has a minus there. ``cos_sin`` is ``[num_tokens, 2, head_dim]``.
-    The answers may be in the memory of query and key.
+    The answers may be in the memory of query and key. (vLLM: rotary_embedding, vllm/_custom_ops.py)
     """
     return _ops(query).rotary_embedding(query, key, cos_sin)

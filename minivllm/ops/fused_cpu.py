@@ -8,7 +8,7 @@ from numba import prange
 
 from minivllm.ops.compiled import as_numpy, exp, flat, kernel, narrow, parallel_kernel, widen
 
-worth_sharing = parallel_kernel(2**17)  # numbers; one thread takes some 30 us for them
+WORTH_SHARING = 2**17  # numbers from which on several threads are woken: some 30 us of work
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -18,7 +18,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return output.view(x.shape)
 
 
-@worth_sharing
+@parallel_kernel(WORTH_SHARING)
 def _rms_norm(output, x, weight, eps):
     for i in prange(len(x)):
         _norm_row(output[i], x[i], weight, eps)
@@ -43,7 +43,7 @@ def fused_add_rms_norm(
     return output
 
 
-@worth_sharing
+@parallel_kernel(WORTH_SHARING)
 def _add_rms_norm(output, residual, x, weight, eps):
     for i in prange(len(x)):
         row = residual[i]
@@ -58,7 +58,7 @@ def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     return output
 
 
-@worth_sharing
+@parallel_kernel(WORTH_SHARING)
 def _silu_and_mul(output, x):
     size = output.shape[1]
     for i in prange(len(x)):
@@ -77,7 +77,7 @@ def rotary_embedding(
     return query, key
 
 
-@worth_sharing
+@parallel_kernel(WORTH_SHARING)
 def _rotary_embedding(
     query, q_at, q_stride, key, k_at, k_stride, cos_sin, num_heads, num_kv_heads, head_dim
 ):
