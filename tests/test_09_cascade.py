@@ -8,11 +8,12 @@ from paged_batches import make_batch
 
 from minivllm import LLM, SamplingParams
 from minivllm.attention import cascade
-from minivllm.attention.cascade import find_cascade, flash_attention, merge_attn_states
+from minivllm.attention.cascade import find_cascade, flash_attention
 from minivllm.attention.paged_numba import PagedNumba
 from minivllm.attention.paged_torch import PagedTorch
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
+from minivllm.ops import fused_cpu, native
 
 BACKENDS = [PagedTorch, PagedNumba]
 
@@ -120,8 +121,9 @@ def test_the_engine_shares_and_says_the_same(backend, monkeypatch):
     assert calls
 
 
+@pytest.mark.parametrize("ops", [native, fused_cpu], ids=["native", "fused"])
 @pytest.mark.parametrize("rows", [slice(2, 5), torch.tensor([4, 0, 2])], ids=["slice", "index"])
-def test_two_parts_of_the_keys_are_put_together(rows):
+def test_two_parts_of_the_keys_are_put_together(rows, ops):
     """Some rows have seen the first three of eight keys and now see the rest; others are left."""
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(1, 2, n, 16, generator=generator) for n in (6, 8, 8))
@@ -132,8 +134,22 @@ def test_two_parts_of_the_keys_are_put_together(rows):
 
     whole, first, rest = attend(slice(8)), attend(slice(3)), attend(slice(3, 8))
     output, lse = (part.clone() for part in first)
-    merge_attn_states(output, lse, rows, rest[0][rows], rest[1][rows])
+    ops.merge_attn_states(output, lse, rows, rest[0][rows], rest[1][rows])
     for merged, wanted, before in zip((output, lse), whole, first, strict=True):
         torch.testing.assert_close(merged[rows], wanted[rows])
         others = [i for i in range(6) if i not in torch.arange(6)[rows].tolist()]
         assert torch.equal(merged[others], before[others])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_parts_of_very_different_weight_are_put_together(dtype):
+    """A part may weigh next to nothing, and either may be the heavier one."""
+    generator = torch.Generator().manual_seed(1)
+    output, other = torch.randn(2, 7, 2, 16, generator=generator).to(dtype)
+    lse = torch.tensor([[0, 0], [-200, 200], [50, -50], [9, 8.5], [1, 100], [-7, -6], [3, 3.0]])
+    other_lse = lse.flip(1).contiguous()
+    found, wanted = (output.clone(), lse.clone()), (output.clone(), lse.clone())
+    fused_cpu.merge_attn_states(*found, slice(0, 7), other, other_lse)
+    native.merge_attn_states(*wanted, slice(0, 7), other, other_lse)
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs)

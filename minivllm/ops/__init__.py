@@ -64,3 +64,23 @@ def rotary_embedding(
     The answers may be in the memory of query and key. (vLLM: rotary_embedding, vllm/_custom_ops.py)
     """
     return _ops(query).rotary_embedding(query, key, cos_sin)
+
+
+def merge_attn_states(
+    output: torch.Tensor,
+    lse: torch.Tensor,
+    rows: torch.Tensor | slice,
+    other: torch.Tensor,
+    other_lse: torch.Tensor,
+) -> None:
+    """Put attention to two parts of the keys together, in place, for some rows.
+
+    (vLLM: ``merge_attn_states``, vllm/v1/attention/ops/triton_merge_attn_states.py)
+
+    Args:
+        output: of one part, ``[num_tokens, num_heads, head_dim]``.
+        lse: of that part, float32 ``[num_tokens, num_heads]``.
+        rows: which rows, int64 ``[n]`` or a slice.
+        other, other_lse: these rows' attention to the other part.
+    """
+    _ops(other).merge_attn_states(output, lse, rows, other, other_lse)

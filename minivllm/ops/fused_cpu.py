@@ -98,3 +98,29 @@ def _rotate(heads, cos_sin, head_dim):
             cos, sin = widen(cos_sin[0, d]), widen(cos_sin[1, half + d])
             first[d] = narrow(a * cos - b * sin, first)
             second[d] = narrow(b * cos + a * sin, second)
+
+
+def merge_attn_states(
+    output: torch.Tensor,
+    lse: torch.Tensor,
+    rows: torch.Tensor | slice,
+    other: torch.Tensor,
+    other_lse: torch.Tensor,
+) -> None:
+    index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.numpy()
+    theirs = as_numpy(other.contiguous()), other_lse.contiguous().numpy()
+    _merge_attn_states(other.numel(), as_numpy(output), lse.numpy(), index, *theirs)
+
+
+@parallel_kernel(WORTH_SHARING)
+def _merge_attn_states(output, lse, rows, other, other_lse):
+    for i in prange(len(rows)):
+        row = rows[i]
+        for h in range(output.shape[1]):
+            more = other_lse[i, h] - lse[row, h]
+            small = exp(-abs(more))  # e^less / e^larger
+            share = (np.float32(1) if more > 0 else small) / (1 + small)  # the other part's
+            lse[row, h] = max(lse[row, h], other_lse[i, h]) + np.log1p(small)
+            for d in range(output.shape[2]):
+                mine = widen(output[row, h, d])
+                output[row, h, d] = narrow(mine + share * (widen(other[i, h, d]) - mine), output)

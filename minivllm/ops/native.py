@@ -28,3 +28,17 @@ def rotary_embedding(
     half = query.shape[-1] // 2
     query, key = (torch.addcmul(x * cos, x.roll(half, dims=-1), sin) for x in (query, key))
     return query, key
+
+
+def merge_attn_states(
+    output: torch.Tensor,
+    lse: torch.Tensor,
+    rows: torch.Tensor | slice,
+    other: torch.Tensor,
+    other_lse: torch.Tensor,
+) -> None:
+    its_lse = lse[rows]
+    # e^a / (e^a + e^b), the other part's share of the weight, is the sigmoid of a - b
+    share = torch.sigmoid(other_lse - its_lse).unsqueeze(-1)
+    output[rows] = torch.lerp(output[rows].float(), other.float(), share).to(output.dtype)
+    lse[rows] = torch.logaddexp(its_lse, other_lse)
