@@ -279,7 +279,7 @@ def few_tokens(tmp_path_factory):
 def test_drawn_drafts_leave_the_joint_distribution_as_it_is(few_tokens, params, ngrams):
     """Three tokens of an engine with drafts, beside the target's own probabilities of all 216."""
     target, draft = few_tokens
-    num_draws = NUM_DRAWS if settings.default.max_examples > 100 else NUM_DRAWS // 5
+    num_draws = 3 * NUM_DRAWS if settings.default.max_examples > 100 else NUM_DRAWS // 5
     llm = make_llm(
         target, max_model_len=16, block_size=4, num_gpu_blocks_override=3000, max_num_seqs=500,
         **drafting(draft, 2, draft_sample_method="probabilistic", **ngrams),
