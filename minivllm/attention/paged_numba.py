@@ -97,6 +97,7 @@ def _decode(
         seq, kv_head = members[task // num_kv_heads], task % num_kv_heads
         first, end = starts[seq], starts[seq + 1]
         heads = slice(kv_head * group, (kv_head + 1) * group)
+        # side by side and in float32, as the loops want them: these are slices of a wider matrix
         queries = np.empty((end - first, group, head_dim), np.float32)
         for row in range(end - first):
             at = query_at + (first + row) * query_stride + kv_head * group * head_dim

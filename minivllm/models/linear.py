@@ -122,6 +122,5 @@ class QKVParallelLinear(MergedColumnParallelLinear):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
         """Query, key and value, ``[num_tokens, heads, head_dim]`` each: views, no copies."""
-        return (
-            super().forward(x).view(len(x), -1, self.head_dim).split_with_sizes(self.num_heads, 1)
-        )
+        qkv = super().forward(x).view(len(x), -1, self.head_dim)
+        return qkv.split_with_sizes(self.num_heads, 1)
