@@ -259,6 +259,7 @@ def test_a_picture_that_cannot_be_drawn_ends_the_show_and_nothing_else(monkeypat
     with serving("--glass") as server, Watcher(server) as page, server.client() as client:
 
         def fail(run):
+            time.sleep(0.3)  # records come meanwhile
             raise RuntimeError("no paint")
 
         monkeypatch.setattr("minivllm.entrypoints.openai.glass.show.picture", fail)

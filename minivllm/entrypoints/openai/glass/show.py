@@ -94,7 +94,7 @@ class GlassShow:
 
     def close(self) -> None:
         """End all streams, when the server ends."""
-        self._closed = True
+        self._closed, self._records = True, []
         self._drawn.set()
         for task in (self._painter, self._walker):
             if task is not None:
