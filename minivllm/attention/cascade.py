@@ -73,7 +73,9 @@ def find_cascade(metadata: AttentionMetadata, block_size: int) -> Cascade | None
         shared = differs.argmax() if differs.any() else width
         if together * shared < WORTH_SHARING:
             continue
-        rows = np.concatenate([np.arange(starts[seq], starts[seq + 1]) for seq in members])
+        is_member = np.zeros(len(table), dtype=bool)
+        is_member[members] = True
+        rows = np.flatnonzero(np.repeat(is_member, num_rows))
         in_a_row = rows[-1] - rows[0] == len(rows) - 1  # then they are read where they are
         index = slice(rows[0], rows[-1] + 1) if in_a_row else torch.from_numpy(rows).long()
         prefixes.append(SharedPrefix(index, torch.from_numpy(head[0, :shared]).long()))

@@ -79,7 +79,7 @@ class RMSNorm(nn.Module):
 
 
 class LayerNorm(nn.LayerNorm):
-    """LayerNorm: LayerNorm: ``(x - mean(x)) / std(x) * weight + bias`` (Ba et al. 2016)."""
+    """LayerNorm: ``(x - mean(x)) / std(x) * weight + bias`` (Ba et al. 2016)."""
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None):
         """As ``RMSNorm.forward``."""
@@ -89,7 +89,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class GatedMLP(nn.Module):
-    """Gated MLP: Gated MLP: ``down(act(gate(x)) * up(x))`` (Shazeer 2020)."""
+    """Gated MLP: ``down(act(gate(x)) * up(x))`` (Shazeer 2020)."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()

@@ -40,7 +40,7 @@ class UnquantizedLinearMethod(LinearMethod):
 
 
 class Linear(nn.Module):
-    """A linear layer: A linear layer: ``x @ weight.T + bias`` (vLLM: LinearBase).
+    """A linear layer: ``x @ weight.T + bias`` (vLLM: LinearBase).
 
     Args:
         input_size, output_size: widths of input and output.

@@ -129,7 +129,9 @@ def server_flags() -> Iterator[list[str]]:
         if group.title in ("positional arguments", "options", "engine"):
             continue
         for action in group._group_actions:
-            yield [f"`{action.option_strings[0]}`", group.title, action.help or ""]
+            # Python 3.10 writes the default behind what a flag with a `--no-` twin says.
+            meaning = (action.help or "").removesuffix(" (default: %(default)s)")
+            yield [f"`{action.option_strings[0]}`", group.title, meaning]
 
 
 def reference() -> str:
