@@ -108,7 +108,8 @@ class GenerationRequest(OpenAIBaseModel):
             raise RequestError(
                 f"temperature must be from 0 to 2, got {self.temperature}", "temperature"
             )
-        if self.use_beam_search and self.logprobs is not None and self.logprobs is not False:
+        asked = getattr(self, "logprobs", None)  # a number, in chat a truth value
+        if self.use_beam_search and asked is not None and asked is not False:
             raise RequestError("beams keep no logprobs; leave logprobs out", "logprobs")
         if self.structured_outputs_params() is not None and self.use_beam_search:
             raise RequestError("beams have no grammar; use use_beam_search=false")

@@ -22,8 +22,10 @@ class OpenAIServingTokenization(OpenAIServing):
     async def tokenize(self, request: TokenizeRequest) -> TokenizeResponse:
         """The token ids of a text, or of a conversation as the chat template writes it."""
         self.served.check_model(request.model)
-        chat = isinstance(request, TokenizeChatRequest)
-        text = self.render(request.messages, request) if chat else request.prompt
+        if isinstance(request, TokenizeChatRequest):
+            text = self.render(request.messages, request)
+        else:
+            text = request.prompt
         token_ids = await self.encode(text, request.add_special_tokens, truncates=True)
         strings = None
         if request.return_token_strs:

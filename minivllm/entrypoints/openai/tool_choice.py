@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -64,11 +65,15 @@ class ToolChoice:
     """
 
     def __init__(
-        self, tools: list[dict], choice: str | dict | None, parallel: bool, args: Namespace
+        self,
+        tools: list[dict],
+        choice: str | Mapping[str, Any] | None,
+        parallel: bool,
+        args: Namespace,
     ):
         self.parallel = parallel
         self.functions = [tool["function"] for tool in tools]
-        if isinstance(choice, dict):
+        if choice is not None and not isinstance(choice, str):
             self.choice, name = "named", choice["function"]["name"]
             self.functions = [next(f for f in self.functions if f["name"] == name)]
         else:
