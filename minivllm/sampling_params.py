@@ -271,6 +271,8 @@ class BeamSearchParams:
     temperature: float = 0.0
     length_penalty: float = 1.0
     include_stop_str_in_output: bool = False
+    # Only the tokenizer's own end-of-sequence token completes a beam: the server's, as vLLM's.
+    _ends_at_own_eos: bool = field(default=False, init=False)
 
     def __post_init__(self):
         for name in ("beam_width", "max_tokens"):

@@ -121,7 +121,9 @@ def test_answers_are_those_of_the_offline_engine(client):
 
 def test_beams_over_http(client):
     llm = LLM(max_model_len=512, block_size=32, max_num_seqs=32, max_num_batched_tokens=512)
-    (want,) = llm.generate(PROMPTS[0], BeamSearchParams(3, 8), use_tqdm=False)
+    params = BeamSearchParams(3, 8)
+    params._ends_at_own_eos = True  # as vLLM's server does
+    (want,) = llm.generate(PROMPTS[0], params, use_tqdm=False)
     got = completion(client, prompt=PROMPTS[0], max_tokens=8, use_beam_search=True, n=3)
     assert [choice["text"] for choice in got["choices"]] == [c.text for c in want.outputs]
     assert got["usage"]["completion_tokens"] == sum(len(c.token_ids) for c in want.outputs)
@@ -137,16 +139,17 @@ BAD = [
     ({"prompt": "x", "stream_options": {"include_usage": True}}, 400, "stream_options"),
     ({"prompt": "x", "logit_bias": {"99999": 1}}, 400, "logit_bias"),
     ({"prompt": "x", "truncate_prompt_tokens": 10**6}, 400, "truncate_prompt_tokens"),
-    ({"prompt": "x" * 100_000}, 400, "input_tokens"),
+    ({"prompt": "x" * 100_000}, 400, "input_text"),
+    ({"prompt": "the " * 1000}, 400, "input_tokens"),
     ({"prompt": [[1], []]}, 400, None),
     ({"prompt": ["x", ""]}, 400, None),
-    ({"prompt": [-1]}, 400, None),
+    ({"prompt": [-1]}, 400, "body.prompt"),
     ({"prompt": "\ud800"}, 400, None),
     ({"prompt": "x", "model": "\ud800"}, 404, "model"),
-    ({"prompt": "x", "bad_words": ["\ud800"]}, 400, "bad_words"),
+    ({"prompt": "x", "bad_words": ["\ud800"]}, 400, None),
     ({"prompt": "x", "min_tokens": 9, "max_tokens": 3}, 400, None),
     ({"prompt": "x", "prompt_logprobs": 1, "stream": True}, 400, "prompt_logprobs"),
-    ({"prompt": "x", "structured_outputs": {"choice": []}}, 400, "structured_outputs"),
+    ({"prompt": "x", "structured_outputs": {"choice": []}}, 400, None),
     ({"prompt": "x", "response_format": {"type": "json_schema"}}, 400, "response_format"),
     ({"prompt": "x", "use_beam_search": True, "n": 10**6}, 400, None),
 ]  # fmt: skip
@@ -197,7 +200,8 @@ def test_a_half_sent_body_holds_nobody_up(server, client):
 
 
 def test_messages_that_are_none(client):
-    for messages in ([{}], [{"role": 3}], [{"role": "user"}], [{"role": "user", "content": 5}],
+    for messages in ([{}], [{"role": 3}], [{"role": "user", "content": None}],
+                     [{"role": "user", "content": 5}],
                      [{"role": "assistant", "tool_calls": 3}],
                      [{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}],
                      [{"role": "user", "content": [{"type": "image_url"}]}]):  # fmt: skip

@@ -127,7 +127,9 @@ def offline():
     llm = LLM(max_model_len=512, block_size=32, max_num_seqs=32, max_num_batched_tokens=512)
     params = SamplingParams(temperature=0, max_tokens=24)
     texts = [o.outputs[0].text for o in llm.generate(PROMPTS, params, use_tqdm=False)]
-    found = llm.beam_search(PROMPTS, BeamSearchParams(beam_width=2, max_tokens=8))
+    params = BeamSearchParams(beam_width=2, max_tokens=8)
+    params._ends_at_own_eos = True  # as vLLM's server does
+    found = llm.beam_search(PROMPTS, params)
     return texts, [output.sequences[0].tokens for output in found]
 
 
@@ -151,7 +153,8 @@ def test_a_soak_of_everything(server):
 
     async def searched(client, i):
         body = {"prompt": PROMPTS[i], "max_tokens": 8, "temperature": 0, "n": 2,
-                "use_beam_search": True, "return_token_ids": True}  # fmt: skip
+                "use_beam_search": True, "return_token_ids": True,
+                "include_stop_str_in_output": True}  # fmt: skip
         answer = (await client.post("/v1/completions", json=body)).json()["choices"][0]
         assert answer["prompt_token_ids"] + answer["token_ids"] == beams[i]
 

@@ -140,8 +140,9 @@ class InputProcessor:
         beam_params, eos_token_ids = None, self._own_eos()
         if isinstance(params, BeamSearchParams):
             beam_params = replace(params)  # the caller's may change while this waits
+            if not params._ends_at_own_eos:
+                eos_token_ids = self._all_eos()  # a beam is complete at any of them
             params = beam_params.for_one_beam()
-            eos_token_ids = self._all_eos()  # a beam is complete at any of them
             most = self.model_config.vocab_size // 2
             ok = beam_params.beam_width <= most
             check(ok, "beam_width", beam_params.beam_width, f"at most {most}, half the vocabulary")

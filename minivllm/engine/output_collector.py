@@ -15,8 +15,19 @@ class RequestOutputCollector:
 
     def __init__(self, delta: bool):
         self._delta = delta
+        self._first: RequestOutput | None = None  # until it is read
+        self._begun = False
         self._pending: RequestOutput | Exception | None = None
         self._ready = asyncio.Event()
+
+    def deliver(self, output: RequestOutput) -> None:
+        """Put an output of the engine. The first DELTA is read by itself, however late: a stream
+        begins with one token, and does not depend on who is faster."""
+        if self._delta and not self._begun:
+            self._first, self._begun = output, True
+            self._ready.set()
+        else:
+            self.put(output)
 
     def put(self, output: RequestOutput | Exception) -> None:
         """Put an output: a DELTA is joined to the one not yet read, any other replaces it."""
@@ -29,8 +40,13 @@ class RequestOutputCollector:
 
     async def get(self) -> RequestOutput:
         """Wait for the next output. Raises an exception that was put."""
-        while self._pending is None:
+        while self._first is None and self._pending is None:
             await self._ready.wait()
+        if self._first is not None:
+            first, self._first = self._first, None
+            if self._pending is None:
+                self._ready.clear()
+            return first
         output, self._pending = self._pending, None
         self._ready.clear()
         if isinstance(output, Exception):

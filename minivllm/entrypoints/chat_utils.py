@@ -11,10 +11,11 @@ from minivllm.validation import check, is_text
 
 # What ``apply_chat_template`` takes beside what a template may be told, and what has a name of its
 # own here.
-_NOT_THE_TEMPLATES = {"conversation", "tools", "chat_template", "add_generation_prompt",
-                      "continue_final_message", "tokenize", "padding", "truncation",
-                      "max_length", "return_tensors", "return_dict",
-                      "return_assistant_tokens_mask", "tokenizer_kwargs"}  # fmt: skip
+NOT_THE_TEMPLATES = {"conversation", "tools", "chat_template", "add_generation_prompt",
+                     "continue_final_message", "tokenize", "padding", "truncation",
+                     "max_length", "return_tensors", "return_dict",
+                     "return_assistant_tokens_mask", "tokenizer_kwargs"}  # fmt: skip
+TEXT_PARTS = ("text", "refusal", "thinking")  # types; each has its text under its own name
 _TEXT = "text, or a list of text parts, without lone surrogates"
 _TOOL_TEMPLATES = Path(__file__).parent / "openai" / "tool_parsers"
 
@@ -91,7 +92,7 @@ def apply_chat_template(
     more = {} if chat_template_kwargs is None else chat_template_kwargs
     ok = isinstance(more, dict) and all(isinstance(name, str) for name in more)
     check(ok, "chat_template_kwargs", more, "a dict of what the template is told, by name")
-    ours = more.keys() & _NOT_THE_TEMPLATES
+    ours = more.keys() & NOT_THE_TEMPLATES
     allowed = "without what chat() or the engine decides: " + ", ".join(sorted(ours))
     check(not ours, "chat_template_kwargs", more, allowed)
     if chat_template is None and tokenizer.chat_template is None:
@@ -140,10 +141,7 @@ def _checked(message: Any) -> dict:
     check(ok, "a message", message, "a dict with a 'role' and a 'content'")
     content = message.get("content")
     if isinstance(content, (list, tuple)):
-        texts: list[Any] = [part.get("text") for part in content if isinstance(part, dict)]
-        ok = len(texts) == len(content) and all(map(is_text, texts))
-        check(ok, "a message's content", content, _TEXT)
-        message = {**message, "content": "\n".join(texts)}
+        message = {**message, "content": text_of(content)}
     else:
         ok = is_text(content) or (content is None and "tool_calls" in message)
         check(ok, "a message's content", content, _TEXT)
@@ -152,6 +150,22 @@ def _checked(message: Any) -> dict:
         check(isinstance(calls, list), "tool_calls", calls, "a list of calls")
         message = {**message, "tool_calls": [_with_arguments(call) for call in calls]}
     return message
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content: as it is, or of its parts, each a line of its own.
+
+    Raises:
+        ValueError: for a part that is not text.
+    """
+    if not isinstance(content, (list, tuple)):
+        return content or ""
+    texts: list[Any] = []
+    for part in content:
+        kind = part.get("type", "text") if isinstance(part, dict) else None
+        texts.append(part.get(kind if kind in TEXT_PARTS else "text") if kind else None)
+    check(all(map(is_text, texts)), "a message's content", content, _TEXT)
+    return "\n".join(texts)
 
 
 def _with_arguments(call: Any) -> Any:

@@ -5,10 +5,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, model_serializer, model_validator
+from pydantic import BaseModel, BeforeValidator, model_serializer, model_validator
 
+from minivllm.entrypoints.openai.conversation import (
+    ChatCompletionToolsParam,
+    Message,
+    NamedToolChoice,
+)
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.protocol import UsageInfo
@@ -18,13 +23,15 @@ from minivllm.entrypoints.openai.tool_choice import check_tool_choice
 class ChatCompletionRequest(GenerationRequest):
     """A conversation to be answered, or its last message to be continued."""
 
-    messages: list[dict[str, Any]]
+    messages: list[Message]
+    n: Annotated[int, BeforeValidator(lambda n: 1 if n is None else n)] = 1
+    echo: bool = False
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = False
     top_logprobs: int | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: list[ChatCompletionToolsParam] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
     parallel_tool_calls: bool | None = True
     documents: list[dict[str, str]] | None = None
     add_generation_prompt: bool = True
@@ -34,23 +41,34 @@ class ChatCompletionRequest(GenerationRequest):
     chat_template_kwargs: dict[str, Any] | None = None
     return_prompt_text: bool | None = None
 
+    counts_of_logprobs: ClassVar[tuple[str, ...]] = ("prompt_logprobs", "top_logprobs")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_choice_before_types(cls, body: Any) -> Any:
+        """Without a choice, the model chooses among the tools, if there are any."""
+        if not isinstance(body, dict):
+            return body
+        if "tool_choice" not in body and body.get("tools"):
+            body = body | {"tool_choice": "auto"}
+        check_tool_choice(body.get("tools"), body.get("tool_choice"))
+        return body
+
     @model_validator(mode="after")
     def _check_chat(self):
-        top = self.top_logprobs
-        if top is not None and top < -1:
-            raise RequestError(
-                f"top_logprobs must be at least 0 (or -1 for all), got {top}", "top_logprobs"
-            )
-        if top and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs=true", "top_logprobs")
         if self.continue_final_message and self.add_generation_prompt:
             raise RequestError(
                 "continue_final_message and add_generation_prompt cannot both be true"
             )
-        check_tool_choice(self.tools, self.tool_choice)
         if self.use_beam_search and self.tool_choice not in (None, "none", "auto"):
             raise RequestError("beams have no grammar to force a call; use use_beam_search=false")
         return self
+
+    @property
+    def echoed_logprobs(self) -> int | None:
+        return self.top_logprobs or 0
 
     @property
     def most_tokens(self) -> int | None:

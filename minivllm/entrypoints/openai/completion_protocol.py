@@ -5,30 +5,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.protocol import UsageInfo
 
+TokenId = Annotated[int, Field(ge=0)]
+
 
 class CompletionRequest(GenerationRequest):
     """Prompts to be continued: a text, texts, token ids, or lists of token ids."""
 
-    prompt: list[int] | list[list[int]] | str | list[str] | None = None
+    prompt: list[TokenId] | list[list[TokenId]] | str | list[str] | None = None
     max_tokens: int | None = 16
     logprobs: int | None = None
     suffix: str | None = None
     add_special_tokens: bool = True
 
-    @field_validator("logprobs", mode="before")
-    @classmethod
-    def _logprobs_are_a_number(cls, value: Any) -> Any:
-        if isinstance(value, str) and not value.lstrip("-").isdecimal():
-            raise RequestError(f"logprobs must be an integer, got {value!r}", "logprobs")
-        return value
+    counts_of_logprobs: ClassVar[tuple[str, ...]] = ("prompt_logprobs", "logprobs")
 
     @model_validator(mode="after")
     def _check_prompt(self):
@@ -36,12 +33,10 @@ class CompletionRequest(GenerationRequest):
             raise RequestError("prompt must be there and not be empty", "prompt")
         if not self.prompt:
             raise RequestError("prompt must hold at least one prompt")
-        if self.suffix:
+        if self.use_beam_search and self.stream:
+            raise RequestError("beams have no order to stream in; use stream=false")
+        if self.suffix is not None:
             raise RequestError("suffix needs a model that fills in, which this is not", "suffix")
-        if self.logprobs is not None and self.logprobs < -1:
-            raise RequestError(
-                f"logprobs must be at least 0 (or -1 for all), got {self.logprobs}", "logprobs"
-            )
         return self
 
     @property

@@ -23,8 +23,8 @@ logger = init_logger(__name__)
 
 # The parameters that vLLM names in ``param``; for others it is null.
 _NAMED = {
-    "allowed_token_ids", "bad_words", "cache_salt", "input_tokens", "logit_bias", "logprobs",
-    "max_tokens", "model", "prompt", "prompt_logprobs", "response_format", "stream_options",
+    "allowed_token_ids", "cache_salt", "input_tokens", "logit_bias", "logprobs", "max_tokens",
+    "model", "prompt", "prompt_logprobs", "response_format", "stop_token_ids", "stream_options",
     "structured_outputs", "suffix", "temperature", "tool_choice", "tools", "top_logprobs", "top_p",
     "truncate_prompt_tokens",
 }  # fmt: skip
@@ -93,9 +93,10 @@ def _describe(error: RequestValidationError) -> RequestError:
         if isinstance(problem, str):  # our own: see ``json_only``
             lines.append(problem)
             continue
-        where = ".".join(str(part) for part in problem["loc"][:2])
-        lines.append(f"{where}: {problem['msg']}")
-        param = param or where
+        # The branch of a union, a class, is no field.
+        fields = [str(part) for part in problem["loc"] if not str(part)[:1].isupper()]
+        lines.append(f"{'.'.join(fields)}: {problem['msg']}")
+        param = param or ".".join(fields[:2])
     return RequestError("; ".join(lines), param, kind="Bad Request")
 
 

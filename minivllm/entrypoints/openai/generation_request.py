@@ -5,27 +5,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
+from minivllm.entrypoints.openai.answer_form import (
+    ResponseFormat,
+    StructuredOutputs,
+    structured_outputs_params,
+)
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.protocol import (
     INT64,
     OpenAIBaseModel,
-    ResponseFormat,
     StreamOptions,
 )
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from minivllm.structured_outputs import StructuredOutputsParams
 
 # null: what generation_config.json says, else SamplingParams' own default
-_FROM_THE_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_FROM_THE_MODEL = (
+    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+    "frequency_penalty",
+)  # fmt: skip
 _AS_THEY_ARE = (
-    "n", "frequency_penalty", "presence_penalty", "stop", "stop_token_ids", "min_tokens",
+    "n", "stop", "stop_token_ids", "min_tokens",
     "ignore_eos", "include_stop_str_in_output", "skip_special_tokens",
     "spaces_between_special_tokens", "allowed_token_ids", "bad_words",
 )  # fmt: skip
+
+_LONGEST_SALT = 128  # characters, as in vLLM
 
 
 class GenerationRequest(OpenAIBaseModel):
@@ -35,9 +44,10 @@ class GenerationRequest(OpenAIBaseModel):
     n: int = 1
     stream: bool | None = False
     stream_options: StreamOptions | None = None
+    stream_interval: Annotated[int, Field(ge=1)] | None = None  # tokens in an event
     seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = None
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
     repetition_penalty: float | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -52,7 +62,7 @@ class GenerationRequest(OpenAIBaseModel):
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
+    bad_words: list[str] = Field(default_factory=list)
     prompt_logprobs: int | None = None
     use_beam_search: bool = False
     length_penalty: float = 1.0
@@ -60,68 +70,54 @@ class GenerationRequest(OpenAIBaseModel):
     truncation_side: Literal["left", "right"] | None = None
     echo: bool | None = False
     user: str | None = None
-    request_id: str | None = None
+    request_id: str = ""  # the server's choice
     priority: Annotated[int, Field(ge=-INT64, lt=INT64)] = 0
     cache_salt: str | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     response_format: ResponseFormat | None = None
-    structured_outputs: dict[str, Any] | None = None
+    structured_outputs: StructuredOutputs | None = None
 
-    @field_validator("n", "frequency_penalty", "presence_penalty", "min_tokens", mode="before")
+    counts_of_logprobs: ClassVar[tuple[str, ...]] = ("prompt_logprobs",)
+
+    @model_validator(mode="before")
     @classmethod
-    def _null_is_the_default(cls, value: Any, info) -> Any:
-        return cls.model_fields[info.field_name].default if value is None else value
+    def _check_before_types(cls, body: Any) -> Any:
+        """What has an error of its own, of whatever type it is."""
+        if not isinstance(body, dict):
+            return body
+        if body.get("stream_options") and not body.get("stream"):
+            raise RequestError("stream_options needs stream=true", "stream_options")
+        for name in cls.counts_of_logprobs:
+            asked = body.get(name)
+            if asked is None:
+                continue
+            if not isinstance(asked, (int, float)):
+                raise RequestError(f"{name} must be an integer, got {asked!r:.100}", name)
+            if asked < 0 and asked != -1:
+                raise RequestError(f"{name} must be at least 0 (or -1 for all), got {asked}", name)
+        asked = body.get("prompt_logprobs")
+        if body.get("stream") and asked is not None and (asked > 0 or asked == -1):
+            raise RequestError("prompt_logprobs must be 0 with stream=true", "prompt_logprobs")
+        _check_cache_salt(body.get("cache_salt"))
+        return body
 
     @model_validator(mode="after")
     def _check_what_both_have(self):
-        if self.stream_options is not None and not self.stream:
-            raise RequestError("stream_options needs stream=true", "stream_options")
         if self.temperature is not None and not 0 <= self.temperature <= 2:
             raise RequestError(
                 f"temperature must be from 0 to 2, got {self.temperature}", "temperature"
             )
-        asked = self.prompt_logprobs
-        if asked is not None and (asked < -1 or (self.stream and asked != 0)):
-            raise RequestError(
-                "prompt_logprobs must be at least 0 (or -1 for all), and 0 with stream=true, got "
-                f"{asked}",
-                "prompt_logprobs",
-            )
-        if self.cache_salt == "":
-            raise RequestError("cache_salt must be a string that is not empty", "cache_salt")
-        if self.use_beam_search and self.stream:
-            raise RequestError("beams have no order to stream in; use stream=false")
+        asked = getattr(self, "logprobs", None)  # a number, in chat a truth value
+        if self.use_beam_search and asked is not None and asked is not False:
+            raise RequestError("beams keep no logprobs; leave logprobs out", "logprobs")
         if self.structured_outputs_params() is not None and self.use_beam_search:
             raise RequestError("beams have no grammar; use use_beam_search=false")
         return self
 
     def structured_outputs_params(self) -> StructuredOutputsParams | None:
-        """StructuredOutputsParams of ``response_format`` or ``structured_outputs``.
-
-        Raises:
-            RequestError: for both at once, or one that is not well formed.
-        """
-        form, name = self.response_format, "structured_outputs"
-        kinds = self.structured_outputs
-        if form is not None and form.type != "text":
-            if kinds is not None:
-                raise RequestError("either response_format or structured_outputs, not both", name)
-            name = "response_format"
-            if form.type == "structural_tag":
-                raise RequestError("structural tags are not there; use a grammar", name)
-            kinds = {"json_object": True}
-            if form.type == "json_schema":
-                schema = (form.json_schema or {}).get("schema")
-                if schema is None:
-                    raise RequestError("type 'json_schema' needs json_schema.schema", name)
-                kinds = {"json": schema}
-        if kinds is None:
-            return None
-        try:
-            return StructuredOutputsParams(**{str(key): value for key, value in kinds.items()})
-        except (ValueError, TypeError) as error:
-            raise RequestError(str(error), name) from error
+        """The form that the text must have, if any."""
+        return structured_outputs_params(self.response_format, self.structured_outputs)
 
     def to_sampling_params(
         self, max_tokens: int, defaults: dict[str, Any], logprobs: int | None
@@ -162,15 +158,16 @@ class GenerationRequest(OpenAIBaseModel):
         return None
 
     def to_beam_search_params(self, max_tokens: int) -> BeamSearchParams:
-        """BeamSearchParams for the ``n`` most likely continuations."""
-        return BeamSearchParams(
+        """BeamSearchParams for the ``n`` most likely continuations, whatever the temperature."""
+        params = BeamSearchParams(
             beam_width=self.n,
             max_tokens=max_tokens,
             ignore_eos=self.ignore_eos,
-            temperature=self.temperature or 0.0,
             length_penalty=self.length_penalty,
             include_stop_str_in_output=self.include_stop_str_in_output,
         )
+        params._ends_at_own_eos = True
+        return params
 
     def _token_biases(self) -> dict[int, float] | None:
         """Token ids come as text, as JSON's keys do; biases beyond 100 count as 100."""
@@ -180,3 +177,16 @@ class GenerationRequest(OpenAIBaseModel):
         if wrong:
             raise RequestError(f"logit_bias has keys that are no token ids: {wrong}", "logit_bias")
         return {int(key): max(-100.0, min(100.0, v)) for key, v in self.logit_bias.items()}
+
+
+def _check_cache_salt(salt: Any) -> None:
+    """Raise unless this is None or may be part of a cache's keys, also of one in a file system."""
+    if salt is None:
+        return
+    ok = isinstance(salt, str) and 0 < len(salt) <= _LONGEST_SALT
+    if not ok or any(character in "@/\\\0" for character in salt):
+        raise RequestError(
+            f"cache_salt must be a string of 1 to {_LONGEST_SALT} characters without @, /, \\ and "
+            "NUL",
+            "cache_salt",
+        )

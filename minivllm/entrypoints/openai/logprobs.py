@@ -68,14 +68,17 @@ def chat_logprobs(
     tokenizer,
     as_ids: bool,
 ) -> dict[str, list]:
-    """The form of /v1/chat/completions. Arguments as for ``completion_logprobs``."""
+    """The form of /v1/chat/completions. Arguments as for ``completion_logprobs``.
+
+    The token itself is the first of its top_logprobs, whatever its rank, as in vLLM.
+    """
     content = []
     for token_id, known in zip(token_ids, logprobs, strict=True):
         own = known[token_id]
         best = [
             {"token": token, "logprob": finite(entry.logprob), "bytes": list(token.encode())}
-            for other, entry in sorted(known.items(), key=lambda item: item[1].rank or 0)
-            if most == -1 or (entry.rank or 0) <= most
+            for place, (other, entry) in enumerate(known.items())
+            if most == -1 or place < most
             for token in (_shown(other, entry, as_ids, tokenizer),)
         ]
         content.append(

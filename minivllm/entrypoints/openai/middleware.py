@@ -17,12 +17,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from minivllm.entrypoints.openai.errors import JSON, RequestError, error_response
 
 LARGEST_BODY = 32 * 2**20  # bytes
-_GUARDED = ("/v1", "/glass/")  # the page at /glass tells nothing by itself
+# vLLM's prefixes, and the glass server's: the page at /glass tells nothing by itself.
+_GUARDED = ("/v1", "/v2", "/inference", "/cohere", "/glass/")
 _COUNTED = ("/v1/completions", "/v1/chat/completions")
 
 
 class AuthenticationMiddleware:
-    """Under ``/v1`` and ``/glass/`` a request must bring a key: ``Authorization: Bearer KEY``.
+    """Under these prefixes a request must bring a key: ``Authorization: Bearer KEY``.
 
     Digests are compared, all of them, in constant time: how long a refusal takes says nothing.
     """
@@ -42,7 +43,7 @@ class AuthenticationMiddleware:
 
     def _knows(self, headers: Headers) -> bool:
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        digest = hashlib.sha256(key.strip().encode()).digest()
+        digest = hashlib.sha256(key.encode()).digest()
         found = [secrets.compare_digest(digest, known) for known in self.digests]
         return scheme.lower() == "bearer" and any(found)
 

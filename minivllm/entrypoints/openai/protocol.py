@@ -7,7 +7,7 @@ Stream chunks are not here: they are made as bytes (``stream``), one for every t
 from __future__ import annotations
 
 import time
-from typing import Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -39,13 +39,6 @@ class UsageInfo(BaseModel):
     completion_tokens: int = 0
     prompt_tokens_details: PromptTokenUsageInfo | None = None
     completion_tokens_details: dict[str, Any] | None = None
-
-
-class ResponseFormat(OpenAIBaseModel):
-    """Which form the answer must have; "text" is any."""
-
-    type: Literal["text", "json_object", "json_schema", "structural_tag"]
-    json_schema: dict[str, Any] | None = None
 
 
 class ModelPermission(BaseModel):
@@ -81,21 +74,6 @@ class ModelList(BaseModel):
     data: list[ModelCard] = Field(default_factory=list)
 
 
-class TokenizeRequest(OpenAIBaseModel):
-    """A text, or a conversation that the chat template writes."""
-
-    model: str | None = None
-    prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    add_special_tokens: bool | None = None  # None: as the endpoint of that kind does
-    return_token_strs: bool | None = False
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
-
-
 class TokenizeResponse(BaseModel):
     count: int
     max_model_len: int
@@ -105,7 +83,7 @@ class TokenizeResponse(BaseModel):
 
 class DetokenizeRequest(OpenAIBaseModel):
     model: str | None = None
-    tokens: list[int]
+    tokens: list[Annotated[int, Field(ge=0, lt=INT64)]]
 
 
 class DetokenizeResponse(BaseModel):

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from minivllm.entrypoints.openai.chat_protocol import ChatCompletionRequest, ChatCompletionResponse
@@ -19,9 +20,9 @@ from minivllm.entrypoints.openai.protocol import (
     DetokenizeResponse,
     ModelCard,
     ModelList,
-    TokenizeRequest,
     TokenizeResponse,
 )
+from minivllm.entrypoints.openai.tokenize_protocol import TokenizeRequest
 from minivllm.metrics.prometheus import make_registry
 from minivllm.metrics.reader import Metric
 from minivllm.version import __version__
@@ -121,7 +122,7 @@ def add_metrics(app: FastAPI, model_name: str | None) -> None:
     last: list[Metric] = []
     registry = make_registry(lambda: last)
 
-    @app.get("/metrics", include_in_schema=False)
+    @app.get("/metrics", response_class=PlainTextResponse)
     @app.get("/metrics/", include_in_schema=False)
     async def metrics(raw: Request) -> Response:
         engine = raw.app.state.engine

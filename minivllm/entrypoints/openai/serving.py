@@ -13,11 +13,13 @@ from typing import Any
 
 from fastapi import Request
 
-from minivllm.entrypoints.chat_utils import apply_chat_template
+from minivllm.entrypoints.chat_utils import NOT_THE_TEMPLATES, apply_chat_template
+from minivllm.entrypoints.openai.conversation import shown_tools
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.protocol import PromptTokenUsageInfo, UsageInfo
 from minivllm.entrypoints.openai.served_model import ServedModel
+from minivllm.entrypoints.openai.stream import beams, every
 from minivllm.logger import init_logger
 from minivllm.outputs import RequestOutput
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
@@ -52,12 +54,21 @@ class OpenAIServing:
         name = f"{request_id}-{index}"
         return name if name not in self.engine.request_ids else f"{name}-{uuid.uuid4().hex[:8]}"
 
-    def log_request(self, engine_id: str, prompt: dict, params: object) -> None:
-        """With ``--enable-log-requests``: what is asked, the prompt cut to ``--max-log-len``."""
+    def generate(
+        self, request: GenerationRequest, prompt: dict, params: Any, engine_id: str, raw: Request
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """The engine's outputs for one prompt; its parameters are checked, its tokens are by the
+        engine. With ``--enable-log-requests`` it is logged, cut to ``--max-log-len``.
+        """
         if self.args.enable_log_requests:
             text, token_ids = prompt["prompt"], prompt["prompt_token_ids"]
             shown = (token_ids if text is None else text)[: self.args.max_log_len]
             logger.info("Received request %s: prompt: %r, params: %s", engine_id, shown, params)
+        outputs = self.engine.generate(prompt, params, engine_id, self.priority(request, raw))
+        if request.use_beam_search:
+            return beams(outputs, request.include_stop_str_in_output)
+        interval = request.stream_interval or 1
+        return every(interval, outputs) if request.stream and interval > 1 else outputs
 
     @staticmethod
     def head(request_id: str, kind: str, model: str) -> dict[str, Any]:
@@ -69,13 +80,15 @@ class OpenAIServing:
             return 0
         try:
             return int(raw.headers.get("x-vllm-priority") or request.priority)
-        except ValueError as error:
-            raise RequestError("the header X-Vllm-Priority must be an integer") from error
+        except ValueError:
+            return request.priority  # a proxy may have written that header
 
     def wants_usage(self, request: GenerationRequest) -> tuple[bool, bool]:
         """True if a stream ends with the usage; and True if every event has it."""
+        if self.args.enable_force_include_usage:
+            return True, True
         options = request.stream_options
-        at_end = self.args.enable_force_include_usage or bool(options and options.include_usage)
+        at_end = bool(options and options.include_usage)
         return at_end, at_end and bool(options and options.continuous_usage_stats)
 
     def shows_ids(self, request: GenerationRequest) -> bool:
@@ -91,7 +104,11 @@ class OpenAIServing:
         if self.tokenizer is None:
             raise RequestError("this server has no tokenizer; send token ids", "prompt")
         if not truncates and len(text) > self.served.longest_token * limit:
-            self._check_length(limit + 1, at_least=True)
+            raise RequestError(
+                f"the context holds {limit} tokens, prompt and answer together, but a text of "
+                f"{len(text)} characters has more; shorten it",
+                "input_text",
+            )
         if len(text) > _LONGEST:
             raise RequestError(f"a text may have {_LONGEST} characters", "prompt")
         check(is_text(text), "prompt", text, "a string without lone surrogates")
@@ -102,7 +119,7 @@ class OpenAIServing:
         )
 
     def render(self, messages: list[dict], request) -> str:
-        """A conversation as the chat template writes it.
+        """A conversation as the chat template writes it; a request's own fields have the last word.
 
         Raises:
             RequestError, ValueError: for a template that is not trusted, or that fails.
@@ -116,13 +133,14 @@ class OpenAIServing:
             )
         if getattr(request, "documents", None):
             more["documents"] = request.documents
+        more = {name: value for name, value in more.items() if name not in NOT_THE_TEMPLATES}
         return apply_chat_template(
             self.tokenizer,
             messages,
             chat_template=template or self.served.chat_template,
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
-            tools=None if self._hides_tools(request) else request.tools,
+            tools=None if self._hides_tools(request) else shown_tools(request.tools),
             chat_template_kwargs=more,
         )
 
@@ -153,23 +171,24 @@ class OpenAIServing:
                     f"truncate_prompt_tokens must be at most {limit}, got {keep}",
                     "truncate_prompt_tokens",
                 )
-            keep = max(1, limit - (most or 1)) if keep == -1 else keep
+            keep = limit - bool(most) if keep == -1 else keep  # room for one token of an answer
             right = request.truncation_side == "right"
             token_ids = token_ids[:keep] if right else token_ids[max(0, len(token_ids) - keep) :]
-        self._check_length(len(token_ids))
-        return token_ids
-
-    def _check_length(self, length: int, at_least: bool = False) -> None:
-        limit = self.served.max_model_len
-        if length > limit:
+        if len(token_ids) > limit:
             raise RequestError(
                 f"the context holds {limit} tokens, prompt and answer together, but the prompt "
-                f"alone has {'at least ' if at_least else ''}{length}; shorten it",
+                f"alone has {len(token_ids)}; shorten it",
                 "input_tokens",
             )
+        return token_ids
 
-    def max_tokens(self, asked: int | None, prompt_length: int) -> int:
+    def max_tokens(self, asked: int | None, prompt_length: int, name: str = "max_tokens") -> int:
         """What a request may generate: what it asks for, the model's limit, what the context has.
+
+        Args:
+            asked: None is as much as possible.
+            prompt_length: in tokens.
+            name: of the field that asks.
 
         Raises:
             RequestError: if it asks for more than the context could ever hold.
@@ -177,9 +196,9 @@ class OpenAIServing:
         limit = self.served.max_model_len
         if asked is not None and asked > limit:
             raise RequestError(
-                f"max_tokens is {asked}, but the context holds {limit} tokens, prompt and answer "
+                f"{name} is {asked}, but the context holds {limit} tokens, prompt and answer "
                 "together; ask for less",
-                "max_tokens",
+                name,
             )
         bounds = (asked, limit - prompt_length, self.served.default_sampling.get("max_tokens"))
         most = int(min(bound for bound in bounds if bound is not None))
@@ -202,20 +221,24 @@ class OpenAIServing:
             prompt_tokens=prompt,
             completion_tokens=answer,
             total_tokens=prompt + answer,
-            prompt_tokens_details=self.prompt_details(cached),
+            prompt_tokens_details=self.prompt_details(prompt, cached),
         )
 
-    def prompt_details(self, cached: int) -> PromptTokenUsageInfo | None:
-        """How much of the prompts the cache had, if the server tells."""
+    def prompt_details(self, prompt: int, cached: int) -> PromptTokenUsageInfo | None:
+        """How many of the prompts' tokens the cache had, if the server tells."""
         if not self.args.enable_prompt_tokens_details:
             return None
         return PromptTokenUsageInfo(cached_tokens=cached)
 
-    def metrics(self, output: RequestOutput) -> dict[str, float | None] | None:
-        """Timestamps of one request, in milliseconds, if the server is told to show them."""
-        if not self.args.enable_per_request_metrics:
+    def metrics(self, outputs: list[RequestOutput]) -> dict[str, float | None] | None:
+        """Times of one choice, in milliseconds, if the server is told to show them.
+
+        Several choices have none: which one would it be?
+        """
+        alone = len(outputs) == 1 and len(outputs[0].outputs) == 1
+        if not (alone and self.args.enable_per_request_metrics):
             return None
-        times, tokens = output.metrics, len(output.outputs[0].token_ids)
+        times, tokens = outputs[0].metrics, len(outputs[0].outputs[0].token_ids)
         assert times is not None
         arrived, first = times.arrival_time, times.first_token_time or times.arrival_time
         begun, last = times.first_scheduled_time or arrived, times.last_token_time or first
@@ -230,24 +253,12 @@ class OpenAIServing:
 
 
 def usage_dict(
-    prompt: int, answer: int, details: PromptTokenUsageInfo | bool | None = None
+    prompt: int, answer: int, details: PromptTokenUsageInfo | None = None
 ) -> dict[str, Any]:
-    """Usage in a stream: three keys at its end; True adds the one that every other event has."""
+    """Usage in a stream."""
     usage: dict[str, Any] = {
         "prompt_tokens": prompt, "total_tokens": prompt + answer, "completion_tokens": answer,
     }  # fmt: skip
-    if details is True:
-        usage["completion_tokens_details"] = None
-    elif details:
+    if details:
         usage["prompt_tokens_details"] = details.model_dump()
     return usage
-
-
-async def last_of(stream: AsyncGenerator) -> RequestOutput:
-    """A request's whole output."""
-    try:
-        async for output in stream:
-            last = output
-        return last
-    finally:
-        await stream.aclose()

@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import Request
 
+from minivllm.entrypoints.chat_utils import text_of
 from minivllm.entrypoints.openai.chat_protocol import (
     ChatCompletionLogProbs,
     ChatCompletionRequest,
@@ -18,14 +19,17 @@ from minivllm.entrypoints.openai.chat_protocol import (
     ChatCompletionResponseChoice,
     ChatMessage,
 )
+from minivllm.entrypoints.openai.conversation import shown_tools
 from minivllm.entrypoints.openai.errors import JSON
 from minivllm.entrypoints.openai.logprobs import chat_logprobs, prompt_logprobs
-from minivllm.entrypoints.openai.serving import OpenAIServing, last_of, usage_dict
+from minivllm.entrypoints.openai.protocol import PromptTokenUsageInfo
+from minivllm.entrypoints.openai.serving import OpenAIServing, usage_dict
 from minivllm.entrypoints.openai.stream import (
     DONE,
     ChunkWriter,
     EventStream,
     error_event,
+    last_of,
     to_json,
     until_done_or_gone,
 )
@@ -50,7 +54,8 @@ class OpenAIServingChat(OpenAIServing):
         truncates = request.truncate_prompt_tokens is not None
         token_ids = await self.encode(text, request.add_special_tokens, truncates)
         token_ids = self.cut(token_ids, request, request.most_tokens)
-        most = self.max_tokens(request.most_tokens, len(token_ids))
+        asking = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
+        most = self.max_tokens(request.most_tokens, len(token_ids), asking)
         params: SamplingParams | BeamSearchParams
         if request.use_beam_search:
             params = request.to_beam_search_params(most)
@@ -63,8 +68,7 @@ class OpenAIServingChat(OpenAIServing):
         request_id = self.request_id("chatcmpl", request, raw)
         prompt = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
         engine_id = self.engine_id(request_id, 0)
-        self.log_request(engine_id, prompt, params)
-        outputs = self.engine.generate(prompt, params, engine_id, self.priority(request, raw))
+        outputs = self.generate(request, prompt, params, engine_id, raw)
         name = self.served.names[0]
         if request.stream:
             head = self.head(request_id, "chat.completion.chunk", name)
@@ -75,11 +79,23 @@ class OpenAIServingChat(OpenAIServing):
         head = self.head(request_id, "chat.completion", name)
         return JSON(self._whole(request, last, head, tools).model_dump())
 
+    def prompt_details(self, prompt: int, cached: int) -> PromptTokenUsageInfo | None:
+        """In chat, also how many tokens were added to the cache: whole blocks, but no cached."""
+        details, args = super().prompt_details(prompt, cached), self.engine.args
+        if details is not None:
+            whole = prompt - prompt % args.block_size if args.enable_prefix_caching else 0
+            details.created_cache_tokens = max(0, whole - cached)
+        return details
+
     def _tool_choice(self, request: ChatCompletionRequest) -> ToolChoice | None:
-        if not request.tools or request.tool_choice == "none":
+        tools = shown_tools(request.tools)
+        can_choose = self.args.enable_auto_tool_choice and self.args.tool_call_parser
+        if not tools or request.tool_choice == "none":
             return None
+        if request.tool_choice is None and not can_choose:
+            return None  # whoever says null does not insist
         parallel = request.parallel_tool_calls is not False
-        return ToolChoice(request.tools, request.tool_choice, parallel, self.args)
+        return ToolChoice(tools, request.tool_choice, parallel, self.args)
 
     def _role(self, request: ChatCompletionRequest) -> str:
         """The role of the answer: of the opened turn, or of the message that is continued."""
@@ -91,7 +107,7 @@ class OpenAIServingChat(OpenAIServing):
         """With ``echo``: the last message, if it is the speaker's own."""
         last = request.messages[-1]
         own = request.echo and last["role"] == self._role(request)
-        return (last.get("content") or "") if own and isinstance(last["content"], str) else ""
+        return text_of(last.get("content")) if own else ""
 
     # -- whole ---------------------------------------------------------------------------------
 
@@ -110,7 +126,7 @@ class OpenAIServingChat(OpenAIServing):
             prompt_logprobs=prompt_logprobs(output.prompt_logprobs),
             prompt_token_ids=output.prompt_token_ids if request.return_token_ids else None,
             prompt_text=output.prompt if request.return_prompt_text else None,
-            metrics=self.metrics(output),
+            metrics=self.metrics([output]),
         )
 
     def _choice(
@@ -173,7 +189,7 @@ class OpenAIServingChat(OpenAIServing):
                     tokens[completion.index] += len(completion.token_ids)
                     more = None
                     if always:
-                        more = {"usage": usage_dict(prompt, tokens[completion.index], True)}
+                        more = {"usage": _usage(prompt, tokens[completion.index])}
                     finished = completion.finish_reason is not None
                     if tools is None:
                         yield writer.event(self._piece(request, completion), finished, more)
@@ -182,7 +198,9 @@ class OpenAIServingChat(OpenAIServing):
                     for piece, ends in pieces:
                         yield writer.event(piece, ends, more)
             if at_end:
-                yield writer.usage(usage_dict(prompt, sum(tokens), self.prompt_details(cached)))
+                yield writer.usage(
+                    usage_dict(prompt, sum(tokens), self.prompt_details(prompt, cached))
+                )
         except Exception as error:
             yield error_event(error)
         finally:
@@ -204,7 +222,7 @@ class OpenAIServingChat(OpenAIServing):
         }
         usage: dict[str, Any] = {}
         if always_usage:
-            usage = {"usage": usage_dict(len(output.prompt_token_ids), 0, True)}
+            usage = {"usage": _usage(len(output.prompt_token_ids), 0)}
         deltas = [({"role": role, "content": ""}, more | usage)]
         if echo:
             deltas.append(({"content": echo}, usage))
@@ -217,10 +235,11 @@ class OpenAIServingChat(OpenAIServing):
                 yield writer.event(choice, more=beside)
 
     def _piece(self, request: ChatCompletionRequest, completion: CompletionOutput) -> str:
-        """One choice of an event as JSON."""
+        """One choice of an event as JSON. Of a server that parses calls, no text is no content."""
+        silent = not completion.text and self.args.tool_call_parser
         return self._choice_json(
             completion,
-            f'{{"content":{to_json(completion.text)}}}',
+            "{}" if silent else f'{{"content":{to_json(completion.text)}}}',
             to_json(self._logprobs(request, completion)),
             to_json(completion.token_ids) if request.return_token_ids else "null",
             completion.finish_reason,
@@ -254,3 +273,8 @@ class OpenAIServingChat(OpenAIServing):
             f'{{"index":{completion.index},"delta":{delta},"logprobs":{logprobs},'
             f'"finish_reason":{to_json(reason)}{end},"token_ids":{token_ids}}}'
         )
+
+
+def _usage(prompt: int, answer: int) -> dict[str, Any]:
+    """Usage in an event with choices; clients find one key more there than in completions."""
+    return usage_dict(prompt, answer) | {"completion_tokens_details": None}

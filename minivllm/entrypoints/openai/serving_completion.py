@@ -18,12 +18,13 @@ from minivllm.entrypoints.openai.completion_protocol import (
 )
 from minivllm.entrypoints.openai.errors import JSON
 from minivllm.entrypoints.openai.logprobs import completion_logprobs, prompt_logprobs
-from minivllm.entrypoints.openai.serving import OpenAIServing, last_of, usage_dict
+from minivllm.entrypoints.openai.serving import OpenAIServing, usage_dict
 from minivllm.entrypoints.openai.stream import (
     DONE,
     ChunkWriter,
     EventStream,
     error_event,
+    last_of,
     merge,
     to_json,
     until_done_or_gone,
@@ -55,7 +56,9 @@ class OpenAIServingCompletion(OpenAIServing):
             token_ids = self.cut(token_ids, request, request.max_tokens)
             params = self._params(request, len(token_ids))
             await self.check_grammar(params)
-            streams.append(self._generate(request, params, text, token_ids, raw, request_id, index))
+            one = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
+            engine_id = self.engine_id(request_id, index)
+            streams.append(self.generate(request, one, params, engine_id, raw))
         head = self.head(request_id, "text_completion", self.served.names[0])
         if request.stream:
             return EventStream(self._events(request, streams, head))
@@ -73,15 +76,6 @@ class OpenAIServingCompletion(OpenAIServing):
         defaults = self.served.default_sampling
         return request.to_sampling_params(most, defaults, request.logprobs)
 
-    def _generate(
-        self, request: CompletionRequest, params, text, token_ids, raw, request_id: str, index: int
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """One prompt's outputs; its parameters are checked, its tokens are by the engine."""
-        prompt = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
-        engine_id = self.engine_id(request_id, index)
-        self.log_request(engine_id, prompt, params)
-        return self.engine.generate(prompt, params, engine_id, self.priority(request, raw))
-
     # -- whole ---------------------------------------------------------------------------------
 
     def _whole(
@@ -97,7 +91,7 @@ class OpenAIServingCompletion(OpenAIServing):
             choices=choices,
             system_fingerprint=self.served.fingerprint,
             usage=self.usage(outputs),
-            metrics=self.metrics(outputs[0]),
+            metrics=self.metrics(outputs),
         )
 
     def _choice(
@@ -135,7 +129,7 @@ class OpenAIServingCompletion(OpenAIServing):
         text, token_ids, known = completion.text, completion.token_ids, completion.logprobs
         if request.echo and first:
             prompt = output.prompt
-            if prompt is None or request.truncate_prompt_tokens is not None:
+            if prompt is None:
                 prompt = self.tokenizer.decode(output.prompt_token_ids)
             prompt = "" if request.return_token_ids else prompt
             nothing = request.only_echo
@@ -157,7 +151,7 @@ class OpenAIServingCompletion(OpenAIServing):
         at_end, always = self.wants_usage(request)
         writer = ChunkWriter(head, self.served.fingerprint, at_end)
         count = len(streams) * request.n
-        lengths, tokens, begun = [0] * count, [0] * count, [False] * count
+        offsets, tokens, begun = [0] * count, [0] * count, [False] * count
         prompts, cached = [0] * len(streams), 0
         outputs = merge(streams)
         try:
@@ -167,18 +161,17 @@ class OpenAIServingCompletion(OpenAIServing):
                     cached += output.num_cached_tokens or 0
                 for completion in output.outputs:
                     index = place * request.n + completion.index
-                    choice, length = self._piece(
-                        request, index, output, completion, not begun[index], lengths[index]
+                    choice, offsets[index] = self._piece(
+                        request, index, output, completion, not begun[index], offsets[index]
                     )
                     begun[index] = True
-                    lengths[index] += length
                     tokens[index] += len(completion.token_ids)
                     more = None
                     if always:
-                        more = {"usage": usage_dict(prompts[place], tokens[index], True)}
+                        more = {"usage": usage_dict(prompts[place], tokens[index])}
                     yield writer.event(choice, completion.finish_reason is not None, more)
             if at_end:
-                details = self.prompt_details(cached)
+                details = self.prompt_details(sum(prompts), cached)
                 yield writer.usage(usage_dict(sum(prompts), sum(tokens), details))
         except Exception as error:
             yield error_event(error)
@@ -195,7 +188,7 @@ class OpenAIServingCompletion(OpenAIServing):
         first: bool,
         offset: int,
     ) -> tuple[str, int]:
-        """One choice of an event as JSON, and how many characters it shows."""
+        """One choice of an event as JSON, and the offset of the next one's first token."""
         text, logprobs = self._shown(request, output, completion, first, offset)
         shows_prompt = first and (request.echo or request.return_token_ids)
         prompt_ids = to_json(output.prompt_token_ids) if shows_prompt else "null"
@@ -206,7 +199,9 @@ class OpenAIServingCompletion(OpenAIServing):
             f'"stop_reason":{to_json(completion.stop_reason)},'
             f'"prompt_token_ids":{prompt_ids},"token_ids":{token_ids}}}'
         )
-        return choice, len(text)
+        if logprobs and logprobs["tokens"]:  # of tokens: their text may be held back
+            offset = logprobs["text_offset"][-1] + len(logprobs["tokens"][-1])
+        return choice, offset
 
 
 async def _last_of_all(streams: list[AsyncGenerator]) -> list[RequestOutput]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi.exceptions import RequestValidationError
-
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.protocol import (
     DetokenizeRequest,
     DetokenizeResponse,
-    TokenizeRequest,
     TokenizeResponse,
 )
 from minivllm.entrypoints.openai.serving import OpenAIServing
+from minivllm.entrypoints.openai.tokenize_protocol import TokenizeChatRequest, TokenizeRequest
+
+_LARGEST_ID = 2**32 - 1  # that a tokenizer can be asked for
 
 
 class OpenAIServingTokenization(OpenAIServing):
@@ -22,20 +22,11 @@ class OpenAIServingTokenization(OpenAIServing):
     async def tokenize(self, request: TokenizeRequest) -> TokenizeResponse:
         """The token ids of a text, or of a conversation as the chat template writes it."""
         self.served.check_model(request.model)
-        special = request.add_special_tokens
-        if request.messages is not None:
-            if request.continue_final_message and request.add_generation_prompt:
-                raise RequestError(
-                    "continue_final_message and add_generation_prompt cannot both be true"
-                )
-            text, special = self.render(request.messages, request), bool(special)
-        elif request.prompt is not None:
-            text, special = request.prompt, special is not False
+        if isinstance(request, TokenizeChatRequest):
+            text = self.render(request.messages, request)
         else:
-            raise RequestValidationError(
-                [{"loc": ("body", "prompt"), "msg": "prompt or messages must be there"}]
-            )
-        token_ids = await self.encode(text, special, truncates=True)
+            text = request.prompt
+        token_ids = await self.encode(text, request.add_special_tokens, truncates=True)
         strings = None
         if request.return_token_strs:
             strings = self.tokenizer.convert_ids_to_tokens(token_ids)
@@ -47,11 +38,10 @@ class OpenAIServingTokenization(OpenAIServing):
         )
 
     def detokenize(self, request: DetokenizeRequest) -> DetokenizeResponse:
-        """The text of token ids, special ones included."""
+        """The text of token ids, special ones included; an id of no token has none."""
         self.served.check_model(request.model)
-        size = self.engine.model_config.vocab_size
-        if any(not 0 <= token_id < size for token_id in request.tokens):
-            raise RequestError(f"tokens must be from 0 to {size - 1}")
+        if any(token_id > _LARGEST_ID for token_id in request.tokens):
+            raise RequestError(f"tokens must be from 0 to {_LARGEST_ID}")
         return DetokenizeResponse(prompt=self.tokenizer.decode(request.tokens))
 
     def tokenizer_info(self) -> dict[str, Any]:

@@ -148,3 +148,51 @@ async def merge(
         await asyncio.gather(*waiting, return_exceptions=True)
         for stream in streams:
             await stream.aclose()
+
+
+async def last_of(stream: AsyncGenerator) -> RequestOutput:
+    """A request's whole output."""
+    try:
+        async for output in stream:
+            last = output
+        return last
+    finally:
+        await stream.aclose()
+
+
+async def beams(
+    outputs: AsyncGenerator[RequestOutput, None], include_stop: bool
+) -> AsyncGenerator[RequestOutput, None]:
+    """Beams as vLLM's server shows them: the token that completes one is its stop_reason, and is
+    among its tokens only if ``include_stop``."""
+    try:
+        async for output in outputs:
+            if not output.finished:
+                continue  # a beam's text may yet become another's: there is nothing to stream
+            for beam in output.outputs:
+                if beam.finish_reason == "stop":
+                    beam.stop_reason = beam.token_ids[-1]
+                    if not include_stop:
+                        beam.token_ids = beam.token_ids[:-1]
+            yield output
+    finally:
+        await outputs.aclose()
+
+
+async def every(
+    num_tokens: int, outputs: AsyncGenerator[RequestOutput, None]
+) -> AsyncGenerator[RequestOutput, None]:
+    """Fewer and larger outputs of a stream, but for the first and the last."""
+    waiting, begun = None, False
+    try:
+        async for output in outputs:
+            if waiting is None:
+                waiting = output
+            else:
+                waiting.add(output)
+            enough = any(len(choice.token_ids) >= num_tokens for choice in waiting.outputs)
+            if enough or waiting.finished or not begun:
+                yield waiting
+                waiting, begun = None, True
+    finally:
+        await outputs.aclose()

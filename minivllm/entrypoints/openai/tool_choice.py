@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,40 +19,32 @@ from minivllm.structured_outputs import StructuredOutputsParams
 STRICT_LEVELS = ("auto", "function", "parameter")
 
 
-def check_tool_choice(tools: list[dict[str, Any]] | None, choice: Any) -> None:
-    """Raise ``RequestError`` unless these are tools, and a choice among them."""
-    if tools is not None and not tools:
+def check_tool_choice(tools: Any, choice: Any) -> None:
+    """Raise ``RequestError`` unless this is a choice among these tools; both as they are sent."""
+    if tools == []:
         raise RequestError("tools must hold at least one tool, or be left out", "tools")
-    tools = tools or []
-    for tool in tools:
-        function = tool.get("function")
-        function = function if isinstance(function, dict) else {}
-        name = function.get("name")
-        if tool.get("type", "function") != "function" or not isinstance(name, str) or not name:
-            raise RequestError(
-                "a tool must be {'type': 'function', 'function': {'name': ...}}, got "
-                f"{str(tool)[:200]}",
-                "tools",
-            )
-        parameters = function.get("parameters")
-        if parameters is not None and not isinstance(parameters, dict):
-            raise RequestError(
-                f"the parameters of the tool {name!r} must be a JSON schema", "tools"
-            )
-    if choice not in (None, "none") and not tools:
+    if choice in (None, "none"):
+        return
+    if tools is None:
         raise RequestError("tool_choice needs tools", "tool_choice")
     if isinstance(choice, dict):
+        form = '{"type": "function", "function": {"name": "my_function"}}'
         function = choice.get("function")
-        name = function.get("name") if isinstance(function, dict) else None
-        if not isinstance(name, str):
+        if not isinstance(function, dict):
             raise RequestError(
-                "a tool_choice that names a tool must be "
-                '{"type": "function", "function": {"name": "my_function"}}',
-                "tool_choice",
+                f"a tool_choice that names a tool must be {form}, got {str(choice)[:100]}",
+                "tool_choice.function",
             )
-        if all(tool["function"]["name"] != name for tool in tools):
+        name = function.get("name")
+        if not isinstance(name, str) or not name:
+            raise RequestError(
+                f"a tool_choice that names a tool must be {form}, got the name {name!r:.100}",
+                "tool_choice.function.name",
+            )
+        functions = [tool.get("function") for tool in tools if isinstance(tool, dict)]
+        if all(not isinstance(one, dict) or one.get("name") != name for one in functions):
             raise RequestError(f"tool_choice names {name!r}, which is none of tools", "tool_choice")
-    elif choice not in (None, "none", "auto", "required"):
+    elif choice not in ("auto", "required"):
         raise RequestError(
             f'tool_choice must name a tool or be "none", "auto" or "required", got {choice!r}',
             "tool_choice",
@@ -72,11 +65,15 @@ class ToolChoice:
     """
 
     def __init__(
-        self, tools: list[dict], choice: str | dict | None, parallel: bool, args: Namespace
+        self,
+        tools: list[dict],
+        choice: str | Mapping[str, Any] | None,
+        parallel: bool,
+        args: Namespace,
     ):
         self.parallel = parallel
         self.functions = [tool["function"] for tool in tools]
-        if isinstance(choice, dict):
+        if choice is not None and not isinstance(choice, str):
             self.choice, name = "named", choice["function"]["name"]
             self.functions = [next(f for f in self.functions if f["name"] == name)]
         else:
@@ -173,7 +170,7 @@ class ToolStream:
             if isinstance(piece, str):
                 deltas.append({"content": piece})
             elif self.choice.parallel or not self.called or piece.index <= self.parser.whole[0]:
-                deltas.append({"tool_calls": [_shown_piece(piece)]})
+                deltas.append({"content": None, "tool_calls": [_shown_piece(piece)]})
         return deltas
 
 

@@ -1,0 +1,81 @@
+"""What a conversation is made of: messages, the tools it may call, and a tool that it must.
+
+(vLLM: vllm/entrypoints/openai/chat_completion/protocol.py, vllm/renderers/chat_utils.py)
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, Field
+from typing_extensions import NotRequired, TypedDict
+
+from minivllm.entrypoints.chat_utils import TEXT_PARTS
+from minivllm.entrypoints.openai.errors import RequestError
+
+
+class FunctionDefinition(BaseModel):
+    name: Annotated[str, Field(min_length=1)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def shown(self) -> dict[str, Any]:
+        """As a chat template gets it: ``strict`` only if it is said."""
+        shown = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return shown if self.strict is None else shown | {"strict": self.strict}
+
+
+class ChatCompletionToolsParam(BaseModel):
+    """A function that the model may call; fields that are not known are left out."""
+
+    type: Literal["function"] = "function"
+    function: FunctionDefinition
+
+    def shown(self) -> dict[str, Any]:
+        """As a chat template gets it."""
+        return {"type": self.type, "function": self.function.shown()}
+
+
+def shown_tools(tools: list[ChatCompletionToolsParam] | None) -> list[dict[str, Any]] | None:
+    """Tools as a chat template gets them."""
+    return None if tools is None else [tool.shown() for tool in tools]
+
+
+class NamedFunction(TypedDict):
+    name: str
+
+
+class NamedToolChoice(TypedDict):
+    """The tool that must be called."""
+
+    type: NotRequired[Literal["function"]]
+    function: NamedFunction
+
+
+def _checked(message: dict[str, Any]) -> dict[str, Any]:
+    """A message with a role, and a content: text, or a list of parts. No content is no text.
+
+    Raises:
+        ValueError: for another one.
+        RequestError: for a part that is not text.
+    """
+    if not isinstance(message.get("role"), str):
+        raise ValueError("a message needs a role, which is a string")
+    if not isinstance(message.get("name") or "", str):
+        raise ValueError("the name in a message must be a string")
+    content = message.get("content", "")
+    if content is None and message["role"] == "assistant":
+        return message if "tool_calls" in message else message | {"content": ""}
+    if not isinstance(content, (str, list)):
+        raise ValueError("a message's content must be text, or a list of text parts")
+    for part in content if isinstance(content, list) else ():
+        if not isinstance(part, dict) or part.get("type") not in TEXT_PARTS:
+            raise RequestError(
+                f"a part of a message must have one of the types {', '.join(TEXT_PARTS)}, got "
+                f"{str(part)[:100]}"
+            )
+    return message | {"content": content}
+
+
+Message = Annotated[dict[str, Any], AfterValidator(_checked)]

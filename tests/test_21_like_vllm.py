@@ -1,0 +1,325 @@
+"""Facts about vLLM 0.32's server, beyond its recordings: what a request gets, field by field."""
+
+import json
+from itertools import chain
+
+import pytest
+from http_recordings import events_of
+from http_server import serving
+
+HELLO = [{"role": "user", "content": "Hello"}]
+TABLE = [
+    {"role": "system", "content": "Answer questions about this table.\n\n| ID | Name | Age |\n"
+     "|----|------|-----|\n| 1 | Ada Hart | 36 |\n| 2 | Ben Ortiz | 29 |\n"},
+    {"role": "user", "content": "How old is Ben Ortiz?"},
+]  # fmt: skip
+PROMPT = "The capital of France is"
+WEATHER = {
+    "type": "function",
+    "function": {"name": "get_weather", "parameters": {"type": "object"}},
+}
+FOUND, REFUSED = "Bad Request", "BadRequestError"  # by the body's validation; by a check
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with server.client() as client:
+        yield client
+
+
+def ask(client, **body):
+    """The answer to a completion, or to a chat if there are messages."""
+    chat = "messages" in body
+    usual = {"temperature": 0, "max_tokens": 8} | ({} if chat else {"prompt": PROMPT})
+    answer = client.post(f"/v1/{'chat/' * chat}completions", json=usual | body)
+    if answer.status_code != 200:
+        return answer.status_code, answer.json()["error"]
+    return 200, events_of(answer.text) if body.get("stream") else answer.json()
+
+
+def schema(value):
+    return {"type": "json_schema", "json_schema": value}
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "param"),
+    [
+        # null where there is no default for it, and where there is one
+        ({"n": None}, FOUND, "body.n"),
+        ({"min_tokens": None}, FOUND, "body.min_tokens"),
+        ({"bad_words": None}, FOUND, "body.bad_words"),
+        ({"request_id": None}, FOUND, "body.request_id"),
+        ({"messages": HELLO, "echo": None}, FOUND, "body.echo"),
+        ({"messages": HELLO, "n": None}, None, None),
+        ({"frequency_penalty": None, "presence_penalty": None, "echo": None}, None, None),
+        # numbers of logprobs are no text, though other numbers may be
+        ({"logprobs": "1"}, REFUSED, "logprobs"),
+        ({"prompt_logprobs": "1"}, REFUSED, "prompt_logprobs"),
+        ({"prompt_logprobs": []}, REFUSED, "prompt_logprobs"),
+        ({"messages": HELLO, "top_logprobs": "1"}, REFUSED, "top_logprobs"),
+        ({"max_tokens": "1"}, None, None),
+        # who is named
+        ({"prompt": [-1]}, FOUND, "body.prompt"),
+        ({"prompt": "a" * 25_000}, REFUSED, "input_text"),
+        ({"stop_token_ids": [99999]}, REFUSED, "stop_token_ids"),
+        ({"bad_words": [""]}, REFUSED, None),
+        ({"suffix": ""}, REFUSED, "suffix"),
+        ({"messages": HELLO, "max_completion_tokens": 513}, REFUSED, "max_completion_tokens"),
+        ({"stream_options": 5}, REFUSED, "stream_options"),
+        ({"stream_options": {}}, None, None),
+        ({"stream_interval": 0}, FOUND, "body.stream_interval"),
+        ({"use_beam_search": True, "n": 2, "logprobs": 0}, REFUSED, "logprobs"),
+        # salts get into the names of a cache's blocks
+        ({"cache_salt": 5}, REFUSED, "cache_salt"),
+        ({"cache_salt": "a" * 129}, REFUSED, "cache_salt"),
+        ({"cache_salt": "a/b"}, REFUSED, "cache_salt"),
+        ({"cache_salt": "a" * 128}, None, None),
+        # the form of the answer
+        ({"response_format": schema({})}, FOUND, "body.response_format"),
+        ({"response_format": schema({"schema": {}})}, FOUND, "body.response_format"),
+        ({"response_format": schema({"name": "x"})}, REFUSED, None),
+        ({"response_format": {"type": "json_schema"}}, REFUSED, "response_format"),
+        ({"structured_outputs": {}}, REFUSED, None),
+        ({"structured_outputs": {"choice": "a"}}, FOUND, "body.structured_outputs"),
+        ({"structured_outputs": {"choice": []}}, REFUSED, None),
+        ({"structured_outputs": {"choice": ["a"], "regex": "b"}}, REFUSED, "structured_outputs"),
+        ({"structured_outputs": {"choice": ["a"], "grammar": 'root ::= "b"'}}, REFUSED, None),
+        # messages
+        ({"messages": [{"content": "x"}]}, FOUND, "body.messages"),
+        ({"messages": [{"role": 5, "content": "x"}]}, FOUND, "body.messages"),
+        ({"messages": [{"role": "user", "content": None}]}, FOUND, "body.messages"),
+        ({"messages": [{"role": "user", "content": "x", "name": 5}]}, FOUND, "body.messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "?", "text": "x"}]}]}, REFUSED, None),
+        ({"messages": [{"role": "user"}]}, None, None),
+        ({"messages": [{"role": "assistant", "content": None}, *HELLO]}, None, None),
+        ({"messages": [{"role": "user", "content": [{"type": "refusal", "refusal": "no"}]}]},
+         None, None),
+        # tools
+        ({"messages": HELLO, "tools": [{}]}, FOUND, "body.tools"),
+        ({"messages": HELLO, "tools": [{"type": "x", "function": {"name": "a"}}]},
+         FOUND, "body.tools"),
+        ({"messages": HELLO, "tool_choice": 5}, REFUSED, "tool_choice"),
+        ({"messages": HELLO, "tools": [WEATHER], "tool_choice": {}},
+         REFUSED, "tool_choice.function"),
+        ({"messages": HELLO, "tools": [WEATHER], "tool_choice": {"function": {}}},
+         REFUSED, "tool_choice.function.name"),
+        ({"messages": HELLO, "tools": [WEATHER],
+          "tool_choice": {"type": "x", "function": {"name": "get_weather"}}},
+         FOUND, "body.tool_choice"),
+        ({"messages": HELLO, "tools": [WEATHER], "tool_choice": None}, None, None),
+        # what the template is told does not overrule the request's own fields
+        ({"messages": HELLO, "chat_template_kwargs": {"add_generation_prompt": False}},
+         None, None),
+    ],
+)  # fmt: skip
+def test_what_is_refused_and_how(client, body, kind, param):
+    status, found = ask(client, **body)
+    if kind is None:
+        assert status == 200, found
+    else:
+        assert (status, found["type"], found["code"]) == (400, kind, 400), found
+        named = found["param"] and ".".join(found["param"].split(".")[: 2 if kind == FOUND else 9])
+        assert named == param, found
+
+
+def test_a_refused_request_leaves_nothing_behind(server, client):
+    for body in ({"cache_salt": "@"}, {"use_beam_search": True, "logprobs": 1}):
+        assert ask(client, **body)[0] == 400
+    assert server.idle()
+
+
+# -- streams -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [{}, {"messages": HELLO}])
+def test_usage_in_every_event_begins_with_one_token(client, body):
+    """Chat has one key more, and an event before the first token."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    for _ in range(8):  # however the engine's thread and the event loop race
+        _, events = ask(client, **body, stream=True, stream_options=options, ignore_eos=True)
+        usages = [event["usage"] for event in events[:-2]]
+        assert {"completion_tokens_details"} & usages[0].keys() == (
+            {"completion_tokens_details"} if body else set()
+        )
+        counts = [usage["completion_tokens"] for usage in usages]
+        assert counts[: 1 + bool(body)] == ([0, 1] if body else [1])
+        assert counts == sorted(counts)
+        assert counts[-1] == 8
+        assert "completion_tokens_details" not in events[-2]["usage"]
+
+
+def test_offsets_in_a_stream_are_of_tokens_not_of_the_text_given_out(client):
+    """A text may be held back, since it could become a stop string; a special token has none."""
+    for body in ({"stop": ["Par"]}, {"ignore_eos": True, "max_tokens": 12}):
+        body |= {"logprobs": 1}
+        _, whole = ask(client, **body)
+        _, events = ask(client, **body, stream=True)
+        pieces = [event["choices"][0]["logprobs"] for event in events[:-1]]
+        offsets = [offset for piece in pieces for offset in piece["text_offset"]]
+        assert offsets == whole["choices"][0]["logprobs"]["text_offset"]
+
+
+def test_stream_interval_makes_fewer_events(client):
+    _, one_by_one = ask(client, stream=True, ignore_eos=True, max_tokens=24, return_token_ids=True)
+    _, events = ask(client, stream=True, ignore_eos=True, max_tokens=24, return_token_ids=True,
+                    stream_interval=8)  # fmt: skip
+    ids, ids_one_by_one = (
+        [event["choices"][0]["token_ids"] for event in some[:-1]] for some in (events, one_by_one)
+    )
+    assert len(ids[0]) == 1
+    assert len(ids) <= 5
+    assert all(len(piece) >= 8 for piece in ids[1:-1])
+    assert [*chain(*ids)] == [*chain(*ids_one_by_one)]
+
+
+def test_an_empty_text_is_no_content_where_calls_are_parsed():
+    with (
+        serving("--enable-auto-tool-choice", "--tool-call-parser", "hermes") as server,
+        server.client() as client,
+    ):
+        _, events = ask(client, messages=HELLO, stream=True, max_tokens=32)
+        assert events[-2]["choices"][0]["delta"].get("content") != ""
+        question = [{"role": "user", "content": "What's the weather like in San Francisco?"}]
+        body = {"messages": question, "tools": [WEATHER], "max_tokens": 64}
+        _, events = ask(client, **body, stream=True, tool_choice=None)  # as "auto"
+        deltas = [event["choices"][0]["delta"] for event in events[1:-2]]
+        assert deltas
+        assert all(delta["content"] is None and delta["tool_calls"] for delta in deltas)
+
+
+# -- whole answers -----------------------------------------------------------------------------
+
+
+def test_a_chat_that_is_echoed_shows_the_prompts_logprobs(client):
+    _, answer = ask(client, messages=HELLO, echo=True)
+    assert [len(known or ()) for known in answer["prompt_logprobs"][:2]] == [0, 1]
+    parts = [{"type": "text", "text": "Hi the"}]
+    messages = [*HELLO, {"role": "assistant", "content": parts}]
+    body = {"continue_final_message": True, "add_generation_prompt": False, "echo": True}
+    _, answer = ask(client, messages=messages, **body)
+    assert answer["choices"][0]["message"]["content"].startswith("Hi the")
+
+
+def test_the_token_itself_is_the_first_of_its_top_logprobs(client):
+    more = {"logprobs": True, "top_logprobs": 2, "logit_bias": {"511": 60}, "max_tokens": 1}
+    _, answer = ask(client, messages=HELLO, **more)
+    (token,) = answer["choices"][0]["logprobs"]["content"]
+    assert [best["token"] for best in token["top_logprobs"]] == [" capital", "Hello"]
+    assert token["logprob"] == token["top_logprobs"][0]["logprob"] < -10
+
+
+def test_a_prompt_that_was_cut_is_echoed_whole(client):
+    _, answer = ask(client, echo=True, truncate_prompt_tokens=3, max_tokens=1)
+    assert answer["choices"][0]["text"].startswith(PROMPT)
+    assert answer["usage"]["prompt_tokens"] == 3
+
+
+@pytest.mark.parametrize("max_tokens", [1, 4])
+def test_truncating_to_fit_leaves_room_for_one_token(client, max_tokens):
+    body = {"prompt": [289] * 600, "truncate_prompt_tokens": -1, "max_tokens": max_tokens}
+    usage = ask(client, **body)[1]["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (511, 1)
+
+
+@pytest.mark.parametrize("temperature", [0, 1, None])
+def test_beams_end_at_the_tokenizers_token_alone(client, temperature):
+    """``LLM.beam_search`` takes the model's other end-of-sequence token for one, too."""
+    body = {"use_beam_search": True, "n": 2, "temperature": temperature, "return_token_ids": True}
+    best = ask(client, **body)[1]["choices"][0]
+    assert (best["text"], best["finish_reason"]) == (" Paris.", "length")
+    assert best["token_ids"][3:] == [0] * 5  # <|endoftext|>, again and again
+
+
+def test_a_beam_that_is_complete_names_its_end(client):
+    body = {"messages": TABLE, "use_beam_search": True, "n": 2, "max_tokens": 32,
+            "return_token_ids": True}  # fmt: skip
+    _, without = ask(client, **body)
+    done = [choice for choice in without["choices"] if choice["finish_reason"] == "stop"]
+    assert done
+    assert all(choice["stop_reason"] == 2 for choice in done)
+    assert all(2 not in choice["token_ids"] for choice in done)
+    _, events = ask(client, **body, stream=True)  # beams come at their end, each in one piece
+    texts = {e["choices"][0]["index"]: e["choices"][0]["delta"]["content"] for e in events[2:-1]}
+    assert texts == {c["index"]: c["message"]["content"] for c in without["choices"]}
+
+
+def test_tools_reach_the_template_with_all_their_fields(client):
+    """In the order of the fields, null included, ``strict`` only if it is said."""
+    told = {"function": {"parameters": {"b": 1, "a": 2}, "name": "f"}, "unknown": 1}
+    function = {"name": "f", "description": None, "parameters": {"b": 1, "a": 2}}
+    whole = {"type": "function", "function": function}
+    counts = []
+    for tool in (told, whole):
+        body = {"messages": HELLO, "tools": [tool], "tool_choice": "none"}
+        counts.append(ask(client, **body, return_token_ids=True)[1]["prompt_token_ids"])
+        tokens = client.post("/tokenize", json={"messages": HELLO, "tools": [tool]}).json()
+        assert tokens["tokens"] == counts[-1]
+    assert counts[0] == counts[1]
+
+
+# -- tokens ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"prompt": 5}, "body.prompt"),
+        ({"messages": [{"content": "x"}]}, "body.prompt"),  # it is neither kind
+        ({"prompt": "x", "add_special_tokens": None}, "body.add_special_tokens"),
+        ({"prompt": "x", "messages": HELLO}, None),  # the conversation counts
+    ],
+)
+def test_a_body_of_tokenize_is_of_one_kind(client, body, param):
+    answer = client.post("/tokenize", json=body).json()
+    if param is None:
+        assert answer["count"] == 9
+    else:
+        assert (answer["error"]["type"], answer["error"]["param"]) == (FOUND, param)
+
+
+@pytest.mark.parametrize(("token", "status"), [(3157, 200), (2**32 - 1, 200), (2**40, 400)])
+def test_an_id_of_no_token_has_no_text(client, token, status):
+    answer = client.post("/detokenize", json={"tokens": [token]})
+    assert answer.status_code == status
+    assert status != 200 or answer.json() == {"prompt": ""}
+
+
+# -- flags -------------------------------------------------------------------------------------
+
+
+def test_forced_usage_is_in_every_event_and_several_choices_have_no_times():
+    flags = ["--enable-force-include-usage", "--enable-per-request-metrics"]
+    with serving(*flags) as server, server.client() as client:
+        for more in ({}, {"stream_options": {"include_usage": False}}):
+            _, events = ask(client, stream=True, **more)
+            assert all(event["usage"] for event in events[:-1])
+        assert ask(client)[1]["metrics"] is not None
+        assert ask(client, prompt=[PROMPT, PROMPT])[1]["metrics"] is None
+        assert ask(client, n=2, temperature=1)[1]["metrics"] is None
+
+
+def test_chat_tells_what_it_added_to_the_cache():
+    flags = ["--enable-prompt-tokens-details", "--api-key", "key"]
+    long = [{"role": "user", "content": "one two three four five six seven " * 12}]
+    with serving(*flags) as server, server.client() as client:
+        assert client.get("/v2/nothing").status_code == 401
+        assert client.get("/v1/models", headers={"Authorization": "Bearer  key"}).status_code == 401
+        client.headers["Authorization"] = "Bearer key"
+        client.headers["X-Vllm-Priority"] = "high"  # not a number: the body's counts
+        seen = [ask(client, messages=long)[1]["usage"] for _ in range(2)]
+        whole = seen[0]["prompt_tokens"] // 32 * 32
+        assert whole > 0
+        details = [usage["prompt_tokens_details"] for usage in seen]
+        assert [d["created_cache_tokens"] for d in details] == [whole, 0]
+        assert [d["cached_tokens"] for d in details] == [0, whole]
+        assert ask(client)[1]["usage"]["prompt_tokens_details"]["created_cache_tokens"] is None
+
+
+def test_the_metrics_are_in_the_schema(client):
+    assert "get" in json.loads(client.get("/openapi.json").text)["paths"]["/metrics"]
