@@ -11,7 +11,7 @@ from minivllm.outputs import RequestOutput
 
 
 class RequestOutputCollector:
-    """A queue of one output: those that are not read in time are merged."""
+    """A queue of one output: those that are not read in time are merged, but for the first."""
 
     def __init__(self, delta: bool):
         self._delta = delta
@@ -21,8 +21,10 @@ class RequestOutputCollector:
         self._ready = asyncio.Event()
 
     def deliver(self, output: RequestOutput) -> None:
-        """Put an output of the engine. The first DELTA is read by itself, however late: a stream
-        begins with one token, and does not depend on who is faster."""
+        """Put an output of the engine. The first DELTA is read by itself, however late.
+
+        So a stream begins with one token, whether the reader or the engine is faster.
+        """
         if self._delta and not self._begun:
             self._first, self._begun = output, True
             self._ready.set()
@@ -42,13 +44,13 @@ class RequestOutputCollector:
         """Wait for the next output. Raises an exception that was put."""
         while self._first is None and self._pending is None:
             await self._ready.wait()
-        if self._first is not None:
-            first, self._first = self._first, None
-            if self._pending is None:
-                self._ready.clear()
-            return first
-        output, self._pending = self._pending, None
-        self._ready.clear()
+        output: RequestOutput | Exception | None
+        output, self._first = self._first, None
+        if output is None:
+            output, self._pending = self._pending, None
+        if self._pending is None:
+            self._ready.clear()
+        assert output is not None, "it was waited for"
         if isinstance(output, Exception):
             raise output
         return output
