@@ -59,6 +59,15 @@ def test_the_log_says_what_the_engine_does(llm, monkeypatch, capsys):
     assert (engine.metrics.num_prompt_tokens, engine.metrics.num_generation_tokens) == (36, 16)
 
 
+def test_cached_tokens_of_a_prompt_are_not_tokens_of_a_step(llm):
+    for _ in range(2):  # nine computed, then one; four generated each time
+        llm.generate([[5] * 9], PARAMS, use_tqdm=False)
+    values = {metric.name: metric for metric in llm.get_metrics()}
+    assert values["vllm:prompt_tokens"].value == 18
+    assert values["vllm:prompt_tokens_cached"].value == 8
+    assert values["vllm:iteration_tokens_total"].sum == 9 + 1 + 2 * 4
+
+
 def test_what_is_swapped_is_in_the_log(tiny_qwen2, capsys):
     llm = LLM(
         str(tiny_qwen2), skip_tokenizer_init=True, num_gpu_blocks_override=13, block_size=4,

@@ -41,6 +41,7 @@ def count_tokens(
     iteration.num_generation_tokens += num_new
     if not state.has_begun:
         iteration.num_prompt_tokens += len(state.prompt_token_ids)
+        iteration.num_cached_tokens += output.num_cached_tokens or 0
         iteration.time_to_first_tokens.append(now - state.metrics.arrival_time)
     elif output.index in state.last_token_times:
         gap = (now - state.last_token_times[output.index]) / max(1, num_new)

@@ -103,7 +103,7 @@ class EngineMetrics:
         self.scheduler = SchedulerStats()
         self.spec_decoding = SpecDecodingStats(num_spec_tokens) if num_spec_tokens else None
         self.cache_config = {name: str(cache_config.get(name)) for name in CACHE_LABELS}
-        self.num_prompt_tokens = 0
+        self.num_prompt_tokens = self.num_cached_tokens = 0
         self.num_generation_tokens = 0
         self.finished = dict.fromkeys(_REASONS, 0)
         lengths = one_two_five(max_model_len)
@@ -134,9 +134,10 @@ class EngineMetrics:
         if self.spec_decoding is not None and scheduler.spec_decoding_stats is not None:
             self.spec_decoding.add(scheduler.spec_decoding_stats)
         self.num_prompt_tokens += iteration.num_prompt_tokens
+        self.num_cached_tokens += iteration.num_cached_tokens
         self.num_generation_tokens += iteration.num_generation_tokens
-        tokens = iteration.num_prompt_tokens + iteration.num_generation_tokens
-        self._observe("iteration_tokens_total", (tokens,))
+        computed = iteration.num_prompt_tokens - iteration.num_cached_tokens
+        self._observe("iteration_tokens_total", (computed + iteration.num_generation_tokens,))
         self._observe("time_to_first_token_seconds", iteration.time_to_first_tokens)
         self._observe("inter_token_latency_seconds", iteration.inter_token_latencies)
         for request in iteration.finished_requests:
@@ -183,6 +184,7 @@ class EngineMetrics:
         }
         counters = {
             "prompt_tokens": self.num_prompt_tokens,
+            "prompt_tokens_cached": self.num_cached_tokens,
             "generation_tokens": self.num_generation_tokens,
             "num_preemptions": now.num_preemptions,
             "prefix_cache_queries": now.prefix_cache_queries,

@@ -57,6 +57,7 @@ class IterationStats:
     """Tokens and latencies of one step."""
 
     num_prompt_tokens: int = 0  # of prompts that were completed
+    num_cached_tokens: int = 0  # those of them that the prefix cache had
     num_generation_tokens: int = 0
     time_to_first_tokens: list[float] = field(default_factory=list)
     inter_token_latencies: list[float] = field(default_factory=list)
