@@ -52,8 +52,7 @@ def find_cascade(metadata: AttentionMetadata, block_size: int) -> Cascade | None
     A block that is written in this step is not shared with those who write it.
     """
     table, seq_lens = metadata.block_table.numpy(), metadata.seq_lens.numpy().copy()
-    starts = metadata.query_start_loc.numpy()
-    num_rows = np.diff(starts)
+    num_rows = np.diff(metadata.query_start_loc.numpy())
     computed = seq_lens - num_rows  # before this step: all rows see that much
     groups = defaultdict(list)
     first_blocks = table[:, 0].tolist()

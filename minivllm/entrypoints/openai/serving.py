@@ -57,8 +57,9 @@ class OpenAIServing:
     def generate(
         self, request: GenerationRequest, prompt: dict, params: Any, engine_id: str, raw: Request
     ) -> AsyncGenerator[RequestOutput, None]:
-        """The engine's outputs for one prompt; its parameters are checked, its tokens are by the
-        engine. With ``--enable-log-requests`` it is logged, cut to ``--max-log-len``.
+        """The engine's outputs for one prompt; what is asked is checked, but for the tokens.
+
+        With ``--enable-log-requests`` it is logged, the prompt cut to ``--max-log-len``.
         """
         if self.args.enable_log_requests:
             text, token_ids = prompt["prompt"], prompt["prompt_token_ids"]

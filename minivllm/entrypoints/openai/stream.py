@@ -163,8 +163,10 @@ async def last_of(stream: AsyncGenerator) -> RequestOutput:
 async def beams(
     outputs: AsyncGenerator[RequestOutput, None], include_stop: bool
 ) -> AsyncGenerator[RequestOutput, None]:
-    """Beams as vLLM's server shows them: the token that completes one is its stop_reason, and is
-    among its tokens only if ``include_stop``."""
+    """Beams as vLLM's server shows them: each with a stop_reason, the token that completed it.
+
+    Among its tokens that one is only if ``include_stop``.
+    """
     try:
         async for output in outputs:
             if not output.finished:
