@@ -15,7 +15,7 @@ from numba import prange
 
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.ops.compiled import as_numpy, flat, kernel, narrow, parallel_kernel, widen
-from minivllm.ops.microkernel import WIDTH, aligned, exp_kernel, micro_kernel, transpose
+from minivllm.ops.microkernel import WIDTH, aligned, exp_kernel, micro_kernel, prefetch, transpose
 
 MOST_ROWS = 8  # of one sequence that are decoded; with more of them prefill is faster
 WORTH_SHARING = 2**19
@@ -139,52 +139,45 @@ def _paged_decode(
     largest and the sum of those weights. In float32, whatever the cache is in.
     """
     num_padded, head_dim = queries.shape
-    _, block_size, num_kv_heads, _ = key_cache.shape
-    step = num_kv_heads * head_dim  # from one token's key or value to the next one's in a block
+    block_size = key_cache.shape[1]
     first = max(0, end - num_rows + 1 - window) // block_size  # the first block that a row sees
     blocks = block_table[first : (end - 1) // block_size + 1]
     end -= first * block_size  # from here on positions are counted from that block's beginning
     num_keys = len(blocks) * block_size
     length = -(-num_keys // LANES) * LANES
-    weights = aligned(num_padded * length)
+    weights = aligned(num_padded, length)
 
-    # 1. The scores: queries times keys.
-    keys = aligned(head_dim * LANES)
+    # 1. The scores: queries times keys, of which a vector at a time is turned.
+    keys = aligned(head_dim, LANES)
     keys[:] = 0
     for at in range(0, length, LANES):
         for key in range(at, min(at + LANES, num_keys), WIDTH):
-            slot = blocks[key // block_size] * block_size + key % block_size
-            start = slot * step + kv_head * head_dim
+            later = min(key + WIDTH, num_keys - WIDTH)
+            after = key_cache[blocks[later // block_size], later % block_size :, kv_head]
+            prefetch(after, WIDTH, head_dim)
+            block, slot = blocks[key // block_size], key % block_size
             for d in range(0, head_dim, WIDTH):
-                transpose(keys, d * LANES + key - at, LANES, key_cache, start + d, step)
+                transpose(keys[d:, key - at :], key_cache[block, slot:, kv_head, d:])
         for q in range(0, num_padded, ROWS):
-            _wide(
-                weights, q * length + at, length, queries, q * head_dim, head_dim, 1,
-                keys, 0, LANES, head_dim, False,
-            )  # fmt: skip
+            _wide(weights[q:, at:], queries[q:], keys, head_dim, False)
     # 2. What each key weighs, of those that a row sees; the rest of its blocks weighs nothing.
     group, largest = len(most) // num_rows, np.empty(LANES, np.float32)
     for i in range(len(most)):
         stop = end - (num_rows - 1 - i // group)
-        row = weights[i * length : (i + 1) * length]
-        most[i], total[i] = _weigh(row, max(0, stop - window), stop, largest)
+        most[i], total[i] = _weigh(weights[i], max(0, stop - window), stop, largest)
     # 3. The sum of the values, each with its weight.
+    whole = head_dim // LANES * LANES
     for b in range(len(blocks)):
-        size = min(end - b * block_size, block_size)  # nobody may look at what is in a slot after
-        start = blocks[b] * block_size * step + kv_head * head_dim
+        at = b * block_size
+        size = min(end - at, block_size)  # nobody may look at what is in a slot after
+        values = value_cache[blocks[b], :, kv_head]
+        later = min(b + 1, len(blocks) - 1)
+        prefetch(value_cache[blocks[later], :, kv_head], block_size, head_dim)
         for q in range(0, num_padded, ROWS):
-            at = q * length + b * block_size
-            whole = head_dim // LANES * LANES
             for d in range(0, whole, LANES):
-                _wide(
-                    sums, q * head_dim + d, head_dim, weights, at, length, 1,
-                    value_cache, start + d, step, size, True,
-                )  # fmt: skip
+                _wide(sums[q:, d:], weights[q:, at:], values[:, d:], size, True)
             if whole < head_dim:
-                _narrow(
-                    sums, q * head_dim + whole, head_dim, weights, at, length, 1,
-                    value_cache, start + whole, step, size, True,
-                )  # fmt: skip
+                _narrow(sums[q:, whole:], weights[q:, at:], values[:, whole:], size, True)
 
 
 @kernel
@@ -209,7 +202,7 @@ def _weigh(row, start, stop, largest):
         most = max(most, largest[lane])
     largest[:] = most
     sums = np.zeros(LANES, np.float32)
-    weigh(row, 0, len(row) // LANES, largest, sums)
+    weigh(row.reshape(-1, LANES), len(row) // LANES, largest, sums)
     row[:start] = 0
     row[stop:] = 0
     return most, sums.sum()

@@ -117,9 +117,10 @@ def _prefill(
         values = np.empty((end - first_key, depth), np.float32)
         _gather(keys, key_cache, block_table[seq], first_key, end, kv_head, head_dim)
         _gather(values, value_cache, block_table[seq], first_key, end, kv_head, head_dim)
-        queries, sums = aligned(depth * LANES), aligned(depth * LANES)
-        scores = aligned((KEYS + ROWS) * LANES)
-        most, total, less = aligned(LANES), aligned(LANES), aligned(LANES)
+        queries, sums = aligned(depth, LANES), aligned(depth, LANES)
+        scores = aligned(KEYS + ROWS, LANES)
+        most, total = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
+        less = np.empty(LANES, np.float32)
         begins = np.empty(LANES, np.int32)  # of the keys that each lane sees
         ends = np.empty(LANES, np.int32)
         for first in range(part * LANES, num_lanes, num_parts * LANES):
@@ -132,7 +133,7 @@ def _prefill(
                 at = query_at + mine[i // group] * query_stride
                 at += (kv_head * group + i % group) * head_dim
                 for d in range(head_dim):
-                    queries[d * LANES + lane] = widen(query[at + d]) * scale
+                    queries[d, lane] = widen(query[at + d]) * scale
             _attend_tile(sums, most, total, less, scores, queries, keys, values, begins, ends)
             for lane in range(min(LANES, num_lanes - first)):
                 i = first + lane
@@ -140,7 +141,7 @@ def _prefill(
                 lse[row, head] = most[lane] + np.log(total[lane])
                 share = np.float32(1) / total[lane]
                 for d in range(head_dim):
-                    output[row, head, d] = narrow(sums[d * LANES + lane] * share, output)
+                    output[row, head, d] = narrow(sums[d, lane] * share, output)
 
 
 @kernel
@@ -172,39 +173,34 @@ def _attend_tile(sums, most, total, less, scores, queries, keys, values, begins,
         padded = -(-size // ROWS) * ROWS
         # 1. The scores: keys times queries.
         for j in range(0, padded, ROWS):
-            at = (begin + j) * depth
-            multiply_add(
-                scores, j * LANES, LANES, keys, at, depth, 1, queries, 0, LANES, depth, False
-            )
-        if begin + padded > ends[0] or begin < begins[-1]:  # not every lane sees every key
-            for j in range(padded):
-                row, key = scores[j * LANES : (j + 1) * LANES], begin + j
-                for lane in range(LANES):
-                    seen = begins[lane] <= key and key < ends[lane]
-                    row[lane] = row[lane] if seen else np.float32(-np.inf)
+            multiply_add(scores[j:], keys[begin + j :], queries, depth, False)
+        seen_by_all = ends[0] - begin if begin >= begins[-1] else 0  # the keys before
+        for j in range(max(0, seen_by_all), padded):
+            row, key = scores[j], begin + j
+            for lane in range(LANES):
+                seen = begins[lane] <= key and key < ends[lane]
+                row[lane] = row[lane] if seen else np.float32(-np.inf)
         # 2. The largest so far. Four keys at a time: what is read and written for each is so less
         #    often.
         less[:] = most
         for j in range(0, padded, 4):
-            four = scores[j * LANES : (j + 4) * LANES]
-            for i in range(LANES):
-                a = _larger(four[i], four[LANES + i])
-                b = _larger(four[2 * LANES + i], four[3 * LANES + i])
-                most[i] = _larger(most[i], _larger(a, b))
+            s0, s1, s2, s3 = scores[j], scores[j + 1], scores[j + 2], scores[j + 3]
+            for lane in range(LANES):
+                a, b = _larger(s0[lane], s1[lane]), _larger(s2[lane], s3[lane])
+                most[lane] = _larger(most[lane], _larger(a, b))
         # 3. What is there already weighs less by as much as the largest has grown.
-        for i in range(LANES):
-            less[i] = exp(less[i] - most[i])
-            total[i] *= less[i]
+        for lane in range(LANES):
+            less[lane] = exp(less[lane] - most[lane])
+            total[lane] *= less[lane]
         for d in range(depth):
-            row = sums[d * LANES : (d + 1) * LANES]
-            for i in range(LANES):
-                row[i] *= less[i]
+            row = sums[d]
+            for lane in range(LANES):
+                row[lane] *= less[lane]
         # 4. The weights, and their sum.
-        weigh(scores, 0, padded, most, total)
+        weigh(scores, padded, most, total)
         # 5. Values times weights.
         for d in range(0, depth, ROWS):
-            at = begin * depth + d
-            multiply_add(sums, d * LANES, LANES, values, at, 1, depth, scores, 0, LANES, size, True)
+            multiply_add(sums[d:], values[begin:, d:].T, scores, size, True)
 
 
 @kernel

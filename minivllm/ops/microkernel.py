@@ -33,29 +33,23 @@ _FUSED = ("contract",)  # a product and a sum are one instruction
 def micro_kernel(num_rows: int, num_vectors: int):
     """The product of a tile of ``num_rows`` rows and ``num_vectors * WIDTH`` columns, for numba.
 
-    What it returns is called in compiled code, as ``multiply_add(sums, sums_at, sums_stride, left,
-    left_at, left_stride, left_step, right, right_at, right_stride, depth, accumulate)``, and does
-    ``sums[r, c] += left[r, k] * right[k, c]`` for all r and c of the tile and all k below depth.
+    What it returns is called in compiled code, as ``multiply_add(sums, left, right, depth,
+    accumulate)``, and does ``sums[r, c] += left[r, k] * right[k, c]`` for all r and c of the tile
+    and all k below depth. ``accumulate=False`` begins at 0.
 
-    The sums, a float32 left and a right of any dtype (see ``as_numpy``) are contiguous arrays of
-    any shape: a number stands at ``at``, plus its row times ``stride``, plus its column, that of
-    ``left`` times ``left_step``. ``accumulate=False`` begins at 0.
+    The sums and left are float32, right of any dtype (see ``as_numpy``). All are matrices, also
+    slices and transposes, but for this: a row of the sums and of right must lie side by side.
     """
 
     @intrinsic
-    def multiply_add(
-        typing, sums, sums_at, sums_stride, left, left_at, left_stride, left_step,
-        right, right_at, right_stride, depth, accumulate,
-    ):  # fmt: skip
-        number = types.int64
-        args = (sums, number, number, left, number, number, number, right, number, number, number)
-        return types.void(*args, types.boolean), emit
+    def multiply_add(typing, sums, left, right, depth, accumulate):
+        return types.void(sums, left, right, types.int64, types.boolean), emit
 
     def emit(context, builder, signature, args):
-        sums, left, right = (_begin(context, builder, signature, args, i) for i in (0, 3, 7))
-        _, _, sums_stride, _, _, left_stride, left_step, _, _, right_stride, depth, accumulate = (
-            args
+        (sums, (sums_stride, _)), (left, (left_stride, left_step)), (right, (right_stride, _)) = (
+            _memory(context, builder, signature, args, i) for i in range(3)
         )
+        depth, accumulate = args[3:]
 
         def columns(array, row, stride):
             """Where the vectors of a row begin."""
@@ -74,7 +68,7 @@ def micro_kernel(num_rows: int, num_vectors: int):
                     builder.store(_VECTOR([0.0] * WIDTH), registers[r][v])
         with cgutils.for_range(builder, depth) as loop:
             there = columns(right, loop.index, right_stride)
-            row = [_load(builder, at, signature.args[7].dtype) for at in there]
+            row = [_load(builder, at, signature.args[2].dtype) for at in there]
             column = builder.gep(left, [builder.mul(loop.index, left_step)])
             for r in range(num_rows):
                 number = builder.load(builder.gep(column, [builder.mul(left_stride, _INT(r))]))
@@ -91,18 +85,19 @@ def micro_kernel(num_rows: int, num_vectors: int):
 
 
 @intrinsic
-def transpose(typing, columns, columns_at, columns_stride, rows, rows_at, rows_stride):
+def transpose(typing, columns, rows):
     """``columns[c, r] = rows[r, c]`` for ``WIDTH`` rows of any dtype and ``WIDTH`` columns.
 
-    Arrays as in ``micro_kernel``. Half of a tile changes places with the other half, then half of
-    each half, until single numbers have.
+    Half of a tile changes places with the other half, then half of each half, until single numbers
+    have. Matrices as in ``micro_kernel``; columns is float32.
     """
 
     def emit(context, builder, signature, args):
-        to, origin = (_begin(context, builder, signature, args, i) for i in (0, 3))
-        _, _, columns_stride, _, _, rows_stride = args
+        (to, (stride, _)), (origin, (rows_stride, _)) = (
+            _memory(context, builder, signature, args, i) for i in range(2)
+        )
         starts = [builder.gep(origin, [builder.mul(rows_stride, _INT(r))]) for r in range(WIDTH)]
-        tile = [_load(builder, at, signature.args[3].dtype) for at in starts]
+        tile = [_load(builder, at, signature.args[1].dtype) for at in starts]
         step = WIDTH // 2
         while step:
             for r in (r for r in range(WIDTH) if not r & step):
@@ -113,38 +108,36 @@ def transpose(typing, columns, columns_at, columns_stride, rows, rows_at, rows_s
                 tile[r + step] = builder.shuffle_vector(a, b, _WORDS(highs))
             step //= 2
         for c in range(WIDTH):
-            _store(builder, tile[c], builder.gep(to, [builder.mul(columns_stride, _INT(c))]))
+            _store(builder, tile[c], builder.gep(to, [builder.mul(stride, _INT(c))]))
         return context.get_dummy_value()
 
-    number = types.int64
-    return types.void(columns, number, number, rows, number, number), emit
+    return types.void(columns, rows), emit
 
 
 def exp_kernel(num_vectors: int):
     """The weights of a softmax, for rows of ``num_vectors * WIDTH`` scores, for numba.
 
-    What it returns is called in compiled code, as ``weigh(scores, scores_at, num_rows, most,
-    total)``, does ``scores[r, c] = exp(scores[r, c] - most[c])`` and adds each to ``total[c]``.
-    No score is larger than ``most``. All are float32; the rows lie side by side.
+    What it returns is called in compiled code, as ``weigh(scores, num_rows, most, total)``, does
+    ``scores[r, c] = exp(scores[r, c] - most[c])`` and adds each to ``total[c]``. No score is larger
+    than ``most``. All are float32, and rows lie side by side.
     """
 
     @intrinsic
-    def weigh(typing, scores, scores_at, num_rows, most, total):
-        return types.void(scores, types.int64, types.int64, most, total), emit
+    def weigh(typing, scores, num_rows, most, total):
+        return types.void(scores, types.int64, most, total), emit
 
     def emit(context, builder, signature, args):
-        num_rows, start = args[2], _INT(0)
-        scores = _begin(context, builder, signature, args, 0)
+        scores, (stride, _) = _memory(context, builder, signature, args, 0)
         most, total = (
             [builder.gep(array, [_INT(v * WIDTH)]) for v in range(num_vectors)]
-            for array in (_begin(context, builder, signature, args, i, start) for i in (3, 4))
+            for array, _ in (_memory(context, builder, signature, args, i) for i in (2, 3))
         )
         largest = [_load(builder, at) for at in most]
         registers = [cgutils.alloca_once(builder, _VECTOR) for _ in total]
         for at, register in zip(total, registers, strict=True):
             builder.store(_load(builder, at), register)
-        with cgutils.for_range(builder, num_rows) as loop:
-            row = builder.gep(scores, [builder.mul(loop.index, _INT(num_vectors * WIDTH))])
+        with cgutils.for_range(builder, args[1]) as loop:
+            row = builder.gep(scores, [builder.mul(loop.index, stride)])
             for v in range(num_vectors):
                 at = builder.gep(row, [_INT(v * WIDTH)])
                 weight = _exp(builder, builder.fsub(_load(builder, at), largest[v]))
@@ -180,10 +173,35 @@ def _exp(builder, x):
     return builder.bitcast(builder.add(builder.bitcast(series, _WORDS), n), _VECTOR)
 
 
-def _begin(context, builder, signature, args, i, offset=None):
-    """Where argument ``i``, an array, is in memory, from an offset on: the next argument."""
+@intrinsic
+def prefetch(typing, matrix, num_rows, num_columns):
+    """Ask for the cache lines of a matrix of any dtype, whose rows lie side by side, ahead of use.
+
+    A processor guesses which lines come next, but not beyond a page, nor through a block table.
+    """
+
+    def emit(context, builder, signature, args):
+        start, (stride, _) = _memory(context, builder, signature, args, 0)
+        byte = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
+        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        step, to_read, to_keep, data = _INT(WIDTH), _WORD(0), _WORD(3), _WORD(1)
+        with cgutils.for_range(builder, args[1]) as rows:
+            row = builder.gep(start, [builder.mul(stride, rows.index)])
+            with cgutils.for_range_slice(builder, _INT(0), args[2], step, inc=True) as (column, _):
+                at = builder.bitcast(builder.gep(row, [column]), byte)
+                builder.call(fetch, [at, to_read, to_keep, data])
+        return context.get_dummy_value()
+
+    return types.void(matrix, types.int64, types.int64), emit
+
+
+def _memory(context, builder, signature, args, i):
+    """Where argument ``i``, an array, begins, and its strides in numbers."""
     array = context.make_array(signature.args[i])(context, builder, args[i])
-    return builder.gep(array.data, [args[i + 1] if offset is None else offset])
+    size = _INT(signature.args[i].dtype.bitwidth // 8)
+    strides = cgutils.unpack_tuple(builder, array.strides)
+    return array.data, [builder.sdiv(stride, size) for stride in strides]
 
 
 def _load(builder, at, dtype=types.float32):
@@ -216,11 +234,11 @@ def _everywhere(builder, number):
 
 
 @kernel
-def aligned(size):
-    """Uninitialized float32 memory that begins where a cache line does.
+def aligned(num_rows, num_columns):
+    """An uninitialized float32 matrix that begins where a cache line does.
 
-    So no vector in it lies across two lines, which would be read for it.
+    So no vector in it lies across two lines, which would both be read for it.
     """
-    memory = np.empty(size + 16, np.float32)
+    memory = np.empty(num_rows * num_columns + 16, np.float32)
     skipped = (-(memory.ctypes.data // 4)) % 16  # a line holds 64 bytes
-    return memory[skipped : skipped + size]
+    return memory[skipped : skipped + num_rows * num_columns].reshape(num_rows, num_columns)

@@ -38,17 +38,18 @@ def probability_lines(rows: Mapping[str, Mapping[str, float]], number: float) ->
     drawing = Drawing(left + LINE_WIDTH + MARGIN, height, title, f"{title}; {facts}.")
     draw_header(drawing, title, "the token whose interval the number falls into is drawn")
     for line, (name, probs) in enumerate(rows.items()):
-        x, y = left, HEADER_HEIGHT + PITCH * line
+        edge, y = 0.0, HEADER_HEIGHT + PITCH * line
         drawing.text(MARGIN, y + 16, name)
         drawing.rect(left, y, LINE_WIDTH, BAR, fill=PAPER, stroke=GREY)
         for token, prob in probs.items():
-            width = prob * LINE_WIDTH
+            x = left + round(edge * LINE_WIDTH)  # whole pixels: two processors draw the same
+            edge += prob
+            width = left + round(edge * LINE_WIDTH) - x
             colour = OKABE_ITO[tokens.index(token) % len(OKABE_ITO)]
             drawing.rect(x, y, width, BAR, f"{token}: {prob:.3f}", fill=colour,
                          fill_opacity=0.45, stroke=GREY)  # fmt: skip
             if width > 12 * SANS_EM * len(token) + 4:
                 drawing.text(x + width / 2, y + 16, token, text_anchor="middle")
-            x += width
     at, bottom = left + number * LINE_WIDTH, HEADER_HEIGHT + PITCH * len(rows)
     drawing.path(f"M{at:g} {HEADER_HEIGHT - 6}V{bottom}", stroke=INK, stroke_width=2)
     drawing.text(at, bottom + 14, f"{number:g}", text_anchor="middle")
