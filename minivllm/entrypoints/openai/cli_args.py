@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from minivllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+from minivllm.entrypoints.chat_content_format import CONTENT_FORMATS
 from minivllm.entrypoints.openai.tool_choice import STRICT_LEVELS
 from minivllm.entrypoints.openai.tool_parsers import ToolParserManager
 
@@ -161,6 +162,8 @@ def _front_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--served-model-name", nargs="+", metavar="NAME",
                        help="names of the model; the first is in answers")  # fmt: skip
     group.add_argument("--chat-template", help="a file, or the template in one line")
+    group.add_argument("--chat-template-content-format", choices=CONTENT_FORMATS, default="auto",
+                       help="what templates get of a message: one text, or OpenAI's parts")  # fmt: skip
     group.add_argument("--trust-request-chat-template", **yes,
                        help="a request may bring its own template")  # fmt: skip
     group.add_argument("--response-role", default="assistant", help="who answers in a chat")

@@ -23,12 +23,15 @@ class CompletionRequest(GenerationRequest):
     max_tokens: int | None = 16
     logprobs: int | None = None
     suffix: str | None = None
+    prompt_embeds: str | list[str] | None = None
     add_special_tokens: bool = True
 
     counts_of_logprobs: ClassVar[tuple[str, ...]] = ("prompt_logprobs", "logprobs")
 
     @model_validator(mode="after")
     def _check_prompt(self):
+        if self.prompt_embeds:
+            raise RequestError("a prompt is text or token ids here", "prompt_embeds")
         if self.prompt is None or self.prompt == "":
             raise RequestError("prompt must be there and not be empty", "prompt")
         if not self.prompt:

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import PlainTextResponse, RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from minivllm.entrypoints.openai.chat_protocol import ChatCompletionRequest, ChatCompletionResponse
@@ -68,6 +68,11 @@ async def create_chat_completion(request: ChatCompletionRequest, raw: Request):
 @router.get("/v1/models", response_model=ModelList, responses={401: _ERRORS[401]})
 async def show_models(raw: Request):
     return JSON(raw.app.state.models.show_models().model_dump())
+
+
+@router.get("/v1/models/", include_in_schema=False)
+async def models_without_slash(raw: Request):
+    return RedirectResponse(raw.url.replace(path=raw.url.path.rstrip("/")))
 
 
 @router.get("/v1/models/{name:path}", response_model=ModelCard, responses=_ERRORS)

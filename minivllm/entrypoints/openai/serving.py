@@ -132,8 +132,13 @@ class OpenAIServing:
                 "this server takes no chat template from a request; it would need "
                 "--trust-request-chat-template"
             )
-        if getattr(request, "documents", None):
-            more["documents"] = request.documents
+        for name in ("documents", "reasoning_effort"):  # of a chat
+            if (value := getattr(request, name, None)) is not None:
+                more[name] = value
+        if "reasoning_effort" in more:  # templates that can think ask for this, too
+            more.setdefault("enable_thinking", more["reasoning_effort"] != "none")
+        tools = None if self._hides_tools(request) else shown_tools(request.tools)
+        tools = tools or more.get("tools")
         more = {name: value for name, value in more.items() if name not in NOT_THE_TEMPLATES}
         return apply_chat_template(
             self.tokenizer,
@@ -141,8 +146,9 @@ class OpenAIServing:
             chat_template=template or self.served.chat_template,
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
-            tools=None if self._hides_tools(request) else shown_tools(request.tools),
+            tools=tools,
             chat_template_kwargs=more,
+            chat_template_content_format=self.args.chat_template_content_format,
         )
 
     def _hides_tools(self, request) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import Request
 
-from minivllm.entrypoints.chat_utils import text_of
+from minivllm.entrypoints.chat_messages import text_of
 from minivllm.entrypoints.openai.chat_protocol import (
     ChatCompletionLogProbs,
     ChatCompletionRequest,
@@ -141,8 +141,8 @@ class OpenAIServingChat(OpenAIServing):
         finish_reason = completion.finish_reason
         if tools is not None:
             content, calls, finish_reason = tools.message(completion.text, finish_reason)
-        if echo := self._echo(request):
-            content = echo + (content or "")
+        if request.echo:
+            content = self._echo(request) + (content or "")
         return ChatCompletionResponseChoice(
             index=completion.index,
             message=ChatMessage(role=self._role(request), content=content, tool_calls=calls),
@@ -254,7 +254,8 @@ class OpenAIServingChat(OpenAIServing):
         """
         reason = completion.finish_reason
         deltas = stream.deltas(completion.text, reason is not None)
-        if reason is not None or request.return_token_ids or (request.logprobs and not deltas):
+        known = request.return_token_ids or request.logprobs
+        if not deltas and (reason is not None or known):
             deltas.append({})
         logprobs = to_json(self._logprobs(request, completion))
         token_ids = to_json(completion.token_ids) if request.return_token_ids else "null"

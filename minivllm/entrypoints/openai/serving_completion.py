@@ -135,7 +135,9 @@ class OpenAIServingCompletion(OpenAIServing):
             nothing = request.only_echo
             text = prompt if nothing else prompt + text
             token_ids = [*output.prompt_token_ids, *([] if nothing else token_ids)]
-            known = [*(output.prompt_logprobs or ()), *([] if nothing else known or ())]
+            # none of a prompt that was aborted before it was computed
+            prompt_known = output.prompt_logprobs or [None] * len(output.prompt_token_ids)
+            known = [*prompt_known, *([] if nothing else known or ())]
         if request.logprobs is None:
             return text, None
         as_ids = self.shows_ids(request)
