@@ -36,9 +36,11 @@ async def reset_prefix_cache(raw: Request):
 
 
 @router.post("/pause")
-async def pause(raw: Request, mode: Literal["abort", "wait", "keep"] = "abort"):
+async def pause(
+    raw: Request, mode: Literal["abort", "wait", "keep"] = "abort", clear_cache: bool = True
+):
     """Take no more steps; see ``AsyncLLM.pause_generation``."""
-    await raw.app.state.engine.pause_generation(mode=mode)
+    await raw.app.state.engine.pause_generation(mode, clear_cache)
     return JSON({"status": "paused"})
 
 

@@ -22,6 +22,7 @@ from minivllm.entrypoints.openai.protocol import (
     ModelList,
     TokenizeResponse,
 )
+from minivllm.entrypoints.openai.served_model import ServedModel
 from minivllm.entrypoints.openai.tokenize_protocol import TokenizeRequest
 from minivllm.metrics.prometheus import make_registry
 from minivllm.metrics.reader import Metric
@@ -117,22 +118,22 @@ async def show_load(raw: Request):
     return JSON({"server_load": raw.app.state.server_load})
 
 
-def add_metrics(app: FastAPI, model_name: str | None) -> None:
+def add_metrics(app: FastAPI, served: ServedModel | None) -> None:
     """GET /metrics, also with a slash at its end, as Prometheus is often told.
 
     Args:
         app: the application.
-        model_name: a label of the engine's metrics; None leaves these out.
+        served: whose engine's metrics are shown; None shows the process's alone.
     """
     last: list[Metric] = []
     registry = make_registry(lambda: last)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     @app.get("/metrics/", include_in_schema=False)
-    async def metrics(raw: Request) -> Response:
-        engine = raw.app.state.engine
-        if model_name is not None and not engine.errored:
-            last[:] = await engine.get_metrics(model_name)
+    async def metrics() -> Response:
+        if served is not None and not served.engine.errored:
+            last[:] = await served.engine.get_metrics(served.names[0])
+            last.append(served.rejections())
         return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
 

@@ -84,6 +84,13 @@ class OpenAIServing:
         except ValueError:
             return request.priority  # a proxy may have written that header
 
+    @staticmethod
+    def check_rank(raw: Request) -> None:
+        """Raise if a load balancer means another one of several engines: there is one, rank 0."""
+        rank = raw.headers.get("x-data-parallel-rank", "0")
+        if rank.strip().lstrip("+-").isdecimal() and int(rank) != 0:
+            raise RequestError(f"X-data-parallel-rank must be 0, for the one engine, got {rank}")
+
     def wants_usage(self, request: GenerationRequest) -> tuple[bool, bool]:
         """True if a stream ends with the usage; and True if every event has it."""
         if self.args.enable_force_include_usage:

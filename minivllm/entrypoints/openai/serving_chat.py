@@ -48,7 +48,8 @@ class OpenAIServingChat(OpenAIServing):
             RequestError, ValueError: for what is found before the engine is asked.
         """
         self.served.check_model(request.model)
-        self.served.check_queue()
+        self.check_rank(raw)
+        self.served.admit(raw.scope, request.n)
         tools = self._tool_choice(request)
         text = self.render(request.messages, request)
         truncates = request.truncate_prompt_tokens is not None

@@ -43,7 +43,8 @@ class OpenAIServingCompletion(OpenAIServing):
             RequestError, ValueError: for what is found before the engine is asked.
         """
         self.served.check_model(request.model)
-        self.served.check_queue()
+        self.check_rank(raw)
+        self.served.admit(raw.scope, request.n * len(request.prompts))
         request_id = self.request_id("cmpl", request, raw)
         streams = []
         for index, prompt in enumerate(request.prompts):
