@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.protocol import UsageInfo
 
 TokenId = Annotated[int, Field(ge=0)]
+_USUAL = 16  # tokens of a completion, unless more or fewer are asked for
 
 
 class CompletionRequest(GenerationRequest):
     """Prompts to be continued: a text, texts, token ids, or lists of token ids."""
 
     prompt: list[TokenId] | list[list[TokenId]] | str | list[str] | None = None
-    max_tokens: int | None = 16
+    max_tokens: Annotated[int, BeforeValidator(lambda n: _USUAL if n is None else n)] = _USUAL
     logprobs: int | None = None
     suffix: str | None = None
     prompt_embeds: str | list[str] | None = None

@@ -168,7 +168,6 @@ class GenerationRequest(OtherFields):
             max_tokens=max_tokens,
             ignore_eos=self.ignore_eos,
             length_penalty=self.length_penalty,
-            include_stop_str_in_output=self.include_stop_str_in_output,
             skip_special_tokens=self.skip_special_tokens,
         )
         params._ends_at_own_eos = True

@@ -46,14 +46,15 @@ class OpenAIServingCompletion(OpenAIServing):
         self.check_rank(raw)
         self.served.admit(raw.scope, request.n * len(request.prompts))
         request_id = self.request_id("cmpl", request, raw)
-        streams = []
+        streams, truncates = [], request.truncate_prompt_tokens is not None
         for index, prompt in enumerate(request.prompts):
             if isinstance(prompt, str):
                 text: str | None = prompt
-                truncates = request.truncate_prompt_tokens is not None
                 token_ids = await self.encode(prompt, request.add_special_tokens, truncates)
             else:
                 text, token_ids = None, prompt
+                if request.echo and truncates:  # what is echoed is not cut
+                    text = self.tokenizer.decode(prompt)
             token_ids = self.cut(token_ids, request, request.max_tokens)
             params = self._params(request, len(token_ids))
             await self.check_grammar(params)
@@ -70,8 +71,7 @@ class OpenAIServingCompletion(OpenAIServing):
     def _params(
         self, request: CompletionRequest, prompt_length: int
     ) -> SamplingParams | BeamSearchParams:
-        asked = 1 if request.only_echo else 16 if request.max_tokens is None else request.max_tokens
-        most = self.max_tokens(asked, prompt_length)
+        most = self.max_tokens(1 if request.only_echo else request.max_tokens, prompt_length)
         if request.use_beam_search:
             return request.to_beam_search_params(most)
         defaults = self.served.default_sampling
