@@ -75,6 +75,16 @@ class ChatCompletionRequest(GenerationRequest, MediaFields):
     def echoed_logprobs(self) -> int | None:
         return self.top_logprobs or 0
 
+    def with_own_fields(self, template_kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What a template is told, with the request's own fields, which have the last word."""
+        more = dict(template_kwargs)
+        if self.documents is not None:
+            more["documents"] = self.documents
+        if self.reasoning_effort is not None:
+            more["reasoning_effort"] = self.reasoning_effort
+            more.setdefault("enable_thinking", self.reasoning_effort != "none")
+        return more
+
     @property
     def most_tokens(self) -> int | None:
         """The token limit of the answer; None is as long as the context allows."""

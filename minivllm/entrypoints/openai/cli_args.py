@@ -163,7 +163,7 @@ def _front_flags(parser: argparse.ArgumentParser) -> None:
                        help="names of the model; the first is in answers")  # fmt: skip
     group.add_argument("--chat-template", help="a file, or the template in one line")
     group.add_argument("--chat-template-content-format", choices=CONTENT_FORMATS, default="auto",
-                       help="what templates get of a message: a text, or OpenAI's parts")  # fmt: skip
+                       help="a message's content for templates: one text, or parts")  # fmt: skip
     group.add_argument("--trust-request-chat-template", **yes,
                        help="a request may bring its own template")  # fmt: skip
     group.add_argument("--response-role", default="assistant", help="who answers in a chat")

@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import Request
 
 from minivllm.entrypoints.chat_utils import NOT_THE_TEMPLATES, apply_chat_template
+from minivllm.entrypoints.openai.chat_protocol import ChatCompletionRequest
 from minivllm.entrypoints.openai.conversation import shown_tools
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
@@ -139,11 +140,8 @@ class OpenAIServing:
                 "this server takes no chat template from a request; it would need "
                 "--trust-request-chat-template"
             )
-        for name in ("documents", "reasoning_effort"):  # of a chat
-            if (value := getattr(request, name, None)) is not None:
-                more[name] = value
-        if "reasoning_effort" in more:  # templates that can think ask for this, too
-            more.setdefault("enable_thinking", more["reasoning_effort"] != "none")
+        if isinstance(request, ChatCompletionRequest):
+            more = request.with_own_fields(more)
         tools = None if self._hides_tools(request) else shown_tools(request.tools)
         tools = tools or more.get("tools")
         more = {name: value for name, value in more.items() if name not in NOT_THE_TEMPLATES}
