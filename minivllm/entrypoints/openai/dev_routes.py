@@ -58,12 +58,15 @@ async def is_paused(raw: Request):
 
 @router.post("/abort_requests")
 async def abort_requests(raw: Request, request: AbortRequests):
-    """End requests: their answers say finish_reason "abort"."""
+    """End requests: their answers say finish_reason "abort".
+
+    The number is of the ids that were named, in progress or not; without ids, of the requests.
+    """
     engine, named = raw.app.state.engine, request.request_ids
     ids = [
         engine_id
         for engine_id in engine.request_ids
-        if named is None or any(engine_id.startswith(f"{one}-") for one in named)
+        if not named or any(engine_id.startswith(f"{one}-") for one in named)
     ]
     await engine.abort(ids)
-    return JSON({"aborted": len(ids), "status": "aborted"})
+    return JSON({"aborted": len(named or ids), "status": "aborted"})
