@@ -96,26 +96,25 @@ def find_cascade(metadata: AttentionMetadata, block_size: int) -> Cascade | None
 def cascade_attention(
     cascade: Cascade,
     query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    scale: float,
     attend_rest: Callable[[AttentionMetadata], Attended],
+    attend_to_prefix: Callable[[torch.Tensor, torch.Tensor], Attended],
 ) -> torch.Tensor:
-    """Attention of a flat batch; arguments as in ``AttentionBackend.forward``.
+    """Attention of a flat batch, ``[num_tokens, num_heads, head_dim]`` as its queries are.
 
     Args:
         attend_rest: attends to what each sequence has for itself.
+        attend_to_prefix: attends, for some queries, to all keys of some blocks.
     """
     output, lse = attend_rest(cascade.rest)
     for prefix in cascade.prefixes:
-        rows = prefix.rows
-        k = key_cache.index_select(0, prefix.block_ids).flatten(0, 1)
-        v = value_cache.index_select(0, prefix.block_ids).flatten(0, 1)
-        merge_attn_states(output, lse, rows, *_attend_to_all(query[rows], k, v, scale))
+        attended = attend_to_prefix(query[prefix.rows], prefix.block_ids)
+        merge_attn_states(output, lse, prefix.rows, *attended)
     return output
 
 
-def _attend_to_all(query, key, value, scale: float) -> Attended:
+def attend_to_all(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+) -> Attended:
     """Attention without a mask: every row sees every key, ``[length, num_kv_heads, head_dim]``.
 
     So the query heads of a KV head may be rows, too: the products are as large as can be.

@@ -14,6 +14,7 @@ from numba import prange
 
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.attention.paged_torch import PagedTorch, attend_tiles, tile_batches
+from minivllm.attention.prefill_numba import Chunks, prefill
 from minivllm.ops.compiled import as_numpy, exp, flat, kernel, narrow, parallel_kernel, widen
 
 WORTH_SHARING = 2**19
@@ -21,27 +22,30 @@ WORTH_SHARING = 2**19
 work. On a busy machine waking one can take longer than that."""
 WORTH_SHARING_WRITES = 2**18  # numbers of K and V
 _NO_WINDOW = np.iinfo(np.int32).max
-MOST_ROWS = 8  # of one sequence in a step; with more of them torch's products are faster
+MOST_ROWS = 8  # of one sequence that are decoded; with more of them products are faster
+WORTH_A_UNIT = 400  # tokens of a sequence from which on a unit for bfloat16's products is faster
 
 
 class PagedNumba(PagedTorch):
-    """Numba backend: compiled loops for decodes and for drafts to verify, torch for the rest.
+    """Numba backend: compiled loops for decodes, drafts to verify, and prompts.
 
     A decode reads each key for a handful of query heads, so that all depends on how it is read, and
-    so it is for the few rows of a sequence that verify drafts. A chunk of a prompt is products of
-    large matrices, and those are best left to torch.
+    so it is for the few rows of a sequence that verify drafts. A prompt or a chunk of it is made of
+    products of matrices; where the processor has a unit for those, torch knows how to use it.
     """
 
     name = "paged_numba"
 
     def attend_each(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
-        wide = query.dtype == torch.float16  # which loops read, but do not write
-        output = torch.empty(query.shape, dtype=torch.float32 if wide else query.dtype)
-        lse = torch.empty(query.shape[:2])
-        if metadata.max_query_len > MOST_ROWS:
+        output, lse = _empty(query)
+        inputs = query, key_cache, value_cache
+        suits_torch = metadata.max_seq_len >= WORTH_A_UNIT and _has_matrix_unit(query.dtype)
+        if metadata.max_query_len > MOST_ROWS and suits_torch:
             block_size = key_cache.shape[1]
             batches = tile_batches(metadata, block_size, sliding_window, fewest_rows=MOST_ROWS + 1)
-            attend_tiles(batches, output, lse, query, key_cache, value_cache, scale)
+            attend_tiles(batches, output, lse, *inputs, scale)
+        elif metadata.max_query_len > MOST_ROWS:
+            prefill(output, lse, *inputs, prompts(metadata), scale, sliding_window)
         num_keys, arrays = decodes(metadata)
         _decode(
             num_keys * query.shape[1] * query.shape[2],
@@ -56,9 +60,32 @@ class PagedNumba(PagedTorch):
         )
         return output.to(query.dtype), lse
 
+    def attend_to_blocks(self, key_cache, value_cache, query, block_ids, scale):
+        if _has_matrix_unit(query.dtype):
+            return super().attend_to_blocks(key_cache, value_cache, query, block_ids, scale)
+        output, lse = _empty(query)
+        num_rows, num_keys = len(query), len(block_ids) * key_cache.shape[1]
+        starts, seq_lens = np.array([0, num_rows]), np.array([num_keys])
+        one = block_ids.numpy()[np.newaxis]
+        chunks = Chunks(np.arange(num_rows), starts, one, seq_lens, is_causal=False)
+        prefill(output, lse, query, key_cache, value_cache, chunks, scale)
+        return output.to(query.dtype), lse
+
     def write_slots(self, key, value, key_cache, value_cache, slot_mapping):
         caches = as_numpy(key_cache), as_numpy(value_cache)
         _write_slots(2 * key.numel(), *flat(key), *flat(value), *caches, slot_mapping.numpy())
+
+
+def _has_matrix_unit(dtype: torch.dtype) -> bool:
+    """Whether the processor has a unit for products of such matrices (AMX), which torch uses."""
+    return dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
+
+
+def _empty(query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and lse to be written; loops read float16, but do not write it."""
+    wide = query.dtype == torch.float16
+    output = torch.empty(query.shape, dtype=torch.float32 if wide else query.dtype)
+    return output, torch.empty(query.shape[:2])
 
 
 @lru_cache(maxsize=2)  # every layer asks for the same
@@ -73,6 +100,17 @@ def decodes(metadata: AttentionMetadata) -> tuple[int, tuple[np.ndarray, ...]]:
     members = np.flatnonzero(num_rows <= MOST_ROWS)
     num_keys = int(num_rows[members] @ seq_lens[members])
     return num_keys, (members, metadata.block_table.numpy(), starts, seq_lens)
+
+
+@lru_cache(maxsize=2)
+def prompts(metadata: AttentionMetadata) -> Chunks:
+    """The sequences of many rows in a batch: prompts, and chunks of them."""
+    starts, seq_lens = metadata.query_start_loc.numpy(), metadata.seq_lens.numpy()
+    num_rows = np.diff(starts)
+    are_many = num_rows > MOST_ROWS
+    rows = np.flatnonzero(np.repeat(are_many, num_rows))
+    begins = np.append(0, np.cumsum(num_rows[are_many]))
+    return Chunks(rows, begins, metadata.block_table.numpy()[are_many], seq_lens[are_many])
 
 
 @parallel_kernel(WORTH_SHARING)

@@ -15,7 +15,12 @@ import torch
 import torch.nn.functional as F
 
 from minivllm.attention.backend import AttentionBackend
-from minivllm.attention.cascade import cascade_attention, find_cascade, flash_attention
+from minivllm.attention.cascade import (
+    attend_to_all,
+    cascade_attention,
+    find_cascade,
+    flash_attention,
+)
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.ops import merge_attn_states
 
@@ -59,13 +64,14 @@ class PagedTorch(AttentionBackend):
     name = "paged_torch"
 
     def attend(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
-        inputs = query, key_cache, value_cache
+        caches = key_cache, value_cache
         if query.is_cpu and sliding_window is None:
             cascade = find_cascade(metadata, key_cache.shape[1])
             if cascade is not None:
-                attend_rest = partial(self.attend_each, *inputs, scale=scale)
-                return cascade_attention(cascade, *inputs, scale, attend_rest)
-        return self.attend_each(*inputs, metadata, scale, sliding_window)[0]
+                attend_rest = partial(self.attend_each, query, *caches, scale=scale)
+                attend_to_prefix = partial(self.attend_to_blocks, *caches, scale=scale)
+                return cascade_attention(cascade, query, attend_rest, attend_to_prefix)
+        return self.attend_each(query, *caches, metadata, scale, sliding_window)[0]
 
     def attend_each(
         self, query, key_cache, value_cache, metadata, scale, sliding_window=None
@@ -75,6 +81,15 @@ class PagedTorch(AttentionBackend):
         batches = tile_batches(metadata, key_cache.shape[1], sliding_window)
         attend_tiles(batches, output, lse, query, key_cache, value_cache, scale)
         return output, lse
+
+    def attend_to_blocks(
+        self, key_cache, value_cache, query, block_ids, scale
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Attention of all rows to all keys of these blocks, int64 ``[num_blocks]``; with lse."""
+        k, v = (
+            cache.index_select(0, block_ids).flatten(0, 1) for cache in (key_cache, value_cache)
+        )
+        return attend_to_all(query, k, v, scale)
 
 
 def attend_tiles(batches, output, lse, query, key_cache, value_cache, scale: float) -> None:

@@ -1,0 +1,197 @@
+"""Paged prefill in numba: flash attention of prompts and chunks, a query in each lane of a vector.
+
+Scores are kept with a key a row and a query a lane. So the largest score and the sum of each query
+are those of its lane, no number ever crosses lanes, and keys and values are used as they lie. The
+query heads of a KV head fill the lanes together. The algorithm is Dao's FlashAttention-2, 2023.
+(vLLM: vllm/v1/attention/backends/cpu_attn.py)
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numba import prange
+
+from minivllm.ops.compiled import as_numpy, exp, flat, kernel, narrow, parallel_kernel, widen
+from minivllm.ops.microkernel import LANES, ROWS, multiply_add, panel
+
+KEYS = 128  # of a block of scores: with a block's keys and values they fit into the first cache
+WORTH_SHARING = 2**21
+"""Query numbers times keys from which on several threads are woken: some 50 microseconds."""
+_LEAST = np.float32(-1e30)  # less than any score; infinity less itself would be no number
+
+
+class Chunks(NamedTuple):
+    """Rows of some sequences in a flat batch, and the keys that they attend to."""
+
+    rows: np.ndarray  # int64 [n]: the rows, one sequence after the other
+    starts: np.ndarray  # [num_seqs + 1]: where in them those of a sequence begin
+    block_table: np.ndarray  # [num_seqs, max_blocks]
+    seq_lens: np.ndarray  # [num_seqs]: how many keys there are
+    is_causal: bool = True  # the rows are the newest tokens; False: every row sees every key
+
+
+def prefill(
+    output: torch.Tensor,
+    lse: torch.Tensor,
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    chunks: Chunks,
+    scale: float,
+    sliding_window: int | None = None,
+) -> None:
+    """Fill in the attention of the chunks' rows, and its lse.
+
+    Args:
+        output: ``[num_tokens, num_heads, head_dim]``, to be written; float32 for float16 caches.
+        lse: float32 ``[num_tokens, num_heads]``, to be written.
+        query, key_cache, value_cache, scale, sliding_window: as in ``AttentionBackend.forward``.
+    """
+    num_keys = int(np.diff(chunks.starts) @ chunks.seq_lens)
+    num_threads = torch.get_num_threads()
+    _prefill(
+        num_keys * query.shape[1] * query.shape[2],
+        as_numpy(output),
+        lse.numpy(),
+        *flat(query),
+        as_numpy(key_cache),
+        as_numpy(value_cache),
+        *chunks,
+        np.float32(scale),
+        sliding_window or np.iinfo(np.int32).max,
+        num_threads // gcd(num_threads, key_cache.shape[2]),
+    )
+
+
+@parallel_kernel(WORTH_SHARING)
+def _prefill(
+    output,
+    lse,
+    query,
+    query_at,
+    query_stride,
+    key_cache,
+    value_cache,
+    rows,
+    starts,
+    block_table,
+    seq_lens,
+    is_causal,
+    scale,
+    window,
+    num_parts,
+):
+    """Every thread has as many KV heads of every sequence, or parts of one, as every other."""
+    num_seqs, num_kv_heads = len(seq_lens), key_cache.shape[2]
+    group, head_dim = output.shape[1] // num_kv_heads, output.shape[2]
+    depth = -(-head_dim // ROWS) * ROWS
+    for task in prange(num_parts * num_kv_heads * num_seqs):
+        seq, part = task % num_seqs, task // num_seqs % num_parts
+        kv_head = task // num_seqs // num_parts
+        mine = rows[starts[seq] : starts[seq + 1]]
+        num_lanes, end = len(mine) * group, seq_lens[seq]
+        computed = end - len(mine) if is_causal else end - 1  # the first row's position
+        first_key = max(0, computed + 1 - window)
+        keys = np.empty((end - first_key + ROWS, depth), np.float32)
+        values = np.empty((end - first_key, depth), np.float32)
+        _gather(keys, key_cache, block_table[seq], first_key, end, kv_head, head_dim)
+        _gather(values, value_cache, block_table[seq], first_key, end, kv_head, head_dim)
+        queries, sums, scores = panel(depth), panel(depth), panel(KEYS + ROWS)
+        most, total, less = panel(1), panel(1), panel(1)
+        begins = np.empty(LANES, np.int32)  # of the keys that each lane sees
+        ends = np.empty(LANES, np.int32)
+        for first in range(part * LANES, num_lanes, num_parts * LANES):
+            queries[:] = 0
+            for lane in range(LANES):  # those past the last row repeat its limits
+                i = min(first + lane, num_lanes - 1)
+                position = computed + i // group if is_causal else computed
+                ends[lane] = position + 1 - first_key
+                begins[lane] = max(0, position + 1 - window) - first_key
+                at = query_at + mine[i // group] * query_stride
+                at += (kv_head * group + i % group) * head_dim
+                for d in range(head_dim):
+                    queries[d * LANES + lane] = widen(query[at + d]) * scale
+            _attend_tile(sums, most, total, less, scores, queries, keys, values, begins, ends)
+            for lane in range(min(LANES, num_lanes - first)):
+                i = first + lane
+                row, head = mine[i // group], kv_head * group + i % group
+                lse[row, head] = most[lane] + np.log(total[lane])
+                share = np.float32(1) / total[lane]
+                for d in range(head_dim):
+                    output[row, head, d] = narrow(sums[d * LANES + lane] * share, output)
+
+
+@kernel
+def _gather(numbers, cache, block_table, first, end, kv_head, head_dim):
+    """K or V of one KV head and the positions ``[first, end)``, side by side and in float32."""
+    block_size = cache.shape[1]
+    numbers[:, head_dim:] = 0
+    for b in range(first // block_size, (end - 1) // block_size + 1):
+        block, start = cache[block_table[b]], b * block_size
+        for position in range(max(first, start), min(end, start + block_size)):
+            for d in range(head_dim):
+                numbers[position - first, d] = widen(block[position - start, kv_head, d])
+
+
+@kernel
+def _attend_tile(sums, most, total, less, scores, queries, keys, values, begins, ends):
+    """Flash attention of one query a lane: block of keys after block of keys, each seen once.
+
+    Fills in the sum of the values ``[depth, LANES]``, each with its weight, e to the score less the
+    largest so far, the largest score, and the sum of the weights. The scores of lane l are those of
+    the keys ``[begins[l], ends[l])``; later lanes see later ones.
+    """
+    depth = keys.shape[1]
+    sums[:] = 0
+    most[:] = _LEAST
+    total[:] = 0
+    for begin in range(begins[0], ends[-1], KEYS):
+        size = min(KEYS, ends[-1] - begin)
+        padded = -(-size // ROWS) * ROWS
+        # 1. The scores: keys times queries.
+        for j in range(0, padded, ROWS):
+            multiply_add(scores, j, keys, (begin + j) * depth, depth, 1, queries, depth, False)
+        if begin + padded > ends[0] or begin < begins[-1]:  # not every lane sees every key
+            for j in range(padded):
+                row, key = scores[j * LANES : (j + 1) * LANES], begin + j
+                for lane in range(LANES):
+                    seen = begins[lane] <= key and key < ends[lane]
+                    row[lane] = row[lane] if seen else np.float32(-np.inf)
+        # 2. The largest so far. Four keys at a time, here and below: what is read and written for
+        #    each is so less often.
+        less[:] = most
+        for j in range(0, padded, 4):
+            four = scores[j * LANES : (j + 4) * LANES]
+            for i in range(LANES):
+                a = _larger(four[i], four[LANES + i])
+                b = _larger(four[2 * LANES + i], four[3 * LANES + i])
+                most[i] = _larger(most[i], _larger(a, b))
+        # 3. What is there already weighs less by as much as the largest has grown.
+        for i in range(LANES):
+            less[i] = exp(less[i] - most[i])
+            total[i] *= less[i]
+        for d in range(depth):
+            row = sums[d * LANES : (d + 1) * LANES]
+            for i in range(LANES):
+                row[i] *= less[i]
+        # 4. The weights, and their sum.
+        for j in range(0, padded, 4):
+            four = scores[j * LANES : (j + 4) * LANES]
+            for i in range(LANES):
+                a, b = exp(four[i] - most[i]), exp(four[LANES + i] - most[i])
+                c, d = exp(four[2 * LANES + i] - most[i]), exp(four[3 * LANES + i] - most[i])
+                total[i] += (a + b) + (c + d)
+                four[i], four[LANES + i], four[2 * LANES + i], four[3 * LANES + i] = a, b, c, d
+        # 5. Values times weights.
+        for d in range(0, depth, ROWS):
+            multiply_add(sums, d, values, begin * depth + d, 1, depth, scores, size, True)
+
+
+@kernel
+def _larger(a, b):
+    """One instruction; ``max`` of Python asks more, for the sake of what is no number."""
+    return a if a > b else b
