@@ -29,7 +29,7 @@ from minivllm.entrypoints.openai.stream import (
     to_json,
     until_done_or_gone,
 )
-from minivllm.outputs import CompletionOutput, RequestOutput
+from minivllm.outputs import CompletionOutput, Logprob, RequestOutput
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
 
@@ -127,7 +127,8 @@ class OpenAIServingCompletion(OpenAIServing):
         The first begins with the prompt, if that is to be echoed; its text is left out where the
         ids are returned (as in vLLM).
         """
-        text, token_ids, known = completion.text, completion.token_ids, completion.logprobs
+        text, token_ids = completion.text, completion.token_ids
+        known: list[dict[int, Logprob] | None] = [*(completion.logprobs or ())]
         if request.echo and first:
             prompt = output.prompt
             if prompt is None:
@@ -138,12 +139,12 @@ class OpenAIServingCompletion(OpenAIServing):
             token_ids = [*output.prompt_token_ids, *([] if nothing else token_ids)]
             # none of a prompt that was aborted before it was computed
             prompt_known = output.prompt_logprobs or [None] * len(output.prompt_token_ids)
-            known = [*prompt_known, *([] if nothing else known or ())]
+            known = [*prompt_known, *([] if nothing else known)]
         if request.logprobs is None:
             return text, None
         as_ids = self.shows_ids(request)
         return text, completion_logprobs(
-            token_ids, known or (), request.logprobs, self.tokenizer, as_ids, offset
+            token_ids, known, request.logprobs, self.tokenizer, as_ids, offset
         )
 
     # -- streams -------------------------------------------------------------------------------
