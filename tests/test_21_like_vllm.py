@@ -156,7 +156,7 @@ def test_a_refused_request_leaves_nothing_behind(server, client):
 
 
 @pytest.mark.parametrize(
-    ("rank", "status"), [("0", 200), ("x", 200), ("", 200), ("1", 400), ("-1", 400)]
+    ("rank", "status"), [("0", 200), ("x", 200), ("", 200), ("--1", 200), ("1", 400), ("-1", 400)]
 )
 def test_there_is_one_engine_of_rank_0(client, rank, status):
     for path, body in (

@@ -72,7 +72,7 @@ async def show_models(raw: Request):
 
 
 @router.get("/v1/models/", include_in_schema=False)
-async def models_without_slash(raw: Request):
+async def redirect_to_models(raw: Request):
     return RedirectResponse(raw.url.replace(path=raw.url.path.rstrip("/")))
 
 

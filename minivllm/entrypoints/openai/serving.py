@@ -88,8 +88,11 @@ class OpenAIServing:
     @staticmethod
     def check_rank(raw: Request) -> None:
         """Raise if a load balancer means another one of several engines: there is one, rank 0."""
-        rank = raw.headers.get("x-data-parallel-rank", "0")
-        if rank.strip().lstrip("+-").isdecimal() and int(rank) != 0:
+        try:
+            rank = int(raw.headers.get("x-data-parallel-rank", "0"))
+        except ValueError:
+            return  # as a priority that is none
+        if rank != 0:
             raise RequestError(f"X-data-parallel-rank must be 0, for the one engine, got {rank}")
 
     def wants_usage(self, request: GenerationRequest) -> tuple[bool, bool]:
