@@ -67,6 +67,7 @@ def schema(value):
         # who is named
         ({"prompt": [-1]}, FOUND, "body.prompt"),
         ({"prompt": "a" * 25_000}, REFUSED, "input_text"),
+        ({"prompt": ["a"] * 1025}, REFUSED, "prompt"),
         ({"stop_token_ids": [99999]}, REFUSED, "stop_token_ids"),
         ({"bad_words": [""]}, REFUSED, None),
         ({"suffix": ""}, REFUSED, "suffix"),

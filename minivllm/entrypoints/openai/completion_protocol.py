@@ -14,6 +14,7 @@ from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.protocol import UsageInfo
 
 TokenId = Annotated[int, Field(ge=0)]
+_MOST_PROMPTS = 1024  # of one request, as in vLLM
 _USUAL = 16  # tokens of a completion, unless more or fewer are asked for
 
 
@@ -37,6 +38,10 @@ class CompletionRequest(GenerationRequest):
             raise RequestError("prompt must be there and not be empty", "prompt")
         if not self.prompt:
             raise RequestError("prompt must hold at least one prompt")
+        if len(self.prompts) > _MOST_PROMPTS:
+            raise RequestError(
+                f"a request may have {_MOST_PROMPTS} prompts, got {len(self.prompts)}", "prompt"
+            )
         if self.use_beam_search and self.stream:
             raise RequestError("beams have no order to stream in; use stream=false")
         if self.suffix is not None:
