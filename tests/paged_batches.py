@@ -79,7 +79,7 @@ def batches(draw, longest=40, most_tokens=60):
             tokens += query_len
     return make_batch(
         seqs,
-        block_size=draw(st.sampled_from([1, 2, 3, 5, 8, 16])),
+        block_size=draw(st.sampled_from([1, 2, 3, 5, 8, 16, 16, 32])),
         kv_heads=draw(st.integers(1, 3)),
         group=draw(st.integers(1, 4)),
         head_dim=draw(st.sampled_from([32, 48, 64, 80, 96, 128, 256])),

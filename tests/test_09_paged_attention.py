@@ -60,11 +60,12 @@ def test_equal_to_the_reference(name, batch):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("window", [None, 5])
-def test_a_few_rows_of_each_sequence_as_drafts_have_them(backend, window, dtype):
+@pytest.mark.parametrize("block_size", [4, 16])
+def test_a_few_rows_of_each_sequence_as_drafts_have_them(backend, window, dtype, block_size):
     """Up to eight rows of a sequence, beside decodes and short prompts; and one row too many."""
-    seqs = [(6, 20), (1, 9), (8, 8), (3, 33), (2, 2), (1, 1)]
+    seqs = [(6, 20), (1, 9), (8, 8), (3, 33), (2, 2), (1, 1), (2, 70), (1, 64)]
     for more in ([], [(9, 17)]):
-        make_batch([*seqs, *more], dtype=dtype, window=window).check(backend)
+        make_batch([*seqs, *more], block_size, dtype=dtype, window=window).check(backend)
 
 
 def test_a_batch_is_cut_into_tiles_and_those_of_like_shape_are_put_together():

@@ -1,59 +1,22 @@
-"""Prompts in numba: the micro-kernel is a product, and attention made of it is attention."""
+"""Prompts in numba: whatever their shapes, the answer is the reference's."""
 
-import numpy as np
 import pytest
 import torch
 from helpers import examples
 from hypothesis import given
-from hypothesis import strategies as st
-from numba import njit
 from paged_batches import batches, make_batch
 
 from minivllm.attention import paged_numba, prefill_numba
-from minivllm.attention.paged_numba import MOST_ROWS, WORTH_A_UNIT, PagedNumba
-from minivllm.attention.prefill_numba import KEYS
+from minivllm.attention.decode_numba import MOST_ROWS
+from minivllm.attention.paged_numba import WORTH_A_UNIT, PagedNumba
+from minivllm.attention.prefill_numba import KEYS, LANES
 from minivllm.attention.reference import Reference
-from minivllm.ops.microkernel import LANES, ROWS, multiply_add, panel
 
 
 @pytest.fixture
 def no_matrix_unit(monkeypatch):
     """On a processor that has one torch would take the prompts in bfloat16."""
     monkeypatch.setattr(paged_numba, "_has_matrix_unit", lambda dtype: False)
-
-
-@njit
-def multiply(sums, row, left, at, row_stride, stride, right, depth, accumulate):
-    multiply_add(sums, row, left, at, row_stride, stride, right, depth, accumulate)
-
-
-@examples(30)
-@given(
-    depth=st.integers(0, 40),
-    row=st.integers(0, 3),
-    is_transposed=st.booleans(),
-    accumulate=st.booleans(),
-    seed=st.integers(0, 9),
-)
-def test_the_micro_kernel_is_a_product(depth, row, is_transposed, accumulate, seed):
-    """Left of ROWS rows, or its transpose, from the middle of an array; other rows are left."""
-    rng = np.random.default_rng(seed)
-    sums, right = panel(row + ROWS + 1), panel(depth)
-    sums[:] = rng.standard_normal(len(sums))
-    right[:] = rng.standard_normal(len(right))
-    wide = rng.standard_normal((depth + 2, ROWS + 5) if is_transposed else (ROWS + 2, depth + 5))
-    wide = wide.astype(np.float32)
-    strides = (1, ROWS + 5) if is_transposed else (depth + 5, 1)
-    left = wide[2:, 3 : 3 + ROWS].T if is_transposed else wide[2:, 3 : 3 + depth]
-    expected = sums.reshape(-1, LANES).copy()
-    tile = expected[row : row + ROWS]
-    tile[:] = left @ right.reshape(-1, LANES) + tile * accumulate
-    multiply(sums, row, wide, 2 * wide.shape[1] + 3, *strides, right, depth, accumulate)
-    np.testing.assert_allclose(sums.reshape(-1, LANES), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_rows_begin_where_a_cache_line_does():
-    assert all(panel(n).ctypes.data % 64 == 0 and len(panel(n)) == n * LANES for n in range(9))
 
 
 @pytest.mark.usefixtures("no_matrix_unit")

@@ -8,6 +8,7 @@ query heads of a KV head fill the lanes together. The algorithm is Dao's FlashAt
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import gcd
 from typing import NamedTuple
 
@@ -15,9 +16,14 @@ import numpy as np
 import torch
 from numba import prange
 
+from minivllm.attention.metadata import AttentionMetadata
 from minivllm.ops.compiled import as_numpy, exp, flat, kernel, narrow, parallel_kernel, widen
-from minivllm.ops.microkernel import LANES, ROWS, multiply_add, panel
+from minivllm.ops.microkernel import WIDTH, aligned, exp_kernel, micro_kernel
 
+# Of a tile: its sums, a row of the right and a number of the left one fill 32 or 16 registers.
+ROWS, VECTORS = (8, 2) if WIDTH == 16 else (4, 3)
+LANES = VECTORS * WIDTH
+multiply_add, weigh = micro_kernel(ROWS, VECTORS), exp_kernel(VECTORS)
 KEYS = 128  # of a block of scores: with a block's keys and values they fit into the first cache
 WORTH_SHARING = 2**21
 """Query numbers times keys from which on several threads are woken: some 50 microseconds."""
@@ -32,6 +38,17 @@ class Chunks(NamedTuple):
     block_table: np.ndarray  # [num_seqs, max_blocks]
     seq_lens: np.ndarray  # [num_seqs]: how many keys there are
     is_causal: bool = True  # the rows are the newest tokens; False: every row sees every key
+
+
+@lru_cache(maxsize=2)  # every layer asks for the same
+def chunks_of(metadata: AttentionMetadata, fewest_rows: int) -> Chunks:
+    """The sequences of a batch with at least so many rows: prompts, and chunks of them."""
+    starts, seq_lens = metadata.query_start_loc.numpy(), metadata.seq_lens.numpy()
+    num_rows = np.diff(starts)
+    are_many = num_rows >= fewest_rows
+    rows = np.flatnonzero(np.repeat(are_many, num_rows))
+    begins = np.append(0, np.cumsum(num_rows[are_many]))
+    return Chunks(rows, begins, metadata.block_table.numpy()[are_many], seq_lens[are_many])
 
 
 def prefill(
@@ -100,8 +117,9 @@ def _prefill(
         values = np.empty((end - first_key, depth), np.float32)
         _gather(keys, key_cache, block_table[seq], first_key, end, kv_head, head_dim)
         _gather(values, value_cache, block_table[seq], first_key, end, kv_head, head_dim)
-        queries, sums, scores = panel(depth), panel(depth), panel(KEYS + ROWS)
-        most, total, less = panel(1), panel(1), panel(1)
+        queries, sums = aligned(depth * LANES), aligned(depth * LANES)
+        scores = aligned((KEYS + ROWS) * LANES)
+        most, total, less = aligned(LANES), aligned(LANES), aligned(LANES)
         begins = np.empty(LANES, np.int32)  # of the keys that each lane sees
         ends = np.empty(LANES, np.int32)
         for first in range(part * LANES, num_lanes, num_parts * LANES):
@@ -154,15 +172,18 @@ def _attend_tile(sums, most, total, less, scores, queries, keys, values, begins,
         padded = -(-size // ROWS) * ROWS
         # 1. The scores: keys times queries.
         for j in range(0, padded, ROWS):
-            multiply_add(scores, j, keys, (begin + j) * depth, depth, 1, queries, depth, False)
+            at = (begin + j) * depth
+            multiply_add(
+                scores, j * LANES, LANES, keys, at, depth, 1, queries, 0, LANES, depth, False
+            )
         if begin + padded > ends[0] or begin < begins[-1]:  # not every lane sees every key
             for j in range(padded):
                 row, key = scores[j * LANES : (j + 1) * LANES], begin + j
                 for lane in range(LANES):
                     seen = begins[lane] <= key and key < ends[lane]
                     row[lane] = row[lane] if seen else np.float32(-np.inf)
-        # 2. The largest so far. Four keys at a time, here and below: what is read and written for
-        #    each is so less often.
+        # 2. The largest so far. Four keys at a time: what is read and written for each is so less
+        #    often.
         less[:] = most
         for j in range(0, padded, 4):
             four = scores[j * LANES : (j + 4) * LANES]
@@ -179,16 +200,11 @@ def _attend_tile(sums, most, total, less, scores, queries, keys, values, begins,
             for i in range(LANES):
                 row[i] *= less[i]
         # 4. The weights, and their sum.
-        for j in range(0, padded, 4):
-            four = scores[j * LANES : (j + 4) * LANES]
-            for i in range(LANES):
-                a, b = exp(four[i] - most[i]), exp(four[LANES + i] - most[i])
-                c, d = exp(four[2 * LANES + i] - most[i]), exp(four[3 * LANES + i] - most[i])
-                total[i] += (a + b) + (c + d)
-                four[i], four[LANES + i], four[2 * LANES + i], four[3 * LANES + i] = a, b, c, d
+        weigh(scores, 0, padded, most, total)
         # 5. Values times weights.
         for d in range(0, depth, ROWS):
-            multiply_add(sums, d, values, begin * depth + d, 1, depth, scores, size, True)
+            at = begin * depth + d
+            multiply_add(sums, d * LANES, LANES, values, at, 1, depth, scores, 0, LANES, size, True)
 
 
 @kernel

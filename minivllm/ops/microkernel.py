@@ -3,13 +3,15 @@
 A processor multiplies and adds a vector of numbers at once, twice a cycle, if it need not wait: not
 for memory, and not for the sum before. So a tile of sums as large as the registers hold is kept
 there for the whole product; each number that is read then serves many. Compilers do not find this
-by themselves, so the instructions are written here one by one, in LLVM's language. Attention to
-prompts is made of it (``attention/prefill_numba.py``).
+by themselves, so the instructions are written here one by one, in LLVM's language. Attention is
+made of it (``attention/prefill_numba.py``, ``attention/decode_numba.py``).
 
 (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008)
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from llvmlite import binding, ir
@@ -20,93 +22,205 @@ from numba.extending import intrinsic
 from minivllm.ops.compiled import kernel
 
 _features = (config.CPU_FEATURES or binding.get_host_cpu_features().flatten()).split(",")
-# numbers of a vector, vectors of a row, rows: the sums, a row of the right and a number of the left
-# one fill the 32 or 16 registers
-if "+avx512f" in _features:
-    WIDTH, _VECTORS, ROWS = 16, 2, 8
-elif "+avx" in _features:
-    WIDTH, _VECTORS, ROWS = 8, 3, 4
-else:
-    WIDTH, _VECTORS, ROWS = 4, 3, 4
-LANES = WIDTH * _VECTORS
-"""Columns of a tile, that is numbers side by side in each row of it."""
+WIDTH = 16 if "+avx512f" in _features else 8 if "+avx" in _features else 4
+"""Numbers of a vector: what one instruction works on."""
 
-_FLOAT, _INT = ir.FloatType(), ir.IntType(64)
-_VECTOR = ir.VectorType(_FLOAT, WIDTH)
+_FLOAT, _WORD, _INT = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+_VECTOR, _WORDS = ir.VectorType(_FLOAT, WIDTH), ir.VectorType(_WORD, WIDTH)
+_FUSED = ("contract",)  # a product and a sum are one instruction
+
+
+def micro_kernel(num_rows: int, num_vectors: int):
+    """The product of a tile of ``num_rows`` rows and ``num_vectors * WIDTH`` columns, for numba.
+
+    What it returns is called in compiled code, as ``multiply_add(sums, sums_at, sums_stride, left,
+    left_at, left_stride, left_step, right, right_at, right_stride, depth, accumulate)``, and does
+    ``sums[r, c] += left[r, k] * right[k, c]`` for all r and c of the tile and all k below depth.
+
+    The sums, a float32 left and a right of any dtype (see ``as_numpy``) are contiguous arrays of
+    any shape: a number stands at ``at``, plus its row times ``stride``, plus its column, that of
+    ``left`` times ``left_step``. ``accumulate=False`` begins at 0.
+    """
+
+    @intrinsic
+    def multiply_add(
+        typing, sums, sums_at, sums_stride, left, left_at, left_stride, left_step,
+        right, right_at, right_stride, depth, accumulate,
+    ):  # fmt: skip
+        number = types.int64
+        args = (sums, number, number, left, number, number, number, right, number, number, number)
+        return types.void(*args, types.boolean), emit
+
+    def emit(context, builder, signature, args):
+        sums, left, right = (_begin(context, builder, signature, args, i) for i in (0, 3, 7))
+        _, _, sums_stride, _, _, left_stride, left_step, _, _, right_stride, depth, accumulate = (
+            args
+        )
+
+        def columns(array, row, stride):
+            """Where the vectors of a row begin."""
+            first = builder.gep(array, [builder.mul(row, stride)])
+            return [builder.gep(first, [_INT(v * WIDTH)]) for v in range(num_vectors)]
+
+        places = [columns(sums, _INT(r), sums_stride) for r in range(num_rows)]
+        registers = [[cgutils.alloca_once(builder, _VECTOR) for _ in row] for row in places]
+        tile = [(r, v) for r in range(num_rows) for v in range(num_vectors)]
+        with builder.if_else(accumulate) as (goes_on, begins):
+            with goes_on:
+                for r, v in tile:
+                    builder.store(_load(builder, places[r][v]), registers[r][v])
+            with begins:
+                for r, v in tile:
+                    builder.store(_VECTOR([0.0] * WIDTH), registers[r][v])
+        with cgutils.for_range(builder, depth) as loop:
+            there = columns(right, loop.index, right_stride)
+            row = [_load(builder, at, signature.args[7].dtype) for at in there]
+            column = builder.gep(left, [builder.mul(loop.index, left_step)])
+            for r in range(num_rows):
+                number = builder.load(builder.gep(column, [builder.mul(left_stride, _INT(r))]))
+                number = _everywhere(builder, number)
+                for v in range(num_vectors):
+                    product = builder.fmul(number, row[v], flags=_FUSED)
+                    total = builder.fadd(product, builder.load(registers[r][v]), flags=_FUSED)
+                    builder.store(total, registers[r][v])
+        for r, v in tile:
+            _store(builder, builder.load(registers[r][v]), places[r][v])
+        return context.get_dummy_value()
+
+    return multiply_add
 
 
 @intrinsic
-def multiply_add(
-    typing, sums, sums_row, left, left_at, row_stride, stride, right, depth, accumulate
-):
-    """``sums[r, l] += left[r, k] * right[k, l]`` for ``ROWS`` rows, all lanes and k below depth.
+def transpose(typing, columns, columns_at, columns_stride, rows, rows_at, rows_stride):
+    """``columns[c, r] = rows[r, c]`` for ``WIDTH`` rows of any dtype and ``WIDTH`` columns.
 
-    Args:
-        sums: a float32 panel: rows of ``LANES``, side by side.
-        sums_row: the tile's first row in it.
-        left: float32, contiguous, of any shape: ``left[r, k]`` stands at ``left_at + r * row_stride
-            + k * stride`` in its memory.
-        right: a panel, too; its rows are k.
-        accumulate: False begins at 0.
+    Arrays as in ``micro_kernel``. Half of a tile changes places with the other half, then half of
+    each half, until single numbers have.
     """
+
+    def emit(context, builder, signature, args):
+        to, origin = (_begin(context, builder, signature, args, i) for i in (0, 3))
+        _, _, columns_stride, _, _, rows_stride = args
+        starts = [builder.gep(origin, [builder.mul(rows_stride, _INT(r))]) for r in range(WIDTH)]
+        tile = [_load(builder, at, signature.args[3].dtype) for at in starts]
+        step = WIDTH // 2
+        while step:
+            for r in (r for r in range(WIDTH) if not r & step):
+                a, b = tile[r], tile[r + step]
+                lows = [c if not c & step else WIDTH + c - step for c in range(WIDTH)]
+                highs = [c + step if not c & step else WIDTH + c for c in range(WIDTH)]
+                tile[r] = builder.shuffle_vector(a, b, _WORDS(lows))
+                tile[r + step] = builder.shuffle_vector(a, b, _WORDS(highs))
+            step //= 2
+        for c in range(WIDTH):
+            _store(builder, tile[c], builder.gep(to, [builder.mul(columns_stride, _INT(c))]))
+        return context.get_dummy_value()
+
     number = types.int64
-    args = (sums, number, left, number, number, number, right, number, types.boolean)
-    return types.void(*args), _emit
+    return types.void(columns, number, number, rows, number, number), emit
 
 
-def _emit(context, builder, signature, args):
-    _, sums_row, _, left_at, row_stride, stride, _, depth, accumulate = args
-    sums, left, right = (
-        context.make_array(signature.args[i])(context, builder, args[i]).data for i in (0, 2, 6)
-    )
+def exp_kernel(num_vectors: int):
+    """The weights of a softmax, for rows of ``num_vectors * WIDTH`` scores, for numba.
 
-    def vector(base, *offsets):
-        at = base
-        for offset in offsets:
-            at = builder.gep(at, [offset])
-        return builder.bitcast(at, _VECTOR.as_pointer())
+    What it returns is called in compiled code, as ``weigh(scores, scores_at, num_rows, most,
+    total)``, does ``scores[r, c] = exp(scores[r, c] - most[c])`` and adds each to ``total[c]``.
+    No score is larger than ``most``. All are float32; the rows lie side by side.
+    """
 
-    sums = builder.gep(sums, [builder.mul(sums_row, _INT(LANES))])
-    left = builder.gep(left, [left_at])
-    tile = [(r, v) for r in range(ROWS) for v in range(_VECTORS)]
-    registers = {at: cgutils.alloca_once(builder, _VECTOR) for at in tile}
-    with builder.if_else(accumulate) as (goes_on, begins):
-        with goes_on:
-            for r, v in tile:
-                before = builder.load(vector(sums, _INT(r * LANES + v * WIDTH)), align=4)
-                builder.store(before, registers[r, v])
-        with begins:
-            for at in tile:
-                builder.store(_VECTOR([0.0] * WIDTH), registers[at])
-    with cgutils.for_range(builder, depth) as loop:
-        row = builder.mul(loop.index, _INT(LANES))
-        column = builder.gep(left, [builder.mul(loop.index, stride)])
-        rights = [
-            builder.load(vector(right, row, _INT(v * WIDTH)), align=4) for v in range(_VECTORS)
-        ]
-        for r in range(ROWS):
-            number = builder.load(builder.gep(column, [builder.mul(row_stride, _INT(r))]))
-            everywhere = _broadcast(builder, number)
-            for v in range(_VECTORS):
-                product = builder.fmul(everywhere, rights[v], flags=("contract",))
-                total = builder.fadd(product, builder.load(registers[r, v]), flags=("contract",))
-                builder.store(total, registers[r, v])
-    for r, v in tile:
-        after = builder.load(registers[r, v])
-        builder.store(after, vector(sums, _INT(r * LANES + v * WIDTH)), align=4)
-    return context.get_dummy_value()
+    @intrinsic
+    def weigh(typing, scores, scores_at, num_rows, most, total):
+        return types.void(scores, types.int64, types.int64, most, total), emit
+
+    def emit(context, builder, signature, args):
+        num_rows, start = args[2], _INT(0)
+        scores = _begin(context, builder, signature, args, 0)
+        most, total = (
+            [builder.gep(array, [_INT(v * WIDTH)]) for v in range(num_vectors)]
+            for array in (_begin(context, builder, signature, args, i, start) for i in (3, 4))
+        )
+        largest = [_load(builder, at) for at in most]
+        registers = [cgutils.alloca_once(builder, _VECTOR) for _ in total]
+        for at, register in zip(total, registers, strict=True):
+            builder.store(_load(builder, at), register)
+        with cgutils.for_range(builder, num_rows) as loop:
+            row = builder.gep(scores, [builder.mul(loop.index, _INT(num_vectors * WIDTH))])
+            for v in range(num_vectors):
+                at = builder.gep(row, [_INT(v * WIDTH)])
+                weight = _exp(builder, builder.fsub(_load(builder, at), largest[v]))
+                _store(builder, weight, at)
+                builder.store(builder.fadd(builder.load(registers[v]), weight), registers[v])
+        for at, register in zip(total, registers, strict=True):
+            _store(builder, builder.load(register), at)
+        return context.get_dummy_value()
+
+    return weigh
 
 
-def _broadcast(builder, number):
+def _exp(builder, x):
+    """e to the x, for x <= 0, as ``ops.compiled.exp``; rounding to n, and 2 to the n, take one
+    instruction each: in a sum with 1.5 * 2^23 there is no place for a fraction, and its last bits
+    are n, which is added to the exponent."""
+
+    def all_are(number):
+        return _VECTOR([number] * WIDTH)
+
+    def fused(a, b, c):
+        return builder.fadd(builder.fmul(a, b, flags=_FUSED), c, flags=_FUSED)
+
+    least = all_are(-87.0)
+    x = builder.select(builder.fcmp_ordered(">", x, least), x, least)
+    shifted = fused(x, all_are(1 / math.log(2)), all_are(1.5 * 2**23))
+    n = builder.fsub(shifted, all_are(1.5 * 2**23))
+    rest = fused(n, all_are(-math.log(2)), x)
+    series = all_are(1 / 720)
+    for term in (1 / 120, 1 / 24, 1 / 6, 1 / 2, 1, 1):
+        series = fused(series, rest, all_are(term))
+    n = builder.shl(builder.bitcast(shifted, _WORDS), _words(23))
+    return builder.bitcast(builder.add(builder.bitcast(series, _WORDS), n), _VECTOR)
+
+
+def _begin(context, builder, signature, args, i, offset=None):
+    """Where argument ``i``, an array, is in memory, from an offset on: the next argument."""
+    array = context.make_array(signature.args[i])(context, builder, args[i])
+    return builder.gep(array.data, [args[i + 1] if offset is None else offset])
+
+
+def _load(builder, at, dtype=types.float32):
+    """A vector of numbers as float32; those of 16 bits are widened as ``ops.compiled.widen``."""
+    if dtype == types.float32:
+        return builder.load(builder.bitcast(at, _VECTOR.as_pointer()), align=4)
+    halves = ir.VectorType(ir.IntType(16), WIDTH)
+    loaded = builder.load(builder.bitcast(at, halves.as_pointer()), align=2)
+    bits = builder.zext(loaded, _WORDS)
+    if dtype == types.uint16:  # bfloat16
+        return builder.bitcast(builder.shl(bits, _words(16)), _VECTOR)
+    size = builder.shl(builder.and_(bits, _words(0x7FFF)), _words(13))
+    sign = builder.shl(builder.and_(bits, _words(0x8000)), _words(16))
+    number = builder.bitcast(builder.or_(size, sign), _VECTOR)
+    return builder.fmul(number, _VECTOR([2.0**112] * WIDTH))
+
+
+def _words(number):
+    return _WORDS([number] * WIDTH)
+
+
+def _store(builder, vector, at):
+    builder.store(vector, builder.bitcast(at, _VECTOR.as_pointer()), align=4)
+
+
+def _everywhere(builder, number):
     """One number in all places of a vector."""
-    first = builder.insert_element(_VECTOR(ir.Undefined), number, ir.IntType(32)(0))
-    places = ir.VectorType(ir.IntType(32), WIDTH)([0] * WIDTH)
-    return builder.shuffle_vector(first, _VECTOR(ir.Undefined), places)
+    first = builder.insert_element(_VECTOR(ir.Undefined), number, _WORD(0))
+    return builder.shuffle_vector(first, _VECTOR(ir.Undefined), _words(0))
 
 
 @kernel
-def panel(num_rows):
-    """Float32 rows of ``LANES``, uninitialized; no vector in them straddles two cache lines."""
-    memory = np.empty(num_rows * LANES + 16, np.float32)
+def aligned(size):
+    """Uninitialized float32 memory that begins where a cache line does.
+
+    So no vector in it lies across two lines, which would be read for it.
+    """
+    memory = np.empty(size + 16, np.float32)
     skipped = (-(memory.ctypes.data // 4)) % 16  # a line holds 64 bytes
-    return memory[skipped : skipped + num_rows * LANES]
+    return memory[skipped : skipped + size]

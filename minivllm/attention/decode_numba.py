@@ -1,0 +1,215 @@
+"""Paged decode in numba: the newest rows of many sequences, each of which reads its own keys.
+
+Blocks are read where they are, through the block table. A few queries meet each key, so that what
+counts is how the keys are read: a vector of them at a time, turned so that each lies in a lane.
+(vLLM: vllm/v1/attention/backends/cpu_attn.py)
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numba import prange
+
+from minivllm.attention.metadata import AttentionMetadata
+from minivllm.ops.compiled import as_numpy, flat, kernel, narrow, parallel_kernel, widen
+from minivllm.ops.microkernel import WIDTH, aligned, exp_kernel, micro_kernel, transpose
+
+MOST_ROWS = 8  # of one sequence that are decoded; with more of them prefill is faster
+WORTH_SHARING = 2**19
+"""Query numbers times keys from which on several threads are woken: some 100 microseconds of
+work. On a busy machine waking one can take longer than that."""
+ROWS, LANES = 4, 2 * WIDTH  # eight sums at once, which is as many as hide that each takes a while
+_wide, _narrow, weigh = micro_kernel(ROWS, 2), micro_kernel(ROWS, 1), exp_kernel(2)
+
+
+def most_rows(key_cache: torch.Tensor) -> int:
+    """Up to how many rows of a sequence are decoded, with this cache.
+
+    Vectors of numbers and of keys must fit into heads and blocks: where they do not, none is.
+    """
+    _, block_size, _, head_dim = key_cache.shape
+    return MOST_ROWS if block_size % WIDTH == head_dim % WIDTH == 0 else 0
+
+
+def decode(
+    output: torch.Tensor,
+    lse: torch.Tensor,
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+    sliding_window: int | None = None,
+) -> None:
+    """Fill in the attention of all sequences of at most ``most_rows`` rows, and its lse.
+
+    Arguments as those of ``AttentionBackend.forward`` and ``prefill``.
+    """
+    num_keys, arrays = _few_rows(metadata, most_rows(key_cache))
+    _decode(
+        num_keys * query.shape[1] * query.shape[2],
+        as_numpy(output),
+        lse.numpy(),
+        *flat(query),
+        as_numpy(key_cache),
+        as_numpy(value_cache),
+        *arrays,
+        np.float32(scale),
+        sliding_window or np.iinfo(np.int32).max,
+    )
+
+
+@lru_cache(maxsize=2)  # every layer asks for the same
+def _few_rows(metadata: AttentionMetadata, most: int) -> tuple[int, tuple[np.ndarray, ...]]:
+    """The sequences of few rows in a batch: how many keys their rows read, and what loops need.
+
+    These are their numbers in the batch, its block table, where its sequences begin, and their
+    lengths.
+    """
+    starts, seq_lens = metadata.query_start_loc.numpy(), metadata.seq_lens.numpy()
+    num_rows = np.diff(starts)
+    members = np.flatnonzero(num_rows <= most)
+    num_keys = int(num_rows[members] @ seq_lens[members])
+    return num_keys, (members, metadata.block_table.numpy(), starts, seq_lens)
+
+
+@parallel_kernel(WORTH_SHARING)
+def _decode(
+    output,
+    lse,
+    query,
+    query_at,
+    query_stride,
+    key_cache,
+    value_cache,
+    members,
+    block_table,
+    starts,
+    seq_lens,
+    scale,
+    window,
+):
+    num_kv_heads = key_cache.shape[2]
+    group, head_dim = output.shape[1] // num_kv_heads, output.shape[2]
+    for task in prange(len(members) * num_kv_heads):  # each on any thread
+        seq, kv_head = members[task // num_kv_heads], task % num_kv_heads
+        first, num_rows = starts[seq], starts[seq + 1] - starts[seq]
+        # side by side, in float32 and scaled, as the products want them; as many as their rows
+        num_queries = num_rows * group
+        padded = -(-num_queries // ROWS) * ROWS
+        queries = np.zeros((padded, head_dim), np.float32)
+        for i in range(num_queries):
+            at = query_at + (first + i // group) * query_stride
+            at += (kv_head * group + i % group) * head_dim
+            for d in range(head_dim):
+                queries[i, d] = widen(query[at + d]) * scale
+        sums = np.zeros((padded, head_dim), np.float32)
+        most, total = np.empty((2, num_queries), np.float32)
+        _paged_decode(
+            sums,
+            most,
+            total,
+            queries,
+            key_cache,
+            value_cache,
+            block_table[seq],
+            seq_lens[seq],
+            num_rows,
+            kv_head,
+            window,
+        )
+        for i in range(num_queries):
+            row, head = first + i // group, kv_head * group + i % group
+            lse[row, head] = most[i] + np.log(total[i])
+            share = np.float32(1) / total[i]
+            for d in range(head_dim):
+                output[row, head, d] = narrow(sums[i, d] * share, output)
+
+
+@kernel
+def _paged_decode(
+    sums, most, total, queries, key_cache, value_cache, block_table, end, num_rows, kv_head, window
+):
+    """Paged decode of one sequence of length ``end``, for the query heads of one KV head.
+
+    Adds up the values, each times e to its score less the query's largest score, and fills in that
+    largest and the sum of those weights. In float32, whatever the cache is in.
+    """
+    num_padded, head_dim = queries.shape
+    _, block_size, num_kv_heads, _ = key_cache.shape
+    step = num_kv_heads * head_dim  # from one token's key or value to the next one's in a block
+    first = max(0, end - num_rows + 1 - window) // block_size  # the first block that a row sees
+    blocks = block_table[first : (end - 1) // block_size + 1]
+    end -= first * block_size  # from here on positions are counted from that block's beginning
+    num_keys = len(blocks) * block_size
+    length = -(-num_keys // LANES) * LANES
+    weights = aligned(num_padded * length)
+
+    # 1. The scores: queries times keys.
+    keys = aligned(head_dim * LANES)
+    keys[:] = 0
+    for at in range(0, length, LANES):
+        for key in range(at, min(at + LANES, num_keys), WIDTH):
+            slot = blocks[key // block_size] * block_size + key % block_size
+            start = slot * step + kv_head * head_dim
+            for d in range(0, head_dim, WIDTH):
+                transpose(keys, d * LANES + key - at, LANES, key_cache, start + d, step)
+        for q in range(0, num_padded, ROWS):
+            _wide(
+                weights, q * length + at, length, queries, q * head_dim, head_dim, 1,
+                keys, 0, LANES, head_dim, False,
+            )  # fmt: skip
+    # 2. What each key weighs, of those that a row sees; the rest of its blocks weighs nothing.
+    group, largest = len(most) // num_rows, np.empty(LANES, np.float32)
+    for i in range(len(most)):
+        stop = end - (num_rows - 1 - i // group)
+        row = weights[i * length : (i + 1) * length]
+        most[i], total[i] = _weigh(row, max(0, stop - window), stop, largest)
+    # 3. The sum of the values, each with its weight.
+    for b in range(len(blocks)):
+        size = min(end - b * block_size, block_size)  # nobody may look at what is in a slot after
+        start = blocks[b] * block_size * step + kv_head * head_dim
+        for q in range(0, num_padded, ROWS):
+            at = q * length + b * block_size
+            whole = head_dim // LANES * LANES
+            for d in range(0, whole, LANES):
+                _wide(
+                    sums, q * head_dim + d, head_dim, weights, at, length, 1,
+                    value_cache, start + d, step, size, True,
+                )  # fmt: skip
+            if whole < head_dim:
+                _narrow(
+                    sums, q * head_dim + whole, head_dim, weights, at, length, 1,
+                    value_cache, start + whole, step, size, True,
+                )  # fmt: skip
+
+
+@kernel
+def _weigh(row, start, stop, largest):
+    """e to the scores in ``[start, stop)`` less the largest, in place, and 0 elsewhere.
+
+    Returns the largest score, so that exp cannot overflow, and the sum. A processor compares many
+    numbers at once, but finds one largest number by number; so that is left for eight.
+    """
+    row[:start] = -np.inf
+    row[stop:] = -np.inf
+    largest[:] = row[:LANES]
+    for begin in range(LANES, len(row), LANES):
+        some = row[begin : begin + LANES]
+        for lane in range(LANES):
+            largest[lane] = max(largest[lane], some[lane])
+    for begin in range(8, LANES, 8):
+        for lane in range(8):
+            largest[lane] = max(largest[lane], largest[begin + lane])
+    most = largest[0]
+    for lane in range(1, 8):
+        most = max(most, largest[lane])
+    largest[:] = most
+    sums = np.zeros(LANES, np.float32)
+    weigh(row, 0, len(row) // LANES, largest, sums)
+    row[:start] = 0
+    row[stop:] = 0
+    return most, sums.sum()
