@@ -17,8 +17,7 @@ from minivllm.structured_outputs import (
 )
 from minivllm.validation import check, is_int, is_number, is_only, is_text, known_names_only
 
-_SAMPLING_EPS = 1e-5  # below this temperature: greedy
-_MIN_TEMPERATURE = 1e-2  # a temperature between the two is raised to this one
+_MIN_TEMPERATURE = 1e-2  # a temperature above 0 is at least this one
 MAX_N_SEQUENCES = 16384  # of one request (vLLM: VLLM_MAX_N_SEQUENCES)
 _SMALLEST_FLOAT32 = 2.0**-126  # below, logits divided by it would be no numbers
 _MAX_LENGTH_PENALTY = 10  # a length of millions to this power is a float, and so is its inverse
@@ -58,7 +57,8 @@ class SamplingParams:
         frequency_penalty: the same, times how often the output has it, in [-2, 2].
         repetition_penalty: divides positive logits of tokens of prompt and output and multiplies
             negative ones; above 0 (as a float32), 1 does nothing.
-        temperature: divides the logits; 0 (anything below 1e-5) is greedy.
+        temperature: divides the logits; 0 is greedy, and above it less
+            than 0.01 counts as 0.01.
         top_p: keep the smallest set of best tokens whose probabilities reach this sum, in (0, 1].
         top_k: keep this many best tokens; 0 or -1 keeps all.
         min_p: keep tokens with at least this share of the best one's probability, in [0, 1].
@@ -146,7 +146,7 @@ class SamplingParams:
         for name, (default, why) in _ONLY_THE_DEFAULT.items():
             value = getattr(self, name)
             check(is_only(value, default), name, value, f"{default!r} in minivllm ({why})")
-        if _SAMPLING_EPS <= self.temperature < _MIN_TEMPERATURE:
+        if 0 < self.temperature < _MIN_TEMPERATURE:
             from minivllm.logger import init_logger
 
             init_logger(__name__).warning(
@@ -244,7 +244,7 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         """True if the best token is always taken."""
-        return self.temperature < _SAMPLING_EPS
+        return self.temperature == 0
 
 
 @known_names_only
@@ -260,6 +260,7 @@ class BeamSearchParams:
         length_penalty: a continuation's score is its log probability divided by its length (with
             the prompt) to this power, from -10 to 10; above 0 favours longer ones.
         include_stop_str_in_output: leave the end-of-sequence token in the text.
+        skip_special_tokens: leave special tokens out of the text.
 
     Raises:
         ValueError: for an unknown name or a value outside its range, naming both.
@@ -271,6 +272,7 @@ class BeamSearchParams:
     temperature: float = 0.0
     length_penalty: float = 1.0
     include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
     # Only the tokenizer's own end-of-sequence token completes a beam: the server's, as vLLM's.
     _ends_at_own_eos: bool = field(default=False, init=False)
 
@@ -278,7 +280,7 @@ class BeamSearchParams:
         for name in ("beam_width", "max_tokens"):
             ok = is_int(getattr(self, name), 1)
             check(ok, name, getattr(self, name), "an integer of at least 1")
-        for name in ("ignore_eos", "include_stop_str_in_output"):
+        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             check(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         ok = is_number(self.temperature) and self.temperature == 0
         check(ok, "temperature", self.temperature, "0 for beams, since nothing is drawn")

@@ -221,7 +221,7 @@ def test_beside_tools_tokens_and_logprobs_are_told_once(client_of):
         ({"tool_choice": "always"}, "tool_choice", '"none", "auto" or "required"'),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function", '"name": "my_function"'),
         ({"tool_choice": {"function": {"name": "f"}}}, "tool_choice", "none of"),
-        ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice",
+        ({"tool_choice": "required", "response_format": {"type": "json_object"}}, None,
          "leave out the other"),
         ({"tool_choice": "required", "extra_body": {"use_beam_search": True}}, None, "beams"),
         ({"tools": [{**WEATHER, "function": {"name": "f", "strict": True,

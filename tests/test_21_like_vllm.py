@@ -67,6 +67,7 @@ def schema(value):
         # who is named
         ({"prompt": [-1]}, FOUND, "body.prompt"),
         ({"prompt": "a" * 25_000}, REFUSED, "input_text"),
+        ({"prompt": ["a"] * 1025}, REFUSED, "prompt"),
         ({"stop_token_ids": [99999]}, REFUSED, "stop_token_ids"),
         ({"bad_words": [""]}, REFUSED, None),
         ({"suffix": ""}, REFUSED, "suffix"),
@@ -90,6 +91,27 @@ def schema(value):
         ({"structured_outputs": {"choice": []}}, REFUSED, None),
         ({"structured_outputs": {"choice": ["a"], "regex": "b"}}, REFUSED, "structured_outputs"),
         ({"structured_outputs": {"choice": ["a"], "grammar": 'root ::= "b"'}}, REFUSED, None),
+        # fields that change nothing, and those that would need what is not here
+        ({"session_id": 5}, FOUND, "body.session_id"),
+        ({"session_id": "a", "watermarking": True, "vllm_xargs": {"a": [1, "b"]}}, None, None),
+        ({"vllm_xargs": {"a": None}}, FOUND, "body.vllm_xargs"),
+        ({"kv_transfer_params": 5}, FOUND, "body.kv_transfer_params"),
+        ({"routed_experts_prompt_start": -1}, FOUND, "body.routed_experts_prompt_start"),
+        ({"mm_payload": None}, FOUND, "body.mm_payload"),
+        ({"prompt_embeds": "x"}, REFUSED, "prompt_embeds"),
+        ({"prompt_embeds": []}, None, None),
+        ({"thinking_token_budget": 0}, REFUSED, None),
+        ({"thinking_token_budget": -1}, None, None),
+        ({"repetition_detection": {"max_pattern_size": 3}}, REFUSED, None),
+        ({"repetition_detection": {}, "logprob_token_ids": []}, None, None),
+        ({"messages": HELLO, "media_io_kwargs": {"image": {}}}, REFUSED, "media_io_kwargs"),
+        ({"messages": HELLO, "mm_processor_kwargs": {"a": 1}}, REFUSED, "mm_processor_kwargs"),
+        ({"messages": HELLO, "mm_processor_kwargs": {}}, None, None),
+        ({"messages": HELLO, "reasoning_effort": "x"}, FOUND, "body.reasoning_effort"),
+        ({"messages": HELLO, "include_reasoning": None}, FOUND, "body.include_reasoning"),
+        # so small a temperature is not 0, and n samples may differ
+        ({"temperature": 1e-6, "n": 2}, None, None),
+        ({"temperature": 0, "n": 2}, REFUSED, None),
         # messages
         ({"messages": [{"content": "x"}]}, FOUND, "body.messages"),
         ({"messages": [{"role": 5, "content": "x"}]}, FOUND, "body.messages"),
@@ -132,6 +154,25 @@ def test_a_refused_request_leaves_nothing_behind(server, client):
     for body in ({"cache_salt": "@"}, {"use_beam_search": True, "logprobs": 1}):
         assert ask(client, **body)[0] == 400
     assert server.idle()
+
+
+@pytest.mark.parametrize(
+    ("rank", "status"), [("0", 200), ("x", 200), ("", 200), ("--1", 200), ("1", 400), ("-1", 400)]
+)
+def test_there_is_one_engine_of_rank_0(client, rank, status):
+    for path, body in (
+        ("/completions", {"prompt": "x"}),
+        ("/chat/completions", {"messages": HELLO}),
+    ):
+        headers = {"X-data-parallel-rank": rank}
+        answer = client.post("/v1" + path, json=body | {"max_tokens": 1}, headers=headers)
+        assert answer.status_code == status
+
+
+def test_the_list_of_models_is_found_with_a_slash_too(client):
+    answer = client.get("/v1/models/")
+    assert answer.status_code == 307
+    assert answer.headers["location"] == str(client.base_url.join("/v1/models"))
 
 
 # -- streams -----------------------------------------------------------------------------------
@@ -214,13 +255,31 @@ def test_the_token_itself_is_the_first_of_its_top_logprobs(client):
     assert token["logprob"] == token["top_logprobs"][0]["logprob"] < -10
 
 
-def test_a_prompt_that_was_cut_is_echoed_whole(client):
-    _, answer = ask(client, echo=True, truncate_prompt_tokens=3, max_tokens=1)
+@pytest.mark.parametrize("as_ids", [False, True])
+def test_a_prompt_that_was_cut_is_echoed_whole(client, as_ids):
+    prompt = (
+        client.post("/tokenize", json={"prompt": PROMPT}).json()["tokens"] if as_ids else PROMPT
+    )
+    _, answer = ask(client, prompt=prompt, echo=True, truncate_prompt_tokens=3, max_tokens=1)
     assert answer["choices"][0]["text"].startswith(PROMPT)
     assert answer["usage"]["prompt_tokens"] == 3
 
 
-@pytest.mark.parametrize("max_tokens", [1, 4])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_of_one_token_has_no_logprob(client, stream):
+    prompts = [[289], [511, 283]]
+    body = {"prompt": prompts, "echo": True, "logprobs": 1, "max_tokens": 2, "stream": stream}
+    status, found = ask(client, **body)
+    assert status == 200
+    for event in found[:-1] if stream else [found]:
+        for choice in event["choices"]:
+            known = choice["logprobs"]["token_logprobs"]
+            assert (known[0] is None) == (choice["text"].startswith(("The", " capital")))
+    if not stream:
+        assert [len(choice["prompt_logprobs"]) for choice in found["choices"]] == [1, 2]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 4, None])
 def test_truncating_to_fit_leaves_room_for_one_token(client, max_tokens):
     body = {"prompt": [289] * 600, "truncate_prompt_tokens": -1, "max_tokens": max_tokens}
     usage = ask(client, **body)[1]["usage"]
@@ -234,6 +293,8 @@ def test_beams_end_at_the_tokenizers_token_alone(client, temperature):
     best = ask(client, **body)[1]["choices"][0]
     assert (best["text"], best["finish_reason"]) == (" Paris.", "length")
     assert best["token_ids"][3:] == [0] * 5  # <|endoftext|>, again and again
+    shown = ask(client, **body, skip_special_tokens=False)[1]["choices"][0]["text"]
+    assert shown == " Paris." + 5 * "<|endoftext|>"
 
 
 def test_a_beam_that_is_complete_names_its_end(client):
@@ -244,6 +305,12 @@ def test_a_beam_that_is_complete_names_its_end(client):
     assert done
     assert all(choice["stop_reason"] == 2 for choice in done)
     assert all(2 not in choice["token_ids"] for choice in done)
+    _, whole = ask(client, **body, include_stop_str_in_output=True)
+    assert [c["token_ids"][-1] for c in whole["choices"] if c["finish_reason"] == "stop"] == [
+        2
+    ] * len(done)
+    texts = [[c["message"]["content"] for c in answer["choices"]] for answer in (whole, without)]
+    assert texts[0] == texts[1]
     _, events = ask(client, **body, stream=True)  # beams come at their end, each in one piece
     texts = {e["choices"][0]["index"]: e["choices"][0]["delta"]["content"] for e in events[2:-1]}
     assert texts == {c["index"]: c["message"]["content"] for c in without["choices"]}
@@ -319,6 +386,23 @@ def test_chat_tells_what_it_added_to_the_cache():
         assert [d["created_cache_tokens"] for d in details] == [whole, 0]
         assert [d["cached_tokens"] for d in details] == [0, whole]
         assert ask(client)[1]["usage"]["prompt_tokens_details"]["created_cache_tokens"] is None
+
+
+def test_an_echo_beside_a_call_is_a_text():
+    flags = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    question = [{"role": "user", "content": "What's the weather like in San Francisco?"}]
+    body = {"messages": question, "tools": [WEATHER], "max_tokens": 64}
+    with serving(*flags) as server, server.client() as client:
+        contents = [
+            ask(client, **body, echo=echo)[1]["choices"][0]["message"]["content"]
+            for echo in (False, True)
+        ]
+        assert contents == [None, ""]
+        # a call's last piece ends its choice, if the last token is a part of it
+        _, events = ask(client, **body, stream=True, stop=["</tool_call>"])
+        last = events[-2]["choices"][0]
+        assert last["finish_reason"] == "tool_calls"
+        assert last["delta"]["tool_calls"]
 
 
 def test_the_metrics_are_in_the_schema(client):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -280,18 +281,37 @@ def test_compiled_loops_leave_the_interpreter_lock():
 
 
 def test_a_full_queue_answers_503():
-    words = ("--max-num-seqs", "1", "--max-num-queued-reqs", "1")
+    """As many run and wait as the flag says, samples and prompts each counted; all at once, too."""
+    words = ("--max-num-seqs", "2", "--max-num-queued-reqs", "4")
     with serving(*words) as server, server.client() as client:
         body = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True}
-        with client.stream("POST", "/v1/completions", json=body), server.client() as second:  # noqa: SIM117
-            with second.stream("POST", "/v1/completions", json=body):
-                while server.engine.num_queued < 1:
-                    time.sleep(0.01)
-                refused = client.post("/v1/completions", json={"prompt": "x"})
-        assert refused.status_code == 503
-        assert refused.json()["error"]["type"] == "Service Unavailable"
+        with client.stream("POST", "/v1/completions", json=body | {"prompt": ["x"] * 3}):
+            refused = [
+                client.post("/v1/completions", json={"prompt": ["x", "y"]}),
+                client.post("/v1/completions", json={"prompt": "x", "n": 2}),
+                client.post("/v1/chat/completions", json={"messages": MESSAGES, "n": 2}),
+            ]
+            assert completion(client, prompt="x", max_tokens=1)  # the fourth
+        for answer in refused:
+            assert answer.status_code == 503
+            assert answer.json()["error"]["type"] == "Service Unavailable"
         assert server.idle()
-        assert completion(client, prompt="x", max_tokens=1)
+        with ThreadPoolExecutor(12) as pool:
+            answers = [
+                pool.submit(client.post, "/v1/completions", json=body | {"max_tokens": 200})
+                for _ in range(12)
+            ]
+        codes = [answer.result().status_code for answer in answers]
+        assert codes.count(200) >= 4
+        assert codes.count(503) == 12 - codes.count(200) > 0
+        name = 'vllm:admission_rejections_total{model_name="minivllm",reason="max_num_queued_reqs"}'
+        assert f"{name} {3.0 + codes.count(503)}" in client.get("/metrics").text
+        assert client.post("/v1/completions", json={"prompt": 5}).status_code == 400
+        assert client.post("/v1/completions", json={"prompt": [-1]}).status_code == 400
+        until = time.monotonic() + 5
+        while server.app.state.completion.served.num_admitted and time.monotonic() < until:
+            time.sleep(0.01)
+        assert server.app.state.completion.served.num_admitted == 0
 
 
 class AdmitsNobody(SchedulingPolicy):

@@ -66,6 +66,13 @@ def test_cached_tokens_of_a_prompt_are_not_tokens_of_a_step(llm):
     assert values["vllm:prompt_tokens"].value == 18
     assert values["vllm:prompt_tokens_cached"].value == 8
     assert values["vllm:iteration_tokens_total"].sum == 9 + 1 + 2 * 4
+    assert values["vllm:request_prefill_kv_computed_tokens"].sum == 9 + 1
+    sources = {
+        metric.labels["source"]: metric.value
+        for metric in llm.get_metrics()
+        if metric.name == "vllm:prompt_tokens_by_source"
+    }
+    assert sources == {"local_compute": 10, "local_cache_hit": 8}
 
 
 def test_what_is_swapped_is_in_the_log(tiny_qwen2, capsys):

@@ -177,7 +177,8 @@ def test_generate(door):
 def test_chat(door):
     for value in HOSTILE:
         for name in ("chat_template", "add_generation_prompt", "continue_final_message", "tools",
-                     "chat_template_kwargs", "priority", "sampling_params"):  # fmt: skip
+                     "chat_template_kwargs", "chat_template_content_format", "priority",
+                     "sampling_params"):  # fmt: skip
             arguments = {"sampling_params": KNOWN, "use_tqdm": False, name: value}
             # a template may render nothing at all, or too much
             said = name, "chat template", "the prompt"

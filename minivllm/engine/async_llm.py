@@ -51,7 +51,7 @@ class AsyncLLM:
         self.facts: EngineFacts = self._client.facts
         facts = self.facts
         self.model_config = facts.model_config
-        self.max_model_len, self.max_num_seqs = facts.max_model_len, facts.max_num_seqs
+        self.max_model_len = facts.max_model_len
         self.input_processor = (
             InputProcessor.from_engine_args(
                 args, self.model_config, self.max_model_len, facts.tokenizer_directory
@@ -178,12 +178,6 @@ class AsyncLLM:
     def num_waiting(self) -> int:
         """Requests that wait there, as it said last."""
         return self.output_handler.num_waiting
-
-    @property
-    def num_queued(self) -> int:
-        """Number of waiting requests, those included that the engine has not received yet."""
-        could_run = self.num_running if self.num_waiting else self.max_num_seqs
-        return max(0, len(self.request_ids) - could_run)
 
     @property
     def request_ids(self) -> list[str]:

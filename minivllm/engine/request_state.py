@@ -12,7 +12,7 @@ from minivllm.engine.detokenizer import Detokenizer
 from minivllm.engine.token_stream import token_text
 from minivllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from minivllm.request import Request
-from minivllm.sampling_params import RequestOutputKind, SamplingParams
+from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from minivllm.scheduling.output import TokenLogprobs
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class RequestState:
         self.samples: list[SampleState] = []
         if request.beam_params is not None:
             self.beams = [BeamState(EngineCoreOutput(self.request_id, 0, []))]
-            self.include_stop = request.beam_params.include_stop_str_in_output
+            self.beam_params = request.beam_params
         else:
             self.samples = [SampleState(0, params, self.prompt_token_ids, self.tokenizer)]
 
@@ -114,12 +114,13 @@ class RequestState:
 
     def _completions(self, delta: bool) -> list[CompletionOutput]:
         if self.beams is not None:
-            return [beam.completion(self.tokenizer, self.include_stop) for beam in self.beams]
+            return [beam.completion(self.tokenizer, self.beam_params) for beam in self.beams]
         return [s.completion(delta) for s in self.samples if not delta or s.has_news]
 
     def _prompt_logprobs(self, delta: bool) -> list[dict[int, Logprob] | None] | None:
         """Prompt logprobs: an entry per prompt token, None for the first; DELTA sends them once."""
-        if self.prompt_positions and self.prompt_logprobs is None:
+        asked = self.params.prompt_logprobs is not None and self.has_begun
+        if asked and self.prompt_logprobs is None:
             known, prompt = self.prompt_positions, self.prompt_token_ids
             self.prompt_logprobs = [
                 as_dict(known[i], self.tokenizer, prompt[max(0, i - 3) : i]) if i in known else None
@@ -216,14 +217,15 @@ class BeamState:
         self.output = output
         self.finish_reason = output.finish_reason
 
-    def completion(self, tokenizer, include_stop: bool) -> CompletionOutput:
+    def completion(self, tokenizer, params: BeamSearchParams) -> CompletionOutput:
         """The whole beam as a CompletionOutput: a fork may have replaced its past."""
         token_ids, text = self.output.new_token_ids, ""
         if tokenizer is not None:
             stopped = self.finish_reason == "stop"
-            whole = stopped and include_stop
+            whole = stopped and params.include_stop_str_in_output
             shown = token_ids[:-1] if stopped and not whole else token_ids
-            text = tokenizer.decode(shown, skip_special_tokens=not whole)
+            skip = params.skip_special_tokens and not whole
+            text = tokenizer.decode(shown, skip_special_tokens=skip)
         return CompletionOutput(
             index=self.output.index,
             text=text,

@@ -67,6 +67,7 @@ def finished_stats(state: RequestState, now: float) -> FinishedRequestStats:
         prefill_time=first - begun,
         decode_time=last - first,
         num_prompt_tokens=len(state.prompt_token_ids),
+        num_cached_tokens=state.num_cached_tokens or 0,
         num_generation_tokens=sum(lengths),
         max_num_generation_tokens=max(lengths),
         num_preemptions=state.num_preemptions,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
+from minivllm.entrypoints.chat_content_format import CONTENT_FORMATS, detect_content_format
+from minivllm.entrypoints.chat_messages import template_messages
 from minivllm.validation import check, is_text
 
 # What ``apply_chat_template`` takes beside what a template may be told, and what has a name of its
@@ -15,8 +16,6 @@ NOT_THE_TEMPLATES = {"conversation", "tools", "chat_template", "add_generation_p
                      "continue_final_message", "tokenize", "padding", "truncation",
                      "max_length", "return_tensors", "return_dict",
                      "return_assistant_tokens_mask", "tokenizer_kwargs"}  # fmt: skip
-TEXT_PARTS = ("text", "refusal", "thinking")  # types; each has its text under its own name
-_TEXT = "text, or a list of text parts, without lone surrogates"
 _TOOL_TEMPLATES = Path(__file__).parent / "openai" / "tool_parsers"
 
 
@@ -65,6 +64,7 @@ def apply_chat_template(
     continue_final_message: bool = False,
     tools: list[dict] | None = None,
     chat_template_kwargs: dict[str, Any] | None = None,
+    chat_template_content_format: str = "auto",
 ) -> str:
     """One conversation as text, special tokens included.
 
@@ -72,7 +72,7 @@ def apply_chat_template(
         tokenizer: a Hugging Face tokenizer with a chat template.
         conversation: messages, each with a "role" and a "content".
         chat_template, add_generation_prompt, continue_final_message, tools,
-            chat_template_kwargs: as for ``LLM.chat``.
+            chat_template_kwargs, chat_template_content_format: as for ``LLM.chat``.
 
     Raises:
         ValueError: if there is no tokenizer or template, a message is not one, or the template
@@ -99,10 +99,12 @@ def apply_chat_template(
         raise ValueError("this tokenizer has no chat template; pass chat_template=, or generate().")
     ok = isinstance(conversation, (list, tuple)) and len(conversation) > 0
     check(ok, "messages", conversation, "a non-empty list of messages")
-    messages = [_checked(message) for message in conversation]
-    if "developer" not in (chat_template or tokenizer.chat_template):
-        system = {"role": "system"}  # what OpenAI calls it now, and most templates do not know
-        messages = [m | system if m["role"] == "developer" else m for m in messages]
+    form = chat_template_content_format
+    ok = isinstance(form, str) and form in CONTENT_FORMATS
+    check(ok, "chat_template_content_format", form, f"one of {', '.join(CONTENT_FORMATS)}")
+    source = tokenizer.get_chat_template(chat_template, tools=tools)
+    form = detect_content_format(source) if form == "auto" else form
+    messages = template_messages(conversation, source, form)
     try:
         text = tokenizer.apply_chat_template(
             messages,
@@ -133,50 +135,3 @@ def render_chat(tokenizer, conversation: list[dict], **template_args: Any) -> di
 
 def _is_schema(tool: Any) -> bool:
     return isinstance(tool, dict) and all(isinstance(name, str) for name in tool)
-
-
-def _checked(message: Any) -> dict:
-    """A message with its content as one string; OpenAI's list of text parts is joined."""
-    ok = isinstance(message, dict) and is_text(message.get("role"))
-    check(ok, "a message", message, "a dict with a 'role' and a 'content'")
-    content = message.get("content")
-    if isinstance(content, (list, tuple)):
-        message = {**message, "content": text_of(content)}
-    else:
-        ok = is_text(content) or (content is None and "tool_calls" in message)
-        check(ok, "a message's content", content, _TEXT)
-    calls = message.get("tool_calls")
-    if calls is not None:
-        check(isinstance(calls, list), "tool_calls", calls, "a list of calls")
-        message = {**message, "tool_calls": [_with_arguments(call) for call in calls]}
-    return message
-
-
-def text_of(content: Any) -> str:
-    """The text of a message's content: as it is, or of its parts, each a line of its own.
-
-    Raises:
-        ValueError: for a part that is not text.
-    """
-    if not isinstance(content, (list, tuple)):
-        return content or ""
-    texts: list[Any] = []
-    for part in content:
-        kind = part.get("type", "text") if isinstance(part, dict) else None
-        texts.append(part.get(kind if kind in TEXT_PARTS else "text") if kind else None)
-    check(all(map(is_text, texts)), "a message's content", content, _TEXT)
-    return "\n".join(texts)
-
-
-def _with_arguments(call: Any) -> Any:
-    """A tool call whose arguments are an object: clients send JSON text, templates want more."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"the arguments of a tool call must be a JSON object, got {function['arguments']!r}."
-        ) from error
-    return {**call, "function": {**function, "arguments": arguments}}

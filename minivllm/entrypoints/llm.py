@@ -125,6 +125,7 @@ class LLM:
         tools: list[dict] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
         priority: int | list[int] | None = None,
+        chat_template_content_format: str = "auto",
     ) -> list[RequestOutput]:
         """Answer conversations: each is rendered by the chat template, then generated.
 
@@ -138,6 +139,8 @@ class LLM:
             tools: JSON schemas of functions that the model may call.
             chat_template_kwargs: what else the template is told, as Qwen3's ``enable_thinking``.
             priority: as for ``generate``, one for all or for each conversation.
+            chat_template_content_format: "string" gives the template each content as one text,
+                "openai" as a list of parts, and "auto" what it seems to read.
 
         Raises:
             ValueError: if a conversation cannot be rendered or run; then none has been started.
@@ -154,6 +157,7 @@ class LLM:
                 continue_final_message=continue_final_message,
                 tools=tools,
                 chat_template_kwargs=chat_template_kwargs,
+                chat_template_content_format=chat_template_content_format,
             )
             for conversation in conversations
         ]

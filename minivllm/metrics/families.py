@@ -119,6 +119,7 @@ class EngineMetrics:
                 ("request_prefill_time_seconds", _REQUEST),
                 ("request_decode_time_seconds", _REQUEST),
                 ("request_prompt_tokens", lengths),
+                ("request_prefill_kv_computed_tokens", lengths),
                 ("request_generation_tokens", lengths),
                 ("request_max_num_generation_tokens", lengths),
                 ("request_params_max_tokens", lengths),
@@ -153,6 +154,7 @@ class EngineMetrics:
             "request_decode_time_seconds": request.decode_time,
             "request_time_per_output_token_seconds": request.mean_time_per_output_token,
             "request_prompt_tokens": request.num_prompt_tokens,
+            "request_prefill_kv_computed_tokens": request.num_computed_prompt_tokens,
             "request_generation_tokens": request.num_generation_tokens,
             "request_max_num_generation_tokens": request.max_num_generation_tokens,
             "request_num_preemptions": request.num_preemptions,
@@ -201,9 +203,16 @@ class EngineMetrics:
             accepted = self.spec_decoding.num_accepted_tokens_per_pos
             name = "vllm:spec_decode_num_accepted_tokens_per_pos"
             metrics.append(Vector(name, labels, list(accepted)))
-        for reason, count in self.finished.items():
-            own = labels | {"finished_reason": reason}
-            metrics.append(Counter("vllm:request_success", own, count))
+        computed = self.num_prompt_tokens - self.num_cached_tokens
+        by_label = {
+            ("request_success", "finished_reason"): self.finished,
+            ("prompt_tokens_by_source", "source"): {
+                "local_compute": computed, "local_cache_hit": self.num_cached_tokens,
+            },
+        }  # fmt: skip
+        for (name, label), counts in by_label.items():
+            for value, count in counts.items():
+                metrics.append(Counter(f"vllm:{name}", labels | {label: value}, count))
         for name, filled in self.histograms.items():
             buckets = filled.cumulative()
             count = buckets["+Inf"]

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from minivllm.metrics.reader import Counter, Gauge, Histogram, Metric, Vector
 
 _HELP = {
+    "vllm:admission_rejections": "Requests that a limit of their number refused.",
     "vllm:cache_config_info": "Settings of the KV cache, as labels.",
     "vllm:cpu_cache_usage_perc": "Share of the host's blocks in use; 1 is all.",
     "vllm:e2e_request_latency_seconds": "From a request's arrival to its end.",
@@ -33,6 +34,7 @@ _HELP = {
     "vllm:prefix_cache_hits": "Tokens that the prefix cache had.",
     "vllm:prefix_cache_queries": "Tokens that were looked for in the prefix cache.",
     "vllm:prompt_tokens": "Tokens of prompts that were computed or found.",
+    "vllm:prompt_tokens_by_source": "Tokens of prompts, computed and found in the cache.",
     "vllm:prompt_tokens_cached": "Tokens of prompts that the prefix cache had.",
     "vllm:request_decode_time_seconds": "From a request's first token to its last.",
     "vllm:request_generation_tokens": "Tokens that a request generated.",
@@ -41,6 +43,7 @@ _HELP = {
     "vllm:request_num_preemptions": "How often a request had to give way.",
     "vllm:request_params_max_tokens": "What requests set max_tokens to.",
     "vllm:request_params_n": "What requests set n to.",
+    "vllm:request_prefill_kv_computed_tokens": "Tokens of a prompt that the cache had not.",
     "vllm:request_prefill_time_seconds": "From a request's first scheduling to its first token.",
     "vllm:request_prompt_tokens": "Tokens of a request's prompt.",
     "vllm:request_queue_time_seconds": "From a request's arrival to its first scheduling.",

@@ -36,6 +36,7 @@ class FinishedRequestStats:
     prefill_time: float  # from there to the first token
     decode_time: float  # from there to the last
     num_prompt_tokens: int
+    num_cached_tokens: int  # those of them that the prefix cache had
     num_generation_tokens: int  # of all samples
     max_num_generation_tokens: int  # of the longest
     num_preemptions: int
@@ -45,6 +46,10 @@ class FinishedRequestStats:
     @property
     def inference_time(self) -> float:
         return self.prefill_time + self.decode_time
+
+    @property
+    def num_computed_prompt_tokens(self) -> int:
+        return self.num_prompt_tokens - self.num_cached_tokens
 
     @property
     def mean_time_per_output_token(self) -> float:

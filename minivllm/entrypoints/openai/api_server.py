@@ -27,6 +27,7 @@ from minivllm.entrypoints.openai.errors import add_handlers
 from minivllm.entrypoints.openai.glass.routes import add_glass
 from minivllm.entrypoints.openai.glass.show import GlassShow
 from minivllm.entrypoints.openai.middleware import (
+    AdmissionMiddleware,
     AuthenticationMiddleware,
     BodyLimitMiddleware,
     LoadMiddleware,
@@ -69,7 +70,7 @@ def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
     state.models = OpenAIServingModels(served)
     state.tokenization = OpenAIServingTokenization(served)
     app.include_router(routes.router)
-    routes.add_metrics(app, None if args.disable_log_stats else served.names[0])
+    routes.add_metrics(app, None if args.disable_log_stats else served)
     if args.enable_tokenizer_info_endpoint:
         routes.add_tokenizer_info(app)
     state.glass = None
@@ -80,6 +81,8 @@ def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
         app.include_router(dev_routes.router)
     add_handlers(app)
     app.add_middleware(BodyLimitMiddleware)
+    if args.max_num_queued_reqs is not None:
+        app.add_middleware(AdmissionMiddleware, served=served)
     app.add_middleware(
         CORSMiddleware,
         allow_origins=args.allowed_origins,

@@ -16,11 +16,12 @@ from minivllm.entrypoints.openai.conversation import (
 )
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
+from minivllm.entrypoints.openai.other_fields import MediaFields
 from minivllm.entrypoints.openai.protocol import UsageInfo
 from minivllm.entrypoints.openai.tool_choice import check_tool_choice
 
 
-class ChatCompletionRequest(GenerationRequest):
+class ChatCompletionRequest(GenerationRequest, MediaFields):
     """A conversation to be answered, or its last message to be continued."""
 
     messages: list[Message]
@@ -34,12 +35,16 @@ class ChatCompletionRequest(GenerationRequest):
     tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
     parallel_tool_calls: bool | None = True
     documents: list[dict[str, str]] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_prompt_text: bool | None = None
+    include_reasoning: bool = True  # of a model that reasons, in a part of its own
 
     counts_of_logprobs: ClassVar[tuple[str, ...]] = ("prompt_logprobs", "top_logprobs")
 
@@ -69,6 +74,16 @@ class ChatCompletionRequest(GenerationRequest):
     @property
     def echoed_logprobs(self) -> int | None:
         return self.top_logprobs or 0
+
+    def with_own_fields(self, template_kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What a template is told, with the request's own fields, which have the last word."""
+        more = dict(template_kwargs)
+        if self.documents is not None:
+            more["documents"] = self.documents
+        if self.reasoning_effort is not None:
+            more["reasoning_effort"] = self.reasoning_effort
+            more.setdefault("enable_thinking", self.reasoning_effort != "none")
+        return more
 
     @property
     def most_tokens(self) -> int | None:

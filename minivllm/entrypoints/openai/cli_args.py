@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from minivllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+from minivllm.entrypoints.chat_content_format import CONTENT_FORMATS
 from minivllm.entrypoints.openai.tool_choice import STRICT_LEVELS
 from minivllm.entrypoints.openai.tool_parsers import ToolParserManager
 
@@ -155,12 +156,14 @@ def _front_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--allow-credentials", **yes, help="CORS: with cookies")
     group.add_argument(
         "--max-num-queued-reqs", type=int, metavar="N",
-        help="answer 503 when so many requests wait (default: no limit)",
+        help="most requests that run or wait; more get status 503 (default: no limit)",
     )  # fmt: skip
     group = parser.add_argument_group("answers", "what requests may say and answers hold")
     group.add_argument("--served-model-name", nargs="+", metavar="NAME",
                        help="names of the model; the first is in answers")  # fmt: skip
     group.add_argument("--chat-template", help="a file, or the template in one line")
+    group.add_argument("--chat-template-content-format", choices=CONTENT_FORMATS, default="auto",
+                       help="a message's content for templates: one text, or parts")  # fmt: skip
     group.add_argument("--trust-request-chat-template", **yes,
                        help="a request may bring its own template")  # fmt: skip
     group.add_argument("--response-role", default="assistant", help="who answers in a chat")

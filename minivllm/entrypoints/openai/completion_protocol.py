@@ -7,32 +7,41 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.protocol import UsageInfo
 
 TokenId = Annotated[int, Field(ge=0)]
+_MOST_PROMPTS = 1024  # of one request, as in vLLM
+_USUAL = 16  # tokens of a completion, unless more or fewer are asked for
 
 
 class CompletionRequest(GenerationRequest):
     """Prompts to be continued: a text, texts, token ids, or lists of token ids."""
 
     prompt: list[TokenId] | list[list[TokenId]] | str | list[str] | None = None
-    max_tokens: int | None = 16
+    max_tokens: Annotated[int, BeforeValidator(lambda n: _USUAL if n is None else n)] = _USUAL
     logprobs: int | None = None
     suffix: str | None = None
+    prompt_embeds: str | list[str] | None = None
     add_special_tokens: bool = True
 
     counts_of_logprobs: ClassVar[tuple[str, ...]] = ("prompt_logprobs", "logprobs")
 
     @model_validator(mode="after")
     def _check_prompt(self):
+        if self.prompt_embeds:
+            raise RequestError("a prompt is text or token ids here", "prompt_embeds")
         if self.prompt is None or self.prompt == "":
             raise RequestError("prompt must be there and not be empty", "prompt")
         if not self.prompt:
             raise RequestError("prompt must hold at least one prompt")
+        if len(self.prompts) > _MOST_PROMPTS:
+            raise RequestError(
+                f"a request may have {_MOST_PROMPTS} prompts, got {len(self.prompts)}", "prompt"
+            )
         if self.use_beam_search and self.stream:
             raise RequestError("beams have no order to stream in; use stream=false")
         if self.suffix is not None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field
 from typing_extensions import NotRequired, TypedDict
 
-from minivllm.entrypoints.chat_utils import TEXT_PARTS
+from minivllm.entrypoints.chat_messages import TEXT_PARTS
 from minivllm.entrypoints.openai.errors import RequestError
 
 

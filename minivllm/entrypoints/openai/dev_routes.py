@@ -36,9 +36,11 @@ async def reset_prefix_cache(raw: Request):
 
 
 @router.post("/pause")
-async def pause(raw: Request, mode: Literal["abort", "wait", "keep"] = "abort"):
+async def pause(
+    raw: Request, mode: Literal["abort", "wait", "keep"] = "abort", clear_cache: bool = True
+):
     """Take no more steps; see ``AsyncLLM.pause_generation``."""
-    await raw.app.state.engine.pause_generation(mode=mode)
+    await raw.app.state.engine.pause_generation(mode, clear_cache)
     return JSON({"status": "paused"})
 
 
@@ -56,12 +58,15 @@ async def is_paused(raw: Request):
 
 @router.post("/abort_requests")
 async def abort_requests(raw: Request, request: AbortRequests):
-    """End requests: their answers say finish_reason "abort"."""
+    """End requests: their answers say finish_reason "abort".
+
+    The number is of the ids that were named, in progress or not; without ids, of the requests.
+    """
     engine, named = raw.app.state.engine, request.request_ids
     ids = [
         engine_id
         for engine_id in engine.request_ids
-        if named is None or any(engine_id.startswith(f"{one}-") for one in named)
+        if not named or any(engine_id.startswith(f"{one}-") for one in named)
     ]
     await engine.abort(ids)
-    return JSON({"aborted": len(ids), "status": "aborted"})
+    return JSON({"aborted": len(named or ids), "status": "aborted"})

@@ -15,11 +15,8 @@ from minivllm.entrypoints.openai.answer_form import (
     structured_outputs_params,
 )
 from minivllm.entrypoints.openai.errors import RequestError
-from minivllm.entrypoints.openai.protocol import (
-    INT64,
-    OpenAIBaseModel,
-    StreamOptions,
-)
+from minivllm.entrypoints.openai.other_fields import OtherFields
+from minivllm.entrypoints.openai.protocol import INT64, StreamOptions
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from minivllm.structured_outputs import StructuredOutputsParams
 
@@ -37,7 +34,7 @@ _AS_THEY_ARE = (
 _LONGEST_SALT = 128  # characters, as in vLLM
 
 
-class GenerationRequest(OpenAIBaseModel):
+class GenerationRequest(OtherFields):
     """The fields that both kinds of request have, with vLLM's names and defaults."""
 
     model: str | None = None
@@ -63,13 +60,16 @@ class GenerationRequest(OpenAIBaseModel):
     spaces_between_special_tokens: bool = True
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] = Field(default_factory=list)
+    # refused by SamplingParams, which says why; -1, no list and no setting ask for nothing
+    thinking_token_budget: int | None = None
+    logprob_token_ids: list[int] | None = None
+    repetition_detection: dict[str, int] | None = None
     prompt_logprobs: int | None = None
     use_beam_search: bool = False
     length_penalty: float = 1.0
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     echo: bool | None = False
-    user: str | None = None
     request_id: str = ""  # the server's choice
     priority: Annotated[int, Field(ge=-INT64, lt=INT64)] = 0
     cache_salt: str | None = None
@@ -138,6 +138,10 @@ class GenerationRequest(OpenAIBaseModel):
             value = defaults.get(name) if value is None else value
             if value is not None:
                 values[name] = value
+        if self.thinking_token_budget != -1:
+            values["thinking_token_budget"] = self.thinking_token_budget
+        values["logprob_token_ids"] = self.logprob_token_ids or None
+        values["repetition_detection"] = self.repetition_detection or None
         prompt_logprobs = self.prompt_logprobs
         if prompt_logprobs is None and self.echo:
             prompt_logprobs = self.echoed_logprobs
@@ -164,7 +168,7 @@ class GenerationRequest(OpenAIBaseModel):
             max_tokens=max_tokens,
             ignore_eos=self.ignore_eos,
             length_penalty=self.length_penalty,
-            include_stop_str_in_output=self.include_stop_str_in_output,
+            skip_special_tokens=self.skip_special_tokens,
         )
         params._ends_at_own_eos = True
         return params

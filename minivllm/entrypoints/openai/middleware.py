@@ -1,4 +1,4 @@
-"""Middleware of all endpoints: API keys, request ids, load, a limit of the body's size.
+"""Middleware of all endpoints: API keys, request ids, load, limits of bodies and of requests.
 
 Pure ASGI: Starlette's ``BaseHTTPMiddleware`` would copy every event of a stream through a queue.
 (vLLM: vllm/entrypoints/launchers/utils/server_utils.py)
@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from minivllm.entrypoints.openai.errors import JSON, RequestError, error_response
+from minivllm.entrypoints.openai.served_model import ADMITTED, ServedModel
 
 LARGEST_BODY = 32 * 2**20  # bytes
 # vLLM's prefixes, and the glass server's: the page at /glass tells nothing by itself.
@@ -83,6 +84,20 @@ class LoadMiddleware:
             return await self.app(scope, receive, send)
         finally:
             self.state.server_load -= 1
+
+
+class AdmissionMiddleware:
+    """The end of a request, however it ends, makes room for those that ``ServedModel`` bounds."""
+
+    def __init__(self, app: ASGIApp, served: ServedModel):
+        self.app = app
+        self.served = served
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            return await self.app(scope, receive, send)
+        finally:
+            self.served.num_admitted -= scope.get(ADMITTED, 0)
 
 
 class BodyLimitMiddleware:

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import PlainTextResponse, RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from minivllm.entrypoints.openai.chat_protocol import ChatCompletionRequest, ChatCompletionResponse
@@ -22,6 +22,7 @@ from minivllm.entrypoints.openai.protocol import (
     ModelList,
     TokenizeResponse,
 )
+from minivllm.entrypoints.openai.served_model import ServedModel
 from minivllm.entrypoints.openai.tokenize_protocol import TokenizeRequest
 from minivllm.metrics.prometheus import make_registry
 from minivllm.metrics.reader import Metric
@@ -70,6 +71,11 @@ async def show_models(raw: Request):
     return JSON(raw.app.state.models.show_models().model_dump())
 
 
+@router.get("/v1/models/", include_in_schema=False)
+async def redirect_to_models(raw: Request):
+    return RedirectResponse(raw.url.replace(path=raw.url.path.rstrip("/")))
+
+
 @router.get("/v1/models/{name:path}", response_model=ModelCard, responses=_ERRORS)
 async def show_model(name: str, raw: Request):
     return JSON(raw.app.state.models.show_model(name).model_dump())
@@ -112,22 +118,22 @@ async def show_load(raw: Request):
     return JSON({"server_load": raw.app.state.server_load})
 
 
-def add_metrics(app: FastAPI, model_name: str | None) -> None:
+def add_metrics(app: FastAPI, served: ServedModel | None) -> None:
     """GET /metrics, also with a slash at its end, as Prometheus is often told.
 
     Args:
         app: the application.
-        model_name: a label of the engine's metrics; None leaves these out.
+        served: whose engine's metrics are shown; None shows the process's alone.
     """
     last: list[Metric] = []
     registry = make_registry(lambda: last)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     @app.get("/metrics/", include_in_schema=False)
-    async def metrics(raw: Request) -> Response:
-        engine = raw.app.state.engine
-        if model_name is not None and not engine.errored:
-            last[:] = await engine.get_metrics(model_name)
+    async def metrics() -> Response:
+        if served is not None and not served.engine.errored:
+            last[:] = await served.engine.get_metrics(served.names[0])
+            last.append(served.rejections())
         return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
 

@@ -6,10 +6,15 @@ import hashlib
 from argparse import Namespace
 from http import HTTPStatus
 
+from starlette.types import Scope
+
 from minivllm.engine.async_llm import AsyncLLM
 from minivllm.entrypoints.chat_utils import load_chat_template
 from minivllm.entrypoints.openai.errors import RequestError
+from minivllm.metrics.reader import Counter
 from minivllm.version import __version__
+
+ADMITTED = "minivllm.admitted"  # key of an HTTP request's scope: the sequences that it brought
 
 
 class ServedModel:
@@ -37,6 +42,8 @@ class ServedModel:
         tokenizer = engine.tokenizer
         # No token stands for more characters than this, so a much longer text cannot fit.
         self.longest_token = 1 if tokenizer is None else max(map(len, tokenizer.get_vocab()))
+        self.num_admitted = 0  # sequences of requests in progress, if their number is bounded
+        self.num_rejected = 0  # requests, for want of room
 
     @property
     def max_model_len(self) -> int:
@@ -52,12 +59,31 @@ class ServedModel:
                 "NotFoundError",
             )
 
-    def check_queue(self) -> None:
-        """Raise a 503 if as many requests wait already as ``--max-num-queued-reqs`` allows."""
+    def admit(self, scope: Scope, num_sequences: int) -> None:
+        """Count a request until it ends (see ``AdmissionMiddleware``).
+
+        Args:
+            scope: of the HTTP request.
+            num_sequences: prompts, times samples of each.
+
+        Raises:
+            RequestError: a 503, if there would be more than ``--max-num-queued-reqs``.
+        """
         most = self.args.max_num_queued_reqs
-        if most is not None and self.engine.num_queued >= most:
+        if most is None:
+            return
+        if self.num_admitted + num_sequences > most:
+            self.num_rejected += 1
             raise RequestError(
-                f"{most} requests wait already, which is the limit; try again later",
+                f"at most {most} sequences may run and wait; {self.num_admitted} do, and this "
+                f"request brings {num_sequences}; try again later, or another server",
                 status=HTTPStatus.SERVICE_UNAVAILABLE,
                 kind="Service Unavailable",
             )
+        self.num_admitted += num_sequences
+        scope[ADMITTED] = num_sequences
+
+    def rejections(self) -> Counter:
+        """The metric of what ``admit`` has refused."""
+        labels = {"model_name": self.names[0], "reason": "max_num_queued_reqs"}
+        return Counter("vllm:admission_rejections", labels, self.num_rejected)

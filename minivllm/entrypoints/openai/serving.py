@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import Request
 
 from minivllm.entrypoints.chat_utils import NOT_THE_TEMPLATES, apply_chat_template
+from minivllm.entrypoints.openai.chat_protocol import ChatCompletionRequest
 from minivllm.entrypoints.openai.conversation import shown_tools
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
@@ -84,6 +85,16 @@ class OpenAIServing:
         except ValueError:
             return request.priority  # a proxy may have written that header
 
+    @staticmethod
+    def check_rank(raw: Request) -> None:
+        """Raise if a load balancer means another one of several engines: there is one, rank 0."""
+        try:
+            rank = int(raw.headers.get("x-data-parallel-rank", "0"))
+        except ValueError:
+            return  # as a priority that is none
+        if rank != 0:
+            raise RequestError(f"X-data-parallel-rank must be 0, for the one engine, got {rank}")
+
     def wants_usage(self, request: GenerationRequest) -> tuple[bool, bool]:
         """True if a stream ends with the usage; and True if every event has it."""
         if self.args.enable_force_include_usage:
@@ -132,8 +143,10 @@ class OpenAIServing:
                 "this server takes no chat template from a request; it would need "
                 "--trust-request-chat-template"
             )
-        if getattr(request, "documents", None):
-            more["documents"] = request.documents
+        if isinstance(request, ChatCompletionRequest):
+            more = request.with_own_fields(more)
+        tools = None if self._hides_tools(request) else shown_tools(request.tools)
+        tools = tools or more.get("tools")
         more = {name: value for name, value in more.items() if name not in NOT_THE_TEMPLATES}
         return apply_chat_template(
             self.tokenizer,
@@ -141,8 +154,9 @@ class OpenAIServing:
             chat_template=template or self.served.chat_template,
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
-            tools=None if self._hides_tools(request) else shown_tools(request.tools),
+            tools=tools,
             chat_template_kwargs=more,
+            chat_template_content_format=self.args.chat_template_content_format,
         )
 
     def _hides_tools(self, request) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import Request
 
-from minivllm.entrypoints.chat_utils import text_of
+from minivllm.entrypoints.chat_messages import text_of
 from minivllm.entrypoints.openai.chat_protocol import (
     ChatCompletionLogProbs,
     ChatCompletionRequest,
@@ -48,7 +48,8 @@ class OpenAIServingChat(OpenAIServing):
             RequestError, ValueError: for what is found before the engine is asked.
         """
         self.served.check_model(request.model)
-        self.served.check_queue()
+        self.check_rank(raw)
+        self.served.admit(raw.scope, request.n)
         tools = self._tool_choice(request)
         text = self.render(request.messages, request)
         truncates = request.truncate_prompt_tokens is not None
@@ -141,8 +142,8 @@ class OpenAIServingChat(OpenAIServing):
         finish_reason = completion.finish_reason
         if tools is not None:
             content, calls, finish_reason = tools.message(completion.text, finish_reason)
-        if echo := self._echo(request):
-            content = echo + (content or "")
+        if request.echo:
+            content = self._echo(request) + (content or "")
         return ChatCompletionResponseChoice(
             index=completion.index,
             message=ChatMessage(role=self._role(request), content=content, tool_calls=calls),
@@ -254,7 +255,8 @@ class OpenAIServingChat(OpenAIServing):
         """
         reason = completion.finish_reason
         deltas = stream.deltas(completion.text, reason is not None)
-        if reason is not None or request.return_token_ids or (request.logprobs and not deltas):
+        known = request.return_token_ids or request.logprobs
+        if not deltas and (reason is not None or known):
             deltas.append({})
         logprobs = to_json(self._logprobs(request, completion))
         token_ids = to_json(completion.token_ids) if request.return_token_ids else "null"

@@ -29,7 +29,7 @@ from minivllm.entrypoints.openai.stream import (
     to_json,
     until_done_or_gone,
 )
-from minivllm.outputs import CompletionOutput, RequestOutput
+from minivllm.outputs import CompletionOutput, Logprob, RequestOutput
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
 
@@ -43,16 +43,18 @@ class OpenAIServingCompletion(OpenAIServing):
             RequestError, ValueError: for what is found before the engine is asked.
         """
         self.served.check_model(request.model)
-        self.served.check_queue()
+        self.check_rank(raw)
+        self.served.admit(raw.scope, request.n * len(request.prompts))
         request_id = self.request_id("cmpl", request, raw)
-        streams = []
+        streams, truncates = [], request.truncate_prompt_tokens is not None
         for index, prompt in enumerate(request.prompts):
             if isinstance(prompt, str):
                 text: str | None = prompt
-                truncates = request.truncate_prompt_tokens is not None
                 token_ids = await self.encode(prompt, request.add_special_tokens, truncates)
             else:
                 text, token_ids = None, prompt
+                if request.echo and truncates:  # what is echoed is not cut
+                    text = self.tokenizer.decode(prompt)
             token_ids = self.cut(token_ids, request, request.max_tokens)
             params = self._params(request, len(token_ids))
             await self.check_grammar(params)
@@ -69,8 +71,7 @@ class OpenAIServingCompletion(OpenAIServing):
     def _params(
         self, request: CompletionRequest, prompt_length: int
     ) -> SamplingParams | BeamSearchParams:
-        asked = 1 if request.only_echo else 16 if request.max_tokens is None else request.max_tokens
-        most = self.max_tokens(asked, prompt_length)
+        most = self.max_tokens(1 if request.only_echo else request.max_tokens, prompt_length)
         if request.use_beam_search:
             return request.to_beam_search_params(most)
         defaults = self.served.default_sampling
@@ -126,7 +127,8 @@ class OpenAIServingCompletion(OpenAIServing):
         The first begins with the prompt, if that is to be echoed; its text is left out where the
         ids are returned (as in vLLM).
         """
-        text, token_ids, known = completion.text, completion.token_ids, completion.logprobs
+        text, token_ids = completion.text, completion.token_ids
+        known: list[dict[int, Logprob] | None] = [*(completion.logprobs or ())]
         if request.echo and first:
             prompt = output.prompt
             if prompt is None:
@@ -135,12 +137,14 @@ class OpenAIServingCompletion(OpenAIServing):
             nothing = request.only_echo
             text = prompt if nothing else prompt + text
             token_ids = [*output.prompt_token_ids, *([] if nothing else token_ids)]
-            known = [*(output.prompt_logprobs or ()), *([] if nothing else known or ())]
+            # none of a prompt that was aborted before it was computed
+            prompt_known = output.prompt_logprobs or [None] * len(output.prompt_token_ids)
+            known = [*prompt_known, *([] if nothing else known)]
         if request.logprobs is None:
             return text, None
         as_ids = self.shows_ids(request)
         return text, completion_logprobs(
-            token_ids, known or (), request.logprobs, self.tokenizer, as_ids, offset
+            token_ids, known, request.logprobs, self.tokenizer, as_ids, offset
         )
 
     # -- streams -------------------------------------------------------------------------------

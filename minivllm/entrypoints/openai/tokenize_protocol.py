@@ -8,6 +8,7 @@ from pydantic import model_validator
 
 from minivllm.entrypoints.openai.conversation import ChatCompletionToolsParam, Message
 from minivllm.entrypoints.openai.errors import RequestError
+from minivllm.entrypoints.openai.other_fields import MediaFields
 from minivllm.entrypoints.openai.protocol import OpenAIBaseModel
 
 
@@ -21,7 +22,7 @@ class TokenizeCompletionRequest(OpenAIBaseModel):
     return_token_strs: bool | None = False
 
 
-class TokenizeChatRequest(OpenAIBaseModel):
+class TokenizeChatRequest(MediaFields):
     """A conversation that the chat template writes."""
 
     model: str | None = None

@@ -121,7 +121,7 @@ class ToolChoice:
         if params.structured_outputs is not None:
             if not self.forced:
                 return params  # the text has a form already
-            raise RequestError("tool_choice forces a form; leave out the other", "tool_choice")
+            raise RequestError("tool_choice forces a form; leave out the other")
         grammar = form.grammar(
             self.functions,
             forced=self.forced,

@@ -1,0 +1,113 @@
+"""Messages as a chat template reads them: their parts, tool calls, and whom a template knows.
+
+(vLLM: ``parse_chat_messages`` in vllm/renderers/chat_utils.py, vllm/renderers/hf.py)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from minivllm.validation import check, is_text
+
+TEXT_PARTS = ("text", "refusal", "thinking")  # types; each has its text under its own name
+_TEXT = "text, or a list of text parts, without lone surrogates"
+_KNOWS_DEVELOPERS = re.compile(r"""["']developer["']""")
+
+
+def template_messages(
+    conversation: list[dict], chat_template: str, content_format: str
+) -> list[dict]:
+    """The messages of a conversation, checked, as a template reads them.
+
+    Args:
+        conversation: messages as they were sent.
+        chat_template: the template, which may know no developers.
+        content_format: "string" or "openai"; see ``detect_content_format``.
+
+    Raises:
+        ValueError: for what is no message.
+    """
+    messages = [_checked(message) for message in conversation]
+    if not _KNOWS_DEVELOPERS.search(chat_template):
+        messages = _without_developers(messages)
+    for message in messages:
+        content = message["content"]
+        message["content"] = text_of(content)
+        if content_format == "openai" and message["role"] != "tool":  # what a tool says is text
+            message["content"] = [{"type": "text", "text": text} for text in _texts(content)]
+    return messages
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content: as it is, or of its parts, each a line of its own.
+
+    Raises:
+        ValueError: for a part that is not text.
+    """
+    return "\n".join(_texts(content))
+
+
+def _texts(content: Any) -> list[str]:
+    """The texts of a content; none is none."""
+    if not isinstance(content, (list, tuple)):
+        return [] if content is None else [content]
+    texts: list[Any] = []
+    for part in content:
+        kind = part.get("type", "text") if isinstance(part, dict) else None
+        texts.append(part.get(kind if kind in TEXT_PARTS else "text") if kind else None)
+    check(all(map(is_text, texts)), "a message's content", content, _TEXT)
+    return texts
+
+
+def _checked(message: Any) -> dict:
+    """A message with its role and content first; tool calls have arguments that are objects."""
+    ok = isinstance(message, dict) and is_text(message.get("role"))
+    check(ok, "a message", message, "a dict with a 'role' and a 'content'")
+    content = message.get("content")
+    if isinstance(content, (list, tuple)):
+        _texts(content)
+    else:
+        ok = is_text(content) or (content is None and "tool_calls" in message)
+        check(ok, "a message's content", content, _TEXT)
+    checked = {"role": message["role"], "content": content} | message
+    calls = message.get("tool_calls")
+    if calls is not None:
+        check(isinstance(calls, list), "tool_calls", calls, "a list of calls")
+        checked["tool_calls"] = [_with_arguments(call) for call in calls]
+    if not calls:
+        checked.pop("tool_calls", None)  # templates ask whether there is the key
+    reasoning = message.get("reasoning") or message.get("reasoning_content")
+    if reasoning is not None:  # the name of today, and that which most templates read
+        checked["reasoning"] = checked["reasoning_content"] = reasoning
+    return checked
+
+
+def _without_developers(messages: list[dict]) -> list[dict]:
+    """A developer is what OpenAI calls the system now; most templates want one system, and first.
+
+    So with a developer among them, all system messages become one.
+    """
+    if all(message["role"] != "developer" for message in messages):
+        return messages
+    systems = [m for m in messages if m["role"] in ("developer", "system")]
+    if systems == messages[:1]:
+        return [messages[0] | {"role": "system"}, *messages[1:]]
+    texts = [text for system in systems if (text := text_of(system["content"]))]
+    others = [m for m in messages if m["role"] not in ("developer", "system")]
+    return [{"role": "system", "content": "\n\n".join(texts)}, *others]
+
+
+def _with_arguments(call: Any) -> Any:
+    """A tool call whose arguments are an object: clients send JSON text, templates want more."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"the arguments of a tool call must be a JSON object, got {function['arguments']!r}."
+        ) from error
+    return {**call, "function": {**function, "arguments": arguments}}

@@ -1,0 +1,134 @@
+"""What a chat template gets: parts or text, one system message, what a request says beside it."""
+
+import pytest
+from http_server import serving
+from transformers import AutoTokenizer
+
+from minivllm import embedded_model_path
+from minivllm.entrypoints.chat_content_format import detect_content_format
+from minivllm.entrypoints.chat_messages import template_messages
+from minivllm.entrypoints.chat_utils import apply_chat_template
+
+LOOP = "{% for m in messages %}{% for c in m.content %}[{{ c.text }}]{% endfor %}{% endfor %}"
+ALIAS = ("{% set rest = messages[1:] %}{% for m in rest | list %}"
+         "{% for c in m['content'] %}{{ c }}{% endfor %}{% endfor %}")  # fmt: skip
+MACRO = "{% macro show(x) %}{% for c in x %}{{ c }}{% endfor %}{% endmacro %}"
+USER = {"role": "user", "content": "Hi"}
+
+
+def system(text, role="system"):
+    return {"role": role, "content": text}
+
+
+@pytest.mark.parametrize(
+    ("template", "found"),
+    [
+        (LOOP, "openai"),
+        (ALIAS, "openai"),
+        (MACRO + "{% for m in messages %}{{ show(m.content) }}{% endfor %}", "openai"),
+        (MACRO + "{% for m in messages %}{{ show(x=m['content']) }}{% endfor %}", "openai"),
+        (MACRO + "{% for m in messages %}{{ show(m.tool_calls) }}{% endfor %}", "string"),
+        ("{% for m in messages %}{% set content = m.content %}"
+         "{% for c in content %}{{ c }}{% endfor %}{% endfor %}", "openai"),
+        ("{% for m in messages %}{% for c in m.content[:1] if c.type %}x{% endfor %}{% endfor %}",
+         "openai"),
+        ("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+         "string"),
+        ("{% for m in messages %}{% continue %}{{ m.content | trim }}{% endfor %}", "string"),
+        ("{% for m in others %}{% for c in m.content %}x{% endfor %}{% endfor %}", "string"),
+        ("{% for m, n in messages %}{{ m }}{% endfor %}", "string"),
+        ("{% if %}", "string"),
+    ],
+)  # fmt: skip
+def test_the_format_is_found_in_the_template(template, found):
+    assert detect_content_format(template) == found
+
+
+def test_parts_reach_a_template_that_loops_over_them():
+    tokenizer = AutoTokenizer.from_pretrained(embedded_model_path())
+
+    def shown(messages, **options):
+        return apply_chat_template(tokenizer, messages, LOOP, **options)
+
+    parts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "b"}]
+    assert shown([{"role": "user", "content": parts}]) == "[a][b]"
+    assert shown([USER]) == "[Hi]"
+    assert shown([USER], chat_template_content_format="string") == "[][]"
+    calls = [{"function": {"name": "f", "arguments": "{}"}}]
+    assert shown([{"role": "assistant", "content": None, "tool_calls": calls}]) == ""
+    with pytest.raises(ValueError, match="chat_template_content_format must be one of auto, "):
+        shown([USER], chat_template_content_format="parts")
+
+
+def test_what_a_tool_says_is_text_in_either_format():
+    tool = {
+        "role": "tool",
+        "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+    }
+    for form in ("string", "openai"):
+        assert template_messages([tool], LOOP, form)[0]["content"] == "a\nb"
+
+
+@pytest.mark.parametrize(
+    ("messages", "shown"),
+    [
+        ([system("a", "developer"), USER], [system("a"), USER]),
+        ([system("a"), system("b", "developer"), USER], [system("a\n\nb"), USER]),
+        ([USER, system("b", "developer")], [system("b"), USER]),
+        ([system("", "developer"), system("x"), USER], [system("x"), USER]),
+        ([system("a"), USER, system("b")], [system("a"), USER, system("b")]),  # as they are
+    ],
+)
+def test_developers_and_the_system_are_one_message_and_first(messages, shown):
+    assert template_messages(messages, "{{ messages }}", "string") == shown
+    assert template_messages(messages, "{{ 'developer' }}", "string") == messages
+
+
+def test_reasoning_has_both_its_names_and_no_calls_are_no_key():
+    for name in ("reasoning", "reasoning_content"):
+        message = {"role": "assistant", "tool_calls": [], name: "r", "content": "x"}
+        (shown,) = template_messages([message], "", "string")
+        assert shown == {
+            "role": "assistant", "content": "x", "reasoning": "r", "reasoning_content": "r",
+        }  # fmt: skip
+        assert list(shown)[:2] == ["role", "content"]
+
+
+TOLD = "/".join(
+    f"{{{{ {one} }}}}"
+    for one in ("reasoning_effort", "enable_thinking", "documents", "tools | d([], true) | length")
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        ({}, "//None/0"),
+        ({"reasoning_effort": "low"}, "low/True/None/0"),
+        ({"reasoning_effort": "none"}, "none/False/None/0"),
+        ({"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}},
+         "low/False/None/0"),
+        ({"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "x"}},
+         "low/True/None/0"),
+        ({"chat_template_kwargs": {"reasoning_effort": "x", "documents": [{}]}}, "x//[{}]/0"),
+        ({"chat_template_kwargs": {"documents": [{}]}, "documents": []}, "//[]/0"),
+        ({"chat_template_kwargs": {"tools": [{"a": "b"}]}}, "//None/1"),
+    ],
+)  # fmt: skip
+def test_what_a_request_tells_its_template(trusting, body, shown):
+    body = {"messages": [USER], "max_tokens": 1, "chat_template": TOLD} | body
+    answer = trusting.post("/v1/chat/completions", json=body | {"return_prompt_text": True})
+    assert answer.json()["prompt_text"] == shown
+
+
+@pytest.fixture(scope="module")
+def trusting():
+    flags = ["--trust-request-chat-template", "--chat-template-content-format", "openai"]
+    with serving(*flags) as server, server.client() as client:
+        yield client
+
+
+def test_a_server_may_be_told_the_format(trusting):
+    body = {"messages": [USER], "chat_template": "{{ messages[0].content[0].type }}"}
+    told = trusting.post("/tokenize", json=body | {"return_token_strs": True}).json()
+    assert "".join(told["token_strs"]) == "text"
