@@ -161,10 +161,11 @@ def _paged_decode(
         for q in range(0, num_padded, ROWS):
             _wide(weights[q:, at:], queries[q:], keys, head_dim, False)
     # 2. What each key weighs, of those that a row sees; the rest of its blocks weighs nothing.
-    group, largest = len(most) // num_rows, np.empty(LANES, np.float32)
+    group = len(most) // num_rows
+    lanes = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     for i in range(len(most)):
         stop = end - (num_rows - 1 - i // group)
-        most[i], total[i] = _weigh(weights[i], max(0, stop - window), stop, largest)
+        most[i], total[i] = _weigh(weights[i], max(0, stop - window), stop, *lanes)
     # 3. The sum of the values, each with its weight.
     whole = head_dim // LANES * LANES
     for b in range(len(blocks)):
@@ -181,7 +182,7 @@ def _paged_decode(
 
 
 @kernel
-def _weigh(row, start, stop, largest):
+def _weigh(row, start, stop, largest, sums):
     """e to the scores in ``[start, stop)`` less the largest, in place, and 0 elsewhere.
 
     Returns the largest score, so that exp cannot overflow, and the sum. A processor compares many
@@ -189,8 +190,8 @@ def _weigh(row, start, stop, largest):
     """
     row[:start] = -np.inf
     row[stop:] = -np.inf
-    largest[:] = row[:LANES]
-    for begin in range(LANES, len(row), LANES):
+    largest[:] = -np.inf
+    for begin in range(0, len(row), LANES):
         some = row[begin : begin + LANES]
         for lane in range(LANES):
             largest[lane] = max(largest[lane], some[lane])
@@ -201,7 +202,7 @@ def _weigh(row, start, stop, largest):
     for lane in range(1, 8):
         most = max(most, largest[lane])
     largest[:] = most
-    sums = np.zeros(LANES, np.float32)
+    sums[:] = 0
     weigh(row.reshape(-1, LANES), len(row) // LANES, largest, sums)
     row[:start] = 0
     row[stop:] = 0

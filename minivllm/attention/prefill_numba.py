@@ -182,7 +182,8 @@ def _attend_tile(sums, most, total, less, scores, queries, keys, values, begins,
                 row[lane] = row[lane] if seen else np.float32(-np.inf)
         # 2. The largest so far. Four keys at a time: what is read and written for each is so less
         #    often.
-        less[:] = most
+        for lane in range(LANES):
+            less[lane] = most[lane]
         for j in range(0, padded, 4):
             s0, s1, s2, s3 = scores[j], scores[j + 1], scores[j + 2], scores[j + 3]
             for lane in range(LANES):
