@@ -17,7 +17,8 @@ from minivllm.structured_outputs import (
 )
 from minivllm.validation import check, is_int, is_number, is_only, is_text, known_names_only
 
-_MIN_TEMPERATURE = 1e-2  # a temperature above 0 is at least this one
+_SAMPLING_EPS = 1e-5  # below this temperature: greedy
+MIN_TEMPERATURE = 1e-2  # a temperature between the two is raised to this one
 MAX_N_SEQUENCES = 16384  # of one request (vLLM: VLLM_MAX_N_SEQUENCES)
 _SMALLEST_FLOAT32 = 2.0**-126  # below, logits divided by it would be no numbers
 _MAX_LENGTH_PENALTY = 10  # a length of millions to this power is a float, and so is its inverse
@@ -57,8 +58,7 @@ class SamplingParams:
         frequency_penalty: the same, times how often the output has it, in [-2, 2].
         repetition_penalty: divides positive logits of tokens of prompt and output and multiplies
             negative ones; above 0 (as a float32), 1 does nothing.
-        temperature: divides the logits; 0 is greedy, and above it less
-            than 0.01 counts as 0.01.
+        temperature: divides the logits; 0 (anything below 1e-5) is greedy.
         top_p: keep the smallest set of best tokens whose probabilities reach this sum, in (0, 1].
         top_k: keep this many best tokens; 0 or -1 keeps all.
         min_p: keep tokens with at least this share of the best one's probability, in [0, 1].
@@ -146,15 +146,15 @@ class SamplingParams:
         for name, (default, why) in _ONLY_THE_DEFAULT.items():
             value = getattr(self, name)
             check(is_only(value, default), name, value, f"{default!r} in minivllm ({why})")
-        if 0 < self.temperature < _MIN_TEMPERATURE:
+        if _SAMPLING_EPS <= self.temperature < MIN_TEMPERATURE:
             from minivllm.logger import init_logger
 
             init_logger(__name__).warning(
                 "temperature %s is so small that logits could overflow; %s is used instead.",
                 self.temperature,
-                _MIN_TEMPERATURE,
+                MIN_TEMPERATURE,
             )
-            self.temperature = _MIN_TEMPERATURE
+            self.temperature = MIN_TEMPERATURE
         ok = self.n == 1 or not self.greedy
         check(ok, "n", self.n, "1 for greedy sampling, which would give n times the same")
 
@@ -244,7 +244,7 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         """True if the best token is always taken."""
-        return self.temperature == 0
+        return self.temperature < _SAMPLING_EPS
 
 
 @known_names_only

@@ -17,7 +17,12 @@ from minivllm.entrypoints.openai.answer_form import (
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.other_fields import OtherFields
 from minivllm.entrypoints.openai.protocol import INT64, StreamOptions
-from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
+from minivllm.sampling_params import (
+    MIN_TEMPERATURE,
+    BeamSearchParams,
+    RequestOutputKind,
+    SamplingParams,
+)
 from minivllm.structured_outputs import StructuredOutputsParams
 
 # null: what generation_config.json says, else SamplingParams' own default
@@ -138,6 +143,8 @@ class GenerationRequest(OtherFields):
             value = defaults.get(name) if value is None else value
             if value is not None:
                 values[name] = value
+        if 0 < values.get("temperature", 0) < MIN_TEMPERATURE:  # also what ``LLM`` takes for 0
+            values["temperature"] = MIN_TEMPERATURE
         if self.thinking_token_budget != -1:
             values["thinking_token_budget"] = self.thinking_token_budget
         values["logprob_token_ids"] = self.logprob_token_ids or None
