@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -229,6 +230,16 @@ def test_who_hangs_up_while_waiting_is_noticed():
 
 
 # -- limits, keys, ends ---------------------------------------------------------------------------
+
+
+def test_a_stopped_server_leaves_no_engine_behind():
+    """Frameworks keep functions of endpoints for good; none of ours may hold the KV cache."""
+    with BackgroundServer("--max-model-len", "64") as server:
+        assert httpx.get(f"{server.url}/metrics").status_code == 200
+        engine = weakref.ref(server.engine)
+    del server
+    gc.collect()
+    assert engine() is None
 
 
 def test_a_server_of_ones_own_ends_with_its_block():

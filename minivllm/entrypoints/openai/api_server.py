@@ -64,13 +64,13 @@ def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
     )
     app.root_path = args.root_path  # paths are known with it and without
     served, state = ServedModel(engine, args), app.state
-    state.engine, state.args, state.server_load = engine, args, 0
+    state.engine, state.served, state.args, state.server_load = engine, served, args, 0
     state.completion = OpenAIServingCompletion(served)
     state.chat = OpenAIServingChat(served)
     state.models = OpenAIServingModels(served)
     state.tokenization = OpenAIServingTokenization(served)
     app.include_router(routes.router)
-    routes.add_metrics(app, None if args.disable_log_stats else served)
+    routes.add_metrics(app, of_the_engine=not args.disable_log_stats)
     if args.enable_tokenizer_info_endpoint:
         routes.add_tokenizer_info(app)
     state.glass = None

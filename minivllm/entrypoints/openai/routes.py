@@ -22,7 +22,6 @@ from minivllm.entrypoints.openai.protocol import (
     ModelList,
     TokenizeResponse,
 )
-from minivllm.entrypoints.openai.served_model import ServedModel
 from minivllm.entrypoints.openai.tokenize_protocol import TokenizeRequest
 from minivllm.metrics.prometheus import make_registry
 from minivllm.metrics.reader import Metric
@@ -118,20 +117,23 @@ async def show_load(raw: Request):
     return JSON({"server_load": raw.app.state.server_load})
 
 
-def add_metrics(app: FastAPI, served: ServedModel | None) -> None:
+def add_metrics(app: FastAPI, of_the_engine: bool) -> None:
     """GET /metrics, also with a slash at its end, as Prometheus is often told.
+
+    The function may not hold the engine: FastAPI keeps every endpoint of a process for good.
 
     Args:
         app: the application.
-        served: whose engine's metrics are shown; None shows the process's alone.
+        of_the_engine: the engine's metrics are shown, too, and not the process's alone.
     """
     last: list[Metric] = []
     registry = make_registry(lambda: last)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     @app.get("/metrics/", include_in_schema=False)
-    async def metrics() -> Response:
-        if served is not None and not served.engine.errored:
+    async def metrics(raw: Request) -> Response:
+        served = raw.app.state.served
+        if of_the_engine and not served.engine.errored:
             last[:] = await served.engine.get_metrics(served.names[0])
             last.append(served.rejections())
         return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
