@@ -7,14 +7,12 @@ counts is how the keys are read: a vector of them at a time, turned so that each
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 import torch
 from numba import prange
 
-from minivllm.attention.metadata import AttentionMetadata
-from minivllm.ops.compiled import as_numpy, flat, kernel, narrow, parallel_kernel, widen
+from minivllm.attention.loop_inputs import LoopInputs, RaggedRows
+from minivllm.ops.compiled import kernel, narrow, parallel_kernel, widen
 from minivllm.ops.microkernel import WIDTH, aligned, exp_kernel, micro_kernel, prefetch, transpose
 
 MOST_ROWS = 8  # of one sequence that are decoded; with more of them prefill is faster
@@ -34,46 +32,9 @@ def most_rows(key_cache: torch.Tensor) -> int:
     return MOST_ROWS if block_size % WIDTH == head_dim % WIDTH == 0 else 0
 
 
-def decode(
-    output: torch.Tensor,
-    lse: torch.Tensor,
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    metadata: AttentionMetadata,
-    scale: float,
-    sliding_window: int | None = None,
-) -> None:
-    """Fill in the attention of all sequences of at most ``most_rows`` rows, and its lse.
-
-    Arguments as those of ``AttentionBackend.forward`` and ``prefill``.
-    """
-    num_keys, arrays = _few_rows(metadata, most_rows(key_cache))
-    _decode(
-        num_keys * query.shape[1] * query.shape[2],
-        as_numpy(output),
-        lse.numpy(),
-        *flat(query),
-        as_numpy(key_cache),
-        as_numpy(value_cache),
-        *arrays,
-        np.float32(scale),
-        sliding_window or np.iinfo(np.int32).max,
-    )
-
-
-@lru_cache(maxsize=2)  # every layer asks for the same
-def _few_rows(metadata: AttentionMetadata, most: int) -> tuple[int, tuple[np.ndarray, ...]]:
-    """The sequences of few rows in a batch: how many keys their rows read, and what loops need.
-
-    These are their numbers in the batch, its block table, where its sequences begin, and their
-    lengths.
-    """
-    starts, seq_lens = metadata.query_start_loc.numpy(), metadata.seq_lens.numpy()
-    num_rows = np.diff(starts)
-    members = np.flatnonzero(num_rows <= most)
-    num_keys = int(num_rows[members] @ seq_lens[members])
-    return num_keys, (members, metadata.block_table.numpy(), starts, seq_lens)
+def decode(inputs: LoopInputs, rows: RaggedRows) -> None:
+    """Fill in the attention and the lse of sequences' newest rows, a few of each."""
+    _decode(inputs.work(rows), *inputs, *rows)
 
 
 @parallel_kernel(WORTH_SHARING)
@@ -85,18 +46,18 @@ def _decode(
     query_stride,
     key_cache,
     value_cache,
-    members,
-    block_table,
-    starts,
-    seq_lens,
     scale,
     window,
+    rows,
+    starts,
+    block_table,
+    seq_lens,
 ):
     num_kv_heads = key_cache.shape[2]
     group, head_dim = output.shape[1] // num_kv_heads, output.shape[2]
-    for task in prange(len(members) * num_kv_heads):  # each on any thread
-        seq, kv_head = members[task // num_kv_heads], task % num_kv_heads
-        first, num_rows = starts[seq], starts[seq + 1] - starts[seq]
+    for task in prange(len(seq_lens) * num_kv_heads):  # each on any thread
+        seq, kv_head = task // num_kv_heads, task % num_kv_heads
+        first, num_rows = rows[starts[seq]], starts[seq + 1] - starts[seq]
         # side by side, in float32 and scaled, as the products want them; as many as their rows
         num_queries = num_rows * group
         padded = -(-num_queries // ROWS) * ROWS

@@ -10,8 +10,9 @@ import torch
 from numba import prange
 
 from minivllm.attention.decode_numba import decode, most_rows
+from minivllm.attention.loop_inputs import LoopInputs, RaggedRows, few_and_many
 from minivllm.attention.paged_torch import PagedTorch, attend_tiles, tile_batches
-from minivllm.attention.prefill_numba import Chunks, chunks_of, prefill
+from minivllm.attention.prefill_numba import prefill
 from minivllm.ops.compiled import as_numpy, flat, parallel_kernel
 
 WORTH_SHARING_WRITES = 2**18  # numbers of K and V
@@ -30,16 +31,17 @@ class PagedNumba(PagedTorch):
 
     def attend_each(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
         output, lse = _empty(query)
-        inputs = output, lse, query, key_cache, value_cache
-        fewest_rows = most_rows(key_cache) + 1
-        if metadata.max_query_len >= fewest_rows:
+        tensors = output, lse, query, key_cache, value_cache
+        inputs, most = LoopInputs.of(*tensors, scale, sliding_window), most_rows(key_cache)
+        few, many = few_and_many(metadata, most)
+        if metadata.max_query_len > most:
             if metadata.max_seq_len >= WORTH_A_UNIT and _has_matrix_unit(query.dtype):
                 block_size = key_cache.shape[1]
-                batches = tile_batches(metadata, block_size, sliding_window, fewest_rows)
-                attend_tiles(batches, *inputs, scale)
+                batches = tile_batches(metadata, block_size, sliding_window, fewest_rows=most + 1)
+                attend_tiles(batches, *tensors, scale)
             else:
-                prefill(*inputs, chunks_of(metadata, fewest_rows), scale, sliding_window)
-        decode(*inputs, metadata, scale, sliding_window)
+                prefill(inputs, many)
+        decode(inputs, few)
         return output.to(query.dtype), lse
 
     def attend_to_blocks(self, key_cache, value_cache, query, block_ids, scale):
@@ -47,10 +49,10 @@ class PagedNumba(PagedTorch):
             return super().attend_to_blocks(key_cache, value_cache, query, block_ids, scale)
         output, lse = _empty(query)
         num_rows, num_keys = len(query), len(block_ids) * key_cache.shape[1]
-        starts, seq_lens = np.array([0, num_rows]), np.array([num_keys])
-        one = block_ids.numpy()[np.newaxis]
-        chunks = Chunks(np.arange(num_rows), starts, one, seq_lens, is_causal=False)
-        prefill(output, lse, query, key_cache, value_cache, chunks, scale)
+        table = block_ids.numpy()[np.newaxis]
+        rows = RaggedRows(np.arange(num_rows), np.array([0, num_rows]), table, np.array([num_keys]))
+        inputs = LoopInputs.of(output, lse, query, key_cache, value_cache, scale)
+        prefill(inputs, rows, is_causal=False)
         return output.to(query.dtype), lse
 
     def write_slots(self, key, value, key_cache, value_cache, slot_mapping):

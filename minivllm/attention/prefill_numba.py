@@ -8,16 +8,14 @@ query heads of a KV head fill the lanes together. The algorithm is Dao's FlashAt
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import gcd
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numba import prange
 
-from minivllm.attention.metadata import AttentionMetadata
-from minivllm.ops.compiled import as_numpy, exp, flat, kernel, narrow, parallel_kernel, widen
+from minivllm.attention.loop_inputs import LoopInputs, RaggedRows
+from minivllm.ops.compiled import exp, kernel, narrow, parallel_kernel, widen
 from minivllm.ops.microkernel import WIDTH, aligned, exp_kernel, micro_kernel
 
 # Of a tile: its sums, a row of the right and a number of the left one fill 32 or 16 registers.
@@ -30,58 +28,15 @@ WORTH_SHARING = 2**21
 _LEAST = np.float32(-1e30)  # less than any score; infinity less itself would be no number
 
 
-class Chunks(NamedTuple):
-    """Rows of some sequences in a flat batch, and the keys that they attend to."""
-
-    rows: np.ndarray  # int64 [n]: the rows, one sequence after the other
-    starts: np.ndarray  # [num_seqs + 1]: where in them those of a sequence begin
-    block_table: np.ndarray  # [num_seqs, max_blocks]
-    seq_lens: np.ndarray  # [num_seqs]: how many keys there are
-    is_causal: bool = True  # the rows are the newest tokens; False: every row sees every key
-
-
-@lru_cache(maxsize=2)  # every layer asks for the same
-def chunks_of(metadata: AttentionMetadata, fewest_rows: int) -> Chunks:
-    """The sequences of a batch with at least so many rows: prompts, and chunks of them."""
-    starts, seq_lens = metadata.query_start_loc.numpy(), metadata.seq_lens.numpy()
-    num_rows = np.diff(starts)
-    are_many = num_rows >= fewest_rows
-    rows = np.flatnonzero(np.repeat(are_many, num_rows))
-    begins = np.append(0, np.cumsum(num_rows[are_many]))
-    return Chunks(rows, begins, metadata.block_table.numpy()[are_many], seq_lens[are_many])
-
-
-def prefill(
-    output: torch.Tensor,
-    lse: torch.Tensor,
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    chunks: Chunks,
-    scale: float,
-    sliding_window: int | None = None,
-) -> None:
-    """Fill in the attention of the chunks' rows, and its lse.
+def prefill(inputs: LoopInputs, rows: RaggedRows, is_causal: bool = True) -> None:
+    """Fill in the attention and the lse of sequences' newest rows, many of each.
 
     Args:
-        output: ``[num_tokens, num_heads, head_dim]``, to be written; float32 for float16 caches.
-        lse: float32 ``[num_tokens, num_heads]``, to be written.
-        query, key_cache, value_cache, scale, sliding_window: as in ``AttentionBackend.forward``.
+        is_causal: False: every row sees every key.
     """
-    num_keys = int(np.diff(chunks.starts) @ chunks.seq_lens)
-    num_threads = torch.get_num_threads()
-    _prefill(
-        num_keys * query.shape[1] * query.shape[2],
-        as_numpy(output),
-        lse.numpy(),
-        *flat(query),
-        as_numpy(key_cache),
-        as_numpy(value_cache),
-        *chunks,
-        np.float32(scale),
-        sliding_window or np.iinfo(np.int32).max,
-        num_threads // gcd(num_threads, key_cache.shape[2]),
-    )
+    num_threads, num_kv_heads = torch.get_num_threads(), inputs.key_cache.shape[2]
+    num_parts = num_threads // gcd(num_threads, num_kv_heads)
+    _prefill(inputs.work(rows), *inputs, *rows, is_causal, num_parts)
 
 
 @parallel_kernel(WORTH_SHARING)
@@ -93,13 +48,13 @@ def _prefill(
     query_stride,
     key_cache,
     value_cache,
+    scale,
+    window,
     rows,
     starts,
     block_table,
     seq_lens,
     is_causal,
-    scale,
-    window,
     num_parts,
 ):
     """Every thread has as many KV heads of every sequence, or parts of one, as every other."""
