@@ -67,18 +67,21 @@ def test_a_transpose(dtype):
 
 def test_the_weights_of_a_softmax():
     """From 0 to where float32 ends; what is less, or masked, weighs next to nothing."""
-    num_rows, lanes = 9, 2 * WIDTH
-    less = np.append(np.linspace(0, -86, num_rows * lanes - 2), [-1000, -np.inf]).astype(np.float32)
+    num_rows, lanes, scale = 9, 2 * WIDTH, np.float32(0.25)
+    less = np.append(np.linspace(0, -344, num_rows * lanes - 2), [-4000, -np.inf])
     most = np.linspace(-5, 5, lanes).astype(np.float32)
-    scores = less.reshape(num_rows, lanes) + most
-    wanted = np.exp((scores - most).astype(np.float64))
+    scores = less.astype(np.float32).reshape(num_rows, lanes) + most
+    wanted = np.exp((scores - most).astype(np.float64) * scale)
     total = np.ones(lanes, np.float32)
-    weigh(scores, num_rows, most, total)
+    weigh(scores, num_rows, most, scale, total)
     np.testing.assert_allclose(scores, wanted, rtol=2e-6, atol=1e-37)
     np.testing.assert_allclose(total, 1 + wanted.sum(axis=0), rtol=1e-5)
 
 
-def test_a_matrix_begins_where_a_cache_line_does():
+@pytest.mark.parametrize("dtype", [np.float32, np.uint16])
+def test_a_matrix_begins_where_a_cache_line_does(dtype):
     for n in range(0, 99, 7):
-        assert aligned(n, 5).shape == (n, 5)
-        assert aligned(n, 5).ctypes.data % 64 == 0
+        matrix = aligned(n, 5, dtype)
+        assert matrix.shape == (n, 5)
+        assert matrix.dtype == dtype
+        assert matrix.ctypes.data % 64 == 0

@@ -58,7 +58,7 @@ def _decode(
     for task in prange(len(seq_lens) * num_kv_heads):  # each on any thread
         seq, kv_head = task // num_kv_heads, task % num_kv_heads
         first, num_rows = rows[starts[seq]], starts[seq + 1] - starts[seq]
-        # side by side, in float32 and scaled, as the products want them; as many as their rows
+        # side by side and in float32, as the products want them; as many as their rows
         num_queries = num_rows * group
         padded = -(-num_queries // ROWS) * ROWS
         queries = np.zeros((padded, head_dim), np.float32)
@@ -66,7 +66,7 @@ def _decode(
             at = query_at + (first + i // group) * query_stride
             at += (kv_head * group + i % group) * head_dim
             for d in range(head_dim):
-                queries[i, d] = widen(query[at + d]) * scale
+                queries[i, d] = widen(query[at + d])
         sums = np.zeros((padded, head_dim), np.float32)
         most, total = np.empty((2, num_queries), np.float32)
         _paged_decode(
@@ -81,10 +81,11 @@ def _decode(
             num_rows,
             kv_head,
             window,
+            scale,
         )
         for i in range(num_queries):
             row, head = first + i // group, kv_head * group + i % group
-            lse[row, head] = most[i] + np.log(total[i])
+            lse[row, head] = most[i] * scale + np.log(total[i])
             share = np.float32(1) / total[i]
             for d in range(head_dim):
                 output[row, head, d] = narrow(sums[i, d] * share, output)
@@ -92,7 +93,18 @@ def _decode(
 
 @kernel
 def _paged_decode(
-    sums, most, total, queries, key_cache, value_cache, block_table, end, num_rows, kv_head, window
+    sums,
+    most,
+    total,
+    queries,
+    key_cache,
+    value_cache,
+    block_table,
+    end,
+    num_rows,
+    kv_head,
+    window,
+    scale,
 ):
     """Paged decode of one sequence of length ``end``, for the query heads of one KV head.
 
@@ -106,10 +118,10 @@ def _paged_decode(
     end -= first * block_size  # from here on positions are counted from that block's beginning
     num_keys = len(blocks) * block_size
     length = -(-num_keys // LANES) * LANES
-    weights = aligned(num_padded, length)
+    weights = aligned(num_padded, length, np.float32)
 
     # 1. The scores: queries times keys, of which a vector at a time is turned.
-    keys = aligned(head_dim, LANES)
+    keys = aligned(head_dim, LANES, np.float32)
     keys[:] = 0
     for at in range(0, length, LANES):
         for key in range(at, min(at + LANES, num_keys), WIDTH):
@@ -126,7 +138,7 @@ def _paged_decode(
     lanes = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     for i in range(len(most)):
         stop = end - (num_rows - 1 - i // group)
-        most[i], total[i] = _weigh(weights[i], max(0, stop - window), stop, *lanes)
+        most[i], total[i] = _weigh(weights[i], max(0, stop - window), stop, scale, *lanes)
     # 3. The sum of the values, each with its weight.
     whole = head_dim // LANES * LANES
     for b in range(len(blocks)):
@@ -143,7 +155,7 @@ def _paged_decode(
 
 
 @kernel
-def _weigh(row, start, stop, largest, sums):
+def _weigh(row, start, stop, scale, largest, sums):
     """e to the scores in ``[start, stop)`` less the largest, in place, and 0 elsewhere.
 
     Returns the largest score, so that exp cannot overflow, and the sum. A processor compares many
@@ -164,7 +176,7 @@ def _weigh(row, start, stop, largest, sums):
         most = max(most, largest[lane])
     largest[:] = most
     sums[:] = 0
-    weigh(row.reshape(-1, LANES), len(row) // LANES, largest, sums)
+    weigh(row.reshape(-1, LANES), len(row) // LANES, largest, scale, sums)
     row[:start] = 0
     row[stop:] = 0
     return most, sums.sum()

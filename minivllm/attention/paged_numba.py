@@ -11,12 +11,11 @@ from numba import prange
 
 from minivllm.attention.decode_numba import decode, most_rows
 from minivllm.attention.loop_inputs import LoopInputs, RaggedRows, few_and_many
-from minivllm.attention.paged_torch import PagedTorch, attend_tiles, tile_batches
+from minivllm.attention.paged_torch import PagedTorch
 from minivllm.attention.prefill_numba import prefill
 from minivllm.ops.compiled import as_numpy, flat, parallel_kernel
 
 WORTH_SHARING_WRITES = 2**18  # numbers of K and V
-WORTH_A_UNIT = 400  # tokens of a sequence from which on a unit for bfloat16's products is faster
 
 
 class PagedNumba(PagedTorch):
@@ -24,29 +23,22 @@ class PagedNumba(PagedTorch):
 
     A decode reads each key for a handful of query heads, so that all depends on how it is read, and
     so it is for the few rows of a sequence that verify drafts. A prompt or a chunk of it is made of
-    products of matrices; where the processor has a unit for those, torch knows how to use it.
+    products of matrices.
     """
 
     name = "paged_numba"
 
     def attend_each(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
         output, lse = _empty(query)
-        tensors = output, lse, query, key_cache, value_cache
-        inputs, most = LoopInputs.of(*tensors, scale, sliding_window), most_rows(key_cache)
-        few, many = few_and_many(metadata, most)
-        if metadata.max_query_len > most:
-            if metadata.max_seq_len >= WORTH_A_UNIT and _has_matrix_unit(query.dtype):
-                block_size = key_cache.shape[1]
-                batches = tile_batches(metadata, block_size, sliding_window, fewest_rows=most + 1)
-                attend_tiles(batches, *tensors, scale)
-            else:
-                prefill(inputs, many)
-        decode(inputs, few)
+        inputs = LoopInputs.of(output, lse, query, key_cache, value_cache, scale, sliding_window)
+        few, many = few_and_many(metadata, most_rows(key_cache))
+        if len(many.rows):
+            prefill(inputs, many)
+        if len(few.rows):
+            decode(inputs, few)
         return output.to(query.dtype), lse
 
     def attend_to_blocks(self, key_cache, value_cache, query, block_ids, scale):
-        if _has_matrix_unit(query.dtype):
-            return super().attend_to_blocks(key_cache, value_cache, query, block_ids, scale)
         output, lse = _empty(query)
         num_rows, num_keys = len(query), len(block_ids) * key_cache.shape[1]
         table = block_ids.numpy()[np.newaxis]
@@ -58,11 +50,6 @@ class PagedNumba(PagedTorch):
     def write_slots(self, key, value, key_cache, value_cache, slot_mapping):
         caches = as_numpy(key_cache), as_numpy(value_cache)
         _write_slots(2 * key.numel(), *flat(key), *flat(value), *caches, slot_mapping.numpy())
-
-
-def _has_matrix_unit(dtype: torch.dtype) -> bool:
-    """Whether the processor has a unit for products of such matrices (AMX), which torch uses."""
-    return dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
 
 
 def _empty(query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

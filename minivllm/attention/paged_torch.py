@@ -125,10 +125,7 @@ def gather(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=2)  # every layer asks for the same; some models have two kinds of layers
 def tile_batches(
-    metadata: AttentionMetadata,
-    block_size: int,
-    sliding_window: int | None,
-    fewest_rows: int = 1,
+    metadata: AttentionMetadata, block_size: int, sliding_window: int | None
 ) -> list[TileBatch]:
     """Cut a flat batch into tiles, and put tiles of like shape together.
 
@@ -137,17 +134,12 @@ def tile_batches(
     triangle, and the context, which all its rows see, to be put together by their lse. Any other
     sequence is many, and none reads keys that come after its last row, so that half of the square
     is never computed.
-
-    Args:
-        fewest_rows: leave out sequences that have fewer in this step.
     """
     tiles_of_shape = defaultdict(list)  # by rows, the triangle's part, and a context's length
     starts = metadata.query_start_loc.tolist()
     for seq, seq_len in enumerate(metadata.seq_lens.tolist()):
         begin, end = starts[seq], starts[seq + 1]
         num_rows, context = end - begin, seq_len - (end - begin)
-        if num_rows < fewest_rows:
-            continue
         splits = num_rows >= WORTH_SPLITTING and metadata.seq_lens.is_cpu
         windowed = sliding_window is not None and seq_len > sliding_window
         if not windowed and num_rows > 1 and (context == 0 or splits):

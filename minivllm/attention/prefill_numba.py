@@ -1,8 +1,9 @@
 """Paged prefill in numba: flash attention of prompts and chunks, a query in each lane of a vector.
 
 Scores are kept with a key a row and a query a lane. So the largest score and the sum of each query
-are those of its lane, no number ever crosses lanes, and keys and values are used as they lie. The
-query heads of a KV head fill the lanes together. The algorithm is Dao's FlashAttention-2, 2023.
+are those of its lane, and no number ever crosses lanes. The query heads of a KV head fill the lanes
+together. Both products are made as the processor does it best for these numbers (``ops/product``).
+The algorithm is Dao's FlashAttention-2, 2023.
 (vLLM: vllm/v1/attention/backends/cpu_attn.py)
 """
 
@@ -16,13 +17,19 @@ from numba import prange
 
 from minivllm.attention.loop_inputs import LoopInputs, RaggedRows
 from minivllm.ops.compiled import exp, kernel, narrow, parallel_kernel, widen
-from minivllm.ops.microkernel import WIDTH, aligned, exp_kernel, micro_kernel
+from minivllm.ops.microkernel import WIDTH, aligned, exp_kernel, turn
+from minivllm.ops.product import (
+    LANES,
+    VECTORS,
+    as_right,
+    left_dtype,
+    multiply_add,
+    rows_at_a_time,
+    transposed,
+)
 
-# Of a tile: its sums, a row of the right and a number of the left one fill 32 or 16 registers.
-ROWS, VECTORS = (8, 2) if WIDTH == 16 else (4, 3)
-LANES = VECTORS * WIDTH
-multiply_add, weigh = micro_kernel(ROWS, VECTORS), exp_kernel(VECTORS)
-KEYS = 128  # of a block of scores: with a block's keys and values they fit into the first cache
+weigh = exp_kernel(VECTORS)
+KEYS = 96  # of a block of scores: with a block's keys and values they fit into the first cache
 WORTH_SHARING = 2**21
 """Query numbers times keys from which on several threads are woken: some 50 microseconds."""
 _LEAST = np.float32(-1e30)  # less than any score; infinity less itself would be no number
@@ -36,7 +43,8 @@ def prefill(inputs: LoopInputs, rows: RaggedRows, is_causal: bool = True) -> Non
     """
     num_threads, num_kv_heads = torch.get_num_threads(), inputs.key_cache.shape[2]
     num_parts = num_threads // gcd(num_threads, num_kv_heads)
-    _prefill(inputs.work(rows), *inputs, *rows, is_causal, num_parts)
+    like: np.ndarray = np.empty(0, left_dtype(inputs.query, inputs.key_cache))
+    _prefill(inputs.work(rows), *inputs, *rows, is_causal, num_parts, like)
 
 
 @parallel_kernel(WORTH_SHARING)
@@ -56,11 +64,16 @@ def _prefill(
     seq_lens,
     is_causal,
     num_parts,
+    like,
 ):
-    """Every thread has as many KV heads of every sequence, or parts of one, as every other."""
+    """Every thread has as many KV heads of every sequence, or parts of one, as every other.
+
+    Keys and values are multiplied as numbers of the type of ``like``.
+    """
     num_seqs, num_kv_heads = len(seq_lens), key_cache.shape[2]
     group, head_dim = output.shape[1] // num_kv_heads, output.shape[2]
-    depth = -(-head_dim // ROWS) * ROWS
+    tile = rows_at_a_time(like)
+    depth = _padded(head_dim, max(tile, WIDTH))
     for task in prange(num_parts * num_kv_heads * num_seqs):
         seq, part = task % num_seqs, task // num_seqs % num_parts
         kv_head = task // num_seqs // num_parts
@@ -68,18 +81,20 @@ def _prefill(
         num_lanes, end = len(mine) * group, seq_lens[seq]
         computed = end - len(mine) if is_causal else end - 1  # the first row's position
         first_key = max(0, computed + 1 - window)
-        keys = np.empty((end - first_key + ROWS, depth), np.float32)
-        values = np.empty((end - first_key, depth), np.float32)
+        room = _padded(end - first_key, tile) + tile
+        keys, rows_of_values = aligned(room, depth, like.dtype), aligned(room, depth, like.dtype)
         _gather(keys, key_cache, block_table[seq], first_key, end, kv_head, head_dim)
-        _gather(values, value_cache, block_table[seq], first_key, end, kv_head, head_dim)
-        queries, sums = aligned(depth, LANES), aligned(depth, LANES)
-        scores = aligned(KEYS + ROWS, LANES)
+        _gather(rows_of_values, value_cache, block_table[seq], first_key, end, kv_head, head_dim)
+        values = transposed(rows_of_values)
+        by_row = aligned(LANES, depth, np.float32)  # a query or an answer a row, not a lane
+        queries, sums = aligned(depth, LANES, np.float32), aligned(depth, LANES, np.float32)
+        scores = aligned(KEYS, LANES, np.float32)
         most, total = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
         less = np.empty(LANES, np.float32)
         begins = np.empty(LANES, np.int32)  # of the keys that each lane sees
         ends = np.empty(LANES, np.int32)
         for first in range(part * LANES, num_lanes, num_parts * LANES):
-            queries[:] = 0
+            by_row[:, head_dim:] = 0
             for lane in range(LANES):  # those past the last row repeat its limits
                 i = min(first + lane, num_lanes - 1)
                 position = computed + i // group if is_causal else computed
@@ -88,47 +103,53 @@ def _prefill(
                 at = query_at + mine[i // group] * query_stride
                 at += (kv_head * group + i % group) * head_dim
                 for d in range(head_dim):
-                    queries[d, lane] = widen(query[at + d]) * scale
-            _attend_tile(sums, most, total, less, scores, queries, keys, values, begins, ends)
+                    by_row[lane, d] = widen(query[at + d])
+            turn(queries, by_row)
+            as_right(queries, depth, keys)
+            _attend_tile(
+                sums, most, total, less, scores, queries, keys, values, begins, ends, scale
+            )
+            turn(by_row, sums)
             for lane in range(min(LANES, num_lanes - first)):
                 i = first + lane
                 row, head = mine[i // group], kv_head * group + i % group
-                lse[row, head] = most[lane] + np.log(total[lane])
+                lse[row, head] = most[lane] * scale + np.log(total[lane])
                 share = np.float32(1) / total[lane]
                 for d in range(head_dim):
-                    output[row, head, d] = narrow(sums[d, lane] * share, output)
+                    output[row, head, d] = narrow(by_row[lane, d] * share, output)
 
 
 @kernel
 def _gather(numbers, cache, block_table, first, end, kv_head, head_dim):
-    """K or V of one KV head and the positions ``[first, end)``, side by side and in float32."""
+    """K or V of one KV head and the positions ``[first, end)``, side by side, and zeros behind."""
     block_size = cache.shape[1]
     numbers[:, head_dim:] = 0
+    numbers[end - first :] = 0
     for b in range(first // block_size, (end - 1) // block_size + 1):
         block, start = cache[block_table[b]], b * block_size
         for position in range(max(first, start), min(end, start + block_size)):
+            keys, row = block[position - start, kv_head], numbers[position - first]
             for d in range(head_dim):
-                numbers[position - first, d] = widen(block[position - start, kv_head, d])
+                row[d] = narrow(widen(keys[d]), numbers)
 
 
 @kernel
-def _attend_tile(sums, most, total, less, scores, queries, keys, values, begins, ends):
+def _attend_tile(sums, most, total, less, scores, queries, keys, values, begins, ends, scale):
     """Flash attention of one query a lane: block of keys after block of keys, each seen once.
 
     Fills in the sum of the values ``[depth, LANES]``, each with its weight, e to the score less the
     largest so far, the largest score, and the sum of the weights. The scores of lane l are those of
     the keys ``[begins[l], ends[l])``; later lanes see later ones.
     """
-    depth = keys.shape[1]
+    depth, tile = keys.shape[1], rows_at_a_time(keys)
     sums[:] = 0
     most[:] = _LEAST
     total[:] = 0
     for begin in range(begins[0], ends[-1], KEYS):
         size = min(KEYS, ends[-1] - begin)
-        padded = -(-size // ROWS) * ROWS
+        padded = _padded(size, tile)
         # 1. The scores: keys times queries.
-        for j in range(0, padded, ROWS):
-            multiply_add(scores[j:], keys[begin + j :], queries, depth, False)
+        multiply_add(scores, keys[begin:], queries, padded, depth, False)
         seen_by_all = ends[0] - begin if begin >= begins[-1] else 0  # the keys before
         for j in range(max(0, seen_by_all), padded):
             row, key = scores[j], begin + j
@@ -146,17 +167,22 @@ def _attend_tile(sums, most, total, less, scores, queries, keys, values, begins,
                 most[lane] = _larger(most[lane], _larger(a, b))
         # 3. What is there already weighs less by as much as the largest has grown.
         for lane in range(LANES):
-            less[lane] = exp(less[lane] - most[lane])
+            less[lane] = exp((less[lane] - most[lane]) * scale)
             total[lane] *= less[lane]
         for d in range(depth):
             row = sums[d]
             for lane in range(LANES):
                 row[lane] *= less[lane]
         # 4. The weights, and their sum.
-        weigh(scores, padded, most, total)
+        weigh(scores, padded, most, scale, total)
         # 5. Values times weights.
-        for d in range(0, depth, ROWS):
-            multiply_add(sums[d:], values[begin:, d:].T, scores, size, True)
+        as_right(scores, padded, keys)
+        multiply_add(sums, values[:, begin:], scores, depth, padded, True)
+
+
+@kernel
+def _padded(size, step):
+    return -(-size // step) * step
 
 
 @kernel

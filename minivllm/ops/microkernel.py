@@ -21,8 +21,8 @@ from numba.extending import intrinsic
 
 from minivllm.ops.compiled import kernel
 
-_features = (config.CPU_FEATURES or binding.get_host_cpu_features().flatten()).split(",")
-WIDTH = 16 if "+avx512f" in _features else 8 if "+avx" in _features else 4
+FEATURES = set((config.CPU_FEATURES or binding.get_host_cpu_features().flatten()).split(","))
+WIDTH = 16 if "+avx512f" in FEATURES else 8 if "+avx" in FEATURES else 4
 """Numbers of a vector: what one instruction works on."""
 
 _FLOAT, _WORD, _INT = ir.FloatType(), ir.IntType(32), ir.IntType(64)
@@ -47,7 +47,7 @@ def micro_kernel(num_rows: int, num_vectors: int):
 
     def emit(context, builder, signature, args):
         (sums, (sums_stride, _)), (left, (left_stride, left_step)), (right, (right_stride, _)) = (
-            _memory(context, builder, signature, args, i) for i in range(3)
+            memory(context, builder, signature, args, i) for i in range(3)
         )
         depth, accumulate = args[3:]
 
@@ -94,7 +94,7 @@ def transpose(typing, columns, rows):
 
     def emit(context, builder, signature, args):
         (to, (stride, _)), (origin, (rows_stride, _)) = (
-            _memory(context, builder, signature, args, i) for i in range(2)
+            memory(context, builder, signature, args, i) for i in range(2)
         )
         starts = [builder.gep(origin, [builder.mul(rows_stride, _INT(r))]) for r in range(WIDTH)]
         tile = [_load(builder, at, signature.args[1].dtype) for at in starts]
@@ -114,24 +114,33 @@ def transpose(typing, columns, rows):
     return types.void(columns, rows), emit
 
 
+@kernel
+def turn(columns, rows):
+    """``transpose`` of a matrix with any numbers of rows and columns that ``WIDTH`` divides."""
+    for r in range(0, rows.shape[0], WIDTH):
+        for c in range(0, rows.shape[1], WIDTH):
+            transpose(columns[c:, r:], rows[r:, c:])
+
+
 def exp_kernel(num_vectors: int):
     """The weights of a softmax, for rows of ``num_vectors * WIDTH`` scores, for numba.
 
-    What it returns is called in compiled code, as ``weigh(scores, num_rows, most, total)``, does
-    ``scores[r, c] = exp(scores[r, c] - most[c])`` and adds each to ``total[c]``. No score is larger
-    than ``most``. All are float32, and rows lie side by side.
+    What it returns is called in compiled code, as ``weigh(scores, num_rows, most, scale, total)``,
+    does ``scores[r, c] = exp((scores[r, c] - most[c]) * scale)`` and adds each to ``total[c]``. No
+    score is larger than ``most``. All are float32, and rows lie side by side.
     """
 
     @intrinsic
-    def weigh(typing, scores, num_rows, most, total):
-        return types.void(scores, types.int64, most, total), emit
+    def weigh(typing, scores, num_rows, most, scale, total):
+        return types.void(scores, types.int64, most, types.float32, total), emit
 
     def emit(context, builder, signature, args):
-        scores, (stride, _) = _memory(context, builder, signature, args, 0)
+        scores, (stride, _) = memory(context, builder, signature, args, 0)
         most, total = (
             [builder.gep(array, [_INT(v * WIDTH)]) for v in range(num_vectors)]
-            for array, _ in (_memory(context, builder, signature, args, i) for i in (2, 3))
+            for array, _ in (memory(context, builder, signature, args, i) for i in (2, 4))
         )
+        scale = _everywhere(builder, args[3])
         largest = [_load(builder, at) for at in most]
         registers = [cgutils.alloca_once(builder, _VECTOR) for _ in total]
         for at, register in zip(total, registers, strict=True):
@@ -140,7 +149,8 @@ def exp_kernel(num_vectors: int):
             row = builder.gep(scores, [builder.mul(loop.index, stride)])
             for v in range(num_vectors):
                 at = builder.gep(row, [_INT(v * WIDTH)])
-                weight = _exp(builder, builder.fsub(_load(builder, at), largest[v]))
+                less = builder.fsub(_load(builder, at), largest[v])
+                weight = _exp(builder, builder.fmul(less, scale))
                 _store(builder, weight, at)
                 builder.store(builder.fadd(builder.load(registers[v]), weight), registers[v])
         for at, register in zip(total, registers, strict=True):
@@ -183,7 +193,7 @@ def prefetch(typing, matrix, num_rows, num_columns):
     """
 
     def emit(context, builder, signature, args):
-        start, (stride, _) = _memory(context, builder, signature, args, 0)
+        start, (stride, _) = memory(context, builder, signature, args, 0)
         byte = ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
         fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
@@ -198,7 +208,7 @@ def prefetch(typing, matrix, num_rows, num_columns):
     return types.void(matrix, types.int64, types.int64), emit
 
 
-def _memory(context, builder, signature, args, i):
+def memory(context, builder, signature, args, i):
     """Where argument ``i``, an array, begins, and its strides in numbers."""
     array = context.make_array(signature.args[i])(context, builder, args[i])
     size = _INT(signature.args[i].dtype.bitwidth // 8)
@@ -236,11 +246,11 @@ def _everywhere(builder, number):
 
 
 @kernel
-def aligned(num_rows, num_columns):
-    """An uninitialized float32 matrix that begins where a cache line does.
+def aligned(num_rows, num_columns, dtype):
+    """An uninitialized matrix that begins where a cache line does.
 
     So no vector in it lies across two lines, which would both be read for it.
     """
-    memory = np.empty(num_rows * num_columns + 16, np.float32)
-    skipped = (-(memory.ctypes.data // 4)) % 16  # a line holds 64 bytes
-    return memory[skipped : skipped + num_rows * num_columns].reshape(num_rows, num_columns)
+    numbers = np.empty(num_rows * num_columns + 64, dtype)
+    skipped = -numbers.ctypes.data % 64 // numbers.itemsize  # a line holds 64 bytes
+    return numbers[skipped : skipped + num_rows * num_columns].reshape(num_rows, num_columns)

@@ -1,0 +1,76 @@
+"""Product of matrices in compiled loops, by what the processor has for the left one's numbers.
+
+Numbers of float32 are multiplied in vectors (``ops/microkernel.py``), and the bits of bfloat16 in a
+matrix unit (``ops/matrix_unit.py``), where there is one. Both want the left matrix by rows, and the
+right one, of ``LANES`` columns, in a form of their own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from minivllm.ops.matrix_unit import HAS_MATRIX_UNIT, SIDE, pack, turned, unit_multiply_add
+from minivllm.ops.microkernel import WIDTH, micro_kernel
+
+# Of a tile: its sums, a row of the right and a number of the left one fill 32 or 16 registers.
+ROWS, VECTORS = (4, 4) if WIDTH == 16 else (4, 3)
+LANES = VECTORS * WIDTH
+_vector_multiply_add = micro_kernel(ROWS, VECTORS)
+
+
+def left_dtype(*arrays: np.ndarray) -> type:
+    """The type that left matrices have, if these arrays (see ``as_numpy``) are multiplied."""
+    by_unit = HAS_MATRIX_UNIT and all(array.dtype == np.uint16 for array in arrays)
+    return np.uint16 if by_unit else np.float32
+
+
+def rows_at_a_time(left):
+    """What the number of the left matrix's rows must be a multiple of, and that of its columns."""
+    raise NotImplementedError("compiled code only: numba takes the overload below")
+
+
+@overload(rows_at_a_time)
+def _rows_at_a_time(left):
+    rows = SIDE if left.dtype == types.uint16 else ROWS
+    return lambda left: rows
+
+
+def multiply_add(sums, left, right, num_rows, depth, accumulate):
+    """``sums[r, c] += left[r, k] * right[k, c]``, for all ``LANES`` columns; else from 0."""
+    raise NotImplementedError("compiled code only: numba takes the overload below")
+
+
+@overload(multiply_add)
+def _multiply_add(sums, left, right, num_rows, depth, accumulate):
+    def by_unit(sums, left, right, num_rows, depth, accumulate):
+        unit_multiply_add(sums, left, right, num_rows, LANES, depth, accumulate)
+
+    def in_vectors(sums, left, right, num_rows, depth, accumulate):
+        for r in range(0, num_rows, ROWS):
+            _vector_multiply_add(sums[r:], left[r:], right, depth, accumulate)
+
+    return by_unit if left.dtype == types.uint16 else in_vectors
+
+
+def as_right(matrix, num_rows, left):
+    """Bring a float32 matrix into the form that a right one has beside ``left``, in place."""
+    raise NotImplementedError("compiled code only: numba takes the overload below")
+
+
+@overload(as_right)
+def _as_right(matrix, num_rows, left):
+    if left.dtype == types.uint16:
+        return lambda matrix, num_rows, left: pack(matrix, num_rows, LANES)
+    return lambda matrix, num_rows, left: None
+
+
+def transposed(left):
+    """The transpose of a left matrix, to be one."""
+    raise NotImplementedError("compiled code only: numba takes the overload below")
+
+
+@overload(transposed)
+def _transposed(left):
+    return (lambda left: turned(left)) if left.dtype == types.uint16 else (lambda left: left.T)
