@@ -5,11 +5,12 @@ import sys
 from itertools import pairwise
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from minivllm.cli import app
 from minivllm.embedded import embedded_model_path
-from minivllm.lab.bench import everything
+from minivllm.lab.bench import everything, machine
 from minivllm.lab.bench.engines import MinivllmEngine
 from minivllm.lab.bench.everything import CASES, Case, Target
 from minivllm.lab.bench.hashing import hashing_us, lookup_us
@@ -423,3 +424,15 @@ def test_all_of_this_machine_is_only_named(tmp_path):
     assert all(case["line"] is None for case in found["results"].values())
     for case in CASES[device]:
         assert f"minivllm bench {case.arguments}" in text
+
+
+def test_the_ceiling_of_products_is_that_of_the_faster_dtype(monkeypatch):
+    """As on a CPU that multiplies 16-bit numbers slower than float32."""
+    monkeypatch.setitem(machine.MATRIX_SIZE, "cpu", 256)
+    seconds = {torch.bfloat16: 1.0, torch.float32: 0.5}
+    monkeypatch.setattr(machine, "best_seconds", lambda function, device: seconds[function().dtype])
+    cpu = torch.device("cpu")
+    assert machine.flops_per_second(cpu, torch.bfloat16) == 2 * 256**3 / 0.5
+    seconds[torch.bfloat16] = 0.1
+    assert machine.flops_per_second(cpu, torch.bfloat16) == 2 * 256**3 / 0.1
+    assert machine.flops_per_second(cpu, torch.float32) == 2 * 256**3 / 0.5

@@ -29,7 +29,7 @@ ROWS = {  # by dtype: workloads, and whether a busy process runs beside them
     "bfloat16": (("w1", False), ("w2", False), ("w4", False)),
 }
 MAX_MODEL_LEN = 2048
-NARROWED_BY = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
+NARROWED_BY = "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS"
 
 
 def bench_cpu(against: list[str], peer_python: Path | None, model: str, repeats: int) -> None:
@@ -51,7 +51,7 @@ def bench_cpu(against: list[str], peer_python: Path | None, model: str, repeats:
     if narrowed := [f"{name}={os.environ[name]}" for name in NARROWED_BY if name in os.environ]:
         report.note(
             f"Narrowed by {', '.join(narrowed)}: what a CPU without the wider instructions does is "
-            "only approached. MKL's products and a peer's own kernels do not obey."
+            "only approached. Each library obeys its own variable, and a peer's kernels none."
         )
     results: dict[str, dict[str, Any]] = {}
     for dtype, rows in ROWS.items():

@@ -67,12 +67,22 @@ def copy_bytes_per_second(device: torch.device) -> float:
 
 
 def flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP/s of a square matrix product. Random numbers: a GPU's clock falls as bits flip."""
+    """FLOP/s of a square matrix product. Random numbers: a GPU's clock falls as bits flip.
+
+    A CPU without instructions for 16-bit numbers is faster in float32, and so is an engine that
+    widens them: there the product of that is the ceiling. A small one decides, for a large one of
+    16-bit numbers can take a minute.
+    """
     import torch
 
+    def product(dtype: torch.dtype, size: int) -> Callable[[], object]:
+        a = torch.randn(size, size, device=device).to(dtype)
+        return lambda: a @ a
+
     size = MATRIX_SIZE[device.type]
-    a = torch.randn(size, size, device=device).to(dtype)
-    return 2 * size**3 / best_seconds(lambda: a @ a, device)
+    dtypes = {dtype, torch.float32} if device.type == "cpu" else {dtype}
+    fastest = min(dtypes, key=lambda each: best_seconds(product(each, size // 8), device))
+    return 2 * size**3 / best_seconds(product(fastest, size), device)
 
 
 def measure(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
