@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numba import njit
 
 from minivllm.ops.compiled import as_numpy
-from minivllm.ops.microkernel import WIDTH, aligned, exp_kernel, micro_kernel, transpose
+from minivllm.ops.microkernel import WIDTH, aligned, dot_kernel, exp_kernel, micro_kernel, transpose
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 KERNELS = {(rows, vectors): micro_kernel(rows, vectors) for rows in (1, 4, 8) for vectors in (1, 2)}
@@ -26,7 +26,7 @@ def compiled(kernel):
 
 
 CALLS = {shape: compiled(kernel) for shape, kernel in KERNELS.items()}
-turn, weigh = compiled(transpose), compiled(exp_kernel(2))
+turn, weigh, dots = compiled(transpose), compiled(exp_kernel(2)), compiled(dot_kernel(2, 3))
 
 
 @examples(40)
@@ -51,6 +51,20 @@ def test_a_tile_is_a_product(shape, dtype, depth, is_transposed, accumulate, see
     tile = expected[1 : 1 + num_rows, 4 : 4 + columns]
     tile[:] = factor @ right[1 : 1 + depth, 2 : 2 + columns].float() + tile * accumulate
     CALLS[shape](sums.numpy()[1:, 4:], factor.numpy(), as_numpy(right)[1:, 2:], depth, accumulate)
+    torch.testing.assert_close(sums, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("other", DTYPES, ids=str)
+@pytest.mark.parametrize("vectors", [0, 1, 5])
+def test_dot_products(dtype, other, vectors):
+    rng, depth = torch.Generator().manual_seed(0), vectors * WIDTH
+    left = torch.randn(3, depth + 5, generator=rng).to(dtype)
+    right = torch.randn(4, depth + 3, generator=rng).to(other)
+    sums = torch.randn(5, 6, generator=rng)
+    expected = sums.clone()
+    expected[1:4, 1:3] = right[1:, 2:][:, :depth].float() @ left[1:, 4:][:, :depth].float().T
+    dots(sums.numpy()[1:, 1:].T, as_numpy(left)[1:, 4:], as_numpy(right)[1:, 2:], depth)
     torch.testing.assert_close(sums, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -11,6 +11,7 @@ from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
 from minivllm.models import cpu_linear
 from minivllm.models.cpu_linear import (
     WIDENED_ONCE,
+    FewRowsLinearMethod,
     OneDNNLinearMethod,
     TransposedLinearMethod,
     WidenedLinearMethod,
@@ -18,11 +19,15 @@ from minivllm.models.cpu_linear import (
     choose_method,
 )
 from minivllm.models.linear import Linear, UnquantizedLinearMethod
+from minivllm.ops import few_rows
+from minivllm.ops.few_rows import MOST_ROWS
+from minivllm.ops.microkernel import WIDTH
 
+ANY, WIDENED = UnquantizedLinearMethod, [WidenedLinearMethod, FewRowsLinearMethod]
 METHODS = {
-    torch.float32: [UnquantizedLinearMethod, OneDNNLinearMethod, TransposedLinearMethod],
-    torch.bfloat16: [UnquantizedLinearMethod, OneDNNLinearMethod, WidenedLinearMethod],
-    torch.float16: [UnquantizedLinearMethod, OneDNNLinearMethod, WidenedLinearMethod],
+    torch.float32: [ANY, OneDNNLinearMethod, TransposedLinearMethod],
+    torch.bfloat16: [ANY, OneDNNLinearMethod, *WIDENED],
+    torch.float16: [ANY, OneDNNLinearMethod, *WIDENED],
 }
 PAIRS = [(dtype, method) for dtype, methods in METHODS.items() for method in methods]
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
@@ -35,7 +40,7 @@ def skip_if_it_cannot_run(method, dtype):
 
 @pytest.mark.parametrize(("dtype", "method"), PAIRS)
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("sizes", [(48, 40), (1000, 700)], ids=str)  # kept wide, and in tiles
+@pytest.mark.parametrize("sizes", [(48, 40), (1000, 700), (1040, 572)], ids=str)  # wide, in tiles
 @torch.inference_mode()
 def test_every_method_is_the_same_product(dtype, method, bias, sizes):
     skip_if_it_cannot_run(method, dtype)
@@ -45,7 +50,7 @@ def test_every_method_is_the_same_product(dtype, method, bias, sizes):
         parameter.data = torch.randn(parameter.shape, generator=rng).to(dtype)
     weight, offset = layer.weight.clone().double(), layer.bias
     layer.process_weights_after_loading()
-    for rows in (1, 2, 17):
+    for rows in (1, 2, 17, 33):
         x = (torch.randn(rows, sizes[0], generator=rng) / sizes[0] ** 0.5).to(dtype)
         want = F.linear(x.double(), weight, None if offset is None else offset.double())
         out = layer(x)
@@ -61,6 +66,26 @@ def test_a_large_16_bit_weight_stays_as_it_is_and_a_small_one_is_widened():
         assert (layer.weight.nbytes <= WIDENED_ONCE) == (dtype == torch.float32)
         layer.process_weights_after_loading()
         assert layer.weight.dtype == dtype
+
+
+@torch.inference_mode()
+def test_a_few_rows_are_multiplied_in_registers_if_vectors_fit(monkeypatch):
+    calls, rng = [], torch.Generator().manual_seed(0)
+    whole = few_rows.multiply
+    monkeypatch.setattr(few_rows, "multiply", lambda *args: calls.append(1) or whole(*args))
+    for sizes, fits in (
+        ((1040, 572), True),
+        ((1000, 700), 1000 % WIDTH == 0),
+        ((1040, 571), False),
+    ):
+        layer = Linear(*sizes, bias=False, quant_method=FewRowsLinearMethod())
+        weight = torch.randn(layer.weight.shape, generator=rng).bfloat16()
+        layer.weight.data = weight
+        layer.process_weights_after_loading()
+        for rows in (1, 2, MOST_ROWS, MOST_ROWS + 1):
+            calls.clear()
+            layer(torch.zeros(rows, sizes[0], dtype=torch.bfloat16))
+            assert bool(calls) == (fits and 1 < rows <= MOST_ROWS)
 
 
 def seconds_if(fastest, method, dtype, shape):
@@ -89,7 +114,8 @@ def test_a_large_float32_weight_is_not_tried_out(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "method", [OneDNNLinearMethod, TransposedLinearMethod, WidenedLinearMethod]
+    "method",
+    [OneDNNLinearMethod, TransposedLinearMethod, WidenedLinearMethod, FewRowsLinearMethod],
 )
 def test_the_oracle_holds_with_every_method(method, monkeypatch):
     """Shared prefixes, chunks, samples and preemption at once; the oracle multiplies plainly."""

@@ -14,6 +14,7 @@ from torch import nn
 
 from minivllm.logger import init_logger
 from minivllm.models.linear import Linear, LinearMethod, UnquantizedLinearMethod
+from minivllm.ops.numba_support import numba_obstacle
 
 logger = init_logger(__name__)
 
@@ -95,6 +96,24 @@ class WidenedLinearMethod(TiledLinearMethod, UnquantizedLinearMethod):
         return super().apply(layer, x)
 
 
+class FewRowsLinearMethod(WidenedLinearMethod):
+    """The same, but for a few rows numbers are widened in registers (``ops/few_rows.py``)."""
+
+    def __init__(self):
+        from minivllm.ops import few_rows  # numba need not be there
+
+        self._few_rows = few_rows
+
+    def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
+        is_wide, fits = layer.weight.dtype != x.dtype, self._few_rows.fits(layer.weight)
+        if is_wide or not fits or not 1 < len(x) <= self._few_rows.MOST_ROWS:
+            return super().apply(layer, x)
+        output = self._few_rows.multiply(x, layer.weight)
+        if layer.bias is not None:
+            output += layer.bias
+        return output.to(x.dtype)
+
+
 def choose_method(weight: torch.Tensor) -> LinearMethod:
     """The method for a weight of this shape and dtype on this processor."""
     if weight.dtype != torch.float32:
@@ -113,8 +132,9 @@ def candidates(dtype: torch.dtype) -> list[LinearMethod]:
         or (dtype == torch.float16 and onednn._is_mkldnn_fp16_supported())
     )
     first = OneDNNLinearMethod() if packs else UnquantizedLinearMethod()
-    second = TransposedLinearMethod() if dtype == torch.float32 else WidenedLinearMethod()
-    return [first, second]
+    if dtype == torch.float32:
+        return [first, TransposedLinearMethod()]
+    return [first, WidenedLinearMethod() if numba_obstacle() else FewRowsLinearMethod()]
 
 
 @cache
