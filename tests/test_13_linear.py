@@ -98,7 +98,9 @@ def test_the_fastest_candidate_is_taken_and_the_log_says_which(dtype, monkeypatc
         cpu_linear.fastest_method.cache_clear()
         monkeypatch.setattr(cpu_linear, "_seconds", partial(seconds_if, type(fastest)))
         cpu_linear.logger.setLevel("DEBUG")
-        assert type(choose_method(torch.empty(8, 8, dtype=dtype))) is type(fastest)
+        widens = type(fastest) is WidenedLinearMethod  # which is then done with loops
+        expected = FewRowsLinearMethod if widens else type(fastest)
+        assert type(choose_method(torch.empty(8, 8, dtype=dtype))) is expected
         said = capsys.readouterr().out
         assert f"{type(fastest).__name__} (" in said
         assert f"{type(fastest).__name__} 1 us" in said

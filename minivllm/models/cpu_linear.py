@@ -117,7 +117,10 @@ class FewRowsLinearMethod(WidenedLinearMethod):
 def choose_method(weight: torch.Tensor) -> LinearMethod:
     """The method for a weight of this shape and dtype on this processor."""
     if weight.dtype != torch.float32:
-        return fastest_method(weight.dtype, _SHAPE_16_BIT)
+        found = fastest_method(weight.dtype, _SHAPE_16_BIT)
+        # Only now: loops are compiled when they are first tried.
+        few_rows = isinstance(found, WidenedLinearMethod) and numba_obstacle() is None
+        return FewRowsLinearMethod() if few_rows else found
     if weight.nbytes > IN_CACHE:
         return candidates(weight.dtype)[0]
     return fastest_method(weight.dtype, tuple(weight.shape))
@@ -132,9 +135,8 @@ def candidates(dtype: torch.dtype) -> list[LinearMethod]:
         or (dtype == torch.float16 and onednn._is_mkldnn_fp16_supported())
     )
     first = OneDNNLinearMethod() if packs else UnquantizedLinearMethod()
-    if dtype == torch.float32:
-        return [first, TransposedLinearMethod()]
-    return [first, WidenedLinearMethod() if numba_obstacle() else FewRowsLinearMethod()]
+    second = TransposedLinearMethod() if dtype == torch.float32 else WidenedLinearMethod()
+    return [first, second]
 
 
 @cache
