@@ -25,8 +25,8 @@ SPIN_COUNT = _spin_count()
 
 Without a bound it looks for milliseconds, on a processor that the others may be waiting for: beside
 one other busy process two threads are then ten times slower than alone. A bound prevents that, and
-costs speed on an idle machine, of which at most a twentieth is given. With AVX-512, 5,000 cost a
-tenth and 10,000 a twenty-fifth; without it, 5,000 cost nothing."""
+costs speed on an idle machine, of which at most a twentieth is given. With AVX-512, 5,000 cost an
+eighth and 10,000 a twelfth; without it, 5,000 cost nothing."""
 
 
 def _bound_spinning() -> str:

@@ -71,7 +71,7 @@ def flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
 
     A CPU without instructions for 16-bit numbers is faster in float32, and so is an engine that
     widens them: there the product of that is the ceiling. A small one decides, for a large one of
-    16-bit numbers can take a minute.
+    16-bit numbers takes seconds there, or minutes.
     """
     import torch
 

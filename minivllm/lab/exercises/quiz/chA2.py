@@ -48,9 +48,9 @@ QUIZ = [
         },
     ),
     Question(
-        "Why does torch pack a matrix when the model is loaded?",
+        "Why does the engine pack a matrix when the model is loaded?",
         "Each small product would lay it out anew",
-        "That costs more than the product itself at few rows.",
+        "For a few rows that costs a good part of the product's time, or more than it.",
         {
             "The packed matrix takes less memory": "The packed matrix is as large.",
             "The results are more exact that way": "The numbers are the same up to rounding.",
