@@ -1,5 +1,9 @@
 """Matrix unit: what it multiplies, and the forms it wants its matrices in."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -64,3 +68,19 @@ def test_tiles_are_a_product(sizes, accumulate, seed):
     multiply_add(sums.numpy()[1:, 4:], factor, pairs, *sizes, accumulate)
     torch.testing.assert_close(sums, expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(left @ left.T, (left.float() @ left.float().T).bfloat16())
+
+
+def test_the_unit_and_vectors_are_used_as_far_as_numba_may():
+    """Its instructions cannot be compiled for a processor that is said to have none."""
+    code = "from minivllm.ops.product import HAS_MATRIX_UNIT, WIDTH; print(HAS_MATRIX_UNIT, WIDTH)"
+    for name, value in (
+        ("NUMBA_CPU_NAME", "generic"),
+        ("NUMBA_CPU_FEATURES", "+amx-tile,+amx-bf16"),
+    ):
+        run = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {name: value},
+            capture_output=True,
+            text=True,
+        )
+        assert run.stdout == "False 4\n", run.stderr

@@ -11,7 +11,8 @@ from minivllm.attention.paged_numba import PagedNumba
 from minivllm.attention.prefill_numba import KEYS
 from minivllm.attention.reference import Reference
 from minivllm.ops import product
-from minivllm.ops.product import HAS_MATRIX_UNIT, LANES
+from minivllm.ops.matrix_unit import HAS_MATRIX_UNIT
+from minivllm.ops.product import LANES
 
 
 @pytest.fixture(params=["vectors", "unit"] if HAS_MATRIX_UNIT else ["vectors"], scope="module")
@@ -79,8 +80,8 @@ def test_large_scores_neither_overflow_nor_vanish():
 
 @pytest.mark.usefixtures("unit")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_what_is_no_number_stays_in_its_row(dtype):
-    """Rows of many sequences attend to a shared prefix together; none harms another."""
+def test_a_query_that_is_no_number_harms_no_other_row(dtype):
+    """Rows of many sequences attend to a prefix together. Nor does it look like an answer."""
     rng = torch.Generator().manual_seed(0)
     key_cache, value_cache = torch.randn(2, 3, 16, 2, 20, generator=rng).to(dtype)
     query = torch.randn(3 * LANES, 4, 20, generator=rng).to(dtype)
@@ -91,3 +92,14 @@ def test_what_is_no_number_stays_in_its_row(dtype):
     others = torch.arange(len(query)) != 5
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one[others], other[others])
+        assert one[5].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_decode_of_what_is_no_number_is_none(dtype):
+    batch = make_batch([(1, 40), (1, 40)], block_size=16, head_dim=32, dtype=dtype)
+    expected = batch.attend(PagedNumba())
+    batch.query[1] = torch.nan
+    found = batch.attend(PagedNumba())
+    assert torch.equal(found[0], expected[0])
+    assert found[1].isnan().all()

@@ -29,7 +29,7 @@ from minivllm.ops.product import (
 )
 
 weigh = exp_kernel(VECTORS)
-KEYS = 96  # of a block of scores: with a block's keys and values they fit into the first cache
+KEYS = 96  # of a block of scores, which stays in the first cache; any tile's rows divide it
 WORTH_SHARING = 2**21
 """Query numbers times keys from which on several threads are woken: some 50 microseconds."""
 _LEAST = np.float32(-1e30)  # less than any score; infinity less itself would be no number
@@ -68,7 +68,7 @@ def _prefill(
 ):
     """Every thread has as many KV heads of every sequence, or parts of one, as every other.
 
-    Keys and values are multiplied as numbers of the type of ``like``.
+    Keys and values are multiplied as numbers of the type of ``like``, which is empty.
     """
     num_seqs, num_kv_heads = len(seq_lens), key_cache.shape[2]
     group, head_dim = output.shape[1] // num_kv_heads, output.shape[2]
@@ -81,6 +81,7 @@ def _prefill(
         num_lanes, end = len(mine) * group, seq_lens[seq]
         computed = end - len(mine) if is_causal else end - 1  # the first row's position
         first_key = max(0, computed + 1 - window)
+        # The last block of keys may begin anywhere (windows), so that its padding goes further.
         room = _padded(end - first_key, tile) + tile
         keys, rows_of_values = aligned(room, depth, like.dtype), aligned(room, depth, like.dtype)
         _gather(keys, key_cache, block_table[seq], first_key, end, kv_head, head_dim)

@@ -97,7 +97,7 @@ class WidenedLinearMethod(TiledLinearMethod, UnquantizedLinearMethod):
 
 
 class FewRowsLinearMethod(WidenedLinearMethod):
-    """The same, but for a few rows numbers are widened in registers (``ops/few_rows.py``)."""
+    """A 16-bit weight, widened in registers for a few rows (``ops/few_rows.py``), else by tiles."""
 
     def __init__(self):
         from minivllm.ops import few_rows  # numba need not be there
@@ -105,8 +105,8 @@ class FewRowsLinearMethod(WidenedLinearMethod):
         self._few_rows = few_rows
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
-        is_wide, fits = layer.weight.dtype != x.dtype, self._few_rows.fits(layer.weight)
-        if is_wide or not fits or not 1 < len(x) <= self._few_rows.MOST_ROWS:
+        few = 1 < len(x) <= self._few_rows.MOST_ROWS
+        if not (few and layer.weight.dtype == x.dtype and self._few_rows.fits(layer.weight)):
             return super().apply(layer, x)
         output = self._few_rows.multiply(x, layer.weight)
         if layer.bias is not None:
@@ -118,9 +118,9 @@ def choose_method(weight: torch.Tensor) -> LinearMethod:
     """The method for a weight of this shape and dtype on this processor."""
     if weight.dtype != torch.float32:
         found = fastest_method(weight.dtype, _SHAPE_16_BIT)
-        # Only now: loops are compiled when they are first tried.
-        few_rows = isinstance(found, WidenedLinearMethod) and numba_obstacle() is None
-        return FewRowsLinearMethod() if few_rows else found
+        if isinstance(found, WidenedLinearMethod) and numba_obstacle() is None:
+            return FewRowsLinearMethod()  # not tried out: its loops take seconds to compile
+        return found
     if weight.nbytes > IN_CACHE:
         return candidates(weight.dtype)[0]
     return fastest_method(weight.dtype, tuple(weight.shape))

@@ -1,8 +1,9 @@
 """Common parts of loops that numba compiles: options, threads, 16-bit numbers, exp.
 
 Machine code is kept on disk, beside the source or where ``NUMBA_CACHE_DIR`` says, so that only the
-first process compiles. (numba notices a change of the file that a loop is in, but not of this one:
-after a change here, delete ``__pycache__``.)
+first process compiles. (numba notices a change of the file that a loop is in, but not of those it
+uses: after a change here or in ``microkernel``, ``matrix_unit``, ``product``, delete
+``__pycache__``.)
 """
 
 from __future__ import annotations

@@ -17,20 +17,20 @@ from minivllm.ops.microkernel import WIDTH, dot_kernel
 
 MOST_ROWS = 32  # with more of them a weight that is widened tile by tile is faster
 WORTH_SHARING = 2**18  # products from which on several threads are woken: some 20 us of work
-# Sums, a vector of each weight's row and one of the others fill 32 or 16 registers.
+# Sums, a vector of each of the weight's rows and one of the others fit into the registers.
 _WEIGHTS, _ROWS = (4, 4) if WIDTH == 16 else (2, 4)
 _TASK = 32  # rows of the weight
 _dots = dot_kernel(_WEIGHTS, _ROWS)
 
 
 def fits(weight: torch.Tensor) -> bool:
-    """Whether vectors divide the weight's rows, and tiles their number."""
+    """Whether vectors divide the weight's rows, and tiles their number, ``[output, input]``."""
     output_size, input_size = weight.shape
-    return input_size % WIDTH == output_size % _WEIGHTS == 0
+    return input_size % WIDTH == 0 and output_size % _WEIGHTS == 0
 
 
 def multiply(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """``x @ weight.T`` in float32, for a weight that ``fits``."""
+    """``x @ weight.T`` in float32, ``[n, output]``, for a 16-bit weight that ``fits``."""
     rows = x.new_zeros(-(-len(x) // _ROWS) * _ROWS, x.shape[1], dtype=torch.float32)
     rows[: len(x)] = x
     output = np.empty((len(rows), len(weight)), np.float32)

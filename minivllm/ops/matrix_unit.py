@@ -19,12 +19,13 @@ from numba.extending import intrinsic
 from minivllm.ops.compiled import kernel
 from minivllm.ops.microkernel import FEATURES, WIDTH, aligned, memory, turn
 
-HAS_MATRIX_UNIT = {"+amx-tile", "+amx-bf16"} <= FEATURES and torch.cpu._init_amx()
+_NEEDED = {"+amx-tile", "+amx-bf16", "+avx512f"}  # lanes must be whole tiles: vectors of 16 numbers
+HAS_MATRIX_UNIT = _NEEDED <= FEATURES and torch.cpu._init_amx()
 """Whether this processor has one, and the operating system lets this process use it."""
-SIDE = 32  # of the sums that are made at once, in four tiles
-_ROWS = 16  # of a tile register
+SIDE = 32  # of the sums that are made at once, in four tiles; also the depth of a step
+_ROWS, _ROW_BYTES = 16, 64  # of a tile register
 _BYTE, _INT = ir.IntType(8), ir.IntType(64)
-_ANY = _BYTE.as_pointer()
+_POINTER = _BYTE.as_pointer()
 _WORDS = ir.VectorType(ir.IntType(32), WIDTH)
 
 
@@ -40,12 +41,19 @@ def unit_multiply_add(typing, sums, left, right, num_rows, num_columns, depth, a
     def emit(context, builder, signature, args):
         def bytes_of(i, size):
             start, (stride, _) = memory(context, builder, signature, args, i)
-            return builder.bitcast(start, _ANY), builder.mul(stride, _INT(size))
+            return builder.bitcast(start, _POINTER), builder.mul(stride, _INT(size))
 
         (sums, sums_stride), (left, left_stride) = bytes_of(0, 4), bytes_of(1, 2)
         right, right_stride = bytes_of(2, 4)
         num_rows, num_columns, depth, accumulate = args[3:]
-        call = _Instructions(builder)
+
+        def call(name, *args):
+            """An instruction of the unit; a tile's number is a part of it."""
+            values = [_BYTE(arg) if isinstance(arg, int) else arg for arg in args]
+            kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
+            name = f"llvm.x86.{name}"
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
+
         squares = [(r, c) for r in range(2) for c in range(2)]  # the sums of tiles 0, 1, 2 and 3
 
         def place(start, stride, row, in_row):
@@ -54,69 +62,53 @@ def unit_multiply_add(typing, sums, left, right, num_rows, num_columns, depth, a
         def steps(end, step):
             return cgutils.for_range_slice(builder, _INT(0), end, _INT(step), inc=True)
 
-        call.ldtilecfg(_configuration(context, builder))
+        call("ldtilecfg", _configuration(context, builder))
         with steps(num_rows, SIDE) as (row, _), steps(num_columns, SIDE) as (column, _):
             rows = [builder.add(row, _INT(half * _ROWS)) for half in range(2)]
             first = builder.mul(column, _INT(4))
-            columns = [builder.add(first, _INT(half * 64)) for half in range(2)]
+            columns = [builder.add(first, _INT(half * _ROW_BYTES)) for half in range(2)]
             corners = [place(sums, sums_stride, rows[r], columns[c]) for r, c in squares]
             with builder.if_else(accumulate) as (goes_on, begins):
                 with goes_on:
                     for tile, corner in enumerate(corners):
-                        call.tileloadd64(tile, corner, sums_stride)
+                        call("tileloadd64", tile, corner, sums_stride)
                 with begins:
                     for tile in range(4):
-                        call.tilezero(tile)
+                        call("tilezero", tile)
             with steps(depth, SIDE) as (k, _):
                 pair = builder.lshr(k, _INT(1))
                 for half in range(2):
                     at = place(left, left_stride, rows[half], builder.mul(k, _INT(2)))
-                    call.tileloadd64(4 + half, at, left_stride)
+                    call("tileloadd64", 4 + half, at, left_stride)
                     at = place(right, right_stride, pair, columns[half])
-                    call.tileloadd64(6 + half, at, right_stride)
+                    call("tileloadd64", 6 + half, at, right_stride)
                 for tile, (r, c) in enumerate(squares):
-                    call.tdpbf16ps(tile, 4 + r, 6 + c)
+                    call("tdpbf16ps", tile, 4 + r, 6 + c)
             for tile, corner in enumerate(corners):
-                call.tilestored64(tile, corner, sums_stride)
-        call.tilerelease()
+                call("tilestored64", tile, corner, sums_stride)
+        call("tilerelease")
         return context.get_dummy_value()
 
     sizes = types.int64, types.int64, types.int64
     return types.void(sums, left, right, *sizes, types.boolean), emit
 
 
-class _Instructions:
-    """Instructions of the unit as functions; a tile's number is a part of the instruction."""
-
-    def __init__(self, builder):
-        self._builder = builder
-
-    def __getattr__(self, name):
-        def call(*args):
-            values = [_BYTE(arg) if isinstance(arg, int) else arg for arg in args]
-            kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
-            module = self._builder.module
-            function = cgutils.get_or_insert_function(module, kind, f"llvm.x86.{name}")
-            self._builder.call(function, values)
-
-        return call
-
-
 def _configuration(context, builder):
     """Where it is written that all eight tiles have 16 rows of 64 bytes."""
     palette, reserved = np.array([1], np.uint8), np.zeros(15, np.uint8)
-    row_bytes = np.array([64] * 8 + [0] * 8, np.uint16).view(np.uint8)
+    row_bytes = np.array([_ROW_BYTES] * 8 + [0] * 8, np.uint16).view(np.uint8)
     rows = np.array([_ROWS] * 8 + [0] * 8, np.uint8)
     numbers = bytearray(np.concatenate([palette, reserved, row_bytes, rows]).tobytes())
     constant = ir.Constant(ir.ArrayType(_BYTE, len(numbers)), numbers)
-    return builder.bitcast(cgutils.global_constant(builder, "tiles", constant), _ANY)
+    return builder.bitcast(cgutils.global_constant(builder, "tiles", constant), _POINTER)
 
 
 @intrinsic
 def pack(typing, matrix, num_rows, num_columns):
     """The rows of a float32 matrix as pairs of bfloat16, in place: rows 2 r and 2 r + 1 are row r.
 
-    The number of rows is even, that of columns a multiple of ``WIDTH``.
+    The number of rows is even, that of columns a multiple of ``WIDTH``. Ties go up, and there may
+    be no NaN with all of its bits set.
     """
 
     def emit(context, builder, signature, args):
@@ -133,10 +125,8 @@ def pack(typing, matrix, num_rows, num_columns):
         with cgutils.for_range(builder, builder.lshr(args[1], _INT(1))) as pairs:
             even = builder.shl(pairs.index, _INT(1))
             odd = builder.add(even, _INT(1))
-            with cgutils.for_range_slice(builder, _INT(0), args[2], _INT(WIDTH), inc=True) as (
-                c,
-                _,
-            ):
+            vectors = cgutils.for_range_slice(builder, _INT(0), args[2], _INT(WIDTH), inc=True)
+            with vectors as (c, _):
                 low = builder.lshr(rounded(even, c), _WORDS([16] * WIDTH))
                 high = builder.and_(rounded(odd, c), _WORDS([0xFFFF0000] * WIDTH))
                 builder.store(builder.or_(low, high), place(pairs.index, c), align=4)
@@ -149,7 +139,8 @@ def pack(typing, matrix, num_rows, num_columns):
 def turned(rows):
     """The transpose of a matrix of 16-bit numbers, whose numbers of rows and columns 32 divides.
 
-    Two rows are one of pairs, and a square of pairs is turned as numbers of 32 bits are.
+    It has at least as many columns as that has rows; those after are uninitialized. Two rows are
+    one of pairs, and a square of pairs is turned as numbers of 32 bits are.
     """
     num_rows, num_columns = rows.shape
     # An odd number of cache lines a row: else all rows could begin in the same place of the cache.

@@ -4,7 +4,8 @@ A processor multiplies and adds a vector of numbers at once, twice a cycle, if i
 for memory, and not for the sum before. So a tile of sums as large as the registers hold is kept
 there for the whole product; each number that is read then serves many. Compilers do not find this
 by themselves, so the instructions are written here one by one, in LLVM's language. Attention is
-made of it (``attention/prefill_numba.py``, ``attention/decode_numba.py``).
+made of it (``ops/product.py``, ``attention/decode_numba.py``), and products of a few rows
+(``ops/few_rows.py``).
 
 (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008)
 """
@@ -14,14 +15,17 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import config, types
 from numba.core import cgutils
+from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
 from minivllm.ops.compiled import kernel
 
-FEATURES = set((config.CPU_FEATURES or binding.get_host_cpu_features().flatten()).split(","))
+_host = config.CPU_FEATURES is None  # what is written there wins, even if that is nothing
+FEATURES = set((get_host_cpu_features() if _host else config.CPU_FEATURES).split(","))
+"""What the processor can do, as far as numba may use it."""
 WIDTH = 16 if "+avx512f" in FEATURES else 8 if "+avx" in FEATURES else 4
 """Numbers of a vector: what one instruction works on."""
 
@@ -173,8 +177,9 @@ def exp_kernel(num_vectors: int):
     """The weights of a softmax, for rows of ``num_vectors * WIDTH`` scores, for numba.
 
     What it returns is called in compiled code, as ``weigh(scores, num_rows, most, scale, total)``,
-    does ``scores[r, c] = exp((scores[r, c] - most[c]) * scale)`` and adds each to ``total[c]``. No
-    score is larger than ``most``. All are float32, and rows lie side by side.
+    and does ``scores[r, c] = exp((scores[r, c] - most[c]) * scale)`` and adds each to ``total[c]``.
+    No score is larger than ``most``, and the scale is positive. All are float32, and rows lie side
+    by side.
     """
 
     @intrinsic
@@ -220,8 +225,8 @@ def _exp(builder, x):
     def fused(a, b, c):
         return builder.fadd(builder.fmul(a, b, flags=_FUSED), c, flags=_FUSED)
 
-    least = all_are(-87.0)
-    x = builder.select(builder.fcmp_ordered(">", x, least), x, least)
+    least = all_are(-87.0)  # what is no number stays so: the comparison is an unordered one
+    x = builder.select(builder.fcmp_unordered(">", x, least), x, least)
     shifted = fused(x, all_are(1 / math.log(2)), all_are(1.5 * 2**23))
     n = builder.fsub(shifted, all_are(1.5 * 2**23))
     rest = fused(n, all_are(-math.log(2)), x)

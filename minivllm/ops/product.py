@@ -1,8 +1,8 @@
 """Product of matrices in compiled loops, by what the processor has for the left one's numbers.
 
 Numbers of float32 are multiplied in vectors (``ops/microkernel.py``), and the bits of bfloat16 in a
-matrix unit (``ops/matrix_unit.py``), where there is one. Both want the left matrix by rows, and the
-right one, of ``LANES`` columns, in a form of their own.
+matrix unit (``ops/matrix_unit.py``), where there is one. The unit wants the left matrix by rows.
+Both want the right one, of ``LANES`` columns, by rows, the unit in pairs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from numba.extending import overload
 from minivllm.ops.matrix_unit import HAS_MATRIX_UNIT, SIDE, pack, turned, unit_multiply_add
 from minivllm.ops.microkernel import WIDTH, micro_kernel
 
-# Of a tile: its sums, a row of the right and a number of the left one fill 32 or 16 registers.
+# Of a tile: its sums, a row of the right and a number of the left one fit into 32 or 16 registers.
+# The wider it is, the less often is each number of the left one fetched.
 ROWS, VECTORS = (4, 4) if WIDTH == 16 else (4, 3)
 LANES = VECTORS * WIDTH
 _vector_multiply_add = micro_kernel(ROWS, VECTORS)
@@ -27,7 +28,7 @@ def left_dtype(*arrays: np.ndarray) -> type:
 
 
 def rows_at_a_time(left):
-    """What the number of the left matrix's rows must be a multiple of, and that of its columns."""
+    """What must divide the number of the left matrix's rows; for the unit its columns', too."""
     raise NotImplementedError("compiled code only: numba takes the overload below")
 
 
@@ -38,7 +39,10 @@ def _rows_at_a_time(left):
 
 
 def multiply_add(sums, left, right, num_rows, depth, accumulate):
-    """``sums[r, c] += left[r, k] * right[k, c]``, for all ``LANES`` columns; else from 0."""
+    """``sums[r, c] += left[r, k] * right[k, c]``, for all ``LANES`` columns c.
+
+    ``accumulate=False`` begins at 0.
+    """
     raise NotImplementedError("compiled code only: numba takes the overload below")
 
 
@@ -67,7 +71,7 @@ def _as_right(matrix, num_rows, left):
 
 
 def transposed(left):
-    """The transpose of a left matrix, to be one."""
+    """The transpose of a left matrix, as one; perhaps with more columns, uninitialized."""
     raise NotImplementedError("compiled code only: numba takes the overload below")
 
 
