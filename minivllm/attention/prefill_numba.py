@@ -16,8 +16,9 @@ import torch
 from numba import prange
 
 from minivllm.attention.loop_inputs import LoopInputs, RaggedRows
+from minivllm.ops.cache_lines import aligned
 from minivllm.ops.compiled import exp, kernel, narrow, parallel_kernel, widen
-from minivllm.ops.microkernel import WIDTH, aligned, exp_kernel, turn
+from minivllm.ops.microkernel import WIDTH, exp_kernel, turn
 from minivllm.ops.product import (
     LANES,
     VECTORS,

@@ -124,9 +124,19 @@ def flat(x: torch.Tensor) -> tuple[np.ndarray, int, int]:
     return memory, int(x.storage_offset()), x.stride(0)
 
 
+def compiled_only(function: Callable) -> Callable:
+    """Decorator: a function that only compiled code can call, where its ``overload`` is taken."""
+
+    @wraps(function)
+    def refuse(*args):
+        raise TypeError(f"{function.__name__} is for compiled code only")
+
+    return refuse
+
+
+@compiled_only
 def widen(number):
     """A number of an array of ``as_numpy`` as float32."""
-    raise NotImplementedError("compiled code only: numba takes the overload below")
 
 
 @overload(widen)
@@ -145,9 +155,9 @@ def _widen(number):
     return lambda number: number
 
 
+@compiled_only
 def narrow(number, array):
     """A float32 as a number for this array of ``as_numpy``: float32, or bfloat16's bits."""
-    raise NotImplementedError("compiled code only: numba takes the overload below")
 
 
 @overload(narrow)

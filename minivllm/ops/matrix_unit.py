@@ -16,8 +16,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from minivllm.ops.cache_lines import aligned
 from minivllm.ops.compiled import kernel
-from minivllm.ops.microkernel import FEATURES, WIDTH, aligned, memory, turn
+from minivllm.ops.microkernel import FEATURES, WIDTH, memory, turn
 
 _NEEDED = {"+amx-tile", "+amx-bf16", "+avx512f"}  # lanes must be whole tiles: vectors of 16 numbers
 HAS_MATRIX_UNIT = _NEEDED <= FEATURES and torch.cpu._init_amx()

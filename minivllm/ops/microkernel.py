@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from llvmlite import ir
 from numba import config, types
 from numba.core import cgutils
@@ -237,29 +236,6 @@ def _exp(builder, x):
     return builder.bitcast(builder.add(builder.bitcast(series, _WORDS), n), _VECTOR)
 
 
-@intrinsic
-def prefetch(typing, matrix, num_rows, num_columns):
-    """Ask for the cache lines of a matrix of any dtype, whose rows lie side by side, ahead of use.
-
-    A processor guesses which lines come next, but not beyond a page, nor through a block table.
-    """
-
-    def emit(context, builder, signature, args):
-        start, (stride, _) = memory(context, builder, signature, args, 0)
-        byte = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
-        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        step, to_read, to_keep, data = _INT(WIDTH), _WORD(0), _WORD(3), _WORD(1)
-        with cgutils.for_range(builder, args[1]) as rows:
-            row = builder.gep(start, [builder.mul(stride, rows.index)])
-            with cgutils.for_range_slice(builder, _INT(0), args[2], step, inc=True) as (column, _):
-                at = builder.bitcast(builder.gep(row, [column]), byte)
-                builder.call(fetch, [at, to_read, to_keep, data])
-        return context.get_dummy_value()
-
-    return types.void(matrix, types.int64, types.int64), emit
-
-
 def memory(context, builder, signature, args, i):
     """Where argument ``i``, an array, begins, and its strides in numbers."""
     array = context.make_array(signature.args[i])(context, builder, args[i])
@@ -295,14 +271,3 @@ def _everywhere(builder, number):
     """One number in all places of a vector."""
     first = builder.insert_element(_VECTOR(ir.Undefined), number, _WORD(0))
     return builder.shuffle_vector(first, _VECTOR(ir.Undefined), _words(0))
-
-
-@kernel
-def aligned(num_rows, num_columns, dtype):
-    """An uninitialized matrix that begins where a cache line does.
-
-    So no vector in it lies across two lines, which would both be read for it.
-    """
-    numbers = np.empty(num_rows * num_columns + 64, dtype)
-    skipped = -numbers.ctypes.data % 64 // numbers.itemsize  # a line holds 64 bytes
-    return numbers[skipped : skipped + num_rows * num_columns].reshape(num_rows, num_columns)

@@ -11,6 +11,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
+from minivllm.ops.compiled import compiled_only
 from minivllm.ops.matrix_unit import HAS_MATRIX_UNIT, SIDE, pack, turned, unit_multiply_add
 from minivllm.ops.microkernel import WIDTH, micro_kernel
 
@@ -27,9 +28,9 @@ def left_dtype(*arrays: np.ndarray) -> type:
     return np.uint16 if by_unit else np.float32
 
 
+@compiled_only
 def rows_at_a_time(left):
     """What must divide the number of the left matrix's rows; for the unit its columns', too."""
-    raise NotImplementedError("compiled code only: numba takes the overload below")
 
 
 @overload(rows_at_a_time)
@@ -38,12 +39,12 @@ def _rows_at_a_time(left):
     return lambda left: rows
 
 
+@compiled_only
 def multiply_add(sums, left, right, num_rows, depth, accumulate):
     """``sums[r, c] += left[r, k] * right[k, c]``, for all ``LANES`` columns c.
 
     ``accumulate=False`` begins at 0.
     """
-    raise NotImplementedError("compiled code only: numba takes the overload below")
 
 
 @overload(multiply_add)
@@ -58,9 +59,9 @@ def _multiply_add(sums, left, right, num_rows, depth, accumulate):
     return by_unit if left.dtype == types.uint16 else in_vectors
 
 
+@compiled_only
 def as_right(matrix, num_rows, left):
     """Bring a float32 matrix into the form that a right one has beside ``left``, in place."""
-    raise NotImplementedError("compiled code only: numba takes the overload below")
 
 
 @overload(as_right)
@@ -70,9 +71,9 @@ def _as_right(matrix, num_rows, left):
     return lambda matrix, num_rows, left: None
 
 
+@compiled_only
 def transposed(left):
     """The transpose of a left matrix, as one; perhaps with more columns, uninitialized."""
-    raise NotImplementedError("compiled code only: numba takes the overload below")
 
 
 @overload(transposed)
