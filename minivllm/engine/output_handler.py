@@ -77,7 +77,7 @@ class OutputHandler:
             self.follower(batch.records)
         for output in batch.outputs:
             if output.request_id in self.collectors:
-                self.collectors[output.request_id].deliver(output)
+                self.collectors[output.request_id].put(output)
         for request_id, error in batch.refused:
             if request_id in self.collectors:
                 self.collectors.pop(request_id).put(error)

@@ -46,7 +46,8 @@ class OpenAIServingCompletion(OpenAIServing):
         self.check_rank(raw)
         self.served.admit(raw.scope, request.n * len(request.prompts))
         request_id = self.request_id("cmpl", request, raw)
-        streams, truncates = [], request.truncate_prompt_tokens is not None
+        streams: dict[str, AsyncGenerator[RequestOutput, None]] = {}  # by the engine's request id
+        truncates = request.truncate_prompt_tokens is not None
         for index, prompt in enumerate(request.prompts):
             if isinstance(prompt, str):
                 text: str | None = prompt
@@ -60,11 +61,11 @@ class OpenAIServingCompletion(OpenAIServing):
             await self.check_grammar(params)
             one = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
             engine_id = self.engine_id(request_id, index)
-            streams.append(self.generate(request, one, params, engine_id, raw))
+            streams[engine_id] = self.generate(request, one, params, engine_id, raw)
         head = self.head(request_id, "text_completion", self.served.names[0])
         if request.stream:
             return EventStream(self._events(request, streams, head))
-        whole = asyncio.ensure_future(_last_of_all(streams))
+        whole = asyncio.ensure_future(_last_of_all([*streams.values()]))
         outputs = await until_done_or_gone(whole, raw.receive)
         return JSON(None if outputs is None else self._whole(request, outputs, head).model_dump())
 
@@ -150,16 +151,21 @@ class OpenAIServingCompletion(OpenAIServing):
     # -- streams -------------------------------------------------------------------------------
 
     async def _events(
-        self, request: CompletionRequest, streams: list[AsyncGenerator], head: dict
+        self,
+        request: CompletionRequest,
+        streams: dict[str, AsyncGenerator[RequestOutput, None]],
+        head: dict,
     ) -> AsyncGenerator[bytes, None]:
         at_end, always = self.wants_usage(request)
         writer = ChunkWriter(head, self.served.fingerprint, at_end)
         count = len(streams) * request.n
         offsets, tokens, begun = [0] * count, [0] * count, [False] * count
         prompts, cached = [0] * len(streams), 0
-        outputs = merge(streams)
+        places = {engine_id: place for place, engine_id in enumerate(streams)}
+        outputs = merge([*streams.values()])
         try:
-            async for place, output in outputs:
+            async for output in outputs:
+                place = places[output.request_id]
                 if prompts[place] == 0:
                     prompts[place] = len(output.prompt_token_ids)
                     cached += output.num_cached_tokens or 0

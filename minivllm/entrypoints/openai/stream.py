@@ -119,17 +119,16 @@ async def _hang_up(receive) -> None:
         pass
 
 
-async def merge(
+def merge(
     streams: list[AsyncGenerator[RequestOutput, None]],
-) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-    """What several streams have, as it comes: pairs of a stream's index and its next output."""
-    if len(streams) == 1:
-        try:
-            async for output in streams[0]:
-                yield 0, output
-        finally:
-            await streams[0].aclose()
-        return
+) -> AsyncGenerator[RequestOutput, None]:
+    """What several streams have, as it comes."""
+    return streams[0] if len(streams) == 1 else _merge(streams)
+
+
+async def _merge(
+    streams: list[AsyncGenerator[RequestOutput, None]],
+) -> AsyncGenerator[RequestOutput, None]:
     waiting = {asyncio.ensure_future(anext(stream)): i for i, stream in enumerate(streams)}
     try:
         while waiting:
@@ -141,7 +140,7 @@ async def merge(
                 except StopAsyncIteration:
                     continue
                 waiting[asyncio.ensure_future(anext(streams[index]))] = index
-                yield index, output
+                yield output
     finally:
         for task in waiting:
             task.cancel()
