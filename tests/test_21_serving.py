@@ -320,9 +320,9 @@ def test_a_full_queue_answers_503():
         assert client.post("/v1/completions", json={"prompt": 5}).status_code == 400
         assert client.post("/v1/completions", json={"prompt": [-1]}).status_code == 400
         until = time.monotonic() + 5
-        while server.app.state.completion.served.num_admitted and time.monotonic() < until:
+        while server.app.state.served.num_admitted and time.monotonic() < until:
             time.sleep(0.01)
-        assert server.app.state.completion.served.num_admitted == 0
+        assert server.app.state.served.num_admitted == 0
 
 
 class AdmitsNobody(SchedulingPolicy):

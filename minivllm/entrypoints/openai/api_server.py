@@ -64,7 +64,7 @@ def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
     )
     app.root_path = args.root_path  # paths are known with it and without
     served, state = ServedModel(engine, args), app.state
-    state.engine, state.served, state.args, state.server_load = engine, served, args, 0
+    state.served, state.server_load = served, 0
     state.completion = OpenAIServingCompletion(served)
     state.chat = OpenAIServingChat(served)
     state.models = OpenAIServingModels(served)
@@ -170,7 +170,7 @@ def make_server(app: FastAPI, args: Namespace) -> Server:
         lifespan="off",
     )
     state = app.state
-    return Server(config, state.engine, args.shutdown_timeout, state.glass)
+    return Server(config, state.served.engine, args.shutdown_timeout, state.glass)
 
 
 def open_socket(args: Namespace) -> socket.socket:

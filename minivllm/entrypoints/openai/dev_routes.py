@@ -25,14 +25,14 @@ class AbortRequests(OpenAIBaseModel):
 async def server_info(raw: Request):
     """How the server was started."""
     secret = {"api_key"}
-    args = vars(raw.app.state.args).items()
+    args = vars(raw.app.state.served.args).items()
     return JSON({"vllm_config": {k: repr(v) for k, v in sorted(args) if k not in secret}})
 
 
 @router.post("/reset_prefix_cache")
 async def reset_prefix_cache(raw: Request):
     """Forget all cached blocks, if none is in use."""
-    return JSON({"success": await raw.app.state.engine.reset_prefix_cache()})
+    return JSON({"success": await raw.app.state.served.engine.reset_prefix_cache()})
 
 
 @router.post("/pause")
@@ -40,20 +40,20 @@ async def pause(
     raw: Request, mode: Literal["abort", "wait", "keep"] = "abort", clear_cache: bool = True
 ):
     """Take no more steps; see ``AsyncLLM.pause_generation``."""
-    await raw.app.state.engine.pause_generation(mode, clear_cache)
+    await raw.app.state.served.engine.pause_generation(mode, clear_cache)
     return JSON({"status": "paused"})
 
 
 @router.post("/resume")
 async def resume(raw: Request, num_steps: int | None = None):
     """Go on; see ``AsyncLLM.resume_generation``."""
-    await raw.app.state.engine.resume_generation(num_steps)
+    await raw.app.state.served.engine.resume_generation(num_steps)
     return JSON({"status": "resumed"})
 
 
 @router.get("/is_paused")
 async def is_paused(raw: Request):
-    return JSON({"is_paused": await raw.app.state.engine.is_paused()})
+    return JSON({"is_paused": await raw.app.state.served.engine.is_paused()})
 
 
 @router.post("/abort_requests")
@@ -62,7 +62,7 @@ async def abort_requests(raw: Request, request: AbortRequests):
 
     The number is of the ids that were named, in progress or not; without ids, of the requests.
     """
-    engine, named = raw.app.state.engine, request.request_ids
+    engine, named = raw.app.state.served.engine, request.request_ids
     ids = [
         engine_id
         for engine_id in engine.request_ids

@@ -95,7 +95,7 @@ async def detokenize(request: DetokenizeRequest, raw: Request):
 @router.get("/health", responses={503: {"description": "the engine has stopped"}})
 async def health(raw: Request) -> Response:
     """200 and nothing else while the engine lives."""
-    dead = raw.app.state.engine.errored
+    dead = raw.app.state.served.engine.errored
     return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE if dead else HTTPStatus.OK)
 
 

@@ -26,7 +26,7 @@ async def no_strangers(raw: Request) -> None:
     loopback's names alone: another name in Host is a stranger's that leads here.
     """
     host, origin = raw.headers.get("host", ""), raw.headers.get("origin")
-    known = raw.app.state.args.host not in LOOPBACK or _hostname(host) in LOOPBACK
+    known = raw.app.state.served.args.host not in LOOPBACK or _hostname(host) in LOOPBACK
     if not known or (origin is not None and urlsplit(origin).netloc != host):
         raise RequestError(
             f"/glass is for pages of this server, not of {origin or host!r}",
