@@ -55,6 +55,17 @@ def test_a_tile_is_a_product(shape, dtype, depth, is_transposed, accumulate, see
     torch.testing.assert_close(sums, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_vectors_widen_every_number(dtype):
+    """All 16-bit patterns, also denormals, inf and NaN, stand for what they do in torch."""
+    numbers = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(dtype).view(-1, WIDTH, WIDTH)
+    found = torch.empty(numbers.shape)
+    for rows, columns in zip(numbers, found, strict=True):
+        turn(columns.numpy(), as_numpy(rows))
+    expected = numbers.float().mT
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("other", DTYPES, ids=str)
 @pytest.mark.parametrize("vectors", [0, 1, 5])

@@ -14,24 +14,27 @@ from minivllm.ops import product
 from minivllm.ops.matrix_unit import HAS_MATRIX_UNIT
 from minivllm.ops.product import LANES
 
+UNITS = ["vectors", "unit"] if HAS_MATRIX_UNIT else ["vectors"]
+KINDS = ["float32", "float16", *(f"bfloat16 by {unit}" for unit in UNITS)]
 
-@pytest.fixture(params=["vectors", "unit"] if HAS_MATRIX_UNIT else ["vectors"], scope="module")
-def unit(request):
-    """What multiplies bfloat16; float32 and float16 are multiplied in vectors anyway."""
+
+@pytest.fixture(params=KINDS, scope="module")
+def dtype(request):
+    """What keys and values are in, and what multiplies those of bfloat16."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(product, "HAS_MATRIX_UNIT", request.param == "unit")
-        yield request.param
+        patch.setattr(product, "HAS_MATRIX_UNIT", request.param.endswith("unit"))
+        yield getattr(torch, request.param.split()[0])
 
 
-@pytest.mark.usefixtures("unit")
+@pytest.mark.parametrize("unit", UNITS)
 @examples(25)
 @given(batch=batches(longest=2 * KEYS + 50, most_tokens=400))
-def test_equal_to_the_reference(batch):
-    batch.check(PagedNumba())
+def test_equal_to_the_reference(unit, batch):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(product, "HAS_MATRIX_UNIT", unit == "unit")
+        batch.check(PagedNumba())
 
 
-@pytest.mark.usefixtures("unit")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("head_dim", [4, 20, 33, 64])
 def test_heads_of_any_size(dtype, head_dim):
     """Also those that the rows of a tile do not divide."""
@@ -39,8 +42,6 @@ def test_heads_of_any_size(dtype, head_dim):
     make_batch(seqs, head_dim=head_dim, dtype=dtype).check(PagedNumba())
 
 
-@pytest.mark.usefixtures("unit")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("window", [None, 1, 7, KEYS, KEYS + 9])
 @pytest.mark.parametrize("extra", [-1, 0, 1])
 def test_around_a_block_of_keys(dtype, window, extra):
@@ -50,8 +51,6 @@ def test_around_a_block_of_keys(dtype, window, extra):
     make_batch(seqs, block_size=16, window=window, dtype=dtype).check(PagedNumba())
 
 
-@pytest.mark.usefixtures("unit")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kv_heads", [1, 2, 3])
 def test_every_number_of_threads_gives_the_same(dtype, kv_heads):
     """Where KV heads cannot be shared out evenly each thread has a part of each one's rows."""
@@ -78,8 +77,6 @@ def test_large_scores_neither_overflow_nor_vanish():
     torch.testing.assert_close(batch.attend(PagedNumba()), expected, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.usefixtures("unit")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_query_that_is_no_number_harms_no_other_row(dtype):
     """Rows of many sequences attend to a prefix together. Nor does it look like an answer."""
     rng = torch.Generator().manual_seed(0)
@@ -95,7 +92,6 @@ def test_a_query_that_is_no_number_harms_no_other_row(dtype):
         assert one[5].isnan().all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_decode_of_what_is_no_number_is_none(dtype):
     batch = make_batch([(1, 40), (1, 40)], block_size=16, head_dim=32, dtype=dtype)
     expected = batch.attend(PagedNumba())

@@ -145,11 +145,13 @@ def _widen(number):
         return lambda number: np.uint32(np.uint32(number) << 16).view(np.float32)
     if number == types.int16:
         # float16: move exponent and fraction to where float32 has them, and make up for the other
-        # bias of the exponent (15, not 127) with one multiplication. Right for all but inf and NaN.
+        # bias of the exponent (15, not 127) with one multiplication. The largest exponent, of inf and
+        # NaN, is the largest there, too.
         def convert(number):
             half = np.uint32(number)
-            bits = np.uint32(((half & 0x7FFF) << 13) | ((half & 0x8000) << 16))
-            return bits.view(np.float32) * np.float32(2.0**112)
+            bits = ((half & 0x7FFF) << 13) | ((half & 0x8000) << 16)
+            bits |= np.uint32(0x7F800000) if (half & 0x7C00) == 0x7C00 else np.uint32(0)
+            return np.uint32(bits).view(np.float32) * np.float32(2.0**112)
 
         return convert
     return lambda number: number

@@ -255,7 +255,10 @@ def _load(builder, at, dtype=types.float32):
         return builder.bitcast(builder.shl(bits, _words(16)), _VECTOR)
     size = builder.shl(builder.and_(bits, _words(0x7FFF)), _words(13))
     sign = builder.shl(builder.and_(bits, _words(0x8000)), _words(16))
-    number = builder.bitcast(builder.or_(size, sign), _VECTOR)
+    special = builder.icmp_unsigned(">=", size, _words(0x7C00 << 13))  # inf and NaN
+    exponent = builder.select(special, _words(0x7F800000), _words(0))
+    bits = builder.or_(builder.or_(size, sign), exponent)
+    number = builder.bitcast(bits, _VECTOR)
     return builder.fmul(number, _VECTOR([2.0**112] * WIDTH))
 
 
