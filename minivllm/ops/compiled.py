@@ -145,8 +145,8 @@ def _widen(number):
         return lambda number: np.uint32(np.uint32(number) << 16).view(np.float32)
     if number == types.int16:
         # float16: move exponent and fraction to where float32 has them, and make up for the other
-        # bias of the exponent (15, not 127) with one multiplication. The largest exponent, of inf and
-        # NaN, is the largest there, too.
+        # bias of the exponent (15, not 127) with one multiplication. The largest exponent, that of
+        # inf and NaN, is the largest there, too.
         def convert(number):
             half = np.uint32(number)
             bits = ((half & 0x7FFF) << 13) | ((half & 0x8000) << 16)

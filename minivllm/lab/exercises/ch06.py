@@ -29,9 +29,13 @@ def victim(rng: Random) -> Exercise:
             make_request(name, rng.randint(3, 12), rng.randint(5, 15), priority=priorities[name])
             for name in names
         ]
+        num_blocks = rng.randint(12, 16)
+        longest = max(len(r.prompt_token_ids) + r.sampling_params.max_tokens for r in workload)
+        if longest - 1 > block_size * (num_blocks - 1):
+            continue  # it would be refused: it could not run alone
         trace = dry_run(
             workload,
-            num_blocks=rng.randint(12, 16),
+            num_blocks=num_blocks,
             block_size=block_size,
             max_model_len=30,
             policy=policy,
@@ -50,15 +54,18 @@ def _victim_of_step(trace: Trace, step: int, policy: str, priorities: dict) -> E
         if policy == "priority":
             running[name] += (priorities[name],)
     right = [r.seq_id for r in trace.at(step) if isinstance(r, Preempted)]
-    more = ", and its priority (0 is the most important one)" if policy == "priority" else ""
+    more, ties = "", ""
+    if policy == "priority":
+        more = ", priority"
+        ties = "Priority 0 is the most important; of equals, the first in the list gives way. "
     return Exercise(
         partial(_check_victim, right=right),
         "Go through the running list: whose next token needs a block? If none is free, somebody "
         "gives all of its blocks back. Under fcfs that is the one admitted last.",
         _solve_victim,
         f"Before a step, every running sequence has (computed tokens, blocks{more}), in order of "
-        "admission, and each has one more token to compute. Nothing is shared. Who is preempted in "
-        "this step? Answer with a list of names, in the order in which they give way.",
+        f"admission, and each has one more token to compute. Nothing is shared. {ties}Who is "
+        "preempted in this step? Answer with a list of names, in the order in which they give way.",
         {
             "policy": policy,
             "block_size": trace.block_size,
@@ -102,7 +109,7 @@ def _check_victim(answer, right, policy, block_size, num_free_blocks, running) -
             rule = f"the one admitted last is {list(running)[-1]}"
         else:
             worst = max(priority for *_, priority in running.values())
-            rule = f"the least important have priority {worst}"
+            rule = f"the least important have priority {worst}; the first of them gives way"
         if len(got) != len(right):
             rule += f"; {len(right)} must go, and you name {len(got)}"
         full = f"the blocks of {', '.join(needs)} are full and {num_free_blocks} are free"

@@ -88,9 +88,9 @@ def _check_hits(answer, block_size, prompts, salts) -> str:
             raise NotYet(f"{where}: {mine} is no multiple of {block_size}; only full blocks count.")
         if mine == len(prompts[i]):
             raise NotYet(
-                f"{where}: all of it is known, but one token must be computed to have logits.",
-                f"{where}: all of it is known, but one token must be computed to have logits, so "
-                f"the hit is the {theirs} tokens of the blocks before.",
+                f"{where}: even of a known prompt one token must be computed to have logits.",
+                f"{where}: even of a known prompt one token must be computed to have logits; the "
+                f"hit is {theirs} tokens.",
             )
         if mine > theirs and salts[i] not in salts[:i]:
             raise NotYet(f"{where}: nobody with the salt {salts[i]!r} was there before.")

@@ -107,8 +107,8 @@ def quantile(rng: Random) -> Exercise:
         "Find the first bucket that reaches the rank, then go as far into it as the rank does.",
         _solve_quantile,
         "The buckets of a histogram of seconds, as /metrics has them: each counts all at most as "
-        "large as its bound. What does histogram_quantile(q, ...) give? Within a bucket it takes "
-        "observations to be spread evenly.",
+        "large as its bound. What does histogram_quantile(q, ...) give, to the millisecond? Within "
+        "a bucket it takes observations to be spread evenly.",
         {"buckets": cumulative, "q": q},
     )
 
@@ -153,7 +153,7 @@ def plan(rng: Random) -> Exercise:
         _solve_plan,
         "A server that keeps up: requests a second, mean TTFT and TPOT, mean lengths. How many "
         "requests are in it on average, rounded up, and how many blocks do so many hold, each with "
-        "its prompt and half of its answer? (A block that is begun counts whole.)",
+        "its prompt and half of its answer, rounded down? (A block that is begun counts whole.)",
         {
             "rate": rng.randint(2, 30),
             "ttft_ms": rng.randrange(50, 500, 50),

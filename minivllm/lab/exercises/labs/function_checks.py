@@ -186,7 +186,7 @@ def _nuclei(seed: int) -> Iterator[tuple]:
     rows += [[rng.random() ** 4 for _ in range(8)] for _ in range(20)]
     for row in rows:
         logits = torch.tensor(row, dtype=torch.float64).log()
-        for top_p in (0.05, 0.45, 0.8, 1.0):
+        for top_p in (0.05, 0.45, 0.5, 0.8, 1.0):
             column = torch.tensor([[top_p]], dtype=torch.float64)
             yield logits, top_p, apply_top_p(logits[None], column)[0]
 

@@ -13,7 +13,7 @@ QUIZ = [
                 "in the cache."
             ),
             "It does change the answer, but only a little": (
-                "Only the rounding may differ; the greedy tokens are the same."
+                "Only the rounding may differ; what is computed is the same."
             ),
         },
     ),

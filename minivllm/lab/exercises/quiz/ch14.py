@@ -50,7 +50,7 @@ QUIZ = [
         },
     ),
     Question(
-        "On a busy server speculation makes answers slower. Why?",
+        "On a busy server long drafts make answers slower. Why?",
         "Steps are bound by arithmetic, and rejected drafts cost as much as tokens",
         "Drafts are nearly free only while a step waits for weights, with few sequences in it.",
         {

@@ -30,7 +30,7 @@ QUIZ = [
         },
     ),
     Question(
-        "A client reads an event with two tokens in a stream. What has happened?",
+        "Without drafts, a client reads an event with two tokens. What has happened?",
         "It, or the server's task for it, was late by a step",
         "What is new is joined to what has not been read yet. Nothing is lost, nothing piles up.",
         {
