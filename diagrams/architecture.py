@@ -12,7 +12,8 @@ CLASSES = {
     "AsyncLLM": "minivllm.engine.async_llm",
     "LLMEngine": "minivllm.engine.llm_engine",
     "InputProcessor": "minivllm.engine.input_processor",
-    "Detokenizer": "minivllm.engine.detokenizer",
+    "OutputProcessor": "minivllm.engine.output_processor",
+    "EngineCore": "minivllm.engine.core",
     "Scheduler": "minivllm.scheduling.scheduler",
     "SchedulingPolicy": "minivllm.scheduling.policies",
     "SchedulerOutput": "minivllm.scheduling.output",
@@ -35,9 +36,9 @@ CLASSES = {
 }
 ALT = (
     "Architecture: LLM owns LLMEngine and turns its crank. AsyncLLM, which the server asks, owns "
-    "one that runs by itself, in a thread or a process of its own. The engine hands text to "
-    "InputProcessor and Detokenizer and "
-    "owns a Scheduler and a Worker. Scheduler owns KVCacheManager, which owns BlockPool, a "
+    "one that runs by itself, in a thread or a process of its own. The engine owns "
+    "InputProcessor, OutputProcessor and EngineCore, which owns a Scheduler and, through its "
+    "executor, a Worker. Scheduler owns KVCacheManager, which owns BlockPool, a "
     "BlockTable "
     "per sequence, PrefixCache and SwapSpace. Worker owns ModelRunner, which owns InputBatch, the "
     "model and Sampler; the model's Attention layers read KVCache through an AttentionBackend. "
@@ -51,26 +52,29 @@ def draw() -> Figure:
         "tokens cross the middle.", ALT, 960, 806,
     )  # fmt: skip
     llm = page.box(
-        360, 78, 240, 54, "LLM", ("prompts in, texts out, in prompt order",), colour=BLUE
+        360, 72, 240, 46, "LLM", ("prompts in, texts out, in prompt order",), colour=BLUE
     )
     engine = page.box(
-        330, 164, 300, 66, "LLMEngine", ("step(): schedule, execute,", "update, make outputs"),
-        colour=BLUE,
-    )  # fmt: skip
-    processor = page.box(
-        60, 170, 196, 54, "InputProcessor", ("text and parameters → Request",), colour=BLUE
+        330, 138, 300, 46, "LLMEngine", ("step(): the core's, then text",), colour=BLUE
     )
-    detokenizer = page.box(
-        704, 170, 196, 54, "Detokenizer", ("token ids → text that is certain",), colour=BLUE
+    core = page.box(
+        360, 204, 240, 46, "EngineCore", ("step(): schedule, execute, update",), colour=BLUE
+    )
+    processor = page.box(
+        60, 158, 196, 46, "InputProcessor", ("text and parameters → Request",), colour=BLUE
+    )
+    output_processor = page.box(
+        704, 158, 196, 46, "OutputProcessor", ("token ids → text that is certain",), colour=BLUE
     )
     async_llm = page.box(
-        704, 78, 196, 66, "AsyncLLM",
+        704, 72, 196, 62, "AsyncLLM",
         ("for the server: ask any time,", "the engine runs by itself"), colour=BLUE,
     )  # fmt: skip
     page.arrow([llm.bottom, engine.top])
-    page.arrow([async_llm.left, (616, 111), (616, 164)])
-    page.arrow([engine.left, processor.right])
-    page.arrow([engine.right, detokenizer.left])
+    page.arrow([engine.bottom, core.top])
+    page.arrow([async_llm.left, (616, 103), (616, 138)])
+    page.arrow([engine.left, (292, 161), (292, 181), processor.right])
+    page.arrow([engine.right, (668, 161), (668, 181), output_processor.left])
 
     page.region(24, 270, 440, 404, "scheduling/, kv/", "pure Python: only numbers")
     page.region(496, 270, 440, 404, "torch: tensors", "worker/, models/, attention/, sampling/")
@@ -122,8 +126,8 @@ def draw() -> Figure:
     page.arrow([attention.bottom, backend.top])
     page.arrow([backend.right, storage.left])
 
-    page.arrow([engine.at("bottom", 0.2), (390, 250), (220, 250), scheduler.at("top", 0.7777)])
-    page.arrow([engine.at("bottom", 0.8), (570, 250), (662, 250), worker.at("top", 0.7667)])
+    page.arrow([core.left, (220, 227), scheduler.at("top", 0.7777)])
+    page.arrow([core.right, (662, 227), worker.at("top", 0.7667)])
     # What crosses, below the two sides.
     page.box(
         360, 690, 240, 44, "SchedulerOutput", ("a plan: ids, counts, blocks, copies",), colour=PLAIN
@@ -135,6 +139,6 @@ def draw() -> Figure:
     page.arrow([(776, 674), (776, 768), (600, 768)], **grey)
     page.arrow([(360, 768), (184, 768), (184, 674)], **grey)
     page.box(
-        60, 78, 196, 66, "Trace", ("Scheduler and manager", "write it, if asked to"), dashed=True
+        60, 72, 196, 62, "Trace", ("Scheduler and manager", "write it, if asked to"), dashed=True
     )
     return page.figure()

@@ -1,4 +1,4 @@
-"""One step of the engine: four lines, and what each of them does."""
+"""One step of the engine: its four parts, and what each of them does."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ALT = (
 
 def draw() -> Figure:
     page = Canvas(
-        "One step", "LLMEngine.step() is four lines; each column is one of them, read downwards.",
-        ALT, 960, 520,
+        "One step", "EngineCore.step() is the first three columns, read downwards; "
+        "LLMEngine.step() adds the fourth.", ALT, 960, 520,
     )  # fmt: skip
     columns = (
         (24, "1  schedule()", "Scheduler", GREEN, (
@@ -41,7 +41,7 @@ def draw() -> Figure:
             ("fork", "n samples of a finished prompt", "share all of its blocks"),
             ("finish and free", "EOS, stop, length; the blocks", "serve the very next step"),
         )),
-        (726, "4  make outputs", "LLMEngine", BLUE, (
+        (726, "4  process_outputs()", "OutputProcessor", BLUE, (
             ("detokenize", "hold back what may yet", "become a stop string"),
             ("RequestOutput", "for everyone with a new token"),
         )),

@@ -70,6 +70,16 @@ def results(output):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("skip", [True, False])
+def test_special_tokens_are_left_out_of_a_beams_text(embedded, skip):
+    params = BeamSearchParams(beam_width=3, max_tokens=6, skip_special_tokens=skip)
+    (output,) = embedded.beam_search("The capital of Indonesia is", params)
+    ended = [beam for beam in output.sequences if beam.finish_reason == "stop"]
+    assert ended
+    assert all(beam.text.endswith("<|endoftext|>") is not skip for beam in ended)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 2, 3, 5, 8])
 def test_beams_equal_those_of_transformers(embedded, in_transformers, width):
     params = BeamSearchParams(beam_width=width, max_tokens=16, ignore_eos=True)

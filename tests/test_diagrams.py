@@ -92,17 +92,17 @@ def test_every_class_in_the_architecture_exists():
 
 
 def test_what_the_step_calls_exists():
-    from minivllm.engine.llm_engine import LLMEngine
+    from minivllm.engine.output_processor import OutputProcessor
     from minivllm.scheduling.scheduler import Scheduler
     from minivllm.worker.model_runner import ModelRunner
 
     heads = [w for w in words("one_step") if re.match(r"\d ", w)]
     calls = [re.sub(r"^\d +|\(.*", "", head) for head in heads]
-    assert calls == ["schedule", "execute_model", "update_from_output", "make outputs"]
+    assert calls == ["schedule", "execute_model", "update_from_output", "process_outputs"]
     assert callable(Scheduler.schedule)
     assert callable(ModelRunner.execute_model)
     assert callable(Scheduler.update_from_output)
-    assert callable(LLMEngine.step)
+    assert callable(OutputProcessor.process_outputs)
     named = {
         w for name in draw.DIAGRAMS for w in words(name) if re.fullmatch(r"(?:[A-Z]\w+){2,}", w)
     }

@@ -56,7 +56,7 @@ def test_a_quiz_is_asked_and_graded_as_a_whole(capsys):
     asked = capsys.readouterr().out
     assert re.findall(r"^\d\. ", asked, re.MULTILINE) == [f"{n}. " for n in range(1, 6)]
     right = [q.answer for q in quiz.questions("03")]
-    quiz.grade("03", ", ".join(right))
+    quiz.grade("03", ", ".join(right).upper())
     assert capsys.readouterr().out.endswith("5 of 5\n")
     wrong = "a" if right[4] != "a" else "b"
     quiz.grade("03", [*right[:4], wrong])

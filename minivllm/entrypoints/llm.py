@@ -184,15 +184,18 @@ class LLM:
         """
         check(isinstance(params, BeamSearchParams), "params", params, "a BeamSearchParams")
         return [
-            BeamSearchOutput([self._with_prompt(output, found) for found in output.outputs])
+            BeamSearchOutput([self._with_prompt(output, found, params) for found in output.outputs])
             for output in self.generate(prompts, params, use_tqdm)
         ]
 
-    def _with_prompt(self, output: RequestOutput, found: CompletionOutput) -> BeamSearchSequence:
+    def _with_prompt(
+        self, output: RequestOutput, found: CompletionOutput, params: BeamSearchParams
+    ) -> BeamSearchSequence:
         tokens, tokenizer = [*output.prompt_token_ids, *found.token_ids], self.get_tokenizer()
+        skip = params.skip_special_tokens
         return BeamSearchSequence(
             tokens,
-            "" if tokenizer is None else tokenizer.decode(tokens),
+            "" if tokenizer is None else tokenizer.decode(tokens, skip_special_tokens=skip),
             found.cumulative_logprob or 0.0,
             found.finish_reason,
             found.stop_reason,

@@ -226,4 +226,5 @@ def _check_reservation(answer, lengths, at_least) -> str:
     if count < at_least:
         loose = " max_model_len is larger than any request needs." * (max_model_len > longest)
         raise NotYet(f"{count} are admitted at once, {at_least} are asked for.{loose}")
-    return f"{count} at once, and still nobody can be admitted who would fit in the holes."
+    left = "" if count == len(lengths) else "; the next does not fit, and nobody may overtake it"
+    return f"{count} at once{left}."

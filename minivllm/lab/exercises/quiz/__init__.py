@@ -53,5 +53,5 @@ def grade(notebook: str, letters: Any) -> None:
     for number, (question, letter) in enumerate(zip(asked, given, strict=True), start=1):
         print(end=f"{number}. ")
         question.grade(letter)
-    right = sum(letter == q.answer for q, letter in zip(asked, given, strict=True))
+    right = sum(q.is_right(letter) for q, letter in zip(asked, given, strict=True))
     print(f"{right} of {len(asked)}")

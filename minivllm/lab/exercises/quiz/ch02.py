@@ -39,8 +39,8 @@ QUIZ = [
         ),
         "The whole slab is held from the first token on",
         (
-            "Most of it is filled much later. What is reserved for tokens to come is the largest "
-            "part. Knowing the length does not change it."
+            "A part of it is filled much later: a quarter to a third of the memory is reserved for "
+            "tokens to come. Knowing the length does not change that."
         ),
         {
             "Knowing the length does not help against long prompts": (

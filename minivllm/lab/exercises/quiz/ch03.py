@@ -38,8 +38,9 @@ QUIZ = [
         },
     ),
     Question(
-        "Why is the block at the head of the free queue given out next, and who was put there?",
-        "A block of a finished sequence, with nothing worth keeping",
+        "A sequence has just ended, and nothing is cached. Whose is the block at the head of the "
+        "free queue, which is given out next?",
+        "That sequence's: it holds nothing worth keeping",
         (
             "There is no reason to wait with them. Blocks that the prefix cache could use again "
             "go to the tail."

@@ -40,13 +40,16 @@ class Question:
         """The right letter."""
         return next(letter for letter, text in self.choices.items() if text == self.right)
 
+    def is_right(self, letter: Any) -> bool:
+        return self._choice(letter) == self.right
+
     def check(self, letter: Any) -> str:
         """Why this letter is right.
 
         Raises:
             NotYet: for any other one, saying why it is not.
         """
-        choice = self.choices.get(letter.strip().lower()) if isinstance(letter, str) else None
+        choice = self._choice(letter)
         if choice is None:
             raise NotYet(f"answer with one of the letters {', '.join(self.choices)}.")
         if choice != self.right:
@@ -62,6 +65,9 @@ class Question:
             print(f"right: {self.check(letter)}")
         except NotYet as reason:
             print(f"not yet: {reason}")
+
+    def _choice(self, letter: Any) -> str | None:
+        return self.choices.get(letter.strip().lower()) if isinstance(letter, str) else None
 
     def __repr__(self) -> str:
         lines = textwrap.wrap(self.text, 90)

@@ -38,17 +38,13 @@ class Cell:
     num_tokens: int = 0
     num_accepted: int = 0  # of the drafts, which are all of its tokens but the first
     preempted: bool = False
+    dropped: bool = False  # a better beam took its place; that may end in the same step
     finish_reason: str | None = None
 
     @property
     def finished(self) -> bool:
         """Did it end in this step, and not give way to a better beam?"""
-        return self.finish_reason not in (None, "dropped")
-
-    @property
-    def dropped(self) -> bool:
-        """Did a better beam take its place?"""
-        return self.finish_reason == "dropped"
+        return self.finish_reason is not None
 
 
 @dataclass
@@ -99,8 +95,11 @@ class History:
                     self.num_discarded += state.sequences[seq_id].num_computed_tokens
                 self.counts["preempted"] += 1
             case Finished(step, seq_id, reason):
-                self.counts["finished"] += reason != "dropped"
-                if step in self.steps:
+                dropped = reason == "dropped"
+                self.counts["finished"] += not dropped
+                if step in self.steps and dropped:
+                    self._cell(seq_id, step).dropped = True
+                elif step in self.steps:
                     self._cell(seq_id, step).finish_reason = reason
             case Scheduled(step, seq_id, _, start, num_tokens, samples):
                 cell, prompt = self._cell(seq_id, step), state.sequences[seq_id].num_prompt_tokens
