@@ -325,6 +325,33 @@ def test_a_full_queue_answers_503():
         assert server.app.state.served.num_admitted == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", [False, True])
+def test_callers_may_choose_an_id_twice(client, stream):
+    """At the same time; the second prompt is long enough to be encoded beside the event loop."""
+    body = {"prompt": ["a", "word " * 1000], "max_tokens": 2, "stream": stream, "request_id": "x",
+            "truncate_prompt_tokens": 20}  # fmt: skip
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(client.post, "/v1/completions", json=body) for _ in range(4)]
+    for answer in (one.result() for one in asked):
+        assert answer.status_code == 200, answer.text
+        assert '"cmpl-x"' in answer.text
+        assert "error" not in answer.text
+
+
+@pytest.mark.slow
+def test_a_retry_under_the_same_id_gets_its_own_answer(client):
+    body = {"temperature": 0, "ignore_eos": True, "request_id": "retry"}
+    for _ in range(5):
+        with client.stream(
+            "POST", "/v1/completions", json=body | {"prompt": "gone", "stream": True}
+        ) as answer:
+            next(answer.iter_lines())
+        again = completion(client, **body, prompt="here", max_tokens=8)
+        assert again["choices"][0]["finish_reason"] == "length"
+        assert again["usage"]["completion_tokens"] == 8
+
+
 class AdmitsNobody(SchedulingPolicy):
     def may_admit(self, running):
         return False

@@ -85,7 +85,7 @@ class AsyncLLM:
             prompt: as for ``LLM.generate``, but one.
             sampling_params: ``output_kind`` says what an output holds: all so far (CUMULATIVE),
                 what is new (DELTA; joined, if the reader is late), or the whole at its end.
-            request_id: any string that is not in use.
+            request_id: any string that is not in use. It is until the engine has ended the request.
             priority: the smaller, the more important; needs ``scheduling_policy="priority"``.
 
         Raises:
@@ -93,18 +93,15 @@ class AsyncLLM:
             EngineDeadError: if the engine has stopped.
         """
         collector = self.add_request(request_id, prompt, sampling_params, priority)
-        collectors = self.output_handler.collectors
         try:
-            while True:
+            finished = False
+            while not finished:
                 output = await collector.get()
-                if output.finished:
-                    collectors.pop(request_id, None)
+                finished = output.finished
                 yield output
-                if output.finished:
-                    return
         finally:
-            if collectors.pop(request_id, None) is not None and not self.errored:
-                self._client.submit(("abort", [request_id]))
+            if self.output_handler.collectors.get(request_id) is collector:
+                self._client.submit(("abort", [request_id]))  # its id is free when that is done
 
     def add_request(
         self,
@@ -115,7 +112,7 @@ class AsyncLLM:
     ) -> RequestOutputCollector:
         """Queue a prompt. Returns the queue of its outputs. Raises like ``generate``."""
         handler = self.output_handler
-        handler.check_health()
+        handler.begin_to_wait()
         request = self.input_processor.make_request(
             request_id, prompt, sampling_params, priority=priority
         )
@@ -204,13 +201,20 @@ class AsyncLLM:
             mode: what becomes of those that are there: "abort" ends them, "wait" finishes them
                 first, "keep" leaves them as they are, to go on later.
             clear_cache: forget cached blocks, too, if no block is in use.
+
+        Raises:
+            ValueError: for another mode, or to wait for requests that are paused already.
         """
         check(mode in ("abort", "wait", "keep"), "mode", mode, "'abort', 'wait' or 'keep'")
+        there = set(self.request_ids)
+        ok = mode != "wait" or not (self._paused and there)
+        check(ok, "mode", mode, "'abort' or 'keep' while requests are paused")
         self._paused = True
         if mode == "abort":
-            await self.abort(self.request_ids)
+            await self.abort(there)
         elif mode == "wait":
-            await self.wait_for_requests_to_drain()
+            while not there.isdisjoint(self.output_handler.collectors):
+                await asyncio.sleep(0.02)
         self._client.submit(("pause",))
         if clear_cache and mode != "keep":
             await self.reset_prefix_cache()
@@ -255,7 +259,11 @@ class AsyncLLM:
     async def call(self, method: str, *arguments):
         """Call a method of the engine between two steps. Returns or raises what it does."""
         number, future = self.output_handler.add_call()
-        self._client.submit(("call", number, method, arguments))
+        try:
+            self._client.submit(("call", number, method, arguments))
+        except ValueError:
+            self.output_handler.forget_call(number)
+            raise
         return await future
 
     def shutdown(self) -> None:

@@ -8,12 +8,14 @@ same interpreter lock, and a process, where only messages cross.
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import queue
 import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 
 from minivllm.engine.arg_utils import EngineArgs
@@ -155,17 +157,16 @@ class ProcessClient:
             self._process.join()
 
     def _listen(self) -> None:
-        while True:
-            try:
-                said = self._pipe.recv()
-            except (EOFError, OSError):
-                self._process.join(1)
-                said = EngineDeadError(f"its process has ended: {self._process.exitcode}")
-            if isinstance(said, BaseException):
-                if not self._stopping:
-                    self._on_death(said)
-                return
-            self._on_batch(self._decoder.decode(said))
+        try:
+            while not isinstance(said := self._pipe.recv(), BaseException):
+                self._on_batch(self._decoder.decode(said))
+        except (EOFError, OSError):
+            self._process.join(1)
+            said = EngineDeadError(f"its process has ended: {self._process.exitcode}")
+        except Exception as error:  # nobody may wait for a thread that has ended
+            said = error
+        if not self._stopping:
+            self._on_death(said)
 
 
 def _read(pipe: Connection, inbox: Inbox) -> None:
@@ -179,6 +180,17 @@ def _read(pipe: Connection, inbox: Inbox) -> None:
             return inbox.put(error)
 
 
+def _send(pipe: Connection, batch: Batch) -> None:
+    """Send a batch. Where a call's result cannot be pickled, that is the caller's error."""
+    for place, (number, value) in enumerate(batch.results):
+        try:
+            pickle.dumps(value)
+        except Exception as error:
+            refused = ValueError(f"this result cannot be sent to another process: {error}")
+            batch.results[place] = (number, refused)
+    pipe.send(encode(batch))
+
+
 def _run_engine(pipe: Connection, args: EngineArgs) -> None:
     """Main function of the engine's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent decides when it ends
@@ -189,7 +201,7 @@ def _run_engine(pipe: Connection, args: EngineArgs) -> None:
         freeze_gc_heap()
         threading.Thread(target=_read, args=(pipe, inbox), daemon=True).start()
         pipe.send(engine.facts())
-        EngineCoreLoop(engine, inbox.receive, lambda batch: pipe.send(encode(batch))).run()
+        EngineCoreLoop(engine, inbox.receive, partial(_send, pipe)).run()
     except (ValueError, OSError) as error:
         pipe.send(error)
     except BaseException as error:

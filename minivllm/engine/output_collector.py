@@ -33,8 +33,9 @@ class RequestOutputCollector:
             pending.add(output)
         else:
             self._pending = output
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        reader = self._reader
+        if reader is not None and not (reader.done() or reader.get_loop().is_closed()):
+            reader.set_result(None)
 
     async def get(self) -> RequestOutput:
         """Wait for the next output. Raises an exception that was put."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -26,31 +27,38 @@ class OutputHandler:
     """
 
     def __init__(self):
-        self.collectors: dict[str, RequestOutputCollector] = {}  # by request id
+        # By request id, until the engine has said its last word; the reader may have gone before.
+        self.collectors: dict[str, RequestOutputCollector] = {}
         self.num_running = self.num_waiting = 0  # requests, as the engine said last
         self.dead: EngineDeadError | None = None  # why nothing comes any more
         self.on_death = lambda: None  # called once in the event loop, if the engine stops
         self.follower: Callable[[list[Record]], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # of those who wait
+        self._batches: deque[Batch] = deque()  # on their way to it
         self._calls: dict[int, asyncio.Future] = {}
         self._numbers = itertools.count()
 
     def add_request(self, request_id: str, delta: bool) -> RequestOutputCollector:
-        """Where the outputs of a request will come. Raises ``EngineDeadError`` if none will."""
-        self._begin_to_wait()
+        """Where the outputs of a request will come."""
         collector = self.collectors[request_id] = RequestOutputCollector(delta)
         return collector
 
     def add_call(self) -> tuple[int, asyncio.Future]:
-        """A number for a call of the engine, and what its result will be in. Raises likewise."""
-        self._begin_to_wait()
+        """A number for a call of the engine, and what its result will be in."""
+        self.begin_to_wait()
         number, future = next(self._numbers), asyncio.get_running_loop().create_future()
         self._calls[number] = future
         return number, future
 
-    def _begin_to_wait(self) -> None:
+    def forget_call(self, number: int) -> None:
+        """Of a call that has not been sent."""
+        del self._calls[number]
+
+    def begin_to_wait(self) -> None:
+        """Somebody is about to wait in this event loop. Raises ``EngineDeadError`` if in vain."""
         self.check_health()
         self._loop = asyncio.get_running_loop()
+        self._deliver()  # what an event loop that has ended did not hear
 
     def check_health(self) -> None:
         """Raise ``EngineDeadError`` if the engine has stopped."""
@@ -58,10 +66,11 @@ class OutputHandler:
             raise self.dead
 
     def on_batch(self, batch: Batch) -> None:
-        """One wake-up of the event loop a turn. Where that has ended, nobody waits."""
+        """One wake-up of the event loop a turn. Where that has ended, the next one hears of it."""
         if self._loop is not None:
+            self._batches.append(batch)
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._deliver, batch)
+                self._loop.call_soon_threadsafe(self._deliver)
 
     def on_error(self, error: BaseException) -> None:
         """The engine has stopped."""
@@ -71,19 +80,26 @@ class OutputHandler:
         else:
             self._loop.call_soon_threadsafe(self.die, EngineDeadError(error))
 
-    def _deliver(self, batch: Batch) -> None:
+    def _deliver(self) -> None:
+        while self._batches:
+            self._deliver_batch(self._batches.popleft())
+
+    def _deliver_batch(self, batch: Batch) -> None:
         self.num_running, self.num_waiting = batch.num_running, batch.num_waiting
         if self.follower is not None:
             self.follower(batch.records)
         for output in batch.outputs:
-            if output.request_id in self.collectors:
-                self.collectors[output.request_id].put(output)
+            collector = self.collectors.get(output.request_id)
+            if collector is not None:
+                collector.put(output)
+                if output.finished:
+                    del self.collectors[output.request_id]
         for request_id, error in batch.refused:
             if request_id in self.collectors:
                 self.collectors.pop(request_id).put(error)
         for number, value in batch.results:
             future = self._calls.pop(number)
-            if not future.done():
+            if not (future.done() or future.get_loop().is_closed()):
                 if isinstance(value, Exception):
                     future.set_exception(value)
                 else:

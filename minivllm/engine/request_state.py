@@ -82,14 +82,19 @@ class RequestState:
                 self.beams.clear()  # a beam's past changes when another takes its place
             self.beams.append(BeamState(output))
             return False
-        # Siblings begin when the prompt is complete, all in one step.
-        for index in range(len(self.samples), output.index + 1):
-            sample = SampleState(index, self.params, self.prompt_token_ids, self.tokenizer)
-            self.samples.append(sample)
+        self._begin_samples(output.index + 1)
         return self.samples[output.index].add(output)
 
+    def _begin_samples(self, count: int) -> None:
+        """Siblings begin when the prompt is complete, all in one step."""
+        for index in range(len(self.samples), count):
+            sample = SampleState(index, self.params, self.prompt_token_ids, self.tokenizer)
+            self.samples.append(sample)
+
     def abort(self) -> None:
-        """Finish all samples that have not finished, as aborted."""
+        """Finish all samples that have not finished, as aborted; also those not begun."""
+        if self.beams is None:
+            self._begin_samples(self.n)
         for sequence in self.samples if self.beams is None else self.beams:
             sequence.finish_reason = sequence.finish_reason or "abort"
 

@@ -50,10 +50,10 @@ class OpenAIServing:
         own = raw.headers.get("x-request-id") or request.request_id or uuid.uuid4().hex[:16]
         return f"{prefix}-{own}"
 
-    def engine_id(self, request_id: str, index: int) -> str:
+    @staticmethod
+    def engine_id(request_id: str, index: int) -> str:
         """The engine's request id of a prompt: unique, though callers may choose an id twice."""
-        name = f"{request_id}-{index}"
-        return name if name not in self.engine.request_ids else f"{name}-{uuid.uuid4().hex[:8]}"
+        return f"{request_id}-{index}-{uuid.uuid4().hex[:8]}"
 
     def generate(
         self, request: GenerationRequest, prompt: dict, params: Any, engine_id: str, raw: Request
