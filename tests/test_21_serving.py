@@ -462,12 +462,14 @@ def test_a_file_of_flags_comes_before_the_typed_ones(tmp_path):
         'host: "127.0.0.1"\nport: 6379\nuvicorn-log-level: "info"\nmax_num_seqs: 5\n'
         "enforce-eager: true\nenable-prefix-caching: false\napi-key: [one, two]\n"
         "override-generation-config: {temperature: 0}\nserved-model-name: small\n"
+        'allowed-origins: ["http://here"]\n'
     )
     args = parse_args(["--config", str(file), "--port", "7000"])
     assert (args.host, args.port, args.max_num_seqs) == ("127.0.0.1", 7000, 5)
     assert (args.enforce_eager, args.enable_prefix_caching) == (True, False)
     assert (args.api_key, args.served_model_name) == (["one", "two"], ["small"])
     assert args.override_generation_config == {"temperature": 0}
+    assert args.allowed_origins == ["http://here"]
     assert parse_args(["some/model", "--config", str(file)]).model == "some/model"
 
 
@@ -479,12 +481,34 @@ def test_a_file_of_flags_comes_before_the_typed_ones(tmp_path):
         (["--tool_parser_plugin", "x.py"], "is not there: no code from elsewhere is run"),
         (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
         (["--port", "many"], "invalid int value: 'many'"),
+        (["--port", "99999"], "--port must be from 0 to 65535, got 99999"),
+        (["--shutdown-timeout", "-1"], "--shutdown-timeout must be 0 or more, got -1.0"),
+        (["--override-generation-config", "[1]"], "must be a JSON object, got [1]"),
+        (["--config", "a.yaml", "--config=b.yaml"], "--config can be given once"),
     ],
 )
 def test_flags_that_are_not_there_say_why(capsys, words, message):
     with pytest.raises(SystemExit) as ended:
         parse_args(words)
     assert ended.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("port: [1, 2]", "argument --port: invalid int value: '[1, 2]'"),
+        (
+            "enable-prefix-caching: maybe",
+            "enable-prefix-caching must be true or false, got 'maybe'",
+        ),
+    ],
+)
+def test_a_file_of_flags_is_checked(tmp_path, capsys, text, message):
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    with pytest.raises(SystemExit):
+        parse_args(["--config", str(file)])
     assert message in " ".join(capsys.readouterr().err.split())
 
 

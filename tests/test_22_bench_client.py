@@ -112,6 +112,8 @@ def test_the_first_token_of_a_chat_is_not_its_role(script, monkeypatch):
         (503, ["busy"], "status 503: busy"),
         (200, ['data: {"error": {"message": "too long"}}'], "in the stream: .*too long"),
         (200, ["data: {"], "an event that is no JSON"),
+        (200, ["data: [1]"], "AttributeError: 'list' object"),
+        (200, ['data: {"usage": {"completion_tokens": 3}}'], "KeyError: 'prompt_tokens'"),
         (200, ['data: {"choices": [{"text": "a"}]}'], "the stream ended before its answer did"),
         (200, ["data: [DONE]"], "the stream ended before its answer did"),
     ],

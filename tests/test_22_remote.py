@@ -1,6 +1,8 @@
 """``minivllm chat --url`` and ``complete --url``: OpenAI's client against a running server."""
 
 import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from http_server import serving
@@ -82,3 +84,58 @@ def test_a_key_without_a_server_is_not_shown():
     assert result.exit_code == 2
     assert "api_key must be left out without --url" in result.stderr
     assert "token-abc123" not in result.output
+
+
+class Odd(BaseHTTPRequestHandler):
+    """Answers what ``server.models`` and ``server.event`` say."""
+
+    def do_GET(self):
+        self.answer("application/json", self.server.models)
+
+    def do_POST(self):
+        self.answer("text/event-stream", f"data: {self.server.event}\n\ndata: [DONE]\n\n")
+
+    def answer(self, kind, text):
+        self.send_response(200)
+        self.send_header("content-type", kind)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def odd():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Odd) as server:
+        server.models, server.event = '{"data": [{"id": "m"}]}', '{"choices": []}'
+        server.url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.parametrize("command", ["chat", "complete"])
+@pytest.mark.parametrize(
+    ("models", "event", "code"),
+    [
+        (None, '{"choices": [{"index": 0, "delta": null, "text": null}]}', 0),
+        (None, '{"choices": null}', 0),
+        (None, "[1]", 2),
+        ('{"data": []}', None, 2),
+        ('{"data": null}', None, 2),
+        ('"hello"', None, 2),
+    ],
+)
+def test_a_server_that_is_not_openais_gets_a_sentence(odd, command, models, event, code):
+    odd.models, odd.event = models or odd.models, event or odd.event
+    result = run(odd, command, "-q", "Hi")
+    assert result.exit_code == code, result.stderr
+    said = " ".join(result.stderr.split())
+    assert ("does not answer as OpenAI's servers do" in said) is (code == 2)
+
+
+def test_an_address_that_is_none_is_a_sentence(server):
+    result = run(server, "complete", "-q", "Hi", "--url", "http://[::1")
+    assert result.exit_code == 2
+    assert "http://[::1/v1: " in result.stderr

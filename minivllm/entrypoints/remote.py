@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from openai import OpenAI, OpenAIError
+from openai import OpenAI
 from rich.console import Console
 
 from minivllm.entrypoints.terminal import ask, attempt, show
@@ -36,10 +36,10 @@ class RemoteModel:
         base = url.rstrip("/")
         base = base if base.endswith("/v1") else f"{base}/v1"
         key = api_key or os.environ.get("OPENAI_API_KEY", "EMPTY")
-        self._client: Any = OpenAI(api_key=key, base_url=base)
         known = {name: value for name, value in params.items() if name not in _EXTRA}
         self._params = known | {"extra_body": {name: params[name] for name in _EXTRA}}
         with _sentences(base):
+            self._client: Any = OpenAI(api_key=key, base_url=base)
             self.model = model or self._client.models.list().data[0].id
 
     def chat(self, conversation: list[dict]) -> Iterator[str]:
@@ -50,8 +50,9 @@ class RemoteModel:
             )
             with stream:  # an answer that nobody reads to its end is hung up on
                 for chunk in stream:
-                    if chunk.choices and chunk.choices[0].delta.content:
-                        yield chunk.choices[0].delta.content
+                    delta = chunk.choices[0].delta if chunk.choices else None
+                    if delta is not None and delta.content:
+                        yield delta.content
 
     def complete(self, prompt: str) -> Iterator[str]:
         """The completion of a prompt, piece by piece."""
@@ -62,15 +63,20 @@ class RemoteModel:
             with stream:
                 for chunk in stream:
                     if chunk.choices:
-                        yield chunk.choices[0].text
+                        yield chunk.choices[0].text or ""
 
 
 @contextmanager
 def _sentences(what: str) -> Iterator[None]:
-    """Context manager: errors of OpenAI's client become a ``ValueError``."""
+    """Context manager: errors of OpenAI's client become a ``ValueError``.
+
+    Also those that come of an answer in another form than OpenAI's.
+    """
     try:
         yield
-    except OpenAIError as error:
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(f"{what} does not answer as OpenAI's servers do: {error}") from error
+    except Exception as error:  # also that an address is none, whose class is not the client's
         raise ValueError(f"{what}: {error}") from error
 
 

@@ -65,6 +65,8 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
                     self.error("--config needs the name of a YAML file")
                 path, length = (value, 1) if value else (words[index + 1], 2)
                 rest = words[:index] + words[index + length :]
+                if any(word.partition("=")[0] == "--config" for word in rest):
+                    self.error("--config can be given once")
                 first = [rest.pop(0)] if rest and not rest[0].startswith("-") else []
                 return first + self._words_of(path) + rest
         return words
@@ -81,13 +83,17 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
         words: list[str] = []
         for key, value in settings.items():
             flag = "--" + str(key).replace("_", "-")
+            action = self._option_string_actions.get(flag)
+            nargs = None if action is None else action.nargs
+            if nargs == 0 and value is not None and not isinstance(value, bool):
+                self.error(f"--config {path}: {key} must be true or false, got {value!r}")
             if isinstance(value, bool):
                 no = "--no-" + flag[2:]
                 known = flag if value else no
                 words += [known] if value or no in self._option_string_actions else []
-            elif isinstance(value, list):
+            elif isinstance(value, list) and nargs is not None:
                 words += [flag, *(str(one) for one in value)]
-            elif isinstance(value, dict):
+            elif isinstance(value, (list, dict)):
                 words += [flag, json.dumps(value)]
             elif value is not None:
                 words += [flag, str(value)]
@@ -233,6 +239,14 @@ def parse_args(words: list[str], prog: str = "minivllm serve") -> argparse.Names
         args.host, args.trace = args.host or "127.0.0.1", True
     if args.enable_auto_tool_choice and not args.tool_call_parser:
         parser.error("--enable-auto-tool-choice needs --tool-call-parser")
+    for ok, flag, value, allowed in (
+        (0 <= args.port < 2**16, "--port", args.port, "from 0 to 65535"),
+        (args.shutdown_timeout >= 0, "--shutdown-timeout", args.shutdown_timeout, "0 or more"),
+        (isinstance(args.override_generation_config, dict), "--override-generation-config",
+         args.override_generation_config, "a JSON object"),
+    ):  # fmt: skip
+        if not ok:
+            parser.error(f"{flag} must be {allowed}, got {value}")
     return args
 
 

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from typing import Any
+from weakref import WeakValueDictionary
 
 from fastapi import Request
 
@@ -39,6 +40,8 @@ class OpenAIServing:
         self.served = served
         self.engine = served.engine
         self.args = served.args
+        # By the engine's request id, also those that have not begun, which no engine knows.
+        self._streams: WeakValueDictionary[str, AsyncGenerator] = WeakValueDictionary()
 
     @property
     def tokenizer(self):
@@ -50,10 +53,11 @@ class OpenAIServing:
         own = raw.headers.get("x-request-id") or request.request_id or uuid.uuid4().hex[:16]
         return f"{prefix}-{own}"
 
-    @staticmethod
-    def engine_id(request_id: str, index: int) -> str:
+    def engine_id(self, request_id: str, index: int) -> str:
         """The engine's request id of a prompt: unique, though callers may choose an id twice."""
-        return f"{request_id}-{index}-{uuid.uuid4().hex[:8]}"
+        name = f"{request_id}-{index}"
+        in_use = name in self._streams or name in self.engine.request_ids
+        return f"{name}-{uuid.uuid4().hex[:8]}" if in_use else name
 
     def generate(
         self, request: GenerationRequest, prompt: dict, params: Any, engine_id: str, raw: Request
@@ -67,6 +71,7 @@ class OpenAIServing:
             shown = (token_ids if text is None else text)[: self.args.max_log_len]
             logger.info("Received request %s: prompt: %r, params: %s", engine_id, shown, params)
         outputs = self.engine.generate(prompt, params, engine_id, self.priority(request, raw))
+        self._streams[engine_id] = outputs
         if request.use_beam_search:
             return beams(outputs, request.include_stop_str_in_output)
         interval = request.stream_interval or 1

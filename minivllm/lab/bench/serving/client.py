@@ -78,7 +78,7 @@ class Client:
             response.raise_for_status()
             cards = response.json()["data"]
             names = [card["id"] for card in cards]
-        except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        except Exception as error:  # whatever is not there, or speaks otherwise
             where = f"{self._http.base_url}/v1/models"
             raise ValueError(f"{where} does not say what is served: {error}") from error
         card = next((card for card in cards if wanted in (None, card["id"])), None)
@@ -111,7 +111,8 @@ class Client:
                     output.error = f"status {response.status_code}: {text[:_LONGEST_ERROR]}"
                 else:
                     await self._read(response, output)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, AttributeError, LookupError, TypeError) as error:
+            # the last three come of an event in another form than OpenAI's
             output.error = f"{type(error).__name__}: {error}".rstrip(": ")
         output.success = not output.error
         return output
@@ -145,7 +146,7 @@ class Client:
             if usage := event.get("usage"):
                 output.prompt_len = usage["prompt_tokens"]
                 output.output_tokens = usage["completion_tokens"]
-            for choice in event.get("choices", ()):
+            for choice in event.get("choices") or ():
                 text = self._text(choice)
                 if not (text or choice.get("finish_reason")):
                     continue  # a chat's first event names who speaks, and says nothing
