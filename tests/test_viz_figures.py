@@ -196,7 +196,7 @@ def test_a_trace_without_steps_is_refused(draw):
 
 
 @cache
-def searching():
+def searching(reborn_ends=False):
     """Three beams: in step 1 the second is dropped, and born again from the third."""
     trace = Trace(12, 4, 64)
     trace.record(RequestAdded, "x", tuple(range(6)), 0)
@@ -220,6 +220,8 @@ def searching():
     trace.record(Forked, "x/2", "x/1")
     for beam in ("x", "x/1", "x/2"):
         trace.record(Sampled, beam, 8)
+    if reborn_ends:
+        trace.record(Finished, "x/1", "length")
     trace.end_step()
     return trace
 
@@ -238,6 +240,12 @@ def test_a_dropped_beam_is_not_a_finished_one():
     assert "•¦" in figure.text
     assert "beam dropped, its place taken" in texts(figure)
     assert "copy of 2" in texts(block_table(searching(), 1))
+
+
+def test_a_beam_may_be_dropped_and_end_in_one_step():
+    figure = timeline(searching(reborn_ends=True))
+    assert "1 finished, 1 beam dropped" in figure.alt
+    assert "•¦|" in figure.text
 
 
 @pytest.mark.slow

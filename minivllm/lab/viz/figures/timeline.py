@@ -219,7 +219,7 @@ def _wide_cell(cell: Cell | None, width: int) -> str:
     label = str(cell.num_tokens) if cell.kind == "prefill" else MARK[cell.kind]
     label = f"+{1 + cell.num_accepted}" if cell.kind == "verify" else label
     label = "×" if cell.preempted else label
-    end = "|" if cell.finished else "¦" if cell.dropped else ""
+    end = "¦" * cell.dropped + "|" * cell.finished
     return f"{label + end:>{width + len(end)}}"[len(end) :]
 
 
