@@ -21,6 +21,7 @@ WORTH_SHARING = 2**19
 """Query numbers times keys from which on several threads are woken: some 100 microseconds of
 work. On a busy machine waking one can take longer than that."""
 ROWS, LANES = 4, 2 * WIDTH  # eight sums at once, which is as many as hide that each takes a while
+AHEAD = 2  # vectors of keys, or blocks of values, that are asked for before they are read
 _wide, _narrow, weigh = micro_kernel(ROWS, 2), micro_kernel(ROWS, 1), exp_kernel(2)
 
 
@@ -126,7 +127,7 @@ def _paged_decode(
     keys[:] = 0
     for at in range(0, length, LANES):
         for key in range(at, min(at + LANES, num_keys), WIDTH):
-            later = min(key + WIDTH, num_keys - WIDTH)
+            later = min(key + AHEAD * WIDTH, num_keys - WIDTH)
             after = key_cache[blocks[later // block_size], later % block_size :, kv_head]
             prefetch(after, WIDTH, head_dim)
             block, slot = blocks[key // block_size], key % block_size
@@ -146,7 +147,7 @@ def _paged_decode(
         at = b * block_size
         size = min(end - at, block_size)  # nobody may look at what is in a slot after
         values = value_cache[blocks[b], :, kv_head]
-        later = min(b + 1, len(blocks) - 1)
+        later = min(b + AHEAD, len(blocks) - 1)
         prefetch(value_cache[blocks[later], :, kv_head], block_size, head_dim)
         for q in range(0, num_padded, ROWS):
             for d in range(0, whole, LANES):

@@ -19,6 +19,8 @@ def prefetch(typing, matrix, num_rows, num_columns):
     """Ask for the cache lines of a matrix of any dtype, whose rows lie side by side, ahead of use.
 
     A processor guesses which lines come next, but not beyond a page, nor through a block table.
+    They come into the second cache: some processors can wait for more lines at once there than in
+    the first.
     """
 
     def emit(context, builder, signature, args):
@@ -26,12 +28,12 @@ def prefetch(typing, matrix, num_rows, num_columns):
         byte = ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
         fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        step, to_read, to_keep, data = _INT(WIDTH), _WORD(0), _WORD(3), _WORD(1)
+        step, to_read, second, data = _INT(WIDTH), _WORD(0), _WORD(2), _WORD(1)
         with cgutils.for_range(builder, args[1]) as rows:
             row = builder.gep(start, [builder.mul(stride, rows.index)])
             with cgutils.for_range_slice(builder, _INT(0), args[2], step, inc=True) as (column, _):
                 at = builder.bitcast(builder.gep(row, [column]), byte)
-                builder.call(fetch, [at, to_read, to_keep, data])
+                builder.call(fetch, [at, to_read, second, data])
         return context.get_dummy_value()
 
     return types.void(matrix, types.int64, types.int64), emit
