@@ -1,6 +1,7 @@
 """Linear methods: the same product however a weight is kept, alone and in the engine."""
 
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -11,30 +12,28 @@ from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
 from minivllm.models import cpu_linear
 from minivllm.models.cpu_linear import (
     WIDENED_ONCE,
-    FewRowsLinearMethod,
     OneDNNLinearMethod,
+    PanelLinearMethod,
     TransposedLinearMethod,
     WidenedLinearMethod,
     candidates,
     choose_method,
 )
 from minivllm.models.linear import Linear, UnquantizedLinearMethod
-from minivllm.ops import few_rows
-from minivllm.ops.few_rows import MOST_ROWS
-from minivllm.ops.microkernel import WIDTH
+from minivllm.ops import panels
 
-ANY, WIDENED = UnquantizedLinearMethod, [WidenedLinearMethod, FewRowsLinearMethod]
+ANY = [UnquantizedLinearMethod, OneDNNLinearMethod, PanelLinearMethod]
 METHODS = {
-    torch.float32: [ANY, OneDNNLinearMethod, TransposedLinearMethod],
-    torch.bfloat16: [ANY, OneDNNLinearMethod, *WIDENED],
-    torch.float16: [ANY, OneDNNLinearMethod, *WIDENED],
+    torch.float32: [*ANY, TransposedLinearMethod],
+    torch.bfloat16: [*ANY, WidenedLinearMethod],
+    torch.float16: [*ANY, WidenedLinearMethod],
 }
 PAIRS = [(dtype, method) for dtype, methods in METHODS.items() for method in methods]
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
 def skip_if_it_cannot_run(method, dtype):
-    if method is OneDNNLinearMethod and type(candidates(dtype)[0]) is not method:
+    if method is OneDNNLinearMethod and method not in map(type, candidates(dtype)):
         pytest.skip(f"no {dtype} products of oneDNN on this processor")
 
 
@@ -50,7 +49,7 @@ def test_every_method_is_the_same_product(dtype, method, bias, sizes):
         parameter.data = torch.randn(parameter.shape, generator=rng).to(dtype)
     weight, offset = layer.weight.clone().double(), layer.bias
     layer.process_weights_after_loading()
-    for rows in (1, 2, 17, 33):
+    for rows in (1, 2, 3, 17, 200):
         x = (torch.randn(rows, sizes[0], generator=rng) / sizes[0] ** 0.5).to(dtype)
         want = F.linear(x.double(), weight, None if offset is None else offset.double())
         out = layer(x)
@@ -60,8 +59,9 @@ def test_every_method_is_the_same_product(dtype, method, bias, sizes):
 
 
 def test_a_large_16_bit_weight_stays_as_it_is_and_a_small_one_is_widened():
-    for sizes, dtype in (((512, 512), torch.float32), ((1024, 1024), torch.bfloat16)):
-        layer = Linear(*sizes, bias=False, quant_method=WidenedLinearMethod())
+    cases = ((512, 512), torch.float32), ((1024, 1024), torch.bfloat16)
+    for (sizes, dtype), method in product(cases, (WidenedLinearMethod, PanelLinearMethod)):
+        layer = Linear(*sizes, bias=False, quant_method=method())
         layer.weight.data = torch.zeros(layer.weight.shape, dtype=torch.bfloat16)
         assert (layer.weight.nbytes <= WIDENED_ONCE) == (dtype == torch.float32)
         layer.process_weights_after_loading()
@@ -69,23 +69,17 @@ def test_a_large_16_bit_weight_stays_as_it_is_and_a_small_one_is_widened():
 
 
 @torch.inference_mode()
-def test_a_few_rows_are_multiplied_in_registers_if_vectors_fit(monkeypatch):
-    calls, rng = [], torch.Generator().manual_seed(0)
-    whole = few_rows.multiply
-    monkeypatch.setattr(few_rows, "multiply", lambda *args: calls.append(1) or whole(*args))
-    for sizes, fits in (
-        ((1040, 572), True),
-        ((1000, 700), 1000 % WIDTH == 0),
-        ((1040, 571), False),
-    ):
-        layer = Linear(*sizes, bias=False, quant_method=FewRowsLinearMethod())
-        weight = torch.randn(layer.weight.shape, generator=rng).bfloat16()
-        layer.weight.data = weight
-        layer.process_weights_after_loading()
-        for rows in (1, 2, MOST_ROWS, MOST_ROWS + 1):
-            calls.clear()
-            layer(torch.zeros(rows, sizes[0], dtype=torch.bfloat16))
-            assert bool(calls) == (fits and 1 < rows <= MOST_ROWS)
+def test_in_panels_a_row_is_the_same_whatever_is_beside_it():
+    """Also to the last bit: batches of any size, on any number of threads."""
+    rng = torch.Generator().manual_seed(0)
+    for output_size in (3 * panels.LANES, 3 * panels.LANES + 5):
+        weight = torch.randn(output_size, 600, generator=rng)
+        x, bias = torch.randn(300, 600, generator=rng), torch.randn(output_size, generator=rng)
+        packed = panels.pack(weight)
+        alone = [panels.multiply(x[i : i + 1], packed, bias, output_size) for i in range(300)]
+        for rows in (2, 3, 7, 300):
+            together = panels.multiply(x[:rows], packed, bias, output_size)
+            assert torch.equal(together, torch.cat(alone[:rows]))
 
 
 def seconds_if(fastest, method, dtype, shape):
@@ -98,14 +92,26 @@ def test_the_fastest_candidate_is_taken_and_the_log_says_which(dtype, monkeypatc
         cpu_linear.fastest_method.cache_clear()
         monkeypatch.setattr(cpu_linear, "_seconds", partial(seconds_if, type(fastest)))
         cpu_linear.logger.setLevel("DEBUG")
-        widens = type(fastest) is WidenedLinearMethod  # which is then done with loops
-        expected = FewRowsLinearMethod if widens else type(fastest)
+        widens = type(fastest) is WidenedLinearMethod  # which is then done in panels
+        expected = PanelLinearMethod if widens else type(fastest)
         assert type(choose_method(torch.empty(8, 8, dtype=dtype))) is expected
         said = capsys.readouterr().out
         assert f"{type(fastest).__name__} (" in said
         assert f"{type(fastest).__name__} 1 us" in said
     cpu_linear.fastest_method.cache_clear()
     cpu_linear.logger.setLevel("NOTSET")
+
+
+def test_the_first_candidate_is_taken_unless_another_is_clearly_faster(monkeypatch):
+    first, other = candidates(torch.float32)[:2]
+    for others, expected in ((0.9, first), (0.7, other)):
+        seconds = {type(method): 1.0 for method in candidates(torch.float32)} | {
+            type(other): others
+        }
+        monkeypatch.setattr(cpu_linear, "_seconds", lambda method, *_, s=seconds: s[type(method)])
+        cpu_linear.fastest_method.cache_clear()
+        assert type(choose_method(torch.empty(8, 8))) is type(expected)
+    cpu_linear.fastest_method.cache_clear()
 
 
 def test_a_large_float32_weight_is_not_tried_out(monkeypatch):
@@ -117,7 +123,7 @@ def test_a_large_float32_weight_is_not_tried_out(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
-    [OneDNNLinearMethod, TransposedLinearMethod, WidenedLinearMethod, FewRowsLinearMethod],
+    [OneDNNLinearMethod, TransposedLinearMethod, WidenedLinearMethod, PanelLinearMethod],
 )
 def test_the_oracle_holds_with_every_method(method, monkeypatch):
     """Shared prefixes, chunks, samples and preemption at once; the oracle multiplies plainly."""

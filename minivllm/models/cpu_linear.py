@@ -80,7 +80,8 @@ class TiledLinearMethod(LinearMethod):
 class WidenedLinearMethod(TiledLinearMethod, UnquantizedLinearMethod):
     """A 16-bit weight, widened to float32 on a processor without fast 16-bit products.
 
-    One row is multiplied as it is: that reads each number once, and half as many bytes.
+    One row is multiplied as it is: that reads each number once, and half as many bytes. For torch;
+    with numba see ``PanelLinearMethod``.
     """
 
     def process_weights_after_loading(self, layer: Linear) -> None:
@@ -96,21 +97,26 @@ class WidenedLinearMethod(TiledLinearMethod, UnquantizedLinearMethod):
         return super().apply(layer, x)
 
 
-class FewRowsLinearMethod(WidenedLinearMethod):
-    """A 16-bit weight, widened in registers for a few rows (``ops/few_rows.py``), else by tiles."""
+class PanelLinearMethod(UnquantizedLinearMethod):
+    """A compiled product in float32, with the weight in panels (``ops/panels.py``).
+
+    It has little to do around it, and is done by the threads that do the rest of a layer: those of
+    a library are others, and each kind's would spin while the other kind works.
+    """
 
     def __init__(self):
-        from minivllm.ops import few_rows  # numba need not be there
+        from minivllm.ops import panels  # numba need not be there
 
-        self._few_rows = few_rows
+        self._panels = panels
+
+    def process_weights_after_loading(self, layer: Linear) -> None:
+        weight = layer.weight.detach()
+        if weight.nbytes <= WIDENED_ONCE:
+            weight = weight.float()
+        layer.weight = nn.Parameter(self._panels.pack(weight), requires_grad=False)
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
-        few = 1 < len(x) <= self._few_rows.MOST_ROWS
-        if not (few and layer.weight.dtype == x.dtype and self._few_rows.fits(layer.weight)):
-            return super().apply(layer, x)
-        output = self._few_rows.multiply(x, layer.weight)
-        if layer.bias is not None:
-            output += layer.bias
+        output = self._panels.multiply(x, layer.weight, layer.bias, layer.output_size)
         return output.to(x.dtype)
 
 
@@ -119,7 +125,7 @@ def choose_method(weight: torch.Tensor) -> LinearMethod:
     if weight.dtype != torch.float32:
         found = fastest_method(weight.dtype, _SHAPE_16_BIT)
         if isinstance(found, WidenedLinearMethod) and numba_obstacle() is None:
-            return FewRowsLinearMethod()  # not tried out: its loops take seconds to compile
+            return PanelLinearMethod()  # not tried out: where it loses, it need not be compiled
         return found
     if weight.nbytes > IN_CACHE:
         return candidates(weight.dtype)[0]
@@ -134,23 +140,30 @@ def candidates(dtype: torch.dtype) -> list[LinearMethod]:
         or (dtype == torch.bfloat16 and onednn._is_mkldnn_bf16_supported())
         or (dtype == torch.float16 and onednn._is_mkldnn_fp16_supported())
     )
-    first = OneDNNLinearMethod() if packs else UnquantizedLinearMethod()
-    second = TransposedLinearMethod() if dtype == torch.float32 else WidenedLinearMethod()
-    return [first, second]
+    library = OneDNNLinearMethod() if packs else UnquantizedLinearMethod()
+    if dtype != torch.float32:
+        return [library, WidenedLinearMethod()]
+    compiled = [PanelLinearMethod()] if numba_obstacle() is None else []
+    return [*compiled, library, TransposedLinearMethod()]
 
 
 @cache
 def fastest_method(dtype: torch.dtype, shape: tuple[int, int]) -> LinearMethod:
-    """The candidate that multiplies a few rows by a weight of this shape in the least time."""
+    """The candidate that multiplies a few rows by a weight of this shape in the least time.
+
+    The first one, unless another is faster by more than what such measurements vary.
+    """
     seconds = {method: _seconds(method, dtype, shape) for method in candidates(dtype)}
-    found = min(seconds, key=seconds.__getitem__)
+    first, best = next(iter(seconds)), min(seconds, key=seconds.__getitem__)
+    found = best if _CLEARLY * seconds[best] < seconds[first] else first
     times = ", ".join(f"{type(m).__name__} {1e6 * s:.0f} us" for m, s in seconds.items())
     logger.debug("%s weights %s: %s (%s)", dtype, list(shape), type(found).__name__, times)
     return found
 
 
 _SHAPE_16_BIT = (1024, 1024)  # too large to be widened once
-_PROBE_ROWS = 8  # a batch of decodes
+_PROBE_ROWS = 32  # a batch of decodes
+_CLEARLY = 1.25
 _PROBES = 7  # the best counts: others may use the processor meanwhile
 
 

@@ -4,8 +4,8 @@ A processor multiplies and adds a vector of numbers at once, twice a cycle, if i
 for memory, and not for the sum before. So a tile of sums as large as the registers hold is kept
 there for the whole product; each number that is read then serves many. Compilers do not find this
 by themselves, so the instructions are written here one by one, in LLVM's language. Attention is
-made of it (``ops/product.py``, ``attention/decode_numba.py``), and products of a few rows
-(``ops/few_rows.py``).
+made of it (``ops/product.py``, ``attention/decode_numba.py``), and so are products with weights
+(``ops/panels.py``).
 
 (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008)
 """
@@ -85,53 +85,6 @@ def micro_kernel(num_rows: int, num_vectors: int):
         return context.get_dummy_value()
 
     return multiply_add
-
-
-def dot_kernel(num_left: int, num_right: int):
-    """The dot products of a few rows with a few others, for numba.
-
-    What it returns is called in compiled code, as ``dots(sums, left, right, depth)``, and does
-    ``sums[l, r] = left[l] @ right[r]`` for all l and r. Depth is a multiple of ``WIDTH``; left and
-    right are of any dtype, with rows whose numbers lie side by side, and the sums float32.
-    """
-
-    @intrinsic
-    def dots(typing, sums, left, right, depth):
-        return types.void(sums, left, right, types.int64), emit
-
-    def emit(context, builder, signature, args):
-        sums, (sums_stride, sums_step) = memory(context, builder, signature, args, 0)
-        lefts, rights = (
-            [builder.gep(start, [builder.mul(stride, _INT(i))]) for i in range(count)]
-            for count, (start, (stride, _)) in (
-                (num_left, memory(context, builder, signature, args, 1)),
-                (num_right, memory(context, builder, signature, args, 2)),
-            )
-        )
-        registers = [[cgutils.alloca_once(builder, _VECTOR) for _ in rights] for _ in lefts]
-        for register in (one for row in registers for one in row):
-            builder.store(_VECTOR([0.0] * WIDTH), register)
-        steps = cgutils.for_range_slice(builder, _INT(0), args[3], _INT(WIDTH), inc=True)
-        with steps as (k, _):
-            a = [_load(builder, builder.gep(at, [k]), signature.args[1].dtype) for at in lefts]
-            for r, at in enumerate(rights):
-                b = _load(builder, builder.gep(at, [k]), signature.args[2].dtype)
-                for i, row in enumerate(registers):
-                    register, product = row[r], builder.fmul(a[i], b, flags=_FUSED)
-                    total = builder.fadd(product, builder.load(register), flags=_FUSED)
-                    builder.store(total, register)
-        kind = ir.FunctionType(_FLOAT, [_FLOAT, _VECTOR])
-        name = f"llvm.vector.reduce.fadd.v{WIDTH}f32"
-        add = cgutils.get_or_insert_function(builder.module, kind, name)
-        for i, row in enumerate(registers):
-            for r, register in enumerate(row):
-                at = builder.add(builder.mul(sums_stride, _INT(i)), builder.mul(sums_step, _INT(r)))
-                numbers = _FLOAT(0.0), builder.load(register)
-                total = builder.call(add, numbers, fastmath=("reassoc",))
-                builder.store(total, builder.gep(sums, [at]))
-        return context.get_dummy_value()
-
-    return dots
 
 
 @intrinsic

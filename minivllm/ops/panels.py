@@ -1,0 +1,75 @@
+"""Product with a weight in panels: each lies in memory in the order in which a tile reads it.
+
+A tile of the product (``ops/microkernel.py``) has a few rows and as many columns as a panel. It
+reads the panel from one end to the other, where a weight as it is in a checkpoint would be read a
+few numbers here and a few there. Libraries bring it into such an order in every call; here that is
+done once. Numbers of 16 bits stay so, and are widened in registers. What a row is multiplied beside
+changes nothing in how its numbers are added up.
+
+(Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008)
+
+This file is imported only when it is used: numba need not be there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numba import prange
+
+from minivllm.ops.compiled import as_numpy, parallel_kernel
+from minivllm.ops.microkernel import WIDTH, micro_kernel
+
+WORTH_SHARING = 2**20  # products from which on several threads are woken: some 20 us of work
+# Of a tile: its sums, a row of the panel and a number of the left one fit into 32 or 16 registers.
+_ROWS, _VECTORS = (4, 4) if WIDTH == 16 else (6, 2)
+LANES = _VECTORS * WIDTH
+_DEPTH = 256  # rows of a panel that stay in the second cache while many tiles read them
+_TASK = 32 * _ROWS  # rows of x
+_tile, _pair, _single = (micro_kernel(rows, _VECTORS) for rows in (_ROWS, 2, 1))
+
+
+def pack(weight: torch.Tensor) -> torch.Tensor:
+    """``[output, input]`` to panels ``[num_panels, input, LANES]``, the last one filled with 0."""
+    padded = F.pad(weight, (0, 0, 0, -len(weight) % LANES))
+    return padded.unflatten(0, (-1, LANES)).transpose(1, 2).contiguous()
+
+
+def multiply(
+    x: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None, output_size: int
+) -> torch.Tensor:
+    """``x @ weight.T + bias`` in float32, ``[n, output_size]``, for panels of any dtype."""
+    output = torch.empty(len(x), output_size, dtype=torch.float32)
+    offsets = None if bias is None else bias.float().numpy()
+    rows = x.float().contiguous().numpy()
+    _multiply(len(x) * panels.numel(), output.numpy(), rows, as_numpy(panels), offsets)
+    return output
+
+
+@parallel_kernel(WORTH_SHARING)
+def _multiply(output, x, panels, bias):
+    num_panels, depth, _ = panels.shape
+    for task in prange(-(-len(x) // _TASK) * num_panels):
+        begin, panel = task // num_panels * _TASK, task % num_panels
+        rows, first = x[begin : begin + _TASK], panel * LANES
+        place = output[begin : begin + _TASK, first : first + LANES]
+        sums, size = place, place.shape[1]
+        if size < LANES:  # the last panel: a tile is wider than what there is room for
+            sums = np.empty((len(rows), LANES), np.float32)[:, :LANES]
+        if bias is not None:
+            for r in range(len(rows)):
+                sums[r, :size] = bias[first : first + size]
+        for k in range(0, depth, _DEPTH):
+            piece = panels[panel, k : k + _DEPTH]
+            adds, r = bias is not None or k > 0, 0
+            while r + _ROWS <= len(rows):
+                _tile(sums[r:], rows[r:, k:], piece, len(piece), adds)
+                r += _ROWS
+            while r + 2 <= len(rows):
+                _pair(sums[r:], rows[r:, k:], piece, len(piece), adds)
+                r += 2
+            if r < len(rows):
+                _single(sums[r:], rows[r:, k:], piece, len(piece), adds)
+        if size < LANES:
+            place[:] = sums[:, :size]
