@@ -3,12 +3,15 @@
 import os
 import subprocess
 import sys
+import time
+from itertools import pairwise
 
 import pytest
 import torch
 
 import minivllm
-from minivllm.ops import threads
+from minivllm.ops import company, threads
+from minivllm.ops.company import WINDOW, Company, seconds_without_core
 from minivllm.ops.threads import threads_for
 
 pytestmark = pytest.mark.slow
@@ -57,6 +60,7 @@ def test_where_torch_came_first_the_log_says_so():
 
 def test_a_user_s_number_of_threads_stays(monkeypatch):
     before = torch.get_num_threads()
+    monkeypatch.setattr(threads, "company", Company(waited=lambda: 0.0))
     try:
         torch.set_num_threads(2)
         for operations, expected in ((threads.WORTH_SHARING - 1, 1), (threads.WORTH_SHARING, 2)):
@@ -70,6 +74,52 @@ def test_a_user_s_number_of_threads_stays(monkeypatch):
             assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_beside_company_a_step_has_a_thread_less_until_it_is_tried_again():
+    """Two processes that are busy, for a second, and then none; looked at every 60 ms."""
+    now, waited, chosen = 0.0, 0.0, []
+    ours = Company(waited=lambda: waited, clock=lambda: now)
+    while now < 2.5:
+        now += 0.06
+        took_a_core = max(0, ours.threads(8) - 6) if now < 1 else 0
+        waited += 0.06 * 0.8 * took_a_core
+        chosen.append(ours.threads(8))
+    assert chosen[:3] == [8, 7, 6]
+    assert min(chosen) == 6  # not 5: then nobody waits
+    assert chosen[-1] == 8
+    tries = sum(b > a for a, b in pairwise(chosen))
+    assert 3 <= tries <= 4  # once in half a second
+
+    alone = Company(waited=lambda: 9.0 * now, clock=lambda: now)
+    for _ in range(20):
+        now += 0.06
+        assert alone.threads(2) >= 1
+        assert alone.threads(1) == 1
+
+
+def test_a_step_asks_for_company_only_where_it_has_work_for_several_threads(monkeypatch):
+    before = torch.get_num_threads()
+    monkeypatch.setattr(threads, "company", Company(waited=lambda: 9 * time.perf_counter()))
+    try:
+        torch.set_num_threads(4)
+        time.sleep(WINDOW)
+        for operations, expected in ((0, 1), (threads.WORTH_SHARING, 3)):
+            with threads_for(operations, CPU):
+                assert torch.get_num_threads() == expected
+            assert torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_time_without_a_core_is_read_from_the_system_if_it_tells(monkeypatch, tmp_path):
+    assert seconds_without_core() >= 0
+    for name, text in (("1", "5 2500000000 7\n"), ("2", "1 500000000 1\n"), ("3", ""), ("4", "?")):
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(company, "TASKS", str(tmp_path / "*"))
+    assert seconds_without_core() == 3.0
+    monkeypatch.setattr(company, "TASKS", str(tmp_path / "nowhere" / "*"))
+    assert seconds_without_core() == 0.0
 
 
 def test_loops_have_torch_s_number_of_threads_or_one_for_little_work():

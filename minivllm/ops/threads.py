@@ -1,4 +1,4 @@
-"""Threads of a step on a CPU: torch's number, or one where there is too little work for two."""
+"""Threads of a step on a CPU: torch's number, or fewer for a little work or in company."""
 
 from __future__ import annotations
 
@@ -9,22 +9,28 @@ import torch
 
 import minivllm
 from minivllm.logger import init_logger
+from minivllm.ops.company import Company
 
 logger = init_logger(__name__)
 
 WORTH_SHARING = 2**25
 """Operations of a step from which on it has more than one thread: a quarter of a millisecond's
 work. A step has dozens of products, and after each the threads wait for one another."""
+company = Company()
 
 
 @contextmanager
 def threads_for(operations: int, device: torch.device) -> Iterator[None]:
-    """Context manager: one thread for a little work on a CPU; otherwise nothing changes."""
+    """Context manager: as many threads as there is work and room for on a CPU, torch's at most."""
     num_threads = torch.get_num_threads()
-    if device.type != "cpu" or operations >= WORTH_SHARING or num_threads == 1:
+    if device.type != "cpu" or num_threads == 1:
         yield
         return
-    torch.set_num_threads(1)
+    chosen = 1 if operations < WORTH_SHARING else company.threads(num_threads)
+    if chosen == num_threads:
+        yield
+        return
+    torch.set_num_threads(chosen)
     try:
         yield
     finally:

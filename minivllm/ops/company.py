@@ -1,0 +1,72 @@
+"""Company: other processes that want the cores on which a step's threads compute.
+
+After each loop of a step its threads wait for one another. Where another process has one of the
+cores, the thread that should be there waits for its turn, for milliseconds, and all others wait for
+it. With a thread less, each has a core for itself, and the step takes less time. The system knows
+how long threads were ready to run and had no core (Linux: ``/proc/self/task/*/schedstat``).
+"""
+
+from __future__ import annotations
+
+import glob
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from minivllm.logger import init_logger
+
+logger = init_logger(__name__)
+
+WINDOW = 0.05  # seconds after which is looked again
+SHARE = 0.4  # of the time, summed over threads: a busy process makes 0.8, a server's loop below 0.2
+PATIENCE = 0.5  # seconds until a thread that was given up is tried again
+TASKS = "/proc/self/task/*/schedstat"
+
+
+def seconds_without_core() -> float:
+    """How long this process's threads have waited for a core, in all; 0.0 if nobody tells."""
+    waited = 0
+    for path in glob.glob(TASKS):
+        try:
+            waited += int(Path(path).read_text().split()[1])
+        except (OSError, IndexError, ValueError):  # a thread that has just ended, an odd system
+            continue
+    return waited / 1e9
+
+
+class Company:
+    """How many threads to do without, decided anew a few times a second.
+
+    Args:
+        waited: seconds for which threads have waited for a core so far.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        waited: Callable[[], float] = seconds_without_core,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        self._waited, self._clock = waited, clock
+        self._fewer = 0
+        self._since, self._waited_then = clock(), waited()
+        self._retry_at = 0.0
+
+    def threads(self, num_threads: int) -> int:
+        """How many of so many threads a step should have now; at least one."""
+        now = self._clock()
+        if now - self._since >= WINDOW:
+            self._look(now, num_threads)
+        return max(1, num_threads - self._fewer)
+
+    def _look(self, now: float, num_threads: int) -> None:
+        waited, before = self._waited(), self._fewer
+        share = (waited - self._waited_then) / (now - self._since)
+        self._since, self._waited_then = now, waited
+        if share > SHARE:
+            self._fewer = min(self._fewer + 1, num_threads - 1)
+            self._retry_at = now + PATIENCE
+        elif self._fewer and now >= self._retry_at:
+            self._fewer -= 1
+        if self._fewer > before == 0:
+            logger.debug("Another process has a core: %d threads.", num_threads - self._fewer)
