@@ -283,6 +283,22 @@ def test_what_is_there_for_good_is_not_searched_for_garbage(monkeypatch):
     assert frozen[0] > 100_000, "torch and transformers alone are more"
 
 
+@pytest.mark.slow
+def test_offline_too_but_an_engine_that_ends_leaves_its_memory():
+    code = """
+import gc, weakref
+from minivllm import LLM
+engines = [LLM(), LLM()]
+assert gc.get_freeze_count() > 100_000
+workers = [weakref.ref(e.llm_engine.engine_core.executor.worker) for e in engines]
+del engines
+gc.collect()
+print([worker() for worker in workers])
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stdout.splitlines()[-1:] == ["[None, None]"], run.stderr
+
+
 def test_compiled_loops_leave_the_interpreter_lock():
     """So that /health is answered while they run, as it is during torch's operations."""
     fused = pytest.importorskip("minivllm.ops.fused_cpu", reason="there is no numba")

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from minivllm.config import VllmConfig
 from minivllm.engine.core_outputs import EngineCoreOutputs, collect
+from minivllm.engine.gc_utils import freeze_libraries
 from minivllm.executor.abstract import Executor
 from minivllm.executor.uniproc import UniProcExecutor
 from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
@@ -38,6 +39,7 @@ class EngineCore:
         executor_class: type[Executor] = UniProcExecutor,
         structured_output_manager: StructuredOutputManager | None = None,
     ):
+        freeze_libraries()  # a step would wait for a fifth of a second now and then
         self.config = config
         self.structured_output_manager = structured_output_manager
         self.executor = executor_class(config)

@@ -1,4 +1,4 @@
-"""Garbage collection in a server: what is there for good is not searched again and again.
+"""Garbage collection: what is there for good is not searched again and again.
 
 (vLLM: vllm/utils/gc_utils.py)
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+from functools import cache
 
 
 def freeze_gc_heap() -> None:
@@ -16,3 +17,9 @@ def freeze_gc_heap() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@cache
+def freeze_libraries() -> None:
+    """Do that once in a process, before there is an engine: one may end, and leave its memory."""
+    freeze_gc_heap()
