@@ -31,9 +31,13 @@ _tile, _pair, _single = (micro_kernel(rows, _VECTORS) for rows in (_ROWS, 2, 1))
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
-    """``[output, input]`` to panels ``[num_panels, input, LANES]``, the last one filled with 0."""
-    padded = F.pad(weight, (0, 0, 0, -len(weight) % LANES))
-    return padded.unflatten(0, (-1, LANES)).transpose(1, 2).contiguous()
+    """``[output, input]`` to one panel after the other, ``[output * input]``; the last is narrower.
+
+    A panel is ``[input, LANES]``.
+    """
+    whole = len(weight) // LANES * LANES
+    panels = weight[:whole].unflatten(0, (-1, LANES)).transpose(1, 2)
+    return torch.cat((panels.flatten(), weight[whole:].T.flatten()))
 
 
 def multiply(
@@ -49,19 +53,22 @@ def multiply(
 
 @parallel_kernel(WORTH_SHARING)
 def _multiply(output, x, panels, bias):
-    num_panels, depth, _ = panels.shape
+    num_panels, depth = -(-output.shape[1] // LANES), x.shape[1]
     for task in prange(-(-len(x) // _TASK) * num_panels):
-        begin, panel = task // num_panels * _TASK, task % num_panels
-        rows, first = x[begin : begin + _TASK], panel * LANES
-        place = output[begin : begin + _TASK, first : first + LANES]
+        begin, first = task // num_panels * _TASK, task % num_panels * LANES
+        rows, place = x[begin : begin + _TASK], output[begin : begin + _TASK, first : first + LANES]
         sums, size = place, place.shape[1]
-        if size < LANES:  # the last panel: a tile is wider than what there is room for
+        panel = panels[first * depth : (first + size) * depth].reshape(depth, size)
+        if size < LANES:  # the last one: a tile is wider than what there is to read and to write
             sums = np.empty((len(rows), LANES), np.float32)[:, :LANES]
+            wide = np.zeros((depth, LANES), panels.dtype)
+            wide[:, :size] = panel
+            panel = wide
         if bias is not None:
             for r in range(len(rows)):
                 sums[r, :size] = bias[first : first + size]
         for k in range(0, depth, _DEPTH):
-            piece = panels[panel, k : k + _DEPTH]
+            piece = panel[k : k + _DEPTH]
             adds, r = bias is not None or k > 0, 0
             while r + _ROWS <= len(rows):
                 _tile(sums[r:], rows[r:, k:], piece, len(piece), adds)
