@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numba import prange
 
 from minivllm.ops.compiled import as_numpy, parallel_kernel
