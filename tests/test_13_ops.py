@@ -150,7 +150,7 @@ def test_compiling_is_announced_once_and_only_to_a_terminal(monkeypatch, capsys)
         announce.on_start(None)  # what it calls is compiled meanwhile
         announce.on_end(None)
         announce.on_end(None)
-    line = "INFO Compiling loops for this CPU: some ten seconds, once.\n"
+    line = "INFO Compiling loops for this CPU: some twenty seconds, once.\n"
     assert capsys.readouterr().out == line
     monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
     compiled._Announce().on_start(None)

@@ -89,7 +89,7 @@ class _Announce(event.Listener):
         if not self._told:
             self._told = True
             level = INFO if sys.stdout.isatty() else DEBUG
-            logger.log(level, "Compiling loops for this CPU: some ten seconds, once.")
+            logger.log(level, "Compiling loops for this CPU: some twenty seconds, once.")
         if self._depth == 0:
             self._begin = time.perf_counter()
         self._depth += 1

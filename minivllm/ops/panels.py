@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numba import prange
 
-from minivllm.ops.compiled import as_numpy, parallel_kernel
+from minivllm.ops.compiled import as_numpy, kernel, parallel_kernel
 from minivllm.ops.microkernel import WIDTH, micro_kernel
 
 WORTH_SHARING = 2**20  # products from which on several threads are woken: some 20 us of work
@@ -26,6 +26,7 @@ _ROWS, _VECTORS = (4, 4) if WIDTH == 16 else (6, 2)
 LANES = _VECTORS * WIDTH
 _DEPTH = 256  # rows of a panel that stay in the second cache while many tiles read them
 _TASK = 32 * _ROWS  # rows of x
+_NO_BIAS: np.ndarray = np.empty(0, np.float32)
 _tile, _pair, _single = (micro_kernel(rows, _VECTORS) for rows in (_ROWS, 2, 1))
 
 
@@ -44,7 +45,7 @@ def multiply(
 ) -> torch.Tensor:
     """``x @ weight.T + bias`` in float32, ``[n, output_size]``, for panels of any dtype."""
     output = torch.empty(len(x), output_size, dtype=torch.float32)
-    offsets = None if bias is None else bias.float().numpy()
+    offsets = _NO_BIAS if bias is None else bias.float().numpy()
     rows = x.float().contiguous().numpy()
     _multiply(len(x) * panels.numel(), output.numpy(), rows, as_numpy(panels), offsets)
     return output
@@ -52,30 +53,39 @@ def multiply(
 
 @parallel_kernel(WORTH_SHARING)
 def _multiply(output, x, panels, bias):
-    num_panels, depth = -(-output.shape[1] // LANES), x.shape[1]
+    num_panels = -(-output.shape[1] // LANES)
     for task in prange(-(-len(x) // _TASK) * num_panels):
         begin, first = task // num_panels * _TASK, task % num_panels * LANES
-        rows, place = x[begin : begin + _TASK], output[begin : begin + _TASK, first : first + LANES]
-        sums, size = place, place.shape[1]
-        panel = panels[first * depth : (first + size) * depth].reshape(depth, size)
-        if size < LANES:  # the last one: a tile is wider than what there is to read and to write
-            sums = np.empty((len(rows), LANES), np.float32)[:, :LANES]
-            wide = np.zeros((depth, LANES), panels.dtype)
-            wide[:, :size] = panel
-            panel = wide
-        if bias is not None:
-            for r in range(len(rows)):
-                sums[r, :size] = bias[first : first + size]
-        for k in range(0, depth, _DEPTH):
-            piece = panel[k : k + _DEPTH]
-            adds, r = bias is not None or k > 0, 0
-            while r + _ROWS <= len(rows):
-                _tile(sums[r:], rows[r:, k:], piece, len(piece), adds)
-                r += _ROWS
-            while r + 2 <= len(rows):
-                _pair(sums[r:], rows[r:, k:], piece, len(piece), adds)
-                r += 2
-            if r < len(rows):
-                _single(sums[r:], rows[r:, k:], piece, len(piece), adds)
-        if size < LANES:
-            place[:] = sums[:, :size]
+        _multiply_panel(
+            output[begin : begin + _TASK], x[begin : begin + _TASK], panels, bias, first
+        )
+
+
+@kernel
+def _multiply_panel(output, rows, panels, bias, first):
+    """Some rows times the panel of the columns from ``first`` on."""
+    depth, place = rows.shape[1], output[:, first : first + LANES]
+    sums, size = place, place.shape[1]
+    panel = panels[first * depth : (first + size) * depth].reshape(depth, size)
+    if size < LANES:  # the last one: a tile is wider than what there is to read and to write
+        sums = np.empty((len(rows), LANES), np.float32)[:, :LANES]
+        wide = np.zeros((depth, LANES), panels.dtype)
+        wide[:, :size] = panel
+        panel = wide
+    has_bias = len(bias) > 0
+    if has_bias:
+        for r in range(len(rows)):
+            sums[r, :size] = bias[first : first + size]
+    for k in range(0, depth, _DEPTH):
+        piece = panel[k : k + _DEPTH]
+        adds, r = has_bias or k > 0, 0
+        while r + _ROWS <= len(rows):
+            _tile(sums[r:], rows[r:, k:], piece, len(piece), adds)
+            r += _ROWS
+        while r + 2 <= len(rows):
+            _pair(sums[r:], rows[r:, k:], piece, len(piece), adds)
+            r += 2
+        if r < len(rows):
+            _single(sums[r:], rows[r:, k:], piece, len(piece), adds)
+    if size < LANES:
+        place[:] = sums[:, :size]
