@@ -10,7 +10,6 @@ vllm/config/model.py)
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -33,7 +32,7 @@ class SharedPrefix:
     """Blocks that several sequences begin with, all of them computed before this step."""
 
     rows: torch.Tensor | slice  # int64 [n]: the sequences' rows in the flat batch
-    block_ids: torch.Tensor  # int64 [num_blocks]
+    block_ids: torch.Tensor  # int32 [num_blocks]
 
 
 @dataclass(frozen=True)
@@ -51,18 +50,15 @@ def find_cascade(metadata: AttentionMetadata, block_size: int) -> Cascade | None
     Sequences that begin with the same block are one group, and share as much as all of them do.
     A block that is written in this step is not shared with those who write it.
     """
-    table, seq_lens = metadata.block_table.numpy(), metadata.seq_lens.numpy().copy()
-    num_rows = np.diff(metadata.query_start_loc.numpy())
+    starts, table = metadata.query_start_loc.numpy(), metadata.block_table.numpy()
+    seq_lens, num_rows = metadata.seq_lens.numpy().copy(), starts[1:] - starts[:-1]
     computed = seq_lens - num_rows  # before this step: all rows see that much
-    groups = defaultdict(list)
-    first_blocks = table[:, 0].tolist()
-    for seq, num_computed in enumerate(computed.tolist()):
-        if num_computed >= block_size:
-            groups[first_blocks[seq]].append(seq)
+    begun = np.flatnonzero(computed >= block_size)
+    first_blocks = table[begun, 0]
+    numbers, sizes = np.unique(first_blocks, return_counts=True)
     prefixes, rest_table = [], table.copy()
-    for members in groups.values():
-        if len(members) == 1:
-            continue
+    for first_block in numbers[sizes > 1]:
+        members = begun[first_blocks == first_block]
         together = num_rows[members].sum() * block_size
         width = computed[members].min() // block_size
         if together * width < WORTH_SHARING:
@@ -76,10 +72,10 @@ def find_cascade(metadata: AttentionMetadata, block_size: int) -> Cascade | None
         is_member[members] = True
         rows = np.flatnonzero(np.repeat(is_member, num_rows))
         in_a_row = rows[-1] - rows[0] == len(rows) - 1  # then they are read where they are
-        index = slice(rows[0], rows[-1] + 1) if in_a_row else torch.from_numpy(rows).long()
-        prefixes.append(SharedPrefix(index, torch.from_numpy(head[0, :shared]).long()))
+        index = slice(rows[0], rows[-1] + 1) if in_a_row else torch.from_numpy(rows)
+        prefixes.append(SharedPrefix(index, torch.from_numpy(head[0, :shared])))
         seq_lens[members] -= shared * block_size
-        rest_table[members] = np.roll(rest_table[members], -shared, axis=1)
+        rest_table[members, : table.shape[1] - shared] = table[members, shared:]
     if not prefixes:
         return None
     longest = int(seq_lens.max())

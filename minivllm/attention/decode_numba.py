@@ -36,7 +36,7 @@ def most_rows(key_cache: torch.Tensor) -> int:
 
 def decode(inputs: LoopInputs, rows: RaggedRows) -> None:
     """Fill in the attention and the lse of sequences' newest rows, a few of each."""
-    _decode(inputs.work(rows), *inputs, *rows)
+    _decode(inputs.work(rows), *inputs, *rows.arrays)
 
 
 @parallel_kernel(WORTH_SHARING)
@@ -44,7 +44,6 @@ def _decode(
     output,
     lse,
     query,
-    query_at,
     query_stride,
     key_cache,
     value_cache,
@@ -65,8 +64,7 @@ def _decode(
         padded = -(-num_queries // ROWS) * ROWS
         queries = np.zeros((padded, head_dim), np.float32)
         for i in range(num_queries):
-            at = query_at + (first + i // group) * query_stride
-            at += (kv_head * group + i % group) * head_dim
+            at = (first + i // group) * query_stride + (kv_head * group + i % group) * head_dim
             for d in range(head_dim):
                 queries[i, d] = widen(query[at + d])
         sums = np.zeros((padded, head_dim), np.float32)

@@ -5,7 +5,6 @@ This file is imported only when it is used: numba need not be there.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from numba import prange
 
@@ -32,20 +31,19 @@ class PagedNumba(PagedTorch):
         output, lse = _empty(query)
         inputs = LoopInputs.of(output, lse, query, key_cache, value_cache, scale, sliding_window)
         few, many = few_and_many(metadata, most_rows(key_cache))
-        if len(many.rows):
+        if many is not None:
             prefill(inputs, many)
-        if len(few.rows):
+        if few is not None:
             decode(inputs, few)
-        return output.to(query.dtype), lse
+        return output.type_as(query), lse
 
     def attend_to_blocks(self, key_cache, value_cache, query, block_ids, scale):
         output, lse = _empty(query)
-        num_rows, num_keys = len(query), len(block_ids) * key_cache.shape[1]
-        table = block_ids.numpy()[np.newaxis]
-        rows = RaggedRows(np.arange(num_rows), np.array([0, num_rows]), table, np.array([num_keys]))
+        num_keys = len(block_ids) * key_cache.shape[1]
+        rows = RaggedRows.of_one(len(query), block_ids.numpy(), num_keys)
         inputs = LoopInputs.of(output, lse, query, key_cache, value_cache, scale)
         prefill(inputs, rows, is_causal=False)
-        return output.to(query.dtype), lse
+        return output.type_as(query), lse
 
     def write_slots(self, key, value, key_cache, value_cache, slot_mapping):
         caches = as_numpy(key_cache), as_numpy(value_cache)
@@ -60,12 +58,12 @@ def _empty(query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @parallel_kernel(WORTH_SHARING_WRITES)
-def _write_slots(k, k_at, k_stride, v, v_at, v_stride, key_cache, value_cache, slot_mapping):
+def _write_slots(k, k_stride, v, v_stride, key_cache, value_cache, slot_mapping):
     _, block_size, num_heads, head_dim = key_cache.shape
     for i in prange(len(slot_mapping)):
         block, slot = slot_mapping[i] // block_size, slot_mapping[i] % block_size
         keys, values = key_cache[block, slot], value_cache[block, slot]
-        from_k, from_v = k_at + i * k_stride, v_at + i * v_stride
+        from_k, from_v = i * k_stride, i * v_stride
         for h in range(num_heads):
             for d in range(head_dim):
                 keys[h, d] = k[from_k + h * head_dim + d]

@@ -45,7 +45,7 @@ def prefill(inputs: LoopInputs, rows: RaggedRows, is_causal: bool = True) -> Non
     num_threads, num_kv_heads = torch.get_num_threads(), inputs.key_cache.shape[2]
     num_parts = num_threads // gcd(num_threads, num_kv_heads)
     like: np.ndarray = np.empty(0, left_dtype(inputs.query, inputs.key_cache))
-    _prefill(inputs.work(rows), *inputs, *rows, is_causal, num_parts, like)
+    _prefill(inputs.work(rows), *inputs, *rows.arrays, is_causal, num_parts, like)
 
 
 @parallel_kernel(WORTH_SHARING)
@@ -53,7 +53,6 @@ def _prefill(
     output,
     lse,
     query,
-    query_at,
     query_stride,
     key_cache,
     value_cache,
@@ -102,8 +101,7 @@ def _prefill(
                 position = computed + i // group if is_causal else computed
                 ends[lane] = position + 1 - first_key
                 begins[lane] = max(0, position + 1 - window) - first_key
-                at = query_at + mine[i // group] * query_stride
-                at += (kv_head * group + i % group) * head_dim
+                at = mine[i // group] * query_stride + (kv_head * group + i % group) * head_dim
                 for d in range(head_dim):
                     by_row[lane, d] = widen(query[at + d])
             turn(queries, by_row)

@@ -81,15 +81,18 @@ class BlockPool:
 
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
         """Add one reference to each block; a free one leaves the queue."""
+        touched: list[tuple[KVCacheBlock, KVCacheBlock | None]] = []  # and what it stood before
         for block in blocks:
             before = self.free_block_queue.remove(block) if block.ref_cnt == 0 else None
             block.ref_cnt += 1
-            self.undo_log.note(self._untouch, block, before)
+            touched.append((block, before))
+        self.undo_log.note(self._untouch, touched)
 
-    def _untouch(self, block: KVCacheBlock, before: KVCacheBlock | None) -> None:
-        block.ref_cnt -= 1
-        if before is not None:
-            self.free_block_queue.insert(block, before)
+    def _untouch(self, touched: list[tuple[KVCacheBlock, KVCacheBlock | None]]) -> None:
+        for block, before in reversed(touched):
+            block.ref_cnt -= 1
+            if before is not None:
+                self.free_block_queue.insert(block, before)
 
     def free_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
         """Drop one reference on each block; at 0 it can be handed out again.

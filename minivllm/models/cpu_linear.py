@@ -116,8 +116,7 @@ class PanelLinearMethod(UnquantizedLinearMethod):
         layer.weight = nn.Parameter(self._panels.pack(weight), requires_grad=False)
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
-        output = self._panels.multiply(x, layer.weight, layer.bias, layer.output_size)
-        return output.to(x.dtype)
+        return self._panels.multiply(x, layer.weight, layer.bias, layer.output_size).type_as(x)
 
 
 def choose_method(weight: torch.Tensor) -> LinearMethod:

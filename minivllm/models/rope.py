@@ -33,10 +33,12 @@ class RotaryEmbedding(nn.Module):
 
     def forward(self, positions: torch.Tensor, dtype: torch.dtype):
         """Cosine and sine, ``[num_tokens, 2, head_dim]``, as ``ops.rotary_embedding`` has them."""
-        angles = positions.float().unsqueeze(1) * self.frequencies
+        angles = torch.outer(positions.float(), self.frequencies)
         cos, sin = angles.cos(), angles.sin()
-        both = torch.cat((cos, cos, -sin, sin), -1) * self.attention_factor
-        return both.to(dtype).unflatten(1, (2, -1))
+        both = torch.cat((cos, cos, -sin, sin), -1)
+        if self.attention_factor != 1.0:
+            both *= self.attention_factor
+        return both.to(dtype).view(len(positions), 2, -1)
 
 
 def _default(frequencies: torch.Tensor, rope: dict) -> tuple[torch.Tensor, float]:

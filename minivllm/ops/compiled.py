@@ -106,22 +106,25 @@ event.register("numba:compile", _Announce())
 
 def as_numpy(tensor: torch.Tensor) -> np.ndarray:
     """The same memory; 16-bit numbers, which numba does not know, as the integers of their bits."""
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.uint16).numpy()
-    if tensor.dtype == torch.float16:
-        return tensor.view(torch.int16).numpy()
+    dtype = tensor.dtype
+    if dtype == torch.float32:
+        return tensor.numpy()
+    if dtype == torch.bfloat16:
+        tensor = tensor.view(torch.uint16)
+    elif dtype == torch.float16:
+        tensor = tensor.view(torch.int16)
     return tensor.numpy()
 
 
-def flat(x: torch.Tensor) -> tuple[np.ndarray, int, int]:
-    """The memory behind a view, where the view begins in it, and from one row to the next.
+def flat(x: torch.Tensor) -> tuple[np.ndarray, int]:
+    """The memory of a view with at least a row, and how far it is from one row to the next.
 
     Numba makes good code only of what it knows to be contiguous. Rows of ``x`` are, all of it need
     not be: queries are a slice of each row of a wider matrix.
     """
-    length = x.untyped_storage().nbytes() // x.element_size()
-    memory = as_numpy(x.as_strided((length,), (1,), 0))
-    return memory, int(x.storage_offset()), x.stride(0)
+    num_rows, stride = x.size(0), x.stride(0)
+    length = (num_rows - 1) * stride + x.numel() // num_rows
+    return as_numpy(x.as_strided((length,), (1,))), stride
 
 
 def compiled_only(function: Callable) -> Callable:

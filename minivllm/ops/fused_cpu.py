@@ -13,10 +13,10 @@ ONE = np.float32(1)  # a plain 1 would make float64 of what is added to it, at h
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x.reshape(-1, x.size(-1))
     output = torch.empty_like(rows)
     _rms_norm(x.numel(), as_numpy(output), as_numpy(rows), as_numpy(weight), np.float32(eps))
-    return output.view(x.shape)
+    return output.view_as(x)
 
 
 @parallel_kernel(WORTH_SHARING)
@@ -79,13 +79,11 @@ def rotary_embedding(
 
 
 @parallel_kernel(WORTH_SHARING)
-def _rotary_embedding(
-    query, q_at, q_stride, key, k_at, k_stride, cos_sin, num_heads, num_kv_heads, head_dim
-):
+def _rotary_embedding(query, q_stride, key, k_stride, cos_sin, num_heads, num_kv_heads, head_dim):
     for i in prange(len(cos_sin)):
-        begin = q_at + i * q_stride
+        begin = i * q_stride
         _rotate(query[begin : begin + num_heads * head_dim], cos_sin[i], head_dim)
-        begin = k_at + i * k_stride
+        begin = i * k_stride
         _rotate(key[begin : begin + num_kv_heads * head_dim], cos_sin[i], head_dim)
 
 

@@ -90,7 +90,7 @@ class ModelRunner:
         if rows:
             self.input_batch.fork(scheduler_output.forks)
             index = make_tensor(rows, "int64", self.device)
-            logits = self.model.compute_logits(hidden[index])
+            logits = self.model.compute_logits(hidden.index_select(0, index))
             self._sample(seq_ids, logits, scheduler_output, output)
         if self.draft_model is not None:
             output.draft_token_ids = self.draft_model.propose(
