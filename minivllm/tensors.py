@@ -1,4 +1,4 @@
-"""Tensor helpers: from Python's numbers, zeros, argmax."""
+"""Tensor helpers: from Python's numbers, zeros, best tokens."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ import numpy as np
 import torch
 
 
-def argmax(logits: torch.Tensor) -> torch.Tensor:
-    """Index of each row's largest number, the first of equals: ``[n, vocab]`` to int64 ``[n]``.
+def best_tokens(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Greedy choice: each row's largest logit and its token, the first of equals: ``[n]`` each.
 
     On a CPU numpy does it: it compares 16 numbers at once, torch one.
     """
     if logits.is_cpu:
-        return torch.from_numpy(logits.numpy().argmax(axis=-1))
-    return logits.argmax(dim=-1)
+        rows = logits.numpy()
+        token_ids = rows.argmax(axis=-1)
+        best = rows[np.arange(len(rows)), token_ids]
+        return torch.from_numpy(best), torch.from_numpy(token_ids)
+    token_ids = logits.argmax(dim=-1)
+    return logits.gather(-1, token_ids[:, None])[:, 0], token_ids
 
 
 def make_tensor(values: Sequence, dtype: str, device: torch.device) -> torch.Tensor:

@@ -51,6 +51,8 @@ def find_cascade(metadata: AttentionMetadata, block_size: int) -> Cascade | None
     A block that is written in this step is not shared with those who write it.
     """
     starts, table = metadata.query_start_loc.numpy(), metadata.block_table.numpy()
+    if len(set(table[:, 0].tolist())) == len(table):
+        return None
     seq_lens, num_rows = metadata.seq_lens.numpy().copy(), starts[1:] - starts[:-1]
     computed = seq_lens - num_rows  # before this step: all rows see that much
     begun = np.flatnonzero(computed >= block_size)

@@ -95,7 +95,8 @@ class Decoder(nn.Module):
             rows = config.max_position_embeddings + config.position_offset
             self.embed_positions = Embedding(rows, config.hidden_size)
         else:
-            self.rotary_emb = RotaryEmbedding(config.head_dim, config.rope)
+            positions = config.head_dim, config.rope, config.max_model_len
+            self.rotary_emb = RotaryEmbedding(*positions)
         self.layers = nn.ModuleList(layer_class(config, w) for w in config.sliding_windows)
         self.norm = layer_class.norm_class(config.hidden_size, config.norm_eps)
 
@@ -149,7 +150,7 @@ class DecoderForCausalLM(CheckpointMixin):
             ``[num_tokens, hidden_size]``, after the final norm.
         """
         x = self.embed(token_ids, positions)
-        cos_sin = self.model.rotary_emb and self.model.rotary_emb(positions, x.dtype)
+        cos_sin = self.model.rotary_emb and self.model.rotary_emb(positions)
         residual = None
         with threads_for(2 * self.num_layer_weights * len(x), x.device):
             for index, layer in enumerate(self.model.layers):

@@ -15,30 +15,32 @@ from torch import nn
 
 
 class RotaryEmbedding(nn.Module):
-    """Cosine and sine for each token's position, computed once per step for all layers.
+    """Cosines and sines of all positions that the model knows, computed once.
+
+    (vLLM: RotaryEmbedding, vllm/model_executor/layers/rotary_embedding/base.py)
 
     Args:
         head_dim: numbers per head.
         rope: ``rope_type``, ``rope_theta`` and what the type needs, as in a config.json.
+        num_positions: how many there are.
     """
 
-    frequencies: torch.Tensor  # float32 [head_dim / 2]
+    cos_sin_cache: torch.Tensor  # [num_positions, 2, head_dim], as ``ops.rotary_embedding`` has it
 
-    def __init__(self, head_dim: int, rope: dict):
+    def __init__(self, head_dim: int, rope: dict, num_positions: int):
         super().__init__()
         exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
         scaling, _ = ROPE_TYPES[rope["rope_type"]]
-        frequencies, self.attention_factor = scaling(1 / rope["rope_theta"] ** exponents, rope)
-        self.register_buffer("frequencies", frequencies, persistent=False)
+        frequencies, factor = scaling(1 / rope["rope_theta"] ** exponents, rope)
+        angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
+        cos, sin = angles.cos() * factor, angles.sin() * factor
+        cache = torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)), 1)
+        cache = cache.to(torch.get_default_dtype())  # the model's, while it is made
+        self.register_buffer("cos_sin_cache", cache, persistent=False)
 
-    def forward(self, positions: torch.Tensor, dtype: torch.dtype):
-        """Cosine and sine, ``[num_tokens, 2, head_dim]``, as ``ops.rotary_embedding`` has them."""
-        angles = torch.outer(positions.float(), self.frequencies)
-        cos, sin = angles.cos(), angles.sin()
-        both = torch.cat((cos, cos, -sin, sin), -1)
-        if self.attention_factor != 1.0:
-            both *= self.attention_factor
-        return both.to(dtype).view(len(positions), 2, -1)
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        """Cosine and sine for each token, ``[num_tokens, 2, head_dim]``."""
+        return self.cos_sin_cache.index_select(0, positions)
 
 
 def _default(frequencies: torch.Tensor, rope: dict) -> tuple[torch.Tensor, float]:

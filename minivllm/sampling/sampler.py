@@ -11,13 +11,14 @@ without a generator: argmax of logits and Gumbel noise, hashed from seed and pos
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 
 from minivllm.sampling.logprobs import gather_logprobs
 from minivllm.sampling.metadata import SamplingMetadata
 from minivllm.scheduling.output import TokenLogprobs
-from minivllm.tensors import argmax, make_tensor
+from minivllm.tensors import best_tokens, make_tensor
 
 
 def sample_from_cdf(probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -33,12 +34,6 @@ def sample_from_cdf(probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     edges = probs.cumsum(dim=-1)
     # Scaled by the last edge: rounding may leave it a hair under 1, and no number may fall beyond.
     return torch.searchsorted(edges, numbers[:, None] * edges[:, -1:], right=True)[:, 0]
-
-
-def best_tokens(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Greedy choice: each row's largest logit and its token, the first of equals: ``[n]`` each."""
-    token_ids = argmax(logits)
-    return logits.gather(-1, token_ids[:, None])[:, 0], token_ids
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,7 @@ class Sampler:
             for processor in metadata.processors:
                 processor.apply(logits)
         best, token_ids = best_tokens(logits)
-        invalid = (~best.isfinite()).nonzero()[:, 0].tolist()
+        invalid = [row for row, logit in enumerate(best.tolist()) if not isfinite(logit)]
         if invalid:  # anything will do there, if only the rest of the batch is as without them
             logits = logits.clone()
             logits[invalid] = 0.0

@@ -22,7 +22,7 @@ from minivllm.sampling.sampler import sample_from_cdf
 from minivllm.scheduling.output import NO_TOKEN, SchedulerOutput
 from minivllm.spec_decode.proposer import ngram_proposer
 from minivllm.speculative import SpeculativeConfig, num_useful_drafts
-from minivllm.tensors import argmax, make_tensor
+from minivllm.tensors import best_tokens, make_tensor
 from minivllm.worker.input_batch import CachedRequestState, InputBatch
 from minivllm.worker.model_input import ModelInput
 
@@ -191,7 +191,7 @@ class DraftModelProposer:
 
         Of a request's parameters only the temperature counts: others make drafts no better.
         """
-        best = argmax(logits)
+        _, best = best_tokens(logits)
         if not self.draws:
             return best
         temperature = [float(state.sampling_params.temperature) or 1.0 for state in states]
