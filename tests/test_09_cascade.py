@@ -111,14 +111,11 @@ def test_the_engine_shares_and_says_the_same(backend, monkeypatch):
         return [o.outputs[0].token_ids for o in llm.generate(prompts, params, use_tqdm=False)]
 
     alone = run(10**9)
-    calls = []
-    whole = cascade.cascade_attention
-    monkeypatch.setattr(
-        "minivllm.attention.paged_torch.cascade_attention",
-        lambda *args: calls.append(1) or whole(*args),
-    )
+    found = []
+    prefix = cascade.SharedPrefix
+    monkeypatch.setattr(cascade, "SharedPrefix", lambda *args: found.append(1) or prefix(*args))
     assert run(1) == alone
-    assert calls
+    assert found
 
 
 @pytest.mark.parametrize("ops", [native, fused_cpu], ids=["native", "fused"])

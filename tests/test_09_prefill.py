@@ -1,5 +1,6 @@
 """Prompts in numba: whatever their shapes, the answer is the reference's."""
 
+import numpy as np
 import pytest
 import torch
 from helpers import examples
@@ -7,8 +8,9 @@ from hypothesis import given
 from paged_batches import batches, make_batch
 
 from minivllm.attention.decode_numba import MOST_ROWS
+from minivllm.attention.loop_inputs import LoopInputs, RaggedRows
 from minivllm.attention.paged_numba import PagedNumba
-from minivllm.attention.prefill_numba import KEYS
+from minivllm.attention.prefill_numba import KEYS, prefill
 from minivllm.attention.reference import Reference
 from minivllm.ops import product
 from minivllm.ops.matrix_unit import HAS_MATRIX_UNIT
@@ -82,10 +84,18 @@ def test_a_query_that_is_no_number_harms_no_other_row(dtype):
     rng = torch.Generator().manual_seed(0)
     key_cache, value_cache = torch.randn(2, 3, 16, 2, 20, generator=rng).to(dtype)
     query = torch.randn(3 * LANES, 4, 20, generator=rng).to(dtype)
-    blocks, backend = torch.arange(3), PagedNumba()
-    expected = backend.attend_to_blocks(key_cache, value_cache, query, blocks, 0.2)
+    one = np.array([0, len(query)]), np.array([[0, 1, 2]], np.int32), np.array([48], np.int32)
+    rows = RaggedRows(np.arange(len(query)), *one)
+
+    def attend():
+        wide = torch.float32 if dtype == torch.float16 else dtype
+        answers = torch.empty(query.shape, dtype=wide), torch.empty(query.shape[:2])
+        prefill(LoopInputs.of(*answers, query, key_cache, value_cache, 0.2), rows, is_causal=False)
+        return answers
+
+    expected = attend()
     query[5] = torch.nan
-    found = backend.attend_to_blocks(key_cache, value_cache, query, blocks, 0.2)
+    found = attend()
     others = torch.arange(len(query)) != 5
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one[others], other[others])

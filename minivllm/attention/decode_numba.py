@@ -25,7 +25,7 @@ AHEAD = 2  # vectors of keys, or blocks of values, that are asked for before the
 _wide, _narrow, weigh = micro_kernel(ROWS, 2), micro_kernel(ROWS, 1), exp_kernel(2)
 
 
-def most_rows(key_cache: torch.Tensor) -> int:
+def most_rows(key_cache: torch.Tensor | np.ndarray) -> int:
     """Up to how many rows of a sequence are decoded, with this cache.
 
     Vectors of numbers and of keys must fit into heads and blocks: where they do not, none is.

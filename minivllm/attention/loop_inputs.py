@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from minivllm.attention.cascade import SharedPrefix, find_cascade
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.ops.compiled import as_numpy, flat
 
@@ -60,21 +61,41 @@ class RaggedRows:
     def __init__(
         self, rows: np.ndarray, starts: np.ndarray, block_table: np.ndarray, seq_lens: np.ndarray
     ):
+        self.rows = rows
         self.arrays = rows, starts, block_table, seq_lens
         self.num_pairs = int((starts[1:] - starts[:-1]) @ seq_lens)  # of a row and a key
 
-    @classmethod
-    def of_one(cls, num_rows: int, block_ids: np.ndarray, num_keys: int) -> RaggedRows:
-        """All rows of a batch, as if they were those of one sequence with these blocks."""
-        starts, seq_lens = np.array([0, num_rows]), np.array([num_keys], np.int32)
-        return cls(np.arange(num_rows), starts, block_ids[np.newaxis], seq_lens)
+
+class AttentionPlan(NamedTuple):
+    """Which loop computes what of a batch; None where there is nothing for it."""
+
+    few: RaggedRows | None  # sequences with a few rows: decodes, drafts to verify
+    many: RaggedRows | None  # prompts and chunks
+    prefixes: RaggedRows | None  # a prefix as a sequence: the rows of all that share it, its blocks
 
 
-@lru_cache(maxsize=2)  # every layer asks for the same
-def few_and_many(
+@lru_cache(maxsize=2)  # every layer asks for the same; some models have two kinds of layers
+def plan_attention(
+    metadata: AttentionMetadata, block_size: int, most_rows: int, may_share: bool
+) -> AttentionPlan:
+    """Plan a batch's attention.
+
+    Args:
+        metadata: of the batch.
+        block_size: positions per block.
+        most_rows: of a sequence that are a few.
+        may_share: what sequences share may be read once for all.
+    """
+    cascade = find_cascade(metadata, block_size) if may_share else None
+    if cascade is None:
+        return AttentionPlan(*_few_and_many(metadata, most_rows), None)
+    shared = _shared_rows(cascade.prefixes, block_size)
+    return AttentionPlan(*_few_and_many(cascade.rest, most_rows), shared)
+
+
+def _few_and_many(
     metadata: AttentionMetadata, most_rows: int
 ) -> tuple[RaggedRows | None, RaggedRows | None]:
-    """The sequences of a batch with at most so many rows, and those with more; None if none has."""
     starts = metadata.query_start_loc.numpy().astype(np.int64)
     table, seq_lens = metadata.block_table.numpy(), metadata.seq_lens.numpy()
     if metadata.max_query_len <= most_rows:  # most often: a batch of decodes
@@ -89,3 +110,13 @@ def few_and_many(
         return RaggedRows(rows, begins, table[chosen], seq_lens[chosen])
 
     return part(num_rows <= most_rows), part(num_rows > most_rows)
+
+
+def _shared_rows(prefixes: list[SharedPrefix], block_size: int) -> RaggedRows:
+    rows = [prefix.row_numbers for prefix in prefixes]
+    starts = np.append(0, np.cumsum([len(part) for part in rows]))
+    num_blocks = np.array([len(prefix.block_ids) for prefix in prefixes], np.int32)
+    table = np.zeros((len(prefixes), num_blocks.max()), np.int32)
+    for row, prefix in zip(table, prefixes, strict=True):
+        row[: len(prefix.block_ids)] = prefix.block_ids
+    return RaggedRows(np.concatenate(rows), starts, table, num_blocks * np.int32(block_size))

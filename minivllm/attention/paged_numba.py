@@ -5,49 +5,61 @@ This file is imported only when it is used: numba need not be there.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from numba import prange
 
+from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.decode_numba import decode, most_rows
-from minivllm.attention.loop_inputs import LoopInputs, RaggedRows, few_and_many
-from minivllm.attention.paged_torch import PagedTorch
+from minivllm.attention.loop_inputs import AttentionPlan, LoopInputs, plan_attention
+from minivllm.attention.metadata import AttentionMetadata
 from minivllm.attention.prefill_numba import prefill
 from minivllm.ops.compiled import as_numpy, flat, parallel_kernel
+from minivllm.ops.fused_cpu import merge_attn_states_loop
 
 WORTH_SHARING_WRITES = 2**18  # numbers of K and V
 
 
-class PagedNumba(PagedTorch):
+class PagedNumba(AttentionBackend):
     """Numba backend: compiled loops for decodes, drafts to verify, and prompts.
 
     A decode reads each key for a handful of query heads, so that all depends on how it is read, and
     so it is for the few rows of a sequence that verify drafts. A prompt or a chunk of it is made of
-    products of matrices.
+    products of matrices, and so are the rows of all sequences that share a prefix.
     """
 
     name = "paged_numba"
 
-    def attend_each(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
+    def attend(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
         output, lse = _empty(query)
         inputs = LoopInputs.of(output, lse, query, key_cache, value_cache, scale, sliding_window)
-        few, many = few_and_many(metadata, most_rows(key_cache))
-        if many is not None:
-            prefill(inputs, many)
-        if few is not None:
-            decode(inputs, few)
-        return output.type_as(query), lse
-
-    def attend_to_blocks(self, key_cache, value_cache, query, block_ids, scale):
-        output, lse = _empty(query)
-        num_keys = len(block_ids) * key_cache.shape[1]
-        rows = RaggedRows.of_one(len(query), block_ids.numpy(), num_keys)
-        inputs = LoopInputs.of(output, lse, query, key_cache, value_cache, scale)
-        prefill(inputs, rows, is_causal=False)
-        return output.type_as(query), lse
+        attend(inputs, plan_for(key_cache, metadata, sliding_window))
+        return output.type_as(query)
 
     def write_slots(self, key, value, key_cache, value_cache, slot_mapping):
         caches = as_numpy(key_cache), as_numpy(value_cache)
-        _write_slots(2 * key.numel(), *flat(key), *flat(value), *caches, slot_mapping.numpy())
+        write_slots_loop(2 * key.numel(), *flat(key), *flat(value), *caches, slot_mapping.numpy())
+
+
+def plan_for(
+    key_cache: torch.Tensor | np.ndarray, metadata: AttentionMetadata, sliding_window: int | None
+) -> AttentionPlan:
+    """Which loop computes what of a batch, in a layer with this cache."""
+    may_share = sliding_window is None
+    return plan_attention(metadata, key_cache.shape[1], most_rows(key_cache), may_share)
+
+
+def attend(inputs: LoopInputs, plan: AttentionPlan) -> None:
+    """Fill in the attention of all rows of a batch."""
+    if plan.many is not None:
+        prefill(inputs, plan.many)
+    if plan.few is not None:
+        decode(inputs, plan.few)
+    if plan.prefixes is not None:
+        output, lse, rows = inputs.output, inputs.lse, plan.prefixes.rows
+        other, other_lse = np.empty_like(output), np.empty_like(lse)
+        prefill(inputs._replace(output=other, lse=other_lse), plan.prefixes, is_causal=False)
+        merge_attn_states_loop(other.size, output, lse, rows, other, other_lse, rows)
 
 
 def _empty(query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -58,7 +70,8 @@ def _empty(query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @parallel_kernel(WORTH_SHARING_WRITES)
-def _write_slots(k, k_stride, v, v_stride, key_cache, value_cache, slot_mapping):
+def write_slots_loop(k, k_stride, v, v_stride, key_cache, value_cache, slot_mapping):
+    """Put each token's K and V where its slot is; ``k`` and ``v`` as ``flat`` has them."""
     _, block_size, num_heads, head_dim = key_cache.shape
     for i in prange(len(slot_mapping)):
         block, slot = slot_mapping[i] // block_size, slot_mapping[i] % block_size

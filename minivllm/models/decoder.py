@@ -8,7 +8,7 @@ Module names are those of Hugging Face's Llama, except that q, k, v and gate, up
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -22,7 +22,11 @@ from minivllm.models.layers import Embedding, GatedMLP, RMSNorm
 from minivllm.models.linear import Linear, ParallelLMHead, QKVParallelLinear, RowParallelLinear
 from minivllm.models.model_config import ModelConfig
 from minivllm.models.rope import RotaryEmbedding
+from minivllm.ops.numba_support import numba_obstacle
 from minivllm.ops.threads import log_threads, threads_for
+
+if TYPE_CHECKING:
+    from minivllm.models.cpu_layers import CPULayers
 
 
 class Attention(nn.Module):
@@ -115,6 +119,7 @@ class DecoderForCausalLM(CheckpointMixin):
         self.model = Decoder(config, self.layer_class)
         self.lm_head = ParallelLMHead(config.hidden_size, config.vocab_size, bias=False)
         self.num_layer_weights = sum(p.numel() for p in self.model.layers.parameters())
+        self.cpu_layers: CPULayers | None = None  # the layers as loops, where they can be that
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
 
@@ -150,11 +155,17 @@ class DecoderForCausalLM(CheckpointMixin):
             ``[num_tokens, hidden_size]``, after the final norm.
         """
         x = self.embed(token_ids, positions)
-        cos_sin = self.model.rotary_emb and self.model.rotary_emb(positions)
-        residual = None
+        rotary_emb = self.model.rotary_emb
+        cos_sin = None if rotary_emb is None else rotary_emb(positions)
+        residual, loops = None, self.cpu_layers
         with threads_for(2 * self.num_layer_weights * len(x), x.device):
-            for index, layer in enumerate(self.model.layers):
-                x, residual = layer(x, residual, cos_sin, kv_cache.layer(index), metadata, backend)
+            if loops is not None and type(backend) is loops.backend_class:
+                assert cos_sin is not None, "its layers turn queries and keys"
+                x, residual = loops(x, cos_sin, kv_cache, metadata)
+            else:
+                for index, layer in enumerate(self.model.layers):
+                    cache = kv_cache.layer(index)
+                    x, residual = layer(x, residual, cos_sin, cache, metadata, backend)
             x, _ = self.model.norm(x, residual)
         return x
 
@@ -170,3 +181,7 @@ class DecoderForCausalLM(CheckpointMixin):
         for module in self.modules():
             if isinstance(module, Linear):
                 module.process_weights_after_loading()
+        if numba_obstacle() is None:
+            from minivllm.models.cpu_layers import CPULayers  # it builds on this file
+
+            self.cpu_layers = CPULayers.of(self)

@@ -116,6 +116,12 @@ def as_numpy(tensor: torch.Tensor) -> np.ndarray:
     return tensor.numpy()
 
 
+def as_tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """The same memory, for an array of ``as_numpy`` of a tensor of this dtype."""
+    tensor = torch.from_numpy(array)
+    return tensor if tensor.dtype == dtype else tensor.view(dtype)
+
+
 def flat(x: torch.Tensor) -> tuple[np.ndarray, int]:
     """The memory of a view with at least a row, and how far it is from one row to the next.
 

@@ -15,12 +15,12 @@ ONE = np.float32(1)  # a plain 1 would make float64 of what is added to it, at h
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     rows = x.reshape(-1, x.size(-1))
     output = torch.empty_like(rows)
-    _rms_norm(x.numel(), as_numpy(output), as_numpy(rows), as_numpy(weight), np.float32(eps))
+    rms_norm_loop(x.numel(), as_numpy(output), as_numpy(rows), as_numpy(weight), np.float32(eps))
     return output.view_as(x)
 
 
 @parallel_kernel(WORTH_SHARING)
-def _rms_norm(output, x, weight, eps):
+def rms_norm_loop(output, x, weight, eps):
     for i in prange(len(x)):
         _norm_row(output[i], x[i], weight, eps)
 
@@ -40,12 +40,12 @@ def fused_add_rms_norm(
 ) -> torch.Tensor:
     output = torch.empty_like(residual)
     arrays = map(as_numpy, (output, residual, x, weight))
-    _add_rms_norm(x.numel(), *arrays, np.float32(eps))
+    add_rms_norm_loop(x.numel(), *arrays, np.float32(eps))
     return output
 
 
 @parallel_kernel(WORTH_SHARING)
-def _add_rms_norm(output, residual, x, weight, eps):
+def add_rms_norm_loop(output, residual, x, weight, eps):
     for i in prange(len(x)):
         row = residual[i]
         for d in range(len(row)):
@@ -55,12 +55,12 @@ def _add_rms_norm(output, residual, x, weight, eps):
 
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     output = torch.empty(len(x), x.shape[1] // 2, dtype=x.dtype)
-    _silu_and_mul(x.numel(), as_numpy(output), as_numpy(x))
+    silu_and_mul_loop(x.numel(), as_numpy(output), as_numpy(x))
     return output
 
 
 @parallel_kernel(WORTH_SHARING)
-def _silu_and_mul(output, x):
+def silu_and_mul_loop(output, x):
     size = output.shape[1]
     for i in prange(len(x)):
         for d in range(size):
@@ -74,12 +74,14 @@ def rotary_embedding(
     query: torch.Tensor, key: torch.Tensor, cos_sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     sizes = query.shape[1], key.shape[1], query.shape[2]
-    _rotary_embedding(query.numel(), *flat(query), *flat(key), as_numpy(cos_sin), *sizes)
+    rotary_embedding_loop(query.numel(), *flat(query), *flat(key), as_numpy(cos_sin), *sizes)
     return query, key
 
 
 @parallel_kernel(WORTH_SHARING)
-def _rotary_embedding(query, q_stride, key, k_stride, cos_sin, num_heads, num_kv_heads, head_dim):
+def rotary_embedding_loop(
+    query, q_stride, key, k_stride, cos_sin, num_heads, num_kv_heads, head_dim
+):
     for i in prange(len(cos_sin)):
         begin = i * q_stride
         _rotate(query[begin : begin + num_heads * head_dim], cos_sin[i], head_dim)
@@ -107,19 +109,20 @@ def merge_attn_states(
     other_lse: torch.Tensor,
 ) -> None:
     index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.numpy()
-    theirs = as_numpy(other.contiguous()), other_lse.contiguous().numpy()
-    _merge_attn_states(other.numel(), as_numpy(output), lse.numpy(), index, *theirs)
+    theirs = as_numpy(other.contiguous()), other_lse.contiguous().numpy(), np.arange(len(other))
+    merge_attn_states_loop(other.numel(), as_numpy(output), lse.numpy(), index, *theirs)
 
 
 @parallel_kernel(WORTH_SHARING)
-def _merge_attn_states(output, lse, rows, other, other_lse):
+def merge_attn_states_loop(output, lse, rows, other, other_lse, other_rows):
     for i in prange(len(rows)):
-        row = rows[i]
+        row, other_row = rows[i], other_rows[i]
         for h in range(output.shape[1]):
-            more = other_lse[i, h] - lse[row, h]
+            more = other_lse[other_row, h] - lse[row, h]
             small = exp(-abs(more))  # e^less / e^larger
             share = (ONE if more > 0 else small) / (ONE + small)  # the other part's
-            lse[row, h] = max(lse[row, h], other_lse[i, h]) + np.log1p(small)
+            lse[row, h] = max(lse[row, h], other_lse[other_row, h]) + np.log1p(small)
             for d in range(output.shape[2]):
                 mine = widen(output[row, h, d])
-                output[row, h, d] = narrow(mine + share * (widen(other[i, h, d]) - mine), output)
+                theirs = widen(other[other_row, h, d])
+                output[row, h, d] = narrow(mine + share * (theirs - mine), output)

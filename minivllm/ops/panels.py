@@ -44,11 +44,22 @@ def multiply(
     x: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None, output_size: int
 ) -> torch.Tensor:
     """``x @ weight.T + bias`` in float32, ``[n, output_size]``, for panels of any dtype."""
-    output = torch.empty(len(x), output_size, dtype=torch.float32)
-    offsets = _NO_BIAS if bias is None else bias.float().numpy()
     rows = x.float().contiguous().numpy()
-    _multiply(len(x) * panels.numel(), output.numpy(), rows, as_numpy(panels), offsets)
+    return torch.from_numpy(multiply_arrays(rows, as_numpy(panels), bias_array(bias), output_size))
+
+
+def multiply_arrays(
+    x: np.ndarray, panels: np.ndarray, bias: np.ndarray, output_size: int
+) -> np.ndarray:
+    """As ``multiply``, in arrays; x and the bias are float32."""
+    output = np.empty((len(x), output_size), np.float32)
+    _multiply(len(x) * panels.size, output, x, panels, bias)
     return output
+
+
+def bias_array(bias: torch.Tensor | None) -> np.ndarray:
+    """A bias for ``multiply_arrays``, float32 ``[output_size]``; empty for none."""
+    return _NO_BIAS if bias is None else bias.float().numpy()
 
 
 @parallel_kernel(WORTH_SHARING)

@@ -1,0 +1,183 @@
+"""CPULayers: a decoder's layers on a CPU, as compiled loops over arrays with no torch between them.
+
+The same loops as the modules call, in the same order, and so the same numbers. But a module, a
+method and an operation of torch bring some microseconds of code each, and between two products that
+code comes from far away, since weights have filled the processor's caches: in a step of decodes it
+is a quarter of the time. (On a GPU CUDA graphs spare the same: ``worker/cuda_graph_runner.py``.)
+
+This file is imported only when it is used: numba need not be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from minivllm import ops
+from minivllm.attention.kv_cache import KVCache
+from minivllm.attention.loop_inputs import EVERYTHING, LoopInputs
+from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.paged_numba import PagedNumba, attend, plan_for, write_slots_loop
+from minivllm.models.cpu_linear import PanelLinearMethod
+from minivllm.models.decoder import Attention, DecoderForCausalLM, DecoderLayer
+from minivllm.models.layers import GatedMLP, RMSNorm
+from minivllm.ops.compiled import as_numpy, as_tensor
+from minivllm.ops.fused_cpu import (
+    add_rms_norm_loop,
+    rms_norm_loop,
+    rotary_embedding_loop,
+    silu_and_mul_loop,
+)
+from minivllm.ops.panels import bias_array, multiply_arrays
+
+Caches = tuple[np.ndarray, np.ndarray]  # K and V, [num_blocks, block_size, num_kv_heads, head_dim]
+Product = Callable[[np.ndarray], np.ndarray]  # [n, input_size] to [n, output_size]
+Norm = Callable[..., np.ndarray]  # of an array, and maybe of the residual to add it to
+
+
+class CPULayers:
+    """All layers of a decoder, made when its weights lie as they will stay.
+
+    It knows the parts of a model as they are then. Whoever changes one later sets the model's
+    ``cpu_layers`` to None.
+    """
+
+    backend_class = PagedNumba  # whose loops are called here
+
+    def __init__(self, layers: list[DecoderLayer], dtype: torch.dtype):
+        self.dtype = dtype
+        self.layers = [CPULayer(layer, dtype) for layer in layers]
+
+    @classmethod
+    def of(cls, model: DecoderForCausalLM) -> CPULayers | None:
+        """Those of a model; None if it has other parts than Llama's, or a dtype without loops."""
+        decoder, dtype = model.model, model.model.embed_tokens.weight.dtype
+        known = decoder.rotary_emb is not None and dtype in ops.FUSED_DTYPES
+        known = known and all(map(_is_known, decoder.layers))
+        return cls([*decoder.layers], dtype) if known else None
+
+    def __call__(
+        self, x: torch.Tensor, cos_sin: torch.Tensor, kv_cache: KVCache, metadata: AttentionMetadata
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The last layer's output and the residual to add it to, ``[num_tokens, hidden_size]``."""
+        hidden, residual = as_numpy(x), None
+        arrays = as_numpy(cos_sin), metadata.slot_mapping.numpy()
+        for index, layer in enumerate(self.layers):
+            key_cache, value_cache = kv_cache.layer(index)
+            caches = as_numpy(key_cache), as_numpy(value_cache)
+            hidden, residual = layer(hidden, residual, *arrays, caches, metadata)
+        assert residual is not None, "a decoder has layers"
+        return as_tensor(hidden, self.dtype), as_tensor(residual, self.dtype)
+
+
+class CPULayer:
+    """One layer: what ``DecoderLayer.forward`` does, and what that calls."""
+
+    def __init__(self, layer: DecoderLayer, dtype: torch.dtype):
+        attention, mlp = layer.self_attn, layer.mlp
+        self.input_norm = _norm(layer.input_layernorm)
+        self.post_norm = _norm(layer.post_attention_layernorm)
+        self.q_norm, self.k_norm = _head_norm(attention.q_norm), _head_norm(attention.k_norm)
+        self.qkv, self.o = _product(attention.qkv_proj, dtype), _product(attention.o_proj, dtype)
+        self.gate_up, self.down = _product(mlp.gate_up_proj, dtype), _product(mlp.down_proj, dtype)
+        self.head_dim = attention.qkv_proj.head_dim
+        self.num_heads, self.num_kv_heads, _ = attention.qkv_proj.num_heads
+        self.scale, self.sliding_window = np.float32(attention.scale), attention.sliding_window
+
+    def __call__(
+        self,
+        x: np.ndarray,
+        residual: np.ndarray | None,
+        cos_sin: np.ndarray,
+        slots: np.ndarray,
+        caches: Caches,
+        metadata: AttentionMetadata,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As ``DecoderLayer.forward``; the residual is changed in place."""
+        normed = self.input_norm(x, residual)
+        residual = x if residual is None else residual
+        x = self.o(self._attention(self.qkv(normed), cos_sin, slots, caches, metadata))
+        gate_up = self.gate_up(self.post_norm(x, residual))
+        hidden = np.empty((len(x), gate_up.shape[1] // 2), x.dtype)
+        silu_and_mul_loop(gate_up.size, hidden, gate_up)
+        return self.down(hidden), residual
+
+    def _attention(
+        self,
+        qkv: np.ndarray,
+        cos_sin: np.ndarray,
+        slots: np.ndarray,
+        caches: Caches,
+        metadata: AttentionMetadata,
+    ) -> np.ndarray:
+        """As ``Attention.forward`` between its products: ``[num_tokens, num_heads * head_dim]``."""
+        heads = self.num_heads, self.num_kv_heads, self.head_dim
+        keys = self.num_heads * self.head_dim  # where a row's keys begin
+        values = keys + self.num_kv_heads * self.head_dim
+        query = self._part(qkv, 0, keys, self.q_norm)
+        key = self._part(qkv, keys, values, self.k_norm)
+        value = self._part(qkv, values, qkv.shape[1])
+        rotary_embedding_loop(len(qkv) * keys, *query, *key, cos_sin, *heads)
+        write_slots_loop(2 * len(qkv) * (values - keys), *key, *value, *caches, slots)
+        output = np.empty((len(qkv), self.num_heads, self.head_dim), qkv.dtype)
+        lse = np.empty((len(qkv), self.num_heads), np.float32)
+        window = self.sliding_window or EVERYTHING
+        plan = plan_for(caches[0], metadata, self.sliding_window)
+        attend(LoopInputs(output, lse, *query, *caches, self.scale, window), plan)
+        return output.reshape(len(qkv), keys)
+
+    def _part(
+        self, qkv: np.ndarray, begin: int, end: int, norm: Norm | None = None
+    ) -> tuple[np.ndarray, int]:
+        """Some columns, as ``ops.compiled.flat`` has a view; a copy, if their heads have a norm."""
+        if norm is None:
+            return qkv.reshape(-1)[begin:], qkv.shape[1]
+        heads = np.ascontiguousarray(qkv[:, begin:end]).reshape(-1, self.head_dim)
+        return norm(heads).reshape(-1), end - begin
+
+
+def _is_known(layer: Any) -> bool:
+    """True for a layer like Llama's or Qwen's on a CPU."""
+    attention, mlp = layer.self_attn, layer.mlp
+    norms = layer.input_layernorm, layer.post_attention_layernorm
+    return (
+        type(layer).forward is DecoderLayer.forward
+        and type(attention).forward is Attention.forward
+        and type(mlp).forward is GatedMLP.forward
+        and mlp.act_and_mul is ops.silu_and_mul
+        and all(type(norm) is RMSNorm for norm in norms)
+        and {type(attention.q_norm), type(attention.k_norm)} <= {RMSNorm, nn.Identity}
+        and all(parameter.is_cpu for parameter in layer.parameters())
+    )
+
+
+def _norm(module: Any) -> Norm:
+    weight, eps = as_numpy(module.weight), np.float32(module.eps)
+
+    def norm(x: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
+        output = np.empty_like(x)
+        if residual is None:
+            rms_norm_loop(x.size, output, x, weight, eps)
+        else:
+            add_rms_norm_loop(x.size, output, residual, x, weight, eps)
+        return output
+
+    return norm
+
+
+def _head_norm(module: nn.Module) -> Norm | None:
+    return None if isinstance(module, nn.Identity) else _norm(module)
+
+
+def _product(layer: Any, dtype: torch.dtype) -> Product:
+    """A linear layer; through torch, if torch does the product or has to convert for it."""
+    if isinstance(layer.quant_method, PanelLinearMethod) and dtype == torch.float32:
+        weight, bias = layer.weight.numpy(), bias_array(layer.bias)
+        return partial(multiply_arrays, panels=weight, bias=bias, output_size=layer.output_size)
+    apply = partial(layer.quant_method.apply, layer)
+    return lambda x: as_numpy(apply(as_tensor(x, dtype)))

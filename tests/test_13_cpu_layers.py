@@ -1,0 +1,143 @@
+"""CPULayers: the layers as loops over arrays say bit for bit what the modules say."""
+
+import random
+
+import pytest
+import torch
+from test_13_models import CONFIGS, make_model
+
+from minivllm import LLM, SamplingParams
+from minivllm.attention import cascade
+from minivllm.attention.kv_cache import KVCache
+from minivllm.attention.metadata import AttentionMetadata
+from minivllm.engine.oracle import next_token_logits
+from minivllm.kv.block_table import slots_of
+from minivllm.models.loader import load_model
+from minivllm.models.model_config import ModelConfig
+from minivllm.ops.numba_support import numba_obstacle
+
+pytestmark = pytest.mark.skipif(numba_obstacle() is not None, reason="needs numba")
+CPU = torch.device("cpu")
+KNOWN = [name for name in CONFIGS if not name.startswith(("opt", "gpt2"))]
+BLOCK_SIZE, WIDE_BLOCK = 4, 16  # the second is one that decodes' own loop knows
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(name, dtype=torch.float32):
+        family, changes, _ = CONFIGS[name]
+        make_model(family, **changes).save_pretrained(tmp_path)
+        config = ModelConfig.from_directory(tmp_path)
+        model = load_model(tmp_path, config, dtype, CPU)
+        model.process_weights_after_loading()
+        return model
+
+    return load
+
+
+def batch(block_size):
+    """Two decodes and a chunk behind one prefix, a prompt, and a draft to verify."""
+    common = [*range(1, 16 // block_size + 1)]
+    tables, next_id = [], len(common) + 1
+    query_lens, seq_lens = [1, 1, 5, 20, 3], [18, 20, 25, 20, 30]
+    for seq_len, shares in zip(seq_lens, (True, True, True, False, False), strict=True):
+        table = list(common) if shares else []
+        while len(table) * block_size < seq_len:
+            table.append(next_id)
+            next_id += 1
+        tables.append(table)
+    positions, slots = [], []
+    for query_len, seq_len, table in zip(query_lens, seq_lens, tables, strict=True):
+        positions += range(seq_len - query_len, seq_len)
+        slots += slots_of(table, seq_len - query_len, seq_len, block_size)
+    metadata = AttentionMetadata.build(query_lens, seq_lens, tables, slots, CPU)
+    return torch.tensor(positions), metadata, next_id
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("block_size", [BLOCK_SIZE, WIDE_BLOCK])
+@pytest.mark.parametrize("name", KNOWN)
+@torch.inference_mode()
+def test_bit_for_bit(name, block_size, dtype, load, monkeypatch):
+    from minivllm.attention.paged_numba import PagedNumba
+
+    monkeypatch.setattr(cascade, "WORTH_SHARING", 1)
+    model = load(name, dtype)
+    config, (positions, metadata, num_blocks) = model.config, batch(block_size)
+    assert model.cpu_layers is not None
+    ids = torch.tensor(random.Random(1).choices(range(96), k=len(positions)))
+
+    def hidden():
+        sizes = num_blocks, block_size, config.num_kv_heads, config.head_dim
+        cache = KVCache(config.num_layers, *sizes, dtype, CPU)
+        cache.data.copy_(torch.randn(cache.data.shape, generator=torch.Generator().manual_seed(2)))
+        return model(ids, positions, cache, metadata, PagedNumba()), cache.data
+
+    in_arrays, written = hidden()
+    model.cpu_layers = None
+    in_modules, also_written = hidden()
+    assert torch.equal(in_arrays, in_modules)
+    assert torch.equal(written, also_written)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("gpt2", torch.float32), ("opt", torch.float32), ("qwen2", torch.float16)]
+)
+def test_other_models_are_left_to_their_modules(name, dtype, load):
+    assert load(name, dtype).cpu_layers is None
+
+
+def test_a_backend_of_ones_own_is_asked(load):
+    """It may differ from the loops in anything."""
+    from minivllm.attention.paged_numba import PagedNumba
+
+    class Silent(PagedNumba):
+        def attend(self, query, *args):
+            return torch.zeros_like(query)
+
+    model, (positions, metadata, num_blocks) = load("llama"), batch(BLOCK_SIZE)
+    cache = KVCache(3, num_blocks, BLOCK_SIZE, 4, 8, torch.float32, CPU)
+    ids = torch.zeros(len(positions), dtype=torch.int64)
+    with torch.inference_mode():
+        silent = model(ids, positions, cache, metadata, Silent())
+        assert not torch.equal(silent, model(ids, positions, cache, metadata, PagedNumba()))
+
+
+@pytest.mark.parametrize("through_torch", [False, True], ids=["panels", "torch"])
+def test_the_engine_with_and_without(through_torch, monkeypatch):
+    """Shared prefixes, chunks and preemptions; products of torch among the loops."""
+    from minivllm.models import cpu_layers, cpu_linear
+
+    if through_torch:
+        monkeypatch.setattr(
+            cpu_linear, "choose_method", lambda weight: cpu_linear.TransposedLinearMethod()
+        )
+    monkeypatch.setattr(cascade, "WORTH_SHARING", 1)
+    rng = random.Random(5)
+    common = rng.choices(range(96), k=40)
+    prompts = [
+        {"prompt_token_ids": common[:n] + rng.choices(range(96), k=5)} for n in (20, 40, 0, 40, 33)
+    ]
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+
+    def run():
+        llm = LLM(
+            dtype="float32", block_size=16, max_model_len=80, max_num_batched_tokens=24,
+            num_gpu_blocks_override=10, attention_backend="paged_numba",
+        )  # fmt: skip
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        assert llm.llm_engine.scheduler.num_preemptions > 0
+        llm.llm_engine.engine_core.check_integrity()
+        model = llm.llm_engine.model_runner.model
+        for prompt, output in zip(prompts, outputs, strict=True):
+            known = list(prompt["prompt_token_ids"])
+            for token_id in output.outputs[0].token_ids:
+                logits = next_token_logits(model, known)  # by the modules
+                assert logits[token_id] >= logits.max() - 1e-4
+                known.append(token_id)
+        return model.cpu_layers, [output.outputs[0].token_ids for output in outputs]
+
+    layers, answers = run()
+    assert layers is not None
+    monkeypatch.setattr(cpu_layers.CPULayers, "of", lambda model: None)
+    assert run() == (None, answers)
