@@ -81,12 +81,13 @@ def _multiply_panel(output, rows, panels, bias, first):
     if size < LANES:  # the last one: a tile is wider than what there is to read and to write
         sums = np.empty((len(rows), LANES), np.float32)[:, :LANES]
         wide = np.zeros((depth, LANES), panels.dtype)
-        wide[:, :size] = panel
+        _copy(wide, panel)
         panel = wide
     has_bias = len(bias) > 0
     if has_bias:
         for r in range(len(rows)):
-            sums[r, :size] = bias[first : first + size]
+            for c in range(size):
+                sums[r, c] = bias[first + c]
     for k in range(0, depth, _DEPTH):
         piece = panel[k : k + _DEPTH]
         adds, r = has_bias or k > 0, 0
@@ -99,4 +100,12 @@ def _multiply_panel(output, rows, panels, bias, first):
         if r < len(rows):
             _single(sums[r:], rows[r:, k:], piece, len(piece), adds)
     if size < LANES:
-        place[:] = sums[:, :size]
+        _copy(place, sums[:, :size])
+
+
+@kernel
+def _copy(left, right):
+    """``left = right``, without the error in words that numba would compile, too, for seconds."""
+    for r in range(len(right)):
+        for c in range(right.shape[1]):
+            left[r, c] = right[r, c]
