@@ -118,5 +118,5 @@ def _shared_rows(prefixes: list[SharedPrefix], block_size: int) -> RaggedRows:
     num_blocks = np.array([len(prefix.block_ids) for prefix in prefixes], np.int32)
     table = np.zeros((len(prefixes), num_blocks.max()), np.int32)
     for row, prefix in zip(table, prefixes, strict=True):
-        row[: len(prefix.block_ids)] = prefix.block_ids
+        row[: len(prefix.block_ids)] = prefix.block_ids.numpy()
     return RaggedRows(np.concatenate(rows), starts, table, num_blocks * np.int32(block_size))

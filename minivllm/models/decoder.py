@@ -99,8 +99,7 @@ class Decoder(nn.Module):
             rows = config.max_position_embeddings + config.position_offset
             self.embed_positions = Embedding(rows, config.hidden_size)
         else:
-            positions = config.head_dim, config.rope, config.max_model_len
-            self.rotary_emb = RotaryEmbedding(*positions)
+            self.rotary_emb = RotaryEmbedding(config.head_dim, config.rope, config.max_model_len)
         self.layers = nn.ModuleList(layer_class(config, w) for w in config.sliding_windows)
         self.norm = layer_class.norm_class(config.hidden_size, config.norm_eps)
 
