@@ -163,19 +163,21 @@ def fastest_method(dtype: torch.dtype, shape: tuple[int, int]) -> LinearMethod:
 _SHAPE_16_BIT = (1024, 1024)  # too large to be widened once
 _PROBE_ROWS = 32  # a batch of decodes
 _CLEARLY = 1.25  # times as fast: by less, two measurements of the same product differ
-_PROBES = 7  # the best counts: others may use the processor meanwhile
+_PROBES = 7  # the best counts
 
 
 @torch.inference_mode()
 def _seconds(method: LinearMethod, dtype: torch.dtype, shape: tuple[int, int]) -> float:
-    """Seconds of one product, at best."""
+    """Seconds of one product, at best, of one thread's own time: others may have the cores now."""
     layer = Linear(shape[1], shape[0], bias=False)
     layer.weight = nn.Parameter(torch.full(shape, 0.01, dtype=dtype), requires_grad=False)
     method.process_weights_after_loading(layer)
     x = torch.full((_PROBE_ROWS, shape[1]), 0.01, dtype=dtype)
-    best = float("inf")
+    best, num_threads = float("inf"), torch.get_num_threads()
+    torch.set_num_threads(1)
     for _ in range(_PROBES):
-        begin = time.perf_counter()
+        begin = time.thread_time()
         method.apply(layer, x)
-        best = min(best, time.perf_counter() - begin)
+        best = min(best, time.thread_time() - begin)
+    torch.set_num_threads(num_threads)
     return best
