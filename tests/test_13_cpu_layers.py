@@ -10,13 +10,13 @@ from minivllm import LLM, SamplingParams
 from minivllm.attention import cascade
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.paged_numba import PagedNumba
 from minivllm.engine.oracle import next_token_logits
 from minivllm.kv.block_table import slots_of
+from minivllm.models import cpu_layers, cpu_linear
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
-from minivllm.ops.numba_support import numba_obstacle
 
-pytestmark = pytest.mark.skipif(numba_obstacle() is not None, reason="needs numba")
 CPU = torch.device("cpu")
 KNOWN = [name for name in CONFIGS if not name.startswith(("opt", "gpt2"))]
 BLOCK_SIZE, WIDE_BLOCK = 4, 16  # the second is one that decodes' own loop knows
@@ -59,8 +59,6 @@ def batch(block_size):
 @pytest.mark.parametrize("name", KNOWN)
 @torch.inference_mode()
 def test_bit_for_bit(name, block_size, dtype, load, monkeypatch):
-    from minivllm.attention.paged_numba import PagedNumba
-
     monkeypatch.setattr(cascade, "WORTH_SHARING", 1)
     model = load(name, dtype)
     config, (positions, metadata, num_blocks) = model.config, batch(block_size)
@@ -89,7 +87,6 @@ def test_other_models_are_left_to_their_modules(name, dtype, load):
 
 def test_a_backend_of_ones_own_is_asked(load):
     """It may differ from the loops in anything."""
-    from minivllm.attention.paged_numba import PagedNumba
 
     class Silent(PagedNumba):
         def attend(self, query, *args):
@@ -106,8 +103,6 @@ def test_a_backend_of_ones_own_is_asked(load):
 @pytest.mark.parametrize("through_torch", [False, True], ids=["panels", "torch"])
 def test_the_engine_with_and_without(through_torch, monkeypatch):
     """Shared prefixes, chunks and preemptions; products of torch among the loops."""
-    from minivllm.models import cpu_layers, cpu_linear
-
     if through_torch:
         monkeypatch.setattr(
             cpu_linear, "choose_method", lambda weight: cpu_linear.TransposedLinearMethod()

@@ -66,6 +66,8 @@ def test_each_shard_is_in_its_slice_and_nothing_is_there_twice(tiny_qwen2):
     assert torch.equal(mlp.gate_up_proj.weight, torch.cat(apart))
     assert sum(p.numel() for p in model.parameters()) == sum(t.numel() for t in stored.values())
     assert [name for name, _ in model.named_buffers()] == ["model.rotary_emb.cos_sin_cache"]
+    (cos_sin,), config = model.buffers(), model.config
+    assert cos_sin.shape == (config.max_model_len, 2, config.head_dim)
     assert model.lm_head.weight is model.model.embed_tokens.weight
 
 

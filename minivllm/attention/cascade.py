@@ -34,13 +34,6 @@ class SharedPrefix:
     rows: torch.Tensor | slice  # int64 [n]: the sequences' rows in the flat batch
     block_ids: torch.Tensor  # int32 [num_blocks]
 
-    @property
-    def row_numbers(self) -> np.ndarray:
-        """The rows as int64 ``[n]``."""
-        if isinstance(self.rows, slice):
-            return np.arange(self.rows.start, self.rows.stop)
-        return self.rows.numpy()
-
 
 @dataclass(frozen=True)
 class Cascade:

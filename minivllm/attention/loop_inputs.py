@@ -10,7 +10,7 @@ import torch
 
 from minivllm.attention.cascade import SharedPrefix, find_cascade
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.ops.compiled import as_numpy, flat
+from minivllm.ops.compiled import as_numpy, flat, row_numbers
 
 EVERYTHING = 2**31 - 1  # a window that is longer than any sequence
 
@@ -113,7 +113,7 @@ def _few_and_many(
 
 
 def _shared_rows(prefixes: list[SharedPrefix], block_size: int) -> RaggedRows:
-    rows = [prefix.row_numbers for prefix in prefixes]
+    rows = [row_numbers(prefix.rows) for prefix in prefixes]
     starts = np.append(0, np.cumsum([len(part) for part in rows]))
     num_blocks = np.array([len(prefix.block_ids) for prefix in prefixes], np.int32)
     table = np.zeros((len(prefixes), num_blocks.max()), np.int32)

@@ -15,6 +15,7 @@ from torch import nn
 from minivllm.logger import init_logger
 from minivllm.models.linear import Linear, LinearMethod, UnquantizedLinearMethod
 from minivllm.ops.numba_support import numba_obstacle
+from minivllm.ops.threads import threads_for
 
 logger = init_logger(__name__)
 
@@ -173,11 +174,10 @@ def _seconds(method: LinearMethod, dtype: torch.dtype, shape: tuple[int, int]) -
     layer.weight = nn.Parameter(torch.full(shape, 0.01, dtype=dtype), requires_grad=False)
     method.process_weights_after_loading(layer)
     x = torch.full((_PROBE_ROWS, shape[1]), 0.01, dtype=dtype)
-    best, num_threads = float("inf"), torch.get_num_threads()
-    torch.set_num_threads(1)
-    for _ in range(_PROBES):
-        begin = time.thread_time()
-        method.apply(layer, x)
-        best = min(best, time.thread_time() - begin)
-    torch.set_num_threads(num_threads)
+    best = float("inf")
+    with threads_for(0, x.device):  # one
+        for _ in range(_PROBES):
+            begin = time.thread_time()
+            method.apply(layer, x)
+            best = min(best, time.thread_time() - begin)
     return best

@@ -133,6 +133,11 @@ def flat(x: torch.Tensor) -> tuple[np.ndarray, int]:
     return as_numpy(x.as_strided((length,), (1,))), stride
 
 
+def row_numbers(rows: torch.Tensor | slice) -> np.ndarray:
+    """Rows of a batch, int64 or a slice, as int64 ``[n]``."""
+    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.numpy()
+
+
 def compiled_only(function: Callable) -> Callable:
     """Decorator: a function that only compiled code can call, where its ``overload`` is taken."""
 

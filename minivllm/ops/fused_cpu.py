@@ -6,7 +6,16 @@ import numpy as np
 import torch
 from numba import prange
 
-from minivllm.ops.compiled import as_numpy, exp, flat, kernel, narrow, parallel_kernel, widen
+from minivllm.ops.compiled import (
+    as_numpy,
+    exp,
+    flat,
+    kernel,
+    narrow,
+    parallel_kernel,
+    row_numbers,
+    widen,
+)
 
 WORTH_SHARING = 2**17  # numbers from which on several threads are woken: some 30 us of work
 ONE = np.float32(1)  # a plain 1 would make float64 of what is added to it, at half the speed
@@ -108,9 +117,8 @@ def merge_attn_states(
     other: torch.Tensor,
     other_lse: torch.Tensor,
 ) -> None:
-    index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.numpy()
     theirs = as_numpy(other.contiguous()), other_lse.contiguous().numpy(), np.arange(len(other))
-    merge_attn_states_loop(other.numel(), as_numpy(output), lse.numpy(), index, *theirs)
+    merge_attn_states_loop(other.numel(), as_numpy(output), lse.numpy(), row_numbers(rows), *theirs)
 
 
 @parallel_kernel(WORTH_SHARING)
