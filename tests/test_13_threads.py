@@ -77,13 +77,13 @@ def test_a_user_s_number_of_threads_stays(monkeypatch):
 
 
 def test_beside_company_a_step_has_a_thread_less_until_it_is_tried_again():
-    """Two processes that are busy, for a second, and then none; looked at every 60 ms."""
+    """Two processes that are busy, for a second, and then none; looked at every 120 ms."""
     now, waited, chosen = 0.0, 0.0, []
     ours = Company(waited=lambda: waited, clock=lambda: now)
     while now < 2.5:
-        now += 0.06
+        now += 0.12
         took_a_core = max(0, ours.threads(8) - 6) if now < 1 else 0
-        waited += 0.06 * 0.8 * took_a_core
+        waited += 0.12 * 0.8 * took_a_core
         chosen.append(ours.threads(8))
     assert chosen[:3] == [8, 7, 6]
     assert min(chosen) == 6  # not 5: then nobody waits
@@ -93,7 +93,7 @@ def test_beside_company_a_step_has_a_thread_less_until_it_is_tried_again():
 
     alone = Company(waited=lambda: 9.0 * now, clock=lambda: now)
     for _ in range(20):
-        now += 0.06
+        now += 0.12
         assert alone.threads(2) >= 1
         assert alone.threads(1) == 1
 

@@ -17,8 +17,8 @@ from minivllm.logger import init_logger
 
 logger = init_logger(__name__)
 
-WINDOW = 0.05  # seconds after which is looked again
-SHARE = 0.4  # of the time, summed over threads: a busy process makes 0.8, a server's loop below 0.2
+WINDOW = 0.1  # seconds after which is looked again
+SHARE = 0.5  # of the time, over all threads: a busy process makes 0.6 to 0.9, a server at most 0.4
 PATIENCE = 0.5  # seconds until a thread that was given up is tried again
 TASKS = "/proc/self/task/*/schedstat"
 
