@@ -84,6 +84,26 @@ def test_developers_and_the_system_are_one_message_and_first(messages, shown):
     assert template_messages(messages, "{{ 'developer' }}", "string") == messages
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        ({"a": 1}, {"a": 1}),
+        *((none, {}) for none in ("{bad", "[]", "null", "", None, 5, "[" * 100_000)),
+    ],
+)
+def test_the_arguments_of_a_call_are_an_object(written, read):
+    call = {"id": "x", "function": {"name": "f", "arguments": written}}
+    (message,) = template_messages([{"role": "assistant", "tool_calls": [call]}], LOOP, "string")
+    assert message["tool_calls"] == [{"id": "x", "function": {"name": "f", "arguments": read}}]
+
+
+@pytest.mark.parametrize("call", [5, {}, {"function": 5}, {"type": "custom", "function": {}}])
+def test_a_call_is_of_a_function(call):
+    with pytest.raises(ValueError, match="every one of tool_calls must be"):
+        template_messages([{"role": "assistant", "tool_calls": [call]}], LOOP, "string")
+
+
 def test_reasoning_has_both_its_names_and_no_calls_are_no_key():
     for name in ("reasoning", "reasoning_content"):
         message = {"role": "assistant", "tool_calls": [], name: "r", "content": "x"}

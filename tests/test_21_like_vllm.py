@@ -333,6 +333,24 @@ def test_tools_reach_the_template_with_all_their_fields(client):
 # -- tokens ------------------------------------------------------------------------------------
 
 
+def test_a_call_that_a_model_wrote_badly_does_not_end_the_conversation(client):
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{bad"}}
+    turn = {"role": "assistant", "tool_calls": [call]}
+    assert (
+        ask(client, messages=[*HELLO, turn, *HELLO], tools=[WEATHER], tool_choice="none")[0] == 200
+    )
+    assert ask(client, messages=[*HELLO, turn | {"tool_calls": [5]}])[0] == 400
+    assert ask(client, messages=[HELLO[0] | {"tool_calls": [5]}])[0] == 200  # a user calls nothing
+
+
+def test_an_id_of_a_request_may_be_empty(client):
+    assert ask(client, request_id="")[1]["id"] == "cmpl-"
+    assert ask(client, messages=HELLO, request_id="")[1]["id"] == "chatcmpl-"
+    body = {"prompt": PROMPT, "max_tokens": 1, "request_id": "mine"}
+    answer = client.post("/v1/completions", json=body, headers={"x-request-id": ""})
+    assert answer.json()["id"] == "cmpl-"
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [

@@ -9,7 +9,10 @@ import json
 import re
 from typing import Any
 
+from minivllm.logger import init_logger
 from minivllm.validation import check, is_text
+
+logger = init_logger(__name__)
 
 TEXT_PARTS = ("text", "refusal", "thinking")  # types; each has its text under its own name
 _TEXT = "text, or a list of text parts, without lone surrogates"
@@ -72,7 +75,7 @@ def _checked(message: Any) -> dict:
         ok = is_text(content) or (content is None and "tool_calls" in message)
         check(ok, "a message's content", content, _TEXT)
     checked = {"role": message["role"], "content": content} | message
-    calls = message.get("tool_calls")
+    calls = message.get("tool_calls") if message["role"] == "assistant" else None
     if calls is not None:
         check(isinstance(calls, list), "tool_calls", calls, "a list of calls")
         checked["tool_calls"] = [_with_arguments(call) for call in calls]
@@ -100,14 +103,23 @@ def _without_developers(messages: list[dict]) -> list[dict]:
 
 
 def _with_arguments(call: Any) -> Any:
-    """A tool call whose arguments are an object: clients send JSON text, templates want more."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"the arguments of a tool call must be a JSON object, got {function['arguments']!r}."
-        ) from error
+    """A tool call whose arguments are an object: clients send JSON text, templates want more.
+
+    What a model once wrote that is none becomes an empty one. It will be sent with every later
+    turn, so that an error would end the conversation for good.
+    """
+    ok = isinstance(call, dict) and call.get("type", "function") == "function"
+    ok = ok and isinstance(call.get("function"), dict)
+    check(ok, "every one of tool_calls", call, "a dict with a 'function', which is a dict")
+    function = call["function"]
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            arguments = None
+    if not isinstance(arguments, dict):
+        name = function.get("name")
+        logger.warning("The arguments of a call of %r are no JSON object: taken as none.", name)
+        arguments = {}
     return {**call, "function": {**function, "arguments": arguments}}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -75,7 +76,7 @@ class GenerationRequest(OtherFields):
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     echo: bool | None = False
-    request_id: str = ""  # the server's choice
+    request_id: str = Field(default_factory=lambda: uuid.uuid4().hex[:16])
     priority: Annotated[int, Field(ge=-INT64, lt=INT64)] = 0
     cache_salt: str | None = None
     return_token_ids: bool | None = None

@@ -49,9 +49,8 @@ class OpenAIServing:
 
     @staticmethod
     def request_id(prefix: str, request: GenerationRequest, raw: Request) -> str:
-        """The caller's id, from the header or the body, or one of ours."""
-        own = raw.headers.get("x-request-id") or request.request_id or uuid.uuid4().hex[:16]
-        return f"{prefix}-{own}"
+        """The caller's id, from the header or the body, or the one that the body was given."""
+        return f"{prefix}-{raw.headers.get('x-request-id', request.request_id)}"
 
     def engine_id(self, request_id: str, index: int) -> str:
         """The engine's request id of a prompt: unique, though callers may choose an id twice."""
