@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 from minivllm import LLM, EngineArgs, SamplingParams
 from minivllm.kv.kv_cache_config import get_kv_cache_config
 from minivllm.kv.memory_profile import format_bytes, host_memory_gib
+from minivllm.models import cpu_linear
+from minivllm.models.cpu_linear import candidates
 from minivllm.worker.profiling import full_step, peak_bytes
 
 CPU = torch.device("cpu")
@@ -43,6 +45,20 @@ def test_the_parts_of_a_profile_are_what_they_say(tiny_qwen2, caplog, monkeypatc
     for name, size, why in profile.parts:
         assert f"{name:12}{format_bytes(size):>12}  {why}" in caplog.text
     assert [name for name, _, _ in profile.parts] == ["weights", "activations", "KV cache"]
+
+
+@pytest.mark.parametrize("backend", ["paged_numba", "reference"])
+def test_a_profile_does_not_depend_on_which_product_is_the_fastest_here(
+    tiny_qwen2, monkeypatch, backend
+):
+    found = set()
+    for method in candidates(torch.float32):
+        monkeypatch.setattr(cpu_linear, "choose_method", lambda weight, m=method: m)
+        llm = make(tiny_qwen2, attention_backend=backend)
+        loops = llm.llm_engine.worker.model.cpu_layers
+        found.add(llm.profile_memory().activations)
+        assert llm.llm_engine.worker.model.cpu_layers is loops
+    assert len(found) == 1
 
 
 @pytest.mark.slow

@@ -72,7 +72,8 @@ class _LiveTensors(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        given = {id(storage) for storage in _storages((args, kwargs))}
+        made = func is torch.ops.aten.lift_fresh.default  # of numpy's memory, by from_numpy
+        given = set() if made else {id(storage) for storage in _storages((args, kwargs))}
         for storage in _storages(result):
             if id(storage) in self._known or id(storage) in given:
                 continue  # a view, or written in place

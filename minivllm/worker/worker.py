@@ -210,7 +210,10 @@ class Worker:
         )
 
     def _activations(self) -> int:
-        """Bytes of activations: the peak of a full step, run on a KV cache of one block."""
+        """Bytes of activations: the peak of a full step, run on a KV cache of one block.
+
+        The layers run as modules: their tensors are counted, a compiled layer's arrays are not.
+        """
         limits = self.config.scheduler_config
         runner = self._runner(1, 1)
         step = full_step(
@@ -219,7 +222,11 @@ class Worker:
             limits.max_model_len,
             self.block_size,
         )
-        return peak_bytes(self.device, lambda: runner.execute_model(step))
+        loops, self.model.cpu_layers = self.model.cpu_layers, None
+        try:
+            return peak_bytes(self.device, lambda: runner.execute_model(step))
+        finally:
+            self.model.cpu_layers = loops
 
     def _weight_bytes(self) -> int:
         models = [model for model in (self.model, self.draft_model) if model is not None]
