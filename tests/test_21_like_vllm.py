@@ -330,15 +330,11 @@ def test_tools_reach_the_template_with_all_their_fields(client):
     assert counts[0] == counts[1]
 
 
-# -- tokens ------------------------------------------------------------------------------------
-
-
 def test_a_call_that_a_model_wrote_badly_does_not_end_the_conversation(client):
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{bad"}}
     turn = {"role": "assistant", "tool_calls": [call]}
-    assert (
-        ask(client, messages=[*HELLO, turn, *HELLO], tools=[WEATHER], tool_choice="none")[0] == 200
-    )
+    body = {"messages": [*HELLO, turn, *HELLO], "tools": [WEATHER], "tool_choice": "none"}
+    assert ask(client, **body)[0] == 200
     assert ask(client, messages=[*HELLO, turn | {"tool_calls": [5]}])[0] == 400
     assert ask(client, messages=[HELLO[0] | {"tool_calls": [5]}])[0] == 200  # a user calls nothing
 
@@ -349,6 +345,9 @@ def test_an_id_of_a_request_may_be_empty(client):
     body = {"prompt": PROMPT, "max_tokens": 1, "request_id": "mine"}
     answer = client.post("/v1/completions", json=body, headers={"x-request-id": ""})
     assert answer.json()["id"] == "cmpl-"
+
+
+# -- tokens ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def _without_developers(messages: list[dict]) -> list[dict]:
     return [{"role": "system", "content": "\n\n".join(texts)}, *others]
 
 
-def _with_arguments(call: Any) -> Any:
+def _with_arguments(call: Any) -> dict:
     """A tool call whose arguments are an object: clients send JSON text, templates want more.
 
     What a model once wrote that is none becomes an empty one. It will be sent with every later
@@ -110,7 +110,7 @@ def _with_arguments(call: Any) -> Any:
     """
     ok = isinstance(call, dict) and call.get("type", "function") == "function"
     ok = ok and isinstance(call.get("function"), dict)
-    check(ok, "every one of tool_calls", call, "a dict with a 'function', which is a dict")
+    check(ok, "every one of tool_calls", call, "of type 'function', with a dict of that name")
     function = call["function"]
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
