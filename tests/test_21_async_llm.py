@@ -383,7 +383,7 @@ def test_who_asks_never_waits_for_a_step(model, process, tmp_path):
     prompt = {"prompt": "long " * 100_000, "prompt_token_ids": PROMPTS[0]}
 
     async def main():
-        streams = [engine.add_request(str(i), prompt, greedy(3)) for i in range(8)]
+        streams = [await engine.add_request(str(i), prompt, greedy(3)) for i in range(8)]
         policy.go.touch()
         return [await stream.get() for stream in streams]
 

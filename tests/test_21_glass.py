@@ -404,7 +404,7 @@ def test_steps_asked_for_an_idle_engine_are_not_taken_later(tiny_qwen2):
         await engine.resume_generation(num_steps=1)
         await asyncio.sleep(0.02)
         params = SamplingParams(max_tokens=5, ignore_eos=True)
-        engine.add_request("r", [1, 2, 3], params)
+        await engine.add_request("r", [1, 2, 3], params)
         await asyncio.sleep(0.05)
         assert (engine.num_running, engine.num_waiting) == (0, 1)
 

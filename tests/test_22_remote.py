@@ -37,17 +37,17 @@ def test_a_chat_remembers(server):
     answers = run(server, "chat", "--system-prompt", "Be brief.", input="Hello\nAgain\n\n").stdout
     assert answers.count("minivllm:") == 2
     sent = []
-    original = server.engine.generate
+    original = server.engine.add_request
 
-    def listen(prompt, *args, **options):
+    def listen(request_id, prompt, *args):
         sent.append(prompt)
-        return original(prompt, *args, **options)
+        return original(request_id, prompt, *args)
 
-    server.engine.generate = listen
+    server.engine.add_request = listen
     try:
         run(server, "chat", "--system-prompt", "Be brief.", input="Hello\nAgain\n\n")
     finally:
-        del server.engine.generate
+        del server.engine.add_request
     assert len(sent) == 2
     decode = server.engine.get_tokenizer().decode
     text = decode(sent[1]["prompt_token_ids"] if isinstance(sent[1], dict) else sent[1])

@@ -92,7 +92,7 @@ class AsyncLLM:
             ValueError: if it cannot be run; nothing has changed and the others go on.
             EngineDeadError: if the engine has stopped.
         """
-        collector = self.add_request(request_id, prompt, sampling_params, priority)
+        collector = await self.add_request(request_id, prompt, sampling_params, priority)
         try:
             finished = False
             while not finished:
@@ -100,17 +100,26 @@ class AsyncLLM:
                 finished = output.finished
                 yield output
         finally:
-            if self.output_handler.collectors.get(request_id) is collector:
-                self._client.submit(("abort", [request_id]))  # its id is free when that is done
+            self.release(collector)
 
-    def add_request(
+    async def add_request(
         self,
         request_id: str,
         prompt: str | list[int] | dict,
         sampling_params: SamplingParams | BeamSearchParams,
         priority: int = 0,
     ) -> RequestOutputCollector:
-        """Queue a prompt. Returns the queue of its outputs. Raises like ``generate``."""
+        """Queue a prompt, without waiting for anything (a subclass may wait).
+
+        Args:
+            request_id, prompt, sampling_params, priority: as for ``generate``.
+
+        Returns:
+            The queue of its outputs. Whoever has it calls ``release`` in the end.
+
+        Raises:
+            ValueError, EngineDeadError: as ``generate``.
+        """
         handler = self.output_handler
         handler.begin_to_wait()
         request = self.input_processor.make_request(
@@ -127,6 +136,13 @@ class AsyncLLM:
             del handler.collectors[request_id]
             raise
         return collector
+
+    def release(self, collector: RequestOutputCollector) -> None:
+        """Nobody reads these outputs any more: if the request has not finished, abort it."""
+        collector.on_put = None
+        request_id = collector.request_id
+        if self.output_handler.collectors.get(request_id) is collector:
+            self._client.submit(("abort", [request_id]))  # its id is free when that is done
 
     async def infer(self, prompt: str, sampling_params: SamplingParams | None = None) -> str:
         """The text that completes a prompt, for scripts that want nothing else.

@@ -6,19 +6,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from minivllm.outputs import RequestOutput
 
 
 class RequestOutputCollector:
-    """A queue of one output: those that are not read in time are merged, but for the first."""
+    """A queue of one output: those that are not read in time are merged, but for the first.
 
-    def __init__(self, delta: bool):
+    Args:
+        request_id: whose outputs.
+        delta: an output holds what is new only.
+    """
+
+    def __init__(self, request_id: str, delta: bool):
+        self.request_id = request_id
+        # Called in the event loop with this collector, when it has something to read.
+        self.on_put: Callable[[RequestOutputCollector], None] | None = None
         self._delta = delta
         self._begun = False
         self._first: RequestOutput | Exception | None = None  # until it is read
         self._pending: RequestOutput | Exception | None = None  # what came after it
-        self._reader: asyncio.Future | None = None  # done when there is something to read
 
     def put(self, output: RequestOutput | Exception) -> None:
         """Put an output: a DELTA is joined to the one not yet read, any other replaces it.
@@ -33,23 +41,27 @@ class RequestOutputCollector:
             pending.add(output)
         else:
             self._pending = output
-        reader = self._reader
-        if reader is not None and not (reader.done() or reader.get_loop().is_closed()):
-            reader.set_result(None)
+        if self.on_put is not None:
+            self.on_put(self)
 
-    async def get(self) -> RequestOutput:
-        """Wait for the next output. Raises an exception that was put."""
-        output = self._take()
-        while output is None:
-            self._reader = asyncio.get_running_loop().create_future()
-            await self._reader
-            output = self._take()
+    def get_nowait(self) -> RequestOutput | None:
+        """The next output, if one is there. Raises an exception that was put."""
+        output, self._first = self._first, None
+        if output is None:
+            output, self._pending = self._pending, None
         if isinstance(output, Exception):
             raise output
         return output
 
-    def _take(self) -> RequestOutput | Exception | None:
-        output, self._first = self._first, None
-        if output is None:
-            output, self._pending = self._pending, None
+    async def get(self) -> RequestOutput:
+        """Wait for the next output. Raises an exception that was put."""
+        while (output := self.get_nowait()) is None:
+            reader = asyncio.get_running_loop().create_future()
+            self.on_put = lambda _, reader=reader: _wake(reader)
+            await reader
         return output
+
+
+def _wake(reader: asyncio.Future) -> None:
+    if not (reader.done() or reader.get_loop().is_closed()):
+        reader.set_result(None)

@@ -40,7 +40,7 @@ class OutputHandler:
 
     def add_request(self, request_id: str, delta: bool) -> RequestOutputCollector:
         """Where the outputs of a request will come."""
-        collector = self.collectors[request_id] = RequestOutputCollector(delta)
+        collector = self.collectors[request_id] = RequestOutputCollector(request_id, delta)
         return collector
 
     def add_call(self) -> tuple[int, asyncio.Future]:

@@ -30,6 +30,7 @@ from minivllm.entrypoints.openai.middleware import (
     AdmissionMiddleware,
     AuthenticationMiddleware,
     BodyLimitMiddleware,
+    KeepSend,
     LoadMiddleware,
     RequestIdMiddleware,
 )
@@ -164,7 +165,7 @@ class Server(uvicorn.Server):
 def make_server(app: FastAPI, args: Namespace) -> Server:
     """The server of an application."""
     config = uvicorn.Config(
-        app,
+        KeepSend(app),
         log_level=args.uvicorn_log_level,
         access_log=not args.disable_uvicorn_access_log,
         lifespan="off",

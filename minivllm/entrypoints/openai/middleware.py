@@ -15,12 +15,24 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from minivllm.entrypoints.openai.errors import JSON, RequestError, error_response
+from minivllm.entrypoints.openai.event_stream import SERVERS_SEND
 from minivllm.entrypoints.openai.served_model import ADMITTED, ServedModel
 
 LARGEST_BODY = 32 * 2**20  # bytes
 # vLLM's prefixes, and the glass server's: the page at /glass tells nothing by itself.
 _GUARDED = ("/v1", "/v2", "/inference", "/cohere", "/glass/")
 _COUNTED = ("/v1/completions", "/v1/chat/completions")
+
+
+class KeepSend:
+    """Keeps a server's own ``send`` at hand, for the events of streams."""
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[SERVERS_SEND] = send
+        await self.app(scope, receive, send)
 
 
 class AuthenticationMiddleware:

@@ -1,6 +1,6 @@
 """Request and response types of the server, apart from completions and chat.
 
-Stream chunks are not here: they are made as bytes (``stream``), one for every token.
+Stream chunks are not here: they are made as bytes (``chunk_writer``), one for every token.
 (vLLM: vllm/entrypoints/serve/engine/protocol.py)
 """
 

@@ -8,20 +8,21 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 from weakref import WeakValueDictionary
 
 from fastapi import Request
 
 from minivllm.entrypoints.chat_utils import NOT_THE_TEMPLATES, apply_chat_template
+from minivllm.entrypoints.openai.answer_events import show_stop_tokens
 from minivllm.entrypoints.openai.chat_protocol import ChatCompletionRequest
 from minivllm.entrypoints.openai.conversation import shown_tools
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
+from minivllm.entrypoints.openai.output_stream import Asked
 from minivllm.entrypoints.openai.protocol import PromptTokenUsageInfo, UsageInfo
 from minivllm.entrypoints.openai.served_model import ServedModel
-from minivllm.entrypoints.openai.stream import beams, every
 from minivllm.logger import init_logger
 from minivllm.outputs import RequestOutput
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
@@ -40,8 +41,8 @@ class OpenAIServing:
         self.served = served
         self.engine = served.engine
         self.args = served.args
-        # By the engine's request id, also those that have not begun, which no engine knows.
-        self._streams: WeakValueDictionary[str, AsyncGenerator] = WeakValueDictionary()
+        # By the engine's request id, also those that it has not been asked yet.
+        self._asked: WeakValueDictionary[str, Asked] = WeakValueDictionary()
 
     @property
     def tokenizer(self):
@@ -52,29 +53,32 @@ class OpenAIServing:
         """The caller's id, from the header or the body, or the one that the body was given."""
         return f"{prefix}-{raw.headers.get('x-request-id', request.request_id)}"
 
-    def engine_id(self, request_id: str, index: int) -> str:
-        """The engine's request id of a prompt: unique, though callers may choose an id twice."""
-        name = f"{request_id}-{index}"
-        in_use = name in self._streams or name in self.engine.request_ids
-        return f"{name}-{uuid.uuid4().hex[:8]}" if in_use else name
+    def ask(
+        self, request: GenerationRequest, prompt: dict, params: Any, name: str, raw: Request
+    ) -> Asked:
+        """What the engine is to be asked for one prompt; it is checked, but for the tokens.
 
-    def generate(
-        self, request: GenerationRequest, prompt: dict, params: Any, engine_id: str, raw: Request
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """The engine's outputs for one prompt; what is asked is checked, but for the tokens.
-
-        With ``--enable-log-requests`` it is logged, the prompt cut to ``--max-log-len``.
+        The engine's request id is this name, or begins with it: callers may choose one twice. With
+        ``--enable-log-requests`` it is logged, the prompt cut to ``--max-log-len``.
         """
+        if name in self._asked or name in self.engine.request_ids:
+            name = f"{name}-{uuid.uuid4().hex[:8]}"
         if self.args.enable_log_requests:
             text, token_ids = prompt["prompt"], prompt["prompt_token_ids"]
             shown = (token_ids if text is None else text)[: self.args.max_log_len]
-            logger.info("Received request %s: prompt: %r, params: %s", engine_id, shown, params)
-        outputs = self.engine.generate(prompt, params, engine_id, self.priority(request, raw))
-        self._streams[engine_id] = outputs
+            logger.info("Received request %s: prompt: %r, params: %s", name, shown, params)
+        self._asked[name] = asked = Asked(name, prompt, params, self.priority(request, raw))
+        return asked
+
+    async def last_output(self, request: GenerationRequest, asked: Asked) -> RequestOutput:
+        """A prompt's whole output."""
+        outputs = self.engine.generate(asked.prompt, asked.params, asked.request_id, asked.priority)
+        async with aclosing(outputs):
+            async for output in outputs:
+                last = output
         if request.use_beam_search:
-            return beams(outputs, request.include_stop_str_in_output)
-        interval = request.stream_interval or 1
-        return every(interval, outputs) if request.stream and interval > 1 else outputs
+            show_stop_tokens(last, request.include_stop_str_in_output)
+        return last
 
     @staticmethod
     def head(request_id: str, kind: str, model: str) -> dict[str, Any]:
@@ -269,15 +273,3 @@ class OpenAIServing:
             "tokens_per_second": tokens / (last - begun) if last > begun else None,
             "speculative_decoding": None,
         }
-
-
-def usage_dict(
-    prompt: int, answer: int, details: PromptTokenUsageInfo | None = None
-) -> dict[str, Any]:
-    """Usage in a stream."""
-    usage: dict[str, Any] = {
-        "prompt_tokens": prompt, "total_tokens": prompt + answer, "completion_tokens": answer,
-    }  # fmt: skip
-    if details:
-        usage["prompt_tokens_details"] = details.model_dump()
-    return usage

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import Coroutine
 
 from fastapi import Request
 
+from minivllm.entrypoints.openai.completion_events import CompletionEvents
 from minivllm.entrypoints.openai.completion_protocol import (
     CompletionLogProbs,
     CompletionRequest,
@@ -17,18 +18,10 @@ from minivllm.entrypoints.openai.completion_protocol import (
     CompletionResponseChoice,
 )
 from minivllm.entrypoints.openai.errors import JSON
+from minivllm.entrypoints.openai.event_stream import until_done_or_gone
 from minivllm.entrypoints.openai.logprobs import completion_logprobs, prompt_logprobs
-from minivllm.entrypoints.openai.serving import OpenAIServing, usage_dict
-from minivllm.entrypoints.openai.stream import (
-    DONE,
-    ChunkWriter,
-    EventStream,
-    error_event,
-    last_of,
-    merge,
-    to_json,
-    until_done_or_gone,
-)
+from minivllm.entrypoints.openai.output_stream import Asked, OutputStream
+from minivllm.entrypoints.openai.serving import OpenAIServing
 from minivllm.outputs import CompletionOutput, Logprob, RequestOutput
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
@@ -46,7 +39,7 @@ class OpenAIServingCompletion(OpenAIServing):
         self.check_rank(raw)
         self.served.admit(raw.scope, request.n * len(request.prompts))
         request_id = self.request_id("cmpl", request, raw)
-        streams: dict[str, AsyncGenerator[RequestOutput, None]] = {}  # by the engine's request id
+        asked: list[Asked] = []
         truncates = request.truncate_prompt_tokens is not None
         for index, prompt in enumerate(request.prompts):
             if isinstance(prompt, str):
@@ -60,12 +53,11 @@ class OpenAIServingCompletion(OpenAIServing):
             params = self._params(request, len(token_ids))
             await self.check_grammar(params)
             one = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
-            engine_id = self.engine_id(request_id, index)
-            streams[engine_id] = self.generate(request, one, params, engine_id, raw)
+            asked.append(self.ask(request, one, params, f"{request_id}-{index}", raw))
         head = self.head(request_id, "text_completion", self.served.names[0])
         if request.stream:
-            return EventStream(self._events(request, streams, head))
-        whole = asyncio.ensure_future(_last_of_all([*streams.values()]))
+            return OutputStream(self.engine, asked, CompletionEvents(self, request, asked, head))
+        whole = asyncio.ensure_future(_all_of([self.last_output(request, one) for one in asked]))
         outputs = await until_done_or_gone(whole, raw.receive)
         return JSON(None if outputs is None else self._whole(request, outputs, head).model_dump())
 
@@ -103,7 +95,7 @@ class OpenAIServingCompletion(OpenAIServing):
         output: RequestOutput,
         completion: CompletionOutput,
     ) -> CompletionResponseChoice:
-        text, logprobs = self._shown(request, output, completion, first=True, offset=0)
+        text, logprobs = self.shown(request, output, completion, first=True, offset=0)
         return CompletionResponseChoice(
             index=index,
             text=text,
@@ -115,7 +107,7 @@ class OpenAIServingCompletion(OpenAIServing):
             prompt_logprobs=prompt_logprobs(output.prompt_logprobs),
         )
 
-    def _shown(
+    def shown(
         self,
         request: CompletionRequest,
         output: RequestOutput,
@@ -148,77 +140,10 @@ class OpenAIServingCompletion(OpenAIServing):
             token_ids, known, request.logprobs, self.tokenizer, as_ids, offset
         )
 
-    # -- streams -------------------------------------------------------------------------------
 
-    async def _events(
-        self,
-        request: CompletionRequest,
-        streams: dict[str, AsyncGenerator[RequestOutput, None]],
-        head: dict,
-    ) -> AsyncGenerator[bytes, None]:
-        at_end, always = self.wants_usage(request)
-        writer = ChunkWriter(head, self.served.fingerprint, at_end)
-        count = len(streams) * request.n
-        offsets, tokens, begun = [0] * count, [0] * count, [False] * count
-        prompts, cached = [0] * len(streams), 0
-        places = {engine_id: place for place, engine_id in enumerate(streams)}
-        outputs = merge([*streams.values()])
-        try:
-            async for output in outputs:
-                place = places[output.request_id]
-                if prompts[place] == 0:
-                    prompts[place] = len(output.prompt_token_ids)
-                    cached += output.num_cached_tokens or 0
-                for completion in output.outputs:
-                    index = place * request.n + completion.index
-                    choice, offsets[index] = self._piece(
-                        request, index, output, completion, not begun[index], offsets[index]
-                    )
-                    begun[index] = True
-                    tokens[index] += len(completion.token_ids)
-                    more = None
-                    if always:
-                        more = {"usage": usage_dict(prompts[place], tokens[index])}
-                    yield writer.event(choice, completion.finish_reason is not None, more)
-            if at_end:
-                details = self.prompt_details(sum(prompts), cached)
-                yield writer.usage(usage_dict(sum(prompts), sum(tokens), details))
-        except Exception as error:
-            yield error_event(error)
-        finally:
-            await outputs.aclose()
-        yield DONE
-
-    def _piece(
-        self,
-        request: CompletionRequest,
-        index: int,
-        output: RequestOutput,
-        completion: CompletionOutput,
-        first: bool,
-        offset: int,
-    ) -> tuple[str, int]:
-        """One choice of an event as JSON, and the offset of the next one's first token."""
-        text, logprobs = self._shown(request, output, completion, first, offset)
-        shows_prompt = first and (request.echo or request.return_token_ids)
-        prompt_ids = to_json(output.prompt_token_ids) if shows_prompt else "null"
-        token_ids = to_json(completion.token_ids) if request.return_token_ids else "null"
-        choice = (
-            f'{{"index":{index},"text":{to_json(text)},"logprobs":{to_json(logprobs)},'
-            f'"finish_reason":{to_json(completion.finish_reason)},'
-            f'"stop_reason":{to_json(completion.stop_reason)},'
-            f'"prompt_token_ids":{prompt_ids},"token_ids":{token_ids}}}'
-        )
-        if logprobs and logprobs["tokens"]:  # of tokens: their text may be held back
-            offset = logprobs["text_offset"][-1] + len(logprobs["tokens"][-1])
-        return choice, offset
-
-
-async def _last_of_all(streams: list[AsyncGenerator]) -> list[RequestOutput]:
+async def _all_of(outputs: list[Coroutine]) -> list[RequestOutput]:
     """The whole outputs; if one is refused, the others end, too."""
-    if len(streams) == 1:
-        return [await last_of(streams[0])]
-    tasks = [asyncio.ensure_future(last_of(stream)) for stream in streams]
+    tasks = [asyncio.ensure_future(output) for output in outputs]
     try:
         return await asyncio.gather(*tasks)
     finally:

@@ -11,8 +11,8 @@ from starlette.responses import HTMLResponse
 
 from minivllm.engine.async_llm import AsyncLLM
 from minivllm.entrypoints.openai.errors import JSON, RequestError
+from minivllm.entrypoints.openai.event_stream import GeneratedStream
 from minivllm.entrypoints.openai.glass.show import GlassShow
-from minivllm.entrypoints.openai.stream import EventStream
 from minivllm.lab.viz.draw.palette import COLOURS
 from minivllm.lab.viz.page.page import environment
 
@@ -53,7 +53,7 @@ async def page(raw: Request):
 @router.get("/events")
 async def events(raw: Request):
     """The stream of pictures."""
-    return EventStream(raw.app.state.glass.watch())
+    return GeneratedStream(raw.app.state.glass.watch())
 
 
 @router.post("/pause")

@@ -1,0 +1,85 @@
+"""AnswerEvents: makes the events of one stream from the engine's outputs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from minivllm.entrypoints.openai.chunk_writer import ChunkWriter
+from minivllm.entrypoints.openai.generation_request import GenerationRequest
+from minivllm.outputs import RequestOutput
+
+if TYPE_CHECKING:
+    from minivllm.entrypoints.openai.serving import OpenAIServing
+
+
+class AnswerEvents(ABC):
+    """Base of both endpoints' streams: outputs in, events out, and the usage in the end.
+
+    Args:
+        serving: the endpoint.
+        request: what it was asked.
+        head: the keys that every event begins with.
+    """
+
+    def __init__(self, serving: OpenAIServing, request: GenerationRequest, head: dict):
+        self.serving = serving
+        self.request = request
+        self.at_end, self.always = serving.wants_usage(request)
+        self.writer = ChunkWriter(head, serving.served.fingerprint, self.at_end)
+        self.interval = 1 if request.use_beam_search else request.stream_interval or 1
+        # By the engine's request id, if events are fewer: what has no event yet; None at first.
+        self._joined: dict[str, RequestOutput | None] = {}
+
+    def of(self, output: RequestOutput) -> bytes:
+        """The events of an output, one after the other; often one, sometimes none."""
+        if self.request.use_beam_search:
+            if not output.finished:
+                return b""  # a beam's text may yet become another's: there is nothing to stream
+            show_stop_tokens(output, self.request.include_stop_str_in_output)
+        if self.interval > 1:
+            output = self._join(output)
+            if not self._is_due(output):
+                return b""
+            self._joined[output.request_id] = None
+        return b"".join(self.events(output))
+
+    def end(self) -> bytes:
+        """The event with the usage, if it was asked for."""
+        return self.writer.usage(self.usage()) if self.at_end else b""
+
+    @abstractmethod
+    def events(self, output: RequestOutput) -> Iterator[bytes]:
+        """The events of an output that is to be shown."""
+
+    @abstractmethod
+    def usage(self) -> dict:
+        """The usage of the whole answer."""
+
+    def _join(self, output: RequestOutput) -> RequestOutput:
+        waiting = self._joined.get(output.request_id)
+        if waiting is None:
+            return output
+        waiting.add(output)
+        return waiting
+
+    def _is_due(self, output: RequestOutput) -> bool:
+        """Whether enough has come together; the first and the last output are shown as they are."""
+        enough = any(len(choice.token_ids) >= self.interval for choice in output.outputs)
+        if enough or output.finished or output.request_id not in self._joined:
+            return True
+        self._joined[output.request_id] = output
+        return False
+
+
+def show_stop_tokens(output: RequestOutput, include_stop: bool) -> None:
+    """Beams as vLLM's server shows them: each with a stop_reason, the token that completed it.
+
+    Among its tokens that one is only if ``include_stop``.
+    """
+    for beam in output.outputs:
+        if beam.finish_reason == "stop":
+            beam.stop_reason = beam.token_ids[-1]
+            if not include_stop:
+                beam.token_ids = beam.token_ids[:-1]

@@ -1,0 +1,135 @@
+"""OutputStream: an answer whose events are sent while a step's outputs are handed out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+from minivllm.engine.async_llm import AsyncLLM
+from minivllm.engine.output_collector import RequestOutputCollector
+from minivllm.entrypoints.openai.answer_events import AnswerEvents
+from minivllm.entrypoints.openai.chunk_writer import DONE, error_event
+from minivllm.entrypoints.openai.event_stream import EventStream, body_message
+from minivllm.sampling_params import BeamSearchParams, SamplingParams
+
+
+@dataclass
+class Asked:
+    """What an engine is asked for one prompt: arguments of ``AsyncLLM.generate``."""
+
+    request_id: str
+    prompt: dict
+    params: SamplingParams | BeamSearchParams
+    priority: int
+
+
+class OutputStream(EventStream):
+    """Events of what an engine says to some prompts, sent while its step is handed out.
+
+    No task is woken for an event: the collectors call, and it is sent before they go on. Only for a
+    client that reads slowly a task waits, and what comes meanwhile is joined in the collectors.
+
+    Args:
+        engine: is asked when the answer has begun.
+        asked: the prompts.
+        events: makes events of outputs.
+    """
+
+    def __init__(self, engine: AsyncLLM, asked: list[Asked], events: AnswerEvents):
+        super().__init__()
+        self.engine = engine
+        self.asked = asked
+        self.events = events
+        self._collectors: list[RequestOutputCollector] = []
+        self._waiting: asyncio.Task | None = None  # for a client that reads slowly
+
+    async def send_events(self, send) -> None:
+        self._send = send
+        try:
+            try:
+                await self._send_outputs()
+                last = self.events.end()
+            except Exception as error:
+                last = error_event(error)
+            if self._waiting is not None:
+                await self._waiting
+            await send(body_message(last + DONE, more=False))
+        finally:
+            for collector in self._collectors:
+                self.engine.release(collector)
+            if self._waiting is not None:
+                self._waiting.cancel()
+
+    async def _send_outputs(self) -> None:
+        """Ask the engine, and return when all has been sent. Raises what ends an answer early."""
+        for one in self.asked:
+            collector = await self.engine.add_request(
+                one.request_id, one.prompt, one.params, one.priority
+            )
+            self._collectors.append(collector)
+        self._finished = asyncio.get_running_loop().create_future()
+        self._num_unfinished = len(self._collectors)
+        for collector in self._collectors:
+            collector.on_put = self._on_put
+        self._take_from(self._collectors)
+        await self._finished
+
+    def _on_put(self, collector: RequestOutputCollector) -> None:
+        self._take_from([collector])
+
+    def _take_from(self, collectors: list[RequestOutputCollector]) -> None:
+        """Send what these collectors have, until the client is to be waited for."""
+        try:
+            for collector in collectors:
+                while self._waiting is None and (output := collector.get_nowait()) is not None:
+                    self._num_unfinished -= output.finished
+                    self._send_now(self.events.of(output))
+        except Exception as error:  # this answer's, and nobody else's
+            self._end(error)
+        if self._num_unfinished == 0:
+            self._end(None)
+
+    def _send_now(self, events: bytes) -> None:
+        """Send events without waiting, unless the server's ``send`` has to."""
+        if events:
+            rest = _Begun(self._send(body_message(events)))
+            if not rest.done:
+                self._waiting = asyncio.ensure_future(rest.finish())
+                self._waiting.add_done_callback(self._go_on)
+
+    def _go_on(self, waiting: asyncio.Task) -> None:
+        if not waiting.cancelled():
+            self._waiting = None
+            if waiting.exception() is not None:
+                self._end(waiting.exception())
+            self._take_from(self._collectors)
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._finished.done():
+            return
+        if error is None:
+            self._finished.set_result(None)
+        else:
+            self._finished.set_exception(error)
+
+
+class _Begun:
+    """An awaitable that has been run as far as it goes without waiting."""
+
+    def __init__(self, awaitable: Awaitable):
+        self._steps = awaitable.__await__()
+        self._waits_for = None
+        try:
+            self._waits_for = next(self._steps)
+            self.done = False
+        except StopIteration:
+            self.done = True
+
+    def __await__(self):
+        yield self._waits_for
+        yield from self._steps
+
+    async def finish(self) -> None:
+        """Wait for the rest."""
+        await self
