@@ -143,9 +143,20 @@ def test_what_a_request_tells_its_template(trusting, body, shown):
 
 @pytest.fixture(scope="module")
 def trusting():
-    flags = ["--trust-request-chat-template", "--chat-template-content-format", "openai"]
+    flags = [
+        "--trust-request-chat-template", "--chat-template-content-format", "openai",
+        "--default-chat-template-kwargs", '{"mood": "calm"}',
+    ]  # fmt: skip
     with serving(*flags) as server, server.client() as client:
         yield client
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"), [({}, "calm"), ({"chat_template_kwargs": {"mood": "glad"}}, "glad")]
+)
+def test_a_server_may_tell_a_template_more_unless_a_request_does(trusting, body, shown):
+    body = {"messages": [USER], "chat_template": "{{ mood }}", "return_token_strs": True} | body
+    assert "".join(trusting.post("/tokenize", json=body).json()["token_strs"]) == shown
 
 
 def test_a_server_may_be_told_the_format(trusting):

@@ -79,10 +79,10 @@ async def settle():
         await asyncio.sleep(0)
 
 
-async def begin(*names, prompt="x"):
+async def begin(*names):
     """A stream for these requests that has begun: its engine, its client and its task."""
     engine, client = Engine(), Client()
-    asked = [Asked(name, prompt, SamplingParams(), 0) for name in names]
+    asked = [Asked(name, "x", SamplingParams(), 0) for name in names]
     stream = OutputStream(engine, asked, Events())
     task = asyncio.ensure_future(stream({"type": "http"}, client.receive, client.send))
     await settle()
@@ -175,6 +175,32 @@ def test_an_error_ends_its_own_stream_alone(wrong):
         assert done == "[DONE]\n\n"
         assert engine.released == ["a", "b"]
         assert others.body == "c:1;end;data: [DONE]\n\n"
+
+    asyncio.run(main())
+
+
+def test_after_an_error_nothing_comes_but_the_error():
+    """Also of what is handed out in the same turn of the loop, and while a client is slow."""
+
+    async def main():
+        engine, client, task = await begin("a", "b")
+        for text in ("x", "!", "z"):
+            engine.queues["a"].put(piece("a", text))
+        engine.queues["a"].put(piece("a", "", finished=True))
+        await task
+        assert client.body.startswith("a:x;data: {")
+
+        engine, client, task = await begin("a", "b")
+        client.may_send.clear()
+        engine.queues["b"].put(piece("b", "1"))
+        engine.queues["a"].put(ValueError("no"))
+        engine.queues["b"].put(piece("b", "2"))
+        client.may_send.set()
+        await settle()
+        client.may_send.clear()  # would a second event be on its way now?
+        client.may_send.set()
+        await task
+        assert client.body.startswith("b:1;data: {")
 
     asyncio.run(main())
 

@@ -1,5 +1,6 @@
 """The server as a whole: streams, bad input, people who leave, signals, flags, death."""
 
+import asyncio
 import gc
 import json
 import os
@@ -25,6 +26,7 @@ from minivllm.engine.arg_utils import AsyncEngineArgs
 from minivllm.entrypoints.openai.api_server import Server, run_server
 from minivllm.entrypoints.openai.background import BackgroundServer
 from minivllm.entrypoints.openai.cli_args import engine_args, make_parser, parse_args
+from minivllm.entrypoints.openai.middleware import AuthenticationMiddleware
 from minivllm.scheduling.policies import SchedulingPolicy
 
 TABLE = (
@@ -199,6 +201,63 @@ def test_a_half_sent_body_holds_nobody_up(server, client):
         connection.sendall(head + b'content-length: 100\r\n\r\n{"prompt": "x"')
         assert completion(client, prompt="x", max_tokens=1)["choices"]
     assert client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("n", [10**6, 10**12, 10**20])
+@pytest.mark.parametrize("stream", [False, True])
+def test_nobody_makes_room_for_beams_before_they_are_allowed(client, n, stream):
+    body = {"messages": MESSAGES, "use_beam_search": True, "n": n, "stream": stream}
+    answer = client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == (200 if stream else 400)
+    assert "beam_width must be" in answer.text
+
+
+def test_fields_that_no_request_has_are_named_in_the_log(client, capsys):
+    completion(client, prompt="x", max_tokens=1, guided_json={}, best_of=1)
+    completion(client, prompt="x", max_tokens=1)
+    lines = [one for one in capsys.readouterr().out.splitlines() if "are ignored" in one]
+    assert [line.partition("ignored: ")[2] for line in lines] == ["'best_of, guided_json'"]
+
+
+def test_invocations_are_completions_or_chats(client):
+    common = {"max_tokens": 6, "temperature": 0}
+    for path, body in (
+        ("completions", {"prompt": "x"}),
+        ("chat/completions", {"messages": MESSAGES}),
+    ):
+        want = client.post(f"/v1/{path}", json=body | common).json()
+        got = client.post("/invocations", json=body | common).json()
+        assert got["object"] == want["object"]
+        assert got["choices"] == want["choices"]
+        text = client.post("/invocations", json=body | common | {"stream": True}).text
+        assert text.endswith("data: [DONE]\n\n")
+    for body, param in (({"prompt": 5}, "prompt"), ({"messages": 5}, "messages"), ({}, "prompt"),
+                        ({"prompt": "x", "top_p": 7}, "top_p")):  # fmt: skip
+        answer = client.post("/invocations", json=body)
+        assert answer.status_code == 400
+        assert param in answer.json()["error"]["message"]
+    assert client.post("/invocations", json=[1]).status_code == 400
+
+
+@pytest.mark.parametrize("root_path", ["", "/v", "/proxy"])
+def test_no_root_path_opens_a_guarded_path(root_path):
+    async def ask(path):
+        said, headers = [], []
+        scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
+
+        async def send(message):
+            said.append(message)
+
+        async def app(scope, receive, send):
+            said.append({"status": 200})
+
+        await AuthenticationMiddleware(app, ["key"], root_path)(scope, None, send)
+        return said[0]["status"]
+
+    assert asyncio.run(ask("/v1/models")) == 401
+    assert asyncio.run(ask(root_path + "/v1/models")) == 401
+    assert asyncio.run(ask(root_path + "/invocations")) == 401
+    assert asyncio.run(ask("/health")) == 200
 
 
 def test_messages_that_are_none(client):
@@ -497,6 +556,11 @@ def test_a_file_of_flags_comes_before_the_typed_ones(tmp_path):
         (["--lora-modules", "a=b"], "--lora-modules is not there: there are no adapters yet"),
         (["--tool_parser_plugin", "x.py"], "is not there: no code from elsewhere is run"),
         (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
+        (["--disable_log_requests"], "logged only with --enable-log-requests"),
+        (["--speculative-mode=[ngram]"], "drafts of n-grams are --speculative-model [ngram]"),
+        (["-tp", "4"], "-tp is not there: it is --tensor-parallel-size"),
+        (["--allowed-origins", "5"], "--allowed-origins must be a list of strings as JSON, got 5"),
+        (["--default-chat-template-kwargs", "[]"], "must be a JSON object, got []"),
         (["--port", "many"], "invalid int value: 'many'"),
         (["--port", "99999"], "--port must be from 0 to 65535, got 99999"),
         (["--shutdown-timeout", "-1"], "--shutdown-timeout must be 0 or more, got -1.0"),

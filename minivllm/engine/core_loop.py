@@ -66,12 +66,16 @@ class EngineCoreLoop:
         self._trace: Trace | None = None  # whose records go into the batches
 
     def run(self) -> None:
-        """Run until ``STOP`` comes, or an exception of a step ends it, which the caller handles."""
+        """Run until ``STOP`` comes, or an exception ends it, which the caller handles.
+
+        Raises:
+            AssertionError: if the books do not balance in the end.
+        """
         while True:
             batch = Batch()
             for message in self._receive(self._seconds_to_wait()):
                 if message == STOP:
-                    return
+                    return self.core.check_integrity()
                 getattr(self, f"_on_{message[0]}")(batch, *message[1:])
             if self._has_work():
                 self._step(batch)

@@ -29,7 +29,8 @@ class AnswerEvents(ABC):
         self.at_end, self.always = serving.wants_usage(request)
         self.writer = ChunkWriter(head, serving.served.fingerprint, self.at_end)
         self.interval = 1 if request.use_beam_search else request.stream_interval or 1
-        # By the engine's request id, if events are fewer: what has no event yet; None at first.
+        # By the engine's request id, where events are fewer: what has no event yet, or None; there
+        # is nothing before the first event.
         self._joined: dict[str, RequestOutput | None] = {}
 
     def of(self, output: RequestOutput) -> bytes:

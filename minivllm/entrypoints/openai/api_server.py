@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 import socket
 import sys
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -20,6 +22,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from minivllm import envs
 from minivllm.engine.async_llm import AsyncLLM
+from minivllm.engine.exceptions import EngineDeadError
 from minivllm.engine.gc_utils import freeze_gc_heap
 from minivllm.entrypoints.openai import dev_routes, routes
 from minivllm.entrypoints.openai.cli_args import engine_args, parse_args
@@ -44,6 +47,7 @@ from minivllm.version import __version__
 
 logger = init_logger(__name__)
 
+_SECONDS_FOR_THE_LAST = 3  # in which clients read the ends of their answers, at the latest
 _SECONDS_AFTER_DEATH = 2.0  # in which a dead engine's server still says so, before it ends
 
 
@@ -139,7 +143,12 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(one)
 
     async def startup(self, sockets=None) -> None:
-        self.engine.output_handler.on_death = self._engine_died
+        handler = self.engine.output_handler
+        handler.on_death = self._engine_died
+        try:
+            handler.begin_to_wait()  # from now on it is heard if the engine dies
+        except EngineDeadError:
+            self._engine_died()
         await super().startup(sockets)
 
     async def shutdown(self, sockets=None) -> None:
@@ -152,8 +161,11 @@ class Server(uvicorn.Server):
         self.engine.shutdown()
 
     async def _end_requests(self) -> None:
-        if not await self.engine.wait_for_requests_to_drain(self.shutdown_timeout):
+        """Abort what still runs when the time is over, and what comes then; until cancelled."""
+        await asyncio.sleep(self.shutdown_timeout)
+        while True:
             await self.engine.abort(self.engine.request_ids)
+            await asyncio.sleep(0.1)
 
     def _engine_died(self) -> None:
         if not self.should_exit:
@@ -169,6 +181,7 @@ def make_server(app: FastAPI, args: Namespace) -> Server:
         log_level=args.uvicorn_log_level,
         access_log=not args.disable_uvicorn_access_log,
         lifespan="off",
+        timeout_graceful_shutdown=math.ceil(args.shutdown_timeout) + _SECONDS_FOR_THE_LAST,
     )
     state = app.state
     return Server(config, state.served.engine, args.shutdown_timeout, state.glass)
@@ -211,12 +224,14 @@ def run_server(args: Namespace) -> int:
                 logger.warning("anybody who reaches %s can ask this server; see --api-key", where)
         for route in app.routes:
             methods = ", ".join(sorted(getattr(route, "methods", None) or ()))
-            logger.debug("Route: %s, Methods: %s", getattr(route, "path", route), methods)
+            logger.info("Route: %s, Methods: %s", getattr(route, "path", route), methods)
         logger.info("Starting minivllm server on %s", where)
         if args.glass and not args.uds:
             logger.info("What the engine does: %s/glass", where)
         freeze_gc_heap()
         server.run(sockets=[listening])  # in uvloop's event loop, where there is one
+        if args.uds:
+            Path(args.uds).unlink(missing_ok=True)
     return server.status
 
 

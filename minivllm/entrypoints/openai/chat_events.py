@@ -6,6 +6,7 @@ vllm/entrypoints/openai/chat_completion/serving.py)
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +41,12 @@ class ChatEvents(AnswerEvents):
         tools: ToolChoice | None,
     ):
         super().__init__(serving, request, head)
-        self._calls = [] if tools is None else [ToolStream(tools) for _ in range(request.n)]
+        self._tools = tools
+        # By choice; not lists, since nobody has looked yet at how many choices were asked for.
+        self._calls: dict[int, ToolStream] = {}
+        self._tokens: dict[int, int] = defaultdict(int)
         self._begun = False
-        self._prompt, self._cached, self._tokens = 0, 0, [0] * request.n
+        self._prompt, self._cached = 0, 0
 
     def events(self, output: RequestOutput) -> Iterator[bytes]:
         if not self._begun:
@@ -53,16 +57,18 @@ class ChatEvents(AnswerEvents):
         for completion in output.outputs:
             self._tokens[completion.index] += len(completion.token_ids)
             more = self._usage_so_far(self._tokens[completion.index])
-            if not self._calls:
+            if self._tools is None:
                 finished = completion.finish_reason is not None
                 yield self.writer.event(self._piece(completion), finished, more)
                 continue
-            for piece, ends in self._tool_pieces(completion, self._calls[completion.index]):
+            calls = self._calls.get(completion.index) or ToolStream(self._tools)
+            self._calls[completion.index] = calls
+            for piece, ends in self._tool_pieces(completion, calls):
                 yield self.writer.event(piece, ends, more)
 
     def usage(self) -> dict:
         details = self.serving.prompt_details(self._prompt, self._cached)
-        return usage_dict(self._prompt, sum(self._tokens), details)
+        return usage_dict(self._prompt, sum(self._tokens.values()), details)
 
     def _usage_so_far(self, num_tokens: int) -> dict[str, Any]:
         """Usage beside choices, if every event has it; with one key more than in completions."""

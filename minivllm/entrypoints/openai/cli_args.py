@@ -21,16 +21,38 @@ from minivllm.entrypoints.openai.tool_choice import STRICT_LEVELS
 from minivllm.entrypoints.openai.tool_parsers import ToolParserManager
 
 # Flags of vLLM's server that we have not, and why.
+_TLS = "a proxy in front does TLS better"
+_ADAPTERS = "there are no adapters yet"
+_FOREIGN = "no code from elsewhere is run"
 _NOT_HERE = {
     "--api-server-count": "one process answers",
+    "--async-scheduling": "a step is planned when the one before it is over",
     "--data-parallel-size": "there is one engine",
-    "--lora-modules": "there are no adapters yet",
+    "--disable-access-log-for-endpoints": "--disable-uvicorn-access-log is, for all of them",
+    "--disable-frontend-multiprocessing": "the engine has a process only with --engine-process",
+    "--disable-log-requests": "requests are logged only with --enable-log-requests",
+    "--distributed-executor-backend": "one process computes",
+    "--enable-expert-parallel": "one process computes",
+    "--enable-sleep-mode": "an engine that is not needed is ended",
+    "--h11-max-header-count": "uvicorn's own limit holds",
+    "--h11-max-incomplete-event-size": "uvicorn's own limit holds",
+    "--kv-cache-dtype": "K and V have the model's dtype",
+    "--limit-mm-per-prompt": "there are no pictures yet",
+    "--lora-modules": _ADAPTERS,
+    "--max-loras": _ADAPTERS,
+    "--max-lora-rank": _ADAPTERS,
     "--max-num-queued-tokens": "requests are counted; see --max-num-queued-reqs",
-    "--middleware": "no code from elsewhere is run",
+    "--middleware": _FOREIGN,
     "--reasoning-parser": "no part of an answer is taken for reasoning",
-    "--ssl-certfile": "a proxy in front does TLS better",
-    "--ssl-keyfile": "a proxy in front does TLS better",
-    "--tool-parser-plugin": "no code from elsewhere is run",
+    "--runner": "models generate text, and do nothing else yet",
+    "--speculative-mode": "drafts of n-grams are --speculative-model [ngram]",
+    "--sse-keep-alive-interval": "a stream says nothing between two tokens",
+    "--ssl-ca-certs": _TLS,
+    "--ssl-cert-reqs": _TLS,
+    "--ssl-certfile": _TLS,
+    "--ssl-keyfile": _TLS,
+    "--tool-parser-plugin": _FOREIGN,
+    "-tp": "it is --tensor-parallel-size, and must be 1 so far",
 }
 _PROGRAMS_ONLY = {"kv_cache_manager_cls", "model"}  # a class, and what has an argument of its own
 
@@ -170,6 +192,8 @@ def _front_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--chat-template", help="a file, or the template in one line")
     group.add_argument("--chat-template-content-format", choices=CONTENT_FORMATS, default="auto",
                        help="a message's content for templates: one text, or parts")  # fmt: skip
+    group.add_argument("--default-chat-template-kwargs", type=json.loads, default={},
+                       metavar="JSON", help="for the template; a request's win")  # fmt: skip
     group.add_argument("--trust-request-chat-template", **yes,
                        help="a request may bring its own template")  # fmt: skip
     group.add_argument("--response-role", default="assistant", help="who answers in a chat")
@@ -235,6 +259,7 @@ def parse_args(words: list[str], prog: str = "minivllm serve") -> argparse.Names
     parser = make_parser(prog)
     args = parser.parse(words)
     args.model = args.model_tag or args.model
+    args.root_path = args.root_path.rstrip("/")
     if args.glass:
         args.host, args.trace = args.host or "127.0.0.1", True
     if args.enable_auto_tool_choice and not args.tool_call_parser:
@@ -244,6 +269,14 @@ def parse_args(words: list[str], prog: str = "minivllm serve") -> argparse.Names
         (args.shutdown_timeout >= 0, "--shutdown-timeout", args.shutdown_timeout, "0 or more"),
         (isinstance(args.override_generation_config, dict), "--override-generation-config",
          args.override_generation_config, "a JSON object"),
+        (isinstance(args.default_chat_template_kwargs, dict), "--default-chat-template-kwargs",
+         args.default_chat_template_kwargs, "a JSON object"),
+        *(
+            (isinstance(value, list) and all(isinstance(one, str) for one in value),
+             f"--allowed-{name}", value, "a list of strings as JSON")
+            for name in ("origins", "methods", "headers")
+            for value in [getattr(args, f"allowed_{name}")]
+        ),
     ):  # fmt: skip
         if not ok:
             parser.error(f"{flag} must be {allowed}, got {value}")

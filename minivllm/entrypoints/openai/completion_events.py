@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,10 @@ class CompletionEvents(AnswerEvents):
         head: dict,
     ):
         super().__init__(serving, request, head)
-        count = len(asked) * request.n
-        self._offsets, self._tokens, self._begun = [0] * count, [0] * count, [False] * count
+        # By choice; not lists, since nobody has looked yet at how many choices were asked for.
+        self._offsets: dict[int, int] = defaultdict(int)
+        self._tokens: dict[int, int] = defaultdict(int)
+        self._begun: set[int] = set()
         self._places = {one.request_id: place for place, one in enumerate(asked)}
         self._prompts, self._cached = [0] * len(asked), 0  # tokens
 
@@ -61,15 +64,15 @@ class CompletionEvents(AnswerEvents):
     def usage(self) -> dict:
         prompts = sum(self._prompts)
         details = self.serving.prompt_details(prompts, self._cached)
-        return usage_dict(prompts, sum(self._tokens), details)
+        return usage_dict(prompts, sum(self._tokens.values()), details)
 
     def _piece(self, index: int, output: RequestOutput, completion: CompletionOutput) -> str:
         """One choice of an event as JSON."""
-        request, first = self.request, not self._begun[index]
+        request, first = self.request, index not in self._begun
         text, logprobs = self.serving.shown(
             request, output, completion, first, self._offsets[index]
         )
-        self._begun[index] = True
+        self._begun.add(index)
         if logprobs and logprobs["tokens"]:  # of tokens: their text may be held back
             self._offsets[index] = logprobs["text_offset"][-1] + len(logprobs["tokens"][-1])
         shows_prompt = first and (request.echo or request.return_token_ids)

@@ -18,6 +18,7 @@ from minivllm.entrypoints.openai.answer_form import (
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.other_fields import OtherFields
 from minivllm.entrypoints.openai.protocol import INT64, StreamOptions
+from minivllm.logger import init_logger
 from minivllm.sampling_params import (
     MIN_TEMPERATURE,
     BeamSearchParams,
@@ -25,6 +26,8 @@ from minivllm.sampling_params import (
     SamplingParams,
 )
 from minivllm.structured_outputs import StructuredOutputsParams
+
+logger = init_logger(__name__)
 
 # null: what generation_config.json says, else SamplingParams' own default
 _FROM_THE_MODEL = (
@@ -110,6 +113,9 @@ class GenerationRequest(OtherFields):
 
     @model_validator(mode="after")
     def _check_what_both_have(self):
+        if self.model_extra:
+            names = ", ".join(sorted(self.model_extra))
+            logger.warning("fields that no request has are ignored: %.200r", names)
         if self.temperature is not None and not 0 <= self.temperature <= 2:
             raise RequestError(
                 f"temperature must be from 0 to 2, got {self.temperature}", "temperature"
@@ -170,7 +176,11 @@ class GenerationRequest(OtherFields):
         return None
 
     def to_beam_search_params(self, max_tokens: int) -> BeamSearchParams:
-        """BeamSearchParams for the ``n`` most likely continuations, whatever the temperature."""
+        """BeamSearchParams for the ``n`` most likely continuations, whatever the temperature.
+
+        Raises:
+            ValueError: for a value out of its range.
+        """
         params = BeamSearchParams(
             beam_width=self.n,
             max_tokens=max_tokens,

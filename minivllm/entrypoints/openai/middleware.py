@@ -1,6 +1,7 @@
 """Middleware of all endpoints: API keys, request ids, load, limits of bodies and of requests.
 
-Pure ASGI: Starlette's ``BaseHTTPMiddleware`` would copy every event of a stream through a queue.
+Pure ASGI, and none holds back how an answer begins: a stream's events go past them to the server
+(``KeepSend``), which must have heard of the beginning before.
 (vLLM: vllm/entrypoints/launchers/utils/server_utils.py)
 """
 
@@ -19,8 +20,9 @@ from minivllm.entrypoints.openai.event_stream import SERVERS_SEND
 from minivllm.entrypoints.openai.served_model import ADMITTED, ServedModel
 
 LARGEST_BODY = 32 * 2**20  # bytes
-# vLLM's prefixes, and the glass server's: the page at /glass tells nothing by itself.
-_GUARDED = ("/v1", "/v2", "/inference", "/cohere", "/glass/")
+# vLLM's prefixes, what answers as they do, and the glass server's: the page at /glass tells nothing
+# by itself.
+_GUARDED = ("/v1", "/v2", "/inference", "/invocations", "/cohere", "/glass/")
 _COUNTED = ("/v1/completions", "/v1/chat/completions")
 
 
@@ -32,7 +34,10 @@ class KeepSend:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[SERVERS_SEND] = send
-        await self.app(scope, receive, send)
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            del scope[SERVERS_SEND]  # it knows the scope: a circle
 
 
 class AuthenticationMiddleware:
@@ -48,7 +53,9 @@ class AuthenticationMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] != "OPTIONS":
-            path = scope["path"].removeprefix(self.root_path)
+            path = scope["path"]
+            if path.startswith(self.root_path + "/"):  # only whole parts, as routes do
+                path = path.removeprefix(self.root_path)
             if path.startswith(_GUARDED) and not self._knows(Headers(scope=scope)):
                 answer = JSON({"error": "Unauthorized"}, HTTPStatus.UNAUTHORIZED)
                 return await answer(scope, receive, send)

@@ -52,6 +52,7 @@ class OutputStream(EventStream):
                 last = self.events.end()
             except Exception as error:
                 last = error_event(error)
+                error.__traceback__ = None  # its frames would keep this answer
             if self._waiting is not None:
                 await self._waiting
             await send(body_message(last + DONE, more=False))
@@ -82,13 +83,16 @@ class OutputStream(EventStream):
         """Send what these collectors have, until the client is to be waited for."""
         try:
             for collector in collectors:
-                while self._waiting is None and (output := collector.get_nowait()) is not None:
+                while self._may_send() and (output := collector.get_nowait()) is not None:
                     self._num_unfinished -= output.finished
                     self._send_now(self.events.of(output))
         except Exception as error:  # this answer's, and nobody else's
             self._end(error)
         if self._num_unfinished == 0:
             self._end(None)
+
+    def _may_send(self) -> bool:
+        return self._waiting is None and not self._finished.done()
 
     def _send_now(self, events: bytes) -> None:
         """Send events without waiting, unless the server's ``send`` has to."""
@@ -115,7 +119,10 @@ class OutputStream(EventStream):
 
 
 class _Begun:
-    """An awaitable that has been run as far as it goes without waiting."""
+    """An awaitable that has been run as far as it goes without waiting.
+
+    Whoever awaits it waits for the rest. If that is cancelled, what has begun is closed.
+    """
 
     def __init__(self, awaitable: Awaitable):
         self._steps = awaitable.__await__()

@@ -9,8 +9,10 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import ValidationError
 
 from minivllm.entrypoints.openai.chat_protocol import ChatCompletionRequest, ChatCompletionResponse
 from minivllm.entrypoints.openai.completion_protocol import CompletionRequest, CompletionResponse
@@ -63,6 +65,24 @@ async def create_completion(request: CompletionRequest, raw: Request):
 )
 async def create_chat_completion(request: ChatCompletionRequest, raw: Request):
     return await raw.app.state.chat.create_chat_completion(request, raw)
+
+
+@router.post(
+    "/invocations",
+    dependencies=_JSON,
+    responses=_generation(CompletionResponse, '{"object": "text_completion", ...}'),
+)
+async def invocations(body: dict[str, Any], raw: Request):
+    """SageMaker's name for both of them; the body shows which is meant."""
+    kind = ChatCompletionRequest if "messages" in body else CompletionRequest
+    try:
+        request = kind.model_validate(body)
+    except ValidationError as error:
+        places = [one | {"loc": ("body", *one["loc"])} for one in error.errors()]
+        raise RequestValidationError(places) from error
+    if isinstance(request, ChatCompletionRequest):
+        return await create_chat_completion(request, raw)
+    return await create_completion(request, raw)
 
 
 @router.get("/v1/models", response_model=ModelList, responses={401: _ERRORS[401]})

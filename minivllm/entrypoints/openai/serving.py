@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from contextlib import aclosing
@@ -53,20 +54,21 @@ class OpenAIServing:
         """The caller's id, from the header or the body, or the one that the body was given."""
         return f"{prefix}-{raw.headers.get('x-request-id', request.request_id)}"
 
-    def ask(
+    def to_ask(
         self, request: GenerationRequest, prompt: dict, params: Any, name: str, raw: Request
     ) -> Asked:
         """What the engine is to be asked for one prompt; it is checked, but for the tokens.
 
-        The engine's request id is this name, or begins with it: callers may choose one twice. With
-        ``--enable-log-requests`` it is logged, the prompt cut to ``--max-log-len``.
+        The engine's request id is this name, or begins with it: callers may choose one twice. It is
+        logged, at DEBUG without ``--enable-log-requests``, the prompt cut to ``--max-log-len``.
         """
         if name in self._asked or name in self.engine.request_ids:
             name = f"{name}-{uuid.uuid4().hex[:8]}"
-        if self.args.enable_log_requests:
+        level = logging.INFO if self.args.enable_log_requests else logging.DEBUG
+        if logger.isEnabledFor(level):
             text, token_ids = prompt["prompt"], prompt["prompt_token_ids"]
             shown = (token_ids if text is None else text)[: self.args.max_log_len]
-            logger.info("Received request %s: prompt: %r, params: %s", name, shown, params)
+            logger.log(level, "Received request %s: prompt: %r, params: %s", name, shown, params)
         self._asked[name] = asked = Asked(name, prompt, params, self.priority(request, raw))
         return asked
 
@@ -144,13 +146,14 @@ class OpenAIServing:
         Raises:
             RequestError, ValueError: for a template that is not trusted, or that fails.
         """
-        template, more = request.chat_template, dict(request.chat_template_kwargs or {})
-        untrusted = template is not None or "chat_template" in more
+        template, asked = request.chat_template, request.chat_template_kwargs or {}
+        untrusted = template is not None or "chat_template" in asked
         if untrusted and not self.args.trust_request_chat_template:
             raise RequestError(
                 "this server takes no chat template from a request; it would need "
                 "--trust-request-chat-template"
             )
+        more = self.args.default_chat_template_kwargs | asked
         if isinstance(request, ChatCompletionRequest):
             more = request.with_own_fields(more)
         tools = None if self._hides_tools(request) else shown_tools(request.tools)

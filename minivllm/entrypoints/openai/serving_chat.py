@@ -60,7 +60,7 @@ class OpenAIServingChat(OpenAIServing):
         await self.check_grammar(params)
         request_id = self.request_id("chatcmpl", request, raw)
         prompt = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
-        asked = self.ask(request, prompt, params, f"{request_id}-0", raw)
+        asked = self.to_ask(request, prompt, params, f"{request_id}-0", raw)
         name = self.served.names[0]
         if request.stream:
             head = self.head(request_id, "chat.completion.chunk", name)

@@ -53,7 +53,7 @@ class OpenAIServingCompletion(OpenAIServing):
             params = self._params(request, len(token_ids))
             await self.check_grammar(params)
             one = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
-            asked.append(self.ask(request, one, params, f"{request_id}-{index}", raw))
+            asked.append(self.to_ask(request, one, params, f"{request_id}-{index}", raw))
         head = self.head(request_id, "text_completion", self.served.names[0])
         if request.stream:
             return OutputStream(self.engine, asked, CompletionEvents(self, request, asked, head))

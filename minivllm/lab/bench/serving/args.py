@@ -62,7 +62,9 @@ def _server_flags(group: Any) -> None:
     group.add_argument("--host", default="127.0.0.1", help="(default: 127.0.0.1)")
     group.add_argument("--port", type=int, default=8000, help="(default: 8000)")
     group.add_argument("--endpoint", metavar="PATH", help="(default: the backend's)")
-    group.add_argument("--model", help="its name there (default: the first served)")
+    group.add_argument("--model", help="its name there (default: the first served); beside "
+                       "--served-model-name what was loaded, for its tokenizer")  # fmt: skip
+    group.add_argument("--served-model-name", metavar="NAME", help="its name there")
     group.add_argument("--tokenizer", metavar="NAME",
                        help="directory or hub's name (default: the served model's, if it "
                             "is here, else the embedded model's)")  # fmt: skip

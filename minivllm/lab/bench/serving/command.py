@@ -51,7 +51,8 @@ def bench_serve(words: list[str]) -> dict[str, Any]:
 
 async def _bench(args: Namespace) -> dict[str, Any]:
     model = await _wait_for_model(args)
-    tokenizer_id = args.tokenizer or _tokenizer_of(model)
+    loaded = args.model if args.served_model_name else None
+    tokenizer_id = args.tokenizer or loaded or _tokenizer_of(model)
     requests = make_requests(args, tokenizer_id, model.max_model_len)
     async with Client(
         args.base_url, args.backend, args.endpoint, headers(args), request_fields(args, model.name)
@@ -113,7 +114,7 @@ async def _wait_for_model(args: Namespace) -> ServedModel:
     async with Client(args.base_url, args.backend, headers=headers(args)) as client:
         while True:
             try:
-                return await client.served_model(args.model)
+                return await client.served_model(args.served_model_name or args.model)
             except ValueError:
                 if time.monotonic() >= until:
                     raise

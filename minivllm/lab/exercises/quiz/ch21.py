@@ -45,7 +45,7 @@ QUIZ = [
     Question(
         "A client hangs up while its request runs. When are its blocks free?",
         "Before the next step",
-        "The server's task is cancelled, its generator sends an abort, the engine reads it then.",
+        "The server's task is cancelled, its `finally` sends an abort, the engine reads it then.",
         {
             "When its answer would have ended": (
                 "So it is in a server that does not notice: it computes for nobody until then."
