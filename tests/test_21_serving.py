@@ -510,6 +510,30 @@ def test_a_signal_ends_it_cleanly(timeout, reason):
         process.communicate()
 
 
+@pytest.mark.slow
+def test_a_unix_socket_is_there_while_its_server_is(tmp_path):
+    path = tmp_path / "socket"
+    command = [sys.executable, "-m", "minivllm.entrypoints.openai.api_server", *USUAL]
+    process = subprocess.Popen([*command, "--uds", str(path)])
+    try:
+        until = time.monotonic() + 60
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
+            while True:
+                try:
+                    assert client.get("http://x/health").status_code == 200
+                    break
+                except httpx.TransportError:
+                    assert time.monotonic() < until
+                    assert process.poll() is None
+                    time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert not path.exists()
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_requests_are_logged_where_asked_for(capsys):
     words = ("--enable-log-requests", "--max-log-len", "5")
     with serving(*words) as server, server.client() as client:

@@ -12,6 +12,7 @@ from serving_results import FAILED, VLLM_DETAILS, VLLM_KEYS
 from typer.testing import CliRunner
 
 from minivllm.cli import app
+from minivllm.embedded import embedded_model_path
 from minivllm.lab.bench.serving.args import headers, parse_args, request_fields
 from minivllm.lab.bench.serving.client import Client
 from minivllm.lab.bench.serving.command import bench_serve
@@ -224,6 +225,10 @@ def test_prompts_are_as_long_as_the_model_can_read(server, capsys):
         bench_serve([*words.split(), "--random-input-len", "501"])
     with pytest.raises(ValueError, match="model must be one of minivllm, embedded, got 'gpt'"):
         bench_serve([*words.split(), "--model", "gpt"])
+    as_vllms_guide_says = ["--model", str(embedded_model_path()), "--served-model-name", "embedded"]
+    found = bench_serve([*words.split(), *as_vllms_guide_says])
+    assert (found["model_id"], found["completed"]) == ("embedded", 1)
+    assert found["tokenizer_id"] == str(embedded_model_path())
     with pytest.raises(ValueError, match=r"does not answer the first request: .*max_logprobs=20"):
         bench_serve([*words.split(), "--logprobs", "21"])
 
