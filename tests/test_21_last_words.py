@@ -62,8 +62,10 @@ def test_a_pause_waits_for_those_that_are_there(engine):
     """And not for those that come meanwhile, of whom there may always be one."""
 
     async def main():
+        await engine.pause_generation("keep")
         there = asyncio.ensure_future(ids_of(engine.generate(PROMPTS[0], greedy(12), "there")))
-        await soon(lambda: engine.num_running)
+        await soon(lambda: engine.num_waiting)
+        await engine.resume_generation()
         pausing = asyncio.ensure_future(engine.pause_generation("wait", clear_cache=False))
         await asyncio.sleep(0)
         comes = asyncio.ensure_future(ids_of(engine.generate(PROMPTS[1], greedy(55), "comes")))
