@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 
 from starlette.responses import Response
@@ -10,7 +11,7 @@ from starlette.responses import Response
 SERVERS_SEND = "minivllm.send"  # key of a scope: the server's own ``send``; see ``KeepSend``
 
 
-class EventStream(Response):
+class EventStream(Response, ABC):
     """An answer that is sent event by event.
 
     A client that hangs up ends it at once, whatever it waits for. Starlette's own stream would
@@ -36,9 +37,9 @@ class EventStream(Response):
         sending = asyncio.ensure_future(self.send_events(scope.get(SERVERS_SEND, send)))
         await until_done_or_gone(sending, receive)
 
+    @abstractmethod
     async def send_events(self, send) -> None:
         """Send the answer's body, by a server's ``send``."""
-        raise NotImplementedError
 
 
 class GeneratedStream(EventStream):
