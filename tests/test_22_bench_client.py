@@ -147,11 +147,34 @@ def test_nobody_listens(script):
         ("--dataset-path x.json", "with --dataset-name sharegpt and only then"),
         ("--extra-body 3", "extra_body must be a JSON object"),
         ("--table-rows 500", "table_rows must be an integer from 1 to 100"),
+        ("--output-len 0", "random_output_len must be an integer of at least 1, got 0"),
+        ("--ramp-up-end-rps 3", "ramp_up_end_rps must be left out without --ramp-up-strategy"),
+        ("--ramp-up-strategy linear --ramp-up-end-rps 3", "ramp_up_start_rps must be an integer"),
+        (
+            "--ramp-up-strategy linear --ramp-up-start-rps 3 --ramp-up-end-rps 2",
+            "ramp_up_end_rps must be an integer, no less than --ramp-up-start-rps, got 2",
+        ),
+        ("--ramp-up-strategy linear --request-rate 3", "request_rate must be left out beside"),
     ],
 )
 def test_bad_values_are_named(words, message):
     with pytest.raises(ValueError, match=message):
         parse_args(words.split())
+
+
+def test_flags_of_vllms_that_are_not_there_say_why(capsys):
+    with pytest.raises(SystemExit):
+        parse_args(["--num-prompts", "3", "--use_beam_search"])
+    assert "--use-beam-search is not there: it is --extra-body" in capsys.readouterr().err
+
+
+def test_lengths_for_every_dataset_and_answers_that_do_not_end_early():
+    args = parse_args(["--input-len", "30", "--output-len", "7"])
+    assert (args.random_input_len, args.random_output_len, args.sharegpt_output_len) == (30, 7, 7)
+    assert args.table_output_len == 7
+    assert request_fields(args, "m")["ignore_eos"] is True, "random text, as vLLM has it"
+    assert "ignore_eos" not in request_fields(parse_args(["--no-ignore-eos"]), "m")
+    assert "ignore_eos" not in request_fields(parse_args(["--dataset-name", "table"]), "m")
 
 
 def test_the_command_says_what_is_wrong_in_a_sentence(script):
@@ -231,6 +254,20 @@ def test_prompts_are_as_long_as_the_model_can_read(server, capsys):
     assert found["tokenizer_id"] == str(embedded_model_path())
     with pytest.raises(ValueError, match=r"does not answer the first request: .*max_logprobs=20"):
         bench_serve([*words.split(), "--logprobs", "21"])
+
+
+def test_fewer_conversations_than_asked_for(server, capsys, tmp_path):
+    file = tmp_path / "talks.json"
+    turns = [{"value": "How old is Ada Hart?"}, {"value": "She is 36 years old."}]
+    file.write_text(json.dumps([{"conversations": turns}] * 3))
+    words = f"""--base-url {server.url} --dataset-name sharegpt --dataset-path {file}
+        --num-prompts 9 --no-oversample --disable-shuffle --output-len 4 --disable-tqdm --insecure
+        --trust-remote-code
+        --ramp-up-strategy exponential --ramp-up-start-rps 10 --ramp-up-end-rps 90"""
+    found = bench_serve(words.split())
+    assert "3 requests (sharegpt) to minivllm" in capsys.readouterr().out
+    assert (found["completed"], found["ramp_up_end_rps"]) == (3, 90)
+    assert found["duration"] > 1 / 10 + 1 / 30 + 1 / 90
 
 
 def test_the_exit_status_says_that_all_failed(server, monkeypatch):

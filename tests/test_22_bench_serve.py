@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from minivllm.embedded import embedded_model_path
 from minivllm.lab.bench.serving.args import parse_args
-from minivllm.lab.bench.serving.arrivals import arrival_times
+from minivllm.lab.bench.serving.arrivals import arrival_times, ramp_up
 from minivllm.lab.bench.serving.datasets import random_requests, sharegpt_requests, table_requests
 from minivllm.lab.bench.serving.metrics import (
     RequestFuncOutput,
@@ -18,7 +18,7 @@ from minivllm.lab.bench.serving.metrics import (
     is_good,
     peak_concurrency,
 )
-from minivllm.lab.bench.serving.report import details, make_result, result_table
+from minivllm.lab.bench.serving.report import details, make_result, result_table, save_result
 
 # -- arrivals --------------------------------------------------------------------------------------
 
@@ -28,9 +28,9 @@ def gaps(times):
 
 
 def test_equal_seeds_give_equal_arrivals():
-    times = arrival_times(50, 10, seed=3)
-    assert times == arrival_times(50, 10, seed=3)
-    assert times != arrival_times(50, 10, seed=4)
+    times = arrival_times([10] * 50, seed=3)
+    assert times == arrival_times([10] * 50, seed=3)
+    assert times != arrival_times([10] * 50, seed=4)
     assert times == sorted(times)
     assert times[-1] == pytest.approx(5.0), "50 requests at 10 a second"
 
@@ -38,22 +38,34 @@ def test_equal_seeds_give_equal_arrivals():
 @pytest.mark.parametrize(("burstiness", "variation"), [(1.0, 1.0), (4.0, 0.5), (0.25, 2.0)])
 def test_how_much_gaps_vary(burstiness, variation):
     """A gamma distribution's deviation is its mean over the root of its shape."""
-    found = gaps(arrival_times(40_000, 100, burstiness, seed=1))
+    found = gaps(arrival_times([100] * 40_000, burstiness, seed=1))
     assert statistics.fmean(found) == pytest.approx(0.01)
     assert statistics.pstdev(found) / 0.01 == pytest.approx(variation, rel=0.05)
 
 
 def test_a_poisson_process_forgets():
     """Of the gaps longer than t, as large a share lasts t more as did at first."""
-    found = gaps(arrival_times(40_000, 1.0, seed=2))
+    found = gaps(arrival_times([1.0] * 40_000, seed=2))
     longer = [g for g in found if g > 1]
     assert len(longer) / len(found) == pytest.approx(math.exp(-1), abs=0.02)
     assert sum(g > 2 for g in longer) / len(longer) == pytest.approx(math.exp(-1), abs=0.02)
 
 
 def test_all_at_once_and_as_a_metronome():
-    assert arrival_times(3, math.inf) == [0, 0, 0]
-    assert arrival_times(4, 2.0, math.inf) == pytest.approx([0.5, 1.0, 1.5, 2.0])
+    assert arrival_times([math.inf] * 3) == [0, 0, 0]
+    assert arrival_times([2.0] * 4, math.inf) == pytest.approx([0.5, 1.0, 1.5, 2.0])
+
+
+def test_a_rate_that_grows():
+    assert ramp_up(5, "linear", 2, 10) == pytest.approx([2, 4, 6, 8, 10])
+    assert ramp_up(3, "exponential", 1, 100) == pytest.approx([1, 10, 100])
+    assert ramp_up(1, "linear", 2, 10) == [2]
+    assert arrival_times([1, 2, 4], math.inf) == pytest.approx([1, 1.5, 1.75])
+    found = gaps(arrival_times(ramp_up(40_000, "linear", 10, 30), seed=1))
+    for share, rate in ((0, 10), (0.5, 20), (0.95, 29)):
+        here = found[int(share * 40_000) :][:2000]
+        assert 1 / statistics.fmean(here) == pytest.approx(rate, rel=0.1)
+    assert sum(found) == pytest.approx(2000 * math.log(3), rel=0.001), "the integral of 1 / rate"
 
 
 # -- arithmetic ------------------------------------------------------------------------------------
@@ -149,6 +161,25 @@ P99 TPOT (ms):                           100.00
     )
 
 
+def test_results_are_a_line_each_in_one_file(tmp_path):
+    words = ["--result-dir", str(tmp_path), "--result-filename", "all.jsonl"]
+    for label in "abc":
+        args, result = result_of(*words, "--label", label, "--append-result")
+        save_result(args, result)
+    lines = (tmp_path / "all.jsonl").read_text().split("\n")
+    assert [json.loads(line)["label"] for line in lines] == ["a", "b", "c"]
+    args, result = result_of(*words, "--save-result")
+    assert json.loads(save_result(args, result).read_text())["label"] is None
+
+
+def test_a_file_says_how_the_rate_grew(tmp_path):
+    words = "--ramp-up-strategy linear --ramp-up-start-rps 2 --ramp-up-end-rps 8 --save-result"
+    args, result = result_of(*words.split(), "--result-dir", str(tmp_path))
+    assert (result["ramp_up_strategy"], result["request_rate"]) == ("linear", "inf")
+    assert (result["ramp_up_start_rps"], result["ramp_up_end_rps"]) == (2, 8)
+    assert save_result(args, result).name.startswith("openai-ramp-up-linear-2qps-8qps-model-")
+
+
 # -- requests --------------------------------------------------------------------------------------
 
 
@@ -194,6 +225,9 @@ def test_conversations_that_fit(tokenizer, tmp_path):
     assert {request.output_len for request in asked} == {answer}
     assert {r.output_len for r in sharegpt_requests(tokenizer, 9, file, output_len=5)} == {5}
     assert len(sharegpt_requests(tokenizer, 9, file)) == 9
+    assert len(sharegpt_requests(tokenizer, 9, file, oversample=False)) == 3
+    in_order = sharegpt_requests(tokenizer, 3, file, seed=1, shuffle=False)
+    assert [r.prompt for r in in_order] == [t["conversations"][0]["value"] for t in good]
     with pytest.raises(ValueError, match="a question and answer of 4 to 10 tokens"):
         sharegpt_requests(tokenizer, 3, file, max_model_len=10)
     file.write_text('[{"text": "no conversation"}]')

@@ -58,10 +58,10 @@ _PROGRAMS_ONLY = {"kv_cache_manager_cls", "model"}  # a class, and what has an a
 
 
 class _Refused(argparse.Action):
-    """A flag of vLLM's that is refused, with the reason."""
+    """A flag of vLLM's that is refused, with the reason, which is its ``const``."""
 
     def __call__(self, parser, namespace, values, option_string=None):
-        parser.error(f"{option_string} is not there: {_NOT_HERE[option_string]}")
+        parser.error(f"{option_string} is not there: {self.const}")
 
 
 class FlexibleArgumentParser(argparse.ArgumentParser):
@@ -73,6 +73,13 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
     def parse(self, args: list[str]) -> argparse.Namespace:
         """The values of these words. A wrong one ends the program with a sentence, as argparse."""
         return self.parse_args(self._with_file([self._dashes(word) for word in args]))
+
+    def refuse(self, reasons: dict[str, str]) -> None:
+        """Flags that end the program with the reason why they are not there."""
+        for flag, reason in reasons.items():
+            self.add_argument(
+                flag, nargs="*", action=_Refused, const=reason, help=argparse.SUPPRESS
+            )
 
     @staticmethod
     def _dashes(word: str) -> str:
@@ -249,8 +256,7 @@ def make_parser(prog: str = "minivllm serve") -> FlexibleArgumentParser:
     parser.add_argument("--config", metavar="FILE.yaml", help="flags and their values; typed win")
     _front_flags(parser)
     _engine_flags(parser)
-    for flag in _NOT_HERE:
-        parser.add_argument(flag, nargs="*", action=_Refused, help=argparse.SUPPRESS)
+    parser.refuse(_NOT_HERE)
     return parser
 
 

@@ -8,11 +8,20 @@ import os
 from typing import Any
 
 from minivllm.entrypoints.openai.cli_args import FlexibleArgumentParser
+from minivllm.lab.bench.serving.arrivals import RAMP_UP_STRATEGIES
 from minivllm.lab.bench.serving.client import ENDPOINTS
 from minivllm.lab.bench.serving.metrics import LATENCIES
 from minivllm.validation import check, check_names
 
 DATASETS = ("random", "sharegpt", "table")
+# Flags of vLLM's that are refused, and why.
+_NOT_HERE = {
+    "--lora-modules": "there are no adapters yet",
+    "--plot-timeline": "--save-detailed writes the times of every request",
+    "--profile": "profile the server's process, with py-spy for example",
+    "--skip-tokenizer-init": "random texts are made of a tokenizer's tokens",
+    "--use-beam-search": 'it is --extra-body \'{"use_beam_search": true, "n": 4}\'',
+}
 # Fields of a request that have a flag of their own; None leaves them to the server.
 SAMPLING = {
     "temperature": float, "top_p": float, "top_k": int, "min_p": float,
@@ -52,6 +61,7 @@ def make_parser() -> FlexibleArgumentParser:
     _load_flags(parser.add_argument_group("load", "how many ask, and when"))
     _request_flags(parser.add_argument_group("request", "fields of each; none: the server's own"))
     _report_flags(parser.add_argument_group("report", "what is said and saved"))
+    parser.refuse(_NOT_HERE)
     return parser
 
 
@@ -70,6 +80,10 @@ def _server_flags(group: Any) -> None:
                             "is here, else the embedded model's)")  # fmt: skip
     group.add_argument("--header", type=_pair, nargs="*", default=[], metavar="NAME=VALUE",
                        help="of each request; OPENAI_API_KEY becomes one by itself")  # fmt: skip
+    group.add_argument("--trust-remote-code", action="store_true",
+                       help="a tokenizer may bring its own code")  # fmt: skip
+    group.add_argument("--insecure", action="store_true",
+                       help="do not check the server's TLS certificate")  # fmt: skip
     group.add_argument("--ready-check-timeout-sec", type=float, default=0, metavar="SECONDS",
                        help="how long to wait for a server that starts (default: 0)")  # fmt: skip
 
@@ -79,6 +93,10 @@ def _dataset_flags(group: Any) -> None:
                        help="(default: random)")  # fmt: skip
     group.add_argument("--dataset-path", metavar="FILE.json", help="of sharegpt")
     group.add_argument("--seed", type=int, default=0, help="of texts and arrivals (default: 0)")
+    group.add_argument("--input-len", type=int, metavar="N",
+                       help="tokens of a prompt, where a dataset lets them be chosen")  # fmt: skip
+    group.add_argument("--output-len", type=int, metavar="N",
+                       help="tokens of an answer, whatever the dataset")  # fmt: skip
     group.add_argument("--random-input-len", type=int, metavar="N",
                        help="tokens (default: 1024, or what fits into the model)")  # fmt: skip
     group.add_argument("--random-output-len", type=int, default=128, metavar="N",
@@ -89,6 +107,10 @@ def _dataset_flags(group: Any) -> None:
                        help="tokens more that all share (default: 0)")  # fmt: skip
     group.add_argument("--sharegpt-output-len", type=int, metavar="N",
                        help="tokens (default: as many as the answer has)")  # fmt: skip
+    group.add_argument("--disable-shuffle", action="store_true",
+                       help="conversations in the file's order")  # fmt: skip
+    group.add_argument("--no-oversample", action="store_true",
+                       help="fewer requests if the file has fewer")  # fmt: skip
     group.add_argument("--table-rows", type=int, default=4, metavar="N",
                        help="people in a table (default: 4)")  # fmt: skip
     group.add_argument("--table-questions", type=int, default=8, metavar="N",
@@ -104,6 +126,10 @@ def _load_flags(group: Any) -> None:
                        help="requests a second (default: inf, all at once)")  # fmt: skip
     group.add_argument("--burstiness", type=float, default=1.0, metavar="B",
                        help="1: Poisson, less: bursts, more: even (default: 1)")  # fmt: skip
+    group.add_argument("--ramp-up-strategy", choices=RAMP_UP_STRATEGIES,
+                       help="how the rate grows meanwhile, for no --request-rate")  # fmt: skip
+    group.add_argument("--ramp-up-start-rps", type=int, metavar="R", help="from this one")
+    group.add_argument("--ramp-up-end-rps", type=int, metavar="R", help="to this one")
     group.add_argument("--max-concurrency", type=int, metavar="N",
                        help="requests under way at once (default: no limit)")  # fmt: skip
     group.add_argument("--num-warmups", type=int, default=0, metavar="N",
@@ -117,7 +143,8 @@ def _request_flags(group: Any) -> None:
         flag = "--" + name.replace("_", "-")
         group.add_argument(flag, type=kind, default=default, metavar="X", help=text)
     group.add_argument("--logprobs", type=int, metavar="N", help="of so many tokens each")
-    group.add_argument("--ignore-eos", action="store_true", help="answers of exactly that length")
+    group.add_argument("--ignore-eos", action=argparse.BooleanOptionalAction,
+                       help="answers of just that length (default: to random text)")  # fmt: skip
     group.add_argument("--extra-body", type=json.loads, default={}, metavar="JSON",
                        help="further fields")  # fmt: skip
     group.add_argument("--request-id-prefix", default="bench-", metavar="TEXT")
@@ -135,6 +162,8 @@ def _report_flags(group: Any) -> None:
                        help="ask /health meanwhile, and say how soon it is answered")  # fmt: skip
     group.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
     group.add_argument("--save-result", action="store_true", help="write the figures to a file")
+    group.add_argument("--append-result", action="store_true",
+                       help="a line more in that file, instead of a new file")  # fmt: skip
     group.add_argument("--save-detailed", action="store_true", help="and those of each request")
     group.add_argument("--result-dir", metavar="DIR", help="(default: where you are)")
     group.add_argument("--result-filename", metavar="NAME",
@@ -154,6 +183,9 @@ def parse_args(words: list[str]) -> argparse.Namespace:
     """
     args = make_parser().parse(words)
     args.base_url = (args.base_url or f"http://{args.host}:{args.port}").rstrip("/")
+    _general_lengths(args)
+    if args.ignore_eos is None:
+        args.ignore_eos = args.dataset_name == "random"
     args.percentile_metrics = args.percentile_metrics.split(",")
     check_names("--percentile-metrics", args.percentile_metrics, LATENCIES)
     args.goodput = dict(args.goodput)
@@ -166,6 +198,7 @@ def parse_args(words: list[str]) -> argparse.Namespace:
         check(getattr(args, name) >= 0, name, getattr(args, name), "at least 0")
     for name in ("request_rate", "burstiness"):
         check(getattr(args, name) > 0, name, getattr(args, name), "a number above 0, or inf")
+    _check_ramp_up(args)
     ratio, rows = args.random_range_ratio, args.table_rows
     check(0 <= ratio < 1, "random_range_ratio", ratio, "a number from 0 to below 1")
     check(1 <= rows <= 100, "table_rows", rows, "an integer from 1 to 100")
@@ -176,6 +209,28 @@ def parse_args(words: list[str]) -> argparse.Namespace:
     allowed = "a file, with --dataset-name sharegpt and only then"
     check(named == (args.dataset_name == "sharegpt"), "dataset_path", args.dataset_path, allowed)
     return args
+
+
+def _general_lengths(args: argparse.Namespace) -> None:
+    """``--input-len`` and ``--output-len`` stand for those of each dataset (as in vLLM)."""
+    if args.input_len is not None:
+        args.random_input_len = args.input_len
+    if args.output_len is not None:
+        args.random_output_len = args.sharegpt_output_len = args.output_len
+        args.table_output_len = args.output_len
+
+
+def _check_ramp_up(args: argparse.Namespace) -> None:
+    strategy, start, end = args.ramp_up_strategy, args.ramp_up_start_rps, args.ramp_up_end_rps
+    if strategy is None:
+        for name, value in (("ramp_up_start_rps", start), ("ramp_up_end_rps", end)):
+            check(value is None, name, value, "left out without --ramp-up-strategy")
+        return
+    rate = args.request_rate
+    check(rate == float("inf"), "request_rate", rate, "left out beside --ramp-up-strategy")
+    check(start is not None and start >= 1, "ramp_up_start_rps", start, "an integer of at least 1")
+    allowed = "an integer, no less than --ramp-up-start-rps"
+    check(end is not None and end >= start, "ramp_up_end_rps", end, allowed)
 
 
 def request_fields(args: argparse.Namespace, model: str) -> dict[str, Any]:

@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 
 import numpy as np
 
+RAMP_UP_STRATEGIES = ("linear", "exponential")
+
+
+def ramp_up(num_requests: int, strategy: str, start: float, end: float) -> list[float]:
+    """The rate at each request, in requests a second, while it grows from ``start`` to ``end``.
+
+    Args:
+        num_requests: how many.
+        strategy: ``"linear"`` adds as much for each request, ``"exponential"`` multiplies.
+        start, end: of the first request and of the last.
+    """
+    progress = np.arange(num_requests) / max(num_requests - 1, 1)
+    if strategy == "linear":
+        return (start + (end - start) * progress).tolist()
+    return (start * (end / start) ** progress).tolist()
+
 
 def arrival_times(
-    num_requests: int, request_rate: float, burstiness: float = 1.0, seed: int = 0
+    request_rates: Sequence[float], burstiness: float = 1.0, seed: int = 0
 ) -> list[float]:
     """When each request is sent, in seconds after the start.
 
     The gaps are drawn from a gamma distribution, then all are stretched alike, so that the last
-    request comes after ``num_requests / request_rate`` seconds: seeds differ in how requests
-    bunch, not in how many come a second.
+    request comes as late as if all gaps were ``1 / rate``: seeds differ in how requests bunch, not
+    in how many come a second.
 
     Args:
-        num_requests: how many.
-        request_rate: requests a second; infinite sends all of them at once.
+        request_rates: requests a second when each comes; infinite ones come at once.
         burstiness: shape of the distribution. 1 is a Poisson process, less comes in bursts, more
             is more even, infinite is a metronome.
         seed: equal seeds give equal times.
     """
-    if math.isinf(request_rate):
-        return [0.0] * num_requests
-    if math.isinf(burstiness):
-        gaps = np.full(num_requests, 1 / request_rate)
-    else:
-        scale = 1 / (request_rate * burstiness)
-        gaps = np.random.default_rng(seed).gamma(burstiness, scale, num_requests)
+    mean_gaps = 1 / np.asarray(request_rates, dtype=float)
+    gaps = mean_gaps
+    if not np.isinf(burstiness):
+        gaps = np.random.default_rng(seed).gamma(burstiness, mean_gaps / burstiness)
     times = np.cumsum(gaps)
     if times[-1] > 0:
-        times *= num_requests / request_rate / times[-1]
+        times *= mean_gaps.sum() / times[-1]
     return times.tolist()

@@ -42,6 +42,7 @@ class Client:
         endpoint: another path; None for the backend's.
         headers: that every request has.
         fields: that every request's body has, beside prompt and length.
+        insecure: the server's TLS certificate is not checked.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Client:
         endpoint: str | None = None,
         headers: dict[str, str] | None = None,
         fields: dict[str, Any] | None = None,
+        insecure: bool = False,
     ):
         self.is_chat = backend == "openai-chat"
         self.endpoint = endpoint or ENDPOINTS[backend]
@@ -58,8 +60,9 @@ class Client:
         unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         timeout = httpx.Timeout(_SILENCE, connect=30.0, pool=None)
         self._http = httpx.AsyncClient(
-            base_url=base_url, headers=headers, limits=unlimited, timeout=timeout
-        )
+            base_url=base_url, headers=headers, limits=unlimited, timeout=timeout,
+            verify=not insecure,
+        )  # fmt: skip
 
     async def __aenter__(self) -> Client:
         return self

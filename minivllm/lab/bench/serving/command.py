@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from minivllm.embedded import embedded_model_path
 from minivllm.lab.bench.serving.args import headers, parse_args, request_fields
-from minivllm.lab.bench.serving.arrivals import arrival_times
+from minivllm.lab.bench.serving.arrivals import arrival_times, ramp_up
 from minivllm.lab.bench.serving.client import Client, ServedModel
 from minivllm.lab.bench.serving.datasets import (
     SampleRequest,
@@ -55,8 +55,9 @@ async def _bench(args: Namespace) -> dict[str, Any]:
     tokenizer_id = args.tokenizer or loaded or _tokenizer_of(model)
     requests = make_requests(args, tokenizer_id, model.max_model_len)
     async with Client(
-        args.base_url, args.backend, args.endpoint, headers(args), request_fields(args, model.name)
-    ) as client:
+        args.base_url, args.backend, args.endpoint, headers(args),
+        request_fields(args, model.name), args.insecure,
+    ) as client:  # fmt: skip
         first = await client.request(requests[0], f"{args.request_id_prefix}first")
         if not first.success:
             raise ValueError(f"the server does not answer the first request: {first.error}")
@@ -64,8 +65,8 @@ async def _bench(args: Namespace) -> dict[str, Any]:
             *(client.request(requests[0], f"{args.request_id_prefix}warmup{i}")
               for i in range(args.num_warmups))
         )  # fmt: skip
-        print(f"{args.num_prompts} requests ({args.dataset_name}) to {model.name}")
-        times = arrival_times(len(requests), args.request_rate, args.burstiness, args.seed)
+        print(f"{len(requests)} requests ({args.dataset_name}) to {model.name}")
+        times = arrival_times(_request_rates(args, len(requests)), args.burstiness, args.seed)
         start, cpu = time.perf_counter(), time.process_time()
         health: list[float] = []
         asking = asyncio.ensure_future(ask_health(client, health)) if args.health else None
@@ -79,7 +80,7 @@ async def _bench(args: Namespace) -> dict[str, Any]:
     result = make_result(args, model.name, tokenizer_id, figures, cpu) | health_figures(health)
     for output in [output for output in outputs if output.error][:_MOST_ERRORS]:
         print(f"failed: {output.error}")
-    if args.save_result or args.save_detailed:
+    if args.save_result or args.append_result or args.save_detailed:
         more = details(outputs) if args.save_detailed else {}
         print(f"saved: {save_result(args, result | more)}")
     print(*result_table(result, args.metric_percentiles), sep="\n")
@@ -111,7 +112,9 @@ async def send(
 async def _wait_for_model(args: Namespace) -> ServedModel:
     """The model that is served, as soon as somebody says so."""
     until = time.monotonic() + args.ready_check_timeout_sec
-    async with Client(args.base_url, args.backend, headers=headers(args)) as client:
+    async with Client(
+        args.base_url, args.backend, headers=headers(args), insecure=args.insecure
+    ) as client:
         while True:
             try:
                 return await client.served_model(args.served_model_name or args.model)
@@ -119,6 +122,14 @@ async def _wait_for_model(args: Namespace) -> ServedModel:
                 if time.monotonic() >= until:
                     raise
             await asyncio.sleep(_PAUSE)
+
+
+def _request_rates(args: Namespace, num_requests: int) -> list[float]:
+    if args.ramp_up_strategy is None:
+        return [args.request_rate] * num_requests
+    return ramp_up(
+        num_requests, args.ramp_up_strategy, args.ramp_up_start_rps, args.ramp_up_end_rps
+    )
 
 
 def _tokenizer_of(model: ServedModel) -> str:
@@ -143,11 +154,12 @@ def make_requests(
         )  # fmt: skip
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_id)
+    trusted = args.trust_remote_code
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_id, trust_remote_code=trusted)
     if args.dataset_name == "sharegpt":
         return sharegpt_requests(
             tokenizer, args.num_prompts, args.dataset_path, args.sharegpt_output_len,
-            max_model_len, args.seed,
+            max_model_len, args.seed, not args.disable_shuffle, not args.no_oversample,
         )  # fmt: skip
     input_len = args.random_input_len or _USUAL_INPUT_LEN
     if max_model_len is not None:

@@ -98,16 +98,20 @@ def sharegpt_requests(
     output_len: int | None = None,
     max_model_len: int | None = None,
     seed: int = 0,
+    shuffle: bool = True,
+    oversample: bool = True,
 ) -> list[SampleRequest]:
     """What people asked first in conversations, and as many tokens as they were answered with.
 
     Args:
         tokenizer: counts both.
-        num_requests: how many; those that fit come again when there are fewer.
+        num_requests: how many.
         path: a JSON file, a list of objects with ``conversations``, turns with a ``value`` each.
         output_len: tokens of each answer instead.
         max_model_len: of the model, where that is known: what is longer is left out.
-        seed: shuffles them.
+        seed: shuffles them, and draws those that come again.
+        shuffle: False keeps the file's order.
+        oversample: those that fit come again when there are too few.
 
     Raises:
         ValueError: for a file of another form, or one in which nothing fits.
@@ -120,7 +124,8 @@ def sharegpt_requests(
         form = 'a list of {"conversations": [{"value": text}, ...]}'
         raise ValueError(f"dataset_path must be {form}, and {path} is not: {error!r}") from error
     rng = Random(seed)
-    rng.shuffle(turns)
+    if shuffle:
+        rng.shuffle(turns)
     longest = min(_LONGEST, max_model_len or _LONGEST)
     found: list[SampleRequest] = []
     for asked, answered in turns:
@@ -133,7 +138,7 @@ def sharegpt_requests(
             found.append(_question(asked, wanted))
     why = f"a file with a question and answer of {_SHORTEST} to {longest} tokens"
     check(bool(found), "dataset_path", str(path), why)
-    return found + rng.choices(found, k=num_requests - len(found))
+    return found + (rng.choices(found, k=num_requests - len(found)) if oversample else [])
 
 
 def table_requests(

@@ -99,9 +99,15 @@ def make_result(
         "request_rate": "inf" if math.isinf(rate) else rate,
         "burstiness": "inf" if math.isinf(args.burstiness) else args.burstiness,
         "max_concurrency": args.max_concurrency,
+        **_ramp_up(args),
         **figures,
         "client_cpu_s": client_cpu,
     }
+
+
+def _ramp_up(args: Namespace) -> dict[str, Any]:
+    names = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
+    return {} if args.ramp_up_strategy is None else {name: getattr(args, name) for name in names}
 
 
 def details(outputs: Sequence[RequestFuncOutput]) -> dict[str, list]:
@@ -120,10 +126,13 @@ def details(outputs: Sequence[RequestFuncOutput]) -> dict[str, list]:
 
 
 def save_result(args: Namespace, result: dict[str, Any]) -> Path:
-    """Write it as JSON. Returns the file."""
+    """Write it as JSON, with ``--append-result`` as one more line. Returns the file."""
     path = Path(args.result_dir or ".") / (args.result_filename or _file_name(result))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result), encoding="utf-8")
+    with path.open("a" if args.append_result else "w", encoding="utf-8") as file:
+        if file.tell():
+            file.write("\n")
+        file.write(json.dumps(result))
     return path
 
 
@@ -132,4 +141,8 @@ def _file_name(result: dict[str, Any]) -> str:
     most = result["max_concurrency"]
     at_once = "" if most is None else f"-concurrency{most}"
     model = result["model_id"].split("/")[-1]
-    return f"{label}-{result['request_rate']}qps{at_once}-{model}-{result['date']}.json"
+    rate = f"{result['request_rate']}qps"
+    if "ramp_up_strategy" in result:
+        start, end = result["ramp_up_start_rps"], result["ramp_up_end_rps"]
+        rate = f"ramp-up-{result['ramp_up_strategy']}-{start}qps-{end}qps"
+    return f"{label}-{rate}{at_once}-{model}-{result['date']}.json"
