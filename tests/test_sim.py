@@ -283,6 +283,37 @@ def test_who_follows_waits_for_the_last_sample():
     assert len(result.inter_token_times) == 3 * 3
 
 
+def test_a_client_holds_back_whom_it_has_no_room_for():
+    """One place at the client: each is sent when the one before is done, or when its time comes."""
+    workload = [SimRequest(time, [1 + i] * 4, 3) for i, time in enumerate((0.0, 0.0, 0.0, 9.0))]
+    a, b, c, d = simulate(workload, max_concurrency=1).requests
+    assert (a.arrival_time, b.arrival_time, c.arrival_time) == (0, a.finished_time, b.finished_time)
+    assert d.arrival_time == 9.0
+    two = simulate(workload, max_concurrency=2).requests
+    assert [r.arrival_time for r in two] == [0, 0, two[0].finished_time, 9.0]
+
+
+def test_a_client_with_room_for_all_changes_nothing():
+    workload = alpaca_like(60, 30)
+    free = simulate(workload, max_num_seqs=4)
+    assert simulate(workload, max_num_seqs=4, max_concurrency=60).requests == free.requests
+
+
+def test_no_more_are_inside_than_the_client_sends():
+    """What it holds back is sent later, in the same order, and is waited for all the same."""
+    workload = alpaca_like(80, 40)
+    free = simulate(workload, max_num_seqs=4)
+    held = simulate(workload, max_num_seqs=4, max_concurrency=4)
+    moments = [(r.arrival_time, 1) for r in held.requests]
+    moments += [(r.finished_time, -1) for r in held.requests]
+    inside = [sum(change for when, change in moments if when <= now) for now, _ in moments]
+    assert max(inside) == 4
+    for entry, sent, planned in zip(workload, held.requests, free.requests, strict=True):
+        assert sent.arrival_time >= planned.arrival_time == entry.arrival_time
+        assert sent.first_token_time == planned.first_token_time, "the same work at the same time"
+    assert held.ttft["p99"] < 0.1 * free.ttft["p99"]
+
+
 @pytest.mark.slow
 def test_sharing_beside_the_paper():
     """Alpaca-like samples save about what the paper says; longer prompts save more."""
@@ -430,6 +461,7 @@ def test_a_policy_may_wait_while_somebody_is_to_come():
         ({"policy": "lifo"}, "scheduling_policy must be one of 'fcfs'"),
         ({"num_blocks": 1}, "num_blocks must be an integer from 2 to 10000000, got 1"),
         ({"block_size": 0}, "block_size must be an integer from 1 to 10000000, got 0"),
+        ({"max_concurrency": 0}, "max_concurrency must be None or an integer of at least 1, got 0"),
         ({"max_num_seqs": 0}, "max_num_seqs must be an integer from 1 to 10000000, got 0"),
         ({"max_num_batched_tokens": 9, "enable_chunked_prefill": False}, "at least max_model_len="),
         ({"max_model_len": 3}, "has 4 tokens, but max_model_len is 3"),

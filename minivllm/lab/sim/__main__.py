@@ -73,6 +73,9 @@ def run_command(
     max_num_batched_tokens: Annotated[int, typer.Option(help="Tokens per step.")] = 4096,
     chunked_prefill: Annotated[bool, typer.Option(help="Split long prompts.")] = True,
     prefix_caching: Annotated[bool, typer.Option(help="Reuse equal prefixes.")] = True,
+    max_concurrency: Annotated[
+        int | None, typer.Option(help="Most requests that the client has under way.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="All numbers in a last line.")] = False,
 ) -> None:
     """Serve a workload in simulated time and say how that went."""
@@ -94,6 +97,7 @@ def run_command(
             max_num_batched_tokens=max_num_batched_tokens,
             enable_chunked_prefill=chunked_prefill,
             enable_prefix_caching=prefix_caching,
+            max_concurrency=max_concurrency,
         )
         typer.echo(f"{workload} on {model}, {hardware}, {manager}, {policy}")
         typer.echo(describe(result))

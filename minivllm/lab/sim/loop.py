@@ -70,6 +70,37 @@ class Arrivals:
         return len(self._heap)
 
 
+class LimitedArrivals(Arrivals):
+    """Arrivals through a client that has so many requests under way at most: a closed loop.
+
+    Who finds no room is held back by the client, and arrives when an answer makes room. (vLLM:
+    ``--max-concurrency`` of its benchmark)
+
+    Args:
+        scheduler: to which they are added.
+        max_concurrency: the most that are in it at once.
+    """
+
+    def __init__(self, scheduler: Scheduler, max_concurrency: int):
+        super().__init__()
+        self._scheduler, self._max_concurrency = scheduler, max_concurrency
+        self._was_full = False
+
+    def pop_until(self, now: float) -> Iterator[Request]:
+        for request in self._popped(now):
+            if self._was_full:
+                request.arrival_time = request.metrics.arrival_time = now
+            yield request
+        self._was_full = not self._has_room()
+
+    def _popped(self, now: float) -> Iterator[Request]:
+        while self._has_room() and (request := next(super().pop_until(now), None)) is not None:
+            yield request
+
+    def _has_room(self) -> bool:
+        return len(self._scheduler.requests) < self._max_concurrency
+
+
 def make_scheduler(
     kv_manager: KVCacheManager,
     *,

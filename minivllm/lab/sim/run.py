@@ -13,7 +13,13 @@ from collections.abc import Sequence as AnySequence
 from minivllm.kv.contiguous import RESERVATIONS, ContiguousKVCacheManager
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, ModelShape, attended_pairs
-from minivllm.lab.sim.loop import Arrivals, make_scheduler, run_steps, runner_output
+from minivllm.lab.sim.loop import (
+    Arrivals,
+    LimitedArrivals,
+    make_scheduler,
+    run_steps,
+    runner_output,
+)
 from minivllm.lab.sim.requests import RandomSurvivors, make_request
 from minivllm.lab.sim.result import RequestTimes, SimulationResult
 from minivllm.lab.sim.slot_usage import MemoryMeter
@@ -45,6 +51,7 @@ def simulate(
     max_num_batched_tokens: int = 4096,
     enable_chunked_prefill: bool = True,
     enable_prefix_caching: bool = True,
+    max_concurrency: int | None = None,
 ) -> SimulationResult:
     """Serve a workload in simulated time.
 
@@ -60,6 +67,8 @@ def simulate(
         max_model_len: None: what the model knows.
         block_size, gpu_memory_utilization, max_num_seqs, max_num_batched_tokens,
             enable_chunked_prefill, enable_prefix_caching: as for ``LLM``.
+        max_concurrency: the most requests that the client has under way, who holds others back;
+            None: each is sent when its time has come.
 
     Raises:
         ValueError: for an unknown name, a value out of range, a request that could never run, or a
@@ -77,6 +86,8 @@ def simulate(
     ):
         ok = is_int(value, low) and value <= _MOST
         check(ok, name, value, f"an integer from {low} to {_MOST}")
+    ok = max_concurrency is None or is_int(max_concurrency, 1)
+    check(ok, "max_concurrency", max_concurrency, "None or an integer of at least 1")
     check(
         enable_chunked_prefill or max_num_batched_tokens >= max_model_len,
         "max_num_batched_tokens",
@@ -106,7 +117,10 @@ def simulate(
         enable_chunked_prefill=enable_chunked_prefill,
         policy=policy,
     )
-    run = _Run(workload, scheduler, cost)
+    arrivals = Arrivals()
+    if max_concurrency is not None:
+        arrivals = LimitedArrivals(scheduler, max_concurrency)
+    run = _Run(workload, scheduler, cost, arrivals)
     run.until_all_is_done()
     return run.result(time.perf_counter() - begin)
 
@@ -114,7 +128,13 @@ def simulate(
 class _Run:
     """One simulation: a workload, a scheduler, a clock, and what is measured."""
 
-    def __init__(self, workload: AnySequence[SimRequest], scheduler: Scheduler, cost: CostModel):
+    def __init__(
+        self,
+        workload: AnySequence[SimRequest],
+        scheduler: Scheduler,
+        cost: CostModel,
+        arrivals: Arrivals,
+    ):
         self.workload, self.scheduler, self.cost = workload, scheduler, cost
         self.now = 0.0
         self.num_steps = 0
@@ -123,7 +143,7 @@ class _Run:
         self.inter_token_times = array("d")
         self.memory = MemoryMeter(scheduler)
         self.survivors = RandomSurvivors()
-        self.arrivals = Arrivals()
+        self.arrivals = arrivals
         self.followers: dict[str, list[int]] = {}  # by request id: who comes after its end
         for index, entry in enumerate(workload):
             check_entry(entry, index)
