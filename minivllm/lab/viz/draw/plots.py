@@ -9,6 +9,7 @@ from minivllm.lab.viz.draw.palette import GREY, LINE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 LINES = ("-", "--", "-.", ":")
@@ -42,6 +43,15 @@ def style_axes(axes: Axes) -> None:
     axes.tick_params(colors=GREY, labelsize=9)
     axes.grid(color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
+
+
+def label_decades(axis: Axis) -> None:
+    """Numbers at 1, 2 and 5 of each decade of a logarithmic axis, in place of powers."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(lambda value, _: number(value))
+    axis.set_minor_locator(NullLocator())
 
 
 def number(value: float) -> str:

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from minivllm.lab.sim.result import SimulationResult
 from minivllm.lab.viz.draw.figure import Plot
 from minivllm.lab.viz.draw.palette import GREY, INK, OKABE_ITO
-from minivllm.lab.viz.draw.plots import LINES, MARKERS, new_figure, number, style_axes, to_png
+from minivllm.lab.viz.draw.plots import (
+    LINES,
+    MARKERS,
+    label_decades,
+    new_figure,
+    number,
+    style_axes,
+    to_png,
+)
 from minivllm.validation import check, is_number
 
 PARTS = {"p50": "half wait less", "p90": "nine of ten", "p99": "99 of 100"}
@@ -73,7 +81,8 @@ def _draw(runs: dict[float, SimulationResult]) -> bytes:
             label=f"{name}: {words}",
         )  # fmt: skip
     waits.set_yscale("log")
-    waits.set_title("TTFT (ms)", fontsize=10, loc="left", color=INK)
+    label_decades(waits.yaxis)
+    waits.set_title("TTFT (ms), logarithmic", fontsize=10, loc="left", color=INK)
     waits.legend(fontsize=9, frameon=False, loc="upper left")
     came, done = zip(*map(_came_and_done, runs.values()), strict=True)
     served.plot(rates, came, color=GREY, linestyle=":", marker="s", label="came")
