@@ -326,9 +326,14 @@ def test_the_text_ends_where_it_may_and_with_what_stops_the_request(manager, tok
         assert not one.is_terminated()
         assert one.accept_tokens(tokenizer.encode("is"))
         assert allowed(one) == {0, 2, stop}
-    # a stop token that is text may be part of the text: the request wants it to end there
-    one = grammar(manager, "fsm", stop_token_ids=EOS | {stop}, regex="[5-6]+x")
-    assert stop in allowed(one)
+        # a stop token has no part in the text: in its middle it would end it
+        one = grammar(manager, backend, stop_token_ids=EOS | {stop}, regex="[5-6]+")
+        assert stop not in allowed(one)
+        assert not one.accept_tokens([stop])
+        assert one.accept_tokens(tokenizer.encode("6"))
+        assert stop in allowed(one)
+        assert one.accept_tokens([stop])
+        assert one.is_terminated()
 
 
 def test_characters_may_be_split_between_tokens(manager, tokenizer):

@@ -383,7 +383,16 @@ def test_forced_usage_is_in_every_event_and_several_choices_have_no_times():
         for more in ({}, {"stream_options": {"include_usage": False}}):
             _, events = ask(client, stream=True, **more)
             assert all(event["usage"] for event in events[:-1])
-        assert ask(client)[1]["metrics"] is not None
+        whole = ask(client)[1]["metrics"]
+        assert whole is not None
+        for body in ({}, {"messages": HELLO}):
+            times = ask(client, stream=True, **body)[1][-2]["metrics"]
+            assert set(times) == {name for name, value in whole.items() if value is not None}
+            assert all(value >= 0 for value in times.values())
+        one_token = ask(client, stream=True, max_tokens=1)[1][-2]["metrics"]
+        assert "mean_itl_ms" not in one_token, "in this event nulls are left out"
+        for several in ({"prompt": [PROMPT, PROMPT]}, {"n": 2, "temperature": 1}):
+            assert "metrics" not in ask(client, stream=True, **several)[1][-2]
         assert ask(client, prompt=[PROMPT, PROMPT])[1]["metrics"] is None
         assert ask(client, n=2, temperature=1)[1]["metrics"] is None
 
@@ -402,7 +411,31 @@ def test_chat_tells_what_it_added_to_the_cache():
         details = [usage["prompt_tokens_details"] for usage in seen]
         assert [d["created_cache_tokens"] for d in details] == [whole, 0]
         assert [d["cached_tokens"] for d in details] == [0, whole]
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        in_chat = {"cached_tokens", "created_cache_tokens"}
+        for body, names in (({}, {"cached_tokens"}), ({"messages": long}, in_chat)):
+            usage = ask(client, **options, **body)[1][-2]["usage"]
+            assert set(usage["prompt_tokens_details"]) == names, "without nulls"
         assert ask(client)[1]["usage"]["prompt_tokens_details"]["created_cache_tokens"] is None
+
+
+def test_where_calls_are_parsed_no_text_is_no_event():
+    """Of a text that is held back nothing is sent, unless its tokens are to be shown."""
+    flags = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    body = {"messages": HELLO, "max_tokens": 6, "stop": ["Hello! How may"], "stream": True}
+    with serving(*flags) as server, server.client() as client:
+        for more in ({}, {"tools": [WEATHER]}):
+            _, events = ask(client, **body, **more)
+            deltas = [event["choices"][0]["delta"] for event in events[1:-1]]
+            assert all(deltas[:-1]), "the last may have nothing but the end"
+            assert 1 <= len(deltas) < 6
+            _, events = ask(client, **body, **more, return_token_ids=True)
+            shown = [event["choices"][0] for event in events[1:-1]]
+            assert sum(len(choice["token_ids"]) for choice in shown) == 6
+            assert {} in [choice["delta"] for choice in shown]
+        whole = "".join(delta.get("content", "") for delta in deltas)
+        del body["stream"], body["stop"]
+        assert ask(client, **body)[1]["choices"][0]["message"]["content"] == whole
 
 
 def test_an_echo_beside_a_call_is_a_text():

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from minivllm import LLM, EngineArgs, LLMEngine, SamplingParams
 from minivllm.embedded import embedded_model_path
 from minivllm.engine.detokenizer import Detokenizer
-from minivllm.engine.token_stream import FastStream, SlowStream
+from minivllm.engine.token_stream import FastStream, SlowStream, token_text
 from minivllm.sampling_params import RequestOutputKind
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"
@@ -79,6 +79,26 @@ def test_text_of_a_real_tokenizer_comes_out_whole(embedded, kind, text):
     assert "".join(pieces) == text
     assert not any(BROKEN in piece for piece in pieces)
     assert pieces[-1] == ""
+
+
+def texts_of(tokenizer, ids):
+    """The text of each token, as logprobs name it."""
+    return [token_text(tokenizer.decode, ids[:i], token) for i, token in enumerate(ids)]
+
+
+@examples(40)
+@given(st.text("ré sumüx世🙂n", max_size=20))
+def test_texts_of_tokens_join_to_the_text(embedded, text):
+    assert "".join(texts_of(embedded, embedded.encode(text))) == text
+
+
+def test_what_a_token_begins_with_goes_to_the_one_that_ends_its_character(embedded):
+    ids = embedded.encode("x résumé")
+    whole, inside = embedded.decode(ids[:-1]), embedded.decode(ids[2:3])
+    assert inside == f"r{BROKEN}", "a token of a letter and a half"
+    texts = texts_of(embedded, ids)
+    assert texts[:4] == ["x", " ", "", "ré"]
+    assert "".join(texts[:-1]) == whole
 
 
 @pytest.mark.parametrize("kind", [FastStream, SlowStream])

@@ -19,6 +19,9 @@ _BROKEN = "\N{REPLACEMENT CHARACTER}"  # how a tokenizer shows bytes that are no
 def token_text(decode: Callable[[list[int]], str], before: list[int], token_id: int) -> str:
     """The text of one token behind others: "" for a part of a character, all of it for the last.
 
+    So a token that ends inside a character has no text yet: what it begins with goes to the last
+    one, too.
+
     Args:
         decode: token ids to text.
         before: the tokens before it; a character has at most four bytes, so no more than the last
@@ -29,9 +32,10 @@ def token_text(decode: Callable[[list[int]], str], before: list[int], token_id: 
     if not text.endswith(_BROKEN):
         return text
     for n in range(1, min(3, len(before)) + 1):
-        shown, whole = decode(before[-n:]), decode([*before[-n:], token_id])
+        whole = decode([*before[-n:], token_id])
         if not whole.endswith(_BROKEN):
-            return whole.removeprefix(shown.rstrip(_BROKEN))
+            has_own_text = [t for t in before[-n:] if not decode([t]).endswith(_BROKEN)]
+            return whole.removeprefix(decode(has_own_text)) if has_own_text else whole
     return ""
 
 

@@ -13,8 +13,8 @@ import numpy as np
 class StructuredOutputGrammar(ABC):
     """The state of one sequence in its grammar, and the tokens that may come next.
 
-    Tokens that stop the sequence are no text: they may come exactly where the text may end. Behind
-    such a token (a request can ignore it) anything goes.
+    Tokens that stop the sequence are no text, even if they have one: they may come exactly where
+    the text may end. Behind such a token (a request can ignore it) anything goes.
 
     Args:
         stop_token_ids: end-of-sequence tokens, and those of the request.
@@ -36,7 +36,7 @@ class StructuredOutputGrammar(ABC):
         if self.is_terminated() or (token in self.stop_token_ids and self.may_end()):
             self._num_after_end += 1
             return True
-        return self._advance(token)
+        return token not in self.stop_token_ids and self._advance(token)
 
     def validate_tokens(self, tokens: list[int]) -> list[int]:
         """The longest prefix of some tokens that could be accepted. Nothing changes."""
@@ -67,10 +67,10 @@ class StructuredOutputGrammar(ABC):
             row[:] = -1
             return
         self._fill(row)
-        if self.may_end():
-            words = row.view(np.uint32)
-            for token in self.stop_token_ids:
-                words[token >> 5] |= np.uint32(1 << (token & 31))
+        words, may_end = row.view(np.uint32), self.may_end()
+        for token in self.stop_token_ids:
+            bit = np.uint32(1 << (token & 31))
+            words[token >> 5] = words[token >> 5] | bit if may_end else words[token >> 5] & ~bit
 
     def is_terminated(self) -> bool:
         """True once a stop token has ended the text."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from minivllm.entrypoints.openai.chunk_writer import ChunkWriter
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
-from minivllm.outputs import RequestOutput
+from minivllm.outputs import RequestMetrics, RequestOutput
 
 if TYPE_CHECKING:
     from minivllm.entrypoints.openai.serving import OpenAIServing
@@ -21,20 +22,28 @@ class AnswerEvents(ABC):
         serving: the endpoint.
         request: what it was asked.
         head: the keys that every event begins with.
+        num_prompts: how many it asks about.
     """
 
-    def __init__(self, serving: OpenAIServing, request: GenerationRequest, head: dict):
+    def __init__(
+        self, serving: OpenAIServing, request: GenerationRequest, head: dict, num_prompts: int
+    ):
         self.serving = serving
         self.request = request
         self.at_end, self.always = serving.wants_usage(request)
         self.writer = ChunkWriter(head, serving.served.fingerprint, self.at_end)
         self.interval = 1 if request.use_beam_search else request.stream_interval or 1
+        self._alone = num_prompts == request.n == 1
+        self._times: RequestMetrics | None = None  # of the last output
+        # By choice; no list, since nobody has looked yet at how many choices were asked for.
+        self._tokens: dict[int, int] = defaultdict(int)
         # By the engine's request id, where events are fewer: what has no event yet, or None; there
         # is nothing before the first event.
         self._joined: dict[str, RequestOutput | None] = {}
 
     def of(self, output: RequestOutput) -> bytes:
         """The events of an output, one after the other; often one, sometimes none."""
+        self._times = output.metrics
         if self.request.use_beam_search:
             if not output.finished:
                 return b""  # a beam's text may yet become another's: there is nothing to stream
@@ -47,8 +56,13 @@ class AnswerEvents(ABC):
         return b"".join(self.events(output))
 
     def end(self) -> bytes:
-        """The event with the usage, if it was asked for."""
-        return self.writer.usage(self.usage()) if self.at_end else b""
+        """The event with the usage, if it was asked for, and with times, if the server tells."""
+        if not self.at_end:
+            return b""
+        metrics = None
+        if self._alone and self._times is not None:
+            metrics = self.serving.metrics(self._times, sum(self._tokens.values()))
+        return self.writer.usage(self.usage(), metrics)
 
     @abstractmethod
     def events(self, output: RequestOutput) -> Iterator[bytes]:

@@ -6,7 +6,6 @@ vllm/entrypoints/openai/chat_completion/serving.py)
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +39,10 @@ class ChatEvents(AnswerEvents):
         head: dict,
         tools: ToolChoice | None,
     ):
-        super().__init__(serving, request, head)
+        super().__init__(serving, request, head, num_prompts=1)
         self._tools = tools
-        # By choice; not lists, since nobody has looked yet at how many choices were asked for.
         self._calls: dict[int, ToolStream] = {}
-        self._tokens: dict[int, int] = defaultdict(int)
+        self._shows_tokens = bool(request.return_token_ids or request.logprobs)
         self._begun = False
         self._prompt, self._cached = 0, 0
 
@@ -57,14 +55,8 @@ class ChatEvents(AnswerEvents):
         for completion in output.outputs:
             self._tokens[completion.index] += len(completion.token_ids)
             more = self._usage_so_far(self._tokens[completion.index])
-            if self._tools is None:
-                finished = completion.finish_reason is not None
-                yield self.writer.event(self._piece(completion), finished, more)
-                continue
-            calls = self._calls.get(completion.index) or ToolStream(self._tools)
-            self._calls[completion.index] = calls
-            for piece, ends in self._tool_pieces(completion, calls):
-                yield self.writer.event(piece, ends, more)
+            for choice, ends in self._choices(completion):
+                yield self.writer.event(choice, ends, more)
 
     def usage(self) -> dict:
         details = self.serving.prompt_details(self._prompt, self._cached)
@@ -95,43 +87,40 @@ class ChatEvents(AnswerEvents):
                 )
                 yield self.writer.event(choice, more=beside)
 
-    def _piece(self, completion: CompletionOutput) -> str:
-        """One choice of an event as JSON. Of a server that parses calls, no text is no content."""
-        silent = not completion.text and self.serving.args.tool_call_parser
-        delta = "{}" if silent else f'{{"content":{to_json(completion.text)}}}'
-        return self._choice(completion, delta, *self._known(completion), completion.finish_reason)
-
-    def _tool_pieces(
-        self, completion: CompletionOutput, stream: ToolStream
-    ) -> Iterator[tuple[str, bool]]:
-        """Choices of an event for a piece of an answer with tools; often none, or several.
+    def _choices(self, completion: CompletionOutput) -> Iterator[tuple[str, bool]]:
+        """A choice's events as JSON, for a piece of it; where calls are parsed, none or several.
 
         What is known of its tokens goes with the first; the last ends the choice, if it ends.
         """
         reason = completion.finish_reason
-        deltas = stream.deltas(completion.text, reason is not None)
-        if not deltas and (
-            reason is not None or self.request.return_token_ids or self.request.logprobs
-        ):
+        deltas = self._deltas(completion.index, completion.text, reason is not None)
+        if not deltas and (reason is not None or self._shows_tokens):
             deltas.append({})
-        known = self._known(completion)
-        for place, delta in enumerate(deltas, 1):
-            ends = reason is not None and place == len(deltas)
-            shown = stream.choice.finish_reason(reason, stream.called) if ends else None
-            yield self._choice(completion, to_json(delta), *known, shown), ends
-            known = "null", "null"
-
-    def _known(self, completion: CompletionOutput) -> tuple[str, str]:
-        """Logprobs and ids of a piece's tokens as JSON, where they are asked for."""
         logprobs = to_json(self.serving.logprobs(self.request, completion))
-        return logprobs, to_json(completion.token_ids if self.request.return_token_ids else None)
+        token_ids = to_json(completion.token_ids if self.request.return_token_ids else None)
+        for place, delta in enumerate(deltas, 1):
+            end = "null"
+            if ends := reason is not None and place == len(deltas):
+                shown = self._shown_reason(completion.index, reason)
+                end = f'{to_json(shown)},"stop_reason":{to_json(completion.stop_reason)}'
+            choice = (
+                f'{{"index":{completion.index},"delta":{to_json(delta)},"logprobs":{logprobs},'
+                f'"finish_reason":{end},"token_ids":{token_ids}}}'
+            )
+            yield choice, ends
+            logprobs = token_ids = "null"
 
-    @staticmethod
-    def _choice(
-        completion: CompletionOutput, delta: str, logprobs: str, token_ids: str, reason: str | None
-    ) -> str:
-        end = "" if reason is None else f',"stop_reason":{to_json(completion.stop_reason)}'
-        return (
-            f'{{"index":{completion.index},"delta":{delta},"logprobs":{logprobs},'
-            f'"finish_reason":{to_json(reason)}{end},"token_ids":{token_ids}}}'
-        )
+    def _deltas(self, index: int, text: str, finished: bool) -> list[dict]:
+        """Deltas of a message for a piece of its text; where calls are parsed, none for no text."""
+        if self._tools is None:
+            silent = not text and self.serving.args.tool_call_parser
+            return [] if silent else [{"content": text}]
+        calls = self._calls.get(index)
+        if calls is None:
+            calls = self._calls[index] = ToolStream(self._tools)
+        return calls.deltas(text, finished)
+
+    def _shown_reason(self, index: int, reason: str | None) -> str | None:
+        if self._tools is None:
+            return reason
+        return self._tools.finish_reason(reason, self._calls[index].called)

@@ -45,9 +45,13 @@ class ChunkWriter:
             tail += f',"{name}":{_dumps(value)}'
         return f"{self._head}{choice}{tail}}}\n\n".encode()
 
-    def usage(self, usage: dict) -> bytes:
-        """The last event of a stream that ``include_usage`` was asked of."""
-        return f'{self._head}]{self._fingerprint},"usage":{_dumps(usage)}}}\n\n'.encode()
+    def usage(self, usage: dict, metrics: dict | None = None) -> bytes:
+        """The last event of a stream that ``include_usage`` was asked of. It has no nulls."""
+        times = ""
+        if metrics is not None:
+            known = {name: value for name, value in metrics.items() if value is not None}
+            times = f',"metrics":{_dumps(known)}'
+        return f'{self._head}]{self._fingerprint},"usage":{_dumps(usage)}{times}}}\n\n'.encode()
 
 
 def to_json(value) -> str:
@@ -68,5 +72,5 @@ def usage_dict(
         "prompt_tokens": prompt, "total_tokens": prompt + answer, "completion_tokens": answer,
     }  # fmt: skip
     if details:
-        usage["prompt_tokens_details"] = details.model_dump()
+        usage["prompt_tokens_details"] = details.model_dump(exclude_none=True)
     return usage

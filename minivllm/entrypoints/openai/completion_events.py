@@ -39,10 +39,8 @@ class CompletionEvents(AnswerEvents):
         asked: list[Asked],
         head: dict,
     ):
-        super().__init__(serving, request, head)
-        # By choice; not lists, since nobody has looked yet at how many choices were asked for.
-        self._offsets: dict[int, int] = defaultdict(int)
-        self._tokens: dict[int, int] = defaultdict(int)
+        super().__init__(serving, request, head, num_prompts=len(asked))
+        self._offsets: dict[int, int] = defaultdict(int)  # of the text, by choice
         self._begun: set[int] = set()
         self._places = {one.request_id: place for place, one in enumerate(asked)}
         self._prompts, self._cached = [0] * len(asked), 0  # tokens

@@ -24,7 +24,7 @@ class EventStream(Response, ABC):
     def __init__(self):
         self.status_code = 200
         self.background = None
-        self.init_headers({"cache-control": "no-cache"})
+        self.init_headers()
 
     async def __call__(self, scope, receive, send) -> None:
         await send(

@@ -25,7 +25,7 @@ from minivllm.entrypoints.openai.output_stream import Asked
 from minivllm.entrypoints.openai.protocol import PromptTokenUsageInfo, UsageInfo
 from minivllm.entrypoints.openai.served_model import ServedModel
 from minivllm.logger import init_logger
-from minivllm.outputs import RequestOutput
+from minivllm.outputs import RequestMetrics, RequestOutput
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.validation import check, is_text
 
@@ -256,16 +256,16 @@ class OpenAIServing:
             return None
         return PromptTokenUsageInfo(cached_tokens=cached)
 
-    def metrics(self, outputs: list[RequestOutput]) -> dict[str, float | None] | None:
-        """Times of one choice, in milliseconds, if the server is told to show them.
-
-        Several choices have none: which one would it be?
-        """
-        alone = len(outputs) == 1 and len(outputs[0].outputs) == 1
-        if not (alone and self.args.enable_per_request_metrics):
+    def metrics_of(self, outputs: list[RequestOutput]) -> dict[str, float | None] | None:
+        """Times of an answer of one choice. Several have none: which one would it be?"""
+        if len(outputs) != 1 or len(outputs[0].outputs) != 1 or outputs[0].metrics is None:
             return None
-        times, tokens = outputs[0].metrics, len(outputs[0].outputs[0].token_ids)
-        assert times is not None
+        return self.metrics(outputs[0].metrics, len(outputs[0].outputs[0].token_ids))
+
+    def metrics(self, times: RequestMetrics, tokens: int) -> dict[str, float | None] | None:
+        """Times of one choice, in milliseconds, if the server is told to show them."""
+        if not self.args.enable_per_request_metrics:
+            return None
         arrived, first = times.arrival_time, times.first_token_time or times.arrival_time
         begun, last = times.first_scheduled_time or arrived, times.last_token_time or first
         return {

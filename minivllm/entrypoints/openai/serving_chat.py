@@ -119,7 +119,7 @@ class OpenAIServingChat(OpenAIServing):
             prompt_logprobs=prompt_logprobs(output.prompt_logprobs),
             prompt_token_ids=output.prompt_token_ids if request.return_token_ids else None,
             prompt_text=output.prompt if request.return_prompt_text else None,
-            metrics=self.metrics([output]),
+            metrics=self.metrics_of([output]),
         )
 
     def _choice(

@@ -85,7 +85,7 @@ class OpenAIServingCompletion(OpenAIServing):
             choices=choices,
             system_fingerprint=self.served.fingerprint,
             usage=self.usage(outputs),
-            metrics=self.metrics(outputs),
+            metrics=self.metrics_of(outputs),
         )
 
     def _choice(
