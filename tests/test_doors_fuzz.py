@@ -269,7 +269,7 @@ WORDS = [s for s in STRINGS if isinstance(s, str)] + ["-1", "1e400", str(10**30)
         ((sim_app, ["run", "--requests", "5"]),
          ["workload", "requests", "rate", "seed", "hardware", "model", "manager", "allocator",
           "policy", "num-blocks", "block-size", "gpu-memory-utilization", "max-model-len",
-          "max-num-seqs", "max-num-batched-tokens"]),
+          "max-num-seqs", "max-num-batched-tokens", "max-concurrency"]),
         ((sim_app, ["waste", "--requests", "5"]), ["requests", "seed", "allocator"]),
         ((sim_app, ["sharing", "--requests", "5"]), ["requests", "seed"]),
         ((app, ["generate", "x", "--max-tokens", "1"]),
