@@ -67,10 +67,11 @@ class StructuredOutputGrammar(ABC):
             row[:] = -1
             return
         self._fill(row)
-        words, may_end = row.view(np.uint32), self.may_end()
+        may_end = self.may_end()
         for token in self.stop_token_ids:
-            bit = np.uint32(1 << (token & 31))
-            words[token >> 5] = words[token >> 5] | bit if may_end else words[token >> 5] & ~bit
+            word, bit = token >> 5, 1 << (token & 31)
+            if bool(row.item(word) & bit) != may_end:  # most often it is as it should be
+                row.view(np.uint32)[word] ^= np.uint32(bit)
 
     def is_terminated(self) -> bool:
         """True once a stop token has ended the text."""
