@@ -34,8 +34,7 @@ def token_text(decode: Callable[[list[int]], str], before: list[int], token_id: 
     for n in range(1, min(3, len(before)) + 1):
         whole = decode([*before[-n:], token_id])
         if not whole.endswith(_BROKEN):
-            has_own_text = [t for t in before[-n:] if not decode([t]).endswith(_BROKEN)]
-            return whole.removeprefix(decode(has_own_text)) if has_own_text else whole
+            return whole
     return ""
 
 

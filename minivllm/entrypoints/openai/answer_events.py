@@ -33,7 +33,7 @@ class AnswerEvents(ABC):
         self.at_end, self.always = serving.wants_usage(request)
         self.writer = ChunkWriter(head, serving.served.fingerprint, self.at_end)
         self.interval = 1 if request.use_beam_search else request.stream_interval or 1
-        self._alone = num_prompts == request.n == 1
+        self._num_choices = num_prompts * request.n
         self._times: RequestMetrics | None = None  # of the last output
         # By choice; no list, since nobody has looked yet at how many choices were asked for.
         self._tokens: dict[int, int] = defaultdict(int)
@@ -59,9 +59,8 @@ class AnswerEvents(ABC):
         """The event with the usage, if it was asked for, and with times, if the server tells."""
         if not self.at_end:
             return b""
-        metrics = None
-        if self._alone and self._times is not None:
-            metrics = self.serving.metrics(self._times, sum(self._tokens.values()))
+        num_tokens = sum(self._tokens.values())
+        metrics = self.serving.metrics(self._num_choices, self._times, num_tokens)
         return self.writer.usage(self.usage(), metrics)
 
     @abstractmethod

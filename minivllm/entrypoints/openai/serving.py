@@ -256,15 +256,14 @@ class OpenAIServing:
             return None
         return PromptTokenUsageInfo(cached_tokens=cached)
 
-    def metrics_of(self, outputs: list[RequestOutput]) -> dict[str, float | None] | None:
-        """Times of an answer of one choice. Several have none: which one would it be?"""
-        if len(outputs) != 1 or len(outputs[0].outputs) != 1 or outputs[0].metrics is None:
-            return None
-        return self.metrics(outputs[0].metrics, len(outputs[0].outputs[0].token_ids))
+    def metrics(
+        self, num_choices: int, times: RequestMetrics | None, tokens: int
+    ) -> dict[str, float | None] | None:
+        """Times of an answer's choice, in milliseconds, if the server is told to show them.
 
-    def metrics(self, times: RequestMetrics, tokens: int) -> dict[str, float | None] | None:
-        """Times of one choice, in milliseconds, if the server is told to show them."""
-        if not self.args.enable_per_request_metrics:
+        Several choices have none: which one would it be?
+        """
+        if num_choices != 1 or times is None or not self.args.enable_per_request_metrics:
             return None
         arrived, first = times.arrival_time, times.first_token_time or times.arrival_time
         begun, last = times.first_scheduled_time or arrived, times.last_token_time or first

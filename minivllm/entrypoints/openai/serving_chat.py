@@ -111,15 +111,16 @@ class OpenAIServingChat(OpenAIServing):
         head: dict,
         tools: ToolChoice | None,
     ) -> ChatCompletionResponse:
+        usage = self.usage([output])
         return ChatCompletionResponse(
             **head,
             choices=[self._choice(request, completion, tools) for completion in output.outputs],
             system_fingerprint=self.served.fingerprint,
-            usage=self.usage([output]),
+            usage=usage,
             prompt_logprobs=prompt_logprobs(output.prompt_logprobs),
             prompt_token_ids=output.prompt_token_ids if request.return_token_ids else None,
             prompt_text=output.prompt if request.return_prompt_text else None,
-            metrics=self.metrics_of([output]),
+            metrics=self.metrics(request.n, output.metrics, usage.completion_tokens),
         )
 
     def _choice(

@@ -80,12 +80,13 @@ class OpenAIServingCompletion(OpenAIServing):
             for place, output in enumerate(outputs)
             for completion in output.outputs
         ]
+        usage = self.usage(outputs)
         return CompletionResponse(
             **head,
             choices=choices,
             system_fingerprint=self.served.fingerprint,
-            usage=self.usage(outputs),
-            metrics=self.metrics_of(outputs),
+            usage=usage,
+            metrics=self.metrics(len(choices), outputs[0].metrics, usage.completion_tokens),
         )
 
     def _choice(

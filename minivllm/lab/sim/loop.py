@@ -87,15 +87,12 @@ class LimitedArrivals(Arrivals):
         self._was_full = False
 
     def pop_until(self, now: float) -> Iterator[Request]:
-        for request in self._popped(now):
+        due = super().pop_until(now)
+        while self._has_room() and (request := next(due, None)) is not None:
             if self._was_full:
                 request.arrival_time = request.metrics.arrival_time = now
             yield request
         self._was_full = not self._has_room()
-
-    def _popped(self, now: float) -> Iterator[Request]:
-        while self._has_room() and (request := next(super().pop_until(now), None)) is not None:
-            yield request
 
     def _has_room(self) -> bool:
         return len(self._scheduler.requests) < self._max_concurrency
