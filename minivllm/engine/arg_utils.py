@@ -30,7 +30,7 @@ from minivllm.models.hub import model_directory, tokenizer_directory
 from minivllm.models.model_config import ModelConfig
 from minivllm.platforms import describe_gpu, pick_device
 from minivllm.scheduling.policies import make_policy
-from minivllm.speculative import make_speculative_config
+from minivllm.speculative import OTHER_NAMES, SpeculativeConfig, make_speculative_config
 from minivllm.structured_outputs import StructuredOutputsConfig, make_structured_outputs_config
 from minivllm.validation import (
     check,
@@ -111,14 +111,17 @@ class EngineArgs:
 
     # speculative decoding
     # {"method": "ngram", "num_speculative_tokens": 4, ...}, or {"model": a draft model's, ...}
-    speculative_config: Any = None
+    speculative_config: dict | SpeculativeConfig | None = None
+    spec_method: str | None = None  # short for its method
+    spec_model: Any = None  # short for its model
+    spec_tokens: int | None = None  # short for its num_speculative_tokens
     speculative_model: Any = None  # 0.6.6's name for its model, or "[ngram]"
     num_speculative_tokens: int | None = None  # 0.6.6's name for the most drafts of a step
     ngram_prompt_lookup_max: int | None = None  # 0.6.6's name for the longest n-gram
     ngram_prompt_lookup_min: int | None = None  # and for the shortest
 
     preemption_mode: str | None = None  # "recompute", "swap"; None: swap if there are siblings
-    kv_cache_manager_cls: Any = None  # a subclass of KVCacheManager of your own; None: that one
+    kv_cache_manager_cls: type | None = None  # a KVCacheManager of your own; None: that one
 
     # what you see
     trace: bool = False  # record every state change, for figures; online the last 1,000 steps
@@ -146,8 +149,6 @@ class EngineArgs:
             check(value is None or (is_text(value) and value != ""), name, value, "a string")
         ok = self.model is not None or self.revision is None
         check(ok, "revision", self.revision, "None without a model: the embedded one has no other")
-        ok = is_one_of(self.load_format, LOAD_FORMATS)
-        check(ok, "load_format", self.load_format, f"one of {', '.join(LOAD_FORMATS)}")
 
         def int_from(name: str, low: int, optional: bool = False) -> None:
             value = getattr(self, name)
@@ -176,25 +177,20 @@ class EngineArgs:
         self.structured_outputs_config = make_structured_outputs_config(
             self.structured_outputs_config, self.guided_decoding_backend
         )
-        names = ("speculative_model", "num_speculative_tokens", "ngram_prompt_lookup_max",
-                 "ngram_prompt_lookup_min")  # fmt: skip
         self.speculative_config = make_speculative_config(
-            self.speculative_config, {name: getattr(self, name) for name in names}
+            self.speculative_config, {name: getattr(self, name) for name in OTHER_NAMES}
         )
-        for name in names:  # they are in it now
+        for name in OTHER_NAMES:  # they are in it now
             setattr(self, name, None)
         ok = self.preemption_mode is None or is_one_of(self.preemption_mode, ("recompute", "swap"))
         check(ok, "preemption_mode", self.preemption_mode, "'recompute', 'swap' or None")
         cls = self.kv_cache_manager_cls
         ok = cls is None or (isinstance(cls, type) and hasattr(cls, "allocate_slots"))
         check(ok, "kv_cache_manager_cls", cls, "a subclass of KVCacheManager, or None")
-        check(is_one_of(self.dtype, DTYPES), "dtype", self.dtype, f"one of {', '.join(DTYPES)}")
-        check(
-            is_one_of(self.device, DEVICES), "device", self.device, f"one of {', '.join(DEVICES)}"
-        )
-        ok = is_one_of(self.attention_backend, ATTENTION_BACKENDS)
-        allowed = f"one of {', '.join(ATTENTION_BACKENDS)}"
-        check(ok, "attention_backend", self.attention_backend, allowed)
+        for name, known in (("load_format", LOAD_FORMATS), ("dtype", DTYPES), ("device", DEVICES),
+                            ("attention_backend", ATTENTION_BACKENDS)):  # fmt: skip
+            value = getattr(self, name)
+            check(is_one_of(value, known), name, value, f"one of {', '.join(known)}")
         for field in fields(self):
             if field.type == "bool":
                 value = getattr(self, field.name)
@@ -250,7 +246,8 @@ class EngineArgs:
         model_config = ModelConfig.from_directory(directory)
         if self.dtype != "auto":
             model_config = replace(model_config, dtype=getattr(torch, str(DTYPES[self.dtype])))
-        draft_directory, draft_config = draft_model_of(self, model_config)
+        speculative_config = make_speculative_config(self.speculative_config, {})
+        draft_directory, draft_config = draft_model_of(self, speculative_config, model_config)
         device = pick_device(self.device)
         limits = self.resolve_limits(model_config.max_model_len, describe_gpu(device))
         tokenizer = None if self.skip_tokenizer_init else tokenizer_directory(self, directory)
@@ -268,7 +265,7 @@ class EngineArgs:
                 self.long_prefill_token_threshold,
                 make_policy(self.scheduling_policy),
                 self.preemption_mode,
-                *slots_for_drafts(self.speculative_config, limits),
+                *slots_for_drafts(speculative_config, limits),
             ),
             CacheConfig(
                 self.block_size,
@@ -282,7 +279,7 @@ class EngineArgs:
             ParallelConfig(self.tensor_parallel_size, self.pipeline_parallel_size),
             ObservabilityConfig(self.trace, self.disable_log_stats),
             make_structured_outputs_config(self.structured_outputs_config, None),
-            self.speculative_config,
+            speculative_config,
             draft_config,
             seed=self.seed,
             max_logprobs=self.max_logprobs,

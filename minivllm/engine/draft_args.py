@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from minivllm.models.hub import ModelSource, draft_model_directory
 from minivllm.models.model_config import ModelConfig
@@ -31,12 +31,6 @@ class SlotsForDrafts(NamedTuple):
     num_drafting_slots: int = 0
 
 
-class DraftSource(ModelSource, Protocol):
-    """The fields of ``EngineArgs`` that say where a draft model comes from."""
-
-    speculative_config: SpeculativeConfig | None
-
-
 def slots_for_drafts(config: SpeculativeConfig | None, limits: Limits) -> SlotsForDrafts:
     """Lookahead slots of a draft model: its K and V lie behind the model's, and it reads one more.
 
@@ -56,7 +50,7 @@ def slots_for_drafts(config: SpeculativeConfig | None, limits: Limits) -> SlotsF
 
 
 def draft_model_of(
-    args: DraftSource, target: ModelConfig
+    args: ModelSource, config: SpeculativeConfig | None, target: ModelConfig
 ) -> tuple[Path, ModelConfig] | tuple[None, None]:
     """Directory and shapes of the draft model, None without one. It runs in the target's dtype.
 
@@ -64,7 +58,6 @@ def draft_model_of(
         FileNotFoundError: if it cannot be had.
         ValueError: if its vocabulary is another one.
     """
-    config = args.speculative_config
     if config is None or config.method != "draft_model":
         return None, None
     directory = draft_model_directory(args, config.model)

@@ -62,7 +62,12 @@ Accepted at its default only:
 ## Flags of `minivllm serve`
 
 Each argument of `LLM` is a flag of the server, too: `--max-num-seqs`, or `--max_num_seqs` if you
-like. `--config FILE.yaml` reads flags from a file. These are the server's own:
+like. One that takes a dict takes JSON, `--speculative-config '{{"method": "ngram",
+"num_speculative_tokens": 4}}'` (or `-sc`), or its keys one by one, `-sc.method ngram
+-sc.num_speculative_tokens 4`; a dot leads further in, and `--x.key+ 1,2` appends to a list. Keys
+typed one by one are one value, which wins over JSON of the same flag. `kv_cache_manager_cls` takes
+a class, and is for programs only. `--config FILE.yaml` reads flags from a file, where a map stands
+for JSON. These are the server's own:
 
 {server}
 

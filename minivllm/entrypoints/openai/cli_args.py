@@ -1,21 +1,25 @@
 """Flags of ``minivllm serve``: vLLM's, in either spelling, from the command line or a file.
 
-(vLLM 0.6.6: vllm/entrypoints/openai/cli_args.py; 0.32: vllm/utils/argparse_utils.py)
+(vLLM 0.6.6: vllm/entrypoints/openai/cli_args.py)
 """
 
 from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import re
+from collections.abc import Callable
 from dataclasses import MISSING, fields
-from pathlib import Path
 from typing import Any
 
-import yaml
-
 from minivllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+from minivllm.entrypoints.argparse_utils import (
+    JSON_TIP,
+    FlexibleArgumentParser,
+    human_readable_int,
+    optional,
+    parse_json,
+)
 from minivllm.entrypoints.chat_content_format import CONTENT_FORMATS
 from minivllm.entrypoints.openai.tool_choice import STRICT_LEVELS
 from minivllm.entrypoints.openai.tool_parsers import ToolParserManager
@@ -54,108 +58,24 @@ _NOT_HERE = {
     "--tool-parser-plugin": _FOREIGN,
     "-tp": "it is --tensor-parallel-size, and must be 1 so far",
 }
-_PROGRAMS_ONLY = {"kv_cache_manager_cls", "model"}  # a class, and what has an argument of its own
-
-
-class _Refused(argparse.Action):
-    """A flag of vLLM's that is refused, with the reason, which is its ``const``."""
-
-    def __call__(self, parser, namespace, values, option_string=None):
-        parser.error(f"{option_string} is not there: {self.const}")
-
-
-class FlexibleArgumentParser(argparse.ArgumentParser):
-    """argparse, but ``--max_num_seqs`` is ``--max-num-seqs``, and ``--config`` names a YAML file.
-
-    What the file says comes before the typed words, so these win.
-    """
-
-    def parse(self, args: list[str]) -> argparse.Namespace:
-        """The values of these words. A wrong one ends the program with a sentence, as argparse."""
-        return self.parse_args(self._with_file([self._dashes(word) for word in args]))
-
-    def refuse(self, reasons: dict[str, str]) -> None:
-        """Flags that end the program with the reason why they are not there."""
-        for flag, reason in reasons.items():
-            self.add_argument(
-                flag, nargs="*", action=_Refused, const=reason, help=argparse.SUPPRESS
-            )
-
-    @staticmethod
-    def _dashes(word: str) -> str:
-        name, equals, value = word.partition("=")
-        return name.replace("_", "-") + equals + value if name.startswith("--") else word
-
-    def _with_file(self, words: list[str]) -> list[str]:
-        for index, word in enumerate(words):
-            if word == "--config" or word.startswith("--config="):
-                value = word.partition("=")[2]
-                if not value and index + 1 == len(words):
-                    self.error("--config needs the name of a YAML file")
-                path, length = (value, 1) if value else (words[index + 1], 2)
-                rest = words[:index] + words[index + length :]
-                if any(word.partition("=")[0] == "--config" for word in rest):
-                    self.error("--config can be given once")
-                first = [rest.pop(0)] if rest and not rest[0].startswith("-") else []
-                return first + self._words_of(path) + rest
-        return words
-
-    def _words_of(self, path: str) -> list[str]:
-        if Path(path).suffix not in (".yaml", ".yml"):
-            self.error(f"--config must be a .yaml or .yml file, got {path!r}")
-        try:
-            settings = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-        except (OSError, yaml.YAMLError) as error:
-            self.error(f"--config {path} cannot be read: {error}")
-        if not isinstance(settings, dict):
-            self.error(f"--config {path} must hold names and values, as host: 127.0.0.1")
-        words: list[str] = []
-        for key, value in settings.items():
-            flag = "--" + str(key).replace("_", "-")
-            action = self._option_string_actions.get(flag)
-            nargs = None if action is None else action.nargs
-            if nargs == 0 and value is not None and not isinstance(value, bool):
-                self.error(f"--config {path}: {key} must be true or false, got {value!r}")
-            if isinstance(value, bool):
-                no = "--no-" + flag[2:]
-                known = flag if value else no
-                words += [known] if value or no in self._option_string_actions else []
-            elif isinstance(value, list) and nargs is not None:
-                words += [flag, *(str(one) for one in value)]
-            elif isinstance(value, (list, dict)):
-                words += [flag, json.dumps(value)]
-            elif value is not None:
-                words += [flag, str(value)]
-        return words
-
-
-def _size(text: str) -> int:
-    """An integer, also as vLLM's people write it: 1k is 1000, 1K is 1024, and so m, M, g, G."""
-    match = re.fullmatch(r"(-?\d+(?:\.\d+)?)([kKmMgG]?)", text)
-    if match is None or ("." in match[1] and not match[2]):
-        raise argparse.ArgumentTypeError(f"an integer, or one like 8k or 8K, not {text!r}")
-    unit = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
-    return int(float(match[1]) * unit[match[2]]) if match[2] else int(match[1])
-
-
-def _optional_text(text: str) -> str | None:
-    return None if text.lower() == "none" else text
-
-
-_PARSERS: dict[str, Any] = {
-    "int": _size, "float": float, "str": _optional_text, "dict": json.loads, "Any": str,
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "int": human_readable_int, "float": float, "str": str, "dict": parse_json, "Any": str,
 }  # fmt: skip
+_SHORT = {"speculative_config": "-sc"}  # vLLM's other name of a flag
 
 
-def _engine_flags(parser: argparse.ArgumentParser) -> None:
+def _engine_flags(parser: FlexibleArgumentParser) -> None:
     """A flag for every field of ``AsyncEngineArgs``; its comment is the help."""
     source = inspect.getsource(EngineArgs) + inspect.getsource(AsyncEngineArgs)
     notes = dict(re.findall(r"^    (\w+): [^#\n]*  # (.*)$", source, re.MULTILINE))
     group = parser.add_argument_group("engine", "what runs and within which limits")
     for field in fields(AsyncEngineArgs):
-        if field.name in _PROGRAMS_ONLY:
-            continue
         flag = "--" + field.name.replace("_", "-")
+        if field.name == "model":  # it has an argument of its own
+            continue
+        if field.type == "type | None":
+            parser.refuse({flag: "it takes a class, which only a program can give"})
+            continue
         default = None if field.default is MISSING else field.default
         note = notes.get(field.name, "").replace("%", "%%")
         text = f"{note} (default: {default})".strip()
@@ -163,8 +83,14 @@ def _engine_flags(parser: argparse.ArgumentParser) -> None:
             action = argparse.BooleanOptionalAction
             group.add_argument(flag, action=action, default=default, help=text)
         else:
-            kind = _PARSERS[field.type.split(" | ")[0]]
-            group.add_argument(flag, type=kind, default=default, metavar="X", help=text)
+            parse = _PARSERS[field.type.split(" | ")[0]]
+            if field.type == "Any" or field.type.endswith("None"):
+                parse = optional(parse)
+            short = [_SHORT[field.name]] if field.name in _SHORT else []
+            metavar = "JSON" if parse is parse_json else "X"
+            group.add_argument(
+                flag, *short, type=parse, default=default, metavar=metavar, help=text
+            )
 
 
 def _front_flags(parser: argparse.ArgumentParser) -> None:
@@ -185,7 +111,7 @@ def _front_flags(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     for name, default in (("origins", []), ("methods", ["*"]), ("headers", ["*"])):
         group.add_argument(
-            f"--allowed-{name}", type=json.loads, default=default, metavar="JSON",
+            f"--allowed-{name}", type=parse_json, default=default, metavar="JSON",
             help=f"of pages from elsewhere (CORS), a list as JSON (default: {default})",
         )  # fmt: skip
     group.add_argument("--allow-credentials", **yes, help="CORS: with cookies")
@@ -199,14 +125,14 @@ def _front_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--chat-template", help="a file, or the template in one line")
     group.add_argument("--chat-template-content-format", choices=CONTENT_FORMATS, default="auto",
                        help="a message's content for templates: one text, or parts")  # fmt: skip
-    group.add_argument("--default-chat-template-kwargs", type=json.loads, default={},
+    group.add_argument("--default-chat-template-kwargs", type=parse_json, default={},
                        metavar="JSON", help="for the template; a request's win")  # fmt: skip
     group.add_argument("--trust-request-chat-template", **yes,
                        help="a request may bring its own template")  # fmt: skip
     group.add_argument("--response-role", default="assistant", help="who answers in a chat")
     group.add_argument("--generation-config", choices=("auto", "vllm"), default="auto",
                        help="'vllm': without the model's generation_config.json")  # fmt: skip
-    group.add_argument("--override-generation-config", type=json.loads, default={},
+    group.add_argument("--override-generation-config", type=parse_json, default={},
                        metavar="JSON", help="more of it, or other values")  # fmt: skip
     group.add_argument("--return-tokens-as-token-ids", **yes,
                        help="logprobs name tokens as token_id:17")  # fmt: skip
@@ -248,6 +174,7 @@ def make_parser(prog: str = "minivllm serve") -> FlexibleArgumentParser:
     parser = FlexibleArgumentParser(
         prog=prog,
         description="Serve a model over HTTP, as OpenAI's clients ask it.",
+        epilog=JSON_TIP,
         allow_abbrev=False,
     )
     parser.add_argument("model_tag", nargs="?", metavar="MODEL",
@@ -291,5 +218,5 @@ def parse_args(words: list[str], prog: str = "minivllm serve") -> argparse.Names
 
 def engine_args(args: argparse.Namespace) -> AsyncEngineArgs:
     """The engine's part of them. Raises ``ValueError`` for what the engine does not do."""
-    names = {field.name for field in fields(AsyncEngineArgs)} - _PROGRAMS_ONLY | {"model"}
-    return AsyncEngineArgs(**{name: getattr(args, name) for name in names})
+    names = {field.name for field in fields(AsyncEngineArgs)}
+    return AsyncEngineArgs(**{name: value for name, value in vars(args).items() if name in names})

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from typing import Any
 
-from minivllm.entrypoints.openai.cli_args import FlexibleArgumentParser
+from minivllm.entrypoints.argparse_utils import FlexibleArgumentParser, parse_json
 from minivllm.lab.bench.serving.arrivals import RAMP_UP_STRATEGIES
 from minivllm.lab.bench.serving.client import ENDPOINTS
 from minivllm.lab.bench.serving.metrics import LATENCIES
@@ -145,7 +144,7 @@ def _request_flags(group: Any) -> None:
     group.add_argument("--logprobs", type=int, metavar="N", help="of so many tokens each")
     group.add_argument("--ignore-eos", action=argparse.BooleanOptionalAction,
                        help="answers of just that length (default: to random text)")  # fmt: skip
-    group.add_argument("--extra-body", type=json.loads, default={}, metavar="JSON",
+    group.add_argument("--extra-body", type=parse_json, default={}, metavar="JSON",
                        help="further fields")  # fmt: skip
     group.add_argument("--request-id-prefix", default="bench-", metavar="TEXT")
 
