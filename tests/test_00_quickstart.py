@@ -4,7 +4,9 @@ import inspect
 import json
 import random
 import shutil
+from functools import partial
 from itertools import pairwise
+from typing import ClassVar
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from helpers import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from tqdm.auto import tqdm
 
 from minivllm import LLM, CompletionOutput, EngineArgs, LLMEngine, RequestOutput, SamplingParams
 from minivllm.engine.detokenizer import Detokenizer
@@ -135,27 +138,57 @@ def test_the_progress_bar_says_how_fast(llm, capsys):
     assert "toks/s, output:" in bar
 
 
-def test_a_progress_bar_of_ones_own(llm):
-    made = []
+class Bar:
+    """A progress bar with as much of tqdm's as is asked of one."""
 
-    class Bar:
-        format_dict = {"elapsed": 1.0}  # noqa: RUF012
-        postfix = ""
+    made: ClassVar[list] = []
+    format_dict: ClassVar[dict] = {"elapsed": 1.0}
+    postfix = ""
 
-        def __init__(self, **kwargs):
-            made.append(kwargs["total"])
+    def __init__(self, **kwargs):
+        self.made += [kwargs]
 
-        def update(self, n):
-            made.append(n)
+    def update(self, n):
+        self.made += [n]
 
-        def __enter__(self):
-            return self
+    def close(self):
+        self.made += ["closed"]
 
-        def __exit__(self, *args):
-            pass
 
+def test_a_progress_bar_of_ones_own_gets_vllms_four_arguments(llm, monkeypatch):
+    monkeypatch.setattr(Bar, "made", [])
     llm.generate(["a", "b"], GREEDY, use_tqdm=Bar)
-    assert made == [2, 1, 1]
+    first, *rest = Bar.made
+    assert first == {
+        "total": 2,
+        "desc": "Processed prompts",
+        "dynamic_ncols": True,
+        "postfix": "est. speed input: 0.00 toks/s, output: 0.00 toks/s",
+    }
+    assert rest == [1, 1, "closed"]
+    llm.generate(["a"], GREEDY, use_tqdm=lambda total, desc, dynamic_ncols, postfix: Bar())
+    llm.generate(["a"], GREEDY, use_tqdm=partial(tqdm, disable=True))
+
+
+@pytest.mark.parametrize(
+    "use_tqdm",
+    [
+        lambda **kwargs: None,
+        lambda **kwargs: kwargs,
+        lambda **kwargs: type("NoClose", (Bar,), {"close": None})(),
+        lambda **kwargs: type("NoTime", (Bar,), {"format_dict": {}})(),
+        lambda **kwargs: type("NoDict", (Bar,), {"format_dict": None})(),
+    ],
+)
+def test_a_function_that_gives_no_progress_bar_is_refused_by_name(llm, monkeypatch, use_tqdm):
+    def added(*args, **kwargs):
+        raise AssertionError("a request was added")
+
+    monkeypatch.setattr(llm.llm_engine, "submit", added)
+    message = "use_tqdm must be a function that returns a progress bar, with update, close and"
+    with pytest.raises(ValueError, match=message):
+        llm.generate(["a", "b"], GREEDY, use_tqdm=use_tqdm)
+    assert not llm.llm_engine.has_unfinished_requests()
 
 
 def test_what_the_engine_logs(tiny_chat, capsys, monkeypatch):

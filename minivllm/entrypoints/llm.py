@@ -71,8 +71,8 @@ class LLM:
                 ``{"prompt": text}`` or ``{"prompt_token_ids": [...]}``.
             sampling_params: one for all, or a list of one for each; ``BeamSearchParams`` search
                 instead of sampling; None for ``get_default_sampling_params()``.
-            use_tqdm: show a progress bar (or a function that makes one, in tqdm's manner); anything
-                empty shows none.
+            use_tqdm: show a progress bar; a function makes one of ``total``, ``desc``,
+                ``dynamic_ncols`` and ``postfix``, as tqdm does; anything empty shows none.
             priority: one for all, or a list of one for each prompt; the smaller the more important.
                 Needs ``scheduling_policy="priority"``.
 

@@ -11,7 +11,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from minivllm.outputs import RequestOutput
-from minivllm.validation import check
+from minivllm.validation import InvalidParameter, check, is_number, shown
 
 
 def check_use_tqdm(use_tqdm: Any) -> None:
@@ -28,28 +28,46 @@ def collect(
     """Finished outputs by request id; the bar moves on with each of them.
 
     Args:
-        outputs: finished ones.
+        outputs: finished ones; the first is asked for when there is a bar.
         total: how many there will be.
         use_tqdm: see ``LLM.generate``.
+
+    Raises:
+        ValueError: if ``use_tqdm`` is a function that returns no progress bar.
     """
+    if not (callable(use_tqdm) or use_tqdm):
+        return {output.request_id: output for output in outputs}
     found: dict[str, RequestOutput] = {}
-    make_bar = use_tqdm if callable(use_tqdm) else tqdm
+    bar = _make_bar(use_tqdm if callable(use_tqdm) else tqdm, total)
     tokens_in = tokens_out = 0
-    with make_bar(
-        total=total,
-        desc="Processed prompts",
-        dynamic_ncols=True,
-        disable=not use_tqdm,
-        postfix="est. speed input: 0.00 toks/s, output: 0.00 toks/s",
-    ) as bar:
+    try:
         for output in outputs:
             found[output.request_id] = output
             tokens_in += len(output.prompt_token_ids)
             tokens_out += sum(len(c.token_ids) for c in output.outputs)
-            seconds = bar.format_dict["elapsed"] or 1e-9 if use_tqdm else 1
-            bar.postfix = (
-                f"est. speed input: {tokens_in / seconds:.2f} toks/s, "
-                f"output: {tokens_out / seconds:.2f} toks/s"
-            )
+            seconds = bar.format_dict["elapsed"] or 1e-9
+            bar.postfix = _speed(tokens_in / seconds, tokens_out / seconds)
             bar.update(1)
+    finally:
+        bar.close()
     return found
+
+
+def _make_bar(make: Callable[..., tqdm], total: int) -> tqdm:
+    bar = make(total=total, desc="Processed prompts", dynamic_ncols=True, postfix=_speed(0, 0))
+    try:
+        ok = callable(bar.update) and callable(bar.close) and is_number(bar.format_dict["elapsed"])
+    except (AttributeError, KeyError, TypeError):
+        ok = False
+    if not ok:
+        allowed = "with update, close and format_dict['elapsed'], as tqdm has them"
+        raise InvalidParameter(
+            f"use_tqdm must be a function that returns a progress bar, {allowed}; "
+            f"it returned {shown(bar)}.",
+            "use_tqdm",
+        )
+    return bar
+
+
+def _speed(tokens_in: float, tokens_out: float) -> str:
+    return f"est. speed input: {tokens_in:.2f} toks/s, output: {tokens_out:.2f} toks/s"
