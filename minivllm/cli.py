@@ -49,8 +49,10 @@ def main(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
+    with exit_on_bad_input():
+        logger = init_logger("minivllm")
     if "MINIVLLM_LOGGING_LEVEL" not in os.environ:
-        init_logger("minivllm").setLevel("WARNING")  # the output is for people
+        logger.setLevel("WARNING")  # the output is for people
 
 
 @app.command()

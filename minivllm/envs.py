@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
 _TABLE: dict[str, tuple[str, str]] = {
     # name: (default, meaning)
-    "MINIVLLM_LOGGING_LEVEL": ("INFO", "how much the engine logs: DEBUG, INFO, WARNING or ERROR"),
+    "MINIVLLM_LOGGING_LEVEL": (
+        "INFO",
+        "least important line that is logged: DEBUG, INFO, WARNING, ERROR or CRITICAL",
+    ),
     "MINIVLLM_LOG_STATS_INTERVAL": ("10", "seconds between two lines of engine statistics"),
     "MINIVLLM_TRACE_FUNCTION": ("0", "1: write every function call to a file, for debugging"),
     "MINIVLLM_CACHE_ROOT": ("~/.cache/minivllm", "cache directory, for files that can be deleted"),
@@ -30,9 +34,10 @@ def table() -> list[tuple[str, str, str]]:
 
 def logging_level() -> str:
     level = get("MINIVLLM_LOGGING_LEVEL").upper()
-    if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+    if not isinstance(logging.getLevelName(level), int):  # WARN, FATAL and NOTSET are names, too
         raise ValueError(
-            f"MINIVLLM_LOGGING_LEVEL must be DEBUG, INFO, WARNING or ERROR, got {level!r}."
+            "MINIVLLM_LOGGING_LEVEL must be DEBUG, INFO, WARNING, ERROR or CRITICAL, "
+            f"got {level!r}."
         )
     return level
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from minivllm import envs
+
+_filters = threading.Lock()
 
 
 class _StdoutHandler(logging.StreamHandler):
@@ -25,10 +29,11 @@ def init_logger(name: str) -> logging.Logger:
     """A logger under ``minivllm``; its level is ``MINIVLLM_LOGGING_LEVEL`` at first use."""
     root = logging.getLogger("minivllm")
     if not root.handlers:
+        level = envs.logging_level()
         handler = _StdoutHandler()
         handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
         root.addHandler(handler)
-        root.setLevel(envs.logging_level())
+        root.setLevel(level)
         root.propagate = False
     return logging.getLogger(name)
 
@@ -42,3 +47,15 @@ def silenced(name: str) -> Iterator[None]:
         yield
     finally:
         logger.disabled = before
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Context manager: Python warns of nothing. It is for a text of a user's or a model's.
+
+    Python's parsers warn of odd texts as of a programmer's mistakes, on stderr. Filters of warnings
+    belong to the process, so one thread at a time changes them.
+    """
+    with _filters, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

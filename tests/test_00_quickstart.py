@@ -397,6 +397,18 @@ def test_a_cache_of_exactly_one_sequence_is_enough(tiny_chat):
     assert len(output.outputs[0].token_ids) == 4
 
 
+def test_a_long_prompt_is_spoken_of_by_the_engine_alone(tiny_chat, monkeypatch):
+    from transformers import tokenization_utils_base
+
+    heard = []
+    monkeypatch.setattr(tokenization_utils_base.logger, "warning", heard.append)
+    llm = LLM(str(tiny_chat), num_gpu_blocks_override=200)
+    llm.get_tokenizer().model_max_length = 512
+    with pytest.raises(ValueError, match="has 600 tokens, but max_model_len is 512"):
+        llm.generate("x" * 600, GREEDY, use_tqdm=False)
+    assert not heard
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("prompt", "message"),

@@ -2,6 +2,8 @@
 
 import json
 import re
+import warnings
+from contextlib import suppress
 from random import Random
 
 import numpy as np
@@ -79,6 +81,23 @@ def test_a_range_of_characters_is_ranges_of_bytes(a, b, characters):
     count = sum(int(np.prod([hi - lo + 1 for lo, hi in s])) for s in found)
     surrogates = max(0, min(last, 0xDFFF) - max(first, 0xD800) + 1)
     assert count == last - first + 1 - surrogates
+
+
+ODD = [r"[[a]b]", r"[a&&b]", r"[a~~b]", r"[a||b]", r"a(?s).", r"(?s)a.", r"\d[[]"]
+
+
+@pytest.mark.parametrize("pattern", ODD)
+@pytest.mark.parametrize("form", ["regex", "json", "whitespace_pattern"])
+def test_python_warns_of_no_users_pattern(manager, pattern, form):
+    forms = {
+        "regex": {"regex": pattern},
+        "json": {"json": {"type": "string", "pattern": pattern}},
+        "whitespace_pattern": {"json_object": True, "whitespace_pattern": pattern},
+    }
+    with warnings.catch_warnings(record=True) as heard, suppress(ValueError):
+        warnings.simplefilter("always")
+        manager.compile_grammar(StructuredOutputsParams(**forms[form]), [0])
+    assert not heard
 
 
 @pytest.mark.slow

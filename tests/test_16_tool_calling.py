@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from argparse import Namespace
 from pathlib import Path
 from random import Random
@@ -232,6 +233,26 @@ def test_a_python_call_is_given_out_argument_by_argument():
     pieces = ["[f(a=(1, 2)", ", b='x, y", "\\'', c=true", ")", "]"]
     given = [joined(parser.extract_tool_calls_streaming(piece)) for piece in pieces]
     assert given == ["", '{"a": [1, 2]', ', "b": "x, y\'"', ', "c": true', "}"]
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        (r"'\d+'", '{"a": "\\\\d+"}'),
+        (r"{'\w': ['\.']}", '{"a": {"\\\\w": ["\\\\."]}}'),
+        ("1if 2else 3", None),
+        ("0x1for x in y", None),
+        ("1 is 1", None),
+        ("'a'[1]", None),
+    ],
+)
+def test_python_warns_of_no_models_text(source, found):
+    parser = ToolParserManager.get_tool_parser("pythonic")()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        given = parser.extract_tool_calls(f"[f(a={source})]")
+    assert not heard
+    assert [call.arguments for call in given.tool_calls] == ([found] if found else [])
 
 
 def test_what_began_as_a_call_and_is_none_comes_as_text_and_never_as_json():

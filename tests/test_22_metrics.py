@@ -1,6 +1,9 @@
 """When things happened to a request, what the engine logs, and the environment's table."""
 
+import logging
+import os
 import re
+import subprocess
 import sys
 import threading
 
@@ -116,6 +119,33 @@ def test_a_bad_value_in_the_environment_is_named(monkeypatch, name, value, read)
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=f"^{name} must be .* got '{value}'"):
         read()
+
+
+@pytest.mark.parametrize(
+    "level",
+    ["CRITICAL", "critical", "FATAL", "Error", "WARN", "WARNING", "INFO", "debug", "NOTSET"],
+)
+def test_every_level_of_pythons_and_vllms_is_taken(monkeypatch, level):
+    monkeypatch.setenv("MINIVLLM_LOGGING_LEVEL", level)
+    logging.getLogger("a test's own").setLevel(envs.logging_level())
+    assert envs.logging_level() == level.upper()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("level", "message"),
+    [
+        ("critical", "model '/no/such' is not a directory"),
+        ("LOUD", "MINIVLLM_LOGGING_LEVEL must be DEBUG, INFO, WARNING, ERROR or CRITICAL, got "),
+    ],
+)
+def test_a_command_takes_a_level_or_says_in_a_sentence_why_not(level, message):
+    command = [sys.executable, "-m", "minivllm", "generate", "x", "--model", "/no/such"]
+    env = os.environ | {"MINIVLLM_LOGGING_LEVEL": level}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"Error: {message}")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_function_trace_names_every_call(tiny_qwen2, monkeypatch, tmp_path, capsys):

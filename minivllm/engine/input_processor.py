@@ -34,7 +34,7 @@ def load_tokenizer(directory: str | Path):
         # transformers would make an empty tokenizer from a directory that has none
         if not any((Path(directory) / name).is_file() for name in _TOKENIZER_FILES):
             raise ValueError(f"none of {', '.join(_TOKENIZER_FILES)} is there")
-        return AutoTokenizer.from_pretrained(
+        tokenizer = AutoTokenizer.from_pretrained(
             directory, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:
@@ -42,6 +42,10 @@ def load_tokenizer(directory: str | Path):
             f"no tokenizer can be read from {str(directory)!r} ({error}); give a directory that "
             "has one as tokenizer=, or use skip_tokenizer_init=True and pass token ids."
         ) from error
+    # as if it had warned of a long text already: the engine refuses what is too long
+    said = tokenizer.deprecation_warnings
+    said["sequence-length-is-longer-than-the-specified-maximum"] = True
+    return tokenizer
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
+from minivllm.logger import without_warnings
 from minivllm.structured_output.utf8 import LAST_CHARACTER, byte_sequences
 
 _parser: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
@@ -54,7 +55,8 @@ class NFA:
 
     def __init__(self, pattern: str):
         try:
-            tree = _parser.parse(pattern)
+            with without_warnings():
+                tree = _parser.parse(pattern)
         except (re.error, RecursionError, OverflowError) as error:
             raise ValueError(
                 f"regex must be a regular expression, got {pattern!r} ({error})."

@@ -17,6 +17,7 @@ from minivllm.entrypoints.openai.tool_parsers.abstract_tool_parser import (
 )
 from minivllm.entrypoints.openai.tool_parsers.json_calls import read_calls
 from minivllm.entrypoints.openai.tool_parsers.text_reader import NotACall, TextReader
+from minivllm.logger import without_warnings
 from minivllm.validation import is_text
 
 _SPACE = re.compile(r"\s*")
@@ -103,7 +104,9 @@ def _read_string(text: TextReader) -> Generator[None, None, None]:
 def _as_json(source: str) -> str:
     """A literal of Python as JSON."""
     try:
-        value = _literal(ast.parse(source.strip(), mode="eval").body)
+        with without_warnings():
+            tree = ast.parse(source.strip(), mode="eval")
+        value = _literal(tree.body)
         found = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise NotACall("an argument must be a literal") from error
