@@ -92,7 +92,7 @@ def test_ngrams_equal_the_oracle_with_every_parameter(tiny_qwen2, mode, caching)
         max_num_batched_tokens=13, preemption_mode=mode, enable_prefix_caching=caching,
         speculative_config=NGRAM, trace=True,
     )  # fmt: skip
-    rng = random.Random(mode)
+    rng = random.Random(f"{mode} n-grams")
     few = [rng.randrange(90) for _ in range(3)]
     prompts = [[rng.choice(few) for _ in range(rng.randint(1, 16))] for _ in range(14)]
     params = [anything(rng, 97) for _ in prompts]
