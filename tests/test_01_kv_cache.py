@@ -22,7 +22,7 @@ def checkpoint(request):
 @pytest.mark.parametrize("pool", ["tight", "roomy"])
 @pytest.mark.parametrize("caching", [True, False])
 def test_engine_equals_oracle(tiny_qwen2, block_size, budget, pool, caching):
-    rng = random.Random(f"{block_size} {budget} {pool}")
+    rng = random.Random(f"oracle {block_size} {budget} {pool}")
     max_len = 40
     needed = -(-max_len // block_size) + 1
     llm = make_llm(
