@@ -48,7 +48,7 @@ def test_every_method_is_the_same_product(dtype, method, bias, sizes):
     for parameter in layer.parameters():
         parameter.data = torch.randn(parameter.shape, generator=rng).to(dtype)
     weight, offset = layer.weight.clone().double(), layer.bias
-    layer.process_weights_after_loading()
+    layer.quant_method.process_weights_after_loading(layer)
     for rows in (1, 2, 3, 17, 200):
         x = (torch.randn(rows, sizes[0], generator=rng) / sizes[0] ** 0.5).to(dtype)
         want = F.linear(x.double(), weight, None if offset is None else offset.double())
@@ -64,7 +64,7 @@ def test_a_large_16_bit_weight_stays_as_it_is_and_a_small_one_is_widened():
         layer = Linear(*sizes, bias=False, quant_method=method())
         layer.weight.data = torch.zeros(layer.weight.shape, dtype=torch.bfloat16)
         assert (layer.weight.nbytes <= WIDENED_ONCE) == (dtype == torch.float32)
-        layer.process_weights_after_loading()
+        layer.quant_method.process_weights_after_loading(layer)
         assert layer.weight.dtype == dtype
 
 

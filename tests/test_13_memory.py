@@ -55,9 +55,9 @@ def test_a_profile_does_not_depend_on_which_product_is_the_fastest_here(
     for method in candidates(torch.float32):
         monkeypatch.setattr(cpu_linear, "choose_method", lambda weight, m=method: m)
         llm = make(tiny_qwen2, attention_backend=backend)
-        loops = llm.llm_engine.worker.model.cpu_layers
+        run_layers = llm.llm_engine.worker.model.model.run_layers
         found.add(llm.profile_memory().activations)
-        assert llm.llm_engine.worker.model.cpu_layers is loops
+        assert llm.llm_engine.worker.model.model.run_layers == run_layers
     assert len(found) == 1
 
 

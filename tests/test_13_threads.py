@@ -12,11 +12,9 @@ import torch
 import minivllm
 from minivllm.ops import company, threads
 from minivllm.ops.company import WINDOW, Company, seconds_without_core
-from minivllm.ops.threads import threads_for
+from minivllm.ops.threads import bound_threads
 
 pytestmark = pytest.mark.slow
-
-CPU = torch.device("cpu")
 
 
 def in_a_new_process(code, **environment):
@@ -49,7 +47,7 @@ def test_a_users_setting_wins(name, value):
 def test_where_torch_came_first_the_log_says_so():
     code = (
         "import torch, minivllm; from minivllm.ops.threads import log_threads;"
-        f"log_threads(torch.device('cpu')); {SHOW}"
+        f"log_threads(); {SHOW}"
     )
     line, setting = in_a_new_process(code, MINIVLLM_LOGGING_LEVEL="DEBUG").splitlines()
     assert line.startswith("DEBUG ")
@@ -58,20 +56,23 @@ def test_where_torch_came_first_the_log_says_so():
     assert len(in_a_new_process(code).splitlines()) == 1  # nothing at INFO
 
 
+def threads_of_a_step(rows):
+    """Of one of so many rows, 1,024 of which are work for several threads."""
+    count = bound_threads(lambda rows: torch.get_num_threads(), threads.WORTH_SHARING >> 10)
+    return count(torch.empty(rows))
+
+
 def test_a_user_s_number_of_threads_stays(monkeypatch):
     before = torch.get_num_threads()
     monkeypatch.setattr(threads, "company", Company(waited=lambda: 0.0))
     try:
         torch.set_num_threads(2)
-        for operations, expected in ((threads.WORTH_SHARING - 1, 1), (threads.WORTH_SHARING, 2)):
-            with threads_for(operations, CPU):
-                assert torch.get_num_threads() == expected
+        for rows, expected in ((2**10 - 1, 1), (2**10, 2)):
+            assert threads_of_a_step(rows) == expected
             assert torch.get_num_threads() == 2
-        with pytest.raises(KeyError), threads_for(0, CPU):
-            raise KeyError
+        with pytest.raises(KeyError):
+            bound_threads(lambda rows: {}[1], 0)(torch.empty(1))
         assert torch.get_num_threads() == 2
-        with threads_for(0, torch.device("meta")):
-            assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 
@@ -104,9 +105,8 @@ def test_a_step_asks_for_company_only_where_it_has_work_for_several_threads(monk
     try:
         torch.set_num_threads(4)
         time.sleep(WINDOW)
-        for operations, expected in ((0, 1), (threads.WORTH_SHARING, 3)):
-            with threads_for(operations, CPU):
-                assert torch.get_num_threads() == expected
+        for rows, expected in ((1, 1), (2**10, 3)):
+            assert threads_of_a_step(rows) == expected
             assert torch.get_num_threads() == 4
     finally:
         torch.set_num_threads(before)

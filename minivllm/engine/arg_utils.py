@@ -82,7 +82,7 @@ class EngineArgs:
     dtype: str = "auto"  # "auto": as config.json says
     device: str = "auto"  # "auto": a GPU if torch sees one
     attention_backend: str = "auto"  # how layers read the KV cache; see attention/selector.py
-    enforce_eager: bool = False  # True: no CUDA graphs for decode steps; a CPU has none anyway
+    enforce_eager: bool = False  # True: no CUDA graphs; on a CPU the model's plain modules
     seed: int = 0  # where requests without a seed of their own get theirs
     max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all
 

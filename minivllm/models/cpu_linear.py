@@ -15,7 +15,7 @@ from torch import nn
 from minivllm.logger import init_logger
 from minivllm.models.linear import Linear, LinearMethod, UnquantizedLinearMethod
 from minivllm.ops.numba_support import numba_obstacle
-from minivllm.ops.threads import threads_for
+from minivllm.ops.threads import bound_threads
 
 logger = init_logger(__name__)
 
@@ -174,10 +174,11 @@ def _seconds(method: LinearMethod, dtype: torch.dtype, shape: tuple[int, int]) -
     layer.weight = nn.Parameter(torch.full(shape, 0.01, dtype=dtype), requires_grad=False)
     method.process_weights_after_loading(layer)
     x = torch.full((_PROBE_ROWS, shape[1]), 0.01, dtype=dtype)
-    best = float("inf")
-    with threads_for(0, x.device):  # one
-        for _ in range(_PROBES):
-            begin = time.thread_time()
-            method.apply(layer, x)
-            best = min(best, time.thread_time() - begin)
-    return best
+
+    def probe(x: torch.Tensor) -> float:
+        begin = time.thread_time()
+        method.apply(layer, x)
+        return time.thread_time() - begin
+
+    alone = bound_threads(probe, 0)
+    return min(alone(x) for _ in range(_PROBES))

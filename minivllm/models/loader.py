@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.linear import Linear
 from minivllm.models.model_config import ModelConfig
 from minivllm.models.registry import get_model_class
 from minivllm.models.weight_utils import weights_iterator
@@ -45,6 +46,9 @@ def load_model(
         _fill_randomly(model)
     else:
         model.load_weights(weights_iterator(Path(directory), load_format, use_tqdm))
+    for module in model.modules():
+        if isinstance(module, Linear):
+            module.quant_method.process_weights_after_loading(module)
     return model
 
 

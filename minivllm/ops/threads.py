@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -19,28 +19,38 @@ work. A step has dozens of products, and after each the threads wait for one ano
 company = Company()
 
 
-@contextmanager
-def threads_for(operations: int, device: torch.device) -> Iterator[None]:
-    """Context manager: as many threads as there is work and room for on a CPU, torch's at most."""
-    num_threads = torch.get_num_threads()
-    if device.type != "cpu" or num_threads == 1:
-        yield
-        return
-    chosen = 1 if operations < WORTH_SHARING else company.threads(num_threads)
-    if chosen == num_threads:
-        yield
-        return
-    torch.set_num_threads(chosen)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(num_threads)
+def bound_threads(function: Callable[..., Any], operations: int) -> Callable[..., Any]:
+    """A function of rows that has as many threads as there is work and room for, torch's at most.
+
+    Args:
+        function: of a tensor with a row per token, and other arguments.
+        operations: of one row.
+    """
+
+    def bounded(rows: torch.Tensor, *args):
+        num_threads = torch.get_num_threads()
+        chosen = threads_for(operations * len(rows), num_threads)
+        if chosen == num_threads:
+            return function(rows, *args)
+        torch.set_num_threads(chosen)
+        try:
+            return function(rows, *args)
+        finally:
+            torch.set_num_threads(num_threads)
+
+    return bounded
 
 
-def log_threads(device: torch.device) -> None:
+def threads_for(operations: int, num_threads: int) -> int:
+    """Number of threads for a step of that work, of ``num_threads`` at most."""
+    if num_threads == 1 or operations < WORTH_SHARING:
+        return 1
+    return company.threads(num_threads)
+
+
+def log_threads() -> None:
     """Log the number of threads and how they wait for one another, at DEBUG."""
-    if device.type == "cpu":
-        logger.debug(
-            "%d threads, one for steps of less than %d million operations; spinning: %s.",
-            torch.get_num_threads(), WORTH_SHARING // 10**6, minivllm.spinning,
-        )  # fmt: skip
+    logger.debug(
+        "%d threads, one for steps of less than %d million operations; spinning: %s.",
+        torch.get_num_threads(), WORTH_SHARING // 10**6, minivllm.spinning,
+    )  # fmt: skip

@@ -19,6 +19,7 @@ from minivllm.config import VllmConfig
 from minivllm.kv.kv_cache_config import KVCacheConfig
 from minivllm.kv.memory_profile import MemoryProfile, format_bytes, host_memory_gib
 from minivllm.logger import init_logger
+from minivllm.models import cpu_apply as cpu
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
@@ -96,7 +97,11 @@ class Worker:
         model = load_model(
             directory, config, config.dtype, self.device, load.load_format, load.use_tqdm_on_load
         )
-        model.process_weights_after_loading()
+        if self.device.type == "cpu":
+            if self.config.device_config.enforce_eager:
+                logger.info("Using plain modules: enforce_eager=True.")
+            else:
+                cpu.apply(model, self.attention)
         return model
 
     def determine_available_memory(self) -> int:
@@ -222,11 +227,8 @@ class Worker:
             limits.max_model_len,
             self.block_size,
         )
-        loops, self.model.cpu_layers = self.model.cpu_layers, None
-        try:
+        with cpu.layers_as_modules(self.model):
             return peak_bytes(self.device, lambda: runner.execute_model(step))
-        finally:
-            self.model.cpu_layers = loops
 
     def _weight_bytes(self) -> int:
         models = [model for model in (self.model, self.draft_model) if model is not None]
