@@ -12,8 +12,7 @@ from minivllm.attention.selector import make_backend
 from minivllm.embedded import embedded_model_path
 from minivllm.models import cpu_apply as cpu
 from minivllm.models.linear import UnquantizedLinearMethod
-from minivllm.models.loader import load_model
-from minivllm.models.model_config import ModelConfig
+from minivllm.models.loader import load_config, load_model
 from minivllm.ops import numba_support
 
 CPU = torch.device("cpu")
@@ -26,7 +25,7 @@ WAYS = {
 
 
 def load(directory, dtype=torch.float32):
-    return load_model(directory, ModelConfig.from_directory(directory), dtype, CPU)
+    return load_model(directory, load_config(directory), dtype, CPU)
 
 
 def generate(**kwargs):

@@ -18,8 +18,7 @@ from minivllm.kv.block_table import slots_of
 from minivllm.models import cpu_apply as cpu
 from minivllm.models import cpu_linear
 from minivllm.models.linear import LinearMethod
-from minivllm.models.loader import load_model
-from minivllm.models.model_config import ModelConfig
+from minivllm.models.loader import load_config, load_model
 
 CPU = torch.device("cpu")
 KNOWN = [name for name in CONFIGS if not name.startswith(("opt", "gpt2"))]
@@ -31,7 +30,7 @@ def load(tmp_path):
     def load(name, dtype=torch.float32, change=None):
         family, changes, _ = CONFIGS[name]
         make_model(family, **changes).save_pretrained(tmp_path)
-        config = ModelConfig.from_directory(tmp_path)
+        config = load_config(tmp_path)
         model = load_model(tmp_path, config, dtype, CPU)
         if change is not None:
             change(model)

@@ -27,7 +27,7 @@ from minivllm.config import (
 from minivllm.engine.draft_args import Limits, draft_model_of, slots_for_drafts
 from minivllm.kv.memory_profile import host_memory_gib
 from minivllm.models.hub import model_directory, tokenizer_directory
-from minivllm.models.model_config import ModelConfig
+from minivllm.models.loader import load_config
 from minivllm.platforms import describe_gpu, pick_device
 from minivllm.scheduling.policies import make_policy
 from minivllm.speculative import OTHER_NAMES, SpeculativeConfig, make_speculative_config
@@ -243,7 +243,7 @@ class EngineArgs:
                 model.
         """
         directory = model_directory(self)
-        model_config = ModelConfig.from_directory(directory)
+        model_config = load_config(directory)
         if self.dtype != "auto":
             model_config = replace(model_config, dtype=getattr(torch, str(DTYPES[self.dtype])))
         speculative_config = make_speculative_config(self.speculative_config, {})

@@ -13,9 +13,21 @@ import torch
 
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.models.linear import Linear
-from minivllm.models.model_config import ModelConfig
+from minivllm.models.model_config import ModelConfig, read_architecture
 from minivllm.models.registry import get_model_class
 from minivllm.models.weight_utils import weights_iterator
+
+
+def load_config(directory: str | Path) -> ModelConfig:
+    """Read the shapes and constants of a Hugging Face directory's model.
+
+    Raises:
+        FileNotFoundError: if there is no config.json in it.
+        ValueError: if it cannot be read, or describes a model that we do not have.
+    """
+    architecture = read_architecture(directory)
+    model_class = get_model_class(architecture)
+    return ModelConfig.from_directory(directory, architecture, model_class.read_config)
 
 
 def load_model(
