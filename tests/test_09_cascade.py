@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 from paged_batches import make_batch
 
 from minivllm import LLM, SamplingParams
-from minivllm.attention import cascade, paged_numba, paged_torch
+from minivllm.attention import cascade, paged_torch
 from minivllm.attention.cascade import find_cascade, flash_attention, merge_attn_states
-from minivllm.attention.paged_numba import PagedNumba
 from minivllm.attention.paged_torch import PagedTorch
+from minivllm.cpu.attention import paged_numba
+from minivllm.cpu.attention.paged_numba import PagedNumba
+from minivllm.cpu.compiled import as_numpy, row_numbers
+from minivllm.cpu.fused import merge_attn_states_loop
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
-from minivllm.ops.compiled import as_numpy, row_numbers
-from minivllm.ops.fused_cpu import merge_attn_states_loop
 
 BACKENDS = [PagedTorch, PagedNumba]
 USED = {  # what puts two answers together

@@ -1,7 +1,7 @@
 """Elementwise operations between the products of a layer, each in a line or two of torch.
 
-These are the definitions, and what runs on a GPU. On a CPU a transform may put fused versions in
-their place, which tests hold to these. (vLLM: vllm/_custom_ops.py)
+These are the definitions. A transform may put fused versions in their place, which tests hold to
+them. (vLLM: vllm/_custom_ops.py)
 """
 
 from __future__ import annotations

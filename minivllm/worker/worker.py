@@ -16,16 +16,16 @@ from minivllm import envs
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.selector import make_backend
 from minivllm.config import VllmConfig
+from minivllm.cpu import apply as cpu
+from minivllm.cpu.allocator import keep_freed_memory
 from minivllm.kv.kv_cache_config import KVCacheConfig
 from minivllm.kv.memory_profile import MemoryProfile, format_bytes, host_memory_gib
 from minivllm.logger import init_logger
-from minivllm.models import cpu_apply as cpu
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
 from minivllm.platforms import describe_gpu
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
-from minivllm.worker.allocator import keep_freed_memory
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder, capture_sizes
 from minivllm.worker.draft_model import DraftModelProposer
 from minivllm.worker.model_runner import ModelRunner

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-import minivllm
+from minivllm.cpu.spin import describe_spinning
 from minivllm.lab.bench import machine
 from minivllm.lab.bench.engines import engines_for
 from minivllm.lab.bench.models import bench_model
@@ -90,7 +90,7 @@ def _cpu() -> dict[str, Any]:
     return {
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
-        "spinning": minivllm.spinning,
+        "spinning": describe_spinning(),
     }
 
 

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from minivllm.attention.backend import AttentionBackend
+from minivllm.cpu import linear
+from minivllm.cpu.threads import bound_threads, log_threads
 from minivllm.logger import init_logger
-from minivllm.models import cpu_linear, ops
+from minivllm.models import ops
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.models.linear import Linear, UnquantizedLinearMethod
-from minivllm.ops.numba_support import numba_obstacle
-from minivllm.ops.threads import bound_threads, log_threads
+from minivllm.utils.numba_support import numba_obstacle
 
 logger = init_logger(__name__)
 
@@ -39,8 +40,8 @@ def apply(model: DecoderForCausalLM, backend: AttentionBackend) -> None:
     choose_linear_methods(model)
     what, why = _compile(model, backend)
     logger.info("Using %s: %s.", what, why)
-    linear = [module for module in model.model.modules() if isinstance(module, Linear)]
-    weights = sum(layer.input_size * layer.output_size for layer in linear)
+    layers = [module for module in model.model.modules() if isinstance(module, Linear)]
+    weights = sum(layer.input_size * layer.output_size for layer in layers)
     model.forward = bound_threads(model.forward, 2 * weights)  # type: ignore[method-assign]
     head = model.config.hidden_size * model.config.vocab_size
     model.compute_logits = bound_threads(  # type: ignore[method-assign]
@@ -63,7 +64,7 @@ def choose_linear_methods(model: DecoderForCausalLM) -> None:
     """Give each plain linear layer the fastest method for its weight, and lay the weight out."""
     for module in model.modules():
         if isinstance(module, Linear) and type(module.quant_method) is UnquantizedLinearMethod:
-            module.quant_method = cpu_linear.choose_method(module.weight)
+            module.quant_method = linear.choose_method(module.weight)
             module.quant_method.process_weights_after_loading(module)
 
 
@@ -72,17 +73,17 @@ def _compile(model: DecoderForCausalLM, backend: AttentionBackend) -> tuple[str,
     dtype = model.model.embed_tokens.weight.dtype
     if (obstacle := numba_obstacle()) is not None:
         return "modules", f"numba is {obstacle}"
-    from minivllm.models.cpu_layers import CPULayers, is_known  # needs numba
-    from minivllm.ops import fused_cpu
+    from minivllm.cpu import fused
+    from minivllm.cpu.layers import CPULayers, is_known  # needs numba
 
-    if dtype not in fused_cpu.DTYPES:
+    if dtype not in fused.DTYPES:
         return "modules", f"{str(dtype).removeprefix('torch.')} has no compiled loops"
     layers = model.model.layers
     num_known = sum(map(is_known, layers)) if type(backend) is CPULayers.backend_class else 0
     if num_known:
         model.model.run_layers = CPULayers(model.model, dtype)  # type: ignore[assignment]
     for operation in FUSED:
-        _replace(model, getattr(ops, operation), getattr(fused_cpu, operation))
+        _replace(model, getattr(ops, operation), getattr(fused, operation))
     if num_known == len(layers):
         return "compiled layers", "a CPU, and numba is installed"
     if num_known:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from minivllm.cpu import compiled, fused
 from minivllm.models import ops
-from minivllm.ops import compiled, fused_cpu
 from minivllm.tensors import best_tokens
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
@@ -30,13 +30,13 @@ def dtype(request):
 @pytest.mark.parametrize("shape", [*SHAPES, SHARED, (3, 2, 16)], ids=str)
 def test_norms(shape, dtype):
     x, weight = numbers(*shape, dtype=dtype), numbers(shape[-1], dtype=dtype, seed=1)
-    same(fused_cpu.rms_norm(x, weight, 1e-5), ops.rms_norm(x, weight, 1e-5), dtype)
+    same(fused.rms_norm(x, weight, 1e-5), ops.rms_norm(x, weight, 1e-5), dtype)
 
 
 def test_norms_of_a_part_of_each_row(dtype):
     """As of the queries in the product that holds keys and values, too."""
     x, weight = numbers(4, 5, 16, dtype=dtype)[:, 1:3], numbers(16, dtype=dtype)
-    same(fused_cpu.rms_norm(x, weight, 1e-5), ops.rms_norm(x, weight, 1e-5), dtype)
+    same(fused.rms_norm(x, weight, 1e-5), ops.rms_norm(x, weight, 1e-5), dtype)
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, SHARED], ids=str)
@@ -45,7 +45,7 @@ def test_sums_and_norms(shape, dtype):
     theirs = numbers(*shape, dtype=dtype, seed=2)
     ours = theirs.clone()
     want = ops.fused_add_rms_norm(x, theirs, weight, 1e-6)
-    same(fused_cpu.fused_add_rms_norm(x, ours, weight, 1e-6), want, dtype)
+    same(fused.fused_add_rms_norm(x, ours, weight, 1e-6), want, dtype)
     assert torch.equal(ours, theirs)  # one addition, rounded in one way
 
 
@@ -53,7 +53,7 @@ def test_sums_and_norms(shape, dtype):
 def test_gates(shape, dtype):
     x = numbers(*shape, dtype=dtype)
     x[0, :2] = torch.tensor([-200.0, 200.0])  # exp of these overflows
-    same(fused_cpu.silu_and_mul(x), ops.silu_and_mul(x), dtype)
+    same(fused.silu_and_mul(x), ops.silu_and_mul(x), dtype)
 
 
 @pytest.mark.parametrize("num_tokens", [1, 7, 900])
@@ -64,8 +64,8 @@ def test_rotations_of_a_part_of_each_row(num_tokens, dtype):
     query, key, value = qkv.split((3, 2, 1), dim=1)
     others = value.clone()
     want = ops.rotary_embedding(query.float(), key.float(), cos_sin.float())
-    for fused, true in zip(fused_cpu.rotary_embedding(query, key, cos_sin), want, strict=True):
-        same(fused, true.to(dtype), dtype)
+    for turned, true in zip(fused.rotary_embedding(query, key, cos_sin), want, strict=True):
+        same(turned, true.to(dtype), dtype)
     assert torch.equal(value, others)
 
 

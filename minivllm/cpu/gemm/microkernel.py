@@ -4,8 +4,8 @@ A processor multiplies and adds a vector of numbers at once, twice a cycle, if i
 for memory, and not for the sum before. So a tile of sums as large as the registers hold is kept
 there for the whole product; each number that is read then serves many. Compilers do not find this
 by themselves, so the instructions are written here one by one, in LLVM's language. Attention is
-made of it (``ops/product.py``, ``attention/decode_numba.py``), and so are products with weights
-(``ops/panels.py``).
+made of it (``tile_product.py``, ``attention/decode.py``), and so are products with weights
+(``panels.py``).
 
 (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008)
 """
@@ -20,7 +20,7 @@ from numba.core import cgutils
 from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
-from minivllm.ops.compiled import kernel
+from minivllm.cpu.compiled import kernel
 
 _host = config.CPU_FEATURES is None  # what is written there wins, even if that is nothing
 FEATURES = set((get_host_cpu_features() if _host else config.CPU_FEATURES).split(","))
@@ -165,7 +165,7 @@ def exp_kernel(num_vectors: int):
 
 
 def _exp(builder, x):
-    """e to the x, for x <= 0, as ``ops.compiled.exp`` does it, in fewer instructions.
+    """e to the x, for x <= 0, as ``compiled.exp`` does it, in fewer instructions.
 
     Rounding to n and 2 to the n take one each: in a sum with 1.5 * 2^23 there is no place for a
     fraction, and its last bits are n, which is added to the exponent.
@@ -198,7 +198,7 @@ def memory(context, builder, signature, args, i):
 
 
 def _load(builder, at, dtype=types.float32):
-    """A vector of numbers as float32; those of 16 bits are widened as ``ops.compiled.widen``."""
+    """A vector of numbers as float32; those of 16 bits are widened as ``compiled.widen``."""
     if dtype == types.float32:
         return builder.load(builder.bitcast(at, _VECTOR.as_pointer()), align=4)
     halves = ir.VectorType(ir.IntType(16), WIDTH)

@@ -12,11 +12,11 @@ from minivllm import LLM, SamplingParams
 from minivllm.attention import cascade
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.attention.paged_numba import PagedNumba
+from minivllm.cpu import apply as cpu
+from minivllm.cpu import linear
+from minivllm.cpu.attention.paged_numba import PagedNumba
 from minivllm.engine.oracle import next_token_logits
 from minivllm.kv.block_table import slots_of
-from minivllm.models import cpu_apply as cpu
-from minivllm.models import cpu_linear
 from minivllm.models.linear import LinearMethod
 from minivllm.models.loader import load_config, load_model
 
@@ -183,9 +183,7 @@ def test_a_backend_of_ones_own_is_asked(load):
 def test_the_engine_with_and_without(through_torch, monkeypatch):
     """Shared prefixes, chunks and preemptions; products of torch among the loops."""
     if through_torch:
-        monkeypatch.setattr(
-            cpu_linear, "choose_method", lambda weight: cpu_linear.TransposedLinearMethod()
-        )
+        monkeypatch.setattr(linear, "choose_method", lambda weight: linear.TransposedLinearMethod())
     monkeypatch.setattr(cascade, "WORTH_SHARING", 1)
     rng = random.Random(5)
     common = rng.choices(range(96), k=40)
@@ -213,5 +211,5 @@ def test_the_engine_with_and_without(through_torch, monkeypatch):
 
     compiled, answers = run()
     assert compiled
-    monkeypatch.setattr("minivllm.models.cpu_layers.is_known", lambda layer: False)
+    monkeypatch.setattr("minivllm.cpu.layers.is_known", lambda layer: False)
     assert run() == (False, answers)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numba import prange
 
-from minivllm.ops.compiled import (
+from minivllm.cpu.compiled import (
     as_numpy,
     exp,
     flat,

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-import minivllm
+from minivllm.cpu.contention import Company
+from minivllm.cpu.spin import describe_spinning
 from minivllm.logger import init_logger
-from minivllm.ops.company import Company
 
 logger = init_logger(__name__)
 
@@ -52,5 +52,5 @@ def log_threads() -> None:
     """Log the number of threads and how they wait for one another, at DEBUG."""
     logger.debug(
         "%d threads, one for steps of less than %d million operations; spinning: %s.",
-        torch.get_num_threads(), WORTH_SHARING // 10**6, minivllm.spinning,
+        torch.get_num_threads(), WORTH_SHARING // 10**6, describe_spinning(),
     )  # fmt: skip

@@ -4,7 +4,7 @@ One instruction multiplies a tile of 16 rows and 32 columns by one of 32 rows an
 adds what comes out to a tile of float32: 8,192 products in 16 cycles, for which vectors of float32
 take 256. A tile register holds 16 rows of 64 bytes, and there are eight of them. The right tile is
 kept in pairs: the numbers of two rows that follow each other, side by side in 32 bits. The
-instructions are Intel's, written in LLVM's language as in ``ops/microkernel.py``.
+instructions are Intel's, written in LLVM's language as in ``microkernel.py``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from minivllm.ops.cache_lines import aligned
-from minivllm.ops.compiled import kernel
-from minivllm.ops.microkernel import FEATURES, WIDTH, memory, turn
+from minivllm.cpu.compiled import kernel
+from minivllm.cpu.gemm.cache_lines import aligned
+from minivllm.cpu.gemm.microkernel import FEATURES, WIDTH, memory, turn
 
 _NEEDED = {"+amx-tile", "+amx-bf16", "+avx512f"}  # lanes must be whole tiles: vectors of 16 numbers
 HAS_MATRIX_UNIT = _NEEDED <= FEATURES and torch.cpu._init_amx()

@@ -2,7 +2,7 @@
 
 Machine code is kept on disk, beside the source or where ``NUMBA_CACHE_DIR`` says, so that only the
 first process compiles. (numba notices a change of the file that a loop is in, but not of those it
-uses: after a change here or in ``microkernel``, ``matrix_unit``, ``product``, delete
+uses: after a change here or in ``gemm/microkernel``, ``gemm/amx``, delete
 ``__pycache__``.)
 """
 

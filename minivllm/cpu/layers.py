@@ -20,22 +20,22 @@ from torch import nn
 
 from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_cache import KVCache
-from minivllm.attention.loop_inputs import EVERYTHING, LoopInputs
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.attention.paged_numba import PagedNumba, attend, plan_for, write_slots_loop
-from minivllm.models import ops
-from minivllm.models.cpu_linear import PanelLinearMethod
-from minivllm.models.decoder import Attention, Decoder, DecoderLayer
-from minivllm.models.layers import GatedMLP, RMSNorm
-from minivllm.models.linear import Linear, QKVParallelLinear
-from minivllm.ops.compiled import as_numpy, as_tensor
-from minivllm.ops.fused_cpu import (
+from minivllm.cpu.attention.inputs import EVERYTHING, LoopInputs
+from minivllm.cpu.attention.paged_numba import PagedNumba, attend, plan_for, write_slots_loop
+from minivllm.cpu.compiled import as_numpy, as_tensor
+from minivllm.cpu.fused import (
     add_rms_norm_loop,
     rms_norm_loop,
     rotary_embedding_loop,
     silu_and_mul_loop,
 )
-from minivllm.ops.panels import bias_array, multiply_arrays
+from minivllm.cpu.gemm.panels import bias_array, multiply_arrays
+from minivllm.cpu.linear import PanelLinearMethod
+from minivllm.models import ops
+from minivllm.models.decoder import Attention, Decoder, DecoderLayer
+from minivllm.models.layers import GatedMLP, RMSNorm
+from minivllm.models.linear import Linear, QKVParallelLinear
 
 Caches = tuple[np.ndarray, np.ndarray]  # K and V, [num_blocks, block_size, num_kv_heads, head_dim]
 Product = Callable[[np.ndarray], np.ndarray]  # [n, input_size] to [n, output_size]
@@ -159,7 +159,7 @@ class CPULayer:
     def _part(
         self, qkv: np.ndarray, begin: int, end: int, norm: Norm | None = None
     ) -> tuple[np.ndarray, int]:
-        """Some columns, as ``ops.compiled.flat`` has a view; a copy, if their heads have a norm."""
+        """Some columns, as ``compiled.flat`` has a view; a copy, if their heads have a norm."""
         if norm is None:
             return qkv.reshape(-1)[begin:], qkv.shape[1]
         heads = np.ascontiguousarray(qkv[:, begin:end]).reshape(-1, self.head_dim)

@@ -8,8 +8,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from minivllm.ops.compiled import kernel
-from minivllm.ops.microkernel import WIDTH, memory
+from minivllm.cpu.compiled import kernel
+from minivllm.cpu.gemm.microkernel import WIDTH, memory
 
 _WORD, _INT = ir.IntType(32), ir.IntType(64)
 

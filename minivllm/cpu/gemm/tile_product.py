@@ -1,7 +1,7 @@
 """Product of matrices in compiled loops, by what the processor has for the left one's numbers.
 
-Numbers of float32 are multiplied in vectors (``ops/microkernel.py``), and the bits of bfloat16 in a
-matrix unit (``ops/matrix_unit.py``), where there is one. The unit wants the left matrix by rows.
+Numbers of float32 are multiplied in vectors (``microkernel.py``), and the bits of bfloat16 in a
+matrix unit (``amx.py``), where there is one. The unit wants the left matrix by rows.
 Both want the right one, of ``LANES`` columns, by rows, the unit in pairs.
 """
 
@@ -11,9 +11,9 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from minivllm.ops.compiled import compiled_only
-from minivllm.ops.matrix_unit import HAS_MATRIX_UNIT, SIDE, pack, turned, unit_multiply_add
-from minivllm.ops.microkernel import WIDTH, micro_kernel
+from minivllm.cpu.compiled import compiled_only
+from minivllm.cpu.gemm.amx import HAS_MATRIX_UNIT, SIDE, pack, turned, unit_multiply_add
+from minivllm.cpu.gemm.microkernel import WIDTH, micro_kernel
 
 # Of a tile: its sums, a row of the right and a number of the left one fit into 32 or 16 registers.
 # The wider it is, the less often is each number of the left one fetched.

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numba import prange
 
-from minivllm.attention.loop_inputs import LoopInputs, RaggedRows
-from minivllm.ops.cache_lines import aligned, prefetch
-from minivllm.ops.compiled import kernel, narrow, parallel_kernel, widen
-from minivllm.ops.microkernel import WIDTH, exp_kernel, micro_kernel, transpose
+from minivllm.cpu.attention.inputs import LoopInputs, RaggedRows
+from minivllm.cpu.compiled import kernel, narrow, parallel_kernel, widen
+from minivllm.cpu.gemm.cache_lines import aligned, prefetch
+from minivllm.cpu.gemm.microkernel import WIDTH, exp_kernel, micro_kernel, transpose
 
 MOST_ROWS = 8  # of one sequence that are decoded; with more of them prefill is faster
 WORTH_SHARING = 2**19

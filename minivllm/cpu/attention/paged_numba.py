@@ -10,12 +10,12 @@ import torch
 from numba import prange
 
 from minivllm.attention.backend import AttentionBackend
-from minivllm.attention.decode_numba import decode, most_rows
-from minivllm.attention.loop_inputs import AttentionPlan, LoopInputs, plan_attention
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.attention.prefill_numba import prefill
-from minivllm.ops.compiled import as_numpy, flat, parallel_kernel
-from minivllm.ops.fused_cpu import merge_attn_states_loop
+from minivllm.cpu.attention.decode import decode, most_rows
+from minivllm.cpu.attention.inputs import AttentionPlan, LoopInputs, plan_attention
+from minivllm.cpu.attention.prefill import prefill
+from minivllm.cpu.compiled import as_numpy, flat, parallel_kernel
+from minivllm.cpu.fused import merge_attn_states_loop
 
 WORTH_SHARING_WRITES = 2**18  # numbers of K and V
 

@@ -12,10 +12,10 @@ from functools import cache
 import torch
 from torch import nn
 
+from minivllm.cpu.threads import bound_threads
 from minivllm.logger import init_logger
 from minivllm.models.linear import Linear, LinearMethod, UnquantizedLinearMethod
-from minivllm.ops.numba_support import numba_obstacle
-from minivllm.ops.threads import bound_threads
+from minivllm.utils.numba_support import numba_obstacle
 
 logger = init_logger(__name__)
 
@@ -99,14 +99,14 @@ class WidenedLinearMethod(TiledLinearMethod, UnquantizedLinearMethod):
 
 
 class PanelLinearMethod(UnquantizedLinearMethod):
-    """A compiled product in float32, with the weight in panels (``ops/panels.py``).
+    """A compiled product in float32, with the weight in panels (``gemm/panels.py``).
 
     It has little to do around it, and is done by the threads that do the rest of a layer: those of
     a library are others, and each kind's would spin while the other kind works.
     """
 
     def __init__(self):
-        from minivllm.ops import panels  # numba need not be there
+        from minivllm.cpu.gemm import panels  # numba need not be there
 
         self._panels = panels
 

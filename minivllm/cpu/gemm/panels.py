@@ -1,6 +1,6 @@
 """Product with a weight in panels: each lies in memory in the order in which a tile reads it.
 
-A tile of the product (``ops/microkernel.py``) has a few rows and as many columns as a panel. It
+A tile of the product (``microkernel.py``) has a few rows and as many columns as a panel. It
 reads the panel from one end to the other, where a weight as it is in a checkpoint would be read a
 few numbers here and a few there. Libraries bring it into such an order in every call; here that is
 done once. Numbers of 16 bits stay so, and are widened in registers. What a row is multiplied beside
@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from numba import prange
 
-from minivllm.ops.compiled import as_numpy, kernel, parallel_kernel
-from minivllm.ops.microkernel import WIDTH, micro_kernel
+from minivllm.cpu.compiled import as_numpy, kernel, parallel_kernel
+from minivllm.cpu.gemm.microkernel import WIDTH, micro_kernel
 
 WORTH_SHARING = 2**20  # products from which on several threads are woken: some 20 us of work
 # Of a tile: its sums, a row of the panel and a number of the left one fit into 32 or 16 registers.

@@ -2,8 +2,8 @@
 
 Scores are kept with a key a row and a query a lane. So the largest score and the sum of each query
 are those of its lane, and no number ever crosses lanes. The query heads of a KV head fill the lanes
-together. Both products are made as the processor does it best for these numbers (``ops/product``).
-The algorithm is Dao's FlashAttention-2, 2023.
+together. Both products are made as the processor does it best (``gemm/tile_product``). The
+algorithm is Dao's FlashAttention-2, 2023.
 (vLLM: vllm/v1/attention/backends/cpu_attn.py)
 """
 
@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from numba import prange
 
-from minivllm.attention.loop_inputs import LoopInputs, RaggedRows
-from minivllm.ops.cache_lines import aligned
-from minivllm.ops.compiled import exp, kernel, narrow, parallel_kernel, widen
-from minivllm.ops.microkernel import WIDTH, exp_kernel, turn
-from minivllm.ops.product import (
+from minivllm.cpu.attention.inputs import LoopInputs, RaggedRows
+from minivllm.cpu.compiled import exp, kernel, narrow, parallel_kernel, widen
+from minivllm.cpu.gemm.cache_lines import aligned
+from minivllm.cpu.gemm.microkernel import WIDTH, exp_kernel, turn
+from minivllm.cpu.gemm.tile_product import (
     LANES,
     VECTORS,
     as_right,

@@ -7,14 +7,14 @@ from helpers import examples
 from hypothesis import given
 from paged_batches import batches, make_batch
 
-from minivllm.attention.decode_numba import MOST_ROWS
-from minivllm.attention.loop_inputs import LoopInputs, RaggedRows
-from minivllm.attention.paged_numba import PagedNumba
-from minivllm.attention.prefill_numba import KEYS, prefill
 from minivllm.attention.reference import Reference
-from minivllm.ops import product
-from minivllm.ops.matrix_unit import HAS_MATRIX_UNIT
-from minivllm.ops.product import LANES
+from minivllm.cpu.attention.decode import MOST_ROWS
+from minivllm.cpu.attention.inputs import LoopInputs, RaggedRows
+from minivllm.cpu.attention.paged_numba import PagedNumba
+from minivllm.cpu.attention.prefill import KEYS, prefill
+from minivllm.cpu.gemm import tile_product
+from minivllm.cpu.gemm.amx import HAS_MATRIX_UNIT
+from minivllm.cpu.gemm.tile_product import LANES
 
 UNITS = ["vectors", "unit"] if HAS_MATRIX_UNIT else ["vectors"]
 KINDS = ["float32", "float16", *(f"bfloat16 by {unit}" for unit in UNITS)]
@@ -24,7 +24,7 @@ KINDS = ["float32", "float16", *(f"bfloat16 by {unit}" for unit in UNITS)]
 def dtype(request):
     """What keys and values are in, and what multiplies those of bfloat16."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(product, "HAS_MATRIX_UNIT", request.param.endswith("unit"))
+        patch.setattr(tile_product, "HAS_MATRIX_UNIT", request.param.endswith("unit"))
         yield getattr(torch, request.param.split()[0])
 
 
@@ -33,7 +33,7 @@ def dtype(request):
 @given(batch=batches(longest=2 * KEYS + 50, most_tokens=400))
 def test_equal_to_the_reference(unit, batch):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(product, "HAS_MATRIX_UNIT", unit == "unit")
+        patch.setattr(tile_product, "HAS_MATRIX_UNIT", unit == "unit")
         batch.check(PagedNumba())
 
 

@@ -1,21 +1,24 @@
 """The fast path on a CPU: applied once, from outside; without it the plain model runs."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from minivllm import LLM, SamplingParams
 from minivllm.attention.selector import make_backend
+from minivllm.cpu import apply as cpu
 from minivllm.embedded import embedded_model_path
-from minivllm.models import cpu_apply as cpu
 from minivllm.models.linear import UnquantizedLinearMethod
 from minivllm.models.loader import load_config, load_model
-from minivllm.ops import numba_support
+from minivllm.utils import numba_support
 
 CPU = torch.device("cpu")
+FOLDER = Path(cpu.__file__).parent
 WAYS = {
     "compiled": {},
     "fused": {"attention_backend": "paged_torch"},
@@ -63,8 +66,7 @@ def entered(way):
     command = [sys.executable, "-c", ENTERED, json.dumps(WAYS[way])]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     files, has_numba = json.loads(done.stdout.splitlines()[-1])
-    fast = ("/ops/", "/models/cpu_", "_numba", "loop_inputs", "allocator")
-    return [f for f in files if any(part in f for part in fast)], has_numba
+    return [file for file in files if "/minivllm/cpu/" in file], has_numba
 
 
 @pytest.mark.slow
@@ -125,3 +127,15 @@ def test_a_transform_is_applied_once_and_to_what_it_knows():
     with pytest.raises(ValueError, match=f"takes a model on a CPU, got a {name} on meta"):
         cpu.apply(elsewhere, backend)
     assert elsewhere.transforms == []
+
+
+def test_the_readme_has_every_file():
+    page = (FOLDER / "README.md").read_text()
+    files = {str(file.relative_to(FOLDER)) for file in FOLDER.rglob("*.py")}
+    assert {f for f in files if not f.endswith("__init__.py") and f"]({f})" not in page} == set()
+
+
+def test_the_plain_model_mentions_nothing_of_it():
+    """Neither of numba nor of threads."""
+    for file in (FOLDER.parent / "models").glob("*.py"):
+        assert not re.search(r"numba|thread|minivllm\.cpu", file.read_text(), re.IGNORECASE), file
