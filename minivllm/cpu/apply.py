@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from minivllm.attention.backend import AttentionBackend
 from minivllm.cpu import linear
+from minivllm.cpu.allocator import keep_freed_memory
 from minivllm.cpu.threads import bound_threads, log_threads
 from minivllm.logger import init_logger
 from minivllm.models import ops
@@ -36,6 +37,7 @@ def apply(model: DecoderForCausalLM, backend: AttentionBackend) -> None:
     """
     _check(model)
     model.transforms.append("cpu")
+    keep_freed_memory()
     log_threads()
     choose_linear_methods(model)
     what, why = _compile(model, backend)

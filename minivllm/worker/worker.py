@@ -17,7 +17,6 @@ from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.selector import make_backend
 from minivllm.config import VllmConfig
 from minivllm.cpu import apply as cpu
-from minivllm.cpu.allocator import keep_freed_memory
 from minivllm.kv.kv_cache_config import KVCacheConfig
 from minivllm.kv.memory_profile import MemoryProfile, format_bytes, host_memory_gib
 from minivllm.logger import init_logger
@@ -62,9 +61,7 @@ class Worker:
             ValueError: if the backend cannot run here, or less is free than is asked for.
         """
         self.attention = make_backend(self.config.device_config.attention_backend, self.device)
-        if self.device.type == "cpu":
-            keep_freed_memory()
-        else:
+        if self.device.type != "cpu":
             self._look_at_gpu()
 
     def _look_at_gpu(self) -> None:

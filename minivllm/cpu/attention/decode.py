@@ -36,24 +36,12 @@ def most_rows(key_cache: torch.Tensor | np.ndarray) -> int:
 
 def decode(inputs: LoopInputs, rows: RaggedRows) -> None:
     """Fill in the attention and the lse of sequences' newest rows, a few of each."""
-    _decode(inputs.work(rows), *inputs, *rows.arrays)
+    _decode(inputs.work(rows), inputs, *rows.arrays)
 
 
 @parallel_kernel(WORTH_SHARING)
-def _decode(
-    output,
-    lse,
-    query,
-    query_stride,
-    key_cache,
-    value_cache,
-    scale,
-    window,
-    rows,
-    starts,
-    block_table,
-    seq_lens,
-):
+def _decode(inputs, rows, starts, block_table, seq_lens):
+    output, lse, query, query_stride, key_cache, _, scale, _ = inputs
     num_kv_heads = key_cache.shape[2]
     group, head_dim = output.shape[1] // num_kv_heads, output.shape[2]
     for task in prange(len(seq_lens) * num_kv_heads):  # each on any thread
@@ -70,18 +58,7 @@ def _decode(
         sums = np.zeros((padded, head_dim), np.float32)
         most, total = np.empty((2, num_queries), np.float32)
         _paged_decode(
-            sums,
-            most,
-            total,
-            queries,
-            key_cache,
-            value_cache,
-            block_table[seq],
-            seq_lens[seq],
-            num_rows,
-            kv_head,
-            window,
-            scale,
+            sums, most, total, queries, inputs, block_table[seq], seq_lens[seq], num_rows, kv_head
         )
         for i in range(num_queries):
             row, head = first + i // group, kv_head * group + i % group
@@ -92,25 +69,13 @@ def _decode(
 
 
 @kernel
-def _paged_decode(
-    sums,
-    most,
-    total,
-    queries,
-    key_cache,
-    value_cache,
-    block_table,
-    end,
-    num_rows,
-    kv_head,
-    window,
-    scale,
-):
+def _paged_decode(sums, most, total, queries, inputs, block_table, end, num_rows, kv_head):
     """Paged decode of one sequence of length ``end``, for the query heads of one KV head.
 
     Adds up the values, each times e to its score less the query's largest score, and fills in that
     largest and the sum of those weights. In float32, whatever the cache is in.
     """
+    _, _, _, _, key_cache, value_cache, scale, window = inputs
     num_padded, head_dim = queries.shape
     block_size = key_cache.shape[1]
     first = max(0, end - num_rows + 1 - window) // block_size  # the first block that a row sees

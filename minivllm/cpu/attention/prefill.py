@@ -45,31 +45,16 @@ def prefill(inputs: LoopInputs, rows: RaggedRows, is_causal: bool = True) -> Non
     num_threads, num_kv_heads = torch.get_num_threads(), inputs.key_cache.shape[2]
     num_parts = num_threads // gcd(num_threads, num_kv_heads)
     like: np.ndarray = np.empty(0, left_dtype(inputs.query, inputs.key_cache))
-    _prefill(inputs.work(rows), *inputs, *rows.arrays, is_causal, num_parts, like)
+    _prefill(inputs.work(rows), inputs, *rows.arrays, is_causal, num_parts, like)
 
 
 @parallel_kernel(WORTH_SHARING)
-def _prefill(
-    output,
-    lse,
-    query,
-    query_stride,
-    key_cache,
-    value_cache,
-    scale,
-    window,
-    rows,
-    starts,
-    block_table,
-    seq_lens,
-    is_causal,
-    num_parts,
-    like,
-):
+def _prefill(inputs, rows, starts, block_table, seq_lens, is_causal, num_parts, like):
     """Every thread has as many KV heads of every sequence, or parts of one, as every other.
 
     Keys and values are multiplied as numbers of the type of ``like``, which is empty.
     """
+    output, lse, query, query_stride, key_cache, value_cache, scale, window = inputs
     num_seqs, num_kv_heads = len(seq_lens), key_cache.shape[2]
     group, head_dim = output.shape[1] // num_kv_heads, output.shape[2]
     tile = rows_at_a_time(like)
