@@ -21,7 +21,7 @@ from minivllm.cpu.compiled import (
 )
 
 DTYPES = (torch.float32, torch.bfloat16)
-WORTH_SHARING = 2**17  # numbers from which on several threads are woken: some 30 us of work
+WORTH_SHARING = 2**17  # elements that are worth several threads: some 30 us of work
 ONE = np.float32(1)  # a plain 1 would make float64 of what is added to it, at half the speed
 
 

@@ -1,4 +1,4 @@
-"""CPULayers: a decoder's layers on a CPU, as compiled loops over arrays with no torch between them.
+"""Compiled layers: a decoder's layers as loops over arrays, with no torch between them.
 
 The same loops as the modules call, in the same order, and so the same numbers. But a module, a
 method and an operation of torch bring some microseconds of code each, and between two products that
@@ -210,7 +210,7 @@ def _head_norm(module: nn.Module) -> Norm | None:
 
 
 def _product(layer: Any, dtype: torch.dtype) -> Product:
-    """A linear layer; through torch, if torch does the product or has to convert for it."""
+    """Product of a linear layer; through torch, if torch multiplies or has to convert for it."""
     if isinstance(layer.quant_method, PanelLinearMethod) and dtype == torch.float32:
         weight, bias = layer.weight.numpy(), bias_array(layer.bias)
         return partial(multiply_arrays, panels=weight, bias=bias, output_size=layer.output_size)

@@ -1,4 +1,4 @@
-"""Threads of a step on a CPU: torch's number, or fewer for a little work or in company."""
+"""Number of CPU threads of a step: torch's, fewer for small batches or under contention."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ from typing import Any
 
 import torch
 
-from minivllm.cpu.contention import Company
+from minivllm.cpu.contention import CPUContention
 from minivllm.cpu.spin import describe_spinning
 from minivllm.logger import init_logger
 
 logger = init_logger(__name__)
 
 WORTH_SHARING = 2**25
-"""Operations of a step from which on it has more than one thread: a quarter of a millisecond's
-work. A step has dozens of products, and after each the threads wait for one another."""
-company = Company()
+"""Smallest number of operations for which a step has more than one thread: a quarter of a
+millisecond's work. A step has dozens of products, and after each the threads wait for one another.
+"""
+contention = CPUContention()
 
 
 def bound_threads(function: Callable[..., Any], operations: int) -> Callable[..., Any]:
-    """A function of rows that has as many threads as there is work and room for, torch's at most.
+    """Let a function of rows have only the threads that its work is worth and that have a core.
 
     Args:
         function: of a tensor with a row per token, and other arguments.
         operations: of one row.
     """
 
-    def bounded(rows: torch.Tensor, *args):
+    def bounded(rows: torch.Tensor, *args, **kwargs):
         num_threads = torch.get_num_threads()
         chosen = threads_for(operations * len(rows), num_threads)
         if chosen == num_threads:
-            return function(rows, *args)
+            return function(rows, *args, **kwargs)
         torch.set_num_threads(chosen)
         try:
-            return function(rows, *args)
+            return function(rows, *args, **kwargs)
         finally:
             torch.set_num_threads(num_threads)
 
@@ -42,10 +43,10 @@ def bound_threads(function: Callable[..., Any], operations: int) -> Callable[...
 
 
 def threads_for(operations: int, num_threads: int) -> int:
-    """Number of threads for a step of that work, of ``num_threads`` at most."""
+    """Number of threads for a step with that many operations, at most ``num_threads``."""
     if num_threads == 1 or operations < WORTH_SHARING:
         return 1
-    return company.threads(num_threads)
+    return contention.threads(num_threads)
 
 
 def log_threads() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from minivllm.cpu import contention, threads
-from minivllm.cpu.contention import WINDOW, Company, seconds_without_core
+from minivllm.cpu.contention import WINDOW, CPUContention, seconds_without_core
 from minivllm.cpu.spin import SPIN_COUNT
 from minivllm.cpu.threads import bound_threads
 
@@ -67,7 +67,7 @@ def threads_of_a_step(rows):
 
 def test_a_user_s_number_of_threads_stays(monkeypatch):
     before = torch.get_num_threads()
-    monkeypatch.setattr(threads, "company", Company(waited=lambda: 0.0))
+    monkeypatch.setattr(threads, "contention", CPUContention(waited=lambda: 0.0))
     try:
         torch.set_num_threads(2)
         for rows, expected in ((2**10 - 1, 1), (2**10, 2)):
@@ -80,10 +80,10 @@ def test_a_user_s_number_of_threads_stays(monkeypatch):
         torch.set_num_threads(before)
 
 
-def test_beside_company_a_step_has_a_thread_less_until_it_is_tried_again():
+def test_under_contention_a_step_has_a_thread_less_until_it_is_tried_again():
     """Two processes that are busy, for a second, and then none; looked at every 120 ms."""
     now, waited, chosen = 0.0, 0.0, []
-    ours = Company(waited=lambda: waited, clock=lambda: now)
+    ours = CPUContention(waited=lambda: waited, clock=lambda: now)
     while now < 2.5:
         now += 0.12
         took_a_core = max(0, ours.threads(8) - 6) if now < 1 else 0
@@ -95,16 +95,18 @@ def test_beside_company_a_step_has_a_thread_less_until_it_is_tried_again():
     tries = sum(b > a for a, b in pairwise(chosen))
     assert 3 <= tries <= 4  # once in half a second
 
-    alone = Company(waited=lambda: 9.0 * now, clock=lambda: now)
+    alone = CPUContention(waited=lambda: 9.0 * now, clock=lambda: now)
     for _ in range(20):
         now += 0.12
         assert alone.threads(2) >= 1
         assert alone.threads(1) == 1
 
 
-def test_a_step_asks_for_company_only_where_it_has_work_for_several_threads(monkeypatch):
+def test_a_step_looks_for_contention_only_where_it_has_work_for_several_threads(monkeypatch):
     before = torch.get_num_threads()
-    monkeypatch.setattr(threads, "company", Company(waited=lambda: 9 * time.perf_counter()))
+    monkeypatch.setattr(
+        threads, "contention", CPUContention(waited=lambda: 9 * time.perf_counter())
+    )
     try:
         torch.set_num_threads(4)
         time.sleep(WINDOW)

@@ -1,7 +1,7 @@
 """Paged decode in numba: the newest rows of many sequences, each of which reads its own keys.
 
 Blocks are read where they are, through the block table. A few queries meet each key, so that what
-counts is how the keys are read: a vector of them at a time, turned so that each lies in a lane.
+counts is how the keys are read: a vector of them at a time, transposed, a key in each SIMD lane.
 (vLLM: vllm/v1/attention/backends/cpu_attn.py)
 """
 
@@ -18,17 +18,17 @@ from minivllm.cpu.gemm.microkernel import WIDTH, exp_kernel, micro_kernel, trans
 
 MOST_ROWS = 8  # of one sequence that are decoded; with more of them prefill is faster
 WORTH_SHARING = 2**19
-"""Query numbers times keys from which on several threads are woken: some 100 microseconds of
-work. On a busy machine waking one can take longer than that."""
+"""Multiply-adds that are worth several threads: some 100 microseconds of work. On a busy machine
+waking a thread can take longer than that."""
 ROWS, LANES = 4, 2 * WIDTH  # eight sums at once, which is as many as hide that each takes a while
 AHEAD = 2  # vectors of keys, or blocks of values, that are asked for before they are read
 _wide, _narrow, weigh = micro_kernel(ROWS, 2), micro_kernel(ROWS, 1), exp_kernel(2)
 
 
 def most_rows(key_cache: torch.Tensor | np.ndarray) -> int:
-    """Up to how many rows of a sequence are decoded, with this cache.
+    """Maximum number of rows of a sequence that are decoded, with this cache.
 
-    Vectors of numbers and of keys must fit into heads and blocks: where they do not, none is.
+    Vectors of elements and of keys must fit into heads and blocks: where they do not, it is 0.
     """
     _, block_size, _, head_dim = key_cache.shape
     return MOST_ROWS if block_size % WIDTH == head_dim % WIDTH == 0 else 0
@@ -85,7 +85,7 @@ def _paged_decode(sums, most, total, queries, inputs, block_table, end, num_rows
     length = -(-num_keys // LANES) * LANES
     weights = aligned(num_padded, length, np.float32)
 
-    # 1. The scores: queries times keys, of which a vector at a time is turned.
+    # 1. The scores: queries times keys, of which a vector at a time is transposed.
     keys = aligned(head_dim, LANES, np.float32)
     keys[:] = 0
     for at in range(0, length, LANES):
@@ -108,7 +108,7 @@ def _paged_decode(sums, most, total, queries, inputs, block_table, end, num_rows
     whole = head_dim // LANES * LANES
     for b in range(len(blocks)):
         at = b * block_size
-        size = min(end - at, block_size)  # nobody may look at what is in a slot after
+        size = min(end - at, block_size)  # slots behind it may hold anything
         values = value_cache[blocks[b], :, kv_head]
         later = min(b + AHEAD, len(blocks) - 1)
         prefetch(value_cache[blocks[later], :, kv_head], block_size, head_dim)
@@ -121,10 +121,10 @@ def _paged_decode(sums, most, total, queries, inputs, block_table, end, num_rows
 
 @kernel
 def _weigh(row, start, stop, scale, largest, sums):
-    """e to the scores in ``[start, stop)`` less the largest, in place, and 0 elsewhere.
+    """Softmax weights: e to the scores in ``[start, stop)`` less the largest, in place; 0 outside.
 
-    Returns the largest score, so that exp cannot overflow, and the sum. A processor compares many
-    numbers at once, but finds one largest number by number; so that is left for eight.
+    Returns the largest score, so that exp cannot overflow, and the sum. SIMD lanes compare in
+    parallel, but one largest of all lanes is found one by one; so that is left for eight.
     """
     row[:start] = -np.inf
     row[stop:] = -np.inf

@@ -1,7 +1,7 @@
-"""Paged prefill in numba: flash attention of prompts and chunks, a query in each lane of a vector.
+"""Paged prefill in numba: flash attention of prompts and chunks, a query in each SIMD lane.
 
 Scores are kept with a key a row and a query a lane. So the largest score and the sum of each query
-are those of its lane, and no number ever crosses lanes. The query heads of a KV head fill the lanes
+are those of its lane, and nothing ever crosses lanes. The query heads of a KV head fill the lanes
 together. Both products are made as the processor does it best (``gemm/tile_product``). The
 algorithm is Dao's FlashAttention-2, 2023.
 (vLLM: vllm/v1/attention/backends/cpu_attn.py)
@@ -32,8 +32,8 @@ from minivllm.cpu.gemm.tile_product import (
 weigh = exp_kernel(VECTORS)
 KEYS = 96  # of a block of scores, which stays in the first cache; any tile's rows divide it
 WORTH_SHARING = 2**21
-"""Query numbers times keys from which on several threads are woken: some 50 microseconds."""
-_LEAST = np.float32(-1e30)  # less than any score; infinity less itself would be no number
+"""Multiply-adds that are worth several threads: some 50 microseconds of work."""
+_LEAST = np.float32(-1e30)  # less than any score; inf - inf would be NaN
 
 
 def prefill(inputs: LoopInputs, rows: RaggedRows, is_causal: bool = True) -> None:
@@ -50,9 +50,9 @@ def prefill(inputs: LoopInputs, rows: RaggedRows, is_causal: bool = True) -> Non
 
 @parallel_kernel(WORTH_SHARING)
 def _prefill(inputs, rows, starts, block_table, seq_lens, is_causal, num_parts, like):
-    """Every thread has as many KV heads of every sequence, or parts of one, as every other.
+    """Paged prefill; each thread has the same number of KV heads of each sequence, or parts of one.
 
-    Keys and values are multiplied as numbers of the type of ``like``, which is empty.
+    Keys and values are multiplied as elements of the dtype of ``like``, which is empty.
     """
     output, lse, query, query_stride, key_cache, value_cache, scale, window = inputs
     num_seqs, num_kv_heads = len(seq_lens), key_cache.shape[2]
@@ -106,7 +106,7 @@ def _prefill(inputs, rows, starts, block_table, seq_lens, is_causal, num_parts, 
 
 @kernel
 def _gather(numbers, cache, block_table, first, end, kv_head, head_dim):
-    """K or V of one KV head and the positions ``[first, end)``, side by side, and zeros behind."""
+    """Copy K or V of a KV head, positions ``[first, end)``, into contiguous rows; zeros behind."""
     block_size = cache.shape[1]
     numbers[:, head_dim:] = 0
     numbers[end - first :] = 0
@@ -172,5 +172,5 @@ def _padded(size, step):
 
 @kernel
 def _larger(a, b):
-    """One instruction; ``max`` of Python asks more, for the sake of what is no number."""
+    """max() as one instruction; Python's has extra branches for NaN."""
     return a if a > b else b
