@@ -82,7 +82,7 @@ class DeviceConfig:
 
     device: Any  # a torch.device
     attention_backend: str = "auto"
-    enforce_eager: bool = False  # True: no CUDA graphs for decode steps
+    enforce_eager: bool = False  # True: no CUDA graphs; on a CPU the model's plain modules
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.paged_triton import PagedTriton
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.models.hub import model_directory
-from minivllm.models.model_config import ModelConfig
+from minivllm.models.loader import load_config
 from minivllm.models.registry import get_model_class
 from minivllm.worker.model_runner import ModelRunner
 
@@ -102,7 +102,7 @@ def launch_all(dtype, head_dim, block_size, num_heads=32, num_kv_heads=8, num_se
 
 def record_decode_step():
     """The embedded model's decode step as ``CUDAGraphRunner`` would record it."""
-    config = ModelConfig.from_directory(model_directory(EngineArgs()))
+    config = load_config(model_directory(EngineArgs()))
     with META:
         model = get_model_class(config.architecture)(config).to(torch.bfloat16)
     storage = KVCache(

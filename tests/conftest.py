@@ -21,13 +21,15 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 
 def pytest_collection_modifyitems(config, items):
-    """The tests of chapter 05 are those in ``test_05_*.py``."""
+    """The tests of chapter 05 are those in ``test_05_*.py``, those of the fast path in ``cpu/``."""
     known = {line.partition(":")[0] for line in config.getini("markers")}
     for item in items:
         chapter = re.match(r"test_(\d\d|A\d)", item.path.name)
         mark = f"chapter{chapter[1]}" if chapter else None
         if item.path.parent == Path(__file__).parent and mark in known:
             item.add_marker(mark)
+        if item.path.parent == Path(__file__).parent / "cpu":
+            item.add_marker("cpu")
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """Cascade attention: what is shared is read once, and the answer stays the same."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,13 +8,15 @@ from hypothesis import strategies as st
 from paged_batches import make_batch
 
 from minivllm import LLM, SamplingParams
-from minivllm.attention import cascade, paged_numba, paged_torch
-from minivllm.attention.cascade import find_cascade, flash_attention
-from minivllm.attention.paged_numba import PagedNumba
+from minivllm.attention import cascade, paged_torch
+from minivllm.attention.cascade import find_cascade, flash_attention, merge_attn_states
 from minivllm.attention.paged_torch import PagedTorch
+from minivllm.cpu.attention import paged_numba
+from minivllm.cpu.attention.paged_numba import PagedNumba
+from minivllm.cpu.compiled import as_numpy, row_numbers
+from minivllm.cpu.fused import merge_attn_states_loop
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
-from minivllm.ops import fused_cpu, native
 
 BACKENDS = [PagedTorch, PagedNumba]
 USED = {  # what puts two answers together
@@ -123,9 +126,15 @@ def test_the_engine_shares_and_says_the_same(backend, monkeypatch):
     assert calls
 
 
-@pytest.mark.parametrize("ops", [native, fused_cpu], ids=["native", "fused"])
+def merge_in_a_loop(output, lse, rows, other, other_lse):
+    theirs = as_numpy(other.contiguous()), other_lse.contiguous().numpy(), np.arange(len(other))
+    ours = as_numpy(output), lse.numpy(), row_numbers(rows)
+    merge_attn_states_loop(other.numel(), *ours, *theirs)
+
+
+@pytest.mark.parametrize("merge", [merge_attn_states, merge_in_a_loop])
 @pytest.mark.parametrize("rows", [slice(2, 5), torch.tensor([4, 0, 2])], ids=["slice", "index"])
-def test_two_parts_of_the_keys_are_put_together(rows, ops):
+def test_two_parts_of_the_keys_are_put_together(rows, merge):
     """Some rows have seen the first three of eight keys and now see the rest; others are left."""
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(1, 2, n, 16, generator=generator) for n in (6, 8, 8))
@@ -136,7 +145,7 @@ def test_two_parts_of_the_keys_are_put_together(rows, ops):
 
     whole, first, rest = attend(slice(8)), attend(slice(3)), attend(slice(3, 8))
     output, lse = (part.clone() for part in first)
-    ops.merge_attn_states(output, lse, rows, rest[0][rows], rest[1][rows])
+    merge(output, lse, rows, rest[0][rows], rest[1][rows])
     for merged, wanted, before in zip((output, lse), whole, first, strict=True):
         torch.testing.assert_close(merged[rows], wanted[rows])
         others = [i for i in range(6) if i not in torch.arange(6)[rows].tolist()]
@@ -151,7 +160,7 @@ def test_parts_of_very_different_weight_are_put_together(dtype):
     lse = torch.tensor([[0, 0], [-200, 200], [50, -50], [9, 8.5], [1, 100], [-7, -6], [3, 3.0]])
     other_lse = lse.flip(1).contiguous()
     found, wanted = (output.clone(), lse.clone()), (output.clone(), lse.clone())
-    fused_cpu.merge_attn_states(*found, slice(0, 7), other, other_lse)
-    native.merge_attn_states(*wanted, slice(0, 7), other, other_lse)
+    merge_in_a_loop(*found, slice(0, 7), other, other_lse)
+    merge_attn_states(*wanted, slice(0, 7), other, other_lse)
     for ours, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(ours, theirs)

@@ -24,7 +24,8 @@ from minivllm.attention.paged_torch import (
 from minivllm.attention.reference import Reference
 from minivllm.attention.selector import make_backend
 from minivllm.config import ATTENTION_BACKENDS
-from minivllm.ops import compiled, numba_support
+from minivllm.cpu import compiled
+from minivllm.utils import numba_support
 
 CPU = torch.device("cpu")
 FOR_A_CPU = ["paged_torch", "paged_numba", "reference"]

@@ -14,8 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from minivllm import LLM, SamplingParams
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.models import cpu_linear
-from minivllm.models.linear import UnquantizedLinearMethod
 from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, capture_sizes
 from minivllm.worker.model_input import ModelInput
 
@@ -243,7 +241,6 @@ class LooksAreErrors(TorchDispatchMode):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_backend_knows_whether_it_can_be_recorded(tiny_qwen2, backend, monkeypatch):
     """It, and not the product that is the fastest here: a GPU has none of a CPU's."""
-    monkeypatch.setattr(cpu_linear, "choose_method", lambda weight: UnquantizedLinearMethod())
 
     class Strict:
         def capture(self, function):
@@ -257,7 +254,10 @@ def test_a_backend_knows_whether_it_can_be_recorded(tiny_qwen2, backend, monkeyp
                 function()
             return function
 
-    llm = make_llm(tiny_qwen2, attention_backend=backend, block_size=4, num_gpu_blocks_override=70)
+    llm = make_llm(
+        tiny_qwen2, attention_backend=backend, block_size=4, num_gpu_blocks_override=70,
+        enforce_eager=True,
+    )  # fmt: skip
     engine = llm.llm_engine
     if engine.worker.attention.supports_cuda_graphs:
         engine.model_runner.capture_decodes([2], 64, Strict())

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 from minivllm import LLM, EngineArgs, SamplingParams
+from minivllm.cpu import linear
+from minivllm.cpu.linear import candidates
 from minivllm.kv.kv_cache_config import get_kv_cache_config
 from minivllm.kv.memory_profile import format_bytes, host_memory_gib
-from minivllm.models import cpu_linear
-from minivllm.models.cpu_linear import candidates
 from minivllm.worker.profiling import full_step, peak_bytes
 
 CPU = torch.device("cpu")
@@ -53,11 +53,11 @@ def test_a_profile_does_not_depend_on_which_product_is_the_fastest_here(
 ):
     found = set()
     for method in candidates(torch.float32):
-        monkeypatch.setattr(cpu_linear, "choose_method", lambda weight, m=method: m)
+        monkeypatch.setattr(linear, "choose_method", lambda weight, m=method: m)
         llm = make(tiny_qwen2, attention_backend=backend)
-        loops = llm.llm_engine.worker.model.cpu_layers
+        run_layers = llm.llm_engine.worker.model.model.run_layers
         found.add(llm.profile_memory().activations)
-        assert llm.llm_engine.worker.model.cpu_layers is loops
+        assert llm.llm_engine.worker.model.model.run_layers == run_layers
     assert len(found) == 1
 
 
@@ -218,7 +218,7 @@ def test_the_activations_of_a_step_are_made_of_the_last_ones_pages():
     """A process of its own: what is told to the allocator cannot be taken back."""
     script = """
 import resource, torch
-from minivllm.worker.allocator import keep_freed_memory
+from minivllm.cpu.allocator import keep_freed_memory
 
 def new_pages():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

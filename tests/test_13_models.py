@@ -11,8 +11,7 @@ import transformers
 from minivllm import LLM, SamplingParams
 from minivllm.engine.oracle import next_token_logits
 from minivllm.models import registry
-from minivllm.models.loader import load_model
-from minivllm.models.model_config import ModelConfig
+from minivllm.models.loader import load_config, load_model
 
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 5e4, "factor": 8.0, "low_freq_factor": 1.0,
@@ -86,7 +85,7 @@ def checkpoint(request, tmp_path_factory):
 
 def test_logits_are_those_of_transformers(checkpoint):
     theirs, directory, max_len = checkpoint
-    config = ModelConfig.from_directory(directory)
+    config = load_config(directory)
     assert config.max_model_len == max_len
     ours = load_model(directory, config, torch.float32, torch.device("cpu"))
     ids = random.Random(3).choices(range(97), k=max_len)
@@ -141,7 +140,7 @@ def test_the_page_on_adding_a_model(tmp_path, monkeypatch):
     monkeypatch.setitem(registry.MODELS, architecture, module)
     theirs = make_model("Gemma", num_key_value_heads=1, head_dim=16, tie_word_embeddings=True)
     theirs.save_pretrained(tmp_path)
-    config = ModelConfig.from_directory(tmp_path)
+    config = load_config(tmp_path)
     ours = load_model(tmp_path, config, torch.float32, torch.device("cpu"))
     ids = random.Random(3).choices(range(97), k=20)
     with torch.no_grad():

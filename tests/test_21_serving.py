@@ -361,7 +361,7 @@ print([worker() for worker in workers])
 
 def test_compiled_loops_leave_the_interpreter_lock():
     """So that /health is answered while they run, as it is during torch's operations."""
-    fused = pytest.importorskip("minivllm.ops.fused_cpu", reason="there is no numba")
+    fused = pytest.importorskip("minivllm.cpu.fused", reason="there is no numba")
     kernels = [k for k in vars(fused).values() if hasattr(k, "targetoptions")]
     assert kernels
     assert all(kernel.targetoptions["nogil"] for kernel in kernels)

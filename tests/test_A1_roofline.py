@@ -9,7 +9,7 @@ from minivllm.embedded import embedded_model_path
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.workloads import BenchRequest
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, Work, attended_pairs
-from minivllm.models.model_config import ModelConfig
+from minivllm.models.loader import load_config
 from minivllm.viz import roofline
 
 A100, LLAMA = HARDWARE["a100"], MODELS["llama-8b"]
@@ -64,7 +64,7 @@ def test_the_benchmarks_count_the_same():
 
     The embedded model's head is its embedding, so that every parameter is multiplied.
     """
-    config = ModelConfig.from_directory(embedded_model_path())
+    config = load_config(embedded_model_path())
     counted = work_of(config, [[BenchRequest([1] * 99, 2)] * 16], 4)
     step = MODELS["embedded"].step_work(decodes(16, 100))
     assert counted.decode.flops == pytest.approx(step.flops, rel=0.01)

@@ -354,13 +354,13 @@ def test_shapes_are_what_they_are_called(name, millions):
     """Read as any checkpoint's config.json is, and as large as the models of that name."""
     import torch
 
-    from minivllm.models.model_config import ModelConfig
+    from minivllm.models.loader import load_config
     from minivllm.models.registry import get_model_class
 
     with bench_model(name, "bfloat16", has_peers=False) as (directory, load_format):
         assert load_format == "dummy"
         assert [path.name for path in directory.iterdir()] == ["config.json"]
-        config = ModelConfig.from_directory(directory)
+        config = load_config(directory)
     assert config.dtype == torch.bfloat16
     with torch.device("meta"):
         model = get_model_class(config.architecture)(config)

@@ -8,8 +8,8 @@ import pytest
 from test_bench import KEYS, bench
 from typer.testing import CliRunner
 
-import minivllm
 from minivllm.cli import app
+from minivllm.cpu.spin import SPIN_COUNT
 from minivllm.lab.bench import cpu, machine, workloads
 from minivllm.lab.bench.process import EngineProcess, spin_count
 
@@ -69,8 +69,8 @@ def test_a_python_that_is_none_is_a_failure_and_not_an_endless_wait(tmp_path):
 
 
 def test_peers_spin_as_they_do_by_themselves(monkeypatch):
-    monkeypatch.setenv("GOMP_SPINCOUNT", minivllm.SPIN_COUNT)
-    assert (spin_count("minivllm"), spin_count("vllm")) == (minivllm.SPIN_COUNT, None)
+    monkeypatch.setenv("GOMP_SPINCOUNT", SPIN_COUNT)
+    assert (spin_count("minivllm"), spin_count("vllm")) == (SPIN_COUNT, None)
     monkeypatch.setenv("GOMP_SPINCOUNT", "77")
     assert (spin_count("minivllm"), spin_count("vllm")) == ("77", "77")
     monkeypatch.delenv("GOMP_SPINCOUNT")

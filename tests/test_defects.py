@@ -18,7 +18,7 @@ from minivllm.entrypoints.chat_utils import load_chat_template
 from minivllm.kv.block import FreeKVCacheBlockQueue
 from minivllm.kv.prefix_cache import CachingMetrics, PrefixCacheStats
 from minivllm.lab.sim import replay
-from minivllm.models.model_config import ModelConfig
+from minivllm.models.loader import load_config
 from minivllm.sampling.logprobs import gather_logprobs
 
 IDS = [1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -169,7 +169,7 @@ def test_ids_of_generate_never_collide_with_users(llm):
 def test_an_eos_outside_the_vocabulary_is_none(copy, eos):
     configure(copy, "config.json", eos_token_id=eos)
     (copy / "generation_config.json").unlink(missing_ok=True)
-    assert ModelConfig.from_directory(copy).eos_token_ids == frozenset()
+    assert load_config(copy).eos_token_ids == frozenset()
     llm = LLM(str(copy), skip_tokenizer_init=True, num_gpu_blocks_override=40)
     only_last = SamplingParams(temperature=0, min_tokens=2, max_tokens=3, logit_bias={96: 100})
     assert one(llm, only_last).token_ids == [96] * 3

@@ -13,13 +13,13 @@ PACKAGE = Path(__file__).parents[1] / "minivllm"
 
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [
-    "version", "validation", "envs", "logger", "math_utils", "undo_log", "structured_outputs",
-    "speculative",
+    "version", "utils", "validation", "envs", "logger", "math_utils", "undo_log",
+    "structured_outputs", "speculative",
     "config",
     "sampling_params", "outputs", "request",
     "console", "metrics", "records", "state", "trace", "kv", "spec_decode", "scheduling",
-    "structured_output", "tensors", "platforms", "ops",
-    "attention", "embedded", "models", "sampling", "worker", "executor", "engine",
+    "structured_output", "tensors", "platforms",
+    "attention", "embedded", "models", "sampling", "cpu", "worker", "executor", "engine",
     "lab", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench", "cli",
     "sim", "viz", "exercises", "__main__",
     "embedded/data", "embedded/training", "embedded/evaluation",
@@ -27,7 +27,7 @@ ROOMS = [
 HOUSES = {"lab", "embedded"}
 ENGINE = ROOMS[: ROOMS.index("lab")]
 WITH_NUMPY = {"structured_output"}  # its masks are arrays, though no tensors
-NEED_TORCH = {"tensors", "platforms", "ops", "attention", "models", "sampling", "worker",
+NEED_TORCH = {"tensors", "platforms", "attention", "models", "sampling", "cpu", "worker",
               "executor", "engine", "entrypoints",
               "lab/bench", "cli", "__main__", "embedded/training",
               "embedded/evaluation"}  # fmt: skip
@@ -113,7 +113,7 @@ def test_importing_minivllm_is_light():
     code = "import minivllm, sys, json; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = [m for m in json.loads(done.stdout) if m.startswith("minivllm")]
-    assert loaded == ["minivllm", "minivllm.version"]
+    assert loaded == ["minivllm", "minivllm.cpu", "minivllm.cpu.spin", "minivllm.version"]
 
 
 def test_every_public_name_exists():

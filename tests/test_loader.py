@@ -13,15 +13,14 @@ from safetensors.torch import load_file, save_file
 
 from minivllm import LLM, EngineArgs, LLMEngine, SamplingParams
 from minivllm.models.hub import model_directory, tokenizer_directory
-from minivllm.models.loader import load_model
-from minivllm.models.model_config import ModelConfig
+from minivllm.models.loader import load_config, load_model
 
 CPU = torch.device("cpu")
 SMALL = {"skip_tokenizer_init": True, "num_gpu_blocks_override": 40}
 
 
 def load(directory, dtype=torch.float32, **kwargs):
-    return load_model(directory, ModelConfig.from_directory(directory), dtype, CPU, **kwargs)
+    return load_model(directory, load_config(directory), dtype, CPU, **kwargs)
 
 
 def parameters(model):

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.ops import merge_attn_states
 
 WORTH_SHARING = 4096
 """Rows times shared tokens from which on a prefix is read for all together: what is saved then
@@ -108,6 +107,30 @@ def cascade_attention(
         attended = attend_to_prefix(query[prefix.rows], prefix.block_ids)
         merge_attn_states(output, lse, prefix.rows, *attended)
     return output
+
+
+def merge_attn_states(
+    output: torch.Tensor,
+    lse: torch.Tensor,
+    rows: torch.Tensor | slice,
+    other: torch.Tensor,
+    other_lse: torch.Tensor,
+) -> None:
+    """Put attention to two parts of the keys together, in place, for some rows.
+
+    (vLLM: ``merge_attn_states``, vllm/v1/attention/ops/triton_merge_attn_states.py)
+
+    Args:
+        output: of one part, ``[num_tokens, num_heads, head_dim]``.
+        lse: of that part, float32 ``[num_tokens, num_heads]``.
+        rows: which rows, int64 ``[n]`` or a slice.
+        other, other_lse: these rows' attention to the other part.
+    """
+    its_lse = lse[rows]
+    # e^a / (e^a + e^b), the other part's share of the weight, is the sigmoid of a - b
+    share = torch.sigmoid(other_lse - its_lse).unsqueeze(-1)
+    output[rows] = torch.lerp(output[rows].float(), other.float(), share).to(output.dtype)
+    lse[rows] = torch.logaddexp(its_lse, other_lse)
 
 
 def attend_to_all(

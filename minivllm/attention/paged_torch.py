@@ -20,9 +20,9 @@ from minivllm.attention.cascade import (
     cascade_attention,
     find_cascade,
     flash_attention,
+    merge_attn_states,
 )
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.ops import merge_attn_states
 
 TILE_ROWS = 128  # rows of one sequence that attend together: bounds the mask of a long prompt
 TILES_TOGETHER = 4  # tiles of like length in one call: more would fall out of the processor's cache

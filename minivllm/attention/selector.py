@@ -13,15 +13,15 @@ import torch
 
 from minivllm.attention.backend import AttentionBackend
 from minivllm.logger import init_logger
-from minivllm.ops.numba_support import numba_obstacle, numbers
+from minivllm.utils.numba_support import numba_obstacle, numbers
 
 logger = init_logger(__name__)
 
 _CLASSES = {
-    "reference": "Reference",
-    "paged_torch": "PagedTorch",
-    "paged_numba": "PagedNumba",
-    "paged_triton": "PagedTriton",
+    "reference": "minivllm.attention.reference.Reference",
+    "paged_torch": "minivllm.attention.paged_torch.PagedTorch",
+    "paged_numba": "minivllm.cpu.attention.paged_numba.PagedNumba",
+    "paged_triton": "minivllm.attention.paged_triton.PagedTriton",
 }
 
 
@@ -36,8 +36,8 @@ def make_backend(name: str, device: torch.device) -> AttentionBackend:
         logger.info("Using %s attention: %s.", name, why)
     elif (obstacle := _obstacle(name, device)) is not None:
         raise ValueError(f"attention_backend={name!r} {obstacle}.")
-    module = importlib.import_module(f"minivllm.attention.{name}")
-    return getattr(module, _CLASSES[name])()
+    module, _, class_name = _CLASSES[name].rpartition(".")
+    return getattr(importlib.import_module(module), class_name)()
 
 
 def _best_for(device: torch.device) -> tuple[str, str]:

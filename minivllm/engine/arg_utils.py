@@ -27,7 +27,7 @@ from minivllm.config import (
 from minivllm.engine.draft_args import Limits, draft_model_of, slots_for_drafts
 from minivllm.kv.memory_profile import host_memory_gib
 from minivllm.models.hub import model_directory, tokenizer_directory
-from minivllm.models.model_config import ModelConfig
+from minivllm.models.loader import load_config
 from minivllm.platforms import describe_gpu, pick_device
 from minivllm.scheduling.policies import make_policy
 from minivllm.speculative import OTHER_NAMES, SpeculativeConfig, make_speculative_config
@@ -82,7 +82,7 @@ class EngineArgs:
     dtype: str = "auto"  # "auto": as config.json says
     device: str = "auto"  # "auto": a GPU if torch sees one
     attention_backend: str = "auto"  # how layers read the KV cache; see attention/selector.py
-    enforce_eager: bool = False  # True: no CUDA graphs for decode steps; a CPU has none anyway
+    enforce_eager: bool = False  # True: no CUDA graphs; on a CPU the model's plain modules
     seed: int = 0  # where requests without a seed of their own get theirs
     max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all
 
@@ -243,7 +243,7 @@ class EngineArgs:
                 model.
         """
         directory = model_directory(self)
-        model_config = ModelConfig.from_directory(directory)
+        model_config = load_config(directory)
         if self.dtype != "auto":
             model_config = replace(model_config, dtype=getattr(torch, str(DTYPES[self.dtype])))
         speculative_config = make_speculative_config(self.speculative_config, {})

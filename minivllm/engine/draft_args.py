@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minivllm.models.hub import ModelSource, draft_model_directory
+from minivllm.models.loader import load_config
 from minivllm.models.model_config import ModelConfig
 from minivllm.speculative import SpeculativeConfig
 from minivllm.validation import check
@@ -61,7 +62,7 @@ def draft_model_of(
     if config is None or config.method != "draft_model":
         return None, None
     directory = draft_model_directory(args, config.model)
-    draft = ModelConfig.from_directory(directory)
+    draft = load_config(directory)
     ok = draft.vocab_size == target.vocab_size
     allowed = f"the model's own, {target.vocab_size} tokens"
     check(ok, "the speculative model's vocabulary", f"{draft.vocab_size} tokens", allowed)

@@ -8,25 +8,20 @@ Module names are those of Hugging Face's Llama, except that q, k, v and gate, up
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
-from minivllm import ops
 from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
+from minivllm.models import ops
 from minivllm.models.checkpoint import CheckpointMixin
 from minivllm.models.layers import Embedding, GatedMLP, RMSNorm
-from minivllm.models.linear import Linear, ParallelLMHead, QKVParallelLinear, RowParallelLinear
+from minivllm.models.linear import ParallelLMHead, QKVParallelLinear, RowParallelLinear
 from minivllm.models.model_config import ModelConfig
 from minivllm.models.rope import RotaryEmbedding
-from minivllm.ops.numba_support import numba_obstacle
-from minivllm.ops.threads import log_threads, threads_for
-
-if TYPE_CHECKING:
-    from minivllm.models.cpu_layers import CPULayers
 
 
 class Attention(nn.Module):
@@ -40,6 +35,7 @@ class Attention(nn.Module):
         self.qkv_proj = QKVParallelLinear(config.hidden_size, *heads, bias=config.qkv_bias)
         self.q_norm: nn.Module = nn.Identity()  # Qwen3 has norms here
         self.k_norm: nn.Module = nn.Identity()
+        self.rotary_embedding = ops.rotary_embedding
         query_size = config.num_heads * config.head_dim
         self.o_proj = RowParallelLinear(query_size, config.hidden_size, bias=config.o_bias)
 
@@ -54,7 +50,7 @@ class Attention(nn.Module):
         q, k, v = self.qkv_proj(x)
         q, k = self.q_norm(q), self.k_norm(k)
         if cos_sin is not None:
-            q, k = ops.rotary_embedding(q, k, cos_sin)
+            q, k = self.rotary_embedding(q, k, cos_sin)
         out = backend.forward(q, k, v, kv_cache, metadata, self.scale, self.sliding_window)
         return self.o_proj(out.flatten(-2))
 
@@ -103,6 +99,24 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(layer_class(config, w) for w in config.sliding_windows)
         self.norm = layer_class.norm_class(config.hidden_size, config.norm_eps)
 
+    def run_layers(
+        self,
+        x: torch.Tensor,
+        cos_sin: torch.Tensor | None,
+        kv_cache: KVCache,
+        metadata: AttentionMetadata,
+        backend: AttentionBackend,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The last layer's output and the residual to add it to, ``[num_tokens, hidden_size]``.
+
+        A transform may put a faster way through the same layers in its place.
+        """
+        residual = None
+        for index, layer in enumerate(self.layers):
+            x, residual = layer(x, residual, cos_sin, kv_cache.layer(index), metadata, backend)
+        assert residual is not None, "a decoder has layers"
+        return x, residual
+
 
 class DecoderForCausalLM(CheckpointMixin):
     """A decoder and the head that turns its last hidden state into logits.
@@ -117,8 +131,7 @@ class DecoderForCausalLM(CheckpointMixin):
         self.config = config
         self.model = Decoder(config, self.layer_class)
         self.lm_head = ParallelLMHead(config.hidden_size, config.vocab_size, bias=False)
-        self.num_layer_weights = sum(p.numel() for p in self.model.layers.parameters())
-        self.cpu_layers: CPULayers | None = None  # the layers as loops, where they can be that
+        self.transforms: list[str] = []  # what has changed it since loading, each only once
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
 
@@ -156,31 +169,10 @@ class DecoderForCausalLM(CheckpointMixin):
         x = self.embed(token_ids, positions)
         rotary_emb = self.model.rotary_emb
         cos_sin = None if rotary_emb is None else rotary_emb(positions)
-        residual, loops = None, self.cpu_layers
-        with threads_for(2 * self.num_layer_weights * len(x), x.device):
-            if loops is not None and type(backend) is loops.backend_class:
-                assert cos_sin is not None, "its layers turn queries and keys"
-                x, residual = loops(x, cos_sin, kv_cache, metadata)
-            else:
-                for index, layer in enumerate(self.model.layers):
-                    cache = kv_cache.layer(index)
-                    x, residual = layer(x, residual, cos_sin, cache, metadata, backend)
-            x, _ = self.model.norm(x, residual)
+        x, residual = self.model.run_layers(x, cos_sin, kv_cache, metadata, backend)
+        x, _ = self.model.norm(x, residual)
         return x
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """``[n, hidden_size]`` to float32 ``[n, vocab_size]``."""
-        with threads_for(2 * self.lm_head.input_size * self.lm_head.output_size * len(hidden),
-                         hidden.device):  # fmt: skip
-            return self.lm_head(hidden).float()
-
-    def process_weights_after_loading(self) -> None:
-        """Let every linear layer lay out its weight for the processor it is on."""
-        log_threads(self.lm_head.weight.device)
-        for module in self.modules():
-            if isinstance(module, Linear):
-                module.process_weights_after_loading()
-        if numba_obstacle() is None:
-            from minivllm.models.cpu_layers import CPULayers  # it builds on this file
-
-            self.cpu_layers = CPULayers.of(self)
+        return self.lm_head(hidden).float()

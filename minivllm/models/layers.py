@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from minivllm import ops
+from minivllm.models import ops
 from minivllm.models.linear import (
     ColumnParallelLinear,
     MergedColumnParallelLinear,
@@ -70,12 +70,13 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(size))
         self.eps = eps
+        self.rms_norm, self.fused_add_rms_norm = ops.rms_norm, ops.fused_add_rms_norm
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None):
         """The norm of ``x``; with a residual that of their sum, and the sum, in its place."""
         if residual is None:
-            return ops.rms_norm(x, self.weight, self.eps)
-        return ops.fused_add_rms_norm(x, residual, self.weight, self.eps), residual
+            return self.rms_norm(x, self.weight, self.eps)
+        return self.fused_add_rms_norm(x, residual, self.weight, self.eps), residual
 
 
 class LayerNorm(nn.LayerNorm):

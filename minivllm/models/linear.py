@@ -22,7 +22,7 @@ class LinearMethod(ABC):
         """Give the layer the empty parameters that a checkpoint will fill."""
 
     def process_weights_after_loading(self, layer: Linear) -> None:  # noqa: B027
-        """Convert the loaded weights to the layout of products; called once. By default nothing."""
+        """Convert the loaded weights to the layout of products: called once, by default nothing."""
 
     @abstractmethod
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
@@ -66,14 +66,6 @@ class Linear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.quant_method.apply(self, x)
-
-    def process_weights_after_loading(self) -> None:
-        """After loading, choose the fastest method for a plain weight on a CPU."""
-        if type(self.quant_method) is UnquantizedLinearMethod and self.weight.device.type == "cpu":
-            from minivllm.models.cpu_linear import choose_method  # it builds on this file
-
-            self.quant_method = choose_method(self.weight)
-        self.quant_method.process_weights_after_loading(self)
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.output_size}, bias={self.bias is not None}"

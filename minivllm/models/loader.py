@@ -12,9 +12,22 @@ from pathlib import Path
 import torch
 
 from minivllm.models.decoder import DecoderForCausalLM
-from minivllm.models.model_config import ModelConfig
+from minivllm.models.linear import Linear
+from minivllm.models.model_config import ModelConfig, read_architecture
 from minivllm.models.registry import get_model_class
 from minivllm.models.weight_utils import weights_iterator
+
+
+def load_config(directory: str | Path) -> ModelConfig:
+    """Read the shapes and constants of a Hugging Face directory's model.
+
+    Raises:
+        FileNotFoundError: if there is no config.json in it.
+        ValueError: if it cannot be read, or describes a model that we do not have.
+    """
+    architecture = read_architecture(directory)
+    model_class = get_model_class(architecture)
+    return ModelConfig.from_directory(directory, architecture, model_class.read_config)
 
 
 def load_model(
@@ -45,6 +58,9 @@ def load_model(
         _fill_randomly(model)
     else:
         model.load_weights(weights_iterator(Path(directory), load_format, use_tqdm))
+    for module in model.modules():
+        if isinstance(module, Linear):
+            module.quant_method.process_weights_after_loading(module)
     return model
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import torch
 
 from minivllm.kv.memory_profile import kv_bytes_per_token
-from minivllm.models.registry import get_model_class
 from minivllm.models.rope import max_positions
 from minivllm.validation import check, is_int
 
@@ -61,26 +61,22 @@ class ModelConfig:
         )
 
     @classmethod
-    def from_directory(cls, directory: str | Path) -> ModelConfig:
+    def from_directory(
+        cls, directory: str | Path, architecture: str, read_config: Callable[[Any], dict[str, Any]]
+    ) -> ModelConfig:
         """Read ``config.json`` (and ``generation_config.json``) of a Hugging Face directory.
 
+        Args:
+            directory: with these files.
+            architecture: the model's.
+            read_config: the fields that only its family knows, from a Hugging Face config.
+
         Raises:
-            FileNotFoundError: if there is no config.json in it.
             ValueError: if it cannot be read, or describes a model that we do not have.
         """
-        file = Path(directory) / "config.json"
-        if not file.is_file():
-            raise FileNotFoundError(
-                f"model directory {str(directory)!r} has no config.json; a Hugging Face model "
-                "directory holds config.json, weights and tokenizer files."
-            )
         from transformers import AutoConfig
 
-        try:
-            architecture = (json.loads(file.read_text()).get("architectures") or ["(none)"])[0]
-        except (ValueError, KeyError, AttributeError) as error:
-            raise ValueError(f"{file} cannot be read: {error!r}") from error
-        model_class = get_model_class(architecture)
+        file = Path(directory) / "config.json"
         try:
             hf = AutoConfig.from_pretrained(
                 directory, local_files_only=True, trust_remote_code=False
@@ -119,7 +115,26 @@ class ModelConfig:
             common["num_kv_heads"],
             f"a divisor of the {common['num_heads']} attention heads",
         )
-        return cls(**common | model_class.read_config(hf))
+        return cls(**common | read_config(hf))
+
+
+def read_architecture(directory: str | Path) -> str:
+    """The architecture that the ``config.json`` of a Hugging Face directory names.
+
+    Raises:
+        FileNotFoundError: if there is no config.json in it.
+        ValueError: if it cannot be read.
+    """
+    file = Path(directory) / "config.json"
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"model directory {str(directory)!r} has no config.json; a Hugging Face model "
+            "directory holds config.json, weights and tokenizer files."
+        )
+    try:
+        return (json.loads(file.read_text()).get("architectures") or ["(none)"])[0]
+    except (ValueError, KeyError, AttributeError) as error:
+        raise ValueError(f"{file} cannot be read: {error!r}") from error
 
 
 def require(hf, **values) -> None:

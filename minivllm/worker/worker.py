@@ -16,6 +16,7 @@ from minivllm import envs
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.selector import make_backend
 from minivllm.config import VllmConfig
+from minivllm.cpu import apply as cpu
 from minivllm.kv.kv_cache_config import KVCacheConfig
 from minivllm.kv.memory_profile import MemoryProfile, format_bytes, host_memory_gib
 from minivllm.logger import init_logger
@@ -24,7 +25,6 @@ from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
 from minivllm.platforms import describe_gpu
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
-from minivllm.worker.allocator import keep_freed_memory
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder, capture_sizes
 from minivllm.worker.draft_model import DraftModelProposer
 from minivllm.worker.model_runner import ModelRunner
@@ -61,9 +61,7 @@ class Worker:
             ValueError: if the backend cannot run here, or less is free than is asked for.
         """
         self.attention = make_backend(self.config.device_config.attention_backend, self.device)
-        if self.device.type == "cpu":
-            keep_freed_memory()
-        else:
+        if self.device.type != "cpu":
             self._look_at_gpu()
 
     def _look_at_gpu(self) -> None:
@@ -96,7 +94,11 @@ class Worker:
         model = load_model(
             directory, config, config.dtype, self.device, load.load_format, load.use_tqdm_on_load
         )
-        model.process_weights_after_loading()
+        if self.device.type == "cpu":
+            if self.config.device_config.enforce_eager:
+                logger.info("Using plain modules: enforce_eager=True.")
+            else:
+                cpu.apply(model, self.attention)
         return model
 
     def determine_available_memory(self) -> int:
@@ -222,11 +224,8 @@ class Worker:
             limits.max_model_len,
             self.block_size,
         )
-        loops, self.model.cpu_layers = self.model.cpu_layers, None
-        try:
+        with cpu.layers_as_modules(self.model):
             return peak_bytes(self.device, lambda: runner.execute_model(step))
-        finally:
-            self.model.cpu_layers = loops
 
     def _weight_bytes(self) -> int:
         models = [model for model in (self.model, self.draft_model) if model is not None]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-import minivllm
+from minivllm.cpu.spin import describe_spinning
 from minivllm.lab.bench import machine
 from minivllm.lab.bench.engines import engines_for
 from minivllm.lab.bench.models import bench_model
@@ -21,6 +21,7 @@ from minivllm.lab.bench.process import EngineProcess, Run, engine_processes, tak
 from minivllm.lab.bench.report import Report
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.workloads import Round, make_workload
+from minivllm.models.loader import load_config
 from minivllm.models.model_config import ModelConfig
 from minivllm.validation import check, is_int
 
@@ -73,7 +74,7 @@ def bench_cpu(against: list[str], peer_python: Path | None, model: str, repeats:
                 load_format=load_format,
             ) as engines,
         ):
-            config = ModelConfig.from_directory(directory)
+            config = load_config(directory)
             for workload, busy in rows:
                 rounds = make_workload(workload, None, config.vocab_size)
                 runs = _measure(engines, rounds, repeats, busy)
@@ -89,7 +90,7 @@ def _cpu() -> dict[str, Any]:
     return {
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
-        "spinning": minivllm.spinning,
+        "spinning": describe_spinning(),
     }
 
 

@@ -15,6 +15,7 @@ from minivllm.lab.bench.report import Report, memory_ratio, memory_table
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.workloads import BenchRequest, Round
 from minivllm.lab.sim.result import percentiles
+from minivllm.models.loader import load_config
 from minivllm.models.model_config import ModelConfig
 from minivllm.validation import check, is_int
 
@@ -58,7 +59,7 @@ def bench_latency(
     engine_classes = engines_for(against)
     num_threads, num_steps = torch.get_num_threads(), output_len - 1
     with bench_model(model, dtype, bool(against)) as (directory, load_format):
-        config = ModelConfig.from_directory(directory)
+        config = load_config(directory)
         first, whole = _rounds(config.vocab_size, batch_size, input_len, output_len)
         report = Report(
             "latency",

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import minivllm
+from minivllm.cpu.spin import SPIN_COUNT
 from minivllm.lab.bench.machine import peak_memory
 from minivllm.lab.bench.workloads import Round
 
@@ -185,7 +185,7 @@ def take_turns(
 def spin_count(name: str) -> str | None:
     """``GOMP_SPINCOUNT`` of an engine's process: a peer has its own default, not ours."""
     inherited = os.environ.get("GOMP_SPINCOUNT")
-    return None if name != "minivllm" and inherited == minivllm.SPIN_COUNT else inherited
+    return None if name != "minivllm" and inherited == SPIN_COUNT else inherited
 
 
 def _serve(connection: Connection, environment: dict[str, str | None]) -> None:

@@ -14,7 +14,7 @@ from minivllm.lab.bench.process import Run, engine_processes, take_turns
 from minivllm.lab.bench.report import Report, memory_ratio, memory_table
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.workloads import Round, make_workload
-from minivllm.models.model_config import ModelConfig
+from minivllm.models.loader import load_config
 from minivllm.validation import check, is_int
 
 
@@ -50,7 +50,7 @@ def bench_throughput(
     check(is_int(repeats, 1), "repeats", repeats, "an integer of at least 1")
     engine_classes = engines_for(against)
     with bench_model(model, dtype, bool(against)) as (directory, load_format):
-        config = ModelConfig.from_directory(directory)
+        config = load_config(directory)
         rounds = make_workload(workload, num_requests, config.vocab_size)
         num_threads = torch.get_num_threads()
         report = Report(

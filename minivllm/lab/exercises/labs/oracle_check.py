@@ -20,8 +20,7 @@ from minivllm.engine.llm_engine import LLMEngine
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.shapes import MINIATURE
 from minivllm.logger import silenced
-from minivllm.models.loader import load_model
-from minivllm.models.model_config import ModelConfig
+from minivllm.models.loader import load_config, load_model
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 
@@ -68,7 +67,7 @@ def first_wrong_token(kv_cache_manager_cls: type[KVCacheManager], seed: int = 0)
 def _write_random_model(directory: Path) -> None:
     """Weights so large that every token matters; the norms are ones."""
     (directory / "config.json").write_text(json.dumps(MINIATURE))
-    config = ModelConfig.from_directory(directory)
+    config = load_config(directory)
     model = load_model(directory, config, torch.float32, torch.device("cpu"), "dummy")
     generator = torch.Generator().manual_seed(0)
     weights = {

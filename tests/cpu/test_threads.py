@@ -9,14 +9,12 @@ from itertools import pairwise
 import pytest
 import torch
 
-import minivllm
-from minivllm.ops import company, threads
-from minivllm.ops.company import WINDOW, Company, seconds_without_core
-from minivllm.ops.threads import threads_for
+from minivllm.cpu import contention, threads
+from minivllm.cpu.contention import WINDOW, CPUContention, seconds_without_core
+from minivllm.cpu.spin import SPIN_COUNT
+from minivllm.cpu.threads import bound_threads
 
 pytestmark = pytest.mark.slow
-
-CPU = torch.device("cpu")
 
 
 def in_a_new_process(code, **environment):
@@ -29,12 +27,15 @@ def in_a_new_process(code, **environment):
     return done.stdout.strip()
 
 
-SHOW = "import os; print(os.environ.get('GOMP_SPINCOUNT'), '|', minivllm.spinning)"
+SHOW = (
+    "import os; from minivllm.cpu.spin import describe_spinning;"
+    "print(os.environ.get('GOMP_SPINCOUNT'), '|', describe_spinning())"
+)
 
 
 def test_importing_minivllm_bounds_the_spinning_before_torch_is_there():
     said = in_a_new_process(f"import minivllm; {SHOW}")
-    assert said == f"{minivllm.SPIN_COUNT} | GOMP_SPINCOUNT={minivllm.SPIN_COUNT}"
+    assert said == f"{SPIN_COUNT} | GOMP_SPINCOUNT={SPIN_COUNT}"
 
 
 @pytest.mark.parametrize(
@@ -43,13 +44,13 @@ def test_importing_minivllm_bounds_the_spinning_before_torch_is_there():
 def test_a_users_setting_wins(name, value):
     said = in_a_new_process(f"import minivllm; {SHOW}", **{name: value})
     spin_count = value if name == "GOMP_SPINCOUNT" else None
-    assert said == f"{spin_count} | {name}={value} as in the environment"
+    assert said == f"{spin_count} | {name}={value}"
 
 
 def test_where_torch_came_first_the_log_says_so():
     code = (
-        "import torch, minivllm; from minivllm.ops.threads import log_threads;"
-        f"log_threads(torch.device('cpu')); {SHOW}"
+        "import torch, minivllm; from minivllm.cpu.threads import log_threads;"
+        f"log_threads(); {SHOW}"
     )
     line, setting = in_a_new_process(code, MINIVLLM_LOGGING_LEVEL="DEBUG").splitlines()
     assert line.startswith("DEBUG ")
@@ -58,28 +59,31 @@ def test_where_torch_came_first_the_log_says_so():
     assert len(in_a_new_process(code).splitlines()) == 1  # nothing at INFO
 
 
+def threads_of_a_step(rows):
+    """Of one of so many rows, 1,024 of which are work for several threads."""
+    count = bound_threads(lambda rows: torch.get_num_threads(), threads.WORTH_SHARING >> 10)
+    return count(torch.empty(rows))
+
+
 def test_a_user_s_number_of_threads_stays(monkeypatch):
     before = torch.get_num_threads()
-    monkeypatch.setattr(threads, "company", Company(waited=lambda: 0.0))
+    monkeypatch.setattr(threads, "contention", CPUContention(waited=lambda: 0.0))
     try:
         torch.set_num_threads(2)
-        for operations, expected in ((threads.WORTH_SHARING - 1, 1), (threads.WORTH_SHARING, 2)):
-            with threads_for(operations, CPU):
-                assert torch.get_num_threads() == expected
+        for rows, expected in ((2**10 - 1, 1), (2**10, 2)):
+            assert threads_of_a_step(rows) == expected
             assert torch.get_num_threads() == 2
-        with pytest.raises(KeyError), threads_for(0, CPU):
-            raise KeyError
+        with pytest.raises(KeyError):
+            bound_threads(lambda rows: {}[1], 0)(torch.empty(1))
         assert torch.get_num_threads() == 2
-        with threads_for(0, torch.device("meta")):
-            assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 
 
-def test_beside_company_a_step_has_a_thread_less_until_it_is_tried_again():
+def test_under_contention_a_step_has_a_thread_less_until_it_is_tried_again():
     """Two processes that are busy, for a second, and then none; looked at every 120 ms."""
     now, waited, chosen = 0.0, 0.0, []
-    ours = Company(waited=lambda: waited, clock=lambda: now)
+    ours = CPUContention(waited=lambda: waited, clock=lambda: now)
     while now < 2.5:
         now += 0.12
         took_a_core = max(0, ours.threads(8) - 6) if now < 1 else 0
@@ -91,22 +95,23 @@ def test_beside_company_a_step_has_a_thread_less_until_it_is_tried_again():
     tries = sum(b > a for a, b in pairwise(chosen))
     assert 3 <= tries <= 4  # once in half a second
 
-    alone = Company(waited=lambda: 9.0 * now, clock=lambda: now)
+    alone = CPUContention(waited=lambda: 9.0 * now, clock=lambda: now)
     for _ in range(20):
         now += 0.12
         assert alone.threads(2) >= 1
         assert alone.threads(1) == 1
 
 
-def test_a_step_asks_for_company_only_where_it_has_work_for_several_threads(monkeypatch):
+def test_a_step_looks_for_contention_only_where_it_has_work_for_several_threads(monkeypatch):
     before = torch.get_num_threads()
-    monkeypatch.setattr(threads, "company", Company(waited=lambda: 9 * time.perf_counter()))
+    monkeypatch.setattr(
+        threads, "contention", CPUContention(waited=lambda: 9 * time.perf_counter())
+    )
     try:
         torch.set_num_threads(4)
         time.sleep(WINDOW)
-        for operations, expected in ((0, 1), (threads.WORTH_SHARING, 3)):
-            with threads_for(operations, CPU):
-                assert torch.get_num_threads() == expected
+        for rows, expected in ((1, 1), (2**10, 3)):
+            assert threads_of_a_step(rows) == expected
             assert torch.get_num_threads() == 4
     finally:
         torch.set_num_threads(before)
@@ -116,16 +121,16 @@ def test_the_time_without_a_core_is_read_from_the_system_if_it_tells(monkeypatch
     assert seconds_without_core() >= 0
     for name, text in (("1", "5 2500000000 7\n"), ("2", "1 500000000 1\n"), ("3", ""), ("4", "?")):
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(company, "TASKS", str(tmp_path / "*"))
+    monkeypatch.setattr(contention, "TASKS", str(tmp_path / "*"))
     assert seconds_without_core() == 3.0
-    monkeypatch.setattr(company, "TASKS", str(tmp_path / "nowhere" / "*"))
+    monkeypatch.setattr(contention, "TASKS", str(tmp_path / "nowhere" / "*"))
     assert seconds_without_core() == 0.0
 
 
 def test_loops_have_torch_s_number_of_threads_or_one_for_little_work():
     code = """
 import minivllm, numba, numpy, torch
-from minivllm.ops.compiled import parallel_kernel
+from minivllm.cpu.compiled import parallel_kernel
 
 @parallel_kernel(10)
 def who(threads):

@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from minivllm import ops
-from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
-from minivllm.ops import compiled, fused_cpu, native, numba_support
+from minivllm.cpu import compiled, fused
+from minivllm.models import ops
 from minivllm.tensors import best_tokens
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
@@ -32,13 +30,13 @@ def dtype(request):
 @pytest.mark.parametrize("shape", [*SHAPES, SHARED, (3, 2, 16)], ids=str)
 def test_norms(shape, dtype):
     x, weight = numbers(*shape, dtype=dtype), numbers(shape[-1], dtype=dtype, seed=1)
-    same(fused_cpu.rms_norm(x, weight, 1e-5), native.rms_norm(x, weight, 1e-5), dtype)
+    same(fused.rms_norm(x, weight, 1e-5), ops.rms_norm(x, weight, 1e-5), dtype)
 
 
 def test_norms_of_a_part_of_each_row(dtype):
     """As of the queries in the product that holds keys and values, too."""
     x, weight = numbers(4, 5, 16, dtype=dtype)[:, 1:3], numbers(16, dtype=dtype)
-    same(fused_cpu.rms_norm(x, weight, 1e-5), native.rms_norm(x, weight, 1e-5), dtype)
+    same(fused.rms_norm(x, weight, 1e-5), ops.rms_norm(x, weight, 1e-5), dtype)
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, SHARED], ids=str)
@@ -46,8 +44,8 @@ def test_sums_and_norms(shape, dtype):
     x, weight = numbers(*shape, dtype=dtype), numbers(shape[-1], dtype=dtype, seed=1)
     theirs = numbers(*shape, dtype=dtype, seed=2)
     ours = theirs.clone()
-    want = native.fused_add_rms_norm(x, theirs, weight, 1e-6)
-    same(fused_cpu.fused_add_rms_norm(x, ours, weight, 1e-6), want, dtype)
+    want = ops.fused_add_rms_norm(x, theirs, weight, 1e-6)
+    same(fused.fused_add_rms_norm(x, ours, weight, 1e-6), want, dtype)
     assert torch.equal(ours, theirs)  # one addition, rounded in one way
 
 
@@ -55,7 +53,7 @@ def test_sums_and_norms(shape, dtype):
 def test_gates(shape, dtype):
     x = numbers(*shape, dtype=dtype)
     x[0, :2] = torch.tensor([-200.0, 200.0])  # exp of these overflows
-    same(fused_cpu.silu_and_mul(x), native.silu_and_mul(x), dtype)
+    same(fused.silu_and_mul(x), ops.silu_and_mul(x), dtype)
 
 
 @pytest.mark.parametrize("num_tokens", [1, 7, 900])
@@ -65,9 +63,9 @@ def test_rotations_of_a_part_of_each_row(num_tokens, dtype):
     cos_sin = torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)), 1)
     query, key, value = qkv.split((3, 2, 1), dim=1)
     others = value.clone()
-    want = native.rotary_embedding(query.float(), key.float(), cos_sin.float())
-    for fused, true in zip(fused_cpu.rotary_embedding(query, key, cos_sin), want, strict=True):
-        same(fused, true.to(dtype), dtype)
+    want = ops.rotary_embedding(query.float(), key.float(), cos_sin.float())
+    for turned, true in zip(fused.rotary_embedding(query, key, cos_sin), want, strict=True):
+        same(turned, true.to(dtype), dtype)
     assert torch.equal(value, others)
 
 
@@ -99,40 +97,6 @@ def test_the_best_token_is_the_first_of_equals():
     best, token_ids = best_tokens(logits)
     assert best.tolist() == [3.0, -torch.inf, 5.0]
     assert token_ids.tolist() == [1, 0, 0]
-
-
-def test_the_choice(monkeypatch, capsys):
-    ops.cpu_ops.cache_clear()
-    assert ops._ops(torch.zeros(1)) is fused_cpu
-    assert ops._ops(torch.zeros(1, dtype=torch.float16)) is native
-    assert ops._ops(torch.zeros(1, device="meta")) is native
-    assert capsys.readouterr().out == ""
-    ops.cpu_ops.cache_clear()
-    monkeypatch.setattr(numba_support, "version", lambda package: "0.66.0")
-    assert ops._ops(torch.zeros(1)) is native
-    assert capsys.readouterr().out == "INFO Small operations run in torch: numba is too old.\n"
-    ops.cpu_ops.cache_clear()
-
-
-@pytest.mark.parametrize("implementation", [native, fused_cpu])
-def test_the_oracle_holds(implementation, monkeypatch):
-    """Shared prefixes, chunks, samples and preemption; the oracle computes with torch's own."""
-    monkeypatch.setattr("minivllm.engine.oracle.next_token_logits", in_torch(monkeypatch))
-    monkeypatch.setattr(ops, "cpu_ops", lambda: implementation)
-    assert first_wrong_token(KVCacheManager) is None
-
-
-def in_torch(monkeypatch):
-    from minivllm.engine import oracle
-
-    compute = oracle.next_token_logits
-
-    def next_token_logits(*args):
-        with monkeypatch.context() as patch:
-            patch.setattr(ops, "cpu_ops", lambda: native)
-            return compute(*args)
-
-    return next_token_logits
 
 
 def test_without_a_folder_for_machine_code_each_process_compiles(monkeypatch):

@@ -1,7 +1,7 @@
 """Paged decode in numba: the newest rows of many sequences, each of which reads its own keys.
 
 Blocks are read where they are, through the block table. A few queries meet each key, so that what
-counts is how the keys are read: a vector of them at a time, turned so that each lies in a lane.
+counts is how the keys are read: a vector of them at a time, transposed, a key in each SIMD lane.
 (vLLM: vllm/v1/attention/backends/cpu_attn.py)
 """
 
@@ -11,24 +11,24 @@ import numpy as np
 import torch
 from numba import prange
 
-from minivllm.attention.loop_inputs import LoopInputs, RaggedRows
-from minivllm.ops.cache_lines import aligned, prefetch
-from minivllm.ops.compiled import kernel, narrow, parallel_kernel, widen
-from minivllm.ops.microkernel import WIDTH, exp_kernel, micro_kernel, transpose
+from minivllm.cpu.attention.inputs import LoopInputs, RaggedRows
+from minivllm.cpu.compiled import kernel, narrow, parallel_kernel, widen
+from minivllm.cpu.gemm.cache_lines import aligned, prefetch
+from minivllm.cpu.gemm.microkernel import WIDTH, exp_kernel, micro_kernel, transpose
 
 MOST_ROWS = 8  # of one sequence that are decoded; with more of them prefill is faster
 WORTH_SHARING = 2**19
-"""Query numbers times keys from which on several threads are woken: some 100 microseconds of
-work. On a busy machine waking one can take longer than that."""
+"""Multiply-adds that are worth several threads: some 100 microseconds of work. On a busy machine
+waking a thread can take longer than that."""
 ROWS, LANES = 4, 2 * WIDTH  # eight sums at once, which is as many as hide that each takes a while
 AHEAD = 2  # vectors of keys, or blocks of values, that are asked for before they are read
 _wide, _narrow, weigh = micro_kernel(ROWS, 2), micro_kernel(ROWS, 1), exp_kernel(2)
 
 
 def most_rows(key_cache: torch.Tensor | np.ndarray) -> int:
-    """Up to how many rows of a sequence are decoded, with this cache.
+    """Maximum number of rows of a sequence that are decoded, with this cache.
 
-    Vectors of numbers and of keys must fit into heads and blocks: where they do not, none is.
+    Vectors of elements and of keys must fit into heads and blocks: where they do not, it is 0.
     """
     _, block_size, _, head_dim = key_cache.shape
     return MOST_ROWS if block_size % WIDTH == head_dim % WIDTH == 0 else 0
@@ -36,24 +36,12 @@ def most_rows(key_cache: torch.Tensor | np.ndarray) -> int:
 
 def decode(inputs: LoopInputs, rows: RaggedRows) -> None:
     """Fill in the attention and the lse of sequences' newest rows, a few of each."""
-    _decode(inputs.work(rows), *inputs, *rows.arrays)
+    _decode(inputs.work(rows), inputs, *rows.arrays)
 
 
 @parallel_kernel(WORTH_SHARING)
-def _decode(
-    output,
-    lse,
-    query,
-    query_stride,
-    key_cache,
-    value_cache,
-    scale,
-    window,
-    rows,
-    starts,
-    block_table,
-    seq_lens,
-):
+def _decode(inputs, rows, starts, block_table, seq_lens):
+    output, lse, query, query_stride, key_cache, _, scale, _ = inputs
     num_kv_heads = key_cache.shape[2]
     group, head_dim = output.shape[1] // num_kv_heads, output.shape[2]
     for task in prange(len(seq_lens) * num_kv_heads):  # each on any thread
@@ -70,18 +58,7 @@ def _decode(
         sums = np.zeros((padded, head_dim), np.float32)
         most, total = np.empty((2, num_queries), np.float32)
         _paged_decode(
-            sums,
-            most,
-            total,
-            queries,
-            key_cache,
-            value_cache,
-            block_table[seq],
-            seq_lens[seq],
-            num_rows,
-            kv_head,
-            window,
-            scale,
+            sums, most, total, queries, inputs, block_table[seq], seq_lens[seq], num_rows, kv_head
         )
         for i in range(num_queries):
             row, head = first + i // group, kv_head * group + i % group
@@ -92,25 +69,13 @@ def _decode(
 
 
 @kernel
-def _paged_decode(
-    sums,
-    most,
-    total,
-    queries,
-    key_cache,
-    value_cache,
-    block_table,
-    end,
-    num_rows,
-    kv_head,
-    window,
-    scale,
-):
+def _paged_decode(sums, most, total, queries, inputs, block_table, end, num_rows, kv_head):
     """Paged decode of one sequence of length ``end``, for the query heads of one KV head.
 
     Adds up the values, each times e to its score less the query's largest score, and fills in that
     largest and the sum of those weights. In float32, whatever the cache is in.
     """
+    _, _, _, _, key_cache, value_cache, scale, window = inputs
     num_padded, head_dim = queries.shape
     block_size = key_cache.shape[1]
     first = max(0, end - num_rows + 1 - window) // block_size  # the first block that a row sees
@@ -120,7 +85,7 @@ def _paged_decode(
     length = -(-num_keys // LANES) * LANES
     weights = aligned(num_padded, length, np.float32)
 
-    # 1. The scores: queries times keys, of which a vector at a time is turned.
+    # 1. The scores: queries times keys, of which a vector at a time is transposed.
     keys = aligned(head_dim, LANES, np.float32)
     keys[:] = 0
     for at in range(0, length, LANES):
@@ -143,7 +108,7 @@ def _paged_decode(
     whole = head_dim // LANES * LANES
     for b in range(len(blocks)):
         at = b * block_size
-        size = min(end - at, block_size)  # nobody may look at what is in a slot after
+        size = min(end - at, block_size)  # slots behind it may hold anything
         values = value_cache[blocks[b], :, kv_head]
         later = min(b + AHEAD, len(blocks) - 1)
         prefetch(value_cache[blocks[later], :, kv_head], block_size, head_dim)
@@ -156,10 +121,10 @@ def _paged_decode(
 
 @kernel
 def _weigh(row, start, stop, scale, largest, sums):
-    """e to the scores in ``[start, stop)`` less the largest, in place, and 0 elsewhere.
+    """Softmax weights: e to the scores in ``[start, stop)`` less the largest, in place; 0 outside.
 
-    Returns the largest score, so that exp cannot overflow, and the sum. A processor compares many
-    numbers at once, but finds one largest number by number; so that is left for eight.
+    Returns the largest score, so that exp cannot overflow, and the sum. SIMD lanes compare in
+    parallel, but one largest of all lanes is found one by one; so that is left for eight.
     """
     row[:start] = -np.inf
     row[stop:] = -np.inf

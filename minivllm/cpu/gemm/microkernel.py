@@ -1,11 +1,11 @@
-"""Micro-kernel: the innermost product of matrices, whose sums stay in the processor's registers.
+"""Micro-kernel: the innermost loop of a GEMM, whose sums stay in the processor's registers.
 
-A processor multiplies and adds a vector of numbers at once, twice a cycle, if it need not wait: not
+SIMD instructions multiply and add a vector of elements, twice a cycle, if they need not wait: not
 for memory, and not for the sum before. So a tile of sums as large as the registers hold is kept
-there for the whole product; each number that is read then serves many. Compilers do not find this
+there for the whole product; each element that is read then serves many. Compilers do not find this
 by themselves, so the instructions are written here one by one, in LLVM's language. Attention is
-made of it (``ops/product.py``, ``attention/decode_numba.py``), and so are products with weights
-(``ops/panels.py``).
+made of it (``tile_product.py``, ``attention/decode.py``), and so are products with weights
+(``panels.py``).
 
 (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008)
 """
@@ -20,13 +20,13 @@ from numba.core import cgutils
 from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
-from minivllm.ops.compiled import kernel
+from minivllm.cpu.compiled import kernel
 
 _host = config.CPU_FEATURES is None  # what is written there wins, even if that is nothing
 FEATURES = set((get_host_cpu_features() if _host else config.CPU_FEATURES).split(","))
-"""What the processor can do, as far as numba may use it."""
+"""Features of the processor, as far as numba may use them."""
 WIDTH = 16 if "+avx512f" in FEATURES else 8 if "+avx" in FEATURES else 4
-"""Numbers of a vector: what one instruction works on."""
+"""SIMD lanes of float32: how many elements one instruction works on."""
 
 _FLOAT, _WORD, _INT = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _VECTOR, _WORDS = ir.VectorType(_FLOAT, WIDTH), ir.VectorType(_WORD, WIDTH)
@@ -34,14 +34,14 @@ _FUSED = ("contract",)  # a product and a sum are one instruction
 
 
 def micro_kernel(num_rows: int, num_vectors: int):
-    """The product of a tile of ``num_rows`` rows and ``num_vectors * WIDTH`` columns, for numba.
+    """Make a micro-kernel for numba: a product's tile of ``num_rows`` by ``num_vectors * WIDTH``.
 
     What it returns is called in compiled code, as ``multiply_add(sums, left, right, depth,
     accumulate)``, and does ``sums[r, c] += left[r, k] * right[k, c]`` for all r and c of the tile
     and all k below depth. ``accumulate=False`` begins at 0.
 
     The sums and left are float32, right of any dtype (see ``as_numpy``). All are matrices, also
-    slices and transposes, but for this: a row of the sums and of right must lie side by side.
+    slices and transposes, but a row of the sums and of right must be contiguous.
     """
 
     @intrinsic
@@ -55,7 +55,7 @@ def micro_kernel(num_rows: int, num_vectors: int):
         depth, accumulate = args[3:]
 
         def columns(array, row, stride):
-            """Where the vectors of a row begin."""
+            """Addresses of the vectors of a row."""
             first = builder.gep(array, [builder.mul(row, stride)])
             return [builder.gep(first, [_INT(v * WIDTH)]) for v in range(num_vectors)]
 
@@ -75,7 +75,7 @@ def micro_kernel(num_rows: int, num_vectors: int):
             column = builder.gep(left, [builder.mul(loop.index, left_step)])
             for r in range(num_rows):
                 number = builder.load(builder.gep(column, [builder.mul(left_stride, _INT(r))]))
-                number = _everywhere(builder, number)
+                number = _broadcast(builder, number)
                 for v in range(num_vectors):
                     product = builder.fmul(number, row[v], flags=_FUSED)
                     total = builder.fadd(product, builder.load(registers[r][v]), flags=_FUSED)
@@ -89,9 +89,9 @@ def micro_kernel(num_rows: int, num_vectors: int):
 
 @intrinsic
 def transpose(typing, columns, rows):
-    """``columns[c, r] = rows[r, c]`` for ``WIDTH`` rows of any dtype and ``WIDTH`` columns.
+    """Transpose ``WIDTH`` rows of any dtype by ``WIDTH`` columns: ``columns[c, r] = rows[r, c]``.
 
-    Half of a tile changes places with the other half, then half of each half, until single numbers
+    Half of a tile changes places with the other half, then half of each half, until single elements
     have. Matrices as in ``micro_kernel``; columns is float32.
     """
 
@@ -126,12 +126,12 @@ def turn(columns, rows):
 
 
 def exp_kernel(num_vectors: int):
-    """The weights of a softmax, for rows of ``num_vectors * WIDTH`` scores, for numba.
+    """Make a kernel of softmax weights, for rows of ``num_vectors * WIDTH`` scores, for numba.
 
     What it returns is called in compiled code, as ``weigh(scores, num_rows, most, scale, total)``,
     and does ``scores[r, c] = exp((scores[r, c] - most[c]) * scale)`` and adds each to ``total[c]``.
-    No score is larger than ``most``, and the scale is positive. All are float32, and rows lie side
-    by side.
+    No score is larger than ``most``, and the scale is positive. All are float32, and rows are
+    contiguous.
     """
 
     @intrinsic
@@ -144,7 +144,7 @@ def exp_kernel(num_vectors: int):
             [builder.gep(array, [_INT(v * WIDTH)]) for v in range(num_vectors)]
             for array, _ in (memory(context, builder, signature, args, i) for i in (2, 4))
         )
-        scale = _everywhere(builder, args[3])
+        scale = _broadcast(builder, args[3])
         largest = [_load(builder, at) for at in most]
         registers = [cgutils.alloca_once(builder, _VECTOR) for _ in total]
         for at, register in zip(total, registers, strict=True):
@@ -165,7 +165,7 @@ def exp_kernel(num_vectors: int):
 
 
 def _exp(builder, x):
-    """e to the x, for x <= 0, as ``ops.compiled.exp`` does it, in fewer instructions.
+    """Exponential of x, for x <= 0, as ``compiled.exp``, in fewer instructions.
 
     Rounding to n and 2 to the n take one each: in a sum with 1.5 * 2^23 there is no place for a
     fraction, and its last bits are n, which is added to the exponent.
@@ -177,7 +177,7 @@ def _exp(builder, x):
     def fused(a, b, c):
         return builder.fadd(builder.fmul(a, b, flags=_FUSED), c, flags=_FUSED)
 
-    least = all_are(-87.0)  # what is no number stays so: the comparison is an unordered one
+    least = all_are(-87.0)  # NaN stays NaN: the comparison is an unordered one
     x = builder.select(builder.fcmp_unordered(">", x, least), x, least)
     shifted = fused(x, all_are(1 / math.log(2)), all_are(1.5 * 2**23))
     n = builder.fsub(shifted, all_are(1.5 * 2**23))
@@ -190,7 +190,7 @@ def _exp(builder, x):
 
 
 def memory(context, builder, signature, args, i):
-    """Where argument ``i``, an array, begins, and its strides in numbers."""
+    """Address of argument ``i``, an array, and its strides in elements."""
     array = context.make_array(signature.args[i])(context, builder, args[i])
     size = _INT(signature.args[i].dtype.bitwidth // 8)
     strides = cgutils.unpack_tuple(builder, array.strides)
@@ -198,7 +198,7 @@ def memory(context, builder, signature, args, i):
 
 
 def _load(builder, at, dtype=types.float32):
-    """A vector of numbers as float32; those of 16 bits are widened as ``ops.compiled.widen``."""
+    """Load a vector as float32; 16-bit elements are widened as by ``compiled.widen``."""
     if dtype == types.float32:
         return builder.load(builder.bitcast(at, _VECTOR.as_pointer()), align=4)
     halves = ir.VectorType(ir.IntType(16), WIDTH)
@@ -223,7 +223,7 @@ def _store(builder, vector, at):
     builder.store(vector, builder.bitcast(at, _VECTOR.as_pointer()), align=4)
 
 
-def _everywhere(builder, number):
-    """One number in all places of a vector."""
+def _broadcast(builder, number):
+    """Broadcast an element to all lanes."""
     first = builder.insert_element(_VECTOR(ir.Undefined), number, _WORD(0))
     return builder.shuffle_vector(first, _VECTOR(ir.Undefined), _words(0))

@@ -1,10 +1,10 @@
-"""Product with a weight in panels: each lies in memory in the order in which a tile reads it.
+"""GEMM with a weight in panels: each lies in memory in the order in which a tile reads it.
 
-A tile of the product (``ops/microkernel.py``) has a few rows and as many columns as a panel. It
+A tile of the product (``microkernel.py``) has a few rows and as many columns as a panel. It
 reads the panel from one end to the other, where a weight as it is in a checkpoint would be read a
-few numbers here and a few there. Libraries bring it into such an order in every call; here that is
-done once. Numbers of 16 bits stay so, and are widened in registers. What a row is multiplied beside
-changes nothing in how its numbers are added up.
+few elements here and a few there. Libraries bring it into such an order in every call; here that is
+done once. 16-bit elements stay so, and are widened in registers. The other rows of a batch change
+nothing in how a row is added up.
 
 (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008)
 
@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from numba import prange
 
-from minivllm.ops.compiled import as_numpy, kernel, parallel_kernel
-from minivllm.ops.microkernel import WIDTH, micro_kernel
+from minivllm.cpu.compiled import as_numpy, kernel, parallel_kernel
+from minivllm.cpu.gemm.microkernel import WIDTH, micro_kernel
 
-WORTH_SHARING = 2**20  # products from which on several threads are woken: some 20 us of work
-# Of a tile: its sums, a row of the panel and a number of the left one fit into 32 or 16 registers.
+WORTH_SHARING = 2**20  # multiply-adds that are worth several threads: some 20 us of work
+# Of a tile: its sums, a row of the panel and an element of the left one fit into the registers.
 _ROWS, _VECTORS = (4, 4) if WIDTH == 16 else (6, 2)
 LANES = _VECTORS * WIDTH
 _DEPTH = 256  # rows of a panel that stay in the second cache while many tiles read them
@@ -31,9 +31,9 @@ _tile, _pair, _single = (micro_kernel(rows, _VECTORS) for rows in (_ROWS, 2, 1))
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
-    """``[output, input]`` to one panel after the other, ``[output * input]``; the last is narrower.
+    """Pack ``[output, input]`` into one panel after the other, ``[output * input]``.
 
-    A panel is ``[input, LANES]``.
+    The last one is narrower. A panel is ``[input, LANES]``.
     """
     whole = len(weight) // LANES * LANES
     panels = weight[:whole].unflatten(0, (-1, LANES)).transpose(1, 2)
@@ -51,14 +51,14 @@ def multiply(
 def multiply_arrays(
     x: np.ndarray, panels: np.ndarray, bias: np.ndarray, output_size: int
 ) -> np.ndarray:
-    """As ``multiply``, in arrays; x and the bias are float32."""
+    """Do what ``multiply`` does, in arrays; x and the bias are float32."""
     output = np.empty((len(x), output_size), np.float32)
     _multiply(len(x) * panels.size, output, x, panels, bias)
     return output
 
 
 def bias_array(bias: torch.Tensor | None) -> np.ndarray:
-    """A bias for ``multiply_arrays``, float32 ``[output_size]``; empty for none."""
+    """Bias for ``multiply_arrays``, float32 ``[output_size]``; empty for none."""
     return _NO_BIAS if bias is None else bias.float().numpy()
 
 
@@ -74,11 +74,11 @@ def _multiply(output, x, panels, bias):
 
 @kernel
 def _multiply_panel(output, rows, panels, bias, first):
-    """Some rows times the panel of the columns from ``first`` on."""
+    """Multiply rows by the panel of the columns from ``first`` on."""
     depth, place = rows.shape[1], output[:, first : first + LANES]
     sums, size = place, place.shape[1]
     panel = panels[first * depth : (first + size) * depth].reshape(depth, size)
-    if size < LANES:  # the last one: a tile is wider than what there is to read and to write
+    if size < LANES:  # the last one is narrower than a tile
         sums = np.empty((len(rows), LANES), np.float32)[:, :LANES]
         wide = np.zeros((depth, LANES), panels.dtype)
         _copy(wide, panel)
@@ -105,7 +105,7 @@ def _multiply_panel(output, rows, panels, bias, first):
 
 @kernel
 def _copy(left, right):
-    """``left = right``, without the error in words that numba would compile, too, for seconds."""
+    """Copy: ``left = right``, without an error message that takes numba seconds to compile."""
     for r in range(len(right)):
         for c in range(right.shape[1]):
             left[r, c] = right[r, c]

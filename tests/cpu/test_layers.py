@@ -4,18 +4,21 @@ import random
 
 import pytest
 import torch
+import torch.nn.functional as F
 from test_13_models import CONFIGS, make_model
+from torch import nn
 
 from minivllm import LLM, SamplingParams
 from minivllm.attention import cascade
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.attention.paged_numba import PagedNumba
+from minivllm.cpu import apply as cpu
+from minivllm.cpu import linear
+from minivllm.cpu.attention.paged_numba import PagedNumba
 from minivllm.engine.oracle import next_token_logits
 from minivllm.kv.block_table import slots_of
-from minivllm.models import cpu_layers, cpu_linear
-from minivllm.models.loader import load_model
-from minivllm.models.model_config import ModelConfig
+from minivllm.models.linear import LinearMethod
+from minivllm.models.loader import load_config, load_model
 
 CPU = torch.device("cpu")
 KNOWN = [name for name in CONFIGS if not name.startswith(("opt", "gpt2"))]
@@ -24,15 +27,21 @@ BLOCK_SIZE, WIDE_BLOCK = 4, 16  # the second is one that decodes' own loop knows
 
 @pytest.fixture
 def load(tmp_path):
-    def load(name, dtype=torch.float32):
+    def load(name, dtype=torch.float32, change=None):
         family, changes, _ = CONFIGS[name]
         make_model(family, **changes).save_pretrained(tmp_path)
-        config = ModelConfig.from_directory(tmp_path)
+        config = load_config(tmp_path)
         model = load_model(tmp_path, config, dtype, CPU)
-        model.process_weights_after_loading()
+        if change is not None:
+            change(model)
+        cpu.apply(model, PagedNumba())
         return model
 
     return load
+
+
+def are_compiled(model):
+    return "run_layers" in vars(model.model)
 
 
 def batch(block_size):
@@ -54,15 +63,11 @@ def batch(block_size):
     return torch.tensor(positions), metadata, next_id
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("block_size", [BLOCK_SIZE, WIDE_BLOCK])
-@pytest.mark.parametrize("name", KNOWN)
 @torch.inference_mode()
-def test_bit_for_bit(name, block_size, dtype, load, monkeypatch):
-    monkeypatch.setattr(cascade, "WORTH_SHARING", 1)
-    model = load(name, dtype)
+def check_bit_for_bit(model, block_size, dtype):
+    """Hidden states and the written cache are the same by compiled layers and by modules."""
     config, (positions, metadata, num_blocks) = model.config, batch(block_size)
-    assert model.cpu_layers is not None
+    assert are_compiled(model)
     ids = torch.tensor(random.Random(1).choices(range(96), k=len(positions)))
 
     def hidden():
@@ -72,17 +77,91 @@ def test_bit_for_bit(name, block_size, dtype, load, monkeypatch):
         return model(ids, positions, cache, metadata, PagedNumba()), cache.data
 
     in_arrays, written = hidden()
-    model.cpu_layers = None
-    in_modules, also_written = hidden()
+    with cpu.layers_as_modules(model):
+        in_modules, also_written = hidden()
     assert torch.equal(in_arrays, in_modules)
     assert torch.equal(written, also_written)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("block_size", [BLOCK_SIZE, WIDE_BLOCK])
+@pytest.mark.parametrize("name", KNOWN)
+def test_bit_for_bit(name, block_size, dtype, load, monkeypatch):
+    monkeypatch.setattr(cascade, "WORTH_SHARING", 1)
+    check_bit_for_bit(load(name, dtype), block_size, dtype)
+
+
+class WithAdapter(nn.Module):
+    """A linear layer in a wrapper that adds a product of its own, as LoRA's does."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base, generator = base, torch.Generator().manual_seed(4)
+        delta = 0.1 * torch.randn(base.output_size, base.input_size, generator=generator)
+        self.delta = nn.Parameter(delta.to(base.weight.dtype), requires_grad=False)
+
+    def forward(self, x):
+        return self.base(x) + x @ self.delta.T
+
+
+class Rounded(LinearMethod):
+    """A linear method that a loader gives a layer: weights of 8 bits."""
+
+    def create_weights(self, layer):
+        self.step = layer.weight.abs().max() / 127
+        rounded = (layer.weight / self.step).round().to(torch.int8)
+        layer.weight = nn.Parameter(rounded, requires_grad=False)
+
+    def apply(self, layer, x):
+        return F.linear(x, layer.weight.to(x.dtype) * self.step, layer.bias)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("part", ["self_attn.qkv_proj", "mlp", "mlp.down_proj"])
+def test_a_layer_that_something_has_changed_runs_as_its_module(part, dtype, load, capsys):
+    """The layers around it are compiled as always."""
+
+    def change(model):
+        layer = model.model.layers[1]
+        if part == "self_attn.qkv_proj":
+            forward = layer.self_attn.qkv_proj.forward
+            layer.self_attn.qkv_proj.forward = lambda x: tuple(2 * y for y in forward(x))
+        elif part == "mlp":
+            layer.mlp = nn.Sequential(layer.mlp, nn.Tanh())
+        else:
+            layer.mlp.down_proj = WithAdapter(layer.mlp.down_proj)
+
+    model = load("qwen3", dtype, change)
+    assert "Using compiled layers, 2 of 3: the rest runs as modules.\n" in said(capsys)
+    kinds = [type(layer).__name__ for layer in model.model.run_layers.layers]
+    assert kinds == ["CPULayer", "ModuleLayer", "CPULayer"]
+    check_bit_for_bit(model, WIDE_BLOCK, dtype)
+
+
+def said(capsys):
+    return capsys.readouterr().out
+
+
+def test_a_linear_method_that_was_given_stays(load):
+    """And the layer is compiled around it."""
+
+    def change(model):
+        for layer in model.model.layers:
+            layer.mlp.gate_up_proj.quant_method = Rounded()
+            layer.mlp.gate_up_proj.quant_method.create_weights(layer.mlp.gate_up_proj)
+
+    model = load("llama", torch.float32, change)
+    methods = {type(layer.mlp.gate_up_proj.quant_method) for layer in model.model.layers}
+    assert methods == {Rounded}
+    assert {type(layer).__name__ for layer in model.model.run_layers.layers} == {"CPULayer"}
+    check_bit_for_bit(model, WIDE_BLOCK, torch.float32)
 
 
 @pytest.mark.parametrize(
     ("name", "dtype"), [("gpt2", torch.float32), ("opt", torch.float32), ("qwen2", torch.float16)]
 )
 def test_other_models_are_left_to_their_modules(name, dtype, load):
-    assert load(name, dtype).cpu_layers is None
+    assert not are_compiled(load(name, dtype))
 
 
 def test_a_backend_of_ones_own_is_asked(load):
@@ -104,9 +183,7 @@ def test_a_backend_of_ones_own_is_asked(load):
 def test_the_engine_with_and_without(through_torch, monkeypatch):
     """Shared prefixes, chunks and preemptions; products of torch among the loops."""
     if through_torch:
-        monkeypatch.setattr(
-            cpu_linear, "choose_method", lambda weight: cpu_linear.TransposedLinearMethod()
-        )
+        monkeypatch.setattr(linear, "choose_method", lambda weight: linear.TransposedLinearMethod())
     monkeypatch.setattr(cascade, "WORTH_SHARING", 1)
     rng = random.Random(5)
     common = rng.choices(range(96), k=40)
@@ -130,9 +207,9 @@ def test_the_engine_with_and_without(through_torch, monkeypatch):
                 logits = next_token_logits(model, known)  # by the modules
                 assert logits[token_id] >= logits.max() - 1e-4
                 known.append(token_id)
-        return model.cpu_layers, [output.outputs[0].token_ids for output in outputs]
+        return are_compiled(model), [output.outputs[0].token_ids for output in outputs]
 
-    layers, answers = run()
-    assert layers is not None
-    monkeypatch.setattr(cpu_layers.CPULayers, "of", lambda model: None)
-    assert run() == (None, answers)
+    compiled, answers = run()
+    assert compiled
+    monkeypatch.setattr("minivllm.cpu.layers.is_known", lambda layer: False)
+    assert run() == (False, answers)

@@ -12,22 +12,22 @@ from functools import cache
 import torch
 from torch import nn
 
+from minivllm.cpu.threads import bound_threads
 from minivllm.logger import init_logger
 from minivllm.models.linear import Linear, LinearMethod, UnquantizedLinearMethod
-from minivllm.ops.numba_support import numba_obstacle
-from minivllm.ops.threads import threads_for
+from minivllm.utils.numba_support import numba_obstacle
 
 logger = init_logger(__name__)
 
-IN_CACHE = 2**22  # bytes of a weight that a processor keeps near; larger ones come from memory
-WIDENED_ONCE = 2**20  # bytes of a 16-bit weight that may as well be float32 for good
-_TILE = 2**18  # numbers of a tile in float32: a MiB, which stays in the cache until it is used
+IN_CACHE = 2**22  # weights of up to this many bytes are assumed to stay in the processor's cache
+WIDENED_ONCE = 2**20  # 16-bit weights of up to this many bytes become float32, at loading
+_TILE = 2**18  # elements of a float32 tile: a MiB, which stays in the cache until it is used
 
 
 class OneDNNLinearMethod(UnquantizedLinearMethod):
-    """oneDNN's product, with the weight packed in the order in which it reads it.
+    """oneDNN's GEMM, with the weight packed in the order in which it is read.
 
-    It is brought there in every call otherwise, and for the few rows of a decode that costs half as
+    Without that oneDNN packs it in every call, which for the few rows of a decode costs half as
     much as the product itself.
     """
 
@@ -41,9 +41,9 @@ class OneDNNLinearMethod(UnquantizedLinearMethod):
 
 
 class TransposedLinearMethod(UnquantizedLinearMethod):
-    """torch's BLAS, with the weight stored as ``[input_size, output_size]``.
+    """BLAS's GEMM, with the weight stored as ``[input_size, output_size]``.
 
-    Where its product of small matrices is a good one, this has the least to do around it.
+    The least overhead, where the BLAS is good at small matrices.
     """
 
     def process_weights_after_loading(self, layer: Linear) -> None:
@@ -56,10 +56,10 @@ class TransposedLinearMethod(UnquantizedLinearMethod):
 
 
 class TiledLinearMethod(LinearMethod):
-    """Products in float32 with a weight of another dtype, converted tile by tile.
+    """GEMM in float32 with a weight of another dtype, converted tile by tile.
 
     A tile is used as soon as it is made, while it is in the processor's cache, so that memory is
-    read in the form in which the weight is kept. What that is, subclasses say.
+    read in the form in which the weight is kept. Subclasses say how that is converted.
     """
 
     def rows(self, layer: Linear, begin: int, end: int) -> torch.Tensor:
@@ -81,7 +81,7 @@ class TiledLinearMethod(LinearMethod):
 class WidenedLinearMethod(TiledLinearMethod, UnquantizedLinearMethod):
     """A 16-bit weight, widened to float32 on a processor without fast 16-bit products.
 
-    One row is multiplied as it is: that reads each number once, and half as many bytes. For torch;
+    One row is multiplied as it is: that reads each element once, and half as many bytes. For torch;
     with numba see ``PanelLinearMethod``.
     """
 
@@ -99,14 +99,14 @@ class WidenedLinearMethod(TiledLinearMethod, UnquantizedLinearMethod):
 
 
 class PanelLinearMethod(UnquantizedLinearMethod):
-    """A compiled product in float32, with the weight in panels (``ops/panels.py``).
+    """Compiled GEMM in float32, with the weight in panels (``gemm/panels.py``).
 
-    It has little to do around it, and is done by the threads that do the rest of a layer: those of
-    a library are others, and each kind's would spin while the other kind works.
+    It has little overhead, and the threads of the rest of a layer: a library has threads of its
+    own, and each kind would spin while the other works.
     """
 
     def __init__(self):
-        from minivllm.ops import panels  # numba need not be there
+        from minivllm.cpu.gemm import panels  # numba need not be there
 
         self._panels = panels
 
@@ -133,7 +133,7 @@ def choose_method(weight: torch.Tensor) -> LinearMethod:
 
 
 def candidates(dtype: torch.dtype) -> list[LinearMethod]:
-    """Linear methods for such a weight on this processor; the first is good for large ones."""
+    """Linear methods for a weight of this dtype on this processor; the first suits large ones."""
     onednn = torch.ops.mkldnn
     packs = torch.backends.mkldnn.is_available() and (
         dtype == torch.float32
@@ -149,9 +149,9 @@ def candidates(dtype: torch.dtype) -> list[LinearMethod]:
 
 @cache
 def fastest_method(dtype: torch.dtype, shape: tuple[int, int]) -> LinearMethod:
-    """The candidate that multiplies a few rows by a weight of this shape in the least time.
+    """Fastest candidate for a few rows times a weight of this shape.
 
-    The first one, unless another is faster by more than what such measurements vary.
+    The first one, unless another is faster by more than measurements vary.
     """
     seconds = {method: _seconds(method, dtype, shape) for method in candidates(dtype)}
     first, best = next(iter(seconds)), min(seconds, key=seconds.__getitem__)
@@ -169,15 +169,16 @@ _PROBES = 7  # the best counts
 
 @torch.inference_mode()
 def _seconds(method: LinearMethod, dtype: torch.dtype, shape: tuple[int, int]) -> float:
-    """Seconds of one product, at best, of one thread's own time: others may have the cores now."""
+    """Shortest time of one product, in CPU seconds of one thread, which contention leaves alone."""
     layer = Linear(shape[1], shape[0], bias=False)
     layer.weight = nn.Parameter(torch.full(shape, 0.01, dtype=dtype), requires_grad=False)
     method.process_weights_after_loading(layer)
     x = torch.full((_PROBE_ROWS, shape[1]), 0.01, dtype=dtype)
-    best = float("inf")
-    with threads_for(0, x.device):  # one
-        for _ in range(_PROBES):
-            begin = time.thread_time()
-            method.apply(layer, x)
-            best = min(best, time.thread_time() - begin)
-    return best
+
+    def probe(x: torch.Tensor) -> float:
+        begin = time.thread_time()
+        method.apply(layer, x)
+        return time.thread_time() - begin
+
+    alone = bound_threads(probe, 0)
+    return min(alone(x) for _ in range(_PROBES))

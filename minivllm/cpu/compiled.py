@@ -1,8 +1,8 @@
-"""Common parts of loops that numba compiles: options, threads, 16-bit numbers, exp.
+"""Compiled loops, their common parts: numba's options, threads, 16-bit elements, exp.
 
 Machine code is kept on disk, beside the source or where ``NUMBA_CACHE_DIR`` says, so that only the
 first process compiles. (numba notices a change of the file that a loop is in, but not of those it
-uses: after a change here or in ``microkernel``, ``matrix_unit``, ``product``, delete
+uses: after a change here or in ``gemm/microkernel``, ``gemm/amx``, delete
 ``__pycache__``.)
 """
 
@@ -26,8 +26,8 @@ from minivllm.logger import init_logger
 
 logger = init_logger(__name__)
 
-# Sums may be reordered, which is what lets a processor add 16 numbers at once; the rest of
-# fastmath (no NaN, no infinity) is not wanted. numpy's error model divides without asking for 0.
+# Sums may be reordered, which is what lets SIMD lanes add up in parallel; the rest of
+# fastmath (no NaN, no infinity) is not wanted. numpy's error model divides without a check for 0.
 _OPTIONS = {"fastmath": {"reassoc", "contract"}, "error_model": "numpy", "nogil": True}
 _LN2 = math.log(2)
 
@@ -105,7 +105,7 @@ event.register("numba:compile", _Announce())
 
 
 def as_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """The same memory; 16-bit numbers, which numba does not know, as the integers of their bits."""
+    """Return a tensor's memory as an array; 16-bit elements, which numba lacks, as their bits."""
     dtype = tensor.dtype
     if dtype == torch.float32:
         return tensor.numpy()
@@ -117,13 +117,13 @@ def as_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def as_tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    """The same memory, for an array of ``as_numpy`` of a tensor of this dtype."""
+    """Return an array's memory as a tensor of this dtype: the inverse of ``as_numpy``."""
     tensor = torch.from_numpy(array)
     return tensor if tensor.dtype == dtype else tensor.view(dtype)
 
 
 def flat(x: torch.Tensor) -> tuple[np.ndarray, int]:
-    """The memory of a view with at least a row, and how far it is from one row to the next.
+    """Return the memory of a view with at least a row, and the stride from row to row.
 
     Numba makes good code only of what it knows to be contiguous. Rows of ``x`` are, all of it need
     not be: queries are a slice of each row of a wider matrix.
@@ -134,12 +134,12 @@ def flat(x: torch.Tensor) -> tuple[np.ndarray, int]:
 
 
 def row_numbers(rows: torch.Tensor | slice) -> np.ndarray:
-    """Rows of a batch, int64 or a slice, as int64 ``[n]``."""
+    """Row numbers of a batch, given as int64 or as a slice: int64 ``[n]``."""
     return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.numpy()
 
 
 def compiled_only(function: Callable) -> Callable:
-    """Decorator: a function that only compiled code can call, where its ``overload`` is taken."""
+    """Decorator: a function for compiled code only, where its ``overload`` is taken."""
 
     @wraps(function)
     def refuse(*args):
@@ -150,7 +150,7 @@ def compiled_only(function: Callable) -> Callable:
 
 @compiled_only
 def widen(number):
-    """A number of an array of ``as_numpy`` as float32."""
+    """Element of an ``as_numpy`` array as float32."""
 
 
 @overload(widen)
@@ -173,7 +173,7 @@ def _widen(number):
 
 @compiled_only
 def narrow(number, array):
-    """A float32 as a number for this array of ``as_numpy``: float32, or bfloat16's bits."""
+    """Element for this ``as_numpy`` array, of a float32: float32, or bfloat16's bits."""
 
 
 @overload(narrow)
@@ -191,7 +191,7 @@ def _narrow(number, array):
 
 @kernel
 def exp(x):
-    """e to the x, for x <= 0. The library's takes one number a call; this one, 16 at once.
+    """Exponential of x, for x <= 0, in SIMD lanes; the library's takes one element a call.
 
     x is n times ln 2, which goes into the exponent bits of a float32, and a rest r of at most half
     of ln 2, for which six terms of the series are exact to 5e-7.

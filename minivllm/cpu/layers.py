@@ -1,4 +1,4 @@
-"""CPULayers: a decoder's layers on a CPU, as compiled loops over arrays with no torch between them.
+"""Compiled layers: a decoder's layers as loops over arrays, with no torch between them.
 
 The same loops as the modules call, in the same order, and so the same numbers. But a module, a
 method and an operation of torch bring some microseconds of code each, and between two products that
@@ -18,22 +18,24 @@ import numpy as np
 import torch
 from torch import nn
 
-from minivllm import ops
+from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_cache import KVCache
-from minivllm.attention.loop_inputs import EVERYTHING, LoopInputs
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.attention.paged_numba import PagedNumba, attend, plan_for, write_slots_loop
-from minivllm.models.cpu_linear import PanelLinearMethod
-from minivllm.models.decoder import Attention, DecoderForCausalLM, DecoderLayer
-from minivllm.models.layers import GatedMLP, RMSNorm
-from minivllm.ops.compiled import as_numpy, as_tensor
-from minivllm.ops.fused_cpu import (
+from minivllm.cpu.attention.inputs import EVERYTHING, LoopInputs
+from minivllm.cpu.attention.paged_numba import PagedNumba, attend, plan_for, write_slots_loop
+from minivllm.cpu.compiled import as_numpy, as_tensor
+from minivllm.cpu.fused import (
     add_rms_norm_loop,
     rms_norm_loop,
     rotary_embedding_loop,
     silu_and_mul_loop,
 )
-from minivllm.ops.panels import bias_array, multiply_arrays
+from minivllm.cpu.gemm.panels import bias_array, multiply_arrays
+from minivllm.cpu.linear import PanelLinearMethod
+from minivllm.models import ops
+from minivllm.models.decoder import Attention, Decoder, DecoderLayer
+from minivllm.models.layers import GatedMLP, RMSNorm
+from minivllm.models.linear import Linear, QKVParallelLinear
 
 Caches = tuple[np.ndarray, np.ndarray]  # K and V, [num_blocks, block_size, num_kv_heads, head_dim]
 Product = Callable[[np.ndarray], np.ndarray]  # [n, input_size] to [n, output_size]
@@ -41,30 +43,31 @@ Norm = Callable[..., np.ndarray]  # of an array, and maybe of the residual to ad
 
 
 class CPULayers:
-    """All layers of a decoder, made when its weights lie as they will stay.
+    """All layers of a decoder, in the place of ``Decoder.run_layers``.
 
-    It knows the parts of a model as they are then. Whoever changes one later sets the model's
-    ``cpu_layers`` to None.
+    Made when weights are laid out as they will stay. A layer that is not known runs as its module.
     """
 
     backend_class = PagedNumba  # whose loops are called here
 
-    def __init__(self, layers: list[DecoderLayer], dtype: torch.dtype):
+    def __init__(self, decoder: Decoder, dtype: torch.dtype):
         self.dtype = dtype
-        self.layers = [CPULayer(layer, dtype) for layer in layers]
-
-    @classmethod
-    def of(cls, model: DecoderForCausalLM) -> CPULayers | None:
-        """Those of a model; None if it has other parts than Llama's, or a dtype without loops."""
-        decoder, dtype = model.model, model.model.embed_tokens.weight.dtype
-        known = decoder.rotary_emb is not None and dtype in ops.FUSED_DTYPES
-        known = known and all(map(_is_known, decoder.layers))
-        return cls([*decoder.layers], dtype) if known else None
+        self.run_modules = decoder.run_layers  # for another backend
+        self.layers = [
+            (CPULayer if is_known(layer) else ModuleLayer)(layer, dtype) for layer in decoder.layers
+        ]
 
     def __call__(
-        self, x: torch.Tensor, cos_sin: torch.Tensor, kv_cache: KVCache, metadata: AttentionMetadata
+        self,
+        x: torch.Tensor,
+        cos_sin: torch.Tensor,
+        kv_cache: KVCache,
+        metadata: AttentionMetadata,
+        backend: AttentionBackend,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The last layer's output and the residual to add it to, ``[num_tokens, hidden_size]``."""
+        """As ``Decoder.run_layers``."""
+        if type(backend) is not self.backend_class:
+            return self.run_modules(x, cos_sin, kv_cache, metadata, backend)
         hidden, residual = as_numpy(x), None
         arrays = as_numpy(cos_sin), metadata.slot_mapping.numpy()
         for index, layer in enumerate(self.layers):
@@ -75,10 +78,32 @@ class CPULayers:
         return as_tensor(hidden, self.dtype), as_tensor(residual, self.dtype)
 
 
+class ModuleLayer:
+    """A layer that runs as its module, between compiled ones."""
+
+    def __init__(self, layer: Any, dtype: torch.dtype):
+        self.layer, self.dtype, self.backend = layer, dtype, PagedNumba()
+
+    def __call__(
+        self,
+        x: np.ndarray,
+        residual: np.ndarray | None,
+        cos_sin: np.ndarray,
+        slots: np.ndarray,
+        caches: Caches,
+        metadata: AttentionMetadata,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As ``CPULayer.__call__``."""
+        before = None if residual is None else as_tensor(residual, self.dtype)
+        rest = as_tensor(cos_sin, self.dtype), tuple(as_tensor(c, self.dtype) for c in caches)
+        output = self.layer(as_tensor(x, self.dtype), before, *rest, metadata, self.backend)
+        return as_numpy(output[0]), as_numpy(output[1])
+
+
 class CPULayer:
     """One layer: what ``DecoderLayer.forward`` does, and what that calls."""
 
-    def __init__(self, layer: DecoderLayer, dtype: torch.dtype):
+    def __init__(self, layer: Any, dtype: torch.dtype):
         attention, mlp = layer.self_attn, layer.mlp
         self.input_norm = _norm(layer.input_layernorm)
         self.post_norm = _norm(layer.post_attention_layernorm)
@@ -134,26 +159,36 @@ class CPULayer:
     def _part(
         self, qkv: np.ndarray, begin: int, end: int, norm: Norm | None = None
     ) -> tuple[np.ndarray, int]:
-        """Some columns, as ``ops.compiled.flat`` has a view; a copy, if their heads have a norm."""
+        """Some columns, as ``compiled.flat`` has a view; a copy, if their heads have a norm."""
         if norm is None:
             return qkv.reshape(-1)[begin:], qkv.shape[1]
         heads = np.ascontiguousarray(qkv[:, begin:end]).reshape(-1, self.head_dim)
         return norm(heads).reshape(-1), end - begin
 
 
-def _is_known(layer: Any) -> bool:
-    """True for a layer like Llama's or Qwen's on a CPU."""
+def is_known(layer: Any) -> bool:
+    """True for a layer like Llama's or Qwen's, all of whose parts are as they were made."""
+    if not _calls(layer, DecoderLayer.forward):
+        return False
     attention, mlp = layer.self_attn, layer.mlp
+    if not (_calls(attention, Attention.forward) and _calls(mlp, GatedMLP.forward)):
+        return False
     norms = layer.input_layernorm, layer.post_attention_layernorm
+    linear = attention.o_proj, mlp.gate_up_proj, mlp.down_proj
     return (
-        type(layer).forward is DecoderLayer.forward
-        and type(attention).forward is Attention.forward
-        and type(mlp).forward is GatedMLP.forward
+        all(_calls(norm, RMSNorm.forward) for norm in norms)
+        and _calls(attention.q_norm, RMSNorm.forward, nn.Identity.forward)
+        and _calls(attention.k_norm, RMSNorm.forward, nn.Identity.forward)
+        and _calls(attention.qkv_proj, QKVParallelLinear.forward)
+        and all(_calls(layer, Linear.forward) for layer in linear)
         and mlp.act_and_mul is ops.silu_and_mul
-        and all(type(norm) is RMSNorm for norm in norms)
-        and {type(attention.q_norm), type(attention.k_norm)} <= {RMSNorm, nn.Identity}
-        and all(parameter.is_cpu for parameter in layer.parameters())
+        and attention.rotary_embedding is ops.rotary_embedding
     )
+
+
+def _calls(module: nn.Module, *forwards: Callable) -> bool:
+    """True if a module's ``forward`` is one of these, and not one of a subclass or a transform."""
+    return getattr(module.forward, "__func__", None) in forwards
 
 
 def _norm(module: Any) -> Norm:
@@ -175,7 +210,7 @@ def _head_norm(module: nn.Module) -> Norm | None:
 
 
 def _product(layer: Any, dtype: torch.dtype) -> Product:
-    """A linear layer; through torch, if torch does the product or has to convert for it."""
+    """Product of a linear layer; through torch, if torch multiplies or has to convert for it."""
     if isinstance(layer.quant_method, PanelLinearMethod) and dtype == torch.float32:
         weight, bias = layer.weight.numpy(), bias_array(layer.bias)
         return partial(multiply_arrays, panels=weight, bias=bias, output_size=layer.output_size)

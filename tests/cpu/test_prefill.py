@@ -7,16 +7,16 @@ from helpers import examples
 from hypothesis import given
 from paged_batches import batches, make_batch
 
-from minivllm.attention.decode_numba import MOST_ROWS
-from minivllm.attention.loop_inputs import LoopInputs, RaggedRows
-from minivllm.attention.paged_numba import PagedNumba
-from minivllm.attention.prefill_numba import KEYS, prefill
 from minivllm.attention.reference import Reference
-from minivllm.ops import product
-from minivllm.ops.matrix_unit import HAS_MATRIX_UNIT
-from minivllm.ops.product import LANES
+from minivllm.cpu.attention.decode import MOST_ROWS
+from minivllm.cpu.attention.inputs import LoopInputs, RaggedRows
+from minivllm.cpu.attention.paged_numba import PagedNumba
+from minivllm.cpu.attention.prefill import KEYS, prefill
+from minivllm.cpu.gemm import tile_product
+from minivllm.cpu.gemm.amx import HAS_AMX
+from minivllm.cpu.gemm.tile_product import LANES
 
-UNITS = ["vectors", "unit"] if HAS_MATRIX_UNIT else ["vectors"]
+UNITS = ["vectors", "unit"] if HAS_AMX else ["vectors"]
 KINDS = ["float32", "float16", *(f"bfloat16 by {unit}" for unit in UNITS)]
 
 
@@ -24,7 +24,7 @@ KINDS = ["float32", "float16", *(f"bfloat16 by {unit}" for unit in UNITS)]
 def dtype(request):
     """What keys and values are in, and what multiplies those of bfloat16."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(product, "HAS_MATRIX_UNIT", request.param.endswith("unit"))
+        patch.setattr(tile_product, "HAS_AMX", request.param.endswith("unit"))
         yield getattr(torch, request.param.split()[0])
 
 
@@ -33,7 +33,7 @@ def dtype(request):
 @given(batch=batches(longest=2 * KEYS + 50, most_tokens=400))
 def test_equal_to_the_reference(unit, batch):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(product, "HAS_MATRIX_UNIT", unit == "unit")
+        patch.setattr(tile_product, "HAS_AMX", unit == "unit")
         batch.check(PagedNumba())
 
 
@@ -67,6 +67,18 @@ def test_every_number_of_threads_gives_the_same(dtype, kv_heads):
         torch.set_num_threads(before)
     assert all(torch.equal(answer, answers[0]) for answer in answers)
     batch.check(PagedNumba())
+
+
+def test_decodes_on_several_threads_are_the_same(dtype):
+    batch = make_batch([(1, 400)] * 8, block_size=16, head_dim=32, kv_heads=4, group=2, dtype=dtype)
+    before, answers = torch.get_num_threads(), []
+    try:
+        for num_threads in (1, 2):
+            torch.set_num_threads(num_threads)
+            answers.append(batch.attend(PagedNumba()))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*answers)
 
 
 def test_large_scores_neither_overflow_nor_vanish():

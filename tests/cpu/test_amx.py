@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from minivllm.ops import matrix_unit
-from minivllm.ops.compiled import as_numpy
-from minivllm.ops.matrix_unit import HAS_MATRIX_UNIT, SIDE, turned
+from minivllm.cpu.compiled import as_numpy
+from minivllm.cpu.gemm import amx
+from minivllm.cpu.gemm.amx import HAS_AMX, SIDE, turned
 
 
 @njit
 def pack(matrix, num_rows, num_columns):
-    matrix_unit.pack(matrix, num_rows, num_columns)
+    amx.pack(matrix, num_rows, num_columns)
 
 
 @njit
 def multiply_add(sums, left, right, *sizes_and_accumulate):
-    matrix_unit.unit_multiply_add(sums, left, right, *sizes_and_accumulate)
+    amx.amx_multiply_add(sums, left, right, *sizes_and_accumulate)
 
 
 def test_pairs_are_of_two_rows_each_number_the_nearest():
@@ -45,7 +45,7 @@ def test_a_matrix_of_16_bits_is_turned(num_rows, num_columns):
     np.testing.assert_array_equal(turned(matrix)[:, :num_rows], matrix.T)
 
 
-@pytest.mark.skipif(not HAS_MATRIX_UNIT, reason="this processor has none")
+@pytest.mark.skipif(not HAS_AMX, reason="this processor has none")
 @examples(40)
 @given(
     sizes=st.tuples(*[st.integers(1, 3).map(lambda n: n * SIDE)] * 3),
@@ -72,7 +72,8 @@ def test_tiles_are_a_product(sizes, accumulate, seed):
 
 def test_the_unit_and_vectors_are_used_as_far_as_numba_may():
     """Its instructions cannot be compiled for a processor that is said to have none."""
-    code = "from minivllm.ops.product import HAS_MATRIX_UNIT, WIDTH; print(HAS_MATRIX_UNIT, WIDTH)"
+    names = "HAS_AMX, WIDTH"
+    code = f"from minivllm.cpu.gemm.tile_product import {names}; print({names})"
     environment = {key: os.environ[key] for key in os.environ if not key.startswith("NUMBA_CPU")}
     for said in ({"NUMBA_CPU_NAME": "generic"}, {"NUMBA_CPU_FEATURES": "+amx-tile,+amx-bf16"}):
         command = [sys.executable, "-c", code]

@@ -10,14 +10,14 @@ import torch
 from numba import prange
 
 from minivllm.attention.backend import AttentionBackend
-from minivllm.attention.decode_numba import decode, most_rows
-from minivllm.attention.loop_inputs import AttentionPlan, LoopInputs, plan_attention
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.attention.prefill_numba import prefill
-from minivllm.ops.compiled import as_numpy, flat, parallel_kernel
-from minivllm.ops.fused_cpu import merge_attn_states_loop
+from minivllm.cpu.attention.decode import decode, most_rows
+from minivllm.cpu.attention.inputs import AttentionPlan, LoopInputs, plan_attention
+from minivllm.cpu.attention.prefill import prefill
+from minivllm.cpu.compiled import as_numpy, flat, parallel_kernel
+from minivllm.cpu.fused import merge_attn_states_loop
 
-WORTH_SHARING_WRITES = 2**18  # numbers of K and V
+WORTH_SHARING_WRITES = 2**18  # elements of K and V
 
 
 class PagedNumba(AttentionBackend):
@@ -44,7 +44,7 @@ class PagedNumba(AttentionBackend):
 def plan_for(
     key_cache: torch.Tensor | np.ndarray, metadata: AttentionMetadata, sliding_window: int | None
 ) -> AttentionPlan:
-    """Which loop computes what of a batch, in a layer with this cache."""
+    """Plan of a batch's attention in a layer with this cache."""
     may_share = sliding_window is None
     return plan_attention(metadata, key_cache.shape[1], most_rows(key_cache), may_share)
 

@@ -1,8 +1,8 @@
-"""Company: other processes that want the cores on which a step's threads compute.
+"""CPU contention: use fewer threads while other processes need the cores.
 
 After each loop of a step its threads wait for one another. Where another process has one of the
 cores, the thread that should be there waits for its turn, for milliseconds, and all others wait for
-it. With a thread less, each has a core for itself, and the step takes less time. The system knows
+it. With a thread less, each has a core for itself, and the step takes less time. The system tells
 how long threads were ready to run and had no core (Linux: ``/proc/self/task/*/schedstat``).
 """
 
@@ -17,14 +17,14 @@ from minivllm.logger import init_logger
 
 logger = init_logger(__name__)
 
-WINDOW = 0.1  # seconds after which is looked again
+WINDOW = 0.1  # seconds between two readings
 SHARE = 0.5  # of the time, over all threads: a busy process makes 0.6 to 0.9, a server at most 0.4
 PATIENCE = 0.5  # seconds until a thread that was given up is tried again
 TASKS = "/proc/self/task/*/schedstat"
 
 
 def seconds_without_core() -> float:
-    """How long this process's threads have waited for a core, in all; 0.0 if nobody tells."""
+    """Total time that this process's threads have waited for a core; 0.0 if it is not known."""
     waited = 0
     for path in glob.glob(TASKS):
         try:
@@ -34,11 +34,11 @@ def seconds_without_core() -> float:
     return waited / 1e9
 
 
-class Company:
-    """How many threads to do without, decided anew a few times a second.
+class CPUContention:
+    """Number of threads to do without, decided anew a few times a second.
 
     Args:
-        waited: seconds for which threads have waited for a core so far.
+        waited: seconds for which threads have waited for a core until now.
         clock: seconds.
     """
 
@@ -53,13 +53,13 @@ class Company:
         self._retry_at = 0.0
 
     def threads(self, num_threads: int) -> int:
-        """How many of so many threads a step should have now; at least one."""
+        """Number of threads that a step should have now, of ``num_threads``; at least one."""
         now = self._clock()
         if now - self._since >= WINDOW:
-            self._look(now, num_threads)
+            self._update(now, num_threads)
         return max(1, num_threads - self._fewer)
 
-    def _look(self, now: float, num_threads: int) -> None:
+    def _update(self, now: float, num_threads: int) -> None:
         waited, before = self._waited(), self._fewer
         share = (waited - self._waited_then) / (now - self._since)
         self._since, self._waited_then = now, waited

@@ -1,4 +1,8 @@
-"""Fused elementwise operations for a CPU: one call and one pass each. See ``minivllm.ops``."""
+"""Fused elementwise operations for a CPU, each a loop compiled by numba.
+
+torch needs several calls and as many passes over the elements, which for a batch of decodes cost
+more than the arithmetic. Tests hold each to its definition in ``models/ops.py``.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,18 @@ import numpy as np
 import torch
 from numba import prange
 
-from minivllm.ops.compiled import (
+from minivllm.cpu.compiled import (
     as_numpy,
     exp,
     flat,
     kernel,
     narrow,
     parallel_kernel,
-    row_numbers,
     widen,
 )
 
-WORTH_SHARING = 2**17  # numbers from which on several threads are woken: some 30 us of work
+DTYPES = (torch.float32, torch.bfloat16)
+WORTH_SHARING = 2**17  # elements that are worth several threads: some 30 us of work
 ONE = np.float32(1)  # a plain 1 would make float64 of what is added to it, at half the speed
 
 
@@ -108,17 +112,6 @@ def _rotate(heads, cos_sin, head_dim):
             cos, sin = widen(cos_sin[0, d]), widen(cos_sin[1, half + d])
             first[d] = narrow(a * cos - b * sin, first)
             second[d] = narrow(b * cos + a * sin, second)
-
-
-def merge_attn_states(
-    output: torch.Tensor,
-    lse: torch.Tensor,
-    rows: torch.Tensor | slice,
-    other: torch.Tensor,
-    other_lse: torch.Tensor,
-) -> None:
-    theirs = as_numpy(other.contiguous()), other_lse.contiguous().numpy(), np.arange(len(other))
-    merge_attn_states_loop(other.numel(), as_numpy(output), lse.numpy(), row_numbers(rows), *theirs)
 
 
 @parallel_kernel(WORTH_SHARING)

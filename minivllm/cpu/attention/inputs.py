@@ -1,4 +1,4 @@
-"""What compiled loops of attention read and write: arrays and numbers, as numba knows them."""
+"""Arguments of compiled attention loops: arrays and scalars, as numba knows them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 
 from minivllm.attention.cascade import SharedPrefix, find_cascade
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.ops.compiled import as_numpy, flat, row_numbers
+from minivllm.cpu.compiled import as_numpy, flat, row_numbers
 
 EVERYTHING = 2**31 - 1  # a window that is longer than any sequence
 
 
 class LoopInputs(NamedTuple):
-    """A layer's tensors, and what holds for all of its rows; 16-bit numbers are their bits."""
+    """Arrays of a layer, and scalars for all of its rows; 16-bit elements are their bits."""
 
     output: np.ndarray  # [num_tokens, num_heads, head_dim], to be written
     lse: np.ndarray  # float32 [num_tokens, num_heads], to be written
@@ -38,18 +38,18 @@ class LoopInputs(NamedTuple):
         scale: float,
         sliding_window: int | None = None,
     ) -> LoopInputs:
-        """Those of a call of ``AttentionBackend.attend``, without a copy of any tensor."""
+        """Make them from the arguments of ``AttentionBackend.attend``, without a copy."""
         caches, window = (as_numpy(key_cache), as_numpy(value_cache)), sliding_window or EVERYTHING
         return cls(as_numpy(output), lse.numpy(), *flat(query), *caches, np.float32(scale), window)
 
     def work(self, rows: RaggedRows) -> int:
-        """Query numbers times keys: what a loop over these rows has to do."""
+        """Multiply-adds of attention over these rows, to decide on threads."""
         _, num_heads, head_dim = self.output.shape
         return rows.num_pairs * num_heads * head_dim
 
 
 class RaggedRows:
-    """Rows of some sequences in a flat batch, and the keys that they attend to.
+    """Ragged rows of some sequences in a flat batch, and the keys that they attend to.
 
     Args:
         rows: int64 ``[n]``: the rows, one sequence after the other.
@@ -67,7 +67,7 @@ class RaggedRows:
 
 
 class AttentionPlan(NamedTuple):
-    """Which loop computes what of a batch; None where there is nothing for it."""
+    """Plan of a batch's attention: the rows of each loop; None where it has none."""
 
     few: RaggedRows | None  # sequences with a few rows: decodes, drafts to verify
     many: RaggedRows | None  # prompts and chunks

@@ -1,10 +1,10 @@
-"""Matrix unit: products of tiles of bfloat16, for which some processors have a unit (Intel's AMX).
+"""AMX, Intel's matrix unit: products of bfloat16 tiles, on processors that have one.
 
 One instruction multiplies a tile of 16 rows and 32 columns by one of 32 rows and 16 columns, and
 adds what comes out to a tile of float32: 8,192 products in 16 cycles, for which vectors of float32
 take 256. A tile register holds 16 rows of 64 bytes, and there are eight of them. The right tile is
 kept in pairs: the numbers of two rows that follow each other, side by side in 32 bits. The
-instructions are Intel's, written in LLVM's language as in ``ops/microkernel.py``.
+instructions are Intel's, written in LLVM's language as in ``microkernel.py``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from minivllm.ops.cache_lines import aligned
-from minivllm.ops.compiled import kernel
-from minivllm.ops.microkernel import FEATURES, WIDTH, memory, turn
+from minivllm.cpu.compiled import kernel
+from minivllm.cpu.gemm.cache_lines import aligned
+from minivllm.cpu.gemm.microkernel import FEATURES, WIDTH, memory, turn
 
 _NEEDED = {"+amx-tile", "+amx-bf16", "+avx512f"}  # lanes must be whole tiles: vectors of 16 numbers
-HAS_MATRIX_UNIT = _NEEDED <= FEATURES and torch.cpu._init_amx()
-"""Whether this processor has one, and the operating system lets this process use it."""
+HAS_AMX = _NEEDED <= FEATURES and torch.cpu._init_amx()
+"""True if this processor has AMX, and the operating system lets this process use it."""
 SIDE = 32  # of the sums that are made at once, in four tiles; also the depth of a step
 _ROWS, _ROW_BYTES = 16, 64  # of a tile register
 _BYTE, _INT = ir.IntType(8), ir.IntType(64)
@@ -31,11 +31,11 @@ _WORDS = ir.VectorType(ir.IntType(32), WIDTH)
 
 
 @intrinsic
-def unit_multiply_add(typing, sums, left, right, num_rows, num_columns, depth, accumulate):
-    """``sums[r, c] += left[r, k] * right[k, c]`` for all r, c and k below these three sizes.
+def amx_multiply_add(typing, sums, left, right, num_rows, num_columns, depth, accumulate):
+    """Multiply and add: ``sums[r, c] += left[r, k] * right[k, c]`` for r, c, k below these sizes.
 
-    ``accumulate=False`` begins at 0. The sums are float32; left is bfloat16, with rows whose
-    numbers lie side by side; right is float32 in type and holds pairs, a row for two k (``pack``).
+    ``accumulate=False`` begins at 0. The sums are float32; left is bfloat16, with contiguous rows;
+    right is float32 in type and holds pairs, a row for two k (``pack``).
     The sizes are multiples of ``SIDE``.
     """
 
@@ -49,7 +49,7 @@ def unit_multiply_add(typing, sums, left, right, num_rows, num_columns, depth, a
         num_rows, num_columns, depth, accumulate = args[3:]
 
         def call(name, *args):
-            """An instruction of the unit; a tile's number is a part of it."""
+            """Emit an instruction of the unit; a tile's number is a part of it."""
             values = [_BYTE(arg) if isinstance(arg, int) else arg for arg in args]
             kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
             name = f"llvm.x86.{name}"
@@ -95,7 +95,7 @@ def unit_multiply_add(typing, sums, left, right, num_rows, num_columns, depth, a
 
 
 def _configuration(context, builder):
-    """Where it is written that all eight tiles have 16 rows of 64 bytes."""
+    """Address of a tile configuration: all eight tiles have 16 rows of 64 bytes."""
     palette, reserved = np.array([1], np.uint8), np.zeros(15, np.uint8)
     row_bytes = np.array([_ROW_BYTES] * 8 + [0] * 8, np.uint16).view(np.uint8)
     rows = np.array([_ROWS] * 8 + [0] * 8, np.uint8)
@@ -106,7 +106,7 @@ def _configuration(context, builder):
 
 @intrinsic
 def pack(typing, matrix, num_rows, num_columns):
-    """The rows of a float32 matrix as pairs of bfloat16, in place: rows 2 r and 2 r + 1 are row r.
+    """Pack rows of a float32 matrix as pairs of bfloat16, in place: rows 2 r and 2 r + 1 are row r.
 
     The number of rows is even, that of columns a multiple of ``WIDTH``. Ties go up, and there may
     be no NaN with all of its bits set.
@@ -138,10 +138,10 @@ def pack(typing, matrix, num_rows, num_columns):
 
 @kernel
 def turned(rows):
-    """The transpose of a matrix of 16-bit numbers, whose numbers of rows and columns 32 divides.
+    """Transpose of a matrix of 16-bit elements, whose numbers of rows and columns 32 divides.
 
     It has at least as many columns as that has rows; those after are uninitialized. Two rows are
-    one of pairs, and a square of pairs is turned as numbers of 32 bits are.
+    one of pairs, and a square of pairs is transposed as 32-bit elements are.
     """
     num_rows, num_columns = rows.shape
     # An odd number of cache lines a row: else all rows could begin in the same place of the cache.

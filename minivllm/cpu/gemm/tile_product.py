@@ -1,8 +1,8 @@
-"""Product of matrices in compiled loops, by what the processor has for the left one's numbers.
+"""Tile product: a matrix product inside of compiled loops, by SIMD instructions or by AMX.
 
-Numbers of float32 are multiplied in vectors (``ops/microkernel.py``), and the bits of bfloat16 in a
-matrix unit (``ops/matrix_unit.py``), where there is one. The unit wants the left matrix by rows.
-Both want the right one, of ``LANES`` columns, by rows, the unit in pairs.
+float32 is multiplied in SIMD lanes (``microkernel.py``), and the bits of bfloat16 in the matrix
+unit (``amx.py``), where there is one. AMX needs the left operand by rows. Both need the right one,
+of ``LANES`` columns, by rows, AMX in pairs of rows.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from minivllm.ops.compiled import compiled_only
-from minivllm.ops.matrix_unit import HAS_MATRIX_UNIT, SIDE, pack, turned, unit_multiply_add
-from minivllm.ops.microkernel import WIDTH, micro_kernel
+from minivllm.cpu.compiled import compiled_only
+from minivllm.cpu.gemm.amx import HAS_AMX, SIDE, amx_multiply_add, pack, turned
+from minivllm.cpu.gemm.microkernel import WIDTH, micro_kernel
 
-# Of a tile: its sums, a row of the right and a number of the left one fit into 32 or 16 registers.
-# The wider it is, the less often is each number of the left one fetched.
+# Of a tile: its sums, a row of the right and an element of the left one fit into 32 or 16
+# registers. The wider it is, the less often is each element of the left one fetched.
 ROWS, VECTORS = (4, 4) if WIDTH == 16 else (4, 3)
 LANES = VECTORS * WIDTH
 _vector_multiply_add = micro_kernel(ROWS, VECTORS)
 
 
 def left_dtype(*arrays: np.ndarray) -> type:
-    """The type that left matrices have, if these arrays (see ``as_numpy``) are multiplied."""
-    by_unit = HAS_MATRIX_UNIT and all(array.dtype == np.uint16 for array in arrays)
+    """Dtype of left operands, if these arrays (see ``as_numpy``) are multiplied."""
+    by_unit = HAS_AMX and all(array.dtype == np.uint16 for array in arrays)
     return np.uint16 if by_unit else np.float32
 
 
 @compiled_only
 def rows_at_a_time(left):
-    """What must divide the number of the left matrix's rows; for the unit its columns', too."""
+    """Row granularity of the left operand (with AMX of its columns, too)."""
 
 
 @overload(rows_at_a_time)
@@ -41,7 +41,7 @@ def _rows_at_a_time(left):
 
 @compiled_only
 def multiply_add(sums, left, right, num_rows, depth, accumulate):
-    """``sums[r, c] += left[r, k] * right[k, c]``, for all ``LANES`` columns c.
+    """Multiply and add: ``sums[r, c] += left[r, k] * right[k, c]``, for all ``LANES`` columns c.
 
     ``accumulate=False`` begins at 0.
     """
@@ -50,7 +50,7 @@ def multiply_add(sums, left, right, num_rows, depth, accumulate):
 @overload(multiply_add)
 def _multiply_add(sums, left, right, num_rows, depth, accumulate):
     def by_unit(sums, left, right, num_rows, depth, accumulate):
-        unit_multiply_add(sums, left, right, num_rows, LANES, depth, accumulate)
+        amx_multiply_add(sums, left, right, num_rows, LANES, depth, accumulate)
 
     def in_vectors(sums, left, right, num_rows, depth, accumulate):
         for r in range(0, num_rows, ROWS):
@@ -61,7 +61,7 @@ def _multiply_add(sums, left, right, num_rows, depth, accumulate):
 
 @compiled_only
 def as_right(matrix, num_rows, left):
-    """Bring a float32 matrix into the form that a right one has beside ``left``, in place."""
+    """Convert a float32 matrix, in place, to the layout of a right operand beside ``left``."""
 
 
 @overload(as_right)
@@ -73,7 +73,7 @@ def _as_right(matrix, num_rows, left):
 
 @compiled_only
 def transposed(left):
-    """The transpose of a left matrix, as one; perhaps with more columns, uninitialized."""
+    """Transpose of a left operand, as one; perhaps with more columns, uninitialized."""
 
 
 @overload(transposed)

@@ -1,4 +1,4 @@
-"""Cache lines: memory comes to a processor in pieces of 64 bytes, so where those begin matters."""
+"""Cache lines: memory is read 64 bytes at a time, so alignment and prefetching matter."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from minivllm.ops.compiled import kernel
-from minivllm.ops.microkernel import WIDTH, memory
+from minivllm.cpu.compiled import kernel
+from minivllm.cpu.gemm.microkernel import WIDTH, memory
 
 _WORD, _INT = ir.IntType(32), ir.IntType(64)
 
 
 @intrinsic
 def prefetch(typing, matrix, num_rows, num_columns):
-    """Ask for the cache lines of a matrix of any dtype, whose rows lie side by side, ahead of use.
+    """Prefetch the cache lines of a matrix of any dtype, whose rows are contiguous.
 
     A processor guesses which lines come next, but not beyond a page, nor through a block table.
     They come into the second cache: some processors can wait for more lines at once there than in
@@ -41,7 +41,7 @@ def prefetch(typing, matrix, num_rows, num_columns):
 
 @kernel
 def aligned(num_rows, num_columns, dtype):
-    """An uninitialized matrix that begins where a cache line does.
+    """Uninitialized matrix that begins at a cache line.
 
     So no vector in it lies across two lines, which would both be read for it.
     """

@@ -7,10 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
-from minivllm.models import cpu_linear
-from minivllm.models.cpu_linear import (
+from minivllm.cpu import linear
+from minivllm.cpu.gemm import panels
+from minivllm.cpu.linear import (
     WIDENED_ONCE,
     OneDNNLinearMethod,
     PanelLinearMethod,
@@ -19,8 +18,9 @@ from minivllm.models.cpu_linear import (
     candidates,
     choose_method,
 )
+from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
 from minivllm.models.linear import Linear, UnquantizedLinearMethod
-from minivllm.ops import panels
 
 ANY = [UnquantizedLinearMethod, OneDNNLinearMethod, PanelLinearMethod]
 METHODS = {
@@ -48,7 +48,7 @@ def test_every_method_is_the_same_product(dtype, method, bias, sizes):
     for parameter in layer.parameters():
         parameter.data = torch.randn(parameter.shape, generator=rng).to(dtype)
     weight, offset = layer.weight.clone().double(), layer.bias
-    layer.process_weights_after_loading()
+    layer.quant_method.process_weights_after_loading(layer)
     for rows in (1, 2, 3, 17, 200):
         x = (torch.randn(rows, sizes[0], generator=rng) / sizes[0] ** 0.5).to(dtype)
         want = F.linear(x.double(), weight, None if offset is None else offset.double())
@@ -64,7 +64,7 @@ def test_a_large_16_bit_weight_stays_as_it_is_and_a_small_one_is_widened():
         layer = Linear(*sizes, bias=False, quant_method=method())
         layer.weight.data = torch.zeros(layer.weight.shape, dtype=torch.bfloat16)
         assert (layer.weight.nbytes <= WIDENED_ONCE) == (dtype == torch.float32)
-        layer.process_weights_after_loading()
+        layer.quant_method.process_weights_after_loading(layer)
         assert layer.weight.dtype == dtype
 
 
@@ -89,17 +89,17 @@ def seconds_if(fastest, method, dtype, shape):
 @pytest.mark.parametrize("dtype", METHODS, ids=str)
 def test_the_fastest_candidate_is_taken_and_the_log_says_which(dtype, monkeypatch, capsys):
     for fastest in candidates(dtype):
-        cpu_linear.fastest_method.cache_clear()
-        monkeypatch.setattr(cpu_linear, "_seconds", partial(seconds_if, type(fastest)))
-        cpu_linear.logger.setLevel("DEBUG")
+        linear.fastest_method.cache_clear()
+        monkeypatch.setattr(linear, "_seconds", partial(seconds_if, type(fastest)))
+        linear.logger.setLevel("DEBUG")
         widens = type(fastest) is WidenedLinearMethod  # which is then done in panels
         expected = PanelLinearMethod if widens else type(fastest)
         assert type(choose_method(torch.empty(8, 8, dtype=dtype))) is expected
         said = capsys.readouterr().out
         assert f"{type(fastest).__name__} (" in said
         assert f"{type(fastest).__name__} 1 us" in said
-    cpu_linear.fastest_method.cache_clear()
-    cpu_linear.logger.setLevel("NOTSET")
+    linear.fastest_method.cache_clear()
+    linear.logger.setLevel("NOTSET")
 
 
 def test_the_first_candidate_is_taken_unless_another_is_clearly_faster(monkeypatch):
@@ -108,15 +108,15 @@ def test_the_first_candidate_is_taken_unless_another_is_clearly_faster(monkeypat
         seconds = {type(method): 1.0 for method in candidates(torch.float32)} | {
             type(other): others
         }
-        monkeypatch.setattr(cpu_linear, "_seconds", lambda method, *_, s=seconds: s[type(method)])
-        cpu_linear.fastest_method.cache_clear()
+        monkeypatch.setattr(linear, "_seconds", lambda method, *_, s=seconds: s[type(method)])
+        linear.fastest_method.cache_clear()
         assert type(choose_method(torch.empty(8, 8))) is type(expected)
-    cpu_linear.fastest_method.cache_clear()
+    linear.fastest_method.cache_clear()
 
 
 def test_a_large_float32_weight_is_not_tried_out(monkeypatch):
-    monkeypatch.setattr(cpu_linear, "_seconds", None)
-    large = torch.empty(cpu_linear.IN_CACHE // 1024 + 1, 256)
+    monkeypatch.setattr(linear, "_seconds", None)
+    large = torch.empty(linear.IN_CACHE // 1024 + 1, 256)
     assert type(choose_method(large)) is type(candidates(torch.float32)[0])
 
 
@@ -128,7 +128,7 @@ def test_a_large_float32_weight_is_not_tried_out(monkeypatch):
 def test_the_oracle_holds_with_every_method(method, monkeypatch):
     """Shared prefixes, chunks, samples and preemption at once; the oracle multiplies plainly."""
     used = []
-    monkeypatch.setattr(cpu_linear, "choose_method", lambda weight: used.append(1) or method())
-    monkeypatch.setattr(cpu_linear, "_TILE", 7 * 32)  # several tiles, the last one smaller
+    monkeypatch.setattr(linear, "choose_method", lambda weight: used.append(1) or method())
+    monkeypatch.setattr(linear, "_TILE", 7 * 32)  # several tiles, the last one smaller
     assert first_wrong_token(KVCacheManager) is None
     assert used

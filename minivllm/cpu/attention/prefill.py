@@ -1,9 +1,9 @@
-"""Paged prefill in numba: flash attention of prompts and chunks, a query in each lane of a vector.
+"""Paged prefill in numba: flash attention of prompts and chunks, a query in each SIMD lane.
 
 Scores are kept with a key a row and a query a lane. So the largest score and the sum of each query
-are those of its lane, and no number ever crosses lanes. The query heads of a KV head fill the lanes
-together. Both products are made as the processor does it best for these numbers (``ops/product``).
-The algorithm is Dao's FlashAttention-2, 2023.
+are those of its lane, and nothing ever crosses lanes. The query heads of a KV head fill the lanes
+together. Both products are made as the processor does it best (``gemm/tile_product``). The
+algorithm is Dao's FlashAttention-2, 2023.
 (vLLM: vllm/v1/attention/backends/cpu_attn.py)
 """
 
@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from numba import prange
 
-from minivllm.attention.loop_inputs import LoopInputs, RaggedRows
-from minivllm.ops.cache_lines import aligned
-from minivllm.ops.compiled import exp, kernel, narrow, parallel_kernel, widen
-from minivllm.ops.microkernel import WIDTH, exp_kernel, turn
-from minivllm.ops.product import (
+from minivllm.cpu.attention.inputs import LoopInputs, RaggedRows
+from minivllm.cpu.compiled import exp, kernel, narrow, parallel_kernel, widen
+from minivllm.cpu.gemm.cache_lines import aligned
+from minivllm.cpu.gemm.microkernel import WIDTH, exp_kernel, turn
+from minivllm.cpu.gemm.tile_product import (
     LANES,
     VECTORS,
     as_right,
@@ -32,8 +32,8 @@ from minivllm.ops.product import (
 weigh = exp_kernel(VECTORS)
 KEYS = 96  # of a block of scores, which stays in the first cache; any tile's rows divide it
 WORTH_SHARING = 2**21
-"""Query numbers times keys from which on several threads are woken: some 50 microseconds."""
-_LEAST = np.float32(-1e30)  # less than any score; infinity less itself would be no number
+"""Multiply-adds that are worth several threads: some 50 microseconds of work."""
+_LEAST = np.float32(-1e30)  # less than any score; inf - inf would be NaN
 
 
 def prefill(inputs: LoopInputs, rows: RaggedRows, is_causal: bool = True) -> None:
@@ -45,31 +45,16 @@ def prefill(inputs: LoopInputs, rows: RaggedRows, is_causal: bool = True) -> Non
     num_threads, num_kv_heads = torch.get_num_threads(), inputs.key_cache.shape[2]
     num_parts = num_threads // gcd(num_threads, num_kv_heads)
     like: np.ndarray = np.empty(0, left_dtype(inputs.query, inputs.key_cache))
-    _prefill(inputs.work(rows), *inputs, *rows.arrays, is_causal, num_parts, like)
+    _prefill(inputs.work(rows), inputs, *rows.arrays, is_causal, num_parts, like)
 
 
 @parallel_kernel(WORTH_SHARING)
-def _prefill(
-    output,
-    lse,
-    query,
-    query_stride,
-    key_cache,
-    value_cache,
-    scale,
-    window,
-    rows,
-    starts,
-    block_table,
-    seq_lens,
-    is_causal,
-    num_parts,
-    like,
-):
-    """Every thread has as many KV heads of every sequence, or parts of one, as every other.
+def _prefill(inputs, rows, starts, block_table, seq_lens, is_causal, num_parts, like):
+    """Paged prefill; each thread has the same number of KV heads of each sequence, or parts of one.
 
-    Keys and values are multiplied as numbers of the type of ``like``, which is empty.
+    Keys and values are multiplied as elements of the dtype of ``like``, which is empty.
     """
+    output, lse, query, query_stride, key_cache, value_cache, scale, window = inputs
     num_seqs, num_kv_heads = len(seq_lens), key_cache.shape[2]
     group, head_dim = output.shape[1] // num_kv_heads, output.shape[2]
     tile = rows_at_a_time(like)
@@ -121,7 +106,7 @@ def _prefill(
 
 @kernel
 def _gather(numbers, cache, block_table, first, end, kv_head, head_dim):
-    """K or V of one KV head and the positions ``[first, end)``, side by side, and zeros behind."""
+    """Copy K or V of a KV head, positions ``[first, end)``, into contiguous rows; zeros behind."""
     block_size = cache.shape[1]
     numbers[:, head_dim:] = 0
     numbers[end - first :] = 0
@@ -187,5 +172,5 @@ def _padded(size, step):
 
 @kernel
 def _larger(a, b):
-    """One instruction; ``max`` of Python asks more, for the sake of what is no number."""
+    """max() as one instruction; Python's has extra branches for NaN."""
     return a if a > b else b

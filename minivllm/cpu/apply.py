@@ -1,0 +1,114 @@
+"""Transform of a plain model into a fast one on a CPU, applied once after loading.
+
+The model's files know nothing of it. What something else has changed before stays as it was
+changed: a linear layer with a method of its own keeps it, a layer with other parts runs as its
+module does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from minivllm.attention.backend import AttentionBackend
+from minivllm.cpu import linear
+from minivllm.cpu.allocator import keep_freed_memory
+from minivllm.cpu.threads import bound_threads, log_threads
+from minivllm.logger import init_logger
+from minivllm.models import ops
+from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.linear import Linear, UnquantizedLinearMethod
+from minivllm.utils.numba_support import numba_obstacle
+
+logger = init_logger(__name__)
+
+FUSED = ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedding")
+
+
+def apply(model: DecoderForCausalLM, backend: AttentionBackend) -> None:
+    """Let a model on a CPU compute the same numbers in less time.
+
+    Args:
+        model: as it was loaded.
+        backend: its attention; compiled layers call loops of ``PagedNumba`` only.
+
+    Raises:
+        ValueError: for a model that is no decoder, not on a CPU, or that has been here before.
+    """
+    _check(model)
+    model.transforms.append("cpu")
+    keep_freed_memory()
+    log_threads()
+    choose_linear_methods(model)
+    what, why = _compile(model, backend)
+    logger.info("Using %s: %s.", what, why)
+    layers = [module for module in model.model.modules() if isinstance(module, Linear)]
+    weights = sum(layer.input_size * layer.output_size for layer in layers)
+    model.forward = bound_threads(model.forward, 2 * weights)  # type: ignore[method-assign]
+    head = model.config.hidden_size * model.config.vocab_size
+    model.compute_logits = bound_threads(  # type: ignore[method-assign]
+        model.compute_logits, 2 * head
+    )
+
+
+def _check(model: DecoderForCausalLM) -> None:
+    if not isinstance(model, DecoderForCausalLM):
+        raise ValueError(f"cpu.apply takes a DecoderForCausalLM, got {type(model).__name__}.")
+    name = type(model).__name__
+    devices = sorted({str(p.device) for p in model.parameters() if p.device.type != "cpu"})
+    if devices:
+        raise ValueError(f"cpu.apply takes a model on a CPU, got a {name} on {devices[0]}.")
+    if "cpu" in model.transforms:
+        raise ValueError(f"cpu.apply has been applied to this {name}; it can be only once.")
+
+
+def choose_linear_methods(model: DecoderForCausalLM) -> None:
+    """Give each plain linear layer the fastest method for its weight, and lay the weight out."""
+    for module in model.modules():
+        if isinstance(module, Linear) and type(module.quant_method) is UnquantizedLinearMethod:
+            module.quant_method = linear.choose_method(module.weight)
+            module.quant_method.process_weights_after_loading(module)
+
+
+def _compile(model: DecoderForCausalLM, backend: AttentionBackend) -> tuple[str, str]:
+    """Put compiled layers and fused operations in. Returns what the model runs by now, and why."""
+    dtype = model.model.embed_tokens.weight.dtype
+    if (obstacle := numba_obstacle()) is not None:
+        return "modules", f"numba is {obstacle}"
+    from minivllm.cpu import fused
+    from minivllm.cpu.layers import CPULayers, is_known  # needs numba
+
+    if dtype not in fused.DTYPES:
+        return "modules", f"{str(dtype).removeprefix('torch.')} has no compiled loops"
+    layers = model.model.layers
+    num_known = sum(map(is_known, layers)) if type(backend) is CPULayers.backend_class else 0
+    if num_known:
+        model.model.run_layers = CPULayers(model.model, dtype)  # type: ignore[assignment]
+    for operation in FUSED:
+        _replace(model, getattr(ops, operation), getattr(fused, operation))
+    if num_known == len(layers):
+        return "compiled layers", "a CPU, and numba is installed"
+    if num_known:
+        return f"compiled layers, {num_known} of {len(layers)}", "the rest runs as modules"
+    if type(backend) is not CPULayers.backend_class:
+        return "modules with fused operations", "compiled layers need paged_numba attention"
+    return "modules with fused operations", f"no layer of {type(model).__name__} can be compiled"
+
+
+def _replace(model: DecoderForCausalLM, operation: Callable, faster: Callable) -> None:
+    """Let modules that hold an operation as an attribute call another one instead."""
+    for module in model.modules():
+        for name in [name for name, value in vars(module).items() if value is operation]:
+            setattr(module, name, faster)
+
+
+@contextmanager
+def layers_as_modules(model: DecoderForCausalLM) -> Iterator[None]:
+    """Context manager: the layers run as modules, whose tensors a memory profile can count."""
+    decoder = model.model
+    compiled = vars(decoder).pop("run_layers", None)
+    try:
+        yield
+    finally:
+        if compiled is not None:
+            decoder.run_layers = compiled  # type: ignore[method-assign]
