@@ -14,7 +14,9 @@ from minivllm.executor.abstract import Executor
 from minivllm.executor.uniproc import UniProcExecutor
 from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
 from minivllm.kv.manager import KVCacheManager
+from minivllm.metrics.stats import SchedulerStats
 from minivllm.request import Request, RequestStatus, Sequence
+from minivllm.scheduling.progress import LivelockError
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.spec_decode.proposer import Drafter
 from minivllm.structured_output.manager import StructuredOutputManager
@@ -129,6 +131,23 @@ class EngineCore:
         if self.drafter is not None:
             self._to_draft_for, self._model_drafts = updated, output.draft_token_ids
         return collect(updated, output)
+
+    def make_progress(self) -> EngineCoreOutputs:
+        """Run one step; raise ``LivelockError`` if no later step could change anything.
+
+        Raises:
+            LivelockError: if nothing does, and nothing runs: the next step would be the same.
+        """
+        scheduler = self.scheduler
+        before = scheduler.num_preemptions, len(scheduler.requests)
+        outputs = self.step()
+        if not scheduler.running and before == (scheduler.num_preemptions, len(scheduler.requests)):
+            raise LivelockError.by(scheduler)
+        return outputs
+
+    def make_stats(self) -> SchedulerStats:
+        """Make the SchedulerStats: queues and KV cache as they are now."""
+        return self.scheduler.make_stats()
 
     def reset_prefix_cache(self) -> bool:
         """Empty the prefix cache. Refuses (False) while any block is in use."""

@@ -5,42 +5,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import NamedTuple
-
 from minivllm.config import VllmConfig
-from minivllm.engine import function_trace
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.core import EngineCore
+from minivllm.engine.core_outputs import EngineCoreOutputs
 from minivllm.engine.input_processor import InputProcessor
-from minivllm.engine.output_processor import OutputProcessor, OutputQueue
-from minivllm.engine.step_stats import scheduler_stats
+from minivllm.engine.output_collector import OutputQueue
+from minivllm.engine.output_processor import OutputProcessor
 from minivllm.executor.uniproc import UniProcExecutor
 from minivllm.metrics.families import EngineMetrics
 from minivllm.metrics.loggers import LoggingStatLogger
 from minivllm.metrics.reader import Metric
-from minivllm.models.model_config import ModelConfig
 from minivllm.outputs import RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
-from minivllm.scheduling.progress import LivelockError
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.validation import check
 from minivllm.worker.model_runner import ModelRunner
 from minivllm.worker.worker import Worker
-
-
-class EngineFacts(NamedTuple):
-    """Constants of an engine, known once it is made."""
-
-    model_config: ModelConfig
-    max_model_len: int
-    max_num_seqs: int
-    tokenizer_directory: Path | None
-    num_gpu_blocks: int
-    block_size: int
-    max_num_batched_tokens: int
 
 
 class LLMEngine:
@@ -55,31 +38,23 @@ class LLMEngine:
     """
 
     def __init__(self, args: EngineArgs):
-        function_trace.start_if_asked()
         self.args = args
         self.vllm_config: VllmConfig = args.create_engine_config()
         config = self.vllm_config
         self.model_config = config.model_config
         self.max_model_len = config.scheduler_config.max_model_len
-        self.input_processor = InputProcessor.from_engine_args(
-            args, self.model_config, self.max_model_len, config.load_config.tokenizer_directory
-        )
+        self.input_processor = InputProcessor.from_config(config)
         self.tokenizer = self.input_processor.tokenizer
         self.structured_output_manager = self.input_processor.structured_output_manager
         self.engine_core = EngineCore(
             config, structured_output_manager=self.structured_output_manager
         )
         self.output_processor = OutputProcessor(self.tokenizer)
-        manager, cache = self.scheduler.kv_manager, self.engine_core.kv_cache_config
-        settings = vars(config.cache_config) | {
-            "num_gpu_blocks": cache.num_blocks,
-            "num_cpu_blocks": cache.num_host_blocks,
-            "enable_prefix_caching": manager.prefix_cache is not None,
-        }
-        num_drafts = config.scheduler_config.num_speculative_tokens
-        self.metrics = EngineMetrics(self.max_model_len, settings, num_drafts)
-        log_stats = not config.observability_config.disable_log_stats
-        self.stat_logger = LoggingStatLogger(self.metrics, enabled=log_stats)
+        cache = self.engine_core.kv_cache_config
+        self.metrics = EngineMetrics.from_config(config, cache.num_blocks, cache.num_host_blocks)
+        self.stat_logger: LoggingStatLogger | None = None
+        if not config.observability_config.disable_log_stats:
+            self.stat_logger = LoggingStatLogger(self.metrics)
 
     @property
     def trace(self) -> Trace | None:
@@ -147,17 +122,7 @@ class LLMEngine:
         If anything raises, the step has never been: call it again, and all goes on with the tokens
         that it would have had.
         """
-        # 1. Compute a step.
-        core_outputs = self.engine_core.step()
-        # 2. Make text of it.
-        processed = self.output_processor.process_outputs(core_outputs)
-        # 3. End what has come to a stop string.
-        if processed.stopped:
-            self.engine_core.stop_sequences(processed.stopped)
-        # 4. Count.
-        self.metrics.record(scheduler_stats(self.scheduler), processed.iteration_stats)
-        self.stat_logger.record()
-        return processed.request_outputs
+        return self._process(self.engine_core.step())
 
     def make_progress(self) -> list[RequestOutput]:
         """Run one step; raise ``LivelockError`` if no later step could change anything.
@@ -165,13 +130,20 @@ class LLMEngine:
         Raises:
             LivelockError: if nothing does, and nothing runs: the next step would be the same.
         """
-        scheduler = self.scheduler
-        before = scheduler.num_preemptions, len(scheduler.requests)
-        outputs = self.step()
-        after = scheduler.num_preemptions, len(scheduler.requests)
-        if before == after and not scheduler.running:
-            raise LivelockError.by(scheduler)
-        return outputs
+        return self._process(self.engine_core.make_progress())
+
+    def _process(self, core_outputs: EngineCoreOutputs) -> list[RequestOutput]:
+        """Make the outputs of a step that the core has computed."""
+        # 1. Make text of its tokens.
+        processed = self.output_processor.process_outputs(core_outputs)
+        # 2. End the sequences whose text holds a stop string.
+        if processed.stopped:
+            self.engine_core.stop_sequences(processed.stopped)
+        # 3. Count.
+        self.metrics.record(self.scheduler.make_stats(), processed.iteration_stats)
+        if self.stat_logger is not None:
+            self.stat_logger.record()
+        return processed.request_outputs
 
     def abort_request(self, request_id: str | list[str]) -> list[RequestOutput]:
         """Abort requests and free their blocks. Returns their last outputs; unknown ids have none.
@@ -191,32 +163,13 @@ class LLMEngine:
 
     def get_metrics(self, model_name: str | None = None) -> list[Metric]:
         """Current values of vLLM's metrics, with the model's name as a label."""
-        self.metrics.scheduler = scheduler_stats(self.scheduler)
+        self.metrics.scheduler = self.scheduler.make_stats()
         model_name = model_name or str(self.args.model or "minivllm")
         return self.metrics.read(model_name=model_name, engine="0")
 
     def has_unfinished_requests(self) -> bool:
         """True while ``step`` has something to do."""
         return self.engine_core.has_unfinished_requests()
-
-    def num_running_and_waiting(self) -> tuple[int, int]:
-        """Number of running and of waiting requests."""
-        scheduler = self.scheduler
-        waiting = len(scheduler.waiting) + len(scheduler.swapped)
-        return len(scheduler.requests) - waiting, waiting
-
-    def facts(self) -> EngineFacts:
-        """The constants that ``AsyncLLM`` must know of an engine in another process."""
-        config = self.vllm_config
-        return EngineFacts(
-            self.model_config,
-            self.max_model_len,
-            config.scheduler_config.max_num_seqs,
-            config.load_config.tokenizer_directory,
-            self.engine_core.kv_cache_config.num_blocks,
-            config.cache_config.block_size,
-            config.scheduler_config.max_num_batched_tokens,
-        )
 
     def get_num_unfinished_requests(self) -> int:
         """Number of requests that wait or run."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
+from minivllm.config import VllmConfig
 from minivllm.metrics.reader import Counter, Gauge, Histogram, Metric, Vector
 from minivllm.metrics.spec_decode import SpecDecodingStats
 from minivllm.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
@@ -75,9 +76,11 @@ class Buckets:
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    def observe(self, values: Iterable[float]) -> None:
+        """Count these values."""
+        for value in values:
+            self.counts[bisect_left(self.bounds, value)] += 1
+            self.sum += value
 
     def cumulative(self) -> dict[str, int]:
         """Cumulative counts by upper bound: observations that are at most as large."""
@@ -129,6 +132,16 @@ class EngineMetrics:
             )
         }
 
+    @classmethod
+    def from_config(
+        cls, config: VllmConfig, num_gpu_blocks: int, num_cpu_blocks: int
+    ) -> EngineMetrics:
+        """Make the metrics of an engine with this configuration and a KV cache of this size."""
+        blocks = {"num_gpu_blocks": num_gpu_blocks, "num_cpu_blocks": num_cpu_blocks}
+        limits = config.scheduler_config
+        settings = vars(config.cache_config) | blocks
+        return cls(limits.max_model_len, settings, limits.num_speculative_tokens)
+
     def record(self, scheduler: SchedulerStats, iteration: IterationStats) -> None:
         """Count a step."""
         self.scheduler = scheduler
@@ -138,9 +151,10 @@ class EngineMetrics:
         self.num_cached_tokens += iteration.num_cached_tokens
         self.num_generation_tokens += iteration.num_generation_tokens
         computed = iteration.num_prompt_tokens - iteration.num_cached_tokens
-        self._observe("iteration_tokens_total", (computed + iteration.num_generation_tokens,))
-        self._observe("time_to_first_token_seconds", iteration.time_to_first_tokens)
-        self._observe("inter_token_latency_seconds", iteration.inter_token_latencies)
+        histograms, num_tokens = self.histograms, computed + iteration.num_generation_tokens
+        histograms["iteration_tokens_total"].observe((num_tokens,))
+        histograms["time_to_first_token_seconds"].observe(iteration.time_to_first_tokens)
+        histograms["inter_token_latency_seconds"].observe(iteration.inter_token_latencies)
         for request in iteration.finished_requests:
             self._record_finished(request)
 
@@ -163,12 +177,7 @@ class EngineMetrics:
         if request.params_max_tokens is not None:
             values["request_params_max_tokens"] = request.params_max_tokens
         for name, value in values.items():
-            self._observe(name, (value,))
-
-    def _observe(self, name: str, values: Iterable[float]) -> None:
-        histogram = self.histograms[name]
-        for value in values:
-            histogram.observe(value)
+            self.histograms[name].observe((value,))
 
     def read(self, **labels: str) -> list[Metric]:
         """Current values of all metrics.

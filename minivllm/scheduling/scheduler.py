@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.metrics.spec_decode import SpecDecodingStats
+from minivllm.metrics.stats import SchedulerStats
 from minivllm.records import Verified
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.books import Books
@@ -185,7 +186,7 @@ class Scheduler(Books):
         """
         sampled = output.sampled_token_ids
         self.undo_log.note(self._take_tokens_back, scheduler_output, sampled)
-        stats = SpecDecodingStats(self.config.num_speculative_tokens)
+        stats: SpecDecodingStats | None = None
         all_drafts = scheduler_output.scheduled_spec_decode_tokens
         advancing: dict[Decoding, list[Sequence]] = defaultdict(list, {SAMPLING: []})
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
@@ -198,6 +199,7 @@ class Scheduler(Books):
             if seq_id in all_drafts:  # K and V of a rejected one are where the next token's will be
                 drafts, num_accepted = all_drafts[seq_id], len(sampled[seq_id]) - 1
                 seq.num_computed_tokens -= len(drafts) - num_accepted
+                stats = stats or SpecDecodingStats(self.config.num_speculative_tokens)
                 stats.observe_draft(len(drafts), num_accepted)
                 if self.trace is not None:
                     self.trace.record(Verified, seq_id, tuple(drafts), num_accepted)
@@ -208,7 +210,7 @@ class Scheduler(Books):
         if self.trace is not None:
             self.trace.end_step()
         self.kv_manager.commit()
-        self.spec_decoding_stats = stats if stats.num_drafts else None
+        self.spec_decoding_stats = stats
         return updated
 
     def roll_back(self, executed: bool = True) -> None:
@@ -293,3 +295,21 @@ class Scheduler(Books):
     def num_preemptions(self) -> int:
         """Number of preemptions so far."""
         return self.preemptor.num_preemptions
+
+    def make_stats(self) -> SchedulerStats:
+        """Make the SchedulerStats: queues and KV cache as they are now."""
+        stats = SchedulerStats(
+            num_running_reqs=len(self.requests) - len(self.waiting) - len(self.swapped),
+            num_waiting_reqs=len(self.waiting) + len(self.swapped),
+            num_swapped_reqs=len(self.swapped),
+            kv_cache_usage=self.kv_manager.usage,
+            num_preemptions=self.preemptor.num_preemptions,
+            spec_decoding_stats=self.spec_decoding_stats,
+        )
+        if self.swapped:
+            stats.cpu_cache_usage = self.kv_manager.swap_space.usage
+        if (cache := self.kv_manager.prefix_cache) is not None:
+            stats.prefix_cache_queries = cache.stats.queries
+            stats.prefix_cache_hits = cache.stats.hits
+            stats.recent_hit_rate = cache.recent.hit_rate
+        return stats
