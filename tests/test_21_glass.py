@@ -165,8 +165,7 @@ def test_the_prefix_cache_is_counted_as_the_metrics_count_it(server, client):
     with Watcher(server) as page:
         for _ in range(3):
             client.post("/v1/completions", json={**ASK, "prompt": prompt, "max_tokens": 2})
-        engine = server.engine.engine_core
-        metrics = {m.name: m for m in engine.get_metrics()}
+        metrics = {m.name: m for m in server.engine.metrics.read()}
         hits = metrics["vllm:prefix_cache_hits"].value
         assert hits > 60
         shown = page.until(lambda p: p["numbers"]["cached"] == hits)
@@ -387,8 +386,8 @@ def test_whoever_follows_gets_all_records_and_the_trace_keeps_none(tiny_qwen2):
         return await asyncio.gather(*tasks)
 
     answers = asyncio.run(main())
-    facts = engine.facts
-    run = LiveRun(facts.num_gpu_blocks, facts.block_size, facts.max_num_batched_tokens)
+    num_blocks, block_size = engine.kv_cache_config.num_blocks, LIMITS["block_size"]
+    run = LiveRun(num_blocks, block_size, LIMITS["max_num_batched_tokens"])
     run.update(records)
     assert [run.state.sequences[f"r{i}"].token_ids[4:] for i in range(6)] == answers
     assert engine.engine_core.trace.records == []

@@ -16,7 +16,6 @@ from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
 from minivllm.kv.manager import KVCacheManager
 from minivllm.metrics.stats import SchedulerStats
 from minivllm.request import Request, RequestStatus, Sequence
-from minivllm.scheduling.progress import LivelockError
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.spec_decode.proposer import Drafter
 from minivllm.structured_output.manager import StructuredOutputManager
@@ -131,19 +130,6 @@ class EngineCore:
         if self.drafter is not None:
             self._to_draft_for, self._model_drafts = updated, output.draft_token_ids
         return collect(updated, output)
-
-    def make_progress(self) -> EngineCoreOutputs:
-        """Run one step; raise ``LivelockError`` if no later step could change anything.
-
-        Raises:
-            LivelockError: if nothing does, and nothing runs: the next step would be the same.
-        """
-        scheduler = self.scheduler
-        before = scheduler.num_preemptions, len(scheduler.requests)
-        outputs = self.step()
-        if not scheduler.running and before == (scheduler.num_preemptions, len(scheduler.requests)):
-            raise LivelockError.by(scheduler)
-        return outputs
 
     def make_stats(self) -> SchedulerStats:
         """Make the SchedulerStats: queues and KV cache as they are now."""

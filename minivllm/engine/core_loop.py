@@ -13,7 +13,7 @@ from collections.abc import Callable
 from minivllm.engine.core import EngineCore
 from minivllm.engine.core_outputs import EngineCoreOutputs
 from minivllm.request import Request
-from minivllm.scheduling.progress import LivelockError
+from minivllm.scheduling.progress import LivelockError, make_progress
 from minivllm.trace import Trace
 
 STOP = ("stop",)  # the message that ends the loop
@@ -89,7 +89,7 @@ class EngineCoreLoop:
         if self._steps_left is not None:
             self._steps_left -= 1
         try:
-            step = self.core.make_progress()
+            step = make_progress(self.core.scheduler, self.core.step)
             outputs.outputs, outputs.prompt_logprobs = step.outputs, step.prompt_logprobs
             outputs.timestamp = step.timestamp
             self._stuck_since = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 from minivllm.config import VllmConfig
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.core import EngineCore
-from minivllm.engine.core_outputs import EngineCoreOutputs
 from minivllm.engine.input_processor import InputProcessor
 from minivllm.engine.output_collector import OutputQueue
 from minivllm.engine.output_processor import OutputProcessor
@@ -122,24 +121,14 @@ class LLMEngine:
         If anything raises, the step has never been: call it again, and all goes on with the tokens
         that it would have had.
         """
-        return self._process(self.engine_core.step())
-
-    def make_progress(self) -> list[RequestOutput]:
-        """Run one step; raise ``LivelockError`` if no later step could change anything.
-
-        Raises:
-            LivelockError: if nothing does, and nothing runs: the next step would be the same.
-        """
-        return self._process(self.engine_core.make_progress())
-
-    def _process(self, core_outputs: EngineCoreOutputs) -> list[RequestOutput]:
-        """Make the outputs of a step that the core has computed."""
-        # 1. Make text of its tokens.
+        # 1. Compute a step.
+        core_outputs = self.engine_core.step()
+        # 2. Make text of its tokens.
         processed = self.output_processor.process_outputs(core_outputs)
-        # 2. End the sequences whose text holds a stop string.
+        # 3. End the sequences whose text holds a stop string.
         if processed.stopped:
             self.engine_core.stop_sequences(processed.stopped)
-        # 3. Count.
+        # 4. Count.
         self.metrics.record(self.scheduler.make_stats(), processed.iteration_stats)
         if self.stat_logger is not None:
             self.stat_logger.record()

@@ -21,6 +21,7 @@ from minivllm.metrics.reader import Metric
 from minivllm.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
+from minivllm.scheduling.progress import make_progress
 from minivllm.trace import Trace
 from minivllm.validation import check, check_names, is_int
 
@@ -269,7 +270,7 @@ class LLM:
                 if queue.empty():
                     if not unfinished.keys() & self.llm_engine.scheduler.requests.keys():
                         return  # they were aborted
-                    self.llm_engine.make_progress()
+                    make_progress(self.llm_engine.scheduler, self.llm_engine.step)
                     continue
                 output = queue.get_nowait()
                 if output.finished:
