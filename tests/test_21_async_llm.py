@@ -17,7 +17,7 @@ from minivllm.engine.core import EngineCore
 from minivllm.engine.detokenizer import Detokenizer
 from minivllm.engine.exceptions import EngineDeadError
 from minivllm.engine.serial_utils import decode, encode
-from minivllm.records import StepStarted
+from minivllm.records import Finished, StepStarted
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.scheduling.progress import LivelockError
@@ -426,6 +426,29 @@ def test_a_stop_string_ends_a_request_as_llm_does(process, tiny_chat):
 
     asyncio.run(main())
     engine.shutdown()
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_a_stop_string_is_in_the_trace(tiny_chat, followed):
+    """It comes between two steps, perhaps behind a request that was added since."""
+    engine = AsyncLLM(AsyncEngineArgs(str(tiny_chat), **LIMITS, trace=True))
+    core, records = engine.engine_core, []
+    if followed:
+        engine.follow(records.extend)
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+
+    async def main():
+        text = await engine.infer("abc", params)
+        stopping = replace(params, stop=[text[9:11]])
+        await asyncio.gather(*(engine.infer("abc", stopping) for _ in range(6)))
+        await engine.call("check_integrity")
+
+    asyncio.run(main())
+    engine.shutdown()
+    trace = core.trace
+    ends = [r.reason for r in records or trace.records if isinstance(r, Finished)]
+    assert sorted(ends) == ["length"] + 6 * ["stop"]
+    assert followed or not trace.state_at(trace.num_steps - 1).running
 
 
 def test_a_text_that_cannot_be_made_ends_everybody(tiny_chat, monkeypatch):

@@ -186,7 +186,7 @@ class Scheduler(Books):
         """
         sampled = output.sampled_token_ids
         self.undo_log.note(self._take_tokens_back, scheduler_output, sampled)
-        stats: SpecDecodingStats | None = None
+        stats = SpecDecodingStats(self.config.num_speculative_tokens)
         all_drafts = scheduler_output.scheduled_spec_decode_tokens
         advancing: dict[Decoding, list[Sequence]] = defaultdict(list, {SAMPLING: []})
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
@@ -199,7 +199,6 @@ class Scheduler(Books):
             if seq_id in all_drafts:  # K and V of a rejected one are where the next token's will be
                 drafts, num_accepted = all_drafts[seq_id], len(sampled[seq_id]) - 1
                 seq.num_computed_tokens -= len(drafts) - num_accepted
-                stats = stats or SpecDecodingStats(self.config.num_speculative_tokens)
                 stats.observe_draft(len(drafts), num_accepted)
                 if self.trace is not None:
                     self.trace.record(Verified, seq_id, tuple(drafts), num_accepted)
@@ -210,7 +209,7 @@ class Scheduler(Books):
         if self.trace is not None:
             self.trace.end_step()
         self.kv_manager.commit()
-        self.spec_decoding_stats = stats
+        self.spec_decoding_stats = stats if stats.num_drafts else None
         return updated
 
     def roll_back(self, executed: bool = True) -> None:
@@ -303,7 +302,7 @@ class Scheduler(Books):
             num_waiting_reqs=len(self.waiting) + len(self.swapped),
             num_swapped_reqs=len(self.swapped),
             kv_cache_usage=self.kv_manager.usage,
-            num_preemptions=self.preemptor.num_preemptions,
+            num_preemptions=self.num_preemptions,
             spec_decoding_stats=self.spec_decoding_stats,
         )
         if self.swapped:
