@@ -36,7 +36,7 @@ class AsyncLLM:
     """An engine in a thread or process of its own, used by any number of coroutines.
 
     Args:
-        args: what to run and within which limits; None for the model in this package.
+        args: model, limits and options; None for the model in this package.
 
     Raises:
         FileNotFoundError, ValueError: as ``LLM``.
@@ -175,7 +175,7 @@ class AsyncLLM:
         return self.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """vLLM's defaults, or what the model's generation_config.json has in their place."""
+        """Return vLLM's defaults, or those of the model's generation_config.json."""
         return SamplingParams(**self.model_config.default_sampling)
 
     @property
@@ -221,8 +221,8 @@ class AsyncLLM:
         """Take no more steps until ``resume_generation``; requests still come, and wait.
 
         Args:
-            mode: what becomes of those that are there: "abort" ends them, "wait" finishes them
-                first, "keep" leaves them as they are, to go on later.
+            mode: for unfinished requests: "abort" ends them, "wait" finishes them first, "keep"
+                leaves them as they are, to go on later.
             clear_cache: forget cached blocks, too, if no block is in use.
 
         Raises:

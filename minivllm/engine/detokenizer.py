@@ -56,8 +56,8 @@ class TokenStream:
 class FastStream(TokenStream):
     """Incremental detokenizer with the DecodeStream of the tokenizers library.
 
-    It keeps what is left at the end, so that has to be asked for, and it gives up where a later
-    token changes what an earlier one looked like.
+    The library keeps the rest at the end, so that has to be asked for, and it gives up where a
+    later token changes the text of an earlier one.
 
     Args:
         tokenizer: a fast Hugging Face tokenizer.

@@ -29,7 +29,7 @@ class LLMEngine:
     """Input processor, engine core and output processor in one process.
 
     Args:
-        args: what to run and within which limits.
+        args: model, limits and options.
 
     Raises:
         FileNotFoundError, ValueError: if the model cannot be had or the limits contradict each
@@ -109,8 +109,8 @@ class LLMEngine:
         """Queue a request that the input processor has made. Raises like ``add_request``.
 
         Args:
-            request: what to do.
-            queue: where its outputs go; None: ``step`` returns them.
+            request: made by the input processor.
+            queue: takes its outputs; None: ``step`` returns them.
         """
         self.engine_core.add_request(request)
         self.output_processor.add_request(request, queue)
@@ -138,7 +138,7 @@ class LLMEngine:
         """Abort requests and free their blocks. Returns their last outputs; unknown ids have none.
 
         Raises:
-            ValueError: for what is no string and no list of them; nothing has ended then.
+            ValueError: if it is no string and no list of strings; nothing has ended then.
         """
         ids = [request_id] if isinstance(request_id, str) else request_id
         ok = isinstance(ids, (list, tuple, set, frozenset)) and all(isinstance(i, str) for i in ids)
@@ -165,6 +165,6 @@ class LLMEngine:
         return len(self.scheduler.requests)
 
     def check_integrity(self) -> None:
-        """Raise ``AssertionError`` if the engine's books do not balance."""
+        """Raise ``AssertionError`` unless scheduler, blocks and output processor agree."""
         self.engine_core.check_integrity()
         assert self.output_processor.request_states.keys() == self.scheduler.requests.keys()

@@ -51,7 +51,7 @@ class OutputHandler:
         metrics: EngineMetrics,
         stat_logger: LoggingStatLogger | None,
     ) -> None:
-        """Set what handles outputs, once the core is made and before it is asked anything.
+        """Set the objects that handle outputs, when the core is made and before its first message.
 
         Args:
             submit: sends a message to the core.

@@ -20,7 +20,7 @@ class RequestState:
     """The output side of one request: its samples or beams.
 
     Args:
-        request: as the core has it.
+        request: the one that the core gets, too.
         tokenizer: a Hugging Face tokenizer, or None if no text is made.
         queue: where the outputs go; None: to the caller of the engine's step.
     """
@@ -175,7 +175,7 @@ class RequestState:
 
 
 class SampleState:
-    """One sample of a request: tokens, text, and how much of them has been handed out."""
+    """One sample of a request: tokens, text, and how much of them was sent."""
 
     def __init__(self, index: int, params: SamplingParams, prompt_token_ids, tokenizer):
         self.index = index
@@ -225,7 +225,7 @@ class SampleState:
         return more and not self.end_is_sent
 
     def completion(self, delta: bool) -> CompletionOutput:
-        """The sample as a CompletionOutput: all of it, or only what has not been handed out."""
+        """Make a CompletionOutput: of the whole sample, or of the part that was not sent yet."""
         text = self._text()
         chars, tokens = (self.num_chars_sent, self.num_tokens_sent) if delta else (0, 0)
         self.num_chars_sent, self.num_tokens_sent = len(text), len(self.token_ids)
@@ -250,7 +250,7 @@ class SampleState:
             if by_token and self.params.include_stop_str_in_output:
                 detokenizer.append(self.token_ids[-1])
             detokenizer.finish()
-        return detokenizer.streamable(finished)
+        return detokenizer.streamable(finished) if self.params.stop_strings else detokenizer.text
 
 
 class BeamState:

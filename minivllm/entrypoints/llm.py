@@ -55,7 +55,7 @@ class LLM:
         return self.llm_engine.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """vLLM's defaults, or what the model's generation_config.json has in their place."""
+        """Return vLLM's defaults, or those of the model's generation_config.json."""
         return SamplingParams(**self.llm_engine.model_config.default_sampling)
 
     def generate(

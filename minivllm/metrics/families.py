@@ -8,7 +8,7 @@ vllm/v1/metrics/loggers.py)
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from minivllm.config import VllmConfig
 from minivllm.metrics.reader import Counter, Gauge, Histogram, Metric, Vector
@@ -43,7 +43,7 @@ _REQUEST = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240,
             7680)  # fmt: skip
 _ITERATION = (1, *(2**power for power in range(3, 15)))
 _REASONS = ("stop", "length", "abort", "error", "repetition")
-# The labels of cache_config_info; what we have no word for says "None".
+# The labels of cache_config_info; those without a setting here say "None".
 CACHE_LABELS = (
     "_block_size_resolved", "block_size", "cache_dtype", "cache_hit_alignment_tokens",
     "effective_attention_block_size", "enable_mamba_shared_prefix_checkpoint",
@@ -76,11 +76,9 @@ class Buckets:
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
-    def observe(self, values: Iterable[float]) -> None:
-        """Count these values."""
-        for value in values:
-            self.counts[bisect_left(self.bounds, value)] += 1
-            self.sum += value
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
 
     def cumulative(self) -> dict[str, int]:
         """Cumulative counts by upper bound: observations that are at most as large."""
@@ -152,9 +150,11 @@ class EngineMetrics:
         self.num_generation_tokens += iteration.num_generation_tokens
         computed = iteration.num_prompt_tokens - iteration.num_cached_tokens
         histograms, num_tokens = self.histograms, computed + iteration.num_generation_tokens
-        histograms["iteration_tokens_total"].observe((num_tokens,))
-        histograms["time_to_first_token_seconds"].observe(iteration.time_to_first_tokens)
-        histograms["inter_token_latency_seconds"].observe(iteration.inter_token_latencies)
+        histograms["iteration_tokens_total"].observe(num_tokens)
+        for seconds in iteration.time_to_first_tokens:
+            histograms["time_to_first_token_seconds"].observe(seconds)
+        for seconds in iteration.inter_token_latencies:
+            histograms["inter_token_latency_seconds"].observe(seconds)
         for request in iteration.finished_requests:
             self._record_finished(request)
 
@@ -177,7 +177,7 @@ class EngineMetrics:
         if request.params_max_tokens is not None:
             values["request_params_max_tokens"] = request.params_max_tokens
         for name, value in values.items():
-            self.histograms[name].observe((value,))
+            self.histograms[name].observe(value)
 
     def read(self, **labels: str) -> list[Metric]:
         """Current values of all metrics.

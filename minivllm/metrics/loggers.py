@@ -56,7 +56,8 @@ class LoggingStatLogger:
             line += f", Swapped: {stats.num_swapped_reqs} reqs"
             line += f", CPU KV cache usage: {100 * stats.cpu_cache_usage:.1f}%"
         if metrics.cache_config["enable_prefix_caching"] == "True":
-            line += f", Prefix cache hit rate: {100 * stats.recent_hit_rate:.1f}%"
+            queries, hits = stats.recent_prefix_cache_queries, stats.recent_prefix_cache_hits
+            line += f", Prefix cache hit rate: {100 * hits / max(1, queries):.1f}%"
         logger.info(line)
         if self._drafts is not None:
             logger.info(self._drafts.as_line(seconds))

@@ -310,5 +310,6 @@ class Scheduler(Books):
         if (cache := self.kv_manager.prefix_cache) is not None:
             stats.prefix_cache_queries = cache.stats.queries
             stats.prefix_cache_hits = cache.stats.hits
-            stats.recent_hit_rate = cache.recent.hit_rate
+            stats.recent_prefix_cache_queries = cache.recent.queries
+            stats.recent_prefix_cache_hits = cache.recent.hits
         return stats
