@@ -35,11 +35,11 @@ CLASSES = {
     "Trace": "minivllm.trace",
 }
 ALT = (
-    "Architecture: LLM owns LLMEngine and turns its crank. AsyncLLM, which the server asks, owns "
-    "one that runs by itself, in a thread or a process of its own. The engine owns "
-    "InputProcessor, OutputProcessor and EngineCore, which owns a Scheduler and, through its "
-    "executor, a Worker. Scheduler owns KVCacheManager, which owns BlockPool, a "
-    "BlockTable "
+    "Architecture: LLM owns LLMEngine and calls its step. LLMEngine owns InputProcessor, "
+    "OutputProcessor and EngineCore. AsyncLLM, which the server asks, owns the same three, but its "
+    "EngineCore runs by itself, in a thread or a process of its own. EngineCore handles no text; "
+    "it owns a Scheduler and, through its executor, a Worker. Scheduler owns KVCacheManager, which "
+    "owns BlockPool, a BlockTable "
     "per sequence, PrefixCache and SwapSpace. Worker owns ModelRunner, which owns InputBatch, the "
     "model and Sampler; the model's Attention layers read KVCache through an AttentionBackend. "
     "Only SchedulerOutput and ModelRunnerOutput cross between the two sides."
@@ -68,11 +68,12 @@ def draw() -> Figure:
     )
     async_llm = page.box(
         704, 72, 196, 62, "AsyncLLM",
-        ("for the server: ask any time,", "the engine runs by itself"), colour=BLUE,
+        ("for the server: its core runs", "in a thread or a process"), colour=BLUE,
     )  # fmt: skip
     page.arrow([llm.bottom, engine.top])
     page.arrow([engine.bottom, core.top])
-    page.arrow([async_llm.left, (616, 103), (616, 138)])
+    page.arrow([async_llm.left, (648, 103), (648, 227), core.right])
+    page.arrow([async_llm.bottom, output_processor.top])
     page.arrow([engine.left, (292, 161), (292, 181), processor.right])
     page.arrow([engine.right, (668, 161), (668, 181), output_processor.left])
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from minivllm.speculative import SpeculativeConfig
 from minivllm.structured_outputs import StructuredOutputsConfig
@@ -19,6 +19,14 @@ ATTENTION_BACKENDS = ("auto", "paged_torch", "paged_numba", "paged_triton", "ref
 # load_format: which kinds of weight files to look for, in this order
 LOAD_FORMATS = {"auto": ("safetensors", "pt"), "safetensors": ("safetensors",), "pt": ("pt",),
                 "dummy": ()}  # fmt: skip
+
+
+class Limits(NamedTuple):
+    """Limits of a sequence and of a step, in tokens; and of sequences that run at once."""
+
+    max_model_len: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
 
 
 @dataclass(frozen=True)

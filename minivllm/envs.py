@@ -13,7 +13,6 @@ _TABLE: dict[str, tuple[str, str]] = {
         "least important line that is logged: DEBUG, INFO, WARNING, ERROR or CRITICAL",
     ),
     "MINIVLLM_LOG_STATS_INTERVAL": ("10", "seconds between two lines of engine statistics"),
-    "MINIVLLM_TRACE_FUNCTION": ("0", "1: write every function call to a file, for debugging"),
     "MINIVLLM_CACHE_ROOT": ("~/.cache/minivllm", "cache directory, for files that can be deleted"),
     "MINIVLLM_CPU_KVCACHE_SPACE": ("1", "GiB of memory for the KV cache when the device is a CPU"),
     "MINIVLLM_API_KEY": ("", "a key that the server wants under /v1, as --api-key"),
@@ -44,10 +43,6 @@ def logging_level() -> str:
 
 def log_stats_interval() -> float:
     return _number_above_0("MINIVLLM_LOG_STATS_INTERVAL", "seconds")
-
-
-def trace_function() -> bool:
-    return _flag("MINIVLLM_TRACE_FUNCTION")
 
 
 def cache_root() -> Path:

@@ -176,8 +176,7 @@ class Request:
 
     def rename(self, request_id: str) -> None:
         """Change the request's id, before it is added to an engine."""
-        self.request_id = request_id
-        self.seqs = [Sequence(self, 0)]
+        self.request_id = self.seqs[0].seq_id = request_id
 
     def seq_id(self, index: int) -> str:
         """Sequence id of sample ``index``; the first sample has the request's id."""

@@ -73,10 +73,15 @@ class Trace:
 
     @contextmanager
     def step_reopened(self) -> Iterator[None]:
-        """Context manager: what is recorded inside belongs to the step that has just ended."""
-        ended = self.records.pop()
+        """Context manager: records made inside belong to the step that has just ended.
+
+        Where records have followed its end, or the trace was emptied, they come between two steps.
+        """
+        ended = []
+        if self.records and isinstance(self.records[-1], StepEnded):
+            ended.append(self.records.pop())
         yield
-        self.records.append(ended)
+        self.records += ended
 
     def plan_step(self) -> None:
         self.record(StepPlanned, self.now())

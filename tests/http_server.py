@@ -33,7 +33,7 @@ class RunningServer(BackgroundServer):
     def idle(self, seconds: float = 5.0) -> bool:
         """True as soon as nobody waits and nothing runs."""
         until = time.monotonic() + seconds
-        scheduler = self.engine.engine.scheduler
+        scheduler = self.engine.engine_core.scheduler
         while time.monotonic() < until:
             if not (scheduler.requests or self.engine.request_ids):
                 return True

@@ -366,7 +366,7 @@ def test_the_log_line_counts_what_the_trace_does(tiny_qwen2, caplog, monkeypatch
     from minivllm.metrics import loggers as stat_logger
 
     monkeypatch.setattr(stat_logger.logger, "propagate", True)
-    llm = small_llm(tiny_qwen2, speculative_config=NGRAM, trace=True)
+    llm = small_llm(tiny_qwen2, speculative_config=NGRAM, trace=True, disable_log_stats=False)
     params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
     run(llm, [("a", [1, 2, 1, 2, 1, 2], params), ("b", [3, 3, 3, 3], params)])
     verified = list(llm.llm_engine.trace.of(Verified))

@@ -8,15 +8,16 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from minivllm import LLM, AsyncEngineArgs, AsyncLLM, AsyncLLMEngine, SamplingParams
-from minivllm.engine.core_loop import Batch
+from minivllm.engine.core import EngineCore
+from minivllm.engine.detokenizer import Detokenizer
 from minivllm.engine.exceptions import EngineDeadError
-from minivllm.engine.llm_engine import LLMEngine
-from minivllm.engine.serial_utils import BatchDecoder, encode
-from minivllm.records import StepStarted
+from minivllm.engine.serial_utils import decode, encode
+from minivllm.records import Finished, StepStarted
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.scheduling.progress import LivelockError
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.slow
 DELTA = RequestOutputKind.DELTA
 LIMITS = {"num_gpu_blocks_override": 61, "block_size": 4, "max_model_len": 64, "max_num_seqs": 4,
           "max_num_batched_tokens": 32, "disable_log_stats": True}  # fmt: skip
+NGRAM = {"model": "ngram", "num_speculative_tokens": 3}
 PROMPTS = [[(7 * i + j) % 90 for j in range(3 + i % 9)] for i in range(12)]
 
 
@@ -57,7 +59,7 @@ async def ids_of(stream, pause=0.0):
 
 
 def everything_is_free(engine):
-    scheduler = engine.engine.scheduler
+    scheduler = engine.engine_core.scheduler
     pool = scheduler.kv_manager.block_pool
     return not scheduler.requests and pool.num_free_blocks == pool.num_usable_blocks
 
@@ -90,7 +92,7 @@ def test_a_late_reader_gets_his_tokens_joined(engine):
         late = engine.generate(PROMPTS[0], params, "late")
         first = await anext(late)
         await engine.wait_for_requests_to_drain(0)
-        await soon(lambda: not engine.engine.scheduler.requests, 5)
+        await soon(lambda: not engine.engine_core.scheduler.requests, 5)
         await asyncio.sleep(0.05)
         rest = [output async for output in late]
         return first, rest
@@ -219,14 +221,13 @@ def test_it_goes_on_for_so_many_steps(model):
         stream = engine.generate(PROMPTS[0], greedy(9, output_kind=DELTA), "a")
         first = asyncio.ensure_future(anext(stream))
         await soon(lambda: engine.num_waiting == 1)
+        trace = engine.engine_core.trace
         for steps in (1, 3):
-            before = engine.engine.trace.num_steps
+            goal = trace.num_steps + steps
             await engine.resume_generation(num_steps=steps)
-            await soon(
-                lambda before=before, steps=steps: engine.engine.trace.num_steps == before + steps
-            )
+            await soon(lambda goal=goal: trace.num_steps == goal)
             await asyncio.sleep(0.1)
-            assert engine.engine.trace.num_steps == before + steps
+            assert trace.num_steps == goal
             assert await engine.is_paused()
         assert (
             len((await first).outputs[0].token_ids)
@@ -248,7 +249,7 @@ def test_a_trace_that_nobody_follows_keeps_the_last_steps(model, monkeypatch):
     """A server may run for days. The state of its books is known all the same."""
     monkeypatch.setattr("minivllm.engine.core_loop.TRACE_STEPS", 20)
     engine = AsyncLLM(AsyncEngineArgs(**model, trace=True))
-    trace, scheduler = engine.engine.trace, engine.engine.scheduler
+    trace, scheduler = engine.engine_core.trace, engine.engine_core.scheduler
 
     async def main():
         for i in range(30):
@@ -291,7 +292,7 @@ def test_a_step_that_fails_ends_everybody(model, monkeypatch):
         def fail():
             raise RuntimeError("the roof came down")
 
-        monkeypatch.setattr(engine.engine, "step", fail)
+        monkeypatch.setattr(engine.engine_core, "step", fail)
         results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
         assert all(isinstance(r, EngineDeadError) and "roof" in str(r) for r in results)
         with pytest.raises(EngineDeadError):
@@ -375,7 +376,105 @@ class HeldUp(SchedulingPolicy):
         return True
 
 
-@pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
+FORMS = pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
+
+
+async def last_of(stream):
+    """The last output of a stream, and its joined texts and tokens by index."""
+    texts, ids = {}, {}
+    async for output in stream:
+        for c in output.outputs:
+            texts[c.index] = texts.get(c.index, "") + c.text
+            ids[c.index] = ids.get(c.index, []) + c.token_ids
+    return output, texts, ids
+
+
+@FORMS
+def test_a_stop_string_ends_a_request_as_llm_does(process, tiny_chat):
+    """The core hears of it a step later; of what it computes until then nothing is shown."""
+    limits = LIMITS | {"enable_prefix_caching": False}
+    llm = LLM(str(tiny_chat), **limits)
+    params = SamplingParams(temperature=1, seed=5, max_tokens=40, n=3, logprobs=0, ignore_eos=True)
+    whole = llm.generate("abc", params, use_tqdm=False)[0].outputs
+    stop = [whole[0].text[8:10], whole[1].text[3:5]]
+    (want,) = llm.generate("abc", replace(params, stop=stop), use_tqdm=False)
+    ends = [(c.finish_reason, c.stop_reason) for c in want.outputs]
+    assert ("stop", stop[0]) in ends
+    engine = AsyncLLM(AsyncEngineArgs(str(tiny_chat), **limits, engine_process=process))
+
+    async def main():
+        for kind in (DELTA, RequestOutputKind.FINAL_ONLY):
+            asked = replace(params, stop=stop, output_kind=kind)
+            for _ in range(3):  # under the same id: it is free as soon as the output is there
+                last, texts, ids = await last_of(engine.generate("abc", asked, "same"))
+                assert last.finished
+                assert not engine.request_ids
+                for c in want.outputs:
+                    assert (texts[c.index], ids[c.index]) == (c.text, c.token_ids)
+                if kind is not DELTA:
+                    got = [(c.finish_reason, c.stop_reason) for c in last.outputs]
+                    assert got == ends
+                    assert [c.logprobs for c in last.outputs] == [c.logprobs for c in want.outputs]
+        while await engine.call("has_unfinished_requests"):
+            await asyncio.sleep(0.01)
+        await engine.call("check_integrity")
+        assert not engine.output_handler.stopping
+        counted = {m.name: m for m in await engine.get_metrics()}
+        num_tokens = sum(len(c.token_ids) for c in want.outputs)
+        assert counted["vllm:generation_tokens"].value == 6 * num_tokens
+        assert counted["vllm:num_requests_running"].value == 0
+
+    asyncio.run(main())
+    engine.shutdown()
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_a_stop_string_is_in_the_trace(tiny_chat, followed):
+    """It comes between two steps, perhaps behind a request that was added since."""
+    engine = AsyncLLM(AsyncEngineArgs(str(tiny_chat), **LIMITS, trace=True))
+    core, records = engine.engine_core, []
+    if followed:
+        engine.follow(records.extend)
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+
+    async def main():
+        text = await engine.infer("abc", params)
+        stopping = replace(params, stop=[text[9:11]])
+        await asyncio.gather(*(engine.infer("abc", stopping) for _ in range(6)))
+        await engine.call("check_integrity")
+
+    asyncio.run(main())
+    engine.shutdown()
+    trace = core.trace
+    ends = [r.reason for r in records or trace.records if isinstance(r, Finished)]
+    assert sorted(ends) == ["length"] + 6 * ["stop"]
+    assert followed or not trace.state_at(trace.num_steps - 1).running
+
+
+def test_a_text_that_cannot_be_made_ends_everybody(tiny_chat, monkeypatch):
+    """It is made in the event loop, where an exception would otherwise end nothing."""
+    engine = AsyncLLM(AsyncEngineArgs(str(tiny_chat), **LIMITS))
+
+    async def main():
+        streams = [ids_of(engine.generate("abc", greedy(50), str(i))) for i in range(3)]
+        tasks = [asyncio.ensure_future(stream) for stream in streams]
+        await soon(lambda: engine.num_running == 3)
+
+        def fail(*_):
+            raise RuntimeError("no such character")
+
+        monkeypatch.setattr(Detokenizer, "append", fail)
+        got = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+        assert all(isinstance(e, EngineDeadError) and "no such character" in str(e) for e in got)
+        with pytest.raises(EngineDeadError):
+            await engine.check_health()
+
+    asyncio.run(main())
+    engine._client._thread.join(10)
+    assert not engine._client._thread.is_alive()
+
+
+@FORMS
 def test_who_asks_never_waits_for_a_step(model, process, tmp_path):
     """Nor for a pipe that nobody empties meanwhile: these prompts are more than one holds."""
     policy = HeldUp(tmp_path)
@@ -397,12 +496,12 @@ def test_an_engine_is_made_in_its_own_thread(model, monkeypatch):
     """Whoever runs OpenMP's loops keeps threads for them: one pool is enough."""
     made = []
 
-    class Made(LLMEngine):
-        def __init__(self, args):
+    class Made(EngineCore):
+        def __init__(self, *args, **options):
             made.append(threading.current_thread().name)
-            super().__init__(args)
+            super().__init__(*args, **options)
 
-    monkeypatch.setattr("minivllm.engine.core_client.LLMEngine", Made)
+    monkeypatch.setattr("minivllm.engine.core_client.EngineCore", Made)
     AsyncLLM(AsyncEngineArgs(**model)).shutdown()
     assert made == ["minivllm-engine"]
     with pytest.raises(ValueError, match="max_model_len"):
@@ -427,7 +526,7 @@ def test_a_reader_may_change_what_he_gets(engine, kind):
     assert everything_is_free(engine)
 
 
-@pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
+@FORMS
 def test_a_policy_that_admits_nobody_is_named_and_the_engine_rests(model, process):
     args = AsyncEngineArgs(**model, scheduling_policy=Closed(), engine_process=process)
     engine = AsyncLLM(args)
@@ -515,27 +614,37 @@ def test_a_process_gives_the_same_and_its_death_is_noticed(model):
     assert not engine._client._process.is_alive()
 
 
-def test_what_crosses_brings_no_prompt_and_comes_back_whole(tiny_chat):
-    llm = LLM(str(tiny_chat), **LIMITS)
-    engine, decoder = llm.llm_engine, BatchDecoder()
-    kinds = (DELTA, RequestOutputKind.CUMULATIVE, RequestOutputKind.FINAL_ONLY)
-    for i, kind in enumerate(kinds):
-        params = SamplingParams(max_tokens=6, n=2, seed=i, logprobs=2, prompt_logprobs=1,
-                                output_kind=kind)  # fmt: skip
-        engine.add_request(f"r{i}", "a long prompt of many words " + "x" * i, params)
-        decoder.remember(engine.scheduler.requests[f"r{i}"])
-    finished = 0
-    while engine.has_unfinished_requests():
-        batch = Batch(engine.step(), [], [(3, "a call's result")], 2, 1, [StepStarted(4, 0.5)])
-        crossing = pickle.dumps(encode(batch))
-        assert b"many words" not in crossing
-        assert decoder.decode(pickle.loads(crossing)) == batch
-        finished += sum(output.finished for output in batch.outputs)
-    assert finished == 3
-    assert not decoder._prompts
+def strings_in(value):
+    """All strings in nested tuples, lists and dicts."""
+    if isinstance(value, dict):
+        return strings_in([*value, *value.values()])
+    if isinstance(value, (tuple, list)):
+        return set().union(*map(strings_in, value))
+    return {value} if isinstance(value, str) else set()
 
 
-def test_refused_requests_are_not_remembered(model):
+def test_what_crosses_are_ids_and_comes_back_whole(tiny_chat):
+    engine = LLM(str(tiny_chat), **LIMITS, speculative_config=NGRAM).llm_engine
+    core = engine.engine_core
+    for i in range(3):
+        params = SamplingParams(temperature=i / 2, max_tokens=20, n=1 + i // 2, seed=i, logprobs=2,
+                                prompt_logprobs=1, ignore_eos=True)  # fmt: skip
+        prompt = {"prompt": "some text", "prompt_token_ids": [5, 6] * 8}
+        core.add_request(engine.input_processor.make_request(f"r{i}", prompt, params))
+    verified = 0
+    while core.has_unfinished_requests():
+        outputs = core.step()
+        outputs.scheduler_stats = core.make_stats()
+        outputs.utility_outputs = [(3, 4.5)]
+        outputs.records = [StepStarted(4, 0.5)]
+        encoded = pickle.loads(pickle.dumps(encode(outputs)))
+        assert strings_in(encoded) <= {"r0", "r1", "r2", "length"}, "neither text nor field names"
+        assert decode(encoded) == outputs
+        verified += outputs.scheduler_stats.spec_decoding_stats is not None
+    assert verified
+
+
+def test_refused_requests_are_forgotten(model):
     engine = AsyncLLM(AsyncEngineArgs(**model, engine_process=True))
 
     async def main():
@@ -545,7 +654,7 @@ def test_refused_requests_are_not_remembered(model):
         stream = engine.generate([1, 2], greedy(55), "leaves")
         await anext(stream)
         await stream.aclose()
-        await soon(lambda: not engine._client._decoder._prompts, 5)
+        await soon(lambda: not engine.output_processor.request_states, 5)
 
     asyncio.run(main())
     engine.shutdown()

@@ -165,8 +165,7 @@ def test_the_prefix_cache_is_counted_as_the_metrics_count_it(server, client):
     with Watcher(server) as page:
         for _ in range(3):
             client.post("/v1/completions", json={**ASK, "prompt": prompt, "max_tokens": 2})
-        engine = server.engine.engine
-        metrics = {m.name: m for m in engine.get_metrics()}
+        metrics = {m.name: m for m in server.engine.metrics.read()}
         hits = metrics["vllm:prefix_cache_hits"].value
         assert hits > 60
         shown = page.until(lambda p: p["numbers"]["cached"] == hits)
@@ -218,7 +217,7 @@ def test_a_page_that_never_reads_slows_nobody_and_costs_one_picture(server, clie
         assert steps[-1] - steps[0] >= 990
         assert len(steps) < 990, "several steps are one picture"
         assert not show._records
-        assert server.engine.engine.trace.records == [], "the trace keeps nothing"
+        assert server.engine.engine_core.trace.records == [], "the trace keeps nothing"
     deaf.close()
     deadline = time.monotonic() + 5
     while show.num_watchers and time.monotonic() < deadline:
@@ -233,9 +232,9 @@ def test_without_pages_nothing_is_drawn(server, client, monkeypatch):
     )
     client.post("/v1/completions", json=ASK)
     deadline = time.monotonic() + 5
-    while show._run.step < server.engine.engine.trace.step and time.monotonic() < deadline:
+    while show._run.step < server.engine.engine_core.trace.step and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert show._run.step == server.engine.engine.trace.step, "but the books are kept"
+    assert show._run.step == server.engine.engine_core.trace.step, "but the books are kept"
     assert not drawn
 
 
@@ -352,7 +351,7 @@ def test_what_the_guide_types():
     with serving(*serve, "--block-size", "16") as server, Watcher(server) as watcher:
         result = bench_serve([*load, "--base-url", server.url, "--disable-tqdm"])
         assert (result["completed"], result["failed"]) == (64, 0)
-        assert server.engine.engine.scheduler.num_preemptions > 0
+        assert server.engine.engine_core.scheduler.num_preemptions > 0
         timelines = [picture["timeline"] for picture in watcher.pictures]
         assert any("preempted" in timeline for timeline in timelines)
 
@@ -387,11 +386,11 @@ def test_whoever_follows_gets_all_records_and_the_trace_keeps_none(tiny_qwen2):
         return await asyncio.gather(*tasks)
 
     answers = asyncio.run(main())
-    facts = engine.facts
-    run = LiveRun(facts.num_gpu_blocks, facts.block_size, facts.max_num_batched_tokens)
+    num_blocks, block_size = engine.kv_cache_config.num_blocks, LIMITS["block_size"]
+    run = LiveRun(num_blocks, block_size, LIMITS["max_num_batched_tokens"])
     run.update(records)
     assert [run.state.sequences[f"r{i}"].token_ids[4:] for i in range(6)] == answers
-    assert engine.engine.trace.records == []
+    assert engine.engine_core.trace.records == []
     engine.shutdown()
 
 

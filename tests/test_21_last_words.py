@@ -110,7 +110,7 @@ def test_a_call_whose_result_cannot_be_sent_harms_nobody(engine):
         with pytest.raises(ValueError, match="cannot be sent to another process"):
             await engine.call("__getattribute__", "step")
         with pytest.raises(ValueError, match="cannot be sent to the engine's process"):
-            await engine.call("get_metrics", lambda: 0)
+            await engine.call("make_stats", lambda: 0)
         assert not engine.output_handler._calls
         return await ids_of(engine.generate(PROMPTS[0], greedy(5, output_kind=DELTA), "after"))
 

@@ -458,7 +458,7 @@ def test_a_dead_engine_is_said_so(monkeypatch):
             def fail():
                 raise RuntimeError("secret of the engine room")
 
-            monkeypatch.setattr(server.engine.engine, "step", fail)
+            monkeypatch.setattr(server.engine.engine_core, "step", fail)
             rest = [line for line in lines if line]
         assert json.loads(rest[-2][6:])["error"]["type"] == "InternalServerError"
         assert rest[-1] == "data: [DONE]"

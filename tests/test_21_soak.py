@@ -45,7 +45,7 @@ def resident():
 
 def everything_is_free(server):
     assert server.idle(1.0), server.engine.request_ids
-    scheduler = server.engine.engine.scheduler
+    scheduler = server.engine.engine_core.scheduler
     pool = scheduler.kv_manager.block_pool
     assert pool.num_free_blocks == pool.num_usable_blocks
     scheduler.check_integrity()
@@ -220,4 +220,4 @@ def test_a_soak_of_everything(server):
     assert now()[1] <= before[1] + 5
     assert min(counts.values()) > 0, counts
     assert resident() - memory[0] < 32 * 2**20, memory
-    assert not server.engine.engine.trace.records
+    assert not server.engine.engine_core.trace.records

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -40,7 +39,7 @@ def test_the_log_says_what_the_engine_does(llm, monkeypatch, capsys):
     clock = iter(range(100))
     monkeypatch.setattr(loggers.time, "monotonic", lambda: float(next(clock)))
     engine = llm.llm_engine
-    engine.stat_logger = loggers.LoggingStatLogger(engine.metrics, enabled=True)
+    engine.stat_logger = loggers.LoggingStatLogger(engine.metrics)
     for i in range(4):
         engine.add_request(str(i), {"prompt_token_ids": [5] * 9}, PARAMS, arrival_time=0.0)
     while engine.has_unfinished_requests():
@@ -82,6 +81,7 @@ def test_what_is_swapped_is_in_the_log(tiny_qwen2, capsys):
     llm = LLM(
         str(tiny_qwen2), skip_tokenizer_init=True, num_gpu_blocks_override=13, block_size=4,
         max_model_len=48, max_num_seqs=3, preemption_mode="swap", enable_prefix_caching=False,
+        disable_log_stats=False,
     )  # fmt: skip
     engine = llm.llm_engine
     for i in range(3):
@@ -112,7 +112,6 @@ def test_statistics_are_logged_only_when_asked_for(tiny_qwen2, monkeypatch, caps
         ("MINIVLLM_LOG_STATS_INTERVAL", "0", envs.log_stats_interval),
         ("MINIVLLM_LOG_STATS_INTERVAL", "often", envs.log_stats_interval),
         ("MINIVLLM_CPU_KVCACHE_SPACE", "-1", envs.cpu_kvcache_bytes),
-        ("MINIVLLM_TRACE_FUNCTION", "yes", envs.trace_function),
     ],
 )
 def test_a_bad_value_in_the_environment_is_named(monkeypatch, name, value, read):
@@ -146,20 +145,3 @@ def test_a_command_takes_a_level_or_says_in_a_sentence_why_not(level, message):
     assert done.returncode == 2
     assert done.stderr.startswith(f"Error: {message}")
     assert done.stderr.count("\n") == 1
-
-
-def test_a_function_trace_names_every_call(tiny_qwen2, monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("MINIVLLM_TRACE_FUNCTION", "1")
-    monkeypatch.setenv("MINIVLLM_CACHE_ROOT", str(tmp_path))
-    try:
-        llm = LLM(str(tiny_qwen2), skip_tokenizer_init=True, num_gpu_blocks_override=41)
-        llm.generate([1, 2, 3], PARAMS, use_tqdm=False)
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
-    (path,) = (tmp_path / "function_traces").iterdir()
-    assert f"every call is written to {path}" in capsys.readouterr().out
-    text = path.read_text()
-    assert text.count("Call to schedule in ") == text.count("Return from schedule in ") == 4
-    call = r"Call to schedule in \S+scheduler\.py:\d+ from step in \S+core\.py:\d"
-    assert re.search(call, text)

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from minivllm import LLM, BeamSearchParams, SamplingParams
-from minivllm.engine.detokenizer import Detokenizer
-from minivllm.engine.token_stream import FastStream, SlowStream
+from minivllm.engine.detokenizer import Detokenizer, FastStream, SlowStream
 from minivllm.entrypoints.chat_utils import load_chat_template
 from minivllm.kv.block import FreeKVCacheBlockQueue
 from minivllm.kv.prefix_cache import CachingMetrics, PrefixCacheStats

@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerFast
 
 from minivllm import LLM, EngineArgs, LLMEngine, SamplingParams
 from minivllm.embedded import embedded_model_path
-from minivllm.engine.detokenizer import Detokenizer
-from minivllm.engine.token_stream import FastStream, SlowStream, token_text
+from minivllm.engine.detokenizer import Detokenizer, FastStream, SlowStream
+from minivllm.engine.logprobs import token_text
 from minivllm.sampling_params import RequestOutputKind
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"

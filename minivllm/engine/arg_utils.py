@@ -18,19 +18,24 @@ from minivllm.config import (
     LOAD_FORMATS,
     CacheConfig,
     DeviceConfig,
+    Limits,
     LoadConfig,
     ObservabilityConfig,
     ParallelConfig,
     SchedulerConfig,
     VllmConfig,
 )
-from minivllm.engine.draft_args import Limits, draft_model_of, slots_for_drafts
 from minivllm.kv.memory_profile import host_memory_gib
 from minivllm.models.hub import model_directory, tokenizer_directory
-from minivllm.models.loader import load_config
+from minivllm.models.loader import load_config, load_draft_config
 from minivllm.platforms import describe_gpu, pick_device
 from minivllm.scheduling.policies import make_policy
-from minivllm.speculative import OTHER_NAMES, SpeculativeConfig, make_speculative_config
+from minivllm.speculative import (
+    OTHER_NAMES,
+    SpeculativeConfig,
+    make_speculative_config,
+    slots_for_drafts,
+)
 from minivllm.structured_outputs import StructuredOutputsConfig, make_structured_outputs_config
 from minivllm.validation import (
     check,
@@ -222,9 +227,8 @@ class EngineArgs:
             budget, max_num_seqs = (16384, 1024) if large else (8192, 256)
         if not self.enable_chunked_prefill:
             budget = max(budget, max_len)
-        limits = Limits(
-            max_len, self.max_num_batched_tokens or budget, self.max_num_seqs or max_num_seqs
-        )
+        budget = self.max_num_batched_tokens or budget
+        limits = Limits(max_len, budget, self.max_num_seqs or max_num_seqs)
         check(
             self.enable_chunked_prefill or limits.max_num_batched_tokens >= max_len,
             "max_num_batched_tokens",
@@ -247,15 +251,13 @@ class EngineArgs:
         if self.dtype != "auto":
             model_config = replace(model_config, dtype=getattr(torch, str(DTYPES[self.dtype])))
         speculative_config = make_speculative_config(self.speculative_config, {})
-        draft_directory, draft_config = draft_model_of(self, speculative_config, model_config)
+        draft = load_draft_config(self, speculative_config, model_config)
         device = pick_device(self.device)
         limits = self.resolve_limits(model_config.max_model_len, describe_gpu(device))
         tokenizer = None if self.skip_tokenizer_init else tokenizer_directory(self, directory)
         return VllmConfig(
             model_config,
-            LoadConfig(
-                directory, tokenizer, self.load_format, self.use_tqdm_on_load, draft_directory
-            ),
+            LoadConfig(directory, tokenizer, self.load_format, self.use_tqdm_on_load, draft[0]),
             DeviceConfig(device, self.attention_backend, self.enforce_eager),
             SchedulerConfig(
                 limits.max_num_batched_tokens,
@@ -265,7 +267,7 @@ class EngineArgs:
                 self.long_prefill_token_threshold,
                 make_policy(self.scheduling_policy),
                 self.preemption_mode,
-                *slots_for_drafts(speculative_config, limits),
+                *slots_for_drafts(speculative_config, *limits[:2]),
             ),
             CacheConfig(
                 self.block_size,
@@ -280,7 +282,7 @@ class EngineArgs:
             ObservabilityConfig(self.trace, self.disable_log_stats),
             make_structured_outputs_config(self.structured_outputs_config, None),
             speculative_config,
-            draft_config,
+            draft[1],
             seed=self.seed,
             max_logprobs=self.max_logprobs,
         )

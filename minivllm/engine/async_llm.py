@@ -1,7 +1,8 @@
 """AsyncLLM: the asynchronous engine. Requests at any time, each with a stream of outputs.
 
-The engine runs by itself (``core_client``), and this class lives in an event loop: a request goes
-to the engine as a message, and after every step the loop is woken once and hands out what came.
+The engine core runs by itself (``core_client``), and this class lives in an event loop: a request
+goes to the core as a message, and after every step the loop is woken once, makes text of the step's
+tokens, and hands it out.
 (vLLM: vllm/v1/engine/async_llm.py)
 """
 
@@ -13,15 +14,15 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import replace
 
-from minivllm.engine import function_trace
 from minivllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from minivllm.engine.core_client import ProcessClient, ThreadClient
 from minivllm.engine.exceptions import EngineDeadError
-from minivllm.engine.input_processor import InputProcessor
-from minivllm.engine.llm_engine import EngineFacts
 from minivllm.engine.output_collector import RequestOutputCollector
 from minivllm.engine.output_handler import OutputHandler
+from minivllm.engine.output_processor import OutputProcessor
 from minivllm.logger import init_logger
+from minivllm.metrics.families import EngineMetrics
+from minivllm.metrics.loggers import LoggingStatLogger
 from minivllm.metrics.reader import Metric
 from minivllm.outputs import RequestOutput
 from minivllm.records import Record
@@ -35,30 +36,27 @@ class AsyncLLM:
     """An engine in a thread or process of its own, used by any number of coroutines.
 
     Args:
-        args: what to run and within which limits; None for the model in this package.
+        args: model, limits and options; None for the model in this package.
 
     Raises:
         FileNotFoundError, ValueError: as ``LLM``.
     """
 
     def __init__(self, args: EngineArgs | None = None):
-        function_trace.start_if_asked()  # of this thread, too: the engine has another
         self.args = args = args or AsyncEngineArgs()
         self.output_handler = handler = OutputHandler()
         form = ProcessClient if getattr(args, "engine_process", False) else ThreadClient
-        self._client = form(args, handler.on_batch, handler.on_error)
-        self.engine = self._client.engine  # None where it is out of reach
-        self.facts: EngineFacts = self._client.facts
-        facts = self.facts
-        self.model_config = facts.model_config
-        self.max_model_len = facts.max_model_len
-        self.input_processor = (
-            InputProcessor.from_engine_args(
-                args, self.model_config, self.max_model_len, facts.tokenizer_directory
-            )
-            if self.engine is None
-            else self.engine.input_processor
-        )
+        self._client = client = form(args, handler.on_outputs, handler.on_error)
+        self.engine_core = client.engine_core  # None where it is out of reach
+        self.vllm_config, cache = client.vllm_config, client.kv_cache_config
+        self.kv_cache_config, self.model_config = cache, client.vllm_config.model_config
+        self.max_model_len = self.vllm_config.scheduler_config.max_model_len
+        self.input_processor = client.input_processor
+        self.output_processor = OutputProcessor(self.tokenizer)
+        blocks = cache.num_blocks, cache.num_host_blocks
+        self.metrics = EngineMetrics.from_config(self.vllm_config, *blocks)
+        stat_logger = None if args.disable_log_stats else LoggingStatLogger(self.metrics)
+        handler.attach(client.submit, self.output_processor, self.metrics, stat_logger)
         self._paused = False
         weakref.finalize(self, self._client.shutdown)  # at the latest when Python ends
 
@@ -67,7 +65,7 @@ class AsyncLLM:
         """vLLM's way to make an engine."""
         return cls(args)
 
-    # -- asking ------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------
 
     async def generate(
         self,
@@ -78,8 +76,8 @@ class AsyncLLM:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Complete a prompt; yields an output whenever there is something new.
 
-        Whoever stops listening (or is cancelled) ends the request: the next step goes without it,
-        and its blocks are free.
+        Closing the iterator (or cancelling its task) ends the request: the next step goes without
+        it, and its blocks are free.
 
         Args:
             prompt: as for ``LLM.generate``, but one.
@@ -109,43 +107,48 @@ class AsyncLLM:
         sampling_params: SamplingParams | BeamSearchParams,
         priority: int = 0,
     ) -> RequestOutputCollector:
-        """Queue a prompt, without waiting for anything (a subclass may wait).
+        """Queue a prompt. This waits only for the end of a request that had the same id.
 
         Args:
             request_id, prompt, sampling_params, priority: as for ``generate``.
 
         Returns:
-            The queue of its outputs. Whoever has it calls ``release`` in the end.
+            The queue of its outputs. Give it to ``release`` in the end.
 
         Raises:
             ValueError, EngineDeadError: as ``generate``.
         """
         handler = self.output_handler
-        handler.begin_to_wait()
-        request = self.input_processor.make_request(
-            request_id, prompt, sampling_params, priority=priority
-        )
-        check(request_id not in handler.collectors, "request_id", request_id, "one not in use")
+        handler.bind_to_loop()
+        make_request = self.input_processor.make_request
+        request = make_request(request_id, prompt, sampling_params, priority=priority)
+        while request_id in handler.stopping:  # a stop string has ended it here, not yet there
+            await asyncio.sleep(0.001)
+            handler.check_health()
+        states = self.output_processor.request_states
+        check(request_id not in states, "request_id", request_id, "one not in use")
         if getattr(self.args, "enable_log_requests", False):
             logger.info("Added request %s.", request_id)
-        delta = request.sampling_params.output_kind is RequestOutputKind.DELTA
-        collector = handler.add_request(request_id, delta)
+        kind = request.sampling_params.output_kind
+        collector = RequestOutputCollector(request_id, kind is RequestOutputKind.DELTA)
+        self.output_processor.add_request(request, collector)
         try:
             self._client.submit(("add", request))
         except ValueError:
-            del handler.collectors[request_id]
+            del states[request_id]
             raise
         return collector
 
     def release(self, collector: RequestOutputCollector) -> None:
-        """Nobody reads these outputs any more: if the request has not finished, abort it."""
+        """Read no more of these outputs: if the request has not finished, abort it."""
         collector.on_put = None
         request_id = collector.request_id
-        if self.output_handler.collectors.get(request_id) is collector:
+        state = self.output_processor.request_states.get(request_id)
+        if state is not None and state.queue is collector:
             self._client.submit(("abort", [request_id]))  # its id is free when that is done
 
     async def infer(self, prompt: str, sampling_params: SamplingParams | None = None) -> str:
-        """The text that completes a prompt, for scripts that want nothing else.
+        """Return the text that completes a prompt, for scripts that want nothing else.
 
         (vLLM has no such method; there and here ``generate`` does the work.)
         """
@@ -157,9 +160,11 @@ class AsyncLLM:
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """Abort requests: each gets a last output with finish_reason "abort"."""
         ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        ok = all(isinstance(name, str) for name in ids)
+        check(ok, "request_id", request_id, "a string or a list of strings")
         self._client.submit(("abort", ids))
 
-    # -- how it stands -----------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------
 
     @property
     def tokenizer(self):
@@ -170,7 +175,7 @@ class AsyncLLM:
         return self.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """vLLM's defaults, or what the model's generation_config.json has in their place."""
+        """Return vLLM's defaults, or those of the model's generation_config.json."""
         return SamplingParams(**self.model_config.default_sampling)
 
     @property
@@ -184,18 +189,18 @@ class AsyncLLM:
 
     @property
     def num_running(self) -> int:
-        """Requests that run, as the engine said last."""
-        return self.output_handler.num_running
+        """Number of running requests after the last step or message."""
+        return self.metrics.scheduler.num_running_reqs
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait there, as it said last."""
-        return self.output_handler.num_waiting
+        """Number of waiting requests after the last step or message."""
+        return self.metrics.scheduler.num_waiting_reqs
 
     @property
     def request_ids(self) -> list[str]:
         """Ids of all requests that have not finished."""
-        return list(self.output_handler.collectors)
+        return list(self.output_processor.request_states)
 
     async def check_health(self) -> None:
         """Raise ``EngineDeadError`` if the engine has stopped."""
@@ -206,16 +211,18 @@ class AsyncLLM:
 
     async def get_metrics(self, model_name: str | None = None) -> list[Metric]:
         """Current values of vLLM's metrics, with this model's name as a label."""
-        return await self.call("get_metrics", model_name)
+        self.metrics.scheduler = await self.call("make_stats")
+        model_name = model_name or str(self.args.model or "minivllm")
+        return self.metrics.read(model_name=model_name, engine="0")
 
-    # -- what it is told ---------------------------------------------------------------------
+    # -- control -----------------------------------------------------------------------------
 
     async def pause_generation(self, mode: str = "abort", clear_cache: bool = True) -> None:
         """Take no more steps until ``resume_generation``; requests still come, and wait.
 
         Args:
-            mode: what becomes of those that are there: "abort" ends them, "wait" finishes them
-                first, "keep" leaves them as they are, to go on later.
+            mode: for unfinished requests: "abort" ends them, "wait" finishes them first, "keep"
+                leaves them as they are, to go on later.
             clear_cache: forget cached blocks, too, if no block is in use.
 
         Raises:
@@ -229,14 +236,14 @@ class AsyncLLM:
         if mode == "abort":
             await self.abort(there)
         elif mode == "wait":
-            while not there.isdisjoint(self.output_handler.collectors):
+            while not there.isdisjoint(self.request_ids):
                 await asyncio.sleep(0.02)
         self._client.submit(("pause",))
         if clear_cache and mode != "keep":
             await self.reset_prefix_cache()
 
     async def resume_generation(self, num_steps: int | None = None) -> None:
-        """Go on; given a number (vLLM knows none), for so many steps, and then pause again.
+        """Go on; given a number (vLLM knows none), for that many steps, and then pause again.
 
         With nothing left to do it pauses earlier.
         """
@@ -262,7 +269,7 @@ class AsyncLLM:
         """Wait until all requests are finished. Returns False after ``timeout`` seconds."""
         loop = asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout
-        while self.output_handler.collectors:
+        while self.output_processor.request_states:
             if until is not None and loop.time() >= until:
                 return False
             await asyncio.sleep(0.02)
@@ -273,7 +280,7 @@ class AsyncLLM:
         return await self.call("reset_prefix_cache")
 
     async def call(self, method: str, *arguments):
-        """Call a method of the engine between two steps. Returns or raises what it does."""
+        """Call a method of the engine core between two steps. Returns or raises what it does."""
         number, future = self.output_handler.add_call()
         try:
             self._client.submit(("call", number, method, arguments))

@@ -14,6 +14,7 @@ from minivllm.executor.abstract import Executor
 from minivllm.executor.uniproc import UniProcExecutor
 from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
 from minivllm.kv.manager import KVCacheManager
+from minivllm.metrics.stats import SchedulerStats
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.spec_decode.proposer import Drafter
@@ -129,6 +130,10 @@ class EngineCore:
         if self.drafter is not None:
             self._to_draft_for, self._model_drafts = updated, output.draft_token_ids
         return collect(updated, output)
+
+    def make_stats(self) -> SchedulerStats:
+        """Make the SchedulerStats: queues and KV cache as they are now."""
+        return self.scheduler.make_stats()
 
     def reset_prefix_cache(self) -> bool:
         """Empty the prefix cache. Refuses (False) while any block is in use."""

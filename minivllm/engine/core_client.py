@@ -1,7 +1,7 @@
-"""EngineCoreClient: the connection of ``AsyncLLM`` to the loop that runs its engine.
+"""ThreadClient and ProcessClient: connect ``AsyncLLM`` to the loop that runs its engine core.
 
-Two forms with one interface: a thread of this process, where everything is in reach but under the
-same interpreter lock, and a process, where only messages cross.
+Both have the same interface. In a thread of this process the core is in reach, but under the same
+interpreter lock; to a process of its own only messages cross.
 (vLLM: vllm/v1/engine/core_client.py)
 """
 
@@ -19,21 +19,35 @@ from functools import partial
 from multiprocessing.connection import Connection
 
 from minivllm.engine.arg_utils import EngineArgs
-from minivllm.engine.core_loop import STOP, Batch, EngineCoreLoop
+from minivllm.engine.core import EngineCore
+from minivllm.engine.core_loop import STOP, EngineCoreLoop
+from minivllm.engine.core_outputs import EngineCoreOutputs
 from minivllm.engine.exceptions import EngineDeadError
 from minivllm.engine.gc_utils import freeze_gc_heap
-from minivllm.engine.llm_engine import LLMEngine
-from minivllm.engine.serial_utils import BatchDecoder, encode
+from minivllm.engine.input_processor import InputProcessor
+from minivllm.engine.serial_utils import decode, encode
 
-OnBatch = Callable[[Batch], None]
-OnDeath = Callable[[BaseException], None]
+OnOutputs = Callable[[EngineCoreOutputs], None]
+OnError = Callable[[BaseException], None]
+
+
+def make_core(args: EngineArgs) -> tuple[EngineCore, InputProcessor]:
+    """Make an engine core, and the input processor whose compiled grammars it uses.
+
+    Raises:
+        ValueError, FileNotFoundError: as ``LLM``.
+    """
+    config = args.create_engine_config()
+    processor = InputProcessor.from_config(config)
+    manager = processor.structured_output_manager
+    return EngineCore(config, structured_output_manager=manager), processor
 
 
 class Inbox(queue.SimpleQueue):
-    """Messages for an engine, from whichever thread."""
+    """Queue of messages for an engine core, from any thread."""
 
     def receive(self, seconds: float | None) -> list[tuple]:
-        """All that are there; see ``EngineCoreLoop``. Raises what was put in as an error."""
+        """Return all messages that have come; see ``EngineCoreLoop``. Raises an error put in."""
         messages: list[tuple] = []
         with suppress(queue.Empty):
             messages.append(self.get(seconds != 0, seconds))
@@ -46,35 +60,36 @@ class Inbox(queue.SimpleQueue):
 
 
 class ThreadClient:
-    """An engine in a thread of this process, which makes it, too.
+    """An engine core in a thread of this process, which makes it, too.
 
-    Were it made elsewhere, that thread would keep OpenMP threads of its own from loading the model,
-    and where there are more of these than processors all of them sleep after each operation instead
+    Were it made elsewhere, that thread would keep OpenMP threads of its own from loading the model.
+    Where there are more of these than processors, all of them sleep after each operation instead
     of waiting for the next one: a step then takes a quarter more time.
 
     Args:
-        args: what to run.
-        on_batch: called from that thread with what every turn has to say.
-        on_death: called from that thread with the error that has escaped a step.
+        args: the engine's arguments.
+        on_outputs: called from that thread with the outputs of every turn of the loop.
+        on_error: called from that thread with the error that has escaped a step.
 
     Raises:
-        ValueError, FileNotFoundError: what making the engine has raised there.
+        ValueError, FileNotFoundError: as raised there while the core was made.
     """
 
-    def __init__(self, args: EngineArgs, on_batch: OnBatch, on_death: OnDeath):
+    def __init__(self, args: EngineArgs, on_outputs: OnOutputs, on_error: OnError):
         self._inbox = Inbox()
-        made: Future[LLMEngine] = Future()
+        made: Future[tuple[EngineCore, InputProcessor]] = Future()
         self._thread = threading.Thread(
-            target=_run_thread, args=(args, made, self._inbox, on_batch, on_death),
+            target=_run_thread, args=(args, made, self._inbox, on_outputs, on_error),
             name="minivllm-engine", daemon=True,
         )  # fmt: skip
         self._thread.start()
         try:
-            self.engine: LLMEngine | None = made.result()
+            core, self.input_processor = made.result()
         except BaseException:  # also Ctrl-C, which only this thread hears
             self.shutdown()
             raise
-        self.facts = self.engine.facts()
+        self.engine_core: EngineCore | None = core
+        self.vllm_config, self.kv_cache_config = core.config, core.kv_cache_config
 
     def submit(self, message: tuple) -> None:
         """Send a message; see ``EngineCoreLoop``."""
@@ -88,63 +103,64 @@ class ThreadClient:
 
 
 def _run_thread(
-    args: EngineArgs, made: Future[LLMEngine], inbox: Inbox, on_batch: OnBatch, on_death: OnDeath
+    args: EngineArgs,
+    made: Future[tuple[EngineCore, InputProcessor]],
+    inbox: Inbox,
+    on_outputs: OnOutputs,
+    on_error: OnError,
 ) -> None:
-    """What the thread does."""
+    """Thread main: make the core, then run its loop."""
     try:
-        engine = LLMEngine(args)
+        core, processor = make_core(args)
     except BaseException as error:
         return made.set_exception(error)
-    made.set_result(engine)
+    made.set_result((core, processor))
     try:
-        EngineCoreLoop(engine, inbox.receive, on_batch).run()
+        EngineCoreLoop(core, inbox.receive, on_outputs).run()
     except BaseException as error:
-        on_death(error)
+        on_error(error)
 
 
 class ProcessClient:
-    """An engine in a process of its own, behind a pipe; a thread of this process reads its outputs.
+    """An engine core in a process of its own, behind a pipe; a thread here reads its outputs.
 
     Args:
-        args, on_batch, on_death: as for ``ThreadClient``; all of ``args`` must be picklable.
+        args, on_outputs, on_error: as for ``ThreadClient``; all of ``args`` must be picklable.
 
     Raises:
-        ValueError, FileNotFoundError: what making the engine has raised there.
+        ValueError, FileNotFoundError: as raised there while the core was made.
     """
 
-    engine: LLMEngine | None = None  # out of reach
+    engine_core: EngineCore | None = None  # out of reach
 
-    def __init__(self, args: EngineArgs, on_batch: OnBatch, on_death: OnDeath):
-        self._on_batch, self._on_death = on_batch, on_death
+    def __init__(self, args: EngineArgs, on_outputs: OnOutputs, on_error: OnError):
+        self._on_outputs, self._on_error = on_outputs, on_error
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_run_engine, args=(other, args), daemon=True)
+        self._process = context.Process(target=_run_process, args=(other, args), daemon=True)
         self._process.start()
         other.close()
         self._stopping = False
-        self._decoder = BatchDecoder()
         self._sending = threading.Lock()
         try:
-            self.facts = self._pipe.recv()
+            ready = self._pipe.recv()
         except EOFError as error:
             raise EngineDeadError("its process has ended before it began") from error
-        if isinstance(self.facts, BaseException):
-            raise self.facts
+        if isinstance(ready, BaseException):
+            raise ready
+        self.vllm_config, self.kv_cache_config = ready
+        self.input_processor = InputProcessor.from_config(self.vllm_config)
         self._thread = threading.Thread(target=self._listen, name="minivllm-engine", daemon=True)
         self._thread.start()
 
     def submit(self, message: tuple) -> None:
         """Send a message; see ``EngineCoreLoop``. Raises ``ValueError`` if it cannot be pickled."""
-        if message[0] == "add":
-            self._decoder.remember(message[1])
         try:
             with self._sending:
                 self._pipe.send(message)
         except OSError:
             pass  # the listener has noticed, too
         except Exception as error:
-            if message[0] == "add":
-                self._decoder.forget(message[1].request_id)
             raise ValueError(f"this cannot be sent to the engine's process: {error}") from error
 
     def shutdown(self, timeout: float = 10.0) -> None:
@@ -157,51 +173,52 @@ class ProcessClient:
             self._process.join()
 
     def _listen(self) -> None:
+        """Thread main: read outputs until the process ends."""
         try:
-            while not isinstance(said := self._pipe.recv(), BaseException):
-                self._on_batch(self._decoder.decode(said))
+            while not isinstance(message := self._pipe.recv(), BaseException):
+                self._on_outputs(decode(message))
         except (EOFError, OSError):
             self._process.join(1)
-            said = EngineDeadError(f"its process has ended: {self._process.exitcode}")
-        except Exception as error:  # nobody may wait for a thread that has ended
-            said = error
+            message = EngineDeadError(f"its process has ended: {self._process.exitcode}")
+        except Exception as error:  # else requests would wait for a thread that has ended
+            message = error
         if not self._stopping:
-            self._on_death(said)
+            self._on_error(message)
 
 
 def _read(pipe: Connection, inbox: Inbox) -> None:
-    """Empty the pipe also while a step is computed: a full one would hold up who writes to it."""
+    """Empty the pipe also while a step is computed: a full one would hold up its writer."""
     while True:
         try:
             inbox.put(pipe.recv())
         except (EOFError, OSError):  # the parent is gone
             return inbox.put(STOP)
-        except Exception as error:  # what this process cannot unpickle
+        except Exception as error:  # this process cannot unpickle it
             return inbox.put(error)
 
 
-def _send(pipe: Connection, batch: Batch) -> None:
-    """Send a batch. Where a call's result cannot be pickled, that is the caller's error."""
-    for place, (number, value) in enumerate(batch.results):
+def _send(pipe: Connection, outputs: EngineCoreOutputs) -> None:
+    """Send outputs. A call's result that cannot be pickled becomes an error of its caller."""
+    for place, (number, value) in enumerate(outputs.utility_outputs):
         try:
             pickle.dumps(value)
         except Exception as error:
             refused = ValueError(f"this result cannot be sent to another process: {error}")
-            batch.results[place] = (number, refused)
-    pipe.send(encode(batch))
+            outputs.utility_outputs[place] = (number, refused)
+    pipe.send(encode(outputs))
 
 
-def _run_engine(pipe: Connection, args: EngineArgs) -> None:
-    """Main function of the engine's process."""
+def _run_process(pipe: Connection, args: EngineArgs) -> None:
+    """Process main: make the core, then run its loop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent decides when it ends
 
     inbox = Inbox()
     try:
-        engine = LLMEngine(args)
+        core, _ = make_core(args)
         freeze_gc_heap()
         threading.Thread(target=_read, args=(pipe, inbox), daemon=True).start()
-        pipe.send(engine.facts())
-        EngineCoreLoop(engine, inbox.receive, partial(_send, pipe)).run()
+        pipe.send((core.config, core.kv_cache_config))
+        EngineCoreLoop(core, inbox.receive, partial(_send, pipe)).run()
     except (ValueError, OSError) as error:
         pipe.send(error)
     except BaseException as error:

@@ -1,90 +1,76 @@
-"""EngineCoreLoop: runs the engine's steps in a thread or process (vLLM: EngineCoreProc).
+"""EngineCoreLoop: runs the steps of an engine core in a thread or process (vLLM: EngineCoreProc).
 
-The engine belongs to one thread, of this process or of another, and everything reaches it as a
-message. Between two steps it takes all that have come; only an idle engine waits for one.
-(vLLM: vllm/v1/engine/core.py, ``run_busy_loop``)
+The core belongs to one thread, of this process or of another, and everything reaches it as a
+message. Between two steps the loop reads all messages that have come; only an idle core waits for
+one. (vLLM: vllm/v1/engine/core.py, ``run_busy_loop``)
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
-from minivllm.records import Record
-from minivllm.scheduling.progress import LivelockError
+from minivllm.engine.core import EngineCore
+from minivllm.engine.core_outputs import EngineCoreOutputs
+from minivllm.request import Request
+from minivllm.scheduling.progress import LivelockError, make_progress
 from minivllm.trace import Trace
 
-if TYPE_CHECKING:
-    from minivllm.engine.llm_engine import LLMEngine
-
 STOP = ("stop",)  # the message that ends the loop
-TRACE_STEPS = 1000  # the last ones, which a trace keeps that nobody follows
-# A policy may wait for time to pass, or for company. In the meantime it is asked every 10 ms.
+TRACE_STEPS = 1000  # the last steps, which a trace keeps that is not followed
+# A policy may wait for time to pass, or for another request. Meanwhile it is asked every 10 ms.
 _PATIENCE, _ASK_AGAIN = 1.0, 0.01  # seconds
 
 
-@dataclass
-class Batch:
-    """Outputs of one turn of the loop, sent as one message: it wakes the reader once."""
-
-    outputs: list = field(default_factory=list)
-    refused: list[tuple[str, Exception]] = field(default_factory=list)  # by request id
-    results: list[tuple[int, Any]] = field(default_factory=list)  # of calls, by number
-    num_running: int = 0
-    num_waiting: int = 0
-    records: list[Record] = field(default_factory=list)  # of the trace, if somebody follows it
-
-
 class EngineCoreLoop:
-    """Messages in, steps, batches out.
+    """Loop of messages in, a step, and one message of outputs out.
 
-    Messages are tuples: ``("add", request)``, ``("abort", request_ids)``, ``("pause",)``,
-    ``("resume", num_steps)``, ``("follow",)`` (from now on batches bring the trace's records),
-    ``("call", number, method, arguments)`` and ``STOP``.
+    Messages are tuples: ``("add", request)``, ``("abort", request_ids)``,
+    ``("stop_sequences", sequences)``, ``("pause",)``, ``("resume", num_steps)``, ``("follow",)``
+    (from now on outputs bring the trace's records), ``("call", number, method, arguments)`` and
+    ``STOP``.
 
     Args:
-        core: the engine; it is used by ``run`` alone.
-        receive: returns the messages that are there. It waits for the first one, but no longer
-            than so many seconds; None is as long as it takes.
-        send: takes a ``Batch``.
+        core: the engine core; only ``run`` uses it.
+        receive: returns the messages that have come. It waits for the first one, but no longer
+            than the given number of seconds; None is as long as it takes.
+        send: takes the ``EngineCoreOutputs`` of a turn: one message, which wakes its reader once.
     """
 
     def __init__(
         self,
-        core: LLMEngine,
+        core: EngineCore,
         receive: Callable[[float | None], list[tuple]],
-        send: Callable[[Batch], None],
+        send: Callable[[EngineCoreOutputs], None],
     ):
         self.core = core
         self._receive = receive
         self._send = send
         self._paused = False
         self._steps_left: int | None = None  # until it pauses again; None: until it is told to
-        self._stuck_since: float | None = None  # when the policy began to admit nobody
-        self._trace: Trace | None = None  # whose records go into the batches
+        self._stuck_since: float | None = None  # when the policy began to admit no request
+        self._trace: Trace | None = None  # its records go into the outputs
 
     def run(self) -> None:
         """Run until ``STOP`` comes, or an exception ends it, which the caller handles.
 
         Raises:
-            AssertionError: if the books do not balance in the end.
+            AssertionError: if the core is not consistent in the end.
         """
         while True:
-            batch = Batch()
+            outputs = EngineCoreOutputs()
             for message in self._receive(self._seconds_to_wait()):
                 if message == STOP:
                     return self.core.check_integrity()
-                getattr(self, f"_on_{message[0]}")(batch, *message[1:])
+                getattr(self, f"_on_{message[0]}")(outputs, *message[1:])
             if self._has_work():
-                self._step(batch)
+                self._step(outputs)
             if self._steps_left is not None and not self._has_work():
-                self._on_pause(batch)  # all steps asked for are taken, or nothing is left to do
+                self._on_pause(outputs)  # all steps asked for are taken, or nothing is left to do
             if self._trace is not None:
-                batch.records = self._trace.take()
-            batch.num_running, batch.num_waiting = self.core.num_running_and_waiting()
-            self._send(batch)
+                outputs.records = self._trace.take()
+            outputs.scheduler_stats = self.core.make_stats()
+            self._send(outputs)
 
     def _has_work(self) -> bool:
         may_step = not self._paused and self._steps_left != 0
@@ -95,15 +81,17 @@ class EngineCoreLoop:
             return None
         return 0 if self._stuck_since is None else _ASK_AGAIN
 
-    def _step(self, batch: Batch) -> None:
+    def _step(self, outputs: EngineCoreOutputs) -> None:
         """Run a step. If no step has done anything for a second, waiting requests are refused."""
         trace = self.core.trace
-        if trace is not None and self._trace is None:  # nobody takes its records
+        if trace is not None and self._trace is None:
             trace.forget_before(trace.num_steps - TRACE_STEPS)
         if self._steps_left is not None:
             self._steps_left -= 1
         try:
-            batch.outputs += self.core.make_progress()
+            step = make_progress(self.core.scheduler, self.core.step)
+            outputs.outputs, outputs.prompt_logprobs = step.outputs, step.prompt_logprobs
+            outputs.timestamp = step.timestamp
             self._stuck_since = None
         except LivelockError as error:
             now = time.monotonic()
@@ -111,30 +99,40 @@ class EngineCoreLoop:
             if now - self._stuck_since >= _PATIENCE:
                 self._stuck_since = None
                 waiting = list(self.core.scheduler.requests)
-                self.core.abort_request(waiting)
-                batch.refused += [(request_id, error) for request_id in waiting]
+                self.core.abort_requests(waiting)
+                outputs.refused += [(request_id, error) for request_id in waiting]
 
-    def _on_add(self, batch: Batch, request) -> None:
+    def _on_add(self, outputs: EngineCoreOutputs, request: Request) -> None:
         try:
-            self.core.submit(request)
+            self.core.add_request(request)
         except ValueError as error:
-            batch.refused.append((request.request_id, error))
+            outputs.refused.append((request.request_id, error))
 
-    def _on_abort(self, batch: Batch, request_ids: list[str]) -> None:
-        batch.outputs += self.core.abort_request(request_ids)
+    def _on_abort(self, outputs: EngineCoreOutputs, request_ids: list[str]) -> None:
+        unfinished = self.core.scheduler.requests
+        outputs.aborted_req_ids += [name for name in request_ids if name in unfinished]
+        self.core.abort_requests(request_ids)
 
-    def _on_pause(self, batch: Batch) -> None:
+    def _on_stop_sequences(
+        self, outputs: EngineCoreOutputs, sequences: list[tuple[str, int]]
+    ) -> None:
+        self.core.stop_sequences(sequences)
+        outputs.stopped_req_ids += [request_id for request_id, _ in sequences]
+
+    def _on_pause(self, outputs: EngineCoreOutputs) -> None:
         self._paused, self._steps_left, self._stuck_since = True, None, None
 
-    def _on_resume(self, batch: Batch, num_steps: int | None = None) -> None:
+    def _on_resume(self, outputs: EngineCoreOutputs, num_steps: int | None = None) -> None:
         self._paused = False
         self._steps_left = None if num_steps is None else (self._steps_left or 0) + num_steps
 
-    def _on_follow(self, batch: Batch) -> None:
+    def _on_follow(self, outputs: EngineCoreOutputs) -> None:
         self._trace = self.core.trace
 
-    def _on_call(self, batch: Batch, number: int, method: str, arguments: tuple) -> None:
+    def _on_call(
+        self, outputs: EngineCoreOutputs, number: int, method: str, arguments: tuple
+    ) -> None:
         try:
-            batch.results.append((number, getattr(self.core, method)(*arguments)))
-        except Exception as error:  # the caller's business, not the engine's
-            batch.results.append((number, error))
+            outputs.utility_outputs.append((number, getattr(self.core, method)(*arguments)))
+        except Exception as error:  # it goes to the caller, and the core goes on
+            outputs.utility_outputs.append((number, error))

@@ -1,12 +1,16 @@
-"""EngineCoreOutput: the result of a step for one sequence; ids and tokens only.
+"""EngineCoreOutputs: the output of the engine core, a message of ids and numbers without text.
 
 (vLLM: vllm/v1/engine/__init__.py)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
+from typing import Any
 
+from minivllm.metrics.stats import SchedulerStats
+from minivllm.records import Record
 from minivllm.request import Sequence
 from minivllm.scheduling.output import ModelRunnerOutput, TokenLogprobs
 
@@ -29,11 +33,19 @@ class EngineCoreOutput:
 
 @dataclass(slots=True)
 class EngineCoreOutputs:
-    """The result of a step: an output for each sequence that got a token."""
+    """Output of a step, and what else the core's loop answers in the same turn."""
 
-    outputs: list[EngineCoreOutput]
+    outputs: list[EngineCoreOutput] = field(default_factory=list)  # of sequences with a new token
     # by request id and position: of prompt tokens that this step has come to
-    prompt_logprobs: dict[str, dict[int, TokenLogprobs]]
+    prompt_logprobs: dict[str, dict[int, TokenLogprobs]] = field(default_factory=dict)
+    timestamp: float | None = None  # end of the step, ``time.monotonic()``; None without a step
+    # The rest is set by the loop, see ``EngineCoreLoop``.
+    scheduler_stats: SchedulerStats | None = None
+    aborted_req_ids: list[str] = field(default_factory=list)
+    stopped_req_ids: list[str] = field(default_factory=list)  # read from "stop" messages
+    refused: list[tuple[str, Exception]] = field(default_factory=list)  # by request id
+    utility_outputs: list[tuple[int, Any]] = field(default_factory=list)  # results, by call number
+    records: list[Record] = field(default_factory=list)  # of the trace, if it is followed
 
 
 def collect(updated: list[Sequence], output: ModelRunnerOutput) -> EngineCoreOutputs:
@@ -63,4 +75,4 @@ def collect(updated: list[Sequence], output: ModelRunnerOutput) -> EngineCoreOut
             found.new_token_ids, found.new_logprobs = seq.output_token_ids, None
             found.cumulative_logprob = seq.cumulative_logprob
         outputs.append(found)
-    return EngineCoreOutputs(outputs, output.prompt_logprobs)
+    return EngineCoreOutputs(outputs, output.prompt_logprobs, time.monotonic())

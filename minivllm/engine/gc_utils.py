@@ -1,4 +1,4 @@
-"""Garbage collection: what is there for good is not searched again and again.
+"""Freeze long-lived objects, so that the garbage collector skips them.
 
 (vLLM: vllm/utils/gc_utils.py)
 """
@@ -10,7 +10,7 @@ from functools import cache
 
 
 def freeze_gc_heap() -> None:
-    """Leave all objects that are there now out of the collector's searches.
+    """Freeze all objects that exist now: the garbage collector does not search them any more.
 
     Libraries, model and tokenizer are some 300,000 objects. A full collection looks at each, which
     takes a quarter of a second, holds the interpreter lock all the while, and finds nothing.
@@ -21,5 +21,5 @@ def freeze_gc_heap() -> None:
 
 @cache
 def freeze_libraries() -> None:
-    """Do that once in a process, before there is an engine: one may end, and leave its memory."""
+    """Freeze once in a process, before it has an engine: an engine may end and free its memory."""
     freeze_gc_heap()

@@ -11,12 +11,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from minivllm.engine.arg_utils import EngineArgs
+from minivllm.config import VllmConfig
 from minivllm.models.model_config import ModelConfig
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.structured_output.manager import StructuredOutputManager
-from minivllm.structured_outputs import make_structured_outputs_config
 from minivllm.validation import check, check_names, is_int, is_number, is_text, shown
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -94,22 +93,15 @@ class InputProcessor:
         self._seeds = Random(seed)
 
     @classmethod
-    def from_engine_args(
-        cls,
-        args: EngineArgs,
-        model_config: ModelConfig,
-        max_model_len: int,
-        tokenizer_directory: Path | None,
-    ) -> InputProcessor:
-        """The processor of an engine with these arguments, made without the engine itself."""
-        tokenizer = None if tokenizer_directory is None else load_tokenizer(tokenizer_directory)
+    def from_config(cls, config: VllmConfig) -> InputProcessor:
+        """Make the processor of an engine with this configuration, without the engine itself."""
+        model, directory = config.model_config, config.load_config.tokenizer_directory
+        tokenizer = None if directory is None else load_tokenizer(directory)
         manager = StructuredOutputManager(
-            tokenizer,
-            model_config.vocab_size,
-            model_config.eos_token_ids,
-            make_structured_outputs_config(args.structured_outputs_config, None),
+            tokenizer, model.vocab_size, model.eos_token_ids, config.structured_outputs_config
         )
-        return cls(tokenizer, model_config, args.seed, max_model_len, args.max_logprobs, manager)
+        max_model_len = config.scheduler_config.max_model_len
+        return cls(tokenizer, model, config.seed, max_model_len, config.max_logprobs, manager)
 
     def make_request(
         self,

@@ -5,25 +5,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import NamedTuple
-
 from minivllm.config import VllmConfig
-from minivllm.engine import function_trace
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.core import EngineCore
 from minivllm.engine.input_processor import InputProcessor
-from minivllm.engine.output_processor import OutputProcessor, OutputQueue
-from minivllm.engine.step_stats import scheduler_stats
+from minivllm.engine.output_collector import OutputQueue
+from minivllm.engine.output_processor import OutputProcessor
 from minivllm.executor.uniproc import UniProcExecutor
 from minivllm.metrics.families import EngineMetrics
 from minivllm.metrics.loggers import LoggingStatLogger
 from minivllm.metrics.reader import Metric
-from minivllm.models.model_config import ModelConfig
 from minivllm.outputs import RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
-from minivllm.scheduling.progress import LivelockError
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.validation import check
@@ -31,23 +25,11 @@ from minivllm.worker.model_runner import ModelRunner
 from minivllm.worker.worker import Worker
 
 
-class EngineFacts(NamedTuple):
-    """Constants of an engine, known once it is made."""
-
-    model_config: ModelConfig
-    max_model_len: int
-    max_num_seqs: int
-    tokenizer_directory: Path | None
-    num_gpu_blocks: int
-    block_size: int
-    max_num_batched_tokens: int
-
-
 class LLMEngine:
     """Input processor, engine core and output processor in one process.
 
     Args:
-        args: what to run and within which limits.
+        args: model, limits and options.
 
     Raises:
         FileNotFoundError, ValueError: if the model cannot be had or the limits contradict each
@@ -55,31 +37,23 @@ class LLMEngine:
     """
 
     def __init__(self, args: EngineArgs):
-        function_trace.start_if_asked()
         self.args = args
         self.vllm_config: VllmConfig = args.create_engine_config()
         config = self.vllm_config
         self.model_config = config.model_config
         self.max_model_len = config.scheduler_config.max_model_len
-        self.input_processor = InputProcessor.from_engine_args(
-            args, self.model_config, self.max_model_len, config.load_config.tokenizer_directory
-        )
+        self.input_processor = InputProcessor.from_config(config)
         self.tokenizer = self.input_processor.tokenizer
         self.structured_output_manager = self.input_processor.structured_output_manager
         self.engine_core = EngineCore(
             config, structured_output_manager=self.structured_output_manager
         )
         self.output_processor = OutputProcessor(self.tokenizer)
-        manager, cache = self.scheduler.kv_manager, self.engine_core.kv_cache_config
-        settings = vars(config.cache_config) | {
-            "num_gpu_blocks": cache.num_blocks,
-            "num_cpu_blocks": cache.num_host_blocks,
-            "enable_prefix_caching": manager.prefix_cache is not None,
-        }
-        num_drafts = config.scheduler_config.num_speculative_tokens
-        self.metrics = EngineMetrics(self.max_model_len, settings, num_drafts)
-        log_stats = not config.observability_config.disable_log_stats
-        self.stat_logger = LoggingStatLogger(self.metrics, enabled=log_stats)
+        cache = self.engine_core.kv_cache_config
+        self.metrics = EngineMetrics.from_config(config, cache.num_blocks, cache.num_host_blocks)
+        self.stat_logger: LoggingStatLogger | None = None
+        if not config.observability_config.disable_log_stats:
+            self.stat_logger = LoggingStatLogger(self.metrics)
 
     @property
     def trace(self) -> Trace | None:
@@ -135,8 +109,8 @@ class LLMEngine:
         """Queue a request that the input processor has made. Raises like ``add_request``.
 
         Args:
-            request: what to do.
-            queue: where its outputs go; None: ``step`` returns them.
+            request: made by the input processor.
+            queue: takes its outputs; None: ``step`` returns them.
         """
         self.engine_core.add_request(request)
         self.output_processor.add_request(request, queue)
@@ -149,35 +123,22 @@ class LLMEngine:
         """
         # 1. Compute a step.
         core_outputs = self.engine_core.step()
-        # 2. Make text of it.
+        # 2. Make text of its tokens.
         processed = self.output_processor.process_outputs(core_outputs)
-        # 3. End what has come to a stop string.
+        # 3. End the sequences whose text holds a stop string.
         if processed.stopped:
             self.engine_core.stop_sequences(processed.stopped)
         # 4. Count.
-        self.metrics.record(scheduler_stats(self.scheduler), processed.iteration_stats)
-        self.stat_logger.record()
+        self.metrics.record(self.scheduler.make_stats(), processed.iteration_stats)
+        if self.stat_logger is not None:
+            self.stat_logger.record()
         return processed.request_outputs
-
-    def make_progress(self) -> list[RequestOutput]:
-        """Run one step; raise ``LivelockError`` if no later step could change anything.
-
-        Raises:
-            LivelockError: if nothing does, and nothing runs: the next step would be the same.
-        """
-        scheduler = self.scheduler
-        before = scheduler.num_preemptions, len(scheduler.requests)
-        outputs = self.step()
-        after = scheduler.num_preemptions, len(scheduler.requests)
-        if before == after and not scheduler.running:
-            raise LivelockError.by(scheduler)
-        return outputs
 
     def abort_request(self, request_id: str | list[str]) -> list[RequestOutput]:
         """Abort requests and free their blocks. Returns their last outputs; unknown ids have none.
 
         Raises:
-            ValueError: for what is no string and no list of them; nothing has ended then.
+            ValueError: if it is no string and no list of strings; nothing has ended then.
         """
         ids = [request_id] if isinstance(request_id, str) else request_id
         ok = isinstance(ids, (list, tuple, set, frozenset)) and all(isinstance(i, str) for i in ids)
@@ -191,7 +152,7 @@ class LLMEngine:
 
     def get_metrics(self, model_name: str | None = None) -> list[Metric]:
         """Current values of vLLM's metrics, with the model's name as a label."""
-        self.metrics.scheduler = scheduler_stats(self.scheduler)
+        self.metrics.scheduler = self.scheduler.make_stats()
         model_name = model_name or str(self.args.model or "minivllm")
         return self.metrics.read(model_name=model_name, engine="0")
 
@@ -199,30 +160,11 @@ class LLMEngine:
         """True while ``step`` has something to do."""
         return self.engine_core.has_unfinished_requests()
 
-    def num_running_and_waiting(self) -> tuple[int, int]:
-        """Number of running and of waiting requests."""
-        scheduler = self.scheduler
-        waiting = len(scheduler.waiting) + len(scheduler.swapped)
-        return len(scheduler.requests) - waiting, waiting
-
-    def facts(self) -> EngineFacts:
-        """The constants that ``AsyncLLM`` must know of an engine in another process."""
-        config = self.vllm_config
-        return EngineFacts(
-            self.model_config,
-            self.max_model_len,
-            config.scheduler_config.max_num_seqs,
-            config.load_config.tokenizer_directory,
-            self.engine_core.kv_cache_config.num_blocks,
-            config.cache_config.block_size,
-            config.scheduler_config.max_num_batched_tokens,
-        )
-
     def get_num_unfinished_requests(self) -> int:
         """Number of requests that wait or run."""
         return len(self.scheduler.requests)
 
     def check_integrity(self) -> None:
-        """Raise ``AssertionError`` if the engine's books do not balance."""
+        """Raise ``AssertionError`` unless scheduler, blocks and output processor agree."""
         self.engine_core.check_integrity()
         assert self.output_processor.request_states.keys() == self.scheduler.requests.keys()

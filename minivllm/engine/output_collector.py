@@ -1,4 +1,4 @@
-"""RequestOutputCollector: the asynchronous queue of one request's outputs.
+"""OutputQueue and RequestOutputCollector: queues of outputs, the second one asynchronous.
 
 (vLLM: vllm/v1/engine/output_processor.py)
 """
@@ -7,12 +7,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from minivllm.outputs import RequestOutput
 
 
+class OutputQueue(Protocol):
+    """Interface of a queue that takes the outputs of one request or several.
+
+    An exception ends a request that has failed.
+    """
+
+    def put(self, output: RequestOutput | Exception) -> None: ...
+
+
 class RequestOutputCollector:
-    """A queue of one output: those that are not read in time are merged, but for the first.
+    """Asynchronous queue of one request's outputs: those not read in time are merged.
+
+    The first DELTA is read by itself, however late. So a stream begins with one token, whether the
+    reader or the engine is faster.
 
     Args:
         request_id: whose outputs.
@@ -26,14 +39,10 @@ class RequestOutputCollector:
         self._delta = delta
         self._begun = False
         self._first: RequestOutput | Exception | None = None  # until it is read
-        self._pending: RequestOutput | Exception | None = None  # what came after it
+        self._pending: RequestOutput | Exception | None = None  # the outputs after it, merged
 
     def put(self, output: RequestOutput | Exception) -> None:
-        """Put an output: a DELTA is joined to the one not yet read, any other replaces it.
-
-        The first DELTA is read by itself, however late. So a stream begins with one token, whether
-        the reader or the engine is faster.
-        """
+        """Put an output: a DELTA is joined to the one not yet read, any other replaces it."""
         pending = self._pending if self._delta else None
         if self._delta and not self._begun:
             self._first, self._begun = output, True
@@ -45,7 +54,7 @@ class RequestOutputCollector:
             self.on_put(self)
 
     def get_nowait(self) -> RequestOutput | None:
-        """The next output, if one is there. Raises an exception that was put."""
+        """Return the next output, if one is there. Raises an exception that was put."""
         output, self._first = self._first, None
         if output is None:
             output, self._pending = self._pending, None

@@ -1,4 +1,4 @@
-"""OutputHandler: what the engine says after a step comes to those who wait for it.
+"""OutputHandler: brings the core's outputs to the coroutines that wait for them.
 
 (vLLM: ``output_handler`` in vllm/v1/engine/async_llm.py)
 """
@@ -11,69 +11,89 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from minivllm.engine.core_loop import Batch
+from minivllm.engine.core_loop import STOP
+from minivllm.engine.core_outputs import EngineCoreOutputs
 from minivllm.engine.exceptions import EngineDeadError
-from minivllm.engine.output_collector import RequestOutputCollector
+from minivllm.engine.output_processor import OutputProcessor
 from minivllm.logger import init_logger
+from minivllm.metrics.families import EngineMetrics
+from minivllm.metrics.loggers import LoggingStatLogger
 from minivllm.records import Record
 
 logger = init_logger(__name__)
 
 
 class OutputHandler:
-    """Who waits, and for what: outputs of requests, results of calls, the trace's records.
+    """Receiver of the core's outputs: text and counts, results of calls, the trace's records.
 
-    The engine's thread calls ``on_batch`` and ``on_error``; all else belongs to the event loop.
+    The core's thread calls ``on_outputs`` and ``on_error``; all else belongs to the event loop. It
+    holds no ``AsyncLLM``: that would live as long as the core's thread.
     """
 
+    output_processor: OutputProcessor
+    metrics: EngineMetrics
+    stat_logger: LoggingStatLogger | None
+
     def __init__(self):
-        # By request id, until the engine has said its last word; the reader may have gone before.
-        self.collectors: dict[str, RequestOutputCollector] = {}
-        self.num_running = self.num_waiting = 0  # requests, as the engine said last
-        self.dead: EngineDeadError | None = None  # why nothing comes any more
+        self.dead: EngineDeadError | None = None  # why the engine has stopped
         self.on_death = lambda: None  # called once in the event loop, if the engine stops
         self.follower: Callable[[list[Record]], None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # of those who wait
-        self._batches: deque[Batch] = deque()  # on their way to it
+        self.stopping: list[str] = []  # ids of stop strings' requests: the core has not ended them
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the coroutines that wait
+        self._outputs: deque[EngineCoreOutputs] = deque()  # on their way to it
         self._calls: dict[int, asyncio.Future] = {}
         self._numbers = itertools.count()
 
-    def add_request(self, request_id: str, delta: bool) -> RequestOutputCollector:
-        """Where the outputs of a request will come."""
-        collector = self.collectors[request_id] = RequestOutputCollector(request_id, delta)
-        return collector
+    def attach(
+        self,
+        submit: Callable[[tuple], None],
+        output_processor: OutputProcessor,
+        metrics: EngineMetrics,
+        stat_logger: LoggingStatLogger | None,
+    ) -> None:
+        """Set the objects that handle outputs, when the core is made and before its first message.
+
+        Args:
+            submit: sends a message to the core.
+            output_processor: makes text.
+            metrics: count every step.
+            stat_logger: logs them, if given.
+        """
+        self._submit = submit
+        self.output_processor = output_processor
+        self.metrics, self.stat_logger = metrics, stat_logger
 
     def add_call(self) -> tuple[int, asyncio.Future]:
-        """A number for a call of the engine, and what its result will be in."""
-        self.begin_to_wait()
+        """Return a number for a call of the core, and the future of its result."""
+        self.bind_to_loop()
         number, future = next(self._numbers), asyncio.get_running_loop().create_future()
         self._calls[number] = future
         return number, future
 
     def forget_call(self, number: int) -> None:
-        """Of a call that has not been sent."""
+        """Drop the future of a call that could not be sent."""
         del self._calls[number]
 
-    def begin_to_wait(self) -> None:
-        """Somebody is about to wait in this event loop. Raises ``EngineDeadError`` if in vain."""
-        self.check_health()
+    def bind_to_loop(self) -> None:
+        """Bind to the running event loop. Raises ``EngineDeadError`` if the engine has stopped."""
         self._loop = asyncio.get_running_loop()
-        self._deliver()  # what an event loop that has ended did not hear
+        self._deliver()  # outputs that came while the last event loop was closed
+        self.check_health()
 
     def check_health(self) -> None:
         """Raise ``EngineDeadError`` if the engine has stopped."""
         if self.dead is not None:
             raise self.dead
 
-    def on_batch(self, batch: Batch) -> None:
-        """One wake-up of the event loop a turn. Where that has ended, the next one hears of it."""
+    def on_outputs(self, outputs: EngineCoreOutputs) -> None:
+        """Hand outputs to the event loop, in one call; they are kept if the loop is closed."""
         if self._loop is not None:
-            self._batches.append(batch)
+            self._outputs.append(outputs)
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._deliver)
 
     def on_error(self, error: BaseException) -> None:
-        """The engine has stopped."""
+        """Report that the engine has stopped."""
         logger.error("the engine has stopped: %r", error, exc_info=error)
         if self._loop is None or self._loop.is_closed():
             self.dead = EngineDeadError(error)
@@ -81,38 +101,57 @@ class OutputHandler:
             self._loop.call_soon_threadsafe(self.die, EngineDeadError(error))
 
     def _deliver(self) -> None:
-        while self._batches:
-            self._deliver_batch(self._batches.popleft())
+        while self._outputs and self.dead is None:
+            outputs = self._outputs.popleft()
+            if self.follower is not None:
+                self.follower(outputs.records)
+            try:
+                self._process(outputs)
+            except Exception as error:  # else its requests would wait for ever
+                logger.error("the engine's outputs cannot be read: %r", error, exc_info=error)
+                self._submit(STOP)
+                return self.die(EngineDeadError(error))
+            for number, value in outputs.utility_outputs:
+                self._end_call(number, value)
 
-    def _deliver_batch(self, batch: Batch) -> None:
-        self.num_running, self.num_waiting = batch.num_running, batch.num_waiting
-        if self.follower is not None:
-            self.follower(batch.records)
-        for output in batch.outputs:
-            collector = self.collectors.get(output.request_id)
-            if collector is not None:
-                collector.put(output)
-                if output.finished:
-                    del self.collectors[output.request_id]
-        for request_id, error in batch.refused:
-            if request_id in self.collectors:
-                self.collectors.pop(request_id).put(error)
-        for number, value in batch.results:
-            future = self._calls.pop(number)
-            if not (future.done() or future.get_loop().is_closed()):
-                if isinstance(value, Exception):
-                    future.set_exception(value)
-                else:
-                    future.set_result(value)
+    def _process(self, outputs: EngineCoreOutputs) -> None:
+        """Put the outputs of a turn into their requests' queues, and count."""
+        processor, stats = self.output_processor, outputs.scheduler_stats
+        assert stats is not None, "the loop has set it"
+        for request_id in outputs.stopped_req_ids:
+            self.stopping.remove(request_id)
+        for request_id in outputs.aborted_req_ids:
+            if (state := processor.request_states.get(request_id)) is not None:
+                (last,) = processor.abort_requests([request_id])
+                assert state.queue is not None
+                state.queue.put(last)
+        for request_id, error in outputs.refused:
+            processor.propagate_error(error, [request_id])
+        if outputs.timestamp is None:
+            self.metrics.scheduler = stats
+            return
+        processed = processor.process_outputs(outputs)
+        if processed.stopped:
+            self.stopping += [request_id for request_id, _ in processed.stopped]
+            self._submit(("stop_sequences", processed.stopped))
+        self.metrics.record(stats, processed.iteration_stats)
+        if self.stat_logger is not None:
+            self.stat_logger.record()
+
+    def _end_call(self, number: int, value) -> None:
+        future = self._calls.pop(number)
+        if not (future.done() or future.get_loop().is_closed()):
+            if isinstance(value, Exception):
+                future.set_exception(value)
+            else:
+                future.set_result(value)
 
     def die(self, error: EngineDeadError) -> None:
-        """Tell all who wait. Again does nothing."""
+        """Give an error to all that wait. A second call does nothing."""
         if self.dead is not None:
             return
         self.dead = error
-        for collector in self.collectors.values():
-            collector.put(error)
-        self.collectors.clear()
+        self.output_processor.propagate_error(error, list(self.output_processor.request_states))
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(error)

@@ -1,29 +1,26 @@
-"""RequestState: output tokens, text and logprobs of one request, and how much is handed out.
+"""RequestState: output tokens, text and logprobs of one request, and how much was sent.
 
-(vLLM: ``RequestState`` in vllm/v1/engine/output_processor.py; vllm/v1/engine/logprobs.py)
+(vLLM: ``RequestState`` in vllm/v1/engine/output_processor.py)
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from minivllm.engine.core_outputs import EngineCoreOutput
 from minivllm.engine.detokenizer import Detokenizer
-from minivllm.engine.token_stream import token_text
+from minivllm.engine.logprobs import as_dict
+from minivllm.engine.output_collector import OutputQueue
+from minivllm.metrics.stats import FinishedRequestStats, IterationStats
 from minivllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from minivllm.scheduling.output import TokenLogprobs
-
-if TYPE_CHECKING:
-    from minivllm.engine.output_processor import OutputQueue
 
 
 class RequestState:
     """The output side of one request: its samples or beams.
 
     Args:
-        request: as the core has it.
+        request: the one that the core gets, too.
         tokenizer: a Hugging Face tokenizer, or None if no text is made.
         queue: where the outputs go; None: to the caller of the engine's step.
     """
@@ -44,6 +41,8 @@ class RequestState:
         self.prompt_positions: dict[int, TokenLogprobs] = {}
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         self.n = request.n
+        self.num_unfinished = request.n  # samples, those not begun included
+        self.stopped: set[int] = set()  # samples that end with a stop string; the core may lag
         self.beams: list[BeamState] | None = None
         self.samples: list[SampleState] = []
         if request.beam_params is not None:
@@ -51,18 +50,6 @@ class RequestState:
             self.beam_params = request.beam_params
         else:
             self.samples = [SampleState(0, params, self.prompt_token_ids, self.tokenizer)]
-
-    @property
-    def has_begun(self) -> bool:
-        """True once the first token is there."""
-        return self.metrics.first_token_time is not None
-
-    @property
-    def finished(self) -> bool:
-        for sequence in self.samples if self.beams is None else self.beams:
-            if sequence.finish_reason is None:  # not all(): a generator costs three times as much
-                return False
-        return True
 
     def add(self, output: EngineCoreOutput, now: float) -> bool:
         """Add the output of a step for one sequence.
@@ -82,35 +69,87 @@ class RequestState:
                 self.beams.clear()  # a beam's past changes when another takes its place
             self.beams.append(BeamState(output))
             return False
-        self._begin_samples(output.index + 1)
-        return self.samples[output.index].add(output)
+        if output.index >= len(self.samples):
+            self._begin_samples(output.index + 1)
+        sample = self.samples[output.index]
+        must_stop = sample.add(output)
+        if sample.finish_reason is not None:
+            self.num_unfinished -= 1
+        if must_stop:
+            self.stopped.add(output.index)
+        return must_stop
 
     def _begin_samples(self, count: int) -> None:
-        """Siblings begin when the prompt is complete, all in one step."""
+        """Begin siblings: when the prompt is complete, all in one step."""
         for index in range(len(self.samples), count):
             sample = SampleState(index, self.params, self.prompt_token_ids, self.tokenizer)
             self.samples.append(sample)
+
+    def count_tokens(self, iteration: IterationStats, output: EngineCoreOutput, now: float) -> None:
+        """Count the tokens of one sequence in a step; called before ``add``."""
+        num_new = 1 if self.beams is not None else len(output.new_token_ids)
+        iteration.num_generation_tokens += num_new
+        if self.metrics.first_token_time is None:
+            iteration.num_prompt_tokens += len(self.prompt_token_ids)
+            iteration.num_cached_tokens += output.num_cached_tokens or 0
+            iteration.time_to_first_tokens.append(now - self.metrics.arrival_time)
+        elif output.index in self.last_token_times:
+            gap = (now - self.last_token_times[output.index]) / max(1, num_new)
+            iteration.inter_token_latencies += [gap] * num_new
+        self.last_token_times[output.index] = now
+
+    def finished_stats(self, now: float) -> FinishedRequestStats:
+        """Make the FinishedRequestStats of a request that has just finished."""
+        times, params = self.metrics, self.params
+        first, last = times.first_token_time or now, times.last_token_time or now
+        begun = times.first_scheduled_time or first
+        if self.beams is not None:
+            lengths = [len(beam.output.new_token_ids) for beam in self.beams]
+            reason = self.beams[0].finish_reason
+        else:
+            lengths = [len(sample.token_ids) for sample in self.samples]
+            reason = self.samples[0].finish_reason
+        return FinishedRequestStats(
+            finish_reason=reason or "error",
+            e2e_latency=now - times.arrival_time,
+            queued_time=begun - times.arrival_time,
+            prefill_time=first - begun,
+            decode_time=last - first,
+            num_prompt_tokens=len(self.prompt_token_ids),
+            num_cached_tokens=self.num_cached_tokens or 0,
+            num_generation_tokens=sum(lengths),
+            max_num_generation_tokens=max(lengths),
+            num_preemptions=self.num_preemptions,
+            params_n=self.n,
+            params_max_tokens=params.max_tokens and min(params.max_tokens, 2**53),  # a float there
+        )
 
     def abort(self) -> None:
         """Finish all samples that have not finished, as aborted; also those not begun."""
         if self.beams is None:
             self._begin_samples(self.n)
+            self.num_unfinished = 0
         for sequence in self.samples if self.beams is None else self.beams:
             sequence.finish_reason = sequence.finish_reason or "abort"
 
     def make_output(self, now: float) -> RequestOutput | None:
         """The request's next output; None for FINAL_ONLY before the end."""
-        kind, finished = self.params.output_kind, self.finished
+        kind, finished = self.params.output_kind, self.num_unfinished == 0
+        if self.beams is not None:
+            finished = all(beam.finish_reason is not None for beam in self.beams)
         if finished:
             self.metrics.finished_time = now
         if kind is RequestOutputKind.FINAL_ONLY and not finished:
             return None
         delta = kind is RequestOutputKind.DELTA
+        prompt_logprobs = None
+        if self.params.prompt_logprobs is not None and self.metrics.first_token_time is not None:
+            prompt_logprobs = self._prompt_logprobs(delta)
         return RequestOutput(
             self.request_id,
             self.prompt,
             self._ids_to_show,
-            prompt_logprobs=self._prompt_logprobs(delta),
+            prompt_logprobs=prompt_logprobs,
             outputs=self._completions(delta),
             finished=finished,
             metrics=self.metrics,
@@ -124,8 +163,7 @@ class RequestState:
 
     def _prompt_logprobs(self, delta: bool) -> list[dict[int, Logprob] | None] | None:
         """Prompt logprobs: an entry per prompt token, None for the first; DELTA sends them once."""
-        asked = self.params.prompt_logprobs is not None and self.has_begun
-        if asked and self.prompt_logprobs is None:
+        if self.prompt_logprobs is None:
             known, prompt = self.prompt_positions, self.prompt_token_ids
             self.prompt_logprobs = [
                 as_dict(known[i], self.tokenizer, prompt[max(0, i - 3) : i]) if i in known else None
@@ -137,7 +175,7 @@ class RequestState:
 
 
 class SampleState:
-    """One sample of a request: tokens, text, and how much of them has been handed out."""
+    """One sample of a request: tokens, text, and how much of them was sent."""
 
     def __init__(self, index: int, params: SamplingParams, prompt_token_ids, tokenizer):
         self.index = index
@@ -187,7 +225,7 @@ class SampleState:
         return more and not self.end_is_sent
 
     def completion(self, delta: bool) -> CompletionOutput:
-        """The sample as a CompletionOutput: all of it, or only what has not been handed out."""
+        """Make a CompletionOutput: of the whole sample, or of the part that was not sent yet."""
         text = self._text()
         chars, tokens = (self.num_chars_sent, self.num_tokens_sent) if delta else (0, 0)
         self.num_chars_sent, self.num_tokens_sent = len(text), len(self.token_ids)
@@ -212,7 +250,7 @@ class SampleState:
             if by_token and self.params.include_stop_str_in_output:
                 detokenizer.append(self.token_ids[-1])
             detokenizer.finish()
-        return detokenizer.streamable(finished)
+        return detokenizer.streamable(finished) if self.params.stop_strings else detokenizer.text
 
 
 class BeamState:
@@ -239,20 +277,3 @@ class BeamState:
             finish_reason=self.finish_reason,
             stop_reason=self.output.stop_reason,
         )
-
-
-def as_dict(logprobs: TokenLogprobs, tokenizer, before: list[int]) -> dict[int, Logprob]:
-    """Logprobs of a position by token id: of the token and of the most likely, in vLLM's form.
-
-    Args:
-        logprobs: of one place.
-        tokenizer: for the tokens' texts; None makes none.
-        before: the last tokens before that place, since a token may be a part of a character.
-    """
-    ranks = [logprobs.rank, *range(1, len(logprobs.token_ids))]
-    found: dict[int, Logprob] = {}
-    for token_id, logprob, rank in zip(logprobs.token_ids, logprobs.logprobs, ranks, strict=True):
-        if token_id not in found:
-            text = None if tokenizer is None else token_text(tokenizer.decode, before, token_id)
-            found[token_id] = Logprob(logprob, rank, text)
-    return found

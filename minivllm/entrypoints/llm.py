@@ -15,12 +15,13 @@ from tqdm.auto import tqdm
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.entrypoints.chat_utils import render_chat
-from minivllm.entrypoints.progress_bar import check_use_tqdm, collect
+from minivllm.entrypoints.progress_bar import check_use_tqdm, collect_outputs
 from minivllm.kv.memory_profile import MemoryProfile
 from minivllm.metrics.reader import Metric
 from minivllm.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
+from minivllm.scheduling.progress import make_progress
 from minivllm.trace import Trace
 from minivllm.validation import check, check_names, is_int
 
@@ -54,7 +55,7 @@ class LLM:
         return self.llm_engine.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """vLLM's defaults, or what the model's generation_config.json has in their place."""
+        """Return vLLM's defaults, or those of the model's generation_config.json."""
         return SamplingParams(**self.llm_engine.model_config.default_sampling)
 
     def generate(
@@ -87,7 +88,7 @@ class LLM:
         requests = self._make_requests(prompts, sampling_params, priority)
         for request in requests:
             request.sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
-        outputs = collect(self._outputs_of(requests), len(requests), use_tqdm)
+        outputs = collect_outputs(self._outputs_of(requests), len(requests), use_tqdm)
         return [outputs[request.request_id] for request in requests]
 
     def stream(
@@ -98,16 +99,16 @@ class LLM:
     ) -> Iterator[RequestOutput]:
         """Complete prompts; yields the new outputs after every step.
 
-        What an output holds says ``SamplingParams.output_kind``: all so far (CUMULATIVE), what is
-        new (DELTA), or the whole at its end (FINAL_ONLY). Whoever stops listening ends the
-        requests. (vLLM's ``LLM`` has no such method; there it is ``AsyncLLM.generate``.)
+        ``SamplingParams.output_kind`` says what an output holds: all so far (CUMULATIVE), what is
+        new (DELTA), or the whole at its end (FINAL_ONLY). Closing the iterator aborts its requests.
+        (vLLM's ``LLM`` has no such method; there it is ``AsyncLLM.generate``.)
 
         Args:
             prompts, sampling_params, priority: as for ``generate``.
 
         Returns:
             Outputs of all prompts as they come; ``request_id`` counts up in the order of prompts
-            (numbers that somebody uses are left out).
+            (numbers in use are left out).
 
         Raises:
             ValueError: at once, if any prompt cannot be run, naming it.
@@ -241,7 +242,7 @@ class LLM:
                 request = self.llm_engine.input_processor.make_request(
                     str(number), prompt, one, priority=rank
                 )
-                number = self._give_number(request, number)
+                number = self._free_number(request, number + 1)
                 self.llm_engine.engine_core.check_request(request)
             except ValueError as error:
                 raise ValueError(f"prompt {index} of {len(prompts)}: {error}") from error
@@ -249,35 +250,33 @@ class LLM:
         self._num_requests = number
         return requests
 
-    def _give_number(self, request: Request, number: int) -> int:
-        """Number a request: the first free id from this number on. Returns the next number."""
-        request.rename(str(number))
+    def _free_number(self, request: Request, number: int) -> int:
+        """Rename a request while its id is in use, from this number on. Returns the next number."""
         while self.llm_engine.scheduler.ids_in_use(request):
-            number += 1
             request.rename(str(number))
-        return number + 1
+            number += 1
+        return number
 
     def _outputs_of(self, requests: list[Request]) -> Iterator[RequestOutput]:
         """Step until these requests are finished; outputs of others go to their own queues."""
-        queue: SimpleQueue[RequestOutput] = SimpleQueue()
+        queue: SimpleQueue[Any] = SimpleQueue()
         unfinished: dict[str, None] = {}
         try:
             for request in requests:
-                if self.llm_engine.scheduler.ids_in_use(request):  # since it was made
-                    self._num_requests = self._give_number(request, self._num_requests)
+                self._num_requests = self._free_number(request, self._num_requests)
                 unfinished[request.request_id] = None
                 self.llm_engine.submit(request, queue)
             while unfinished:
                 if queue.empty():
                     if not unfinished.keys() & self.llm_engine.scheduler.requests.keys():
-                        return  # somebody has aborted them
-                    self.llm_engine.make_progress()
+                        return  # they were aborted
+                    make_progress(self.llm_engine.scheduler, self.llm_engine.step)
                     continue
                 output = queue.get_nowait()
                 if output.finished:
                     del unfinished[output.request_id]
                 yield output
-        finally:  # interrupted, or nobody listens any more: leave no orphan in the engine
+        finally:  # interrupted, or closed: leave no orphan in the engine
             self.llm_engine.abort_request(list(unfinished))
 
 

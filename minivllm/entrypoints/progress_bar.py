@@ -22,7 +22,7 @@ def check_use_tqdm(use_tqdm: Any) -> None:
     check(ok, "use_tqdm", use_tqdm, "True, something empty, or a function that makes a bar")
 
 
-def collect(
+def collect_outputs(
     outputs: Iterable[RequestOutput], total: int, use_tqdm: bool | Callable[..., tqdm] | None
 ) -> dict[str, RequestOutput]:
     """Finished outputs by request id; the bar moves on with each of them.

@@ -81,21 +81,21 @@ class CachingMetrics:
     def __init__(self, max_recent_requests: int = 1000):
         self._recent: deque[tuple[int, int]] = deque()  # tokens looked up, tokens found
         self._max_recent_requests = max_recent_requests
-        self._queries = self._hits = 0
+        self.queries = self.hits = 0  # their sums
 
     def observe(self, num_tokens: int, num_hits: int) -> None:
         self._recent.append((num_tokens, num_hits))
-        self._queries += num_tokens
-        self._hits += num_hits
+        self.queries += num_tokens
+        self.hits += num_hits
         if len(self._recent) > self._max_recent_requests:
             queries, hits = self._recent.popleft()
-            self._queries -= queries
-            self._hits -= hits
+            self.queries -= queries
+            self.hits -= hits
 
     @property
     def hit_rate(self) -> float:
         """Share of tokens found, 0 to 1; 0 without a query."""
-        return self._hits / self._queries if self._queries else 0.0
+        return self.hits / self.queries if self.queries else 0.0
 
 
 class PrefixCache:

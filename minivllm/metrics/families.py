@@ -8,8 +8,9 @@ vllm/v1/metrics/loggers.py)
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from minivllm.config import VllmConfig
 from minivllm.metrics.reader import Counter, Gauge, Histogram, Metric, Vector
 from minivllm.metrics.spec_decode import SpecDecodingStats
 from minivllm.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
@@ -42,7 +43,7 @@ _REQUEST = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240,
             7680)  # fmt: skip
 _ITERATION = (1, *(2**power for power in range(3, 15)))
 _REASONS = ("stop", "length", "abort", "error", "repetition")
-# The labels of cache_config_info; what we have no word for says "None".
+# The labels of cache_config_info; those without a setting here say "None".
 CACHE_LABELS = (
     "_block_size_resolved", "block_size", "cache_dtype", "cache_hit_alignment_tokens",
     "effective_attention_block_size", "enable_mamba_shared_prefix_checkpoint",
@@ -129,6 +130,16 @@ class EngineMetrics:
             )
         }
 
+    @classmethod
+    def from_config(
+        cls, config: VllmConfig, num_gpu_blocks: int, num_cpu_blocks: int
+    ) -> EngineMetrics:
+        """Make the metrics of an engine with this configuration and a KV cache of this size."""
+        blocks = {"num_gpu_blocks": num_gpu_blocks, "num_cpu_blocks": num_cpu_blocks}
+        limits = config.scheduler_config
+        settings = vars(config.cache_config) | blocks
+        return cls(limits.max_model_len, settings, limits.num_speculative_tokens)
+
     def record(self, scheduler: SchedulerStats, iteration: IterationStats) -> None:
         """Count a step."""
         self.scheduler = scheduler
@@ -138,9 +149,12 @@ class EngineMetrics:
         self.num_cached_tokens += iteration.num_cached_tokens
         self.num_generation_tokens += iteration.num_generation_tokens
         computed = iteration.num_prompt_tokens - iteration.num_cached_tokens
-        self._observe("iteration_tokens_total", (computed + iteration.num_generation_tokens,))
-        self._observe("time_to_first_token_seconds", iteration.time_to_first_tokens)
-        self._observe("inter_token_latency_seconds", iteration.inter_token_latencies)
+        histograms, num_tokens = self.histograms, computed + iteration.num_generation_tokens
+        histograms["iteration_tokens_total"].observe(num_tokens)
+        for seconds in iteration.time_to_first_tokens:
+            histograms["time_to_first_token_seconds"].observe(seconds)
+        for seconds in iteration.inter_token_latencies:
+            histograms["inter_token_latency_seconds"].observe(seconds)
         for request in iteration.finished_requests:
             self._record_finished(request)
 
@@ -163,12 +177,7 @@ class EngineMetrics:
         if request.params_max_tokens is not None:
             values["request_params_max_tokens"] = request.params_max_tokens
         for name, value in values.items():
-            self._observe(name, (value,))
-
-    def _observe(self, name: str, values: Iterable[float]) -> None:
-        histogram = self.histograms[name]
-        for value in values:
-            histogram.observe(value)
+            self.histograms[name].observe(value)
 
     def read(self, **labels: str) -> list[Metric]:
         """Current values of all metrics.

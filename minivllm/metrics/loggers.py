@@ -16,19 +16,17 @@ logger = init_logger(__name__)
 
 
 class LoggingStatLogger:
-    """Logs rates and gauges at intervals.
+    """Logger of rates and gauges at intervals.
 
     Args:
-        metrics: what is counted.
-        enabled: False never logs by itself.
+        metrics: the counters that it reads.
     """
 
-    def __init__(self, metrics: EngineMetrics, enabled: bool):
+    def __init__(self, metrics: EngineMetrics):
         self.metrics = metrics
-        self.enabled = enabled
         self.interval = envs.log_stats_interval()  # seconds
         self._at_last_line = (time.monotonic(), 0, 0)
-        self._drafts: SpecDecodingStats | None = None  # those since the last line, if any
+        self._drafts: SpecDecodingStats | None = None  # since the last line, if any
 
     def record(self) -> None:
         """Log if the interval has passed; called after each step."""
@@ -36,7 +34,7 @@ class LoggingStatLogger:
         if drafts is not None:
             self._drafts = self._drafts or SpecDecodingStats(drafts.num_spec_tokens)
             self._drafts.add(drafts)
-        if self.enabled and time.monotonic() - self._at_last_line[0] >= self.interval:
+        if time.monotonic() - self._at_last_line[0] >= self.interval:
             self.log()
 
     def log(self) -> None:
@@ -58,7 +56,8 @@ class LoggingStatLogger:
             line += f", Swapped: {stats.num_swapped_reqs} reqs"
             line += f", CPU KV cache usage: {100 * stats.cpu_cache_usage:.1f}%"
         if metrics.cache_config["enable_prefix_caching"] == "True":
-            line += f", Prefix cache hit rate: {100 * stats.recent_hit_rate:.1f}%"
+            queries, hits = stats.recent_prefix_cache_queries, stats.recent_prefix_cache_hits
+            line += f", Prefix cache hit rate: {100 * hits / max(1, queries):.1f}%"
         logger.info(line)
         if self._drafts is not None:
             logger.info(self._drafts.as_line(seconds))

@@ -1,4 +1,4 @@
-"""Metrics as Python values: what ``LLM.get_metrics()`` returns.
+"""Metrics as Python values, returned by ``LLM.get_metrics()``.
 
 (vLLM: vllm/v1/metrics/reader.py)
 """

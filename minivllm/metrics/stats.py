@@ -21,7 +21,8 @@ class SchedulerStats:
     cpu_cache_usage: float = 0.0  # the same of the host's
     prefix_cache_queries: int = 0  # tokens that were looked for
     prefix_cache_hits: int = 0  # tokens that were found
-    recent_hit_rate: float = 0.0  # of the prefix cache, over the last requests
+    recent_prefix_cache_queries: int = 0  # the same two, over the last requests
+    recent_prefix_cache_hits: int = 0
     num_preemptions: int = 0
     spec_decoding_stats: SpecDecodingStats | None = None  # of the last step, if it verified drafts
 

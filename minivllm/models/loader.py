@@ -7,15 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.hub import ModelSource, draft_model_directory
 from minivllm.models.linear import Linear
 from minivllm.models.model_config import ModelConfig, read_architecture
 from minivllm.models.registry import get_model_class
 from minivllm.models.weight_utils import weights_iterator
+from minivllm.speculative import SpeculativeConfig
+from minivllm.validation import check
+
+
+def load_draft_config(
+    args: ModelSource, config: SpeculativeConfig | None, target: ModelConfig
+) -> tuple[Path, ModelConfig] | tuple[None, None]:
+    """Find a draft model and read its shapes; None without one. It runs in the target's dtype.
+
+    Raises:
+        FileNotFoundError: if it cannot be had.
+        ValueError: if its vocabulary is another one.
+    """
+    if config is None or config.method != "draft_model":
+        return None, None
+    directory = draft_model_directory(args, config.model)
+    draft = load_config(directory)
+    ok = draft.vocab_size == target.vocab_size
+    allowed = f"the model's own, {target.vocab_size} tokens"
+    check(ok, "the speculative model's vocabulary", f"{draft.vocab_size} tokens", allowed)
+    return directory, replace(draft, dtype=target.dtype)
 
 
 def load_config(directory: str | Path) -> ModelConfig:

@@ -1,9 +1,14 @@
-"""check_progress: detect livelock, as when a policy never admits a request."""
+"""Detection of livelock, as when a policy never admits a request."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from minivllm.scheduling.output import SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
+
+T = TypeVar("T")
 
 
 class LivelockError(ValueError):
@@ -38,3 +43,20 @@ def check_progress(
     happened = scheduler_output.num_scheduled_tokens or scheduler_output.preempted_req_ids
     if not (happened or scheduler.running or more_to_come):
         raise LivelockError.by(scheduler)
+
+
+def make_progress(scheduler: Scheduler, step: Callable[[], T]) -> T:
+    """Run a step of an engine. Returns its outputs.
+
+    Args:
+        scheduler: the engine's.
+        step: runs the step.
+
+    Raises:
+        LivelockError: if nothing has changed and nothing runs: the next step would be the same.
+    """
+    before = scheduler.num_preemptions, len(scheduler.requests)
+    outputs = step()
+    if not scheduler.running and before == (scheduler.num_preemptions, len(scheduler.requests)):
+        raise LivelockError.by(scheduler)
+    return outputs

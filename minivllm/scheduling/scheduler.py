@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.metrics.spec_decode import SpecDecodingStats
+from minivllm.metrics.stats import SchedulerStats
 from minivllm.records import Verified
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.books import Books
@@ -293,3 +294,22 @@ class Scheduler(Books):
     def num_preemptions(self) -> int:
         """Number of preemptions so far."""
         return self.preemptor.num_preemptions
+
+    def make_stats(self) -> SchedulerStats:
+        """Make the SchedulerStats: queues and KV cache as they are now."""
+        stats = SchedulerStats(
+            num_running_reqs=len(self.requests) - len(self.waiting) - len(self.swapped),
+            num_waiting_reqs=len(self.waiting) + len(self.swapped),
+            num_swapped_reqs=len(self.swapped),
+            kv_cache_usage=self.kv_manager.usage,
+            num_preemptions=self.num_preemptions,
+            spec_decoding_stats=self.spec_decoding_stats,
+        )
+        if self.swapped:
+            stats.cpu_cache_usage = self.kv_manager.swap_space.usage
+        if (cache := self.kv_manager.prefix_cache) is not None:
+            stats.prefix_cache_queries = cache.stats.queries
+            stats.prefix_cache_hits = cache.stats.hits
+            stats.recent_prefix_cache_queries = cache.recent.queries
+            stats.recent_prefix_cache_hits = cache.recent.hits
+        return stats

@@ -146,7 +146,7 @@ class Server(uvicorn.Server):
         handler = self.engine.output_handler
         handler.on_death = self._engine_died
         try:
-            handler.begin_to_wait()  # from now on it is heard if the engine dies
+            handler.bind_to_loop()  # from now on it is heard if the engine dies
         except EngineDeadError:
             self._engine_died()
         await super().startup(sockets)

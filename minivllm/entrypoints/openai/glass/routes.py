@@ -91,6 +91,6 @@ def add_glass(app: FastAPI, engine: AsyncLLM, title: str) -> None:
     app.state.glass = GlassShow(engine)
     templates = environment(PackageLoader("minivllm.entrypoints.openai", "glass"))
     app.state.glass_page = templates.get_template("glass.html").render(
-        title=title, colours=COLOURS, facts=engine.facts
+        title=title, colours=COLOURS, engine=engine, limits=engine.vllm_config.scheduler_config
     )
     app.include_router(router)

@@ -39,10 +39,11 @@ class GlassShow:
         self.engine = engine
         self.pace: float | None = None  # steps a second; None: as fast as it can; 0: paused
         self.num_watchers = 0
-        facts, tokenizer = engine.facts, engine.tokenizer
+        config, tokenizer = engine.vllm_config, engine.tokenizer
         decode = None if tokenizer is None else lru_cache(None)(lambda i: tokenizer.decode([i]))
         self._run = LiveRun(
-            facts.num_gpu_blocks, facts.block_size, facts.max_num_batched_tokens, decode,
+            engine.kv_cache_config.num_blocks, config.cache_config.block_size,
+            config.scheduler_config.max_num_batched_tokens, decode,
             called=lambda seq_id: seq_id.removeprefix("chatcmpl-").removeprefix("cmpl-"),
         )  # fmt: skip
         self._records: list[Record] = []
