@@ -5,33 +5,36 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from minivllm.entrypoints.openai.chunk_writer import ChunkWriter
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
+from minivllm.entrypoints.openai.usage import UsagePolicy
 from minivllm.outputs import RequestMetrics, RequestOutput
-
-if TYPE_CHECKING:
-    from minivllm.entrypoints.openai.serving import OpenAIServing
 
 
 class AnswerEvents(ABC):
     """Base of both endpoints' streams: outputs in, events out, and the usage in the end.
 
     Args:
-        serving: the endpoint.
-        request: what it was asked.
+        request: the request.
         head: the keys that every event begins with.
-        num_prompts: how many it asks about.
+        fingerprint: of the server.
+        usage: decides which counts and times are shown.
+        num_prompts: number of the request's prompts.
     """
 
     def __init__(
-        self, serving: OpenAIServing, request: GenerationRequest, head: dict, num_prompts: int
+        self,
+        request: GenerationRequest,
+        head: dict,
+        fingerprint: str,
+        usage: UsagePolicy,
+        num_prompts: int,
     ):
-        self.serving = serving
         self.request = request
-        self.at_end, self.always = serving.wants_usage(request)
-        self.writer = ChunkWriter(head, serving.served.fingerprint, self.at_end)
+        self.usage_policy = usage
+        self.at_end, self.always = usage.in_stream(request)
+        self.writer = ChunkWriter(head, fingerprint, self.at_end)
         self.interval = 1 if request.use_beam_search else request.stream_interval or 1
         self._num_choices = num_prompts * request.n
         self._times: RequestMetrics | None = None  # of the last output
@@ -60,8 +63,8 @@ class AnswerEvents(ABC):
         if not self.at_end:
             return b""
         num_tokens = sum(self._tokens.values())
-        metrics = self.serving.metrics(self._num_choices, self._times, num_tokens)
-        return self.writer.usage(self.usage(), metrics)
+        times = self.usage_policy.times(self._num_choices, self._times, num_tokens)
+        return self.writer.usage(self.usage(), times)
 
     @abstractmethod
     def events(self, output: RequestOutput) -> Iterator[bytes]:

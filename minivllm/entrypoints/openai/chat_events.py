@@ -7,40 +7,49 @@ vllm/entrypoints/openai/chat_completion/serving.py)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minivllm.entrypoints.openai.answer_events import AnswerEvents
 from minivllm.entrypoints.openai.chat_protocol import ChatCompletionRequest
-from minivllm.entrypoints.openai.chunk_writer import to_json, usage_dict
+from minivllm.entrypoints.openai.chunk_writer import to_json
+from minivllm.entrypoints.openai.logprobs import TokenNames, chat_logprobs
 from minivllm.entrypoints.openai.tool_choice import ToolChoice, ToolStream
+from minivllm.entrypoints.openai.usage import UsagePolicy, usage_dict
 from minivllm.outputs import CompletionOutput, RequestOutput
-
-if TYPE_CHECKING:
-    from minivllm.entrypoints.openai.serving_chat import OpenAIServingChat
 
 
 class ChatEvents(AnswerEvents):
     """Deltas of the messages of all choices; the first of each says whose message it is.
 
     Args:
-        serving: the endpoint.
-        request: what it was asked.
-        head: the keys that every event begins with.
+        request, head, fingerprint, usage: as for ``AnswerEvents``.
+        role: of the messages.
+        echo: the text that each message begins with.
+        names: of tokens in logprobs.
         tools: that may be called, if any.
+        skips_empty: pieces without text have no event.
     """
 
     request: ChatCompletionRequest
-    serving: OpenAIServingChat
 
     def __init__(
         self,
-        serving: OpenAIServingChat,
         request: ChatCompletionRequest,
         head: dict,
+        fingerprint: str,
+        usage: UsagePolicy,
+        *,
+        role: str,
+        echo: str,
+        names: TokenNames,
         tools: ToolChoice | None,
+        skips_empty: bool,
     ):
-        super().__init__(serving, request, head, num_prompts=1)
+        super().__init__(request, head, fingerprint, usage, num_prompts=1)
+        self._role, self._echo = role, echo
+        self._names = names
         self._tools = tools
+        self._skips_empty = skips_empty
         self._calls: dict[int, ToolStream] = {}
         self._shows_tokens = bool(request.return_token_ids or request.logprobs)
         self._begun = False
@@ -59,7 +68,7 @@ class ChatEvents(AnswerEvents):
                 yield self.writer.event(choice, ends, more)
 
     def usage(self) -> dict:
-        details = self.serving.prompt_details(self._prompt, self._cached)
+        details = self.usage_policy.prompt_details(self._prompt, self._cached)
         return usage_dict(self._prompt, sum(self._tokens.values()), details)
 
     def _usage_so_far(self, num_tokens: int) -> dict[str, Any]:
@@ -71,14 +80,13 @@ class ChatEvents(AnswerEvents):
     def _first_events(self, output: RequestOutput) -> Iterator[bytes]:
         """First events of every choice: the role; then, with ``echo``, the text so far."""
         request, usage = self.request, self._usage_so_far(0)
-        role, echo = self.serving.role(request), self.serving.echo(request)
         more: dict[str, Any] = {
             "prompt_token_ids": output.prompt_token_ids if request.return_token_ids else None,
             "prompt_text": output.prompt if request.return_prompt_text else None,
         }
-        deltas = [({"role": role, "content": ""}, more | usage)]
-        if echo:
-            deltas.append(({"content": echo}, usage))
+        deltas = [({"role": self._role, "content": ""}, more | usage)]
+        if self._echo:
+            deltas.append(({"content": self._echo}, usage))
         for delta, beside in deltas:
             for index in range(request.n):
                 choice = (
@@ -96,7 +104,7 @@ class ChatEvents(AnswerEvents):
         deltas = self._deltas(completion.index, completion.text, reason is not None)
         if not deltas and (reason is not None or self._shows_tokens):
             deltas.append({})
-        logprobs = to_json(self.serving.logprobs(self.request, completion))
+        logprobs = to_json(logprobs_of(completion, self.request, self._names))
         token_ids = to_json(completion.token_ids if self.request.return_token_ids else None)
         for place, delta in enumerate(deltas, 1):
             end = "null"
@@ -113,8 +121,7 @@ class ChatEvents(AnswerEvents):
     def _deltas(self, index: int, text: str, finished: bool) -> list[dict]:
         """Deltas of a message for a piece of its text; where calls are parsed, none for no text."""
         if self._tools is None:
-            silent = not text and self.serving.args.tool_call_parser
-            return [] if silent else [{"content": text}]
+            return [] if not text and self._skips_empty else [{"content": text}]
         calls = self._calls.get(index)
         if calls is None:
             calls = self._calls[index] = ToolStream(self._tools)
@@ -124,3 +131,13 @@ class ChatEvents(AnswerEvents):
         if self._tools is None:
             return reason
         return self._tools.finish_reason(reason, self._calls[index].called)
+
+
+def logprobs_of(
+    completion: CompletionOutput, request: ChatCompletionRequest, names: TokenNames
+) -> dict | None:
+    """Logprobs of an output's tokens, if the request asks for them."""
+    if not request.logprobs or completion.logprobs is None:
+        return None
+    most = request.top_logprobs or 0
+    return chat_logprobs(completion.token_ids, completion.logprobs, most, names)

@@ -7,10 +7,8 @@ stay are made once for a stream. ``tests/test_21_serving.py`` holds them to the 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from minivllm.entrypoints.openai.errors import RequestError
-from minivllm.entrypoints.openai.protocol import PromptTokenUsageInfo
 
 DONE = b"data: [DONE]\n\n"
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -62,15 +60,3 @@ def to_json(value) -> str:
 def error_event(error: Exception) -> bytes:
     """An error that came when the stream had begun."""
     return f"data: {_dumps(RequestError.of(error).body())}\n\n".encode()
-
-
-def usage_dict(
-    prompt: int, answer: int, details: PromptTokenUsageInfo | None = None
-) -> dict[str, Any]:
-    """Usage in a stream."""
-    usage: dict[str, Any] = {
-        "prompt_tokens": prompt, "total_tokens": prompt + answer, "completion_tokens": answer,
-    }  # fmt: skip
-    if details:
-        usage["prompt_tokens_details"] = details.model_dump(exclude_none=True)
-    return usage

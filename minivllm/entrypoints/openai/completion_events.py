@@ -7,43 +7,42 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from minivllm.entrypoints.openai.answer_events import AnswerEvents
-from minivllm.entrypoints.openai.chunk_writer import to_json, usage_dict
+from minivllm.entrypoints.openai.chunk_writer import to_json
 from minivllm.entrypoints.openai.completion_protocol import CompletionRequest
-from minivllm.outputs import CompletionOutput, RequestOutput
-
-if TYPE_CHECKING:
-    from minivllm.entrypoints.openai.output_stream import Asked
-    from minivllm.entrypoints.openai.serving_completion import OpenAIServingCompletion
+from minivllm.entrypoints.openai.logprobs import TokenNames, completion_logprobs
+from minivllm.entrypoints.openai.usage import UsagePolicy, usage_dict
+from minivllm.outputs import CompletionOutput, Logprob, RequestOutput
 
 
 class CompletionEvents(AnswerEvents):
     """Pieces of the texts of all choices, which are numbered prompt by prompt.
 
     Args:
-        serving: the endpoint.
-        request: what it was asked.
-        asked: what the engine is asked for each prompt.
-        head: the keys that every event begins with.
+        request, head, fingerprint, usage: as for ``AnswerEvents``.
+        request_ids: the engine's, one for each prompt.
+        names: of tokens in logprobs.
     """
 
     request: CompletionRequest
-    serving: OpenAIServingCompletion
 
     def __init__(
         self,
-        serving: OpenAIServingCompletion,
         request: CompletionRequest,
-        asked: list[Asked],
         head: dict,
+        fingerprint: str,
+        usage: UsagePolicy,
+        *,
+        request_ids: list[str],
+        names: TokenNames,
     ):
-        super().__init__(serving, request, head, num_prompts=len(asked))
+        super().__init__(request, head, fingerprint, usage, num_prompts=len(request_ids))
+        self._names = names
         self._offsets: dict[int, int] = defaultdict(int)  # of the text, by choice
         self._begun: set[int] = set()
-        self._places = {one.request_id: place for place, one in enumerate(asked)}
-        self._prompts, self._cached = [0] * len(asked), 0  # tokens
+        self._places = {one: place for place, one in enumerate(request_ids)}
+        self._prompts, self._cached = [0] * len(request_ids), 0  # tokens
 
     def events(self, output: RequestOutput) -> Iterator[bytes]:
         place = self._places[output.request_id]
@@ -61,14 +60,14 @@ class CompletionEvents(AnswerEvents):
 
     def usage(self) -> dict:
         prompts = sum(self._prompts)
-        details = self.serving.prompt_details(prompts, self._cached)
+        details = self.usage_policy.prompt_details(prompts, self._cached)
         return usage_dict(prompts, sum(self._tokens.values()), details)
 
     def _piece(self, index: int, output: RequestOutput, completion: CompletionOutput) -> str:
         """One choice of an event as JSON."""
         request, first = self.request, index not in self._begun
-        text, logprobs = self.serving.shown(
-            request, output, completion, first, self._offsets[index]
+        text, logprobs = text_and_logprobs(
+            request, output, completion, self._names, first, self._offsets[index]
         )
         self._begun.add(index)
         if logprobs and logprobs["tokens"]:  # of tokens: their text may be held back
@@ -82,3 +81,42 @@ class CompletionEvents(AnswerEvents):
             f'"stop_reason":{to_json(completion.stop_reason)},'
             f'"prompt_token_ids":{prompt_ids},"token_ids":{token_ids}}}'
         )
+
+
+def text_and_logprobs(
+    request: CompletionRequest,
+    output: RequestOutput,
+    completion: CompletionOutput,
+    names: TokenNames,
+    first: bool = True,
+    offset: int = 0,
+) -> tuple[str, dict[str, list] | None]:
+    """The text of a choice or piece, and its tokens' logprobs if they are asked for.
+
+    With ``echo`` the first piece begins with the prompt; its text is left out where the ids are
+    returned (as in vLLM).
+
+    Args:
+        request: the request.
+        output: of its prompt.
+        completion: the choice or piece.
+        names: of tokens in logprobs.
+        first: it begins its choice.
+        offset: characters of the choice before it.
+    """
+    text, token_ids = completion.text, completion.token_ids
+    known: list[dict[int, Logprob] | None] = [*(completion.logprobs or ())]
+    if request.echo and first:
+        prompt = output.prompt
+        if prompt is None:
+            prompt = names.tokenizer.decode(output.prompt_token_ids)
+        prompt = "" if request.return_token_ids else prompt
+        nothing = request.only_echo
+        text = prompt if nothing else prompt + text
+        token_ids = [*output.prompt_token_ids, *([] if nothing else token_ids)]
+        # none of a prompt that was aborted before it was computed
+        prompt_known = output.prompt_logprobs or [None] * len(output.prompt_token_ids)
+        known = [*prompt_known, *([] if nothing else known)]
+    if request.logprobs is None:
+        return text, None
+    return text, completion_logprobs(token_ids, known, request.logprobs, names, offset)

@@ -23,10 +23,10 @@ class OpenAIServingTokenization(OpenAIServing):
         """The token ids of a text, or of a conversation as the chat template writes it."""
         self.served.check_model(request.model)
         if isinstance(request, TokenizeChatRequest):
-            text = self.render(request.messages, request)
+            text = self.prompts.render(request.messages, request)
         else:
             text = request.prompt
-        token_ids = await self.encode(text, request.add_special_tokens, truncates=True)
+        token_ids = await self.prompts.encode(text, request.add_special_tokens, truncates=True)
         strings = None
         if request.return_token_strs:
             strings = self.tokenizer.convert_ids_to_tokens(token_ids)
