@@ -6,8 +6,8 @@ import json
 import pytest
 
 from minivllm.engine.output_collector import RequestOutputCollector
-from minivllm.entrypoints.openai.event_stream import SERVERS_SEND
-from minivllm.entrypoints.openai.output_stream import Asked, OutputStream
+from minivllm.entrypoints.openai.streaming.event_stream import SERVERS_SEND
+from minivllm.entrypoints.openai.streaming.generation_response import Asked, OutputStream
 from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.sampling_params import SamplingParams
 

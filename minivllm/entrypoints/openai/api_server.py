@@ -25,7 +25,9 @@ from minivllm.engine.async_llm import AsyncLLM
 from minivllm.engine.exceptions import EngineDeadError
 from minivllm.engine.gc_utils import freeze_gc_heap
 from minivllm.entrypoints.openai import dev_routes, routes
+from minivllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from minivllm.entrypoints.openai.cli_args import engine_args, parse_args
+from minivllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from minivllm.entrypoints.openai.errors import add_handlers
 from minivllm.entrypoints.openai.glass.routes import add_glass
 from minivllm.entrypoints.openai.glass.show import GlassShow
@@ -37,11 +39,9 @@ from minivllm.entrypoints.openai.middleware import (
     LoadMiddleware,
     RequestIdMiddleware,
 )
+from minivllm.entrypoints.openai.models.serving import OpenAIServingModels
 from minivllm.entrypoints.openai.served_model import ServedModel
-from minivllm.entrypoints.openai.serving_chat import OpenAIServingChat
-from minivllm.entrypoints.openai.serving_completion import OpenAIServingCompletion
-from minivllm.entrypoints.openai.serving_models import OpenAIServingModels
-from minivllm.entrypoints.openai.serving_tokenization import OpenAIServingTokenization
+from minivllm.entrypoints.openai.tokenize.serving import OpenAIServingTokenization
 from minivllm.logger import init_logger
 from minivllm.version import __version__
 

@@ -10,14 +10,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from minivllm.entrypoints.openai.answer_form import (
+from minivllm.entrypoints.openai.errors import RequestError
+from minivllm.entrypoints.openai.ignored_fields import OtherFields
+from minivllm.entrypoints.openai.protocol import INT64, StreamOptions
+from minivllm.entrypoints.openai.response_format import (
     ResponseFormat,
     StructuredOutputs,
     structured_outputs_params,
 )
-from minivllm.entrypoints.openai.errors import RequestError
-from minivllm.entrypoints.openai.other_fields import OtherFields
-from minivllm.entrypoints.openai.protocol import INT64, StreamOptions
 from minivllm.logger import init_logger
 from minivllm.sampling_params import (
     MIN_TEMPERATURE,

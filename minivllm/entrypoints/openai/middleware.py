@@ -16,8 +16,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from minivllm.entrypoints.openai.errors import JSON, RequestError, error_response
-from minivllm.entrypoints.openai.event_stream import SERVERS_SEND
 from minivllm.entrypoints.openai.served_model import ADMITTED, ServedModel
+from minivllm.entrypoints.openai.streaming.event_stream import SERVERS_SEND
 
 LARGEST_BODY = 32 * 2**20  # bytes
 # vLLM's prefixes, what answers as they do, and the glass server's: the page at /glass tells nothing

@@ -1,4 +1,4 @@
-"""Routes of the endpoints; the ``serving_*`` files answer.
+"""Routes of the endpoints; the ``serving`` modules answer.
 
 (vLLM: vllm/entrypoints/openai/api_server.py and the routers beside it)
 """
@@ -14,17 +14,19 @@ from fastapi.responses import PlainTextResponse, RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import ValidationError
 
-from minivllm.entrypoints.openai.chat_protocol import ChatCompletionRequest, ChatCompletionResponse
-from minivllm.entrypoints.openai.completion_protocol import CompletionRequest, CompletionResponse
+from minivllm.entrypoints.openai.chat_completion.protocol import (
+    ChatCompletionRequest,
+    ChatCompletionResponse,
+)
+from minivllm.entrypoints.openai.completion.protocol import CompletionRequest, CompletionResponse
 from minivllm.entrypoints.openai.errors import JSON, ErrorResponse, json_only
-from minivllm.entrypoints.openai.protocol import (
+from minivllm.entrypoints.openai.models.protocol import ModelCard, ModelList
+from minivllm.entrypoints.openai.tokenize.protocol import (
     DetokenizeRequest,
     DetokenizeResponse,
-    ModelCard,
-    ModelList,
+    TokenizeRequest,
     TokenizeResponse,
 )
-from minivllm.entrypoints.openai.tokenize_protocol import TokenizeRequest
 from minivllm.metrics.prometheus import make_registry
 from minivllm.metrics.reader import Metric
 from minivllm.version import __version__

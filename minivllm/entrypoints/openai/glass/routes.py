@@ -11,8 +11,8 @@ from starlette.responses import HTMLResponse
 
 from minivllm.engine.async_llm import AsyncLLM
 from minivllm.entrypoints.openai.errors import JSON, RequestError
-from minivllm.entrypoints.openai.event_stream import GeneratedStream
 from minivllm.entrypoints.openai.glass.show import GlassShow
+from minivllm.entrypoints.openai.streaming.event_stream import GeneratedStream
 from minivllm.lab.viz.draw.palette import COLOURS
 from minivllm.lab.viz.page.page import environment
 

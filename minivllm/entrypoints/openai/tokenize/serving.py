@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from minivllm.entrypoints.openai.errors import RequestError
-from minivllm.entrypoints.openai.protocol import (
+from minivllm.entrypoints.openai.serving import OpenAIServing
+from minivllm.entrypoints.openai.tokenize.protocol import (
     DetokenizeRequest,
     DetokenizeResponse,
+    TokenizeChatRequest,
+    TokenizeRequest,
     TokenizeResponse,
 )
-from minivllm.entrypoints.openai.serving import OpenAIServing
-from minivllm.entrypoints.openai.tokenize_protocol import TokenizeChatRequest, TokenizeRequest
 
 _LARGEST_ID = 2**32 - 1  # that a tokenizer can be asked for
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from minivllm.entrypoints.openai.answer_events import AnswerEvents
-from minivllm.entrypoints.openai.chunk_writer import to_json
-from minivllm.entrypoints.openai.completion_protocol import CompletionRequest
+from minivllm.entrypoints.openai.completion.protocol import CompletionRequest
 from minivllm.entrypoints.openai.logprobs import TokenNames, completion_logprobs
+from minivllm.entrypoints.openai.streaming.chunk_builder import AnswerEvents
+from minivllm.entrypoints.openai.streaming.chunk_writer import to_json
 from minivllm.entrypoints.openai.usage import UsagePolicy, usage_dict
 from minivllm.outputs import CompletionOutput, Logprob, RequestOutput
 

@@ -10,18 +10,18 @@ from collections.abc import Coroutine
 
 from fastapi import Request
 
-from minivllm.entrypoints.openai.completion_events import CompletionEvents, text_and_logprobs
-from minivllm.entrypoints.openai.completion_protocol import (
+from minivllm.entrypoints.openai.completion.chunk_builder import CompletionEvents, text_and_logprobs
+from minivllm.entrypoints.openai.completion.protocol import (
     CompletionLogProbs,
     CompletionRequest,
     CompletionResponse,
     CompletionResponseChoice,
 )
 from minivllm.entrypoints.openai.errors import JSON
-from minivllm.entrypoints.openai.event_stream import until_done_or_gone
 from minivllm.entrypoints.openai.logprobs import prompt_logprobs
-from minivllm.entrypoints.openai.output_stream import Asked, OutputStream
 from minivllm.entrypoints.openai.serving import OpenAIServing
+from minivllm.entrypoints.openai.streaming.event_stream import until_done_or_gone
+from minivllm.entrypoints.openai.streaming.generation_response import Asked, OutputStream
 from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 

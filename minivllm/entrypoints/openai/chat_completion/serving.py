@@ -10,22 +10,22 @@ import asyncio
 from fastapi import Request
 
 from minivllm.entrypoints.chat_messages import text_of
-from minivllm.entrypoints.openai.chat_events import ChatEvents, logprobs_of
-from minivllm.entrypoints.openai.chat_protocol import (
+from minivllm.entrypoints.openai.chat_completion.chunk_builder import ChatEvents, logprobs_of
+from minivllm.entrypoints.openai.chat_completion.conversation import shown_tools
+from minivllm.entrypoints.openai.chat_completion.protocol import (
     ChatCompletionLogProbs,
     ChatCompletionRequest,
     ChatCompletionResponse,
     ChatCompletionResponseChoice,
     ChatMessage,
 )
-from minivllm.entrypoints.openai.conversation import shown_tools
+from minivllm.entrypoints.openai.chat_completion.tool_choice import ToolChoice
 from minivllm.entrypoints.openai.errors import JSON
-from minivllm.entrypoints.openai.event_stream import until_done_or_gone
 from minivllm.entrypoints.openai.logprobs import prompt_logprobs
-from minivllm.entrypoints.openai.output_stream import OutputStream
 from minivllm.entrypoints.openai.served_model import ServedModel
 from minivllm.entrypoints.openai.serving import OpenAIServing
-from minivllm.entrypoints.openai.tool_choice import ToolChoice
+from minivllm.entrypoints.openai.streaming.event_stream import until_done_or_gone
+from minivllm.entrypoints.openai.streaming.generation_response import OutputStream
 from minivllm.entrypoints.openai.usage import ChatUsagePolicy
 from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.sampling_params import BeamSearchParams, SamplingParams

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from minivllm.entrypoints.openai.answer_events import AnswerEvents
-from minivllm.entrypoints.openai.chat_protocol import ChatCompletionRequest
-from minivllm.entrypoints.openai.chunk_writer import to_json
+from minivllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from minivllm.entrypoints.openai.chat_completion.tool_choice import ToolChoice, ToolStream
 from minivllm.entrypoints.openai.logprobs import TokenNames, chat_logprobs
-from minivllm.entrypoints.openai.tool_choice import ToolChoice, ToolStream
+from minivllm.entrypoints.openai.streaming.chunk_builder import AnswerEvents
+from minivllm.entrypoints.openai.streaming.chunk_writer import to_json
 from minivllm.entrypoints.openai.usage import UsagePolicy, usage_dict
 from minivllm.outputs import CompletionOutput, RequestOutput
 

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator
 
-from minivllm.entrypoints.openai.chunk_writer import ChunkWriter
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
+from minivllm.entrypoints.openai.streaming.chunk_writer import ChunkWriter
 from minivllm.entrypoints.openai.usage import UsagePolicy
 from minivllm.outputs import RequestMetrics, RequestOutput
 

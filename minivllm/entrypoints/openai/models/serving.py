@@ -6,7 +6,7 @@ import uuid
 from http import HTTPStatus
 
 from minivllm.entrypoints.openai.errors import RequestError
-from minivllm.entrypoints.openai.protocol import ModelCard, ModelList, ModelPermission
+from minivllm.entrypoints.openai.models.protocol import ModelCard, ModelList, ModelPermission
 from minivllm.entrypoints.openai.serving import OpenAIServing
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from minivllm.engine.async_llm import AsyncLLM
 from minivllm.engine.output_collector import RequestOutputCollector
-from minivllm.entrypoints.openai.answer_events import AnswerEvents
-from minivllm.entrypoints.openai.chunk_writer import DONE, error_event
-from minivllm.entrypoints.openai.event_stream import EventStream, body_message
+from minivllm.entrypoints.openai.streaming.chunk_builder import AnswerEvents
+from minivllm.entrypoints.openai.streaming.chunk_writer import DONE, error_event
+from minivllm.entrypoints.openai.streaming.event_stream import EventStream, body_message
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
 

@@ -1,0 +1,1 @@
+"""/v1/completions: prompts that are continued."""

@@ -1,0 +1,1 @@
+"""Streams of server-sent events: responses, and the chunks in them."""
