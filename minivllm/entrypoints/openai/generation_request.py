@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from minivllm.entrypoints.openai.errors import RequestError
-from minivllm.entrypoints.openai.ignored_fields import OtherFields
+from minivllm.entrypoints.openai.ignored_fields import IgnoredFields
 from minivllm.entrypoints.openai.protocol import INT64, StreamOptions
 from minivllm.entrypoints.openai.response_format import (
     ResponseFormat,
@@ -43,7 +43,7 @@ _AS_THEY_ARE = (
 _LONGEST_SALT = 128  # characters, as in vLLM
 
 
-class GenerationRequest(OtherFields):
+class GenerationRequest(IgnoredFields):
     """The fields that both kinds of request have, with vLLM's names and defaults."""
 
     model: str | None = None

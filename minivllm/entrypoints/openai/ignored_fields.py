@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.protocol import OpenAIBaseModel
 
 
-class OtherFields(OpenAIBaseModel):
+class IgnoredFields(OpenAIBaseModel):
     """Fields of completions and chat that are checked, and then not read."""
 
     user: str | None = None
@@ -26,17 +25,3 @@ class OtherFields(OpenAIBaseModel):
     return_token_offsets: bool | None = False
     routed_experts_prompt_start: Annotated[int, Field(ge=0)] = 0
     mm_payload: Literal["tensors", "none"] = "tensors"
-
-
-class MediaFields(OpenAIBaseModel):
-    """Fields of a conversation that say how its images and sounds are read."""
-
-    media_io_kwargs: dict[str, dict[str, Any]] | None = None
-    mm_processor_kwargs: dict[str, Any] | None = None
-
-    @model_validator(mode="after")
-    def _check_media(self):
-        for name in ("media_io_kwargs", "mm_processor_kwargs"):
-            if getattr(self, name):
-                raise RequestError(f"{name} is for images and sounds; this server has none", name)
-        return self

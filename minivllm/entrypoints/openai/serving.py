@@ -15,13 +15,13 @@ from weakref import WeakValueDictionary
 
 from fastapi import Request
 
+from minivllm.entrypoints.openai.engine_request import EngineRequest
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.logprobs import TokenNames
 from minivllm.entrypoints.openai.prompts import PromptProcessor
 from minivllm.entrypoints.openai.served_model import ServedModel
 from minivllm.entrypoints.openai.streaming.chunk_builder import show_stop_tokens
-from minivllm.entrypoints.openai.streaming.generation_response import Asked
 from minivllm.entrypoints.openai.usage import UsagePolicy
 from minivllm.logger import init_logger
 from minivllm.outputs import RequestOutput
@@ -40,7 +40,7 @@ class OpenAIServing:
         self.prompts = PromptProcessor(served)
         self.usage = UsagePolicy(served.args)
         # By the engine's request id, also those that it has not been asked yet.
-        self._asked: WeakValueDictionary[str, Asked] = WeakValueDictionary()
+        self._requests: WeakValueDictionary[str, EngineRequest] = WeakValueDictionary()
 
     @property
     def tokenizer(self):
@@ -51,27 +51,31 @@ class OpenAIServing:
         """The caller's id, from the header or the body, or the one that the body was given."""
         return f"{prefix}-{raw.headers.get('x-request-id', request.request_id)}"
 
-    def to_ask(
+    def engine_request(
         self, request: GenerationRequest, prompt: dict, params: Any, name: str, raw: Request
-    ) -> Asked:
+    ) -> EngineRequest:
         """What the engine is to be asked for one prompt; it is checked, but for the tokens.
 
         The engine's request id is this name, or begins with it: callers may choose one twice. It is
         logged, at DEBUG without ``--enable-log-requests``, the prompt cut to ``--max-log-len``.
         """
-        if name in self._asked or name in self.engine.request_ids:
+        if name in self._requests or name in self.engine.request_ids:
             name = f"{name}-{uuid.uuid4().hex[:8]}"
         level = logging.INFO if self.args.enable_log_requests else logging.DEBUG
         if logger.isEnabledFor(level):
             text, token_ids = prompt["prompt"], prompt["prompt_token_ids"]
             shown = (token_ids if text is None else text)[: self.args.max_log_len]
             logger.log(level, "Received request %s: prompt: %r, params: %s", name, shown, params)
-        self._asked[name] = asked = Asked(name, prompt, params, self.priority(request, raw))
-        return asked
+        made = EngineRequest(name, prompt, params, self.priority(request, raw))
+        self._requests[name] = made
+        return made
 
-    async def last_output(self, request: GenerationRequest, asked: Asked) -> RequestOutput:
+    async def final_output(
+        self, request: GenerationRequest, engine_request: EngineRequest
+    ) -> RequestOutput:
         """A prompt's whole output."""
-        outputs = self.engine.generate(asked.prompt, asked.params, asked.request_id, asked.priority)
+        one = engine_request
+        outputs = self.engine.generate(one.prompt, one.params, one.request_id, one.priority)
         async with aclosing(outputs):
             async for output in outputs:
                 last = output

@@ -1,4 +1,4 @@
-"""ChatEvents: the events of a stream of /v1/chat/completions.
+"""ChatChunkBuilder: the events of a stream of /v1/chat/completions.
 
 (vLLM: ``chat_completion_stream_generator`` in
 vllm/entrypoints/openai/chat_completion/serving.py)
@@ -12,17 +12,17 @@ from typing import Any
 from minivllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from minivllm.entrypoints.openai.chat_completion.tool_choice import ToolChoice, ToolStream
 from minivllm.entrypoints.openai.logprobs import TokenNames, chat_logprobs
-from minivllm.entrypoints.openai.streaming.chunk_builder import AnswerEvents
+from minivllm.entrypoints.openai.streaming.chunk_builder import ChunkBuilder
 from minivllm.entrypoints.openai.streaming.chunk_writer import to_json
 from minivllm.entrypoints.openai.usage import UsagePolicy, usage_dict
 from minivllm.outputs import CompletionOutput, RequestOutput
 
 
-class ChatEvents(AnswerEvents):
+class ChatChunkBuilder(ChunkBuilder):
     """Deltas of the messages of all choices; the first of each says whose message it is.
 
     Args:
-        request, head, fingerprint, usage: as for ``AnswerEvents``.
+        request, head, fingerprint, usage: as for ``ChunkBuilder``.
         role: of the messages.
         echo: the text that each message begins with.
         names: of tokens in logprobs.
@@ -55,12 +55,12 @@ class ChatEvents(AnswerEvents):
         self._begun = False
         self._prompt, self._cached = 0, 0
 
-    def events(self, output: RequestOutput) -> Iterator[bytes]:
+    def chunks(self, output: RequestOutput) -> Iterator[bytes]:
         if not self._begun:
             self._begun = True
             self._prompt = len(output.prompt_token_ids)
             self._cached = output.num_cached_tokens or 0
-            yield from self._first_events(output)
+            yield from self._first_chunks(output)
         for completion in output.outputs:
             self._tokens[completion.index] += len(completion.token_ids)
             more = self._usage_so_far(self._tokens[completion.index])
@@ -77,7 +77,7 @@ class ChatEvents(AnswerEvents):
             return {}
         return {"usage": usage_dict(self._prompt, num_tokens) | {"completion_tokens_details": None}}
 
-    def _first_events(self, output: RequestOutput) -> Iterator[bytes]:
+    def _first_chunks(self, output: RequestOutput) -> Iterator[bytes]:
         """First events of every choice: the role; then, with ``echo``, the text so far."""
         request, usage = self.request, self._usage_so_far(0)
         more: dict[str, Any] = {

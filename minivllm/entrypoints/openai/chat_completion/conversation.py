@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 from typing_extensions import NotRequired, TypedDict
 
 from minivllm.entrypoints.chat_messages import TEXT_PARTS
 from minivllm.entrypoints.openai.errors import RequestError
+from minivllm.entrypoints.openai.protocol import OpenAIBaseModel
 
 
 class FunctionDefinition(BaseModel):
@@ -79,3 +80,17 @@ def _checked(message: dict[str, Any]) -> dict[str, Any]:
 
 
 Message = Annotated[dict[str, Any], AfterValidator(_checked)]
+
+
+class MediaFields(OpenAIBaseModel):
+    """Fields of a conversation that say how its images and sounds are read."""
+
+    media_io_kwargs: dict[str, dict[str, Any]] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _check_media(self):
+        for name in ("media_io_kwargs", "mm_processor_kwargs"):
+            if getattr(self, name):
+                raise RequestError(f"{name} is for images and sounds; this server has none", name)
+        return self

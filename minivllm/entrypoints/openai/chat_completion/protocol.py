@@ -11,13 +11,13 @@ from pydantic import BaseModel, BeforeValidator, model_serializer, model_validat
 
 from minivllm.entrypoints.openai.chat_completion.conversation import (
     ChatCompletionToolsParam,
+    MediaFields,
     Message,
     NamedToolChoice,
 )
 from minivllm.entrypoints.openai.chat_completion.tool_choice import check_tool_choice
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
-from minivllm.entrypoints.openai.ignored_fields import MediaFields
 from minivllm.entrypoints.openai.protocol import UsageInfo
 
 

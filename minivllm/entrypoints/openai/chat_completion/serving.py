@@ -10,7 +10,7 @@ import asyncio
 from fastapi import Request
 
 from minivllm.entrypoints.chat_messages import text_of
-from minivllm.entrypoints.openai.chat_completion.chunk_builder import ChatEvents, logprobs_of
+from minivllm.entrypoints.openai.chat_completion.chunk_builder import ChatChunkBuilder, logprobs_of
 from minivllm.entrypoints.openai.chat_completion.conversation import shown_tools
 from minivllm.entrypoints.openai.chat_completion.protocol import (
     ChatCompletionLogProbs,
@@ -25,7 +25,7 @@ from minivllm.entrypoints.openai.logprobs import prompt_logprobs
 from minivllm.entrypoints.openai.served_model import ServedModel
 from minivllm.entrypoints.openai.serving import OpenAIServing
 from minivllm.entrypoints.openai.streaming.event_stream import until_done_or_gone
-from minivllm.entrypoints.openai.streaming.generation_response import OutputStream
+from minivllm.entrypoints.openai.streaming.generation_response import GenerationResponse
 from minivllm.entrypoints.openai.usage import ChatUsagePolicy
 from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
@@ -65,11 +65,11 @@ class OpenAIServingChat(OpenAIServing):
         await self.check_grammar(params)
         request_id = self.request_id("chatcmpl", request, raw)
         prompt = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
-        asked = self.to_ask(request, prompt, params, f"{request_id}-0", raw)
+        engine_request = self.engine_request(request, prompt, params, f"{request_id}-0", raw)
         name = self.served.names[0]
         if request.stream:
             head = self.head(request_id, "chat.completion.chunk", name)
-            events = ChatEvents(
+            chunks = ChatChunkBuilder(
                 request,
                 head,
                 self.served.fingerprint,
@@ -80,8 +80,8 @@ class OpenAIServingChat(OpenAIServing):
                 tools=tools,
                 skips_empty=bool(self.args.tool_call_parser),
             )
-            return OutputStream(self.engine, [asked], events)
-        whole = asyncio.ensure_future(self.last_output(request, asked))
+            return GenerationResponse(self.engine, [engine_request], chunks)
+        whole = asyncio.ensure_future(self.final_output(request, engine_request))
         last = await until_done_or_gone(whole, raw.receive)
         if last is None:
             return JSON(None)

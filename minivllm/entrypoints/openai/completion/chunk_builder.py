@@ -1,4 +1,4 @@
-"""CompletionEvents: the events of a stream of /v1/completions.
+"""CompletionChunkBuilder: the events of a stream of /v1/completions.
 
 (vLLM: ``completion_stream_generator`` in vllm/entrypoints/openai/completion/serving.py)
 """
@@ -10,17 +10,17 @@ from collections.abc import Iterator
 
 from minivllm.entrypoints.openai.completion.protocol import CompletionRequest
 from minivllm.entrypoints.openai.logprobs import TokenNames, completion_logprobs
-from minivllm.entrypoints.openai.streaming.chunk_builder import AnswerEvents
+from minivllm.entrypoints.openai.streaming.chunk_builder import ChunkBuilder
 from minivllm.entrypoints.openai.streaming.chunk_writer import to_json
 from minivllm.entrypoints.openai.usage import UsagePolicy, usage_dict
 from minivllm.outputs import CompletionOutput, Logprob, RequestOutput
 
 
-class CompletionEvents(AnswerEvents):
+class CompletionChunkBuilder(ChunkBuilder):
     """Pieces of the texts of all choices, which are numbered prompt by prompt.
 
     Args:
-        request, head, fingerprint, usage: as for ``AnswerEvents``.
+        request, head, fingerprint, usage: as for ``ChunkBuilder``.
         request_ids: the engine's, one for each prompt.
         names: of tokens in logprobs.
     """
@@ -44,7 +44,7 @@ class CompletionEvents(AnswerEvents):
         self._places = {one: place for place, one in enumerate(request_ids)}
         self._prompts, self._cached = [0] * len(request_ids), 0  # tokens
 
-    def events(self, output: RequestOutput) -> Iterator[bytes]:
+    def chunks(self, output: RequestOutput) -> Iterator[bytes]:
         place = self._places[output.request_id]
         if self._prompts[place] == 0:
             self._prompts[place] = len(output.prompt_token_ids)

@@ -10,18 +10,22 @@ from collections.abc import Coroutine
 
 from fastapi import Request
 
-from minivllm.entrypoints.openai.completion.chunk_builder import CompletionEvents, text_and_logprobs
+from minivllm.entrypoints.openai.completion.chunk_builder import (
+    CompletionChunkBuilder,
+    text_and_logprobs,
+)
 from minivllm.entrypoints.openai.completion.protocol import (
     CompletionLogProbs,
     CompletionRequest,
     CompletionResponse,
     CompletionResponseChoice,
 )
+from minivllm.entrypoints.openai.engine_request import EngineRequest
 from minivllm.entrypoints.openai.errors import JSON
 from minivllm.entrypoints.openai.logprobs import prompt_logprobs
 from minivllm.entrypoints.openai.serving import OpenAIServing
 from minivllm.entrypoints.openai.streaming.event_stream import until_done_or_gone
-from minivllm.entrypoints.openai.streaming.generation_response import Asked, OutputStream
+from minivllm.entrypoints.openai.streaming.generation_response import GenerationResponse
 from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
@@ -39,7 +43,7 @@ class OpenAIServingCompletion(OpenAIServing):
         self.check_rank(raw)
         self.served.admit(raw.scope, request.n * len(request.prompts))
         request_id = self.request_id("cmpl", request, raw)
-        asked: list[Asked] = []
+        requests: list[EngineRequest] = []
         truncates = request.truncate_prompt_tokens is not None
         for index, prompt in enumerate(request.prompts):
             if isinstance(prompt, str):
@@ -53,19 +57,21 @@ class OpenAIServingCompletion(OpenAIServing):
             params = self._params(request, len(token_ids))
             await self.check_grammar(params)
             one = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
-            asked.append(self.to_ask(request, one, params, f"{request_id}-{index}", raw))
+            requests.append(self.engine_request(request, one, params, f"{request_id}-{index}", raw))
         head = self.head(request_id, "text_completion", self.served.names[0])
         if request.stream:
-            events = CompletionEvents(
+            chunks = CompletionChunkBuilder(
                 request,
                 head,
                 self.served.fingerprint,
                 self.usage,
-                request_ids=[one.request_id for one in asked],
+                request_ids=[one.request_id for one in requests],
                 names=self.token_names(request),
             )
-            return OutputStream(self.engine, asked, events)
-        whole = asyncio.ensure_future(_all_of([self.last_output(request, one) for one in asked]))
+            return GenerationResponse(self.engine, requests, chunks)
+        whole = asyncio.ensure_future(
+            _all_of([self.final_output(request, one) for one in requests])
+        )
         outputs = await until_done_or_gone(whole, raw.receive)
         return JSON(None if outputs is None else self._whole(request, outputs, head).model_dump())
 

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse
 from minivllm.engine.async_llm import AsyncLLM
 from minivllm.entrypoints.openai.errors import JSON, RequestError
 from minivllm.entrypoints.openai.glass.show import GlassShow
-from minivllm.entrypoints.openai.streaming.event_stream import GeneratedStream
+from minivllm.entrypoints.openai.streaming.event_stream import IteratorResponse
 from minivllm.lab.viz.draw.palette import COLOURS
 from minivllm.lab.viz.page.page import environment
 
@@ -53,7 +53,7 @@ async def page(raw: Request):
 @router.get("/events")
 async def events(raw: Request):
     """The stream of pictures."""
-    return GeneratedStream(raw.app.state.glass.watch())
+    return IteratorResponse(raw.app.state.glass.watch())
 
 
 @router.post("/pause")

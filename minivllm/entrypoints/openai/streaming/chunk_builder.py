@@ -1,4 +1,4 @@
-"""AnswerEvents: makes the events of one stream from the engine's outputs."""
+"""ChunkBuilder: makes the events of one stream from the engine's outputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minivllm.entrypoints.openai.usage import UsagePolicy
 from minivllm.outputs import RequestMetrics, RequestOutput
 
 
-class AnswerEvents(ABC):
+class ChunkBuilder(ABC):
     """Base of both endpoints' streams: outputs in, events out, and the usage in the end.
 
     Args:
@@ -44,7 +44,7 @@ class AnswerEvents(ABC):
         # is nothing before the first event.
         self._joined: dict[str, RequestOutput | None] = {}
 
-    def of(self, output: RequestOutput) -> bytes:
+    def build(self, output: RequestOutput) -> bytes:
         """The events of an output, one after the other; often one, sometimes none."""
         self._times = output.metrics
         if self.request.use_beam_search:
@@ -56,9 +56,9 @@ class AnswerEvents(ABC):
             if not self._is_due(output):
                 return b""
             self._joined[output.request_id] = None
-        return b"".join(self.events(output))
+        return b"".join(self.chunks(output))
 
-    def end(self) -> bytes:
+    def finish(self) -> bytes:
         """The event with the usage, if it was asked for, and with times, if the server tells."""
         if not self.at_end:
             return b""
@@ -67,7 +67,7 @@ class AnswerEvents(ABC):
         return self.writer.usage(self.usage(), times)
 
     @abstractmethod
-    def events(self, output: RequestOutput) -> Iterator[bytes]:
+    def chunks(self, output: RequestOutput) -> Iterator[bytes]:
         """The events of an output that is to be shown."""
 
     @abstractmethod

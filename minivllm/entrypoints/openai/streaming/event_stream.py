@@ -1,4 +1,4 @@
-"""EventStream: server-sent events, and clients that hang up."""
+"""EventStreamResponse: server-sent events, and clients that hang up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.responses import Response
 SERVERS_SEND = "minivllm.send"  # key of a scope: the server's own ``send``; see ``KeepSend``
 
 
-class EventStream(Response, ABC):
+class EventStreamResponse(Response, ABC):
     """An answer that is sent event by event.
 
     A client that hangs up ends it at once, whatever it waits for. Starlette's own stream would
@@ -42,7 +42,7 @@ class EventStream(Response, ABC):
         """Send the answer's body, by a server's ``send``."""
 
 
-class GeneratedStream(EventStream):
+class IteratorResponse(EventStreamResponse):
     """Events as a generator makes them; it is closed in the end.
 
     Args:

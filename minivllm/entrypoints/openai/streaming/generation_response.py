@@ -1,30 +1,19 @@
-"""OutputStream: an answer whose events are sent while a step's outputs are handed out."""
+"""GenerationResponse: an answer whose events are sent while a step's outputs are handed out."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import dataclass
 
 from minivllm.engine.async_llm import AsyncLLM
 from minivllm.engine.output_collector import RequestOutputCollector
-from minivllm.entrypoints.openai.streaming.chunk_builder import AnswerEvents
+from minivllm.entrypoints.openai.engine_request import EngineRequest
+from minivllm.entrypoints.openai.streaming.chunk_builder import ChunkBuilder
 from minivllm.entrypoints.openai.streaming.chunk_writer import DONE, error_event
-from minivllm.entrypoints.openai.streaming.event_stream import EventStream, body_message
-from minivllm.sampling_params import BeamSearchParams, SamplingParams
+from minivllm.entrypoints.openai.streaming.event_stream import EventStreamResponse, body_message
 
 
-@dataclass
-class Asked:
-    """What an engine is asked for one prompt: arguments of ``AsyncLLM.generate``."""
-
-    request_id: str
-    prompt: dict
-    params: SamplingParams | BeamSearchParams
-    priority: int
-
-
-class OutputStream(EventStream):
+class GenerationResponse(EventStreamResponse):
     """Events of what an engine says to some prompts, sent while its step is handed out.
 
     No task is woken for an event: the collectors call, and it is sent before they go on. Only for a
@@ -32,15 +21,15 @@ class OutputStream(EventStream):
 
     Args:
         engine: is asked when the answer has begun.
-        asked: the prompts.
-        events: makes events of outputs.
+        requests: one for each prompt.
+        chunks: makes chunks of outputs.
     """
 
-    def __init__(self, engine: AsyncLLM, asked: list[Asked], events: AnswerEvents):
+    def __init__(self, engine: AsyncLLM, requests: list[EngineRequest], chunks: ChunkBuilder):
         super().__init__()
         self.engine = engine
-        self.asked = asked
-        self.events = events
+        self.requests = requests
+        self.chunks = chunks
         self._collectors: list[RequestOutputCollector] = []
         self._waiting: asyncio.Task | None = None  # for a client that reads slowly
 
@@ -49,7 +38,7 @@ class OutputStream(EventStream):
         try:
             try:
                 await self._send_outputs()
-                last = self.events.end()
+                last = self.chunks.finish()
             except Exception as error:
                 last = error_event(error)
                 error.__traceback__ = None  # its frames would keep this answer
@@ -64,9 +53,9 @@ class OutputStream(EventStream):
 
     async def _send_outputs(self) -> None:
         """Ask the engine, and return when all has been sent. Raises what ends an answer early."""
-        for one in self.asked:
+        for request in self.requests:
             collector = await self.engine.add_request(
-                one.request_id, one.prompt, one.params, one.priority
+                request.request_id, request.prompt, request.params, request.priority
             )
             self._collectors.append(collector)
         self._finished = asyncio.get_running_loop().create_future()
@@ -85,7 +74,7 @@ class OutputStream(EventStream):
             for collector in collectors:
                 while self._may_send() and (output := collector.get_nowait()) is not None:
                     self._num_unfinished -= output.finished
-                    self._send_now(self.events.of(output))
+                    self._send_now(self.chunks.build(output))
         except Exception as error:  # this answer's, and nobody else's
             self._end(error)
         if self._num_unfinished == 0:
@@ -97,7 +86,7 @@ class OutputStream(EventStream):
     def _send_now(self, events: bytes) -> None:
         """Send events without waiting, unless the server's ``send`` has to."""
         if events:
-            rest = _Begun(self._send(body_message(events)))
+            rest = _EagerStart(self._send(body_message(events)))
             if not rest.done:
                 self._waiting = asyncio.ensure_future(rest.finish())
                 self._waiting.add_done_callback(self._go_on)
@@ -118,7 +107,7 @@ class OutputStream(EventStream):
             self._finished.set_exception(error)
 
 
-class _Begun:
+class _EagerStart:
     """An awaitable that has been run as far as it goes without waiting.
 
     Whoever awaits it waits for the rest. If that is cancelled, what has begun is closed.

@@ -11,10 +11,10 @@ from pydantic import BaseModel, Field, model_validator
 
 from minivllm.entrypoints.openai.chat_completion.conversation import (
     ChatCompletionToolsParam,
+    MediaFields,
     Message,
 )
 from minivllm.entrypoints.openai.errors import RequestError
-from minivllm.entrypoints.openai.ignored_fields import MediaFields
 from minivllm.entrypoints.openai.protocol import INT64, OpenAIBaseModel
 
 
