@@ -9,7 +9,7 @@ from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
 @dataclass
 class EngineRequest:
-    """One prompt for the engine."""
+    """One prompt, with its parameters."""
 
     request_id: str
     prompt: dict

@@ -1,7 +1,8 @@
-"""Fields of vLLM's requests that change no answer here: their types are checked, as they are there.
+"""IgnoredFields: fields of vLLM's requests that change no answer here.
 
-Clients that were written for vLLM send them. What would need a part that this server has not is
-refused rather than ignored. (vLLM: vllm/entrypoints/openai/completion/protocol.py)
+Clients of vLLM send them, and their types are checked as there. Fields that ask for a part that
+this server lacks are refused, not ignored.
+(vLLM: vllm/entrypoints/openai/completion/protocol.py)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from minivllm.entrypoints.openai.protocol import OpenAIBaseModel
 
 
 class IgnoredFields(OpenAIBaseModel):
-    """Fields of completions and chat that are checked, and then not read."""
+    """Fields of completions and chat whose types are checked, and whose values are not used."""
 
     user: str | None = None
     session_id: str | None = None

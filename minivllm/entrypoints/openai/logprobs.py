@@ -46,12 +46,12 @@ def completion_logprobs(
     names: TokenNames,
     offset: int = 0,
 ) -> dict[str, list]:
-    """The form of /v1/completions.
+    """Logprobs in the form of /v1/completions.
 
     Args:
         token_ids: the tokens.
-        logprobs: what is known of each; None for the first of a prompt.
-        most: how many best tokens were asked for; -1 is all. The token itself is always shown.
+        logprobs: the entries of each token; None for the first of a prompt.
+        most: number of best tokens to show; -1 for all. The token itself is always shown.
         names: the names of tokens.
         offset: characters before the first token.
     """
@@ -82,9 +82,9 @@ def chat_logprobs(
     most: int,
     names: TokenNames,
 ) -> dict[str, list]:
-    """The form of /v1/chat/completions. Arguments as for ``completion_logprobs``.
+    """Logprobs in the form of /v1/chat/completions. Arguments as for ``completion_logprobs``.
 
-    The token itself is the first of its top_logprobs, whatever its rank, as in vLLM.
+    The token itself is the first of its top_logprobs at any rank, as in vLLM.
     """
     content = []
     for token_id, known in zip(token_ids, logprobs, strict=True):

@@ -1,6 +1,6 @@
 """Request and response types of the server, apart from completions and chat.
 
-Stream chunks are not here: they are made as bytes (``chunk_writer``), one for every token.
+Chunks of streams have no types: they are made as bytes (``chunk_writer``), one for every token.
 (vLLM: vllm/entrypoints/serve/engine/protocol.py)
 """
 

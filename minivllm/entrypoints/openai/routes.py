@@ -1,4 +1,4 @@
-"""Routes of the endpoints; the ``serving`` modules answer.
+"""Routes of the endpoints. The ``serving`` modules answer.
 
 (vLLM: vllm/entrypoints/openai/api_server.py and the routers beside it)
 """
@@ -75,7 +75,7 @@ async def create_chat_completion(request: ChatCompletionRequest, raw: Request):
     responses=_generation(CompletionResponse, '{"object": "text_completion", ...}'),
 )
 async def invocations(body: dict[str, Any], raw: Request):
-    """SageMaker's name for both of them; the body shows which is meant."""
+    """Completions and chat under SageMaker's name; a body with messages is a chat."""
     kind = ChatCompletionRequest if "messages" in body else CompletionRequest
     try:
         request = kind.model_validate(body)
@@ -116,7 +116,7 @@ async def detokenize(request: DetokenizeRequest, raw: Request):
 
 @router.get("/health", responses={503: {"description": "the engine has stopped"}})
 async def health(raw: Request) -> Response:
-    """200 and nothing else while the engine lives."""
+    """Status 200 while the engine lives, else 503; without a body."""
     dead = raw.app.state.served.engine.errored
     return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE if dead else HTTPStatus.OK)
 
@@ -124,7 +124,7 @@ async def health(raw: Request) -> Response:
 @router.get("/ping", responses={503: {"description": "the engine has stopped"}})
 @router.post("/ping", responses={503: {"description": "the engine has stopped"}})
 async def ping(raw: Request) -> Response:
-    """/health under SageMaker's name."""
+    """Health under SageMaker's name."""
     return await health(raw)
 
 
@@ -135,18 +135,18 @@ async def show_version():
 
 @router.get("/load")
 async def show_load(raw: Request):
-    """Number of requests for text in progress; 0 without --enable-server-load-tracking."""
+    """Number of generation requests in progress; 0 without --enable-server-load-tracking."""
     return JSON({"server_load": raw.app.state.server_load})
 
 
 def add_metrics(app: FastAPI, of_the_engine: bool) -> None:
-    """GET /metrics, also with a slash at its end, as Prometheus is often told.
+    """Add GET /metrics, also with a slash at its end: Prometheus is often configured so.
 
-    The function may not hold the engine: FastAPI keeps every endpoint of a process for good.
+    The endpoint must not refer to the engine: FastAPI keeps every endpoint until the process ends.
 
     Args:
         app: the application.
-        of_the_engine: the engine's metrics are shown, too, and not the process's alone.
+        of_the_engine: show the engine's metrics, too, not only the process's.
     """
     last: list[Metric] = []
     registry = make_registry(lambda: last)
@@ -162,7 +162,7 @@ def add_metrics(app: FastAPI, of_the_engine: bool) -> None:
 
 
 def add_tokenizer_info(app: FastAPI) -> None:
-    """GET /tokenizer_info, where the server was told to show it."""
+    """Add GET /tokenizer_info."""
 
     @app.get("/tokenizer_info")
     async def tokenizer_info(raw: Request):

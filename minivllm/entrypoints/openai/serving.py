@@ -39,7 +39,7 @@ class OpenAIServing:
         self.args = served.args
         self.prompts = PromptProcessor(served)
         self.usage = UsagePolicy(served.args)
-        # By the engine's request id, also those that it has not been asked yet.
+        # By the engine's request id; also requests that the engine does not have yet.
         self._requests: WeakValueDictionary[str, EngineRequest] = WeakValueDictionary()
 
     @property
@@ -48,16 +48,17 @@ class OpenAIServing:
 
     @staticmethod
     def request_id(prefix: str, request: GenerationRequest, raw: Request) -> str:
-        """The caller's id, from the header or the body, or the one that the body was given."""
+        """Request id: the header's, else the body's, which has a random default."""
         return f"{prefix}-{raw.headers.get('x-request-id', request.request_id)}"
 
     def engine_request(
         self, request: GenerationRequest, prompt: dict, params: Any, name: str, raw: Request
     ) -> EngineRequest:
-        """What the engine is to be asked for one prompt; it is checked, but for the tokens.
+        """Make the engine's request for one prompt, and log it.
 
-        The engine's request id is this name, or begins with it: callers may choose one twice. It is
-        logged, at DEBUG without ``--enable-log-requests``, the prompt cut to ``--max-log-len``.
+        Its id is the name, with a suffix if that is in use: callers may choose a name twice. The
+        log has level INFO with ``--enable-log-requests``, else DEBUG, and cuts the prompt to
+        ``--max-log-len``.
         """
         if name in self._requests or name in self.engine.request_ids:
             name = f"{name}-{uuid.uuid4().hex[:8]}"
@@ -73,7 +74,7 @@ class OpenAIServing:
     async def final_output(
         self, request: GenerationRequest, engine_request: EngineRequest
     ) -> RequestOutput:
-        """A prompt's whole output."""
+        """Generate, and return a prompt's whole output."""
         one = engine_request
         outputs = self.engine.generate(one.prompt, one.params, one.request_id, one.priority)
         async with aclosing(outputs):
@@ -88,21 +89,21 @@ class OpenAIServing:
         return {"id": request_id, "object": kind, "created": int(time.time()), "model": model}
 
     def priority(self, request: GenerationRequest, raw: Request) -> int:
-        """From the header or the body; it counts only where the policy asks for it."""
+        """Priority from the header or the body; 0 unless the scheduling policy uses it."""
         if self.engine.args.scheduling_policy != "priority":
             return 0
         try:
             return int(raw.headers.get("x-vllm-priority") or request.priority)
         except ValueError:
-            return request.priority  # a proxy may have written that header
+            return request.priority  # a bad header, perhaps a proxy's
 
     @staticmethod
     def check_rank(raw: Request) -> None:
-        """Raise if a load balancer means another one of several engines: there is one, rank 0."""
+        """Raise unless the header names the one engine, rank 0. Load balancers send it."""
         try:
             rank = int(raw.headers.get("x-data-parallel-rank", "0"))
         except ValueError:
-            return  # as a priority that is none
+            return  # ignored like a bad priority
         if rank != 0:
             raise RequestError(f"X-data-parallel-rank must be 0, for the one engine, got {rank}")
 
@@ -113,10 +114,10 @@ class OpenAIServing:
         return TokenNames(self.tokenizer, as_ids)
 
     async def check_grammar(self, params: SamplingParams | BeamSearchParams) -> None:
-        """Compile a request's grammar, if it has one, beside the event loop; it is kept.
+        """Compile a request's grammar, if it has one, in a thread. The engine finds it cached.
 
         Raises:
-            ValueError: if it cannot be done.
+            ValueError: for a grammar that cannot be compiled.
         """
         if isinstance(params, SamplingParams) and params.structured_outputs is not None:
             manager = self.engine.input_processor.structured_output_manager

@@ -1,4 +1,4 @@
-"""UsagePolicy: token counts and times of an answer, as far as the server shows them."""
+"""UsagePolicy: token counts and times in answers, as the server's options allow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minivllm.outputs import RequestMetrics, RequestOutput
 
 
 class UsagePolicy:
-    """Counts and times of answers, and the server's options for them.
+    """Token counts and times in the answers of an endpoint.
 
     Args:
         args: of the server.
@@ -24,7 +24,7 @@ class UsagePolicy:
         self._in_all_streams = args.enable_force_include_usage
 
     def in_stream(self, request: GenerationRequest) -> tuple[bool, bool]:
-        """True if a stream ends with the usage; and True if every event has it."""
+        """Two flags of a stream: it ends with the usage; every chunk has it."""
         if self._in_all_streams:
             return True, True
         options = request.stream_options
@@ -92,7 +92,7 @@ class ChatUsagePolicy(UsagePolicy):
 def usage_dict(
     prompt: int, answer: int, details: PromptTokenUsageInfo | None = None
 ) -> dict[str, Any]:
-    """Usage as a stream has it."""
+    """Usage in a chunk of a stream."""
     usage: dict[str, Any] = {
         "prompt_tokens": prompt, "total_tokens": prompt + answer, "completion_tokens": answer,
     }  # fmt: skip

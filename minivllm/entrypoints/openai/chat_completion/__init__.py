@@ -1,1 +1,1 @@
-"""/v1/chat/completions: conversations."""
+"""Endpoint /v1/chat/completions."""

@@ -1,4 +1,4 @@
-"""ChatChunkBuilder: the events of a stream of /v1/chat/completions.
+"""ChatChunkBuilder: the chunks of a stream of /v1/chat/completions.
 
 (vLLM: ``chat_completion_stream_generator`` in
 vllm/entrypoints/openai/chat_completion/serving.py)
@@ -19,15 +19,15 @@ from minivllm.outputs import CompletionOutput, RequestOutput
 
 
 class ChatChunkBuilder(ChunkBuilder):
-    """Deltas of the messages of all choices; the first of each says whose message it is.
+    """Chunks with deltas of the messages of all choices; the first of each has the role.
 
     Args:
         request, head, fingerprint, usage: as for ``ChunkBuilder``.
         role: of the messages.
         echo: the text that each message begins with.
         names: of tokens in logprobs.
-        tools: that may be called, if any.
-        skips_empty: pieces without text have no event.
+        tools: the tools that may be called, if any.
+        skips_empty: a piece without text gives no chunk.
     """
 
     request: ChatCompletionRequest
@@ -65,20 +65,20 @@ class ChatChunkBuilder(ChunkBuilder):
             self._tokens[completion.index] += len(completion.token_ids)
             more = self._usage_so_far(self._tokens[completion.index])
             for choice, ends in self._choices(completion):
-                yield self.writer.event(choice, ends, more)
+                yield self.writer.chunk(choice, ends, more)
 
     def usage(self) -> dict:
         details = self.usage_policy.prompt_details(self._prompt, self._cached)
         return usage_dict(self._prompt, sum(self._tokens.values()), details)
 
     def _usage_so_far(self, num_tokens: int) -> dict[str, Any]:
-        """Usage beside choices, if every event has it; with one key more than in completions."""
+        """Usage beside choices, if every chunk has it; with one key more than in completions."""
         if not self.always:
             return {}
         return {"usage": usage_dict(self._prompt, num_tokens) | {"completion_tokens_details": None}}
 
     def _first_chunks(self, output: RequestOutput) -> Iterator[bytes]:
-        """First events of every choice: the role; then, with ``echo``, the text so far."""
+        """First chunks of each choice: its role and, with ``echo``, the text that is continued."""
         request, usage = self.request, self._usage_so_far(0)
         more: dict[str, Any] = {
             "prompt_token_ids": output.prompt_token_ids if request.return_token_ids else None,
@@ -93,12 +93,13 @@ class ChatChunkBuilder(ChunkBuilder):
                     f'{{"index":{index},"delta":{to_json(delta)},"logprobs":null,'
                     '"finish_reason":null}'
                 )
-                yield self.writer.event(choice, more=beside)
+                yield self.writer.chunk(choice, more=beside)
 
     def _choices(self, completion: CompletionOutput) -> Iterator[tuple[str, bool]]:
-        """A choice's events as JSON, for a piece of it; where calls are parsed, none or several.
+        """Chunks of a piece of a choice, as JSON, each with True if it ends the choice.
 
-        What is known of its tokens goes with the first; the last ends the choice, if it ends.
+        One chunk, or any number of them where calls are parsed. The first has the logprobs and ids
+        of the piece's tokens.
         """
         reason = completion.finish_reason
         deltas = self._deltas(completion.index, completion.text, reason is not None)
@@ -119,7 +120,7 @@ class ChatChunkBuilder(ChunkBuilder):
             logprobs = token_ids = "null"
 
     def _deltas(self, index: int, text: str, finished: bool) -> list[dict]:
-        """Deltas of a message for a piece of its text; where calls are parsed, none for no text."""
+        """Deltas of a message for a piece of its text."""
         if self._tools is None:
             return [] if not text and self._skips_empty else [{"content": text}]
         calls = self._calls.get(index)

@@ -1,4 +1,4 @@
-"""/v1/chat/completions: a conversation in, the next message out, whole or as a stream.
+"""OpenAIServingChat: the next message of a conversation, whole or as a stream.
 
 (vLLM: vllm/entrypoints/openai/chat_completion/serving.py)
 """
@@ -32,17 +32,17 @@ from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
 
 class OpenAIServingChat(OpenAIServing):
-    """Answers requests of /v1/chat/completions."""
+    """Endpoint /v1/chat/completions."""
 
     def __init__(self, served: ServedModel):
         super().__init__(served)
         self.usage = ChatUsagePolicy(served.args, served.engine.args)
 
     async def create_chat_completion(self, request: ChatCompletionRequest, raw: Request):
-        """A response: JSON, or an event stream.
+        """Answer a request with JSON or an event stream.
 
         Raises:
-            RequestError, ValueError: for what is found before the engine is asked.
+            RequestError, ValueError: for an error that is found before the engine has the request.
         """
         self.served.check_model(request.model)
         self.check_rank(raw)
@@ -94,18 +94,18 @@ class OpenAIServingChat(OpenAIServing):
         if not tools or request.tool_choice == "none":
             return None
         if request.tool_choice is None and not can_choose:
-            return None  # whoever says null does not insist
+            return None  # null without a parser: the tools are rendered, calls are not parsed
         parallel = request.parallel_tool_calls is not False
         return ToolChoice(tools, request.tool_choice, parallel, self.args)
 
     def role(self, request: ChatCompletionRequest) -> str:
-        """The role of the answer: of the opened turn, or of the message that is continued."""
+        """Role of the answer: the server's for a new turn, or that of the continued message."""
         if request.add_generation_prompt:
             return self.args.response_role
         return request.messages[-1]["role"]
 
     def echo(self, request: ChatCompletionRequest) -> str:
-        """With ``echo``: the last message, if it is the speaker's own."""
+        """Text of the last message if ``echo`` asks for it and the role is the same, else empty."""
         last = request.messages[-1]
         own = request.echo and last["role"] == self.role(request)
         return text_of(last.get("content")) if own else ""

@@ -1,1 +1,1 @@
-"""/v1/completions: prompts that are continued."""
+"""Endpoint /v1/completions."""

@@ -1,4 +1,4 @@
-"""CompletionChunkBuilder: the events of a stream of /v1/completions.
+"""CompletionChunkBuilder: the chunks of a stream of /v1/completions.
 
 (vLLM: ``completion_stream_generator`` in vllm/entrypoints/openai/completion/serving.py)
 """
@@ -17,7 +17,7 @@ from minivllm.outputs import CompletionOutput, Logprob, RequestOutput
 
 
 class CompletionChunkBuilder(ChunkBuilder):
-    """Pieces of the texts of all choices, which are numbered prompt by prompt.
+    """Chunks with pieces of the texts of all choices, which are numbered prompt by prompt.
 
     Args:
         request, head, fingerprint, usage: as for ``ChunkBuilder``.
@@ -56,7 +56,7 @@ class CompletionChunkBuilder(ChunkBuilder):
             more = None
             if self.always:
                 more = {"usage": usage_dict(self._prompts[place], self._tokens[index])}
-            yield self.writer.event(choice, completion.finish_reason is not None, more)
+            yield self.writer.chunk(choice, completion.finish_reason is not None, more)
 
     def usage(self) -> dict:
         prompts = sum(self._prompts)
@@ -64,13 +64,13 @@ class CompletionChunkBuilder(ChunkBuilder):
         return usage_dict(prompts, sum(self._tokens.values()), details)
 
     def _piece(self, index: int, output: RequestOutput, completion: CompletionOutput) -> str:
-        """One choice of an event as JSON."""
+        """The choice of a chunk as JSON."""
         request, first = self.request, index not in self._begun
         text, logprobs = text_and_logprobs(
             request, output, completion, self._names, first, self._offsets[index]
         )
         self._begun.add(index)
-        if logprobs and logprobs["tokens"]:  # of tokens: their text may be held back
+        if logprobs and logprobs["tokens"]:  # these count the tokens whose text is held back, too
             self._offsets[index] = logprobs["text_offset"][-1] + len(logprobs["tokens"][-1])
         shows_prompt = first and (request.echo or request.return_token_ids)
         prompt_ids = to_json(output.prompt_token_ids) if shows_prompt else "null"
@@ -91,7 +91,7 @@ def text_and_logprobs(
     first: bool = True,
     offset: int = 0,
 ) -> tuple[str, dict[str, list] | None]:
-    """The text of a choice or piece, and its tokens' logprobs if they are asked for.
+    """The text of a choice or of a piece of it, and the logprobs if the request asks for them.
 
     With ``echo`` the first piece begins with the prompt; its text is left out where the ids are
     returned (as in vLLM).
@@ -114,7 +114,7 @@ def text_and_logprobs(
         nothing = request.only_echo
         text = prompt if nothing else prompt + text
         token_ids = [*output.prompt_token_ids, *([] if nothing else token_ids)]
-        # none of a prompt that was aborted before it was computed
+        # a prompt that was aborted before it was computed has none
         prompt_known = output.prompt_logprobs or [None] * len(output.prompt_token_ids)
         known = [*prompt_known, *([] if nothing else known)]
     if request.logprobs is None:

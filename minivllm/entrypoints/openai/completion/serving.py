@@ -1,4 +1,4 @@
-"""/v1/completions: prompts in, continuations out, whole or as a stream.
+"""OpenAIServingCompletion: continuations of prompts, whole or as a stream.
 
 (vLLM: vllm/entrypoints/openai/completion/serving.py)
 """
@@ -31,13 +31,13 @@ from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
 
 class OpenAIServingCompletion(OpenAIServing):
-    """Answers requests of /v1/completions."""
+    """Endpoint /v1/completions."""
 
     async def create_completion(self, request: CompletionRequest, raw: Request):
-        """A response: JSON, or an event stream.
+        """Answer a request with JSON or an event stream.
 
         Raises:
-            RequestError, ValueError: for what is found before the engine is asked.
+            RequestError, ValueError: for an error that is found before the engine has the request.
         """
         self.served.check_model(request.model)
         self.check_rank(raw)
@@ -51,7 +51,7 @@ class OpenAIServingCompletion(OpenAIServing):
                 token_ids = await self.prompts.encode(prompt, request.add_special_tokens, truncates)
             else:
                 text, token_ids = None, prompt
-                if request.echo and truncates:  # what is echoed is not cut
+                if request.echo and truncates:  # the echoed text is not cut
                     text = self.tokenizer.decode(prompt)
             token_ids = self.prompts.truncate(token_ids, request, request.max_tokens)
             params = self._params(request, len(token_ids))
@@ -126,7 +126,7 @@ class OpenAIServingCompletion(OpenAIServing):
 
 
 async def _all_of(outputs: list[Coroutine]) -> list[RequestOutput]:
-    """The whole outputs; if one is refused, the others end, too."""
+    """Wait for all outputs. An error of one cancels the others."""
     tasks = [asyncio.ensure_future(output) for output in outputs]
     try:
         return await asyncio.gather(*tasks)

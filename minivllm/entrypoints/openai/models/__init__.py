@@ -1,1 +1,1 @@
-"""/v1/models."""
+"""Endpoint /v1/models."""

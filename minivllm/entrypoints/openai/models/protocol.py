@@ -23,7 +23,7 @@ class ModelPermission(BaseModel):
 
 
 class ModelCard(BaseModel):
-    """One name under which the model is served; ``root`` is where it comes from."""
+    """One name of the served model; ``root`` is its repository or path."""
 
     id: str
     object: str = "model"

@@ -1,7 +1,8 @@
-"""ChunkWriter: a stream's chunks as bytes, of which only what changes is made anew.
+"""ChunkWriter: the chunks of a stream as server-sent events, in bytes.
 
-A model per chunk would cost more than all else that the server does for a token, so the parts that
-stay are made once for a stream. ``tests/test_21_serving.py`` holds them to the whole answers.
+A pydantic model per chunk would cost more than all other work of the server for a token. So the
+constant parts are encoded once per stream. ``tests/test_21_serving.py`` compares chunks with whole
+answers.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class ChunkWriter:
-    """Writes the events of one stream.
+    """Encoder of the chunks of one stream.
 
     Args:
-        head: the keys that every event begins with: id, object, created, model.
-        fingerprint: in the last event before ``[DONE]``.
-        include_usage: there is a last event with the usage, without choices.
+        head: the first keys of every chunk: id, object, created, model.
+        fingerprint: of the server, in the last chunk before ``[DONE]``.
+        include_usage: the last chunk has the usage and no choices.
     """
 
     def __init__(self, head: dict, fingerprint: str, include_usage: bool):
@@ -28,12 +29,12 @@ class ChunkWriter:
         self._fingerprint = f',"system_fingerprint":{_dumps(fingerprint)}'
         self._include_usage = include_usage
 
-    def event(self, choice: str, finished: bool = False, more: dict | None = None) -> bytes:
-        """One event.
+    def chunk(self, choice: str, finished: bool = False, more: dict | None = None) -> bytes:
+        """The event of a chunk with one choice.
 
         Args:
-            choice: its only choice, as JSON.
-            finished: it ends its choice.
+            choice: the choice, as JSON.
+            finished: the choice ends.
             more: keys beside the choices.
         """
         tail = "]"
@@ -44,7 +45,7 @@ class ChunkWriter:
         return f"{self._head}{choice}{tail}}}\n\n".encode()
 
     def usage(self, usage: dict, metrics: dict | None = None) -> bytes:
-        """The last event of a stream that ``include_usage`` was asked of. It has no nulls."""
+        """The event of the last chunk with ``include_usage``. It has no nulls."""
         times = ""
         if metrics is not None:
             known = {name: value for name, value in metrics.items() if value is not None}
@@ -53,10 +54,10 @@ class ChunkWriter:
 
 
 def to_json(value) -> str:
-    """A value as it stands in an event."""
+    """Encode a value as compact JSON."""
     return "null" if value is None else _dumps(value)
 
 
 def error_event(error: Exception) -> bytes:
-    """An error that came when the stream had begun."""
+    """The event of an error after the beginning of a stream."""
     return f"data: {_dumps(RequestError.of(error).body())}\n\n".encode()

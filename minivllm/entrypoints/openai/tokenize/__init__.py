@@ -1,1 +1,1 @@
-"""/tokenize, /detokenize and /tokenizer_info."""
+"""Endpoints /tokenize, /detokenize and /tokenizer_info."""

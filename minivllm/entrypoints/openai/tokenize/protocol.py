@@ -19,17 +19,17 @@ from minivllm.entrypoints.openai.protocol import INT64, OpenAIBaseModel
 
 
 class TokenizeCompletionRequest(OpenAIBaseModel):
-    """A text."""
+    """Body of /tokenize with a text."""
 
     model: str | None = None
     prompt: str
-    messages: None = None  # a body with both is the other kind
+    messages: None = None  # a body with both is a TokenizeChatRequest
     add_special_tokens: bool = True
     return_token_strs: bool | None = False
 
 
 class TokenizeChatRequest(MediaFields):
-    """A conversation that the chat template writes."""
+    """Body of /tokenize with a conversation, which the chat template renders."""
 
     model: str | None = None
     messages: list[Message]

@@ -1,4 +1,4 @@
-"""/tokenize, /detokenize and /tokenizer_info. (vLLM: vllm/entrypoints/serve/tokenize/)"""
+"""OpenAIServingTokenization: the tokenizer. (vLLM: vllm/entrypoints/serve/tokenize/)"""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from minivllm.entrypoints.openai.tokenize.protocol import (
     TokenizeResponse,
 )
 
-_LARGEST_ID = 2**32 - 1  # that a tokenizer can be asked for
+_LARGEST_ID = 2**32 - 1  # tokenizers take 32 bits
 
 
 class OpenAIServingTokenization(OpenAIServing):
-    """Answers requests about tokens; the engine is not asked."""
+    """Endpoints /tokenize, /detokenize and /tokenizer_info, which do not use the engine."""
 
     async def tokenize(self, request: TokenizeRequest) -> TokenizeResponse:
-        """The token ids of a text, or of a conversation as the chat template writes it."""
+        """Tokenize a text, or a conversation as the chat template renders it."""
         self.served.check_model(request.model)
         if isinstance(request, TokenizeChatRequest):
             text = self.prompts.render(request.messages, request)
@@ -39,25 +39,25 @@ class OpenAIServingTokenization(OpenAIServing):
         )
 
     def detokenize(self, request: DetokenizeRequest) -> DetokenizeResponse:
-        """The text of token ids, special ones included; an id of no token has none."""
+        """Decode token ids, special ones included. An unknown id has no text."""
         self.served.check_model(request.model)
         if any(token_id > _LARGEST_ID for token_id in request.tokens):
             raise RequestError(f"tokens must be from 0 to {_LARGEST_ID}")
         return DetokenizeResponse(prompt=self.tokenizer.decode(request.tokens))
 
     def tokenizer_info(self) -> dict[str, Any]:
-        """What the tokenizer was made from, for clients that want one like it."""
+        """Arguments of the tokenizer, for clients that make the same one."""
         made = self.tokenizer.init_kwargs.items()
         info = {name: _plain(value) for name, value in made if not name.endswith("_file")}
         return info | {
-            "truncation_side": "left",  # how truncate_prompt_tokens cuts, unless told else
+            "truncation_side": "left",  # the default of truncate_prompt_tokens
             "tokenizer_class": type(self.tokenizer).__name__,
             "chat_template": self.served.chat_template or self.tokenizer.chat_template,
         }
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: added tokens are their text."""
+    """Convert a value to JSON's types; an added token becomes its text."""
     if isinstance(value, dict):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
