@@ -8,7 +8,7 @@ import pytest
 
 from minivllm import SamplingParams, embedded_model_path
 from minivllm.engine.input_processor import load_tokenizer
-from minivllm.entrypoints.openai.tool_choice import ToolChoice
+from minivllm.entrypoints.openai.chat_completion.tool_choice import ToolChoice
 from minivllm.entrypoints.openai.tool_parsers import HermesToolParser
 from minivllm.exercises import ch16, labs
 from minivllm.lab.exercises.answers import NotYet

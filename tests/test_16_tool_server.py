@@ -10,8 +10,8 @@ from openai import BadRequestError, OpenAI
 
 from minivllm import LLM, SamplingParams, embedded_model_path
 from minivllm.entrypoints.chat_utils import load_chat_template
+from minivllm.entrypoints.openai.chat_completion.tool_choice import ToolChoice
 from minivllm.entrypoints.openai.cli_args import parse_args
-from minivllm.entrypoints.openai.tool_choice import ToolChoice
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,9 @@ import json
 import pytest
 
 from minivllm.engine.output_collector import RequestOutputCollector
-from minivllm.entrypoints.openai.event_stream import SERVERS_SEND
-from minivllm.entrypoints.openai.output_stream import Asked, OutputStream
+from minivllm.entrypoints.openai.engine_request import EngineRequest
+from minivllm.entrypoints.openai.streaming.event_stream import SERVERS_SEND
+from minivllm.entrypoints.openai.streaming.generation_response import GenerationResponse
 from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.sampling_params import SamplingParams
 
@@ -29,16 +30,16 @@ class Engine:
         self.released.append(collector.request_id)
 
 
-class Events:
-    """An event is a request's id and its new text; "!" cannot be shown."""
+class Chunks:
+    """A chunk is a request's id and its new text; "!" cannot be shown."""
 
-    def of(self, output):
+    def build(self, output):
         (choice,) = output.outputs
         if choice.text == "!":
             raise RuntimeError("it cannot be shown")
         return f"{output.request_id}:{choice.text};".encode()
 
-    def end(self):
+    def finish(self):
         return b"end;"
 
 
@@ -74,6 +75,10 @@ def piece(request_id, text, finished=False):
     return RequestOutput(request_id, None, [1], None, [choice], finished)
 
 
+def request(request_id, prompt="x"):
+    return EngineRequest(request_id, prompt, SamplingParams(), 0)
+
+
 async def settle():
     for _ in range(10):
         await asyncio.sleep(0)
@@ -82,8 +87,8 @@ async def settle():
 async def begin(*names):
     """A stream for these requests that has begun: its engine, its client and its task."""
     engine, client = Engine(), Client()
-    asked = [Asked(name, "x", SamplingParams(), 0) for name in names]
-    stream = OutputStream(engine, asked, Events())
+    requests = [request(name) for name in names]
+    stream = GenerationResponse(engine, requests, Chunks())
     task = asyncio.ensure_future(stream({"type": "http"}, client.receive, client.send))
     await settle()
     return engine, client, task
@@ -208,8 +213,11 @@ def test_after_an_error_nothing_comes_but_the_error():
 def test_a_prompt_that_is_refused_is_an_event_and_the_others_end():
     async def main():
         engine, client = Engine(), Client()
-        asked = [Asked("a", "x", SamplingParams(), 0), Asked("b", None, SamplingParams(), 0)]
-        stream = OutputStream(engine, asked, Events())
+        requests = [
+            request("a"),
+            request("b", None),
+        ]
+        stream = GenerationResponse(engine, requests, Chunks())
         await stream({"type": "http"}, client.receive, client.send)
         assert client.sent[0]["status"] == 200
         assert "a prompt must be a prompt" in client.body
@@ -240,7 +248,7 @@ def test_a_send_that_fails_ends_the_answer(slow):
 def test_layers_see_how_an_answer_begins_and_the_server_gets_its_events():
     async def main():
         engine, client, layer = Engine(), Client(), Client()
-        stream = OutputStream(engine, [Asked("a", "x", SamplingParams(), 0)], Events())
+        stream = GenerationResponse(engine, [request("a")], Chunks())
         scope = {"type": "http", SERVERS_SEND: client.send}
         task = asyncio.ensure_future(stream(scope, client.receive, layer.send))
         await settle()

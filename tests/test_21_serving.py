@@ -1,6 +1,7 @@
 """The server as a whole: streams, bad input, people who leave, signals, flags, death."""
 
 import asyncio
+import dataclasses
 import gc
 import json
 import os
@@ -27,6 +28,8 @@ from minivllm.entrypoints.openai.api_server import Server, run_server
 from minivllm.entrypoints.openai.background import BackgroundServer
 from minivllm.entrypoints.openai.cli_args import engine_args, make_parser, parse_args
 from minivllm.entrypoints.openai.middleware import AuthenticationMiddleware
+from minivllm.entrypoints.openai.response_format import StructuredOutputs
+from minivllm.sampling_params import StructuredOutputsParams
 from minivllm.scheduling.policies import SchedulingPolicy
 
 TABLE = (
@@ -709,3 +712,9 @@ def test_the_readmes_curl_lines_run(server):
 def test_the_embedded_models_directory_is_a_model_like_others():
     args = parse_args(["--model", str(embedded_model_path())])
     assert engine_args(args).model == str(embedded_model_path())
+
+
+def test_a_body_has_the_fields_of_structured_outputs_params():
+    ours = {f.alias or name for name, f in StructuredOutputs.model_fields.items()}
+    params = {f.name for f in dataclasses.fields(StructuredOutputsParams) if f.init}
+    assert ours == params | {"structural_tag"}

@@ -1,4 +1,4 @@
-"""Content format of a chat template: whether it reads a message's content as text or as parts.
+"""Content format of a chat template: it reads a message's content as text, or as parts.
 
 (vLLM: --chat-template-content-format; ``_detect_content_format`` in vllm/renderers/hf.py)
 """
@@ -12,8 +12,8 @@ from jinja2 import TemplateSyntaxError, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 CONTENT_FORMATS = ("auto", "string", "openai")
-_GENERATION = re.compile(r"{%-?\s*(end)?generation\s*-?%}")  # transformers' own tag, which says
-# what was generated: nothing that matters here, and jinja2 does not know it
+_GENERATION = re.compile(r"{%-?\s*(end)?generation\s*-?%}")  # a tag of transformers, which
+# jinja2 does not know; it marks the generated text, and does not matter here
 
 
 @lru_cache(maxsize=32)  # requests may bring templates
@@ -27,7 +27,7 @@ def detect_content_format(chat_template: str) -> str:
     try:
         root = environment.parse(_GENERATION.sub("", chat_template))
     except TemplateSyntaxError:
-        return "string"  # rendering will say what is wrong with it
+        return "string"  # rendering reports the error
     messages = _messages(root)
     in_macros: set[nodes.For] = set()
     for macro in root.find_all(nodes.Macro):
@@ -44,9 +44,9 @@ def detect_content_format(chat_template: str) -> str:
 
 
 def _messages(root: nodes.Template) -> set[str]:
-    """Names of single messages: what loops over ``messages``, or over a part of them, bind."""
+    """Names of single messages: variables of loops over ``messages``, or over a part of them."""
     lists, known = {"messages"}, 0
-    while len(lists) > known:  # {% set rest = messages[1:] %}, and what is made of that
+    while len(lists) > known:  # {% set rest = messages[1:] %}, and names made from it
         known = len(lists)
         for assignment in root.find_all(nodes.Assign):
             if isinstance(assignment.target, nodes.Name) and _is_name(assignment.node, lists):
@@ -71,7 +71,7 @@ def _given_content(root: nodes.Template, macro: nodes.Macro, messages: set[str])
 
 
 def _bare(node: nodes.Node | None) -> nodes.Node | None:
-    """An expression without the filters, tests and slices that it goes through."""
+    """An expression without its filters, tests and slices."""
     while isinstance(node, (nodes.Filter, nodes.Test)) or (
         isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
     ):

@@ -1,4 +1,4 @@
-"""Messages as a chat template reads them: their parts, tool calls, and whom a template knows.
+"""Messages as a chat template reads them: content parts, tool calls and the developer role.
 
 (vLLM: ``parse_chat_messages`` in vllm/renderers/chat_utils.py, vllm/renderers/hf.py)
 """
@@ -14,7 +14,11 @@ from minivllm.validation import check, is_text
 
 logger = init_logger(__name__)
 
-TEXT_PARTS = ("text", "refusal", "thinking")  # types; each has its text under its own name
+TEXT_PARTS = (
+    "text",
+    "refusal",
+    "thinking",
+)  # types of parts; the key of the text has the same name
 _TEXT = "text, or a list of text parts, without lone surrogates"
 _KNOWS_DEVELOPERS = re.compile(r"""["']developer["']""")
 
@@ -26,11 +30,11 @@ def template_messages(
 
     Args:
         conversation: messages as they were sent.
-        chat_template: the template, which may know no developers.
+        chat_template: the template, which may not support the developer role.
         content_format: "string" or "openai"; see ``detect_content_format``.
 
     Raises:
-        ValueError: for what is no message.
+        ValueError: for a bad message.
     """
     messages = [_checked(message) for message in conversation]
     if not _KNOWS_DEVELOPERS.search(chat_template):
@@ -38,13 +42,13 @@ def template_messages(
     for message in messages:
         content = message["content"]
         message["content"] = text_of(content)
-        if content_format == "openai" and message["role"] != "tool":  # what a tool says is text
+        if content_format == "openai" and message["role"] != "tool":  # a tool's result is text
             message["content"] = [{"type": "text", "text": text} for text in _texts(content)]
     return messages
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content: as it is, or of its parts, each a line of its own.
+    """The text of a message's content. Each of several parts is on its own line.
 
     Raises:
         ValueError: for a part that is not text.
@@ -53,7 +57,7 @@ def text_of(content: Any) -> str:
 
 
 def _texts(content: Any) -> list[str]:
-    """The texts of a content; none is none."""
+    """The texts of a content; an empty list for None."""
     if not isinstance(content, (list, tuple)):
         return [] if content is None else [content]
     texts: list[Any] = []
@@ -80,17 +84,18 @@ def _checked(message: Any) -> dict:
         check(isinstance(calls, list), "tool_calls", calls, "a list of calls")
         checked["tool_calls"] = [_with_arguments(call) for call in calls]
     if not calls:
-        checked.pop("tool_calls", None)  # templates ask whether there is the key
+        checked.pop("tool_calls", None)  # templates test whether the key is there
     reasoning = message.get("reasoning") or message.get("reasoning_content")
-    if reasoning is not None:  # the name of today, and that which most templates read
+    if reasoning is not None:  # today's name, and the one in most templates
         checked["reasoning"] = checked["reasoning_content"] = reasoning
     return checked
 
 
 def _without_developers(messages: list[dict]) -> list[dict]:
-    """A developer is what OpenAI calls the system now; most templates want one system, and first.
+    """The messages with the developer role, OpenAI's new name for system, turned into system.
 
-    So with a developer among them, all system messages become one.
+    Most templates allow one system message, at the beginning. So if there is a developer's, all
+    system messages are joined into one.
     """
     if all(message["role"] != "developer" for message in messages):
         return messages
@@ -103,10 +108,10 @@ def _without_developers(messages: list[dict]) -> list[dict]:
 
 
 def _with_arguments(call: Any) -> dict:
-    """A tool call whose arguments are an object: clients send JSON text, templates want more.
+    """A tool call whose arguments are an object: clients send JSON text, templates need a dict.
 
-    What a model once wrote that is none becomes an empty one. It will be sent with every later
-    turn, so that an error would end the conversation for good.
+    Arguments that are no JSON object become an empty one. They are sent again in every later turn,
+    so an error would make it impossible to continue the conversation.
     """
     ok = isinstance(call, dict) and call.get("type", "function") == "function"
     ok = ok and isinstance(call.get("function"), dict)

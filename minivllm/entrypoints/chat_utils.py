@@ -1,4 +1,4 @@
-"""Chat templates: a conversation becomes a prompt."""
+"""Chat templates: load them, and render a conversation as a prompt."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from minivllm.entrypoints.chat_content_format import CONTENT_FORMATS, detect_con
 from minivllm.entrypoints.chat_messages import template_messages
 from minivllm.validation import check, is_text
 
-# What ``apply_chat_template`` takes beside what a template may be told, and what has a name of its
-# own here.
+# Arguments of transformers' ``apply_chat_template`` that are no variables of a template, and those
+# that are arguments of the function below.
 NOT_THE_TEMPLATES = {"conversation", "tools", "chat_template", "add_generation_prompt",
                      "continue_final_message", "tokenize", "padding", "truncation",
                      "max_length", "return_tensors", "return_dict",
@@ -20,17 +20,17 @@ _TOOL_TEMPLATES = Path(__file__).parent / "openai" / "tool_parsers"
 
 
 def load_chat_template(chat_template: str | Path | None, *, is_literal: bool = False) -> str | None:
-    """A chat template out of a file, or what was given if that is the template itself.
+    """Read a chat template from a file, or return the argument if it is the template itself.
 
-    The templates beside the tool parsers are found by their names, in whatever folder they are
-    said to be: ``examples/tool_chat_template_llama3_json.jinja`` is where vLLM has its own.
+    The templates beside the tool parsers are found by file name, in any folder: vLLM's path
+    ``examples/tool_chat_template_llama3_json.jinja`` works, too.
 
     Args:
         chat_template: a file's path, or Jinja; None stays None.
-        is_literal: it is the template, whatever files there are.
+        is_literal: it is the template, even if a file has this name.
 
     Raises:
-        FileNotFoundError: for a ``Path`` that is none of a file.
+        FileNotFoundError: for a ``Path`` without a file.
         ValueError: for a string that is neither a file's path nor looks like Jinja.
         TypeError: for a literal that is a ``Path``.
     """
@@ -115,7 +115,7 @@ def apply_chat_template(
             tokenize=False,
             **more,
         )
-    except Exception as error:  # a template is a program of the caller's: anything can come
+    except Exception as error:  # a template is a program: it can raise anything
         raise ValueError(
             f"the chat template cannot render these messages: {error or type(error).__name__}"
         ) from error

@@ -30,7 +30,7 @@ QUESTIONS = ["How old is Cleo Hart?", "What is Ben Ortiz's phone number?"]
 
 
 def run_demo(report: Path) -> None:
-    """Generate, chat, and show what the engine did."""
+    """Generate, chat, and write a report of the engine's steps."""
     console = Console(highlight=False, emoji=False)
     console.rule("[bold]minivllm demo")
     start = time.perf_counter()

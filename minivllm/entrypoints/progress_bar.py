@@ -1,4 +1,4 @@
-"""The progress bar of offline inference: finished requests, and tokens a second, as vLLM has it.
+"""Progress bar of offline inference: finished requests and tokens per second, as in vLLM.
 
 (vLLM: ``OfflineInferenceMixin``, vllm/entrypoints/common/offline.py)
 """
@@ -15,7 +15,7 @@ from minivllm.validation import InvalidParameter, check, is_number, shown
 
 
 def check_use_tqdm(use_tqdm: Any) -> None:
-    """Raise ValueError for what is neither a switch nor a function that makes a bar."""
+    """Raise ``ValueError`` unless this is a truth value or a function that makes a bar."""
     simple = (bool, int, float, str, list, tuple, dict)
     off = use_tqdm is None or (isinstance(use_tqdm, simple) and not use_tqdm)
     ok = off or use_tqdm is True or callable(use_tqdm)
@@ -25,11 +25,11 @@ def check_use_tqdm(use_tqdm: Any) -> None:
 def collect_outputs(
     outputs: Iterable[RequestOutput], total: int, use_tqdm: bool | Callable[..., tqdm] | None
 ) -> dict[str, RequestOutput]:
-    """Finished outputs by request id; the bar moves on with each of them.
+    """Collect finished outputs by request id, and move the bar on with each.
 
     Args:
-        outputs: finished ones; the first is asked for when there is a bar.
-        total: how many there will be.
+        outputs: finished outputs, as they come; the bar is made before the first.
+        total: their number.
         use_tqdm: see ``LLM.generate``.
 
     Raises:

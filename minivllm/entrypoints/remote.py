@@ -1,4 +1,4 @@
-"""Chatting and completing at a server, with OpenAI's client.
+"""RemoteModel: chat and completions at a server, with OpenAI's client.
 
 (vLLM: vllm/entrypoints/cli/openai.py)
 """
@@ -15,7 +15,7 @@ from rich.console import Console
 
 from minivllm.entrypoints.terminal import ask, attempt, show
 
-# Fields of ``SamplingParams`` that OpenAI's client does not know by name.
+# Fields of ``SamplingParams`` that OpenAI's client has no argument for.
 _EXTRA = ("top_k",)
 
 
@@ -24,12 +24,12 @@ class RemoteModel:
 
     Args:
         url: of the server, with ``/v1`` or without.
-        model: its name there; None for the first served.
-        api_key: None for that of ``OPENAI_API_KEY``, if there is one.
+        model: its name at the server; None for the server's first model.
+        api_key: None for the value of ``OPENAI_API_KEY``, if it is set.
         params: fields of ``SamplingParams``.
 
     Raises:
-        ValueError: if the server cannot be asked which models it has.
+        ValueError: if the server cannot list its models.
     """
 
     def __init__(self, url: str, model: str | None, api_key: str | None, params: dict[str, Any]):
@@ -48,7 +48,7 @@ class RemoteModel:
             stream = self._client.chat.completions.create(
                 model=self.model, messages=conversation, stream=True, **self._params
             )
-            with stream:  # an answer that nobody reads to its end is hung up on
+            with stream:  # closes the connection if the caller stops early
                 for chunk in stream:
                     delta = chunk.choices[0].delta if chunk.choices else None
                     if delta is not None and delta.content:
@@ -70,22 +70,22 @@ class RemoteModel:
 def _sentences(what: str) -> Iterator[None]:
     """Context manager: errors of OpenAI's client become a ``ValueError``.
 
-    Also those that come of an answer in another form than OpenAI's.
+    So do errors from an answer that has not OpenAI's form.
     """
     try:
         yield
     except (AttributeError, LookupError, TypeError) as error:
         raise ValueError(f"{what} does not answer as OpenAI's servers do: {error}") from error
-    except Exception as error:  # also that an address is none, whose class is not the client's
+    except Exception as error:  # a bad address raises another class than the client's
         raise ValueError(f"{what}: {error}") from error
 
 
 def run_complete(remote: RemoteModel, quick: str | None) -> None:
-    """Complete what is typed, until an empty line, Ctrl-D or Ctrl-C.
+    """Complete prompts that are typed, until an empty line, Ctrl-D or Ctrl-C.
 
     Args:
         remote: the model.
-        quick: a prompt that is completed, and nothing more; None to be asked.
+        quick: the only prompt; None to read prompts.
     """
     console = Console(highlight=False, emoji=False)
     if quick is not None:

@@ -1,4 +1,4 @@
-"""Generating and chatting in a terminal."""
+"""Text generation and chat in a terminal."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def run_generate(prompts: list[str], model: str | None, params: dict) -> None:
 
 
 def stream_chat(llm: LLM, conversation: list[dict], params: SamplingParams) -> Iterator[str]:
-    """The answer to a conversation, piece by piece as it is generated."""
+    """Generate the answer to a conversation, piece by piece."""
     prompt = render_chat(llm.get_tokenizer(), conversation, add_generation_prompt=True)
     for output in llm.stream(prompt, replace(params, output_kind=RequestOutputKind.DELTA)):
         yield output.outputs[0].text
 
 
 def run_chat(model: str | None, system: str | None, params: dict, quick: str | None = None) -> None:
-    """Talk with a model in this process."""
+    """Chat with a model in this process."""
     sampling = SamplingParams(**params)
     llm = LLM(model)
     talk(lambda conversation: stream_chat(llm, conversation, sampling), system, quick)
@@ -40,13 +40,13 @@ def run_chat(model: str | None, system: str | None, params: dict, quick: str | N
 def talk(
     answer: Callable[[list[dict]], Iterator[str]], system: str | None, quick: str | None = None
 ) -> None:
-    """Ask, answer, remember; until an empty line, Ctrl-D or Ctrl-C.
+    """Read questions and show answers, until an empty line, Ctrl-D or Ctrl-C.
 
     Args:
-        answer: gives the answer to a conversation, piece by piece. Its ``ValueError`` is shown, and
-            the question forgotten.
+        answer: yields the answer to a conversation, piece by piece. If it raises ``ValueError``,
+            the message is shown and the question forgotten.
         system: the system prompt, or a file that holds it.
-        quick: a question that is answered, and nothing more.
+        quick: the only question; None to read questions.
     """
     conversation = []
     if system is not None:
@@ -76,7 +76,7 @@ def ask(console: Console) -> str:
 
 
 def attempt(console: Console, pieces: Iterator[str]) -> str | None:
-    """Like ``show``, but a ``ValueError`` is shown, too, and None returned."""
+    """Like ``show``, but print a ``ValueError`` and return None."""
     try:
         return show(console, pieces)
     except ValueError as error:
@@ -85,7 +85,7 @@ def attempt(console: Console, pieces: Iterator[str]) -> str | None:
 
 
 def show(console: Console, pieces: Iterator[str]) -> str:
-    """Print pieces as they come, until they end or Ctrl-C. Returns what was printed."""
+    """Print pieces as they come, until they end or Ctrl-C. Returns the printed text."""
     said = ""
     try:
         for piece in pieces:

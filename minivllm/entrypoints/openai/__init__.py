@@ -1,1 +1,1 @@
-"""The OpenAI-compatible server: what of vLLM's HTTP interface a text model has."""
+"""OpenAI-compatible server: the part of vLLM's HTTP interface that text models have."""

@@ -1,4 +1,4 @@
-"""``minivllm serve``: the OpenAI-compatible server, an event loop around an AsyncLLM.
+"""``minivllm serve``: the OpenAI-compatible server around an ``AsyncLLM``.
 
 (vLLM: vllm/entrypoints/openai/api_server.py)
 """
@@ -25,7 +25,9 @@ from minivllm.engine.async_llm import AsyncLLM
 from minivllm.engine.exceptions import EngineDeadError
 from minivllm.engine.gc_utils import freeze_gc_heap
 from minivllm.entrypoints.openai import dev_routes, routes
+from minivllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from minivllm.entrypoints.openai.cli_args import engine_args, parse_args
+from minivllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from minivllm.entrypoints.openai.errors import add_handlers
 from minivllm.entrypoints.openai.glass.routes import add_glass
 from minivllm.entrypoints.openai.glass.show import GlassShow
@@ -37,18 +39,16 @@ from minivllm.entrypoints.openai.middleware import (
     LoadMiddleware,
     RequestIdMiddleware,
 )
+from minivllm.entrypoints.openai.models.serving import OpenAIServingModels
 from minivllm.entrypoints.openai.served_model import ServedModel
-from minivllm.entrypoints.openai.serving_chat import OpenAIServingChat
-from minivllm.entrypoints.openai.serving_completion import OpenAIServingCompletion
-from minivllm.entrypoints.openai.serving_models import OpenAIServingModels
-from minivllm.entrypoints.openai.serving_tokenization import OpenAIServingTokenization
+from minivllm.entrypoints.openai.tokenize.serving import OpenAIServingTokenization
 from minivllm.logger import init_logger
 from minivllm.version import __version__
 
 logger = init_logger(__name__)
 
-_SECONDS_FOR_THE_LAST = 3  # in which clients read the ends of their answers, at the latest
-_SECONDS_AFTER_DEATH = 2.0  # in which a dead engine's server still says so, before it ends
+_SECONDS_FOR_THE_LAST = 3  # for clients to read the ends of their answers, after the timeout
+_SECONDS_AFTER_DEATH = 2.0  # in which a server with a dead engine still answers with the error
 
 
 def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
@@ -67,7 +67,7 @@ def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
         version=__version__,
         **(hidden if args.disable_fastapi_docs else {}),
     )
-    app.root_path = args.root_path  # paths are known with it and without
+    app.root_path = args.root_path  # routes match with it and without
     served, state = ServedModel(engine, args), app.state
     state.served, state.server_load = served, 0
     state.completion = OpenAIServingCompletion(served)
@@ -82,7 +82,7 @@ def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
     if args.glass:
         add_glass(app, engine, served.names[0])
     if envs.server_dev_mode():
-        logger.warning("dev mode: whoever reaches this server can pause it and abort requests")
+        logger.warning("dev mode: every client of this server can pause it and abort requests")
         app.include_router(dev_routes.router)
     add_handlers(app)
     app.add_middleware(BodyLimitMiddleware)
@@ -105,13 +105,13 @@ def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, with vLLM's shutdown: running requests get ``--shutdown-timeout`` seconds.
+    """A uvicorn server with vLLM's shutdown: running requests get ``--shutdown-timeout`` seconds.
 
     Args:
         config: uvicorn's.
-        engine: its requests are aborted when the time is over, and it stops last.
-        shutdown_timeout: seconds.
-        glass: what is watched at /glass, if it is.
+        engine: the engine; it stops last.
+        shutdown_timeout: seconds until running requests are aborted.
+        glass: the show at /glass, if it is on.
     """
 
     def __init__(
@@ -125,17 +125,17 @@ class Server(uvicorn.Server):
         self.engine = engine
         self.glass = glass
         self.shutdown_timeout = shutdown_timeout
-        self.status = 0  # what the process ends with
+        self.status = 0  # exit status of the process
 
     @contextlib.contextmanager
     def capture_signals(self):
-        """A signal ends the server with status 0: uvicorn's own way would raise it once more."""
+        """Context manager: a signal ends the server with status 0; uvicorn would raise it again."""
         loop, signals = asyncio.get_running_loop(), [signal.SIGINT, signal.SIGTERM]
         try:
             for one in signals:
                 loop.add_signal_handler(one, self.handle_exit, one, None)
         except (NotImplementedError, RuntimeError, ValueError):
-            signals = []  # not in the main thread, where signals are somebody else's
+            signals = []  # another thread than the main one: it gets no signals
         try:
             yield
         finally:
@@ -146,22 +146,22 @@ class Server(uvicorn.Server):
         handler = self.engine.output_handler
         handler.on_death = self._engine_died
         try:
-            handler.bind_to_loop()  # from now on it is heard if the engine dies
+            handler.bind_to_loop()  # from now on the death of the engine is reported
         except EngineDeadError:
             self._engine_died()
         await super().startup(sockets)
 
     async def shutdown(self, sockets=None) -> None:
-        """Take no more connections, let the open ones end, stop the engine."""
+        """Close the listening socket, let open requests end, stop the engine."""
         if self.glass is not None:
-            self.glass.close()  # its streams have no end of their own
+            self.glass.close()  # its streams end only so
         ending = asyncio.ensure_future(self._end_requests())
         await super().shutdown(sockets)
         ending.cancel()
         self.engine.shutdown()
 
     async def _end_requests(self) -> None:
-        """Abort what still runs when the time is over, and what comes then; until cancelled."""
+        """Abort running requests after the timeout, and later ones; until cancelled."""
         await asyncio.sleep(self.shutdown_timeout)
         while True:
             await self.engine.abort(self.engine.request_ids)
@@ -175,7 +175,7 @@ class Server(uvicorn.Server):
 
 
 def make_server(app: FastAPI, args: Namespace) -> Server:
-    """The server of an application."""
+    """Make the server of an application."""
     config = uvicorn.Config(
         KeepSend(app),
         log_level=args.uvicorn_log_level,
@@ -188,7 +188,7 @@ def make_server(app: FastAPI, args: Namespace) -> Server:
 
 
 def open_socket(args: Namespace) -> socket.socket:
-    """Open the server's socket, before the engine is made: a port in use is found at once."""
+    """Open the server's socket, before the engine is made: a port in use is an early error."""
     if args.uds:
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(args.uds)
@@ -209,7 +209,7 @@ def run_server(args: Namespace) -> int:
     """Serve until a signal comes or the engine dies. Returns the process's exit status.
 
     Raises:
-        ValueError, OSError: if the model cannot be had, or the socket.
+        ValueError, OSError: if the model cannot be loaded, or the socket opened.
     """
     listening = open_socket(args)
     with contextlib.closing(listening):
@@ -221,7 +221,10 @@ def run_server(args: Namespace) -> int:
             host, port = listening.getsockname()[:2]
             where = f"http://{host}:{port}"
             if not (args.api_key or envs.api_keys() or host in ("127.0.0.1", "::1")):
-                logger.warning("anybody who reaches %s can ask this server; see --api-key", where)
+                logger.warning(
+                    "no API key: every client that can reach %s may use this server (--api-key)",
+                    where,
+                )
         for route in app.routes:
             methods = ", ".join(sorted(getattr(route, "methods", None) or ()))
             logger.info("Route: %s, Methods: %s", getattr(route, "path", route), methods)

@@ -10,7 +10,7 @@ from minivllm.engine.async_llm import AsyncLLM
 from minivllm.entrypoints.openai.api_server import build_app, make_server, open_socket
 from minivllm.entrypoints.openai.cli_args import engine_args, parse_args
 
-# What is typed later wins: a port that is free, and a log without a line for every answer.
+# Defaults, which the caller's words override: a free port, and no log line for each answer.
 _USUAL = (
     "--host", "127.0.0.1", "--port", "0", "--disable-uvicorn-access-log",
     "--uvicorn-log-level", "warning",
@@ -18,12 +18,12 @@ _USUAL = (
 
 
 class BackgroundServer:
-    """A server that listens when it is made, and until ``stop``; also a context manager.
+    """A server that runs from its construction to ``stop``; also a context manager.
 
     Args:
-        *words: as typed after ``minivllm serve``; without a port it takes a free one, and without a
-            host this machine's own.
-        engine: None makes one as the words say. It is stopped with the server.
+        *words: as typed after ``minivllm serve``. The port is a free one by default, and the host
+            this machine's loopback.
+        engine: None makes one from the words. It is stopped with the server.
 
     Raises:
         ValueError, OSError: as ``run_server``.
@@ -49,7 +49,7 @@ class BackgroundServer:
             time.sleep(0.01)
 
     def stop(self, timeout: float = 30.0) -> None:
-        """End open requests, then the server and its engine. Again does nothing."""
+        """End open requests, then the server and its engine. A second call does nothing."""
         self.server.should_exit = True
         self._thread.join(timeout)
         self._socket.close()

@@ -21,7 +21,7 @@ from minivllm.entrypoints.argparse_utils import (
     parse_json,
 )
 from minivllm.entrypoints.chat_content_format import CONTENT_FORMATS
-from minivllm.entrypoints.openai.tool_choice import STRICT_LEVELS
+from minivllm.entrypoints.openai.chat_completion.tool_choice import STRICT_LEVELS
 from minivllm.entrypoints.openai.tool_parsers import ToolParserManager
 
 # Flags of vLLM's server that we have not, and why.

@@ -10,14 +10,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from minivllm.entrypoints.openai.answer_form import (
+from minivllm.entrypoints.openai.errors import RequestError
+from minivllm.entrypoints.openai.ignored_fields import IgnoredFields
+from minivllm.entrypoints.openai.protocol import INT64, StreamOptions
+from minivllm.entrypoints.openai.response_format import (
     ResponseFormat,
     StructuredOutputs,
     structured_outputs_params,
 )
-from minivllm.entrypoints.openai.errors import RequestError
-from minivllm.entrypoints.openai.other_fields import OtherFields
-from minivllm.entrypoints.openai.protocol import INT64, StreamOptions
 from minivllm.logger import init_logger
 from minivllm.sampling_params import (
     MIN_TEMPERATURE,
@@ -29,12 +29,13 @@ from minivllm.structured_outputs import StructuredOutputsParams
 
 logger = init_logger(__name__)
 
-# null: what generation_config.json says, else SamplingParams' own default
-_FROM_THE_MODEL = (
+# Fields with a default in the model's generation_config.json, else that of SamplingParams.
+_MODEL_DEFAULTS = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
     "frequency_penalty",
 )  # fmt: skip
-_AS_THEY_ARE = (
+# Fields that SamplingParams has, too.
+_COPIED = (
     "n", "stop", "stop_token_ids", "min_tokens",
     "ignore_eos", "include_stop_str_in_output", "skip_special_tokens",
     "spaces_between_special_tokens", "allowed_token_ids", "bad_words",
@@ -43,14 +44,14 @@ _AS_THEY_ARE = (
 _LONGEST_SALT = 128  # characters, as in vLLM
 
 
-class GenerationRequest(OtherFields):
-    """The fields that both kinds of request have, with vLLM's names and defaults."""
+class GenerationRequest(IgnoredFields):
+    """Common fields of completions and chat, with vLLM's names and defaults."""
 
     model: str | None = None
     n: int = 1
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    stream_interval: Annotated[int, Field(ge=1)] | None = None  # tokens in an event
+    stream_interval: Annotated[int, Field(ge=1)] | None = None  # tokens in a chunk
     seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
@@ -69,7 +70,7 @@ class GenerationRequest(OtherFields):
     spaces_between_special_tokens: bool = True
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] = Field(default_factory=list)
-    # refused by SamplingParams, which says why; -1, no list and no setting ask for nothing
+    # SamplingParams refuses them, with the reason; -1, an empty list or dict mean "off"
     thinking_token_budget: int | None = None
     logprob_token_ids: list[int] | None = None
     repetition_detection: dict[str, int] | None = None
@@ -92,7 +93,7 @@ class GenerationRequest(OtherFields):
     @model_validator(mode="before")
     @classmethod
     def _check_before_types(cls, body: Any) -> Any:
-        """What has an error of its own, of whatever type it is."""
+        """Checks whose error messages come before type errors."""
         if not isinstance(body, dict):
             return body
         if body.get("stream_options") and not body.get("stream"):
@@ -120,7 +121,7 @@ class GenerationRequest(OtherFields):
             raise RequestError(
                 f"temperature must be from 0 to 2, got {self.temperature}", "temperature"
             )
-        asked = getattr(self, "logprobs", None)  # a number, in chat a truth value
+        asked = getattr(self, "logprobs", None)  # a number; in chat True or False
         if self.use_beam_search and asked is not None and asked is not False:
             raise RequestError("beams keep no logprobs; leave logprobs out", "logprobs")
         if self.structured_outputs_params() is not None and self.use_beam_search:
@@ -128,7 +129,7 @@ class GenerationRequest(OtherFields):
         return self
 
     def structured_outputs_params(self) -> StructuredOutputsParams | None:
-        """The form that the text must have, if any."""
+        """Constraints on the text, if there are any."""
         return structured_outputs_params(self.response_format, self.structured_outputs)
 
     def to_sampling_params(
@@ -137,20 +138,22 @@ class GenerationRequest(OtherFields):
         """The SamplingParams of this request.
 
         Args:
-            max_tokens: already cut to what the context and the model's limit leave.
+            max_tokens: already within the limits of the context and the model.
             defaults: of the model, for fields that are null.
-            logprobs: how many, in the words of ``SamplingParams``.
+            logprobs: as in ``SamplingParams``.
 
         Raises:
             ValueError: for a value out of its range.
         """
-        values = {name: getattr(self, name) for name in _AS_THEY_ARE}
-        for name in _FROM_THE_MODEL:
+        values = {name: getattr(self, name) for name in _COPIED}
+        for name in _MODEL_DEFAULTS:
             value = getattr(self, name)
             value = defaults.get(name) if value is None else value
             if value is not None:
                 values[name] = value
-        if 0 < values.get("temperature", 0) < MIN_TEMPERATURE:  # also what ``LLM`` takes for 0
+        if (
+            0 < values.get("temperature", 0) < MIN_TEMPERATURE
+        ):  # also values that ``LLM`` takes for 0
             values["temperature"] = MIN_TEMPERATURE
         if self.thinking_token_budget != -1:
             values["thinking_token_budget"] = self.thinking_token_budget
@@ -172,7 +175,7 @@ class GenerationRequest(OtherFields):
 
     @property
     def echoed_logprobs(self) -> int | None:
-        """How many logprobs the echoed prompt's tokens show; completions alone have that."""
+        """Number of logprobs for the tokens of the echoed prompt; None for none."""
         return None
 
     def to_beam_search_params(self, max_tokens: int) -> BeamSearchParams:
@@ -192,7 +195,7 @@ class GenerationRequest(OtherFields):
         return params
 
     def _token_biases(self) -> dict[int, float] | None:
-        """Token ids come as text, as JSON's keys do; biases beyond 100 count as 100."""
+        """The biases by token id, an integer; JSON's keys are text. They are clipped to ±100."""
         if self.logit_bias is None:
             return None
         wrong = [key for key in self.logit_bias if not key.isdecimal()]
@@ -202,7 +205,7 @@ class GenerationRequest(OtherFields):
 
 
 def _check_cache_salt(salt: Any) -> None:
-    """Raise unless this is None or may be part of a cache's keys, also of one in a file system."""
+    """Raise unless this is None or a string that may be part of a cache's key or file name."""
     if salt is None:
         return
     ok = isinstance(salt, str) and 0 < len(salt) <= _LONGEST_SALT

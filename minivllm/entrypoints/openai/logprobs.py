@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from minivllm.outputs import Logprob
 
@@ -14,30 +16,43 @@ def finite(logprob: float) -> float:
     return max(logprob, LOWEST)
 
 
-def _shown(token_id: int, logprob: Logprob | None, as_id: bool, tokenizer) -> str:
-    if as_id:
-        return f"token_id:{token_id}"
-    if logprob is not None and logprob.decoded_token is not None:
-        return logprob.decoded_token
-    return "" if tokenizer is None else tokenizer.decode([token_id])
+@dataclass(frozen=True)
+class TokenNames:
+    """Names of tokens in logprobs: their text, or "token_id:17".
+
+    Args:
+        tokenizer: for tokens whose text is not known; without one it is empty.
+        as_ids: name tokens by id.
+    """
+
+    tokenizer: Any
+    as_ids: bool
+
+    def name(self, token_id: int, logprob: Logprob | None) -> str:
+        """A token's name. ``logprob`` is its entry, if it has one."""
+        return f"token_id:{token_id}" if self.as_ids else self.text(token_id, logprob)
+
+    def text(self, token_id: int, logprob: Logprob | None) -> str:
+        """A token's text."""
+        if logprob is not None and logprob.decoded_token is not None:
+            return logprob.decoded_token
+        return "" if self.tokenizer is None else self.tokenizer.decode([token_id])
 
 
 def completion_logprobs(
     token_ids: Sequence[int],
     logprobs: Sequence[dict[int, Logprob] | None],
     most: int,
-    tokenizer,
-    as_ids: bool,
+    names: TokenNames,
     offset: int = 0,
 ) -> dict[str, list]:
-    """The form of /v1/completions.
+    """Logprobs in the form of /v1/completions.
 
     Args:
         token_ids: the tokens.
-        logprobs: what is known of each; None for the first of a prompt.
-        most: how many best tokens were asked for; -1 is all. The token itself is always shown.
-        tokenizer: for tokens of which nothing is known.
-        as_ids: write tokens as "token_id:17".
+        logprobs: the entries of each token; None for the first of a prompt.
+        most: number of best tokens to show; -1 for all. The token itself is always shown.
+        names: the names of tokens.
         offset: characters before the first token.
     """
     lists: dict[str, list] = {
@@ -45,14 +60,14 @@ def completion_logprobs(
     }  # fmt: skip
     for token_id, known in zip(token_ids, logprobs, strict=True):
         own = None if known is None else known[token_id]
-        token = _shown(token_id, own, as_ids, tokenizer)
+        token = names.name(token_id, own)
         lists["text_offset"].append(offset)
         lists["tokens"].append(token)
         lists["token_logprobs"].append(None if own is None else finite(own.logprob))
         top = None
         if known is not None:
             top = {
-                _shown(other, entry, as_ids, tokenizer): finite(entry.logprob)
+                names.name(other, entry): finite(entry.logprob)
                 for place, (other, entry) in enumerate(known.items())
                 if most == -1 or place <= most
             }
@@ -65,12 +80,11 @@ def chat_logprobs(
     token_ids: Sequence[int],
     logprobs: Sequence[dict[int, Logprob]],
     most: int,
-    tokenizer,
-    as_ids: bool,
+    names: TokenNames,
 ) -> dict[str, list]:
-    """The form of /v1/chat/completions. Arguments as for ``completion_logprobs``.
+    """Logprobs in the form of /v1/chat/completions. Arguments as for ``completion_logprobs``.
 
-    The token itself is the first of its top_logprobs, whatever its rank, as in vLLM.
+    The token itself is the first of its top_logprobs at any rank, as in vLLM.
     """
     content = []
     for token_id, known in zip(token_ids, logprobs, strict=True):
@@ -79,13 +93,13 @@ def chat_logprobs(
             {"token": token, "logprob": finite(entry.logprob), "bytes": list(token.encode())}
             for place, (other, entry) in enumerate(known.items())
             if most == -1 or place < most
-            for token in (_shown(other, entry, as_ids, tokenizer),)
+            for token in (names.name(other, entry),)
         ]
         content.append(
             {
-                "token": _shown(token_id, own, as_ids, tokenizer),
+                "token": names.name(token_id, own),
                 "logprob": finite(own.logprob),
-                "bytes": list(_shown(token_id, own, False, tokenizer).encode()),
+                "bytes": list(names.text(token_id, own).encode()),
                 "top_logprobs": best,
             }
         )

@@ -1,7 +1,7 @@
 """Middleware of all endpoints: API keys, request ids, load, limits of bodies and of requests.
 
-Pure ASGI, and none holds back how an answer begins: a stream's events go past them to the server
-(``KeepSend``), which must have heard of the beginning before.
+Pure ASGI. None may delay the start of a response: a stream's events bypass the middleware
+(``KeepSend``), and the server must have the start before them.
 (vLLM: vllm/entrypoints/launchers/utils/server_utils.py)
 """
 
@@ -16,18 +16,18 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from minivllm.entrypoints.openai.errors import JSON, RequestError, error_response
-from minivllm.entrypoints.openai.event_stream import SERVERS_SEND
 from minivllm.entrypoints.openai.served_model import ADMITTED, ServedModel
+from minivllm.entrypoints.openai.streaming.event_stream import SERVERS_SEND
 
 LARGEST_BODY = 32 * 2**20  # bytes
-# vLLM's prefixes, what answers as they do, and the glass server's: the page at /glass tells nothing
-# by itself.
+# vLLM's prefixes, /invocations, which does the same, and the glass server's endpoints; the page at
+# /glass alone shows nothing.
 _GUARDED = ("/v1", "/v2", "/inference", "/invocations", "/cohere", "/glass/")
 _COUNTED = ("/v1/completions", "/v1/chat/completions")
 
 
 class KeepSend:
-    """Keeps a server's own ``send`` at hand, for the events of streams."""
+    """Middleware that keeps the server's own ``send`` in the scope, for events of streams."""
 
     def __init__(self, app: ASGIApp):
         self.app = app
@@ -37,13 +37,14 @@ class KeepSend:
         try:
             await self.app(scope, receive, send)
         finally:
-            del scope[SERVERS_SEND]  # it knows the scope: a circle
+            del scope[SERVERS_SEND]  # it refers to the scope: a reference cycle
 
 
 class AuthenticationMiddleware:
-    """Under these prefixes a request must bring a key: ``Authorization: Bearer KEY``.
+    """API keys: requests under these prefixes need ``Authorization: Bearer KEY``.
 
-    Digests are compared, all of them, in constant time: how long a refusal takes says nothing.
+    All digests are compared, each in constant time, so the time of a refusal tells nothing about
+    the keys.
     """
 
     def __init__(self, app: ASGIApp, keys: list[str], root_path: str = ""):
@@ -54,14 +55,14 @@ class AuthenticationMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] != "OPTIONS":
             path = scope["path"]
-            if path.startswith(self.root_path + "/"):  # only whole parts, as routes do
+            if path.startswith(self.root_path + "/"):  # only whole parts of a path, as in routes
                 path = path.removeprefix(self.root_path)
-            if path.startswith(_GUARDED) and not self._knows(Headers(scope=scope)):
+            if path.startswith(_GUARDED) and not self._has_key(Headers(scope=scope)):
                 answer = JSON({"error": "Unauthorized"}, HTTPStatus.UNAUTHORIZED)
                 return await answer(scope, receive, send)
         return await self.app(scope, receive, send)
 
-    def _knows(self, headers: Headers) -> bool:
+    def _has_key(self, headers: Headers) -> bool:
         scheme, _, key = headers.get("authorization", "").partition(" ")
         digest = hashlib.sha256(key.encode()).digest()
         found = [secrets.compare_digest(digest, known) for known in self.digests]
@@ -69,7 +70,7 @@ class AuthenticationMiddleware:
 
 
 class RequestIdMiddleware:
-    """Every answer says its request's id in ``X-Request-Id``: the caller's, or a new one."""
+    """Header ``X-Request-Id`` of each response: the caller's id, or a new one."""
 
     def __init__(self, app: ASGIApp):
         self.app = app
@@ -89,7 +90,7 @@ class RequestIdMiddleware:
 
 
 class LoadMiddleware:
-    """Counts the requests for text that are being answered; ``/load`` shows it."""
+    """Counter of generation requests in progress, for ``/load``."""
 
     def __init__(self, app: ASGIApp, state):
         self.app = app
@@ -106,7 +107,7 @@ class LoadMiddleware:
 
 
 class AdmissionMiddleware:
-    """The end of a request, however it ends, makes room for those that ``ServedModel`` bounds."""
+    """Release of the room that ``ServedModel.admit`` gave a request, however the request ends."""
 
     def __init__(self, app: ASGIApp, served: ServedModel):
         self.app = app
@@ -120,7 +121,7 @@ class AdmissionMiddleware:
 
 
 class BodyLimitMiddleware:
-    """A body beyond ``LARGEST_BODY`` is refused, as soon as it is known to be too large."""
+    """Limit of bodies: one beyond ``LARGEST_BODY`` is refused, if possible before it is read."""
 
     def __init__(self, app: ASGIApp):
         self.app = app

@@ -1,4 +1,4 @@
-"""Routes of the endpoints; the ``serving_*`` files answer.
+"""Routes of the endpoints. The ``serving`` modules answer.
 
 (vLLM: vllm/entrypoints/openai/api_server.py and the routers beside it)
 """
@@ -14,17 +14,19 @@ from fastapi.responses import PlainTextResponse, RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import ValidationError
 
-from minivllm.entrypoints.openai.chat_protocol import ChatCompletionRequest, ChatCompletionResponse
-from minivllm.entrypoints.openai.completion_protocol import CompletionRequest, CompletionResponse
+from minivllm.entrypoints.openai.chat_completion.protocol import (
+    ChatCompletionRequest,
+    ChatCompletionResponse,
+)
+from minivllm.entrypoints.openai.completion.protocol import CompletionRequest, CompletionResponse
 from minivllm.entrypoints.openai.errors import JSON, ErrorResponse, json_only
-from minivllm.entrypoints.openai.protocol import (
+from minivllm.entrypoints.openai.models.protocol import ModelCard, ModelList
+from minivllm.entrypoints.openai.tokenize.protocol import (
     DetokenizeRequest,
     DetokenizeResponse,
-    ModelCard,
-    ModelList,
+    TokenizeRequest,
     TokenizeResponse,
 )
-from minivllm.entrypoints.openai.tokenize_protocol import TokenizeRequest
 from minivllm.metrics.prometheus import make_registry
 from minivllm.metrics.reader import Metric
 from minivllm.version import __version__
@@ -73,7 +75,7 @@ async def create_chat_completion(request: ChatCompletionRequest, raw: Request):
     responses=_generation(CompletionResponse, '{"object": "text_completion", ...}'),
 )
 async def invocations(body: dict[str, Any], raw: Request):
-    """SageMaker's name for both of them; the body shows which is meant."""
+    """Completions and chat under SageMaker's name; a body with messages is a chat."""
     kind = ChatCompletionRequest if "messages" in body else CompletionRequest
     try:
         request = kind.model_validate(body)
@@ -114,7 +116,7 @@ async def detokenize(request: DetokenizeRequest, raw: Request):
 
 @router.get("/health", responses={503: {"description": "the engine has stopped"}})
 async def health(raw: Request) -> Response:
-    """200 and nothing else while the engine lives."""
+    """Status 200 while the engine lives, else 503; without a body."""
     dead = raw.app.state.served.engine.errored
     return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE if dead else HTTPStatus.OK)
 
@@ -122,7 +124,7 @@ async def health(raw: Request) -> Response:
 @router.get("/ping", responses={503: {"description": "the engine has stopped"}})
 @router.post("/ping", responses={503: {"description": "the engine has stopped"}})
 async def ping(raw: Request) -> Response:
-    """/health under SageMaker's name."""
+    """Health under SageMaker's name."""
     return await health(raw)
 
 
@@ -133,18 +135,18 @@ async def show_version():
 
 @router.get("/load")
 async def show_load(raw: Request):
-    """Number of requests for text in progress; 0 without --enable-server-load-tracking."""
+    """Number of generation requests in progress; 0 without --enable-server-load-tracking."""
     return JSON({"server_load": raw.app.state.server_load})
 
 
 def add_metrics(app: FastAPI, of_the_engine: bool) -> None:
-    """GET /metrics, also with a slash at its end, as Prometheus is often told.
+    """Add GET /metrics, also with a slash at its end: Prometheus is often configured so.
 
-    The function may not hold the engine: FastAPI keeps every endpoint of a process for good.
+    The endpoint must not refer to the engine: FastAPI keeps every endpoint until the process ends.
 
     Args:
         app: the application.
-        of_the_engine: the engine's metrics are shown, too, and not the process's alone.
+        of_the_engine: show the engine's metrics, too, not only the process's.
     """
     last: list[Metric] = []
     registry = make_registry(lambda: last)
@@ -160,7 +162,7 @@ def add_metrics(app: FastAPI, of_the_engine: bool) -> None:
 
 
 def add_tokenizer_info(app: FastAPI) -> None:
-    """GET /tokenizer_info, where the server was told to show it."""
+    """Add GET /tokenizer_info."""
 
     @app.get("/tokenizer_info")
     async def tokenizer_info(raw: Request):

@@ -14,11 +14,11 @@ from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.metrics.reader import Counter
 from minivllm.version import __version__
 
-ADMITTED = "minivllm.admitted"  # key of an HTTP request's scope: the sequences that it brought
+ADMITTED = "minivllm.admitted"  # key in an HTTP request's scope: its number of sequences
 
 
 class ServedModel:
-    """The engine and what the command line says of how it is served: one for all endpoints.
+    """An engine with its names and options, shared by all endpoints.
 
     Args:
         engine: runs all requests.
@@ -40,17 +40,17 @@ class ServedModel:
         if "max_new_tokens" in self.default_sampling:
             self.default_sampling["max_tokens"] = self.default_sampling.pop("max_new_tokens")
         tokenizer = engine.tokenizer
-        # No token stands for more characters than this, so a much longer text cannot fit.
+        # Characters of the longest token: a text with more than this per token cannot fit.
         self.longest_token = 1 if tokenizer is None else max(map(len, tokenizer.get_vocab()))
-        self.num_admitted = 0  # sequences of requests in progress, if their number is bounded
-        self.num_rejected = 0  # requests, for want of room
+        self.num_admitted = 0  # sequences of requests in progress, if their number is limited
+        self.num_rejected = 0  # requests beyond that limit
 
     @property
     def max_model_len(self) -> int:
         return self.engine.max_model_len
 
     def check_model(self, name: str | None) -> None:
-        """Raise a 404 for a model that is not served; no name is the first."""
+        """Raise a 404 for a model that is not served. No name means the first one."""
         if name and name not in self.names:
             raise RequestError(
                 f"The model `{name}` does not exist; served are: {', '.join(self.names)}.",
@@ -84,6 +84,6 @@ class ServedModel:
         scope[ADMITTED] = num_sequences
 
     def rejections(self) -> Counter:
-        """The metric of what ``admit`` has refused."""
+        """Metric of the requests that ``admit`` has refused."""
         labels = {"model_name": self.names[0], "reason": "max_num_queued_reqs"}
         return Counter("vllm:admission_rejections", labels, self.num_rejected)

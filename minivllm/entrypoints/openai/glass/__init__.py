@@ -1,1 +1,1 @@
-"""The glass server: a page that chats, and shows live what the engine does with it."""
+"""Glass server: a chat page that shows the engine's work live."""

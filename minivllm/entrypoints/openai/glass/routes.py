@@ -11,19 +11,19 @@ from starlette.responses import HTMLResponse
 
 from minivllm.engine.async_llm import AsyncLLM
 from minivllm.entrypoints.openai.errors import JSON, RequestError
-from minivllm.entrypoints.openai.event_stream import GeneratedStream
 from minivllm.entrypoints.openai.glass.show import GlassShow
+from minivllm.entrypoints.openai.streaming.event_stream import IteratorResponse
 from minivllm.lab.viz.draw.palette import COLOURS
 from minivllm.lab.viz.page.page import environment
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-async def no_strangers(raw: Request) -> None:
+async def same_origin(raw: Request) -> None:
     """Dependency: refuse requests from pages of other origins.
 
-    A browser says in Origin whose page is asking. A server that listens on loopback is known by
-    loopback's names alone: another name in Host is a stranger's that leads here.
+    A browser sends the page's origin in Origin. On loopback, Host must be one of loopback's names:
+    any other name in it is a foreign domain that resolves to this machine (DNS rebinding).
     """
     host, origin = raw.headers.get("host", ""), raw.headers.get("origin")
     known = raw.app.state.served.args.host not in LOOPBACK or _hostname(host) in LOOPBACK
@@ -40,20 +40,20 @@ def _hostname(host: str) -> str | None:
 
 
 router = APIRouter(
-    prefix="/glass", dependencies=[Depends(no_strangers)], include_in_schema=False
+    prefix="/glass", dependencies=[Depends(same_origin)], include_in_schema=False
 )  # fmt: skip
 
 
 @router.get("")
 async def page(raw: Request):
-    """The page; it loads nothing but its pictures."""
+    """The page. It loads only its stream of pictures."""
     return HTMLResponse(raw.app.state.glass_page)
 
 
 @router.get("/events")
 async def events(raw: Request):
     """The stream of pictures."""
-    return GeneratedStream(raw.app.state.glass.watch())
+    return IteratorResponse(raw.app.state.glass.watch())
 
 
 @router.post("/pause")

@@ -16,17 +16,17 @@ from minivllm.records import Record
 
 logger = init_logger(__name__)
 
-_SECONDS_BETWEEN = 0.12  # two pictures
-_REST = 9  # times as long as a processor was busy with a picture, until the next one
+_SECONDS_BETWEEN = 0.12  # at least, from one picture to the next
+_REST = 9  # times a picture's CPU time, at least, until the next one
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class GlassShow:
-    """Follows an engine's trace, and draws it for the pages that are open.
+    """Pictures of an engine's trace for the open pages.
 
-    Nobody waits for a page: the engine hands its records on and goes, several steps become one
-    picture, and a page that reads slowly gets the latest one when it is ready. All that is kept is
-    one picture and what it is made from.
+    The engine never waits for a page: it hands its records on, several steps become one picture,
+    and a slow page gets the latest one when it is ready. Only one picture is kept, and the data
+    that it is made from.
 
     Args:
         engine: one that writes a trace.
@@ -37,7 +37,7 @@ class GlassShow:
 
     def __init__(self, engine: AsyncLLM):
         self.engine = engine
-        self.pace: float | None = None  # steps a second; None: as fast as it can; 0: paused
+        self.pace: float | None = None  # steps a second; None: full speed; 0: paused
         self.num_watchers = 0
         config, tokenizer = engine.vllm_config, engine.tokenizer
         decode = None if tokenizer is None else lru_cache(None)(lambda i: tokenizer.decode([i]))
@@ -55,9 +55,9 @@ class GlassShow:
         engine.follow(self._note)
 
     async def watch(self) -> AsyncGenerator[bytes, None]:
-        """Server-sent events, each a whole picture: at once, and whenever something has changed.
+        """Server-sent events, each a whole picture: one at once, then one after each change.
 
-        When the last one goes, an engine that was held still goes on.
+        When the last page closes, a paused engine resumes.
         """
         self.num_watchers += 1
         try:
@@ -67,7 +67,7 @@ class GlassShow:
                 await drawn.wait()
                 if self._closed:
                     return
-                drawn = self._drawn  # of the next one, which may come while this one is read
+                drawn = self._drawn  # the next picture may come while this one is sent
                 yield self._picture
         finally:
             self.num_watchers -= 1
@@ -131,7 +131,7 @@ class GlassShow:
                 logger.error("/glass shows nothing any more: %r", error, exc_info=error)
                 return self.close()
             if content is not None:
-                paused = await self.engine.is_paused()  # by somebody else, where it is not us
+                paused = await self.engine.is_paused()  # perhaps not by a page, but at /pause
                 content["pace"] = 0 if paused and self.pace is None else self.pace
                 self._picture = f"data: {_dumps(content)}\n\n".encode()
                 self._drawn.set()
@@ -141,8 +141,8 @@ class GlassShow:
     def _draw(self, records: list[Record]) -> tuple[dict | None, float]:
         """Draw one picture for all pages; without a page only update the state.
 
-        Beside it the seconds of this thread's processor: on a busy machine the clock's are longer,
-        and a page would wait for others' work.
+        Returns the picture and this thread's CPU time. On a busy machine the wall-clock time is
+        longer, and pages would wait for the work of other processes.
         """
         began = time.thread_time()
         self._run.update(records)

@@ -1,7 +1,7 @@
 """Tool parsers: extract a model's function calls from its text.
 
-Each family of models was trained on a form of its own; a parser and a chat template stand side by
-side for each. (vLLM: vllm/tool_parsers/; 0.6.6: vllm/entrypoints/openai/tool_parsers/)
+Each family of models was trained on another syntax. There is a parser and a chat template for
+each. (vLLM: vllm/tool_parsers/; 0.6.6: vllm/entrypoints/openai/tool_parsers/)
 """
 
 from minivllm.entrypoints.openai.tool_parsers.abstract_tool_parser import (

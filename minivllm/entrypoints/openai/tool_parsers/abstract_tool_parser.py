@@ -1,9 +1,9 @@
 """ToolParser: splits a text, fed piece by piece, into content and tool calls.
 
-A call is given out while it comes: its id and name as soon as its arguments begin, then its
-arguments as they grow. Only their last brace waits until the whole call is well formed, so
-arguments that can be read as JSON are those of a call that stands. What turns out to be no call is
-content, every character of it. (vLLM: vllm/tool_parsers/abstract_tool_parser.py)
+A call is streamed: its id and name as soon as its arguments begin, then the arguments bit by bit.
+Only their last brace is held back until the whole call is well formed. So if the streamed arguments
+are valid JSON, the call is valid. A text that turns out to be no call is content, unchanged.
+(vLLM: vllm/tool_parsers/abstract_tool_parser.py)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DeltaToolCall:
 
 @dataclass
 class ToolCall:
-    """A whole call."""
+    """A complete call."""
 
     id: str
     name: str
@@ -42,7 +42,7 @@ class ExtractedToolCallInformation:
     """Content and tool calls of a whole text."""
 
     tool_calls: list[ToolCall] = field(default_factory=list)
-    content: str | None = None  # None: nothing but calls
+    content: str | None = None  # None: calls only
 
     @property
     def tools_called(self) -> bool:
@@ -51,34 +51,34 @@ class ExtractedToolCallInformation:
 
 @dataclass
 class _OpenCall:
-    """A call that is being read."""
+    """State of the call that is being read."""
 
     name: str | None = None
-    arguments: str = ""  # as far as they have come
-    ended: bool = False  # they have all come
-    index: int | None = None  # None: nothing of it has been given out
-    given: int = 0  # how many characters of its arguments have been
+    arguments: str = ""  # so far
+    ended: bool = False  # the arguments are complete
+    index: int | None = None  # None: no part has been emitted
+    given: int = 0  # number of characters of the arguments that have been emitted
 
 
 class ToolParser(ABC):
-    """Reads one message. A subclass knows one family's form."""
+    """Parser of one message. A subclass has the syntax of one family of models."""
 
-    opening = ""  # what a call begins with; a subclass without one has a ``find`` of its own
-    form: CallForm | None = None  # what forces calls; None: they cannot be forced
-    between = " \t\r\n"  # what may stand behind a call without being content
+    opening = ""  # of a call; a subclass without one overrides ``find``
+    form: CallForm | None = None  # syntax for the grammar; None: calls cannot be forced
+    between = " \t\r\n"  # blanks after a call, which are no content
 
     def __init__(self):
-        self.num_calls = 0  # that have begun to be given out
-        self.whole: list[int] = []  # indexes of those that are whole
-        self.said_something = False  # content has been given out
+        self.num_calls = 0  # calls of which a part has been emitted
+        self.whole: list[int] = []  # indexes of complete calls
+        self.said_something = False  # content has been emitted
         self._text = TextReader()
         self._call: _OpenCall | None = None  # None: content is being read
-        self._gap: str | None = None  # blanks right behind a call: perhaps there comes another
+        self._gap: str | None = None  # blanks after a call, held back in case another follows
         self._found: list[str | DeltaToolCall] = []
         self._message = self._read_message()
 
     def extract_tool_calls(self, model_output: str) -> ExtractedToolCallInformation:
-        """Calls and content of a whole text."""
+        """Parse a whole text. Returns its calls and content."""
         found, calls, content = ExtractedToolCallInformation(), {}, ""
         for delta in [*self.extract_tool_calls_streaming(model_output), *self.finish()]:
             if isinstance(delta, str):
@@ -95,14 +95,14 @@ class ToolParser(ABC):
     def extract_tool_calls_streaming(self, delta_text: str) -> list[str | DeltaToolCall]:
         """Parse a further piece of text. Returns pieces of content and of calls, in order.
 
-        A call of which pieces were given out may still turn out to be none: then its arguments
-        never become JSON, its index never gets into ``whole``, and its text follows as content.
+        A call may turn out to be none after pieces of it were emitted. Then its arguments never
+        become JSON, its index does not get into ``whole``, and its text follows as content.
         """
         self._text.text += delta_text
         return self._go_on()
 
     def finish(self) -> list[str | DeltaToolCall]:
-        """The text has ended. Returns what was held back."""
+        """End the text. Returns the pieces that were held back."""
         self._text.ended = True
         return self._go_on()
 
@@ -115,38 +115,41 @@ class ToolParser(ABC):
 
     @staticmethod
     def make_id() -> str:
-        """A new call's id."""
+        """Make an id for a new call."""
         return f"chatcmpl-tool-{uuid.uuid4().hex}"
 
-    # -- what a subclass knows -----------------------------------------------------------------
+    # -- the syntax of a family ----------------------------------------------------------------
 
     def find(self, text: str) -> tuple[int, bool]:
-        """Where a call opens: the index, and True. If the end of the text may yet become an
-        opening: its index, and False. Else the text's length, and False."""
+        """Find the opening of a call. Returns its index, and True.
+
+        If the end of the text may still become an opening: the index of that, and False. Else the
+        text's length, and False.
+        """
         at = text.find(self.opening)
         return (at, True) if at >= 0 else (len(text) - partial_suffix(text, self.opening), False)
 
     @abstractmethod
     def read(self, text: TextReader) -> Generator[None, None, None]:
-        """Read on from where a call opens to behind its end. A coroutine, see ``TextReader``.
+        """Read from the opening of a call to its end. A coroutine, see ``TextReader``.
 
-        It tells what it finds by ``name_call``, ``stream_arguments`` or ``add_arguments``, and
-        ``end_call``; of these last there may be several.
+        It reports by ``name_call``, ``stream_arguments`` or ``add_arguments``, and ``end_call``;
+        there may be several calls.
 
         Raises:
-            NotACall: if this is none.
+            NotACall: if the text is no call.
         """
 
-    # -- what it tells -------------------------------------------------------------------------
+    # -- reports of read() ---------------------------------------------------------------------
 
     def name_call(self, name: str) -> None:
-        """What is called."""
+        """Set the function's name of the call being read."""
         if not name or not is_text(name):
             raise NotACall("a name must come")
         self._open_call.name = name
 
     def stream_arguments(self, reading: Generator[None, None, None]):
-        """What this coroutine reads are the arguments, as they stand in the text."""
+        """Run a coroutine, and take the text that it reads as the arguments."""
         text, begin = self._text, self._text.at
         for _ in reading:
             self.add_arguments(text.text[begin : text.at])
@@ -155,12 +158,12 @@ class ToolParser(ABC):
         self.add_arguments(text.text[begin : text.at], last=True)
 
     def add_arguments(self, words: str, last: bool = False) -> None:
-        """Arguments, or more of them, as JSON; the last of them, if they end with these."""
+        """Append JSON to the arguments; ``last`` completes them."""
         self._open_call.arguments += words
         self._open_call.ended = last
 
     def end_call(self) -> None:
-        """The call is whole: what has been read of the text was a call."""
+        """Complete the call, and use up its text."""
         call = self._open_call
         if call.name is None or not call.arguments:
             raise NotACall("a call has a name and arguments")
@@ -175,7 +178,7 @@ class ToolParser(ABC):
         assert self._call is not None, "read() runs while a call is open"
         return self._call
 
-    # -- the same for all ----------------------------------------------------------------------
+    # -- common to all families ----------------------------------------------------------------
 
     def _go_on(self) -> list[str | DeltaToolCall]:
         next(self._message, None)
@@ -184,7 +187,7 @@ class ToolParser(ABC):
         return found
 
     def _read_message(self) -> Generator[None, None, None]:
-        """The whole message, as if it were there: content up to a call, the call, and so on."""
+        """Read the message: content up to a call, the call, and so on. A coroutine."""
         text = self._text
         while True:
             start, opens = self.find(text.text)
@@ -194,7 +197,7 @@ class ToolParser(ABC):
                 try:
                     yield from self.read(text)
                     text.cut(text.at)
-                except NotACall:  # with the character that shows it, but it may open another
+                except NotACall:  # up to the wrong character, which may open another call
                     end = text.at + 1
                     end -= partial_suffix(text.text[:end], self.opening)
                     self._say(text.cut(end))
@@ -214,7 +217,7 @@ class ToolParser(ABC):
             self._found.append(text)
 
     def _give(self, whole: bool = False) -> None:
-        """Give out what has come of a call; its last brace only if it is whole."""
+        """Emit new pieces of the call; the last brace of its arguments only if it is complete."""
         call = self._call
         if call is None or call.name is None or not call.arguments:
             return
@@ -248,14 +251,14 @@ class ToolParserManager:
 
     @classmethod
     def get_tool_parser(cls, name: str) -> type[ToolParser]:
-        """Raises ``ValueError`` for an unknown name."""
+        """Find a parser by name. Raises ``ValueError`` for an unknown one."""
         ok = name in cls.tool_parsers
         check(ok, "tool_call_parser", name, f"one of {', '.join(sorted(cls.tool_parsers))}")
         return cls.tool_parsers[name]
 
 
 def partial_suffix(text: str, opening: str) -> int:
-    """How many of the last characters could be the beginning of an opening."""
+    """Number of characters at the end that could be the beginning of an opening."""
     for length in range(min(len(opening) - 1, len(text)), 0, -1):
         if opening.startswith(text[-length:]):
             return length

@@ -1,4 +1,4 @@
-"""CallForm: how a family of models writes calls, and the grammar that lets nothing else pass.
+"""CallForm: the syntax of a family's calls, and the grammar that enforces it.
 
 (vLLM: the structural tags of vllm/tool_parsers/structural_tag_registry.py)
 """
@@ -17,14 +17,14 @@ _BLANKS = {"whitespace_pattern": " ?"}  # at most one between the tokens of a JS
 
 @dataclass(frozen=True)
 class CallForm:
-    """A call is ``before``, its arguments as JSON, ``after``; in ``before``, %s is its name."""
+    """Syntax of a call: ``before`` (in which %s is the name), arguments as JSON, ``after``."""
 
     before: str
     after: str
     separator: str  # between calls
-    opening: str = ""  # before the first, behind the trigger
-    closing: str = ""  # behind the last
-    trigger: str = ""  # whoever writes this calls something; none: whoever begins as a call does
+    opening: str = ""  # between the trigger and the first call
+    closing: str = ""  # after the last call
+    trigger: str = ""  # text that must be followed by calls; empty: a call begins the message
 
     def grammar(
         self,
@@ -38,11 +38,12 @@ class CallForm:
         """The Lark grammar of a message.
 
         Args:
-            tools: what can be called, each ``{"name": ..., "parameters": a JSON schema}``.
-            forced: at least one call, and nothing else; False: text, and calls in this form only.
-            parallel: there may be several.
-            strict: whose arguments must satisfy their schema; others are any JSON object.
-            special_token_ids: tokens that are no text, which a grammar names by id.
+            tools: the tools, each ``{"name": ..., "parameters": a JSON schema}``.
+            forced: at least one call, and no text; False: text, and calls in this syntax only.
+            parallel: there may be several calls.
+            strict: True for a tool whose arguments must satisfy its schema; the arguments of others
+                are any JSON object.
+            special_token_ids: special tokens in the syntax, which a grammar names by id.
         """
 
         def lark(text: str) -> str:
@@ -63,7 +64,7 @@ class CallForm:
             rules.append(f"body_{i}: {lark(before)} args_{i} {lark(self.after)}")
             rules.append(f"args_{i}: %json {json.dumps(schema)}")
         anyone = "(" + " | ".join(f"body_{i}" for i in range(len(tools))) + ")"
-        repeated = self.before.startswith(self.trigger)  # each call has the trigger of its own
+        repeated = self.before.startswith(self.trigger)  # each call has its own trigger
         again = f"{lark(self.separator)} {lark(self.trigger) if repeated else ''} {anyone}"
         calls = f"{lark(self.opening)} {anyone} {f'({again})*' if parallel else ''}"
         calls += f" {lark(self.closing)}"
@@ -75,7 +76,7 @@ class CallForm:
             rules.append(f"PLAIN: /[^{first}](.|\\n)*/")
         elif self.trigger in special_token_ids:
             start = f"(TEXT {lark(self.trigger)} {calls})* TEXT"
-        else:  # lazy: as soon as the trigger is there, the text has ended
+        else:  # lazy: the text ends at the first trigger
             start = f"(until {calls})* TEXT"
             rules.append(f"until[lazy]: TEXT {lark(self.trigger)}")
         if "TEXT" in start:

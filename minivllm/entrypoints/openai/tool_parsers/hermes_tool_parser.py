@@ -1,4 +1,4 @@
-"""The form of Hermes 2 Pro, Qwen, and the embedded model: JSON between tags.
+"""HermesToolParser: JSON between tags, the syntax of Hermes 2 Pro, Qwen, and the embedded model.
 
 <tool_call>
 {"name": "get_weather", "arguments": {"location": "Paris"}}
@@ -22,7 +22,7 @@ OPENING, CLOSING = "<tool_call>", "</tool_call>"
 
 @ToolParserManager.register_module("hermes", "qwen3_json")
 class HermesToolParser(ToolParser):
-    """Each call between tags of its own; the last may lack its closing one."""
+    """Calls, each between its own tags; the last closing tag may be missing."""
 
     opening = OPENING
     form = CallForm(

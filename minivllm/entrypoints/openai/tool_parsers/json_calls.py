@@ -1,6 +1,6 @@
-"""A call that is written as a JSON object: its name, and its arguments just as they stand there.
+"""Parser of a call that is a JSON object: its name, and the unchanged text of its arguments.
 
-A stack is all that JSON needs beyond single characters: what is open, innermost last.
+A stack of the open brackets is the only state that JSON needs, beside the text.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _SCALAR = re.compile(r"true|false|null|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-
 
 
 def read_call(parser: ToolParser, text: TextReader, keys: tuple[str, ...]) -> Reading:
-    """Read an object with a name and arguments, and tell the parser of both.
+    """Read an object with a name and arguments, and report both to the parser.
 
     Args:
         parser: gets the name, and the arguments as they come.
-        text: an object begins here.
-        keys: what the arguments may be called.
+        text: at the beginning of the object.
+        keys: possible keys of the arguments.
 
     Raises:
-        NotACall: if it is no JSON object, or a part is of the wrong kind. That none is missing,
-            ``end_call`` looks.
+        NotACall: if it is no JSON object, or a part has the wrong type. ``end_call`` checks that
+            none is missing.
     """
     seen: set[str] = set()
     yield from text.expect("{")
@@ -62,14 +62,14 @@ def read_call(parser: ToolParser, text: TextReader, keys: tuple[str, ...]) -> Re
 
 
 def read_arguments(parser: ToolParser, text: TextReader) -> Reading:
-    """Read an object, which the parser gets as it comes."""
+    """Read an object of arguments; the parser gets it as it comes."""
     if (yield from text.skip()) != "{":
         raise NotACall("arguments must be an object")
     yield from parser.stream_arguments(read_value(text))
 
 
 def read_calls(parser: ToolParser, text: TextReader, read_one) -> Reading:
-    """Read a list of calls, each whole as soon as a comma or the list's end follows it."""
+    """Read a list of calls. Each is complete when a comma or the list's end follows it."""
     yield from text.expect("[")
     while True:
         yield from text.skip()
@@ -85,7 +85,7 @@ def read_calls(parser: ToolParser, text: TextReader, read_one) -> Reading:
 
 def read_value(text: TextReader) -> Reading:
     """Read any JSON value."""
-    closers: list[str] = []  # of the objects and lists that are open, innermost last
+    closers: list[str] = []  # of open objects and lists, innermost last
     while True:
         char = yield from text.skip()
         just_opened = char in _CLOSER
@@ -114,7 +114,7 @@ def read_value(text: TextReader) -> Reading:
 
 
 def read_string(text: TextReader) -> Generator[None, None, str]:
-    """Read a JSON string. Returns what it means."""
+    """Read a JSON string. Returns its value."""
     begin = text.at
     yield from text.expect('"')
     while True:
@@ -126,6 +126,6 @@ def read_string(text: TextReader) -> Generator[None, None, str]:
         escape = _ESCAPE.match(text.text, text.at)
         if escape is None:
             raise NotACall("a backslash must escape something")
-        text.at = escape.end()  # all of it at once: nobody is shown half an escape
+        text.at = escape.end()  # at once, so that half an escape is never streamed
     yield from text.expect('"')
     return json.loads(text.text[begin : text.at])

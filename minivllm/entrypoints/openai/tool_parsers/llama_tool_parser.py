@@ -1,4 +1,4 @@
-"""The form of Llama 3.1 and 3.2: nothing but JSON objects, one behind the other.
+"""Llama3JsonToolParser: a sequence of JSON objects, the syntax of Llama 3.1 and 3.2.
 
 {"name": "get_weather", "parameters": {"location": "Paris"}}; {"name": ...}
 """
@@ -16,13 +16,13 @@ from minivllm.entrypoints.openai.tool_parsers.call_form import CallForm
 from minivllm.entrypoints.openai.tool_parsers.json_calls import read_call
 from minivllm.entrypoints.openai.tool_parsers.text_reader import TextReader
 
-_PYTHON_TAG = "<|python_tag|>"  # some put it first
+_PYTHON_TAG = "<|python_tag|>"  # some models write it first
 _BETWEEN = re.compile(r"[ \t\r\n;]*")
 
 
 @ToolParserManager.register_module("llama3_json")
 class Llama3JsonToolParser(ToolParser):
-    """Calls at the beginning of a text; a text that begins otherwise has none."""
+    """Calls at the beginning of a text. A text that begins otherwise has none."""
 
     form = CallForm(before='{"name": %s, "parameters": ', after="}", separator="; ")
     between = " \t\r\n;"

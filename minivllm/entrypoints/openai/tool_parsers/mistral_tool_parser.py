@@ -1,4 +1,4 @@
-"""The forms of Mistral's models: a special token, and a list or (newer ones) a name and an object.
+"""MistralToolParser: a special token, then a list or (newer models) a name and an object.
 
 [TOOL_CALLS][{"name": "get_weather", "arguments": {"location": "Paris"}}]
 [TOOL_CALLS]get_weather{"location": "Paris"}
@@ -29,7 +29,7 @@ _NAME = re.compile(r"[\w.-]*")
 
 @ToolParserManager.register_module("mistral")
 class MistralToolParser(ToolParser):
-    """Either form, behind the token that opens it."""
+    """Calls in either syntax, after the opening token."""
 
     opening = OPENING
     form = CallForm(
@@ -43,7 +43,7 @@ class MistralToolParser(ToolParser):
 
     @staticmethod
     def make_id() -> str:
-        """Mistral's templates take nine letters and digits, nothing else."""
+        """Make an id of nine letters and digits: Mistral's templates refuse others."""
         return "".join(random.choices(string.ascii_letters + string.digits, k=9))
 
     def read(self, text: TextReader) -> Generator[None, None, None]:

@@ -1,4 +1,4 @@
-"""The form of Llama 3.2's small models and of ToolACE: a Python list of calls.
+"""PythonicToolParser: a Python list of calls, the syntax of small Llama 3.2 models and ToolACE.
 
 [get_weather(city="Paris", metric=True), get_time()]
 """
@@ -29,9 +29,9 @@ _JSON_NAMES = {"true": True, "false": False, "null": None}  # some models mix th
 
 @ToolParserManager.register_module("pythonic")
 class PythonicToolParser(ToolParser):
-    """A text that begins with such a list. It is parsed as Python, and never run.
+    """Calls in a list at the beginning of a text. It is parsed as Python, and never executed.
 
-    Arguments must be translated into JSON, so each is given out when it has come whole.
+    Arguments are translated into JSON, so each is emitted when it is complete.
     """
 
     def find(self, text: str) -> tuple[int, bool]:
@@ -102,7 +102,7 @@ def _read_string(text: TextReader) -> Generator[None, None, None]:
 
 
 def _as_json(source: str) -> str:
-    """A literal of Python as JSON."""
+    """Translate a Python literal into JSON."""
     try:
         with without_warnings():
             tree = ast.parse(source.strip(), mode="eval")

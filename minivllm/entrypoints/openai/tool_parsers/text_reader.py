@@ -1,8 +1,8 @@
 """TextReader: coroutines that parse a text which arrives piece by piece.
 
-Its methods are coroutines (generators): where the text does not go on yet, they ``yield``, and go
-on from that very place when there is more of it. So whoever reads with them is written like a
-parser of a whole text, and can be stopped between any two characters.
+Its methods are coroutines (generators). At the end of the text so far they ``yield``, and continue
+from there when more has come. So a parser that uses them is written like one for a whole text, and
+can stop between any two characters.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ BLANKS = re.compile(r"[ \t\r\n]*")
 
 
 class NotACall(ValueError):
-    """Error: the text here is no call, so it is content."""
+    """Error: the text is no call, so it is content."""
 
 
 class TextReader:
-    """The part of a text that is not used up, and how far it has been read."""
+    """The rest of a text, and the position of the next character to read."""
 
     def __init__(self):
         self.text = ""
-        self.at = 0  # what is before has been read
-        self.ended = False  # no more will come
+        self.at = 0  # position of the next character
+        self.ended = False  # no more text will come
 
     def cut(self, end: int) -> str:
-        """Use up the beginning of the text. Returns it."""
+        """Remove the beginning of the text. Returns it."""
         taken, self.text, self.at = self.text[:end], self.text[end:], 0
         return taken
 
@@ -37,7 +37,7 @@ class TextReader:
         return self.text[self.at : self.at + count]
 
     def run_of(self, characters: re.Pattern) -> Generator[None, None, str]:
-        """Read as far as the pattern goes, which is one of single characters, repeated."""
+        """Read characters as long as they match a pattern like ``[a-z]*``."""
         begin = self.at
         while True:
             run = characters.match(self.text, self.at)
@@ -47,15 +47,15 @@ class TextReader:
             yield
 
     def skip(self, characters: re.Pattern = BLANKS) -> Generator[None, None, str]:
-        """Read over blanks. Returns the character that comes next, not read yet."""
+        """Skip blanks. Returns the next character, not read yet."""
         yield from self.run_of(characters)
         return (yield from self.peek())
 
     def expect(self, words: str) -> Generator[None, None, None]:
-        """Read these words.
+        """Read this text.
 
         Raises:
-            NotACall: if other ones come.
+            NotACall: for any other text.
         """
         for char in words:
             if (yield from self.peek()) != char:

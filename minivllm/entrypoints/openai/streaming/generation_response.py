@@ -1,58 +1,47 @@
-"""OutputStream: an answer whose events are sent while a step's outputs are handed out."""
+"""GenerationResponse: a stream of the engine's outputs for the prompts of one request."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import dataclass
 
 from minivllm.engine.async_llm import AsyncLLM
 from minivllm.engine.output_collector import RequestOutputCollector
-from minivllm.entrypoints.openai.answer_events import AnswerEvents
-from minivllm.entrypoints.openai.chunk_writer import DONE, error_event
-from minivllm.entrypoints.openai.event_stream import EventStream, body_message
-from minivllm.sampling_params import BeamSearchParams, SamplingParams
+from minivllm.entrypoints.openai.engine_request import EngineRequest
+from minivllm.entrypoints.openai.streaming.chunk_builder import ChunkBuilder
+from minivllm.entrypoints.openai.streaming.chunk_writer import DONE, error_event
+from minivllm.entrypoints.openai.streaming.event_stream import EventStreamResponse, body_message
 
 
-@dataclass
-class Asked:
-    """What an engine is asked for one prompt: arguments of ``AsyncLLM.generate``."""
+class GenerationResponse(EventStreamResponse):
+    """Events of one or more prompts, sent while the engine's outputs are distributed.
 
-    request_id: str
-    prompt: dict
-    params: SamplingParams | BeamSearchParams
-    priority: int
-
-
-class OutputStream(EventStream):
-    """Events of what an engine says to some prompts, sent while its step is handed out.
-
-    No task is woken for an event: the collectors call, and it is sent before they go on. Only for a
-    client that reads slowly a task waits, and what comes meanwhile is joined in the collectors.
+    No task wakes up for an event: each collector calls ``_on_put``, which sends the event at once.
+    Only for a slow client a task waits, and the collectors merge the outputs that come meanwhile.
 
     Args:
-        engine: is asked when the answer has begun.
-        asked: the prompts.
-        events: makes events of outputs.
+        engine: gets the requests after the response has started.
+        requests: one for each prompt.
+        chunks: makes events of outputs.
     """
 
-    def __init__(self, engine: AsyncLLM, asked: list[Asked], events: AnswerEvents):
+    def __init__(self, engine: AsyncLLM, requests: list[EngineRequest], chunks: ChunkBuilder):
         super().__init__()
         self.engine = engine
-        self.asked = asked
-        self.events = events
+        self.requests = requests
+        self.chunks = chunks
         self._collectors: list[RequestOutputCollector] = []
-        self._waiting: asyncio.Task | None = None  # for a client that reads slowly
+        self._waiting: asyncio.Task | None = None  # for a slow client
 
     async def send_events(self, send) -> None:
         self._send = send
         try:
             try:
                 await self._send_outputs()
-                last = self.events.end()
+                last = self.chunks.finish()
             except Exception as error:
                 last = error_event(error)
-                error.__traceback__ = None  # its frames would keep this answer
+                error.__traceback__ = None  # its frames refer to this response
             if self._waiting is not None:
                 await self._waiting
             await send(body_message(last + DONE, more=False))
@@ -63,10 +52,10 @@ class OutputStream(EventStream):
                 self._waiting.cancel()
 
     async def _send_outputs(self) -> None:
-        """Ask the engine, and return when all has been sent. Raises what ends an answer early."""
-        for one in self.asked:
+        """Add the requests to the engine, and wait until all is sent. Raises an error of any."""
+        for request in self.requests:
             collector = await self.engine.add_request(
-                one.request_id, one.prompt, one.params, one.priority
+                request.request_id, request.prompt, request.params, request.priority
             )
             self._collectors.append(collector)
         self._finished = asyncio.get_running_loop().create_future()
@@ -80,13 +69,13 @@ class OutputStream(EventStream):
         self._take_from([collector])
 
     def _take_from(self, collectors: list[RequestOutputCollector]) -> None:
-        """Send what these collectors have, until the client is to be waited for."""
+        """Send the outputs in these collectors, as long as the client keeps up."""
         try:
             for collector in collectors:
                 while self._may_send() and (output := collector.get_nowait()) is not None:
                     self._num_unfinished -= output.finished
-                    self._send_now(self.events.of(output))
-        except Exception as error:  # this answer's, and nobody else's
+                    self._send_now(self.chunks.build(output))
+        except Exception as error:  # it ends this response only
             self._end(error)
         if self._num_unfinished == 0:
             self._end(None)
@@ -95,9 +84,9 @@ class OutputStream(EventStream):
         return self._waiting is None and not self._finished.done()
 
     def _send_now(self, events: bytes) -> None:
-        """Send events without waiting, unless the server's ``send`` has to."""
+        """Send events now; if the server's ``send`` has to wait, leave the rest to a task."""
         if events:
-            rest = _Begun(self._send(body_message(events)))
+            rest = _EagerStart(self._send(body_message(events)))
             if not rest.done:
                 self._waiting = asyncio.ensure_future(rest.finish())
                 self._waiting.add_done_callback(self._go_on)
@@ -118,10 +107,10 @@ class OutputStream(EventStream):
             self._finished.set_exception(error)
 
 
-class _Begun:
-    """An awaitable that has been run as far as it goes without waiting.
+class _EagerStart:
+    """An awaitable that runs at once, up to its first wait (an eager task without the task).
 
-    Whoever awaits it waits for the rest. If that is cancelled, what has begun is closed.
+    Awaiting it runs the rest. Cancelling that closes the awaitable.
     """
 
     def __init__(self, awaitable: Awaitable):
@@ -138,5 +127,5 @@ class _Begun:
         yield from self._steps
 
     async def finish(self) -> None:
-        """Wait for the rest."""
+        """Run the rest."""
         await self

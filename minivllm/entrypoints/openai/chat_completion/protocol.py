@@ -9,16 +9,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, model_serializer, model_validator
 
-from minivllm.entrypoints.openai.conversation import (
+from minivllm.entrypoints.openai.chat_completion.conversation import (
     ChatCompletionToolsParam,
+    MediaFields,
     Message,
     NamedToolChoice,
 )
+from minivllm.entrypoints.openai.chat_completion.tool_choice import check_tool_choice
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
-from minivllm.entrypoints.openai.other_fields import MediaFields
 from minivllm.entrypoints.openai.protocol import UsageInfo
-from minivllm.entrypoints.openai.tool_choice import check_tool_choice
 
 
 class ChatCompletionRequest(GenerationRequest, MediaFields):
@@ -44,14 +44,14 @@ class ChatCompletionRequest(GenerationRequest, MediaFields):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_prompt_text: bool | None = None
-    include_reasoning: bool = True  # of a model that reasons, in a part of its own
+    include_reasoning: bool = True  # for models that return it as a separate part
 
     counts_of_logprobs: ClassVar[tuple[str, ...]] = ("prompt_logprobs", "top_logprobs")
 
     @model_validator(mode="before")
     @classmethod
     def _check_choice_before_types(cls, body: Any) -> Any:
-        """Without a choice, the model chooses among the tools, if there are any."""
+        """Check the tool choice. Without one, it is "auto" if there are tools."""
         if not isinstance(body, dict):
             return body
         if "tool_choice" not in body and body.get("tools"):
@@ -76,7 +76,7 @@ class ChatCompletionRequest(GenerationRequest, MediaFields):
         return self.top_logprobs or 0
 
     def with_own_fields(self, template_kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What a template is told, with the request's own fields, which have the last word."""
+        """Variables of the template. The request's own fields have precedence."""
         more = dict(template_kwargs)
         if self.documents is not None:
             more["documents"] = self.documents
@@ -87,7 +87,7 @@ class ChatCompletionRequest(GenerationRequest, MediaFields):
 
     @property
     def most_tokens(self) -> int | None:
-        """The token limit of the answer; None is as long as the context allows."""
+        """Token limit of the answer; None for the rest of the context."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 

@@ -1,4 +1,4 @@
-"""ChatEvents: the events of a stream of /v1/chat/completions.
+"""ChatChunkBuilder: the chunks of a stream of /v1/chat/completions.
 
 (vLLM: ``chat_completion_stream_generator`` in
 vllm/entrypoints/openai/chat_completion/serving.py)
@@ -7,96 +7,105 @@ vllm/entrypoints/openai/chat_completion/serving.py)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from minivllm.entrypoints.openai.answer_events import AnswerEvents
-from minivllm.entrypoints.openai.chat_protocol import ChatCompletionRequest
-from minivllm.entrypoints.openai.chunk_writer import to_json, usage_dict
-from minivllm.entrypoints.openai.tool_choice import ToolChoice, ToolStream
+from minivllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from minivllm.entrypoints.openai.chat_completion.tool_choice import ToolChoice, ToolStream
+from minivllm.entrypoints.openai.logprobs import TokenNames, chat_logprobs
+from minivllm.entrypoints.openai.streaming.chunk_builder import ChunkBuilder
+from minivllm.entrypoints.openai.streaming.chunk_writer import to_json
+from minivllm.entrypoints.openai.usage import UsagePolicy, usage_dict
 from minivllm.outputs import CompletionOutput, RequestOutput
 
-if TYPE_CHECKING:
-    from minivllm.entrypoints.openai.serving_chat import OpenAIServingChat
 
-
-class ChatEvents(AnswerEvents):
-    """Deltas of the messages of all choices; the first of each says whose message it is.
+class ChatChunkBuilder(ChunkBuilder):
+    """Chunks with deltas of the messages of all choices; the first of each has the role.
 
     Args:
-        serving: the endpoint.
-        request: what it was asked.
-        head: the keys that every event begins with.
-        tools: that may be called, if any.
+        request, head, fingerprint, usage: as for ``ChunkBuilder``.
+        role: of the messages.
+        echo: the text that each message begins with.
+        names: of tokens in logprobs.
+        tools: the tools that may be called, if any.
+        skips_empty: a piece without text gives no chunk.
     """
 
     request: ChatCompletionRequest
-    serving: OpenAIServingChat
 
     def __init__(
         self,
-        serving: OpenAIServingChat,
         request: ChatCompletionRequest,
         head: dict,
+        fingerprint: str,
+        usage: UsagePolicy,
+        *,
+        role: str,
+        echo: str,
+        names: TokenNames,
         tools: ToolChoice | None,
+        skips_empty: bool,
     ):
-        super().__init__(serving, request, head, num_prompts=1)
+        super().__init__(request, head, fingerprint, usage, num_prompts=1)
+        self._role, self._echo = role, echo
+        self._names = names
         self._tools = tools
+        self._skips_empty = skips_empty
         self._calls: dict[int, ToolStream] = {}
         self._shows_tokens = bool(request.return_token_ids or request.logprobs)
         self._begun = False
         self._prompt, self._cached = 0, 0
 
-    def events(self, output: RequestOutput) -> Iterator[bytes]:
+    def chunks(self, output: RequestOutput) -> Iterator[bytes]:
         if not self._begun:
             self._begun = True
             self._prompt = len(output.prompt_token_ids)
             self._cached = output.num_cached_tokens or 0
-            yield from self._first_events(output)
+            yield from self._first_chunks(output)
         for completion in output.outputs:
             self._tokens[completion.index] += len(completion.token_ids)
             more = self._usage_so_far(self._tokens[completion.index])
             for choice, ends in self._choices(completion):
-                yield self.writer.event(choice, ends, more)
+                yield self.writer.chunk(choice, ends, more)
 
     def usage(self) -> dict:
-        details = self.serving.prompt_details(self._prompt, self._cached)
+        details = self.usage_policy.prompt_details(self._prompt, self._cached)
         return usage_dict(self._prompt, sum(self._tokens.values()), details)
 
     def _usage_so_far(self, num_tokens: int) -> dict[str, Any]:
-        """Usage beside choices, if every event has it; with one key more than in completions."""
+        """Usage beside choices, if every chunk has it; with one key more than in completions."""
         if not self.always:
             return {}
         return {"usage": usage_dict(self._prompt, num_tokens) | {"completion_tokens_details": None}}
 
-    def _first_events(self, output: RequestOutput) -> Iterator[bytes]:
-        """First events of every choice: the role; then, with ``echo``, the text so far."""
+    def _first_chunks(self, output: RequestOutput) -> Iterator[bytes]:
+        """First chunks of each choice: its role and, with ``echo``, the text that is continued."""
         request, usage = self.request, self._usage_so_far(0)
-        role, echo = self.serving.role(request), self.serving.echo(request)
         more: dict[str, Any] = {
             "prompt_token_ids": output.prompt_token_ids if request.return_token_ids else None,
             "prompt_text": output.prompt if request.return_prompt_text else None,
         }
-        deltas = [({"role": role, "content": ""}, more | usage)]
-        if echo:
-            deltas.append(({"content": echo}, usage))
+        deltas = [({"role": self._role, "content": ""}, more | usage)]
+        if self._echo:
+            deltas.append(({"content": self._echo}, usage))
         for delta, beside in deltas:
             for index in range(request.n):
                 choice = (
                     f'{{"index":{index},"delta":{to_json(delta)},"logprobs":null,'
                     '"finish_reason":null}'
                 )
-                yield self.writer.event(choice, more=beside)
+                yield self.writer.chunk(choice, more=beside)
 
     def _choices(self, completion: CompletionOutput) -> Iterator[tuple[str, bool]]:
-        """A choice's events as JSON, for a piece of it; where calls are parsed, none or several.
+        """Chunks of a piece of a choice, as JSON, each with True if it ends the choice.
 
-        What is known of its tokens goes with the first; the last ends the choice, if it ends.
+        One chunk, or any number of them where calls are parsed. The first has the logprobs and ids
+        of the piece's tokens.
         """
         reason = completion.finish_reason
         deltas = self._deltas(completion.index, completion.text, reason is not None)
         if not deltas and (reason is not None or self._shows_tokens):
             deltas.append({})
-        logprobs = to_json(self.serving.logprobs(self.request, completion))
+        logprobs = to_json(logprobs_of(completion, self.request, self._names))
         token_ids = to_json(completion.token_ids if self.request.return_token_ids else None)
         for place, delta in enumerate(deltas, 1):
             end = "null"
@@ -111,10 +120,9 @@ class ChatEvents(AnswerEvents):
             logprobs = token_ids = "null"
 
     def _deltas(self, index: int, text: str, finished: bool) -> list[dict]:
-        """Deltas of a message for a piece of its text; where calls are parsed, none for no text."""
+        """Deltas of a message for a piece of its text."""
         if self._tools is None:
-            silent = not text and self.serving.args.tool_call_parser
-            return [] if silent else [{"content": text}]
+            return [] if not text and self._skips_empty else [{"content": text}]
         calls = self._calls.get(index)
         if calls is None:
             calls = self._calls[index] = ToolStream(self._tools)
@@ -124,3 +132,13 @@ class ChatEvents(AnswerEvents):
         if self._tools is None:
             return reason
         return self._tools.finish_reason(reason, self._calls[index].called)
+
+
+def logprobs_of(
+    completion: CompletionOutput, request: ChatCompletionRequest, names: TokenNames
+) -> dict | None:
+    """Logprobs of an output's tokens, if the request asks for them."""
+    if not request.logprobs or completion.logprobs is None:
+        return None
+    most = request.top_logprobs or 0
+    return chat_logprobs(completion.token_ids, completion.logprobs, most, names)

@@ -1,32 +1,33 @@
-"""/tokenize, /detokenize and /tokenizer_info. (vLLM: vllm/entrypoints/serve/tokenize/)"""
+"""OpenAIServingTokenization: the tokenizer. (vLLM: vllm/entrypoints/serve/tokenize/)"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from minivllm.entrypoints.openai.errors import RequestError
-from minivllm.entrypoints.openai.protocol import (
+from minivllm.entrypoints.openai.serving import OpenAIServing
+from minivllm.entrypoints.openai.tokenize.protocol import (
     DetokenizeRequest,
     DetokenizeResponse,
+    TokenizeChatRequest,
+    TokenizeRequest,
     TokenizeResponse,
 )
-from minivllm.entrypoints.openai.serving import OpenAIServing
-from minivllm.entrypoints.openai.tokenize_protocol import TokenizeChatRequest, TokenizeRequest
 
-_LARGEST_ID = 2**32 - 1  # that a tokenizer can be asked for
+_LARGEST_ID = 2**32 - 1  # tokenizers take 32 bits
 
 
 class OpenAIServingTokenization(OpenAIServing):
-    """Answers requests about tokens; the engine is not asked."""
+    """Endpoints /tokenize, /detokenize and /tokenizer_info, which do not use the engine."""
 
     async def tokenize(self, request: TokenizeRequest) -> TokenizeResponse:
-        """The token ids of a text, or of a conversation as the chat template writes it."""
+        """Tokenize a text, or a conversation as the chat template renders it."""
         self.served.check_model(request.model)
         if isinstance(request, TokenizeChatRequest):
-            text = self.render(request.messages, request)
+            text = self.prompts.render(request.messages, request)
         else:
             text = request.prompt
-        token_ids = await self.encode(text, request.add_special_tokens, truncates=True)
+        token_ids = await self.prompts.encode(text, request.add_special_tokens, truncates=True)
         strings = None
         if request.return_token_strs:
             strings = self.tokenizer.convert_ids_to_tokens(token_ids)
@@ -38,25 +39,25 @@ class OpenAIServingTokenization(OpenAIServing):
         )
 
     def detokenize(self, request: DetokenizeRequest) -> DetokenizeResponse:
-        """The text of token ids, special ones included; an id of no token has none."""
+        """Decode token ids, special ones included. An unknown id has no text."""
         self.served.check_model(request.model)
         if any(token_id > _LARGEST_ID for token_id in request.tokens):
             raise RequestError(f"tokens must be from 0 to {_LARGEST_ID}")
         return DetokenizeResponse(prompt=self.tokenizer.decode(request.tokens))
 
     def tokenizer_info(self) -> dict[str, Any]:
-        """What the tokenizer was made from, for clients that want one like it."""
+        """Arguments of the tokenizer, for clients that make the same one."""
         made = self.tokenizer.init_kwargs.items()
         info = {name: _plain(value) for name, value in made if not name.endswith("_file")}
         return info | {
-            "truncation_side": "left",  # how truncate_prompt_tokens cuts, unless told else
+            "truncation_side": "left",  # the default of truncate_prompt_tokens
             "tokenizer_class": type(self.tokenizer).__name__,
             "chat_template": self.served.chat_template or self.tokenizer.chat_template,
         }
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: added tokens are their text."""
+    """Convert a value to JSON's types; an added token becomes its text."""
     if isinstance(value, dict):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""The form of an answer: OpenAI's ``response_format`` and vLLM's ``structured_outputs``.
+"""Constraints on an answer: OpenAI's ``response_format`` and vLLM's ``structured_outputs``.
 
 (vLLM: vllm/entrypoints/generate/base/protocol.py)
 """
@@ -22,16 +22,16 @@ class JsonSchemaResponseFormat(OpenAIBaseModel):
 
 
 class ResponseFormat(OpenAIBaseModel):
-    """Which form the answer must have; "text" is any."""
+    """OpenAI's form of a constraint; the type "text" is none."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaResponseFormat | None = None
 
     def constraint(self) -> dict[str, Any]:
-        """Arguments of StructuredOutputsParams; none for "text".
+        """Arguments of ``StructuredOutputsParams``; none for "text".
 
         Raises:
-            RequestError: for a schema that is missing, or a type that is not there.
+            RequestError: for a missing schema, or a type that is not supported.
         """
         if self.type == "text":
             return {}
@@ -45,7 +45,7 @@ class ResponseFormat(OpenAIBaseModel):
 
 
 class StructuredOutputs(OpenAIBaseModel):
-    """StructuredOutputsParams as they are sent."""
+    """Fields of ``StructuredOutputsParams`` in a body, and ``structural_tag``, which is refused."""
 
     json_schema: str | dict[str, Any] | None = Field(None, alias="json")
     regex: str | None = None
@@ -58,10 +58,10 @@ class StructuredOutputs(OpenAIBaseModel):
     structural_tag: str | None = None
 
     def constraint(self) -> dict[str, Any]:
-        """Arguments of StructuredOutputsParams.
+        """Arguments of ``StructuredOutputsParams``.
 
         Raises:
-            RequestError: for two kinds, or one that is not there.
+            RequestError: for two kinds, or one that is not supported.
         """
         if self.structural_tag is not None:
             raise RequestError("structural tags are not there; use a grammar", "structured_outputs")
@@ -78,7 +78,7 @@ class StructuredOutputs(OpenAIBaseModel):
 def structured_outputs_params(
     form: ResponseFormat | None, kinds: StructuredOutputs | None
 ) -> StructuredOutputsParams | None:
-    """StructuredOutputsParams of ``structured_outputs``, which ``response_format`` adds to.
+    """Make ``StructuredOutputsParams`` from both fields together; None if both are empty.
 
     Raises:
         RequestError: unless they name one kind, well formed.

@@ -1,4 +1,4 @@
-"""What a conversation is made of: messages, the tools it may call, and a tool that it must.
+"""Fields of a conversation: messages, tools, and a tool choice.
 
 (vLLM: vllm/entrypoints/openai/chat_completion/protocol.py, vllm/renderers/chat_utils.py)
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 from typing_extensions import NotRequired, TypedDict
 
 from minivllm.entrypoints.chat_messages import TEXT_PARTS
 from minivllm.entrypoints.openai.errors import RequestError
+from minivllm.entrypoints.openai.protocol import OpenAIBaseModel
 
 
 class FunctionDefinition(BaseModel):
@@ -21,24 +22,24 @@ class FunctionDefinition(BaseModel):
     strict: bool | None = None
 
     def shown(self) -> dict[str, Any]:
-        """As a chat template gets it: ``strict`` only if it is said."""
+        """The function for a chat template: ``strict`` only if it is set."""
         shown = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return shown if self.strict is None else shown | {"strict": self.strict}
 
 
 class ChatCompletionToolsParam(BaseModel):
-    """A function that the model may call; fields that are not known are left out."""
+    """A function that the model may call. Unknown fields are left out."""
 
     type: Literal["function"] = "function"
     function: FunctionDefinition
 
     def shown(self) -> dict[str, Any]:
-        """As a chat template gets it."""
+        """The tool for a chat template."""
         return {"type": self.type, "function": self.function.shown()}
 
 
 def shown_tools(tools: list[ChatCompletionToolsParam] | None) -> list[dict[str, Any]] | None:
-    """Tools as a chat template gets them."""
+    """The tools for a chat template."""
     return None if tools is None else [tool.shown() for tool in tools]
 
 
@@ -54,10 +55,12 @@ class NamedToolChoice(TypedDict):
 
 
 def _checked(message: dict[str, Any]) -> dict[str, Any]:
-    """A message with a role, and a content: text, or a list of parts. No content is no text.
+    """Check a message: it has a role, and a content that is text or a list of text parts.
+
+    A message without a content gets an empty one.
 
     Raises:
-        ValueError: for another one.
+        ValueError: for a bad message.
         RequestError: for a part that is not text.
     """
     if not isinstance(message.get("role"), str):
@@ -79,3 +82,17 @@ def _checked(message: dict[str, Any]) -> dict[str, Any]:
 
 
 Message = Annotated[dict[str, Any], AfterValidator(_checked)]
+
+
+class MediaFields(OpenAIBaseModel):
+    """Options for reading images and sounds. They are refused unless they are empty."""
+
+    media_io_kwargs: dict[str, dict[str, Any]] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _check_media(self):
+        for name in ("media_io_kwargs", "mm_processor_kwargs"):
+            if getattr(self, name):
+                raise RequestError(f"{name} is for images and sounds; this server has none", name)
+        return self

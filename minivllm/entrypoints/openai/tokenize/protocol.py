@@ -1,29 +1,35 @@
-"""Request types of /tokenize. (vLLM: vllm/entrypoints/serve/tokenize/protocol.py)"""
+"""Request and response types of /tokenize and /detokenize.
+
+(vLLM: vllm/entrypoints/serve/tokenize/protocol.py)
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from minivllm.entrypoints.openai.conversation import ChatCompletionToolsParam, Message
+from minivllm.entrypoints.openai.chat_completion.conversation import (
+    ChatCompletionToolsParam,
+    MediaFields,
+    Message,
+)
 from minivllm.entrypoints.openai.errors import RequestError
-from minivllm.entrypoints.openai.other_fields import MediaFields
-from minivllm.entrypoints.openai.protocol import OpenAIBaseModel
+from minivllm.entrypoints.openai.protocol import INT64, OpenAIBaseModel
 
 
 class TokenizeCompletionRequest(OpenAIBaseModel):
-    """A text."""
+    """Body of /tokenize with a text."""
 
     model: str | None = None
     prompt: str
-    messages: None = None  # a body with both is the other kind
+    messages: None = None  # a body with both is a TokenizeChatRequest
     add_special_tokens: bool = True
     return_token_strs: bool | None = False
 
 
 class TokenizeChatRequest(MediaFields):
-    """A conversation that the chat template writes."""
+    """Body of /tokenize with a conversation, which the chat template renders."""
 
     model: str | None = None
     messages: list[Message]
@@ -45,3 +51,19 @@ class TokenizeChatRequest(MediaFields):
 
 
 TokenizeRequest = TokenizeCompletionRequest | TokenizeChatRequest
+
+
+class TokenizeResponse(BaseModel):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(OpenAIBaseModel):
+    model: str | None = None
+    tokens: list[Annotated[int, Field(ge=0, lt=INT64)]]
+
+
+class DetokenizeResponse(BaseModel):
+    prompt: str

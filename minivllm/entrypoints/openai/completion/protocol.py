@@ -15,14 +15,14 @@ from minivllm.entrypoints.openai.protocol import UsageInfo
 
 TokenId = Annotated[int, Field(ge=0)]
 _MOST_PROMPTS = 1024  # of one request, as in vLLM
-_USUAL = 16  # tokens of a completion, unless more or fewer are asked for
+_DEFAULT = 16  # max_tokens, as in OpenAI's API
 
 
 class CompletionRequest(GenerationRequest):
     """Prompts to be continued: a text, texts, token ids, or lists of token ids."""
 
     prompt: list[TokenId] | list[list[TokenId]] | str | list[str] | None = None
-    max_tokens: Annotated[int, BeforeValidator(lambda n: _USUAL if n is None else n)] = _USUAL
+    max_tokens: Annotated[int, BeforeValidator(lambda n: _DEFAULT if n is None else n)] = _DEFAULT
     logprobs: int | None = None
     suffix: str | None = None
     prompt_embeds: str | list[str] | None = None
@@ -57,7 +57,7 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def only_echo(self) -> bool:
-        """True if only the prompt is asked for; the engine generates one token nevertheless."""
+        """True for a request of the prompt alone. The engine generates one token nevertheless."""
         return bool(self.echo) and self.max_tokens == 0
 
     @property

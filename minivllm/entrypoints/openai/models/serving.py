@@ -1,4 +1,4 @@
-"""/v1/models: the names of the served model. (vLLM: vllm/entrypoints/openai/models/)"""
+"""OpenAIServingModels: names of the served model. (vLLM: vllm/entrypoints/openai/models/)"""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import uuid
 from http import HTTPStatus
 
 from minivllm.entrypoints.openai.errors import RequestError
-from minivllm.entrypoints.openai.protocol import ModelCard, ModelList, ModelPermission
+from minivllm.entrypoints.openai.models.protocol import ModelCard, ModelList, ModelPermission
 from minivllm.entrypoints.openai.serving import OpenAIServing
 
 
 class OpenAIServingModels(OpenAIServing):
-    """Answers requests about models."""
+    """Endpoint /v1/models."""
 
     def show_models(self) -> ModelList:
-        """One card for each name."""
+        """List the model, with a card for each name."""
         return ModelList(data=[self._card(name) for name in self.served.names])
 
     def show_model(self, name: str) -> ModelCard:
-        """One of them; OpenAI's clients ask for it, vLLM's server has no such path.
+        """The card of one name. OpenAI's API has this path; vLLM's server does not.
 
         Raises:
             RequestError: for a name that is not served.

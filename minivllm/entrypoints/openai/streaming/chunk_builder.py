@@ -1,75 +1,78 @@
-"""AnswerEvents: makes the events of one stream from the engine's outputs."""
+"""ChunkBuilder: OpenAI's chunks of one stream, made from the engine's outputs."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from minivllm.entrypoints.openai.chunk_writer import ChunkWriter
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
+from minivllm.entrypoints.openai.streaming.chunk_writer import ChunkWriter
+from minivllm.entrypoints.openai.usage import UsagePolicy
 from minivllm.outputs import RequestMetrics, RequestOutput
 
-if TYPE_CHECKING:
-    from minivllm.entrypoints.openai.serving import OpenAIServing
 
-
-class AnswerEvents(ABC):
-    """Base of both endpoints' streams: outputs in, events out, and the usage in the end.
+class ChunkBuilder(ABC):
+    """Base of the chunk builders of completions and chat.
 
     Args:
-        serving: the endpoint.
-        request: what it was asked.
-        head: the keys that every event begins with.
-        num_prompts: how many it asks about.
+        request: the request.
+        head: the first keys of every chunk.
+        fingerprint: of the server.
+        usage: decides which counts and times are shown.
+        num_prompts: number of the request's prompts.
     """
 
     def __init__(
-        self, serving: OpenAIServing, request: GenerationRequest, head: dict, num_prompts: int
+        self,
+        request: GenerationRequest,
+        head: dict,
+        fingerprint: str,
+        usage: UsagePolicy,
+        num_prompts: int,
     ):
-        self.serving = serving
         self.request = request
-        self.at_end, self.always = serving.wants_usage(request)
-        self.writer = ChunkWriter(head, serving.served.fingerprint, self.at_end)
+        self.usage_policy = usage
+        self.at_end, self.always = usage.in_stream(request)
+        self.writer = ChunkWriter(head, fingerprint, self.at_end)
         self.interval = 1 if request.use_beam_search else request.stream_interval or 1
         self._num_choices = num_prompts * request.n
         self._times: RequestMetrics | None = None  # of the last output
-        # By choice; no list, since nobody has looked yet at how many choices were asked for.
+        # By choice; no list, since the request's n is not checked yet.
         self._tokens: dict[int, int] = defaultdict(int)
-        # By the engine's request id, where events are fewer: what has no event yet, or None; there
-        # is nothing before the first event.
+        # With an interval, by the engine's request id: output that is not in a chunk yet, or None.
+        # A request has no entry before its first chunk.
         self._joined: dict[str, RequestOutput | None] = {}
 
-    def of(self, output: RequestOutput) -> bytes:
-        """The events of an output, one after the other; often one, sometimes none."""
+    def build(self, output: RequestOutput) -> bytes:
+        """Events for an output: often one, sometimes none, or several in a row."""
         self._times = output.metrics
         if self.request.use_beam_search:
             if not output.finished:
-                return b""  # a beam's text may yet become another's: there is nothing to stream
+                return b""  # until the end, a beam's text may be replaced by another's
             show_stop_tokens(output, self.request.include_stop_str_in_output)
         if self.interval > 1:
             output = self._join(output)
             if not self._is_due(output):
                 return b""
             self._joined[output.request_id] = None
-        return b"".join(self.events(output))
+        return b"".join(self.chunks(output))
 
-    def end(self) -> bytes:
-        """The event with the usage, if it was asked for, and with times, if the server tells."""
+    def finish(self) -> bytes:
+        """The event with usage and times at the end, if the request asks for it."""
         if not self.at_end:
             return b""
         num_tokens = sum(self._tokens.values())
-        metrics = self.serving.metrics(self._num_choices, self._times, num_tokens)
-        return self.writer.usage(self.usage(), metrics)
+        times = self.usage_policy.times(self._num_choices, self._times, num_tokens)
+        return self.writer.usage(self.usage(), times)
 
     @abstractmethod
-    def events(self, output: RequestOutput) -> Iterator[bytes]:
-        """The events of an output that is to be shown."""
+    def chunks(self, output: RequestOutput) -> Iterator[bytes]:
+        """Yield the events for an output that is due."""
 
     @abstractmethod
     def usage(self) -> dict:
-        """The usage of the whole answer."""
+        """Usage of the whole answer."""
 
     def _join(self, output: RequestOutput) -> RequestOutput:
         waiting = self._joined.get(output.request_id)
@@ -79,7 +82,7 @@ class AnswerEvents(ABC):
         return waiting
 
     def _is_due(self, output: RequestOutput) -> bool:
-        """Whether enough has come together; the first and the last output are shown as they are."""
+        """True for enough tokens, for the first output and for the last; else keep the output."""
         enough = any(len(choice.token_ids) >= self.interval for choice in output.outputs)
         if enough or output.finished or output.request_id not in self._joined:
             return True
@@ -88,9 +91,9 @@ class AnswerEvents(ABC):
 
 
 def show_stop_tokens(output: RequestOutput, include_stop: bool) -> None:
-    """Beams as vLLM's server shows them: each with a stop_reason, the token that completed it.
+    """Set the stop_reason of each beam that stopped to its last token, as vLLM's server does.
 
-    Among its tokens that one is only if ``include_stop``.
+    The token itself stays among the beam's tokens only with ``include_stop``.
     """
     for beam in output.outputs:
         if beam.finish_reason == "stop":

@@ -1,4 +1,4 @@
-"""EventStream: server-sent events, and clients that hang up."""
+"""EventStreamResponse: a response of server-sent events that ends if its client disconnects."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from starlette.responses import Response
 SERVERS_SEND = "minivllm.send"  # key of a scope: the server's own ``send``; see ``KeepSend``
 
 
-class EventStream(Response, ABC):
-    """An answer that is sent event by event.
+class EventStreamResponse(Response, ABC):
+    """Base of responses that are sent event by event.
 
-    A client that hangs up ends it at once, whatever it waits for. Starlette's own stream would
-    often notice with the next event only. Middleware sees how the answer begins; its events go to
-    the server itself, since each layer between would cost every one of them.
+    If the client disconnects, the response ends at once; Starlette's own stream often notices that
+    at the next event only. Middleware sees the start of the response. The events go to the server
+    directly, since each layer of middleware would cost time for every event.
     """
 
     media_type = "text/event-stream"
@@ -39,14 +39,14 @@ class EventStream(Response, ABC):
 
     @abstractmethod
     async def send_events(self, send) -> None:
-        """Send the answer's body, by a server's ``send``."""
+        """Send the body. ``send`` is the server's."""
 
 
-class GeneratedStream(EventStream):
-    """Events as a generator makes them; it is closed in the end.
+class IteratorResponse(EventStreamResponse):
+    """Response with the events of a generator, which is closed at the end.
 
     Args:
-        events: the events, each as bytes.
+        events: a generator of events in bytes.
     """
 
     def __init__(self, events: AsyncGenerator[bytes, None]):
@@ -67,8 +67,8 @@ def body_message(events: bytes, more: bool = True) -> dict:
 
 
 async def until_done_or_gone(task: asyncio.Future, receive):
-    """The task's result; None if the client has hung up before, and then the task is cancelled."""
-    gone = asyncio.ensure_future(_hang_up(receive))
+    """Wait for a task's result; if the client disconnects before, cancel it and return None."""
+    gone = asyncio.ensure_future(_disconnect(receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -81,6 +81,6 @@ async def until_done_or_gone(task: asyncio.Future, receive):
     return None
 
 
-async def _hang_up(receive) -> None:
+async def _disconnect(receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

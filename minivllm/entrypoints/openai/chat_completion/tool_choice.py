@@ -1,4 +1,4 @@
-"""ToolChoice: the tools that a chat may call, the grammar of its calls, and their parser.
+"""ToolChoice: the tools of a chat, the grammar of calls, and their parser.
 
 (vLLM: vllm/entrypoints/openai/chat_completion/serving.py, vllm/parser/abstract_parser.py)
 """
@@ -20,7 +20,7 @@ STRICT_LEVELS = ("auto", "function", "parameter")
 
 
 def check_tool_choice(tools: Any, choice: Any) -> None:
-    """Raise ``RequestError`` unless this is a choice among these tools; both as they are sent."""
+    """Raise ``RequestError`` unless this choice is among these tools, both as in the body."""
     if tools == []:
         raise RequestError("tools must hold at least one tool, or be left out", "tools")
     if choice in (None, "none"):
@@ -57,11 +57,11 @@ class ToolChoice:
     Args:
         tools: of the request, checked.
         choice: "auto", "required", or an object with a tool's name.
-        parallel: several calls may be in one message.
+        parallel: a message may have several calls.
         args: of the server.
 
     Raises:
-        RequestError: if the server has no parser for it.
+        RequestError: if the server has no parser for this choice.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class ToolChoice:
         return self.choice != "auto"
 
     def constrain(self, params: SamplingParams, tokenizer) -> SamplingParams:
-        """The parameters with the grammar that this choice needs, if it needs one.
+        """Add the grammar of this choice to the parameters, if it needs one.
 
-        Calls are forced where a tool is named or required. Otherwise the text is free until a call
-        begins; the call is held to the tools' names with ``--tool-strict-level function``, and
-        to the schema of its arguments with ``parameter``, or if a tool says ``strict: true``.
+        A choice that names a tool, or "required", forces calls. Otherwise the text is free up to
+        the beginning of a call. ``--tool-strict-level function`` then allows the tools' names only;
+        ``parameter``, or ``strict: true`` in a tool, also enforces the schema of its arguments.
         """
         form = self.parser_class.form
         text = "" if form is None else form.trigger + form.opening + form.before
@@ -113,14 +113,14 @@ class ToolChoice:
             for i, token in tokenizer.added_tokens_decoder.items()
             if token.special and token.content in text
         }
-        if special:  # they must be in the text that is parsed
+        if special:  # the parser needs them in the text
             params = replace(params, skip_special_tokens=False)
         wanted = self.forced or self.level != "auto" or any(map(_says_strict, self.functions))
         if form is None or not wanted:
             return params
         if params.structured_outputs is not None:
             if not self.forced:
-                return params  # the text has a form already
+                return params  # the request's own grammar has precedence
             raise RequestError("tool_choice forces a form; leave out the other")
         grammar = form.grammar(
             self.functions,
@@ -142,14 +142,17 @@ class ToolChoice:
         return content, [_shown(call) for call in calls], reason
 
     def finish_reason(self, finish_reason: str | None, called: bool) -> str | None:
-        """ "stop" with a call is "tool_calls", but for a tool that was named."""
+        """Finish reason of a choice: "tool_calls" in place of "stop" if it called a tool.
+
+        With a named tool "stop" stays, as in vLLM.
+        """
         if called and finish_reason == "stop" and self.choice != "named":
             return "tool_calls"
         return finish_reason
 
 
 class ToolStream:
-    """One choice of a stream: pieces of text in, deltas of a message out."""
+    """Parser of one choice of a stream: turns pieces of text into deltas of a message."""
 
     def __init__(self, choice: ToolChoice):
         self.choice = choice
@@ -157,7 +160,7 @@ class ToolStream:
 
     @property
     def called(self) -> bool:
-        """A whole call has been given out."""
+        """True if at least one call is complete."""
         return bool(self.parser.whole)
 
     def deltas(self, text: str, finished: bool) -> list[dict]:

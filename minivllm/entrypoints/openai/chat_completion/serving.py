@@ -1,4 +1,4 @@
-"""/v1/chat/completions: a conversation in, the next message out, whole or as a stream.
+"""OpenAIServingChat: the next message of a conversation, whole or as a stream.
 
 (vLLM: vllm/entrypoints/openai/chat_completion/serving.py)
 """
@@ -10,45 +10,50 @@ import asyncio
 from fastapi import Request
 
 from minivllm.entrypoints.chat_messages import text_of
-from minivllm.entrypoints.openai.chat_events import ChatEvents
-from minivllm.entrypoints.openai.chat_protocol import (
+from minivllm.entrypoints.openai.chat_completion.chunk_builder import ChatChunkBuilder, logprobs_of
+from minivllm.entrypoints.openai.chat_completion.conversation import shown_tools
+from minivllm.entrypoints.openai.chat_completion.protocol import (
     ChatCompletionLogProbs,
     ChatCompletionRequest,
     ChatCompletionResponse,
     ChatCompletionResponseChoice,
     ChatMessage,
 )
-from minivllm.entrypoints.openai.conversation import shown_tools
+from minivllm.entrypoints.openai.chat_completion.tool_choice import ToolChoice
 from minivllm.entrypoints.openai.errors import JSON
-from minivllm.entrypoints.openai.event_stream import until_done_or_gone
-from minivllm.entrypoints.openai.logprobs import chat_logprobs, prompt_logprobs
-from minivllm.entrypoints.openai.output_stream import OutputStream
-from minivllm.entrypoints.openai.protocol import PromptTokenUsageInfo
+from minivllm.entrypoints.openai.logprobs import prompt_logprobs
+from minivllm.entrypoints.openai.served_model import ServedModel
 from minivllm.entrypoints.openai.serving import OpenAIServing
-from minivllm.entrypoints.openai.tool_choice import ToolChoice
+from minivllm.entrypoints.openai.streaming.event_stream import until_done_or_gone
+from minivllm.entrypoints.openai.streaming.generation_response import GenerationResponse
+from minivllm.entrypoints.openai.usage import ChatUsagePolicy
 from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
 
 class OpenAIServingChat(OpenAIServing):
-    """Answers requests of /v1/chat/completions."""
+    """Endpoint /v1/chat/completions."""
+
+    def __init__(self, served: ServedModel):
+        super().__init__(served)
+        self.usage = ChatUsagePolicy(served.args, served.engine.args)
 
     async def create_chat_completion(self, request: ChatCompletionRequest, raw: Request):
-        """A response: JSON, or an event stream.
+        """Answer a request with JSON or an event stream.
 
         Raises:
-            RequestError, ValueError: for what is found before the engine is asked.
+            RequestError, ValueError: for an error that is found before the engine has the request.
         """
         self.served.check_model(request.model)
         self.check_rank(raw)
         self.served.admit(raw.scope, request.n)
         tools = self._tool_choice(request)
-        text = self.render(request.messages, request)
+        text = self.prompts.render(request.messages, request)
         truncates = request.truncate_prompt_tokens is not None
-        token_ids = await self.encode(text, request.add_special_tokens, truncates)
-        token_ids = self.cut(token_ids, request, request.most_tokens)
+        token_ids = await self.prompts.encode(text, request.add_special_tokens, truncates)
+        token_ids = self.prompts.truncate(token_ids, request, request.most_tokens)
         asking = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
-        most = self.max_tokens(request.most_tokens, len(token_ids), asking)
+        most = self.prompts.max_tokens(request.most_tokens, len(token_ids), asking)
         params: SamplingParams | BeamSearchParams
         if request.use_beam_search:
             params = request.to_beam_search_params(most)
@@ -60,25 +65,28 @@ class OpenAIServingChat(OpenAIServing):
         await self.check_grammar(params)
         request_id = self.request_id("chatcmpl", request, raw)
         prompt = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
-        asked = self.to_ask(request, prompt, params, f"{request_id}-0", raw)
+        engine_request = self.engine_request(request, prompt, params, f"{request_id}-0", raw)
         name = self.served.names[0]
         if request.stream:
             head = self.head(request_id, "chat.completion.chunk", name)
-            return OutputStream(self.engine, [asked], ChatEvents(self, request, head, tools))
-        whole = asyncio.ensure_future(self.last_output(request, asked))
+            chunks = ChatChunkBuilder(
+                request,
+                head,
+                self.served.fingerprint,
+                self.usage,
+                role=self.role(request),
+                echo=self.echo(request),
+                names=self.token_names(request),
+                tools=tools,
+                skips_empty=bool(self.args.tool_call_parser),
+            )
+            return GenerationResponse(self.engine, [engine_request], chunks)
+        whole = asyncio.ensure_future(self.final_output(request, engine_request))
         last = await until_done_or_gone(whole, raw.receive)
         if last is None:
             return JSON(None)
         head = self.head(request_id, "chat.completion", name)
         return JSON(self._whole(request, last, head, tools).model_dump())
-
-    def prompt_details(self, prompt: int, cached: int) -> PromptTokenUsageInfo | None:
-        """In chat, also how many tokens were added to the cache: whole blocks, but no cached."""
-        details, args = super().prompt_details(prompt, cached), self.engine.args
-        if details is not None:
-            whole = prompt - prompt % args.block_size if args.enable_prefix_caching else 0
-            details.created_cache_tokens = max(0, whole - cached)
-        return details
 
     def _tool_choice(self, request: ChatCompletionRequest) -> ToolChoice | None:
         tools = shown_tools(request.tools)
@@ -86,18 +94,18 @@ class OpenAIServingChat(OpenAIServing):
         if not tools or request.tool_choice == "none":
             return None
         if request.tool_choice is None and not can_choose:
-            return None  # whoever says null does not insist
+            return None  # null without a parser: the tools are rendered, calls are not parsed
         parallel = request.parallel_tool_calls is not False
         return ToolChoice(tools, request.tool_choice, parallel, self.args)
 
     def role(self, request: ChatCompletionRequest) -> str:
-        """The role of the answer: of the opened turn, or of the message that is continued."""
+        """Role of the answer: the server's for a new turn, or that of the continued message."""
         if request.add_generation_prompt:
             return self.args.response_role
         return request.messages[-1]["role"]
 
     def echo(self, request: ChatCompletionRequest) -> str:
-        """With ``echo``: the last message, if it is the speaker's own."""
+        """Text of the last message if ``echo`` asks for it and the role is the same, else empty."""
         last = request.messages[-1]
         own = request.echo and last["role"] == self.role(request)
         return text_of(last.get("content")) if own else ""
@@ -111,7 +119,7 @@ class OpenAIServingChat(OpenAIServing):
         head: dict,
         tools: ToolChoice | None,
     ) -> ChatCompletionResponse:
-        usage = self.usage([output])
+        usage = self.usage.of([output])
         return ChatCompletionResponse(
             **head,
             choices=[self._choice(request, completion, tools) for completion in output.outputs],
@@ -120,7 +128,7 @@ class OpenAIServingChat(OpenAIServing):
             prompt_logprobs=prompt_logprobs(output.prompt_logprobs),
             prompt_token_ids=output.prompt_token_ids if request.return_token_ids else None,
             prompt_text=output.prompt if request.return_prompt_text else None,
-            metrics=self.metrics(request.n, output.metrics, usage.completion_tokens),
+            metrics=self.usage.times(request.n, output.metrics, usage.completion_tokens),
         )
 
     def _choice(
@@ -129,7 +137,7 @@ class OpenAIServingChat(OpenAIServing):
         completion: CompletionOutput,
         tools: ToolChoice | None,
     ) -> ChatCompletionResponseChoice:
-        logprobs = self.logprobs(request, completion)
+        logprobs = logprobs_of(completion, request, self.token_names(request))
         content: str | None = completion.text
         calls: list[dict] = []
         finish_reason = completion.finish_reason
@@ -144,15 +152,4 @@ class OpenAIServingChat(OpenAIServing):
             finish_reason=finish_reason,
             stop_reason=completion.stop_reason,
             token_ids=completion.token_ids if request.return_token_ids else None,
-        )
-
-    def logprobs(self, request: ChatCompletionRequest, completion: CompletionOutput) -> dict | None:
-        if not request.logprobs or completion.logprobs is None:
-            return None
-        return chat_logprobs(
-            completion.token_ids,
-            completion.logprobs,
-            request.top_logprobs or 0,
-            self.tokenizer,
-            self.shows_ids(request),
         )

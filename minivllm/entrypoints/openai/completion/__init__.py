@@ -1,0 +1,1 @@
+"""Endpoint /v1/completions."""

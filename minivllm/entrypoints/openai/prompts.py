@@ -1,0 +1,147 @@
+"""PromptProcessor: a request's text or messages as token ids that fit into the context.
+
+(vLLM: vllm/renderers/hf.py, vllm/entrypoints/serve/engine/serving.py)
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from minivllm.entrypoints.chat_utils import NOT_THE_TEMPLATES, apply_chat_template
+from minivllm.entrypoints.openai.chat_completion.conversation import shown_tools
+from minivllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from minivllm.entrypoints.openai.errors import RequestError
+from minivllm.entrypoints.openai.generation_request import GenerationRequest
+from minivllm.entrypoints.openai.served_model import ServedModel
+from minivllm.validation import check, is_text
+
+_LONGEST = 2_000_000  # characters of a text; longer ones are refused before they are tokenized
+_SHORT = 4000  # characters that are tokenized in the event loop; longer texts in a thread
+
+
+class PromptProcessor:
+    """Chat template, tokenizer and limits of the served model.
+
+    Args:
+        served: the model.
+    """
+
+    def __init__(self, served: ServedModel):
+        self.served = served
+        self.args = served.args
+        self.tokenizer = served.engine.tokenizer
+
+    def render(self, messages: list[dict], request) -> str:
+        """Write a conversation with the chat template. A request's own fields have precedence.
+
+        Raises:
+            RequestError, ValueError: for a template that is not trusted, or that fails.
+        """
+        template, asked = request.chat_template, request.chat_template_kwargs or {}
+        untrusted = template is not None or "chat_template" in asked
+        if untrusted and not self.args.trust_request_chat_template:
+            raise RequestError(
+                "this server takes no chat template from a request; it would need "
+                "--trust-request-chat-template"
+            )
+        more = self.args.default_chat_template_kwargs | asked
+        if isinstance(request, ChatCompletionRequest):
+            more = request.with_own_fields(more)
+        tools = None if self._hides_tools(request) else shown_tools(request.tools)
+        tools = tools or more.get("tools")
+        more = {name: value for name, value in more.items() if name not in NOT_THE_TEMPLATES}
+        return apply_chat_template(
+            self.tokenizer,
+            messages,
+            chat_template=template or self.served.chat_template,
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+            tools=tools,
+            chat_template_kwargs=more,
+            chat_template_content_format=self.args.chat_template_content_format,
+        )
+
+    def _hides_tools(self, request) -> bool:
+        none = getattr(request, "tool_choice", None) == "none"
+        return none and self.args.exclude_tools_when_tool_choice_none
+
+    async def encode(self, text: str, add_special_tokens: bool, truncates: bool) -> list[int]:
+        """Tokenize a text; a long one in a thread, so that the event loop goes on."""
+        limit = self.served.max_model_len
+        if self.tokenizer is None:
+            raise RequestError("this server has no tokenizer; send token ids", "prompt")
+        if not truncates and len(text) > self.served.longest_token * limit:
+            raise RequestError(
+                f"the context holds {limit} tokens, prompt and answer together, but a text of "
+                f"{len(text)} characters has more; shorten it",
+                "input_text",
+            )
+        if len(text) > _LONGEST:
+            raise RequestError(f"a text may have {_LONGEST} characters", "prompt")
+        check(is_text(text), "prompt", text, "a string without lone surrogates")
+        if len(text) <= _SHORT:
+            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return await asyncio.to_thread(
+            self.tokenizer.encode, text, add_special_tokens=add_special_tokens
+        )
+
+    def truncate(
+        self, token_ids: list[int], request: GenerationRequest, max_tokens: int | None
+    ) -> list[int]:
+        """Cut a prompt to ``truncate_prompt_tokens``; by default its last tokens are kept.
+
+        Args:
+            token_ids: the prompt.
+            request: with the number, and the side that is cut.
+            max_tokens: of the answer, as the request asks.
+
+        Raises:
+            RequestError: if the prompt does not fit into the context nevertheless.
+        """
+        keep, limit = request.truncate_prompt_tokens, self.served.max_model_len
+        if keep is not None:
+            if keep > limit:
+                raise RequestError(
+                    f"truncate_prompt_tokens must be at most {limit}, got {keep}",
+                    "truncate_prompt_tokens",
+                )
+            keep = limit - bool(max_tokens) if keep == -1 else keep  # room for one more token
+            right = request.truncation_side == "right"
+            token_ids = token_ids[:keep] if right else token_ids[max(0, len(token_ids) - keep) :]
+        if len(token_ids) > limit:
+            raise RequestError(
+                f"the context holds {limit} tokens, prompt and answer together, but the prompt "
+                f"alone has {len(token_ids)}; shorten it",
+                "input_tokens",
+            )
+        return token_ids
+
+    def max_tokens(self, asked: int | None, prompt_length: int, name: str = "max_tokens") -> int:
+        """Number of tokens that a request may generate: the least of three limits.
+
+        They are its own, the model's, and the rest of the context.
+
+        Args:
+            asked: the request's own limit, if it has one.
+            prompt_length: in tokens.
+            name: the field of the request's limit.
+
+        Raises:
+            RequestError: if it asks for more than the context could ever hold.
+        """
+        limit = self.served.max_model_len
+        if asked is not None and asked > limit:
+            raise RequestError(
+                f"{name} is {asked}, but the context holds {limit} tokens, prompt and answer "
+                "together; ask for less",
+                name,
+            )
+        bounds = (asked, limit - prompt_length, self.served.default_sampling.get("max_tokens"))
+        most = int(min(bound for bound in bounds if bound is not None))
+        if most < 1:
+            raise RequestError(
+                f"max_tokens must be at least 1, got {most} (the prompt has {prompt_length} of "
+                f"{limit} tokens)",
+                "max_tokens",
+            )
+        return most

@@ -1,0 +1,1 @@
+"""Endpoints /tokenize, /detokenize and /tokenizer_info."""
