@@ -12,6 +12,11 @@ from minivllm.lab.exercises.answers import NotYet, is_blank
 LETTERS = "abcd"
 
 
+def unwrap(text: str) -> str:
+    """Return a text of a TOML file in one line: a line break there counts as a blank."""
+    return " ".join(text.split())
+
+
 @dataclass(frozen=True, repr=False)
 class Question:
     """One question with one right choice.
@@ -27,6 +32,13 @@ class Question:
     right: str
     because: str
     wrong: dict[str, str]
+
+    @classmethod
+    def parse(cls, entry: dict[str, Any]) -> Question:
+        """Make a question from its entry in a TOML file."""
+        text, right, because = (unwrap(entry[key]) for key in ("text", "right", "because"))
+        wrong = {unwrap(one["choice"]): unwrap(one["because"]) for one in entry["wrong"]}
+        return cls(text, right, because, wrong)
 
     @property
     def choices(self) -> dict[str, str]:
