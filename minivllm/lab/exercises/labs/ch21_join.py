@@ -1,14 +1,41 @@
-"""Checks of the labs on serving: the slot of a stream, and a quantile from buckets."""
+"""Lab of notebook 21: the slot of a stream, held to streams that are read late."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from copy import deepcopy
 from random import Random
 
-from minivllm.lab.exercises.labs.function_checks import WrongEntry, call
+from minivllm.lab.exercises.labs.function_lab import FunctionLab, WrongEntry, call
 from minivllm.lab.exercises.labs.run import Fault
+
+
+def my_join(pending, output, delta):
+    """What waits for a reader after one more output has come: a stream's only slot.
+
+    Args:
+        pending: what has not been read yet; None if everything has. Outputs are dicts with "text",
+            "token_ids" and "finish_reason" (None while it goes on).
+        output: what has come now: such a dict, or an Exception that ends the stream.
+        delta: True if an output holds what is new only; False if it holds everything so far.
+
+    Nothing that is new may be lost, and nothing may come twice. An exception takes the place of
+    whatever waits. Do not change pending or output: the engine may still use them.
+
+    Returns: what the reader gets next.
+    """
+    raise NotImplementedError
+
+
+def join(pending, output, delta):
+    joins = delta and isinstance(pending, dict) and isinstance(output, dict)
+    if not joins:
+        return output
+    return {
+        "text": pending["text"] + output["text"],
+        "token_ids": [*pending["token_ids"], *output["token_ids"]],
+        "finish_reason": output["finish_reason"],
+    }
 
 
 def check_join(function: Callable, seed: int) -> str:
@@ -53,42 +80,9 @@ def _check_stream(function: Callable, rng: Random, delta: bool) -> None:
             pending = right = None
 
 
-def check_quantile(function: Callable, seed: int) -> str:
-    """Buckets of all kinds, empty ones and the last one included."""
-    rng, cases = Random(f"lab quantile {seed}"), 0
-    worlds = [
-        ({"1.0": 0, "+Inf": 0}, 0.5),
-        ({"1.0": 4, "2.0": 4, "+Inf": 4}, 1.0),
-        ({"0.5": 0, "1.0": 3, "+Inf": 10}, 0.9),
-        ({"0.1": 2, "0.25": 2, "0.5": 6, "+Inf": 6}, 0.5),
-    ]
-    for _ in range(60):
-        total, filled = 0, {}
-        for bound in (0.1, 0.25, 0.5, 1.0, 2.5):
-            total += rng.choice([0, 0, 1, 3, 10])
-            filled[str(bound)] = total
-        filled["+Inf"] = total + rng.choice([0, 0, 2])
-        worlds.append((filled, rng.choice([0.01, 0.5, 0.9, 0.99, 1.0])))
-    for filled, q in worlds:
-        got, right = call(function, dict(filled), q), _quantile(filled, q)
-        same = isinstance(got, (int, float)) and (
-            math.isclose(got, right, abs_tol=1e-9) or (math.isnan(got) and math.isnan(right))
-        )
-        if not same:
-            raise WrongEntry(f"of {filled} the {q} quantile is not {got!r}", f"{right:.4g}")
-        cases += 1
-    return f"as Prometheus says in {cases} histograms, empty ones and unbounded tails included"
-
-
-def _quantile(filled: dict[str, int], q: float) -> float:
-    """By the definition: go through observations that are spread evenly in their buckets."""
-    if not filled["+Inf"]:
-        return math.nan
-    rank, bounds = q * filled["+Inf"], [float(bound) for bound in filled]
-    index = next(i for i, count in enumerate(filled.values()) if count >= rank)
-    if math.isinf(bounds[index]):
-        return bounds[index - 1]
-    low = bounds[index - 1] if index else 0.0
-    below = list(filled.values())[index - 1] if index else 0
-    inside = list(filled.values())[index] - below
-    return low + (bounds[index] - low) * (rank - below) / inside
+LAB = FunctionLab(
+    "21",
+    "Write the slot that joins what a late reader has not read.",
+    "When is what waits out of date, and when is it a part of what the reader must get?",
+    2, 10, my_join, check_join,
+)  # fmt: skip

@@ -1,14 +1,37 @@
-"""Solutions of the labs, written from the definition and not by calling the original."""
+"""Lab of notebook 03: the method that every token's memory comes from."""
 
 from __future__ import annotations
 
-from minivllm.kv.block import KVCacheBlock
-from minivllm.kv.block_pool import BlockPool
-from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
+from minivllm.kv.block_table import KVCacheBlockCopy
 from minivllm.kv.manager import KVCacheManager
-from minivllm.kv.prefix_cache import PrefixCache
+from minivllm.lab.exercises.labs.class_lab import ClassLab
 from minivllm.records import BlockCopied, BlocksAllocated, BlocksCached
 from minivllm.request import Sequence
+
+
+class MyManager(KVCacheManager):
+    def allocate_slots(
+        self, seq: Sequence, num_new_tokens: int, copies: list[KVCacheBlockCopy]
+    ) -> list[int] | None:
+        """Give a sequence the blocks it lacks to compute this many more tokens.
+
+        You have: self.block_tables[seq.seq_id], a BlockTable with blocks (a list of KVCacheBlock),
+        must_copy(position) and copy_on_write(seq_id, pool); self.block_pool with num_free_blocks
+        and get_new_blocks(n); self.block_size; seq.num_computed_tokens; and self.prefix_cache,
+        which is None or has block_hashes(seq, num_blocks), a list of the hashes of at least this
+        many blocks, from the first one on, and add(block, block_hash).
+
+        1. If there are too few free blocks, for new ones and for the copy, return None; then
+           nothing may have changed.
+        2. If the next position is in a block that others hold, too: copy_on_write, and append what
+           it returns to copies. Before new blocks are taken.
+        3. Append new blocks to the table.
+        4. With a prefix cache: blocks that are full once these tokens are computed, and were not
+           before, are added to it.
+
+        Returns: the ids of the new blocks, often none.
+        """
+        raise NotImplementedError
 
 
 class AllocateSlots(KVCacheManager):
@@ -54,28 +77,12 @@ class AllocateSlots(KVCacheManager):
         return new_ids
 
 
-class CopyOnWrite(BlockTable):
-    """Writing into a shared block: a block of one's own, one reference less on the old one."""
-
-    __slots__ = ()
-
-    def must_copy(self, position: int) -> bool:
-        if position % self.block_size == 0:
-            return False  # the first position of a block: a new one, or one that nobody has begun
-        return self.blocks[position // self.block_size].ref_cnt >= 2
-
-    def copy_on_write(self, seq_id: str, pool: BlockPool) -> KVCacheBlockCopy:
-        own = pool.get_new_blocks(1)[0]
-        shared = self.blocks.pop()
-        self.blocks.append(own)
-        pool.free_blocks([shared])
-        return KVCacheBlockCopy(seq_id, src_block_id=shared.block_id, dst_block_id=own.block_id)
-
-
-class LongestHit(PrefixCache):
-    """Whole blocks, from the beginning, without a gap, and never the last token."""
-
-    def find_longest_cache_hit(self, seq: Sequence) -> list[KVCacheBlock]:
-        most = (seq.num_tokens - 1) // self.block_size
-        found = [self.get(name) for name in self.block_hashes(seq, most)[:most]]
-        return found[: found.index(None)] if None in found else found
+LAB = ClassLab(
+    "Write allocate_slots, the method that every token's memory comes from. Copy this class into a "
+    "cell, fill it, and call labs.grade(MyManager).",
+    "Count everything that is needed before you take anything.",
+    4,
+    120,
+    MyManager,
+    AllocateSlots,
+)

@@ -1,4 +1,4 @@
-"""What the proposer lab is held to: texts that it has not seen, decoded as the engine would."""
+"""Lab of notebook 14: a proposer, held to texts that it has not seen."""
 
 from __future__ import annotations
 
@@ -6,9 +6,35 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from minivllm.lab.exercises.answers import is_whole
-from minivllm.lab.exercises.labs.function_checks import call
+from minivllm.lab.exercises.labs.function_lab import FunctionLab, call
 from minivllm.lab.exercises.labs.run import Fault
 from minivllm.spec_decode.ngram import propose as by_ngrams
+
+
+def my_propose(token_ids, k):
+    """A proposer: guess how a text goes on.
+
+    Args:
+        token_ids: prompt and output so far, a list.
+        k: the most drafts.
+
+    The texts are logs: line after line about a few things, each with its state, which changes now
+    and then. Guess well enough to need fewer steps than n-grams of one to three tokens at their
+    first place, and do not guess at random: what is wrong costs work.
+
+    Returns: at most k token ids; none where you have no guess.
+    """
+    raise NotImplementedError
+
+
+def propose(token_ids, k):
+    for n in (3, 2):  # a single token says too little
+        # what followed the last time is newer than what followed the first time
+        for start in range(len(token_ids) - n - 1, -1, -1):
+            if token_ids[start : start + n] == token_ids[-n:]:
+                return token_ids[start + n : start + n + k]
+    return []
+
 
 K = 4
 MOST_STEPS = 0.93  # of those that n-grams of one to three tokens need, on texts of any seed
@@ -72,3 +98,11 @@ def _asked(function: Callable, token_ids: list[int]) -> list[int]:
     if len(got) > K:
         raise Fault(f"at most k = {K} drafts, not {len(got)}")
     return list(got)
+
+
+LAB = FunctionLab(
+    "14",
+    "Write a proposer for speculative decoding.",
+    "The last line about a thing is newer than the first; and a single token says little.",
+    3, 30, my_propose, check_propose,
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the lab of notebook 16 is held to: after each piece, all that is sure, and nothing else."""
+"""Lab of notebook 16: a tool parser, held to all that is sure after each piece."""
 
 from __future__ import annotations
 
@@ -9,8 +9,83 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from minivllm.lab.exercises.labs import function_solutions
+from minivllm.lab.exercises.labs.function_lab import FunctionLab
 from minivllm.lab.exercises.labs.run import Fault, describe_error
+
+
+def my_tool_stream(pieces):
+    """Read calls out of a text that comes in pieces: a generator.
+
+    Args:
+        pieces: an iterator of strings, the text in its order.
+
+    Yields: for each piece a list of what is sure now, in order, and one more list when the text has
+    ended. In it are pairs: ("content", words), ("name", name) and ("arguments", words).
+
+    A call is <tool_call>{"name": "f", "arguments": {...}}</tool_call>, with no other blanks but
+    inside the arguments, which are any JSON object. All other text is content.
+
+    Content is given out at once; only an end that may become <tool_call> waits. A call's name is
+    given out as soon as the brace of its arguments is there, and from that brace on the arguments
+    as they come (half an escape may wait). Their last brace waits until </tool_call> is there, all
+    of it. If the text ends before that, the last list gives out the call's text, from its
+    <tool_call> on, as content.
+    """
+    raise NotImplementedError
+
+
+def tool_stream(pieces):
+    opening, before, closing = "<tool_call>", '{"name": "', "}</tool_call>"
+    text, given, name = "", 0, None  # what is not used up; how many of its arguments are out
+
+    def end_of_object(text, at):
+        """Where the object that begins here ends, or None."""
+        depth, in_string, escaped = 0, False, False
+        for i in range(at, len(text)):
+            char = text[i]
+            if escaped:
+                escaped = False
+            elif char == "\\":
+                escaped = in_string
+            elif char == '"':
+                in_string = not in_string
+            elif not in_string:
+                depth += (char == "{") - (char == "}")
+                if depth == 0:
+                    return i + 1
+        return None
+
+    for piece in pieces:
+        text, out = text + piece, []
+        while True:
+            start = text.find(opening)
+            if start != 0:
+                held = range(len(opening) - 1, 0, -1)
+                keep = next((n for n in held if text.endswith(opening[:n])), 0)
+                content = text[:start] if start > 0 else text[: len(text) - keep]
+                out += [("content", content)] * bool(content)
+                text = text[len(content) :]
+                if start < 0:
+                    break
+            quote = text.find('", "arguments": {')
+            if quote < 0:
+                break
+            begin = quote + len('", "arguments": ')
+            if name is None:
+                name = text[len(opening + before) : quote]
+                out.append(("name", name))
+            end = end_of_object(text, begin)
+            whole = end is not None and text.startswith(closing, end)
+            sure = end if whole else len(text) if end is None else end - 1
+            if sure > begin + given:
+                out.append(("arguments", text[begin + given : sure]))
+                given = sure - begin
+            if not whole:
+                break
+            text, given, name = text[end + len(closing) :], 0, None
+        yield out
+    yield [("content", text)] if text else []
+
 
 _CALL = '<tool_call>{{"name": "{}", "arguments": {}}}</tool_call>'
 _F = _CALL.format("f", '{"city": "Rome"}')
@@ -31,6 +106,7 @@ TEXTS = {
     "a tag that is cut": "Well <tool",
     "no text": "",
 }
+
 
 _HALF_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(u[0-9a-fA-F]{0,3})?$")
 
@@ -89,7 +165,7 @@ def _is_pair(pair: Any) -> bool:
 def _compare(where: str, pieces: list[str], given: Given) -> None:
     """After each piece neither less nor more may be out than the solution gives out."""
     mine, right = Message(), Message()
-    solution = function_solutions.tool_stream(iter(pieces))
+    solution = tool_stream(iter(pieces))
     for number, (out, theirs) in enumerate(zip(given, solution, strict=True), 1):
         mine.add(out)
         right.add(theirs)
@@ -151,3 +227,11 @@ def _is_json(text: str) -> bool:
 def _short(pieces: list[str]) -> str:
     shown = repr(pieces)
     return shown if len(shown) < 160 else f"{shown[:160]}..."
+
+
+LAB = FunctionLab(
+    "16",
+    "Write a tool parser that is fed piece by piece.",
+    "Keep what is not used up in one string; look again at all of it when a piece has come.",
+    4, 40, my_tool_stream, check_tool_stream,
+)  # fmt: skip
