@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from minivllm.kv.contiguous import ALLOCATORS, ContiguousKVCacheManager
-from minivllm.kv.slab_pool import FirstFitPool, next_power_of_2
+from minivllm.lab.contiguous.manager import ALLOCATORS, ContiguousKVCacheManager
+from minivllm.lab.contiguous.slab_pool import FirstFitPool, next_power_of_2
 from minivllm.lab.exercises.answers import NotYet, numbers_by_name, whole_number, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.requests import make_request

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from minivllm.kv.contiguous import SlotUsage
+from minivllm.lab.contiguous.manager import SlotUsage
 from minivllm.validation import check
 
 PERCENTILES = (50, 90, 99)

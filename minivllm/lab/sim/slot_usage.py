@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minivllm.kv.contiguous import ContiguousKVCacheManager, SlotUsage
+from minivllm.lab.contiguous.manager import ContiguousKVCacheManager, SlotUsage
 from minivllm.scheduling.scheduler import Scheduler
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from minivllm.kv.contiguous import SlotUsage
+from minivllm.lab.contiguous.manager import SlotUsage
 from minivllm.lab.sim.run import simulate
 from minivllm.lab.sim.workloads import sharegpt_like
 

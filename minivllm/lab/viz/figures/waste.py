@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from minivllm.kv.contiguous import SlotUsage
+from minivllm.lab.contiguous.manager import SlotUsage
 from minivllm.lab.sim.result import SimulationResult
 from minivllm.lab.sim.waste import PaperBar, WasteRow
 from minivllm.lab.viz.draw.figure import Figure

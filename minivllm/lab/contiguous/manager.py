@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from minivllm.kv.slab_pool import BuddyPool, FirstFitPool, SlabPool
 from minivllm.kv.swap_space import SwapSpace
+from minivllm.lab.contiguous.slab_pool import BuddyPool, FirstFitPool, SlabPool
 from minivllm.math_utils import next_power_of_2
 from minivllm.request import Sequence
 from minivllm.validation import check, is_int
