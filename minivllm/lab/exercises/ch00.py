@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, whole_number
+from minivllm.lab.exercises.answers import NotYet, compare, whole_number
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.sim import dry_run
 from minivllm.records import Preempted
@@ -32,14 +32,13 @@ def blocks(rng: Random) -> Exercise:
 def _check_blocks(answer, num_prompt, num_output, block_size) -> str:
     answer = whole_number(answer)
     written = num_prompt + num_output - 1
-    if answer == -(-(written + 1) // block_size):
-        raise NotYet(
-            "you counted the last token, too. It is sampled in the last step, so its K and V "
-            "are never computed."
-        )
     right = -(-written // block_size)
-    if answer != right:
-        raise NotYet(f"{answer} blocks hold {answer * block_size} positions; count what is needed.")
+    last_counted = (
+        "you counted the last token, too. It is sampled in the last step, so its K and V "
+        "are never computed."
+    )
+    wrong = f"{answer} blocks hold {answer * block_size} positions; count what is needed."
+    compare(answer, right, {last_counted: right + 1}, wrong)
     return f"{written} positions are written, {right} blocks hold them."
 
 
@@ -75,10 +74,9 @@ def steps(rng: Random) -> Exercise:
 def _check_steps(answer, num_requests, num_prompt, num_output, budget) -> str:
     answer = whole_number(answer)
     right = _solve_steps(num_requests, num_prompt, num_output, budget)
-    if answer == right - 1:
-        raise NotYet("almost: a decode takes a token of the budget, too, so the last prompt waits.")
-    if answer != right:
-        raise NotYet(f"{answer} is too {'few' if answer < right else 'many'}; draw the timeline.")
+    almost = "almost: a decode takes a token of the budget, too, so the last prompt waits."
+    wrong = f"{answer} is too {'few' if answer < right else 'many'}; draw the timeline."
+    compare(answer, right, {almost: right - 1}, wrong)
     return f"the scheduler needs {right} steps."
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, whole_numbers
+from minivllm.lab.exercises.answers import NotYet, compare, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
@@ -70,22 +70,23 @@ def _check_cost(answer, again, swapped, block_size, preempted) -> str:
     tokens, blocks = whole_numbers(answer, ("tokens", "blocks"))
     right_tokens = _num_computed(again) - _num_computed(swapped)
     right_blocks = sum(len(r.block_ids) for r in swapped.of(SwappedOut, SwappedIn))
-    if tokens == right_tokens + len(preempted):
-        raise NotYet("tokens: the last one of each was sampled, but not computed before it left.")
-    if tokens != right_tokens:
-        parts = [f"{name} had computed {p + g - 1}" for name, p, g in preempted]
-        raise NotYet(
-            f"tokens: not {tokens}. Count what each of them had computed.",
-            f"tokens: {', '.join(parts)}; you say {tokens}.",
-        )
-    if blocks * 2 == right_blocks:
-        raise NotYet("blocks: that is one way; what was copied out must come back, too.")
-    if blocks != right_blocks:
-        raise NotYet(
-            f"blocks: not {blocks}; those that hold tokens with K and V cross twice.",
-            f"blocks: {right_blocks // 2} hold tokens with K and V and cross twice, so "
-            f"{right_blocks} copies, not {blocks}.",
-        )
+    parts = ", ".join(f"{name} had computed {p + g - 1}" for name, p, g in preempted)
+    sampled = "tokens: the last one of each was sampled, but not computed before it left."
+    compare(
+        tokens,
+        right_tokens,
+        {sampled: right_tokens + len(preempted)},
+        f"tokens: not {tokens}. Count what each of them had computed.",
+        f"tokens: {parts}; you say {tokens}.",
+    )
+    compare(
+        blocks,
+        right_blocks,
+        {"blocks: that is one way; what was copied out must come back, too.": right_blocks // 2},
+        f"blocks: not {blocks}; those that hold tokens with K and V cross twice.",
+        f"blocks: {right_blocks // 2} hold tokens with K and V and cross twice, so "
+        f"{right_blocks} copies, not {blocks}.",
+    )
     return "which is cheaper depends on how fast the device computes and how fast the bus copies."
 
 
@@ -137,31 +138,28 @@ def _solve_start(
     return (recompute_ms * 1e3 / 2 - one_way_us) / pieces
 
 
+def _near(got: float, value: float) -> bool:
+    return abs(got - value) <= 0.02 * abs(value)
+
+
 def _check_start(answer, **given) -> str:
     if isinstance(answer, bool) or not isinstance(answer, (int, float)):
         raise NotYet("give a number of microseconds.")
     right = _solve_start(**given)
 
-    def near(value: float) -> bool:
-        return abs(answer - value) <= 0.02 * abs(value)
-
-    if near(right):
-        return f"with {right:.1f} microseconds both take {given['recompute_ms']} ms."
     moving = given["num_tokens"] * given["kv_bytes_per_token"] / given["bus_gb_per_s"] / 1e3
     pieces = 2 * given["num_layers"] * cdiv(given["num_tokens"], given["block_size"])
     whole = given["recompute_ms"] * 1e3
-    for told, value in (
-        ("a block is in two pieces in every layer: K and V.", 2 * right),
-        ("the copies come back, too: all of it happens twice.", (whole - moving) / pieces),
-        ("the bytes move twice, too.", (whole - moving) / (2 * pieces)),
-        ("the bytes take time, too.", whole / (2 * pieces)),
-        ("a block is in pieces in every layer.", right * given["num_layers"]),
-        ("a block is copied, not a token.", right / given["block_size"]),
-    ):
-        if near(value):
-            raise NotYet(told)
+    mistakes = {
+        "a block is in two pieces in every layer: K and V.": 2 * right,
+        "the copies come back, too: all of it happens twice.": (whole - moving) / pieces,
+        "the bytes move twice, too.": (whole - moving) / (2 * pieces),
+        "the bytes take time, too.": whole / (2 * pieces),
+        "a block is in pieces in every layer.": right * given["num_layers"],
+        "a block is copied, not a token.": right / given["block_size"],
+    }
     swapping = 2 * (moving + pieces * answer) / 1e3
-    raise NotYet(
-        f"then swapping takes {'longer' if answer > right else 'less long'} than recomputing.",
-        f"then swapping takes {swapping:.1f} ms, recomputing {given['recompute_ms']} ms.",
-    )
+    wrong = f"then swapping takes {'longer' if answer > right else 'less long'} than recomputing."
+    value = f"then swapping takes {swapping:.1f} ms, recomputing {given['recompute_ms']} ms."
+    compare(answer, right, mistakes, wrong, value, _near)
+    return f"with {right:.1f} microseconds both take {given['recompute_ms']} ms."
