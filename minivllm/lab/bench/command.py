@@ -28,7 +28,7 @@ def scheduler(
     num_requests: Annotated[int, typer.Option(help="Sequences that decode.")] = 256,
     num_steps: Annotated[int, typer.Option(help="Of the longest run.")] = 4096,
 ) -> None:
-    """What deciding costs: µs per request and step, per block hashed, per prompt looked up."""
+    """Cost of deciding: µs per request and step, per block hashed, per prompt looked up."""
     options = locals()
     from minivllm.lab.bench.scheduler import bench_scheduler
 

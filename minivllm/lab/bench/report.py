@@ -108,7 +108,7 @@ class Report:
         self._console.print(f"{title}: {known}", markup=False)
 
     def ceiling(self, values: dict[str, Any], why: str) -> None:
-        """What this machine could do at best, measured in this run."""
+        """Add what this machine could do at best, measured in this run."""
         self._json["ceiling"] |= values
         self.facts(f"ceiling ({why})", values)
 

@@ -90,7 +90,7 @@ def _solve_steps(num_requests, num_prompt, num_output, budget) -> int:
 
 @seeded(difficulty=3, minutes=10)
 def pool(rng: Random) -> Exercise:
-    """What is the smallest pool in which no request is preempted?"""
+    """Smallest pool in which no request is preempted."""
     chats = [(rng.randint(8, 40), rng.randint(8, 24)) for _ in range(6)]
     return Exercise(
         _check_pool,

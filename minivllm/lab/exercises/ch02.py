@@ -169,7 +169,7 @@ FORBIDDEN = "'exact' is not for sale: nobody knows how long an answer will be."
 
 @seeded(difficulty=3, minutes=10)
 def reservation(rng: Random) -> Exercise:
-    """As many requests at once as slabs allow."""
+    """Largest number of requests at once that slabs allow."""
     while True:
         lengths = [(rng.randint(5, 90), rng.randint(5, 60)) for _ in range(16)]
         longest = max(prompt + output for prompt, output in lengths)

@@ -43,7 +43,7 @@ def survivors(rng: Random) -> Exercise:
 
 
 def _stages(probs, min_p, top_k, top_p) -> list[str]:
-    """Who is left at first, and after each of the filters."""
+    """Tokens that are left at first, and after each of the filters."""
     order = sorted(probs, key=probs.get, reverse=True)
     after_min_p = [t for t in order if probs[t] >= min_p * probs[order[0]]]
     after_top_k = after_min_p[:top_k]

@@ -13,7 +13,7 @@ from minivllm.lab.exercises.exercise import Exercise, seeded
 
 @seeded(difficulty=2, minutes=5)
 def blocks(rng: Random) -> Exercise:
-    """What a token costs, and how many blocks there is room for."""
+    """Bytes of a token, and number of blocks that fit."""
     kv_heads = rng.choice([2, 4, 8])
     return Exercise(
         _check_blocks,
@@ -154,7 +154,7 @@ def gpu(rng: Random) -> Exercise:
 
 
 def _concurrency(name: str, budget: int, given: dict) -> float:
-    """What the log would say; below 0 if not even the weights and a step fit."""
+    """Maximum concurrency in the log; below 0 if not even the weights and a step fit."""
     usable = given["gpus"][name][0] * given["gpu_memory_utilization"] - given["weights_gib"]
     left_kib = usable * 2**20 - given["activation_kib_per_token"] * budget
     return left_kib / given["kv_kib_per_token"] / given["max_model_len"]

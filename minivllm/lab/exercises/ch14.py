@@ -14,7 +14,7 @@ from minivllm.spec_decode.ngram import propose
 
 @seeded(difficulty=2, minutes=5)
 def lookup(rng: Random) -> Exercise:
-    """What is drafted?"""
+    """Drafts of an n-gram proposer."""
     given = {"min_n": 1, "max_n": 3, "k": rng.randint(2, 4)}
     kinds = [_is_long, _is_early, _is_plain, _is_none]
     rng.shuffle(kinds)

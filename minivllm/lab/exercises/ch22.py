@@ -81,7 +81,7 @@ def _check_report(answer, requests) -> str:
 
 @seeded(difficulty=2, minutes=6)
 def quantile(rng: Random) -> Exercise:
-    """What does Prometheus say?"""
+    """Quantile as Prometheus computes it."""
     bounds = [0.1, 0.25, 0.5, 1.0, 2.5]
     while True:
         cumulative, total = {}, 0

@@ -11,7 +11,7 @@ from minivllm.lab.exercises.exercise import Exercise
 
 
 def no_more_to_say(arguments: tuple, got: Any, right: Any) -> None:
-    """What explains a wrong answer where no mistake is known by name."""
+    """Explain nothing: no mistake is known by name."""
 
 
 class FunctionExercise(Exercise):

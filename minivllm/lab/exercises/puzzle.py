@@ -61,7 +61,7 @@ METRICS: dict[str, Callable[[Trace], float]] = {
 
 
 def measure(workload: dict[str, tuple], **settings: Any) -> dict[str, float]:
-    """What each metric says of a dry run of this workload."""
+    """Value of each metric in a dry run of this workload."""
     trace = _serve(workload, settings)
     return {name: metric(trace) for name, metric in METRICS.items()}
 

@@ -73,7 +73,7 @@ def mini_engine(*, pool: type, table: type, cache: type, plan: Any, kernel: Any)
 
 
 def _manager(cls: type[KVCacheManager]) -> str | None:
-    """What is wrong with a manager, by all checks of the labs; None if nothing."""
+    """First fault of a manager, by all checks of the labs; None if there is none."""
     try:
         failed = [verdict for verdict in verdicts(cls) if verdict.outcome == "FAILED"]
     except NotImplementedError:

@@ -136,7 +136,7 @@ def cuts_of(text: str, seed: int) -> Iterator[list[str]]:
 
 
 def _run(function: Callable, pieces: list[str]) -> Given:
-    """What the reader's generator yields, checked for its shape."""
+    """Lists that the reader's generator yields, checked for their shape."""
     given: Given = []
     try:
         for out in function(iter(pieces)):
@@ -182,7 +182,7 @@ def _compare(where: str, pieces: list[str], given: Given) -> None:
 
 
 class Message:
-    """What has been given out, with neighbours of a kind joined."""
+    """Parts that have been given out, with neighbours of a kind joined."""
 
     def __init__(self):
         self.parts: list[tuple[str, str]] = []

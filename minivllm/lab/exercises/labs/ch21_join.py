@@ -11,7 +11,7 @@ from minivllm.lab.exercises.labs.run import Fault
 
 
 def my_join(pending, output, delta):
-    """What waits for a reader after one more output has come: a stream's only slot.
+    """Return what waits for a reader after one more output has come: a stream's only slot.
 
     Args:
         pending: what has not been read yet; None if everything has. Outputs are dicts with "text",

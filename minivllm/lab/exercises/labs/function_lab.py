@@ -32,7 +32,7 @@ class WrongEntry(Fault):
 
 
 def call(function: Callable, *args, **kwargs) -> Any:
-    """What the reader's function returns; whatever it raises becomes a Fault."""
+    """Call the reader's function; an error that it raises becomes a Fault."""
     try:
         return function(*args, **kwargs)
     except NotImplementedError:
@@ -60,7 +60,7 @@ def shorten(tensor) -> list[float]:
 
 
 def with_stub(task: str, effort: str, stub: Any) -> str:
-    """What a lab shows: the task and the effort as a comment, and the stub to copy."""
+    """Text of a lab: the task and the effort as a comment, and the stub to copy."""
     lines = [f"# {line}" for line in [*textwrap.wrap(task, 90), effort]]
     return "\n".join(lines) + f"\n\n{inspect.getsource(stub)}"
 
@@ -103,7 +103,7 @@ class FunctionLab:
         return getattr(module, self.name)
 
     def verdict(self, function: Any, seed: int = 0) -> Verdict:
-        """What the check says. A wrong entry is named at first, its value when missed again.
+        """Verdict of the check. A wrong entry is named at first, its value when missed again.
 
         Args:
             function: the reader's.

@@ -11,7 +11,7 @@ from minivllm.lab.sim.recordings import GOLDEN, load_recording
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """What the scheduler saw before a step, and what it decided.
+    """One step: what the scheduler saw before it, and what it decided.
 
     Attributes:
         name: recording and step.

@@ -165,7 +165,7 @@ def _x(depth: int) -> float:
 
 
 def _height(box: Branch) -> float:
-    """What it and all that is right of it take."""
+    """Height of a node and of all that is right of it."""
     below = sum(map(_height, box.children)) + (NOTE_HEIGHT if box.num_hidden_blocks else 0)
     return max(BOX_HEIGHT + GAP_Y if box.depth or not below else 0, below)
 

@@ -250,7 +250,7 @@ def _swatch(name: str, chips: bool) -> Swatch:
 
 
 def _text(queues: Queues) -> str:
-    """Who stands where in a short run; how many in a long one."""
+    """Names in each queue of a short run, numbers of a long one."""
     small = len(queues.moments) <= MAX_LINES and max(m.size for m in queues.moments) <= 20
     lines = _lines(queues) if small else _levels(queues)
     legend = "× gave way in this step" if queues.num_preemptions else ""

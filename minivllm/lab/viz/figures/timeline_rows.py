@@ -55,7 +55,7 @@ class Rows:
             self._draw_paths(drawing)
 
     def _runs(self, cells: dict[int, Cell]) -> Iterator[Run]:
-        """What is drawn as one rectangle: one cell, or equal neighbours."""
+        """Cells that are drawn as one rectangle: one, or equal neighbours."""
 
         def key(step: int):
             cell = cells.get(step, Cell())

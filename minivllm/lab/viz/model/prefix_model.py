@@ -47,7 +47,7 @@ class Node:
 
     @property
     def seq_ids(self) -> list[str]:
-        """Who has had this prefix, each once."""
+        """Sequences that have had this prefix, each once."""
         return list(dict.fromkeys(self.computed_by + self.hit_by))
 
     @property

@@ -201,7 +201,7 @@ class BlockTables:
 
     @classmethod
     def of(cls, snapshot: Snapshot, chosen: list[SequenceTable]) -> BlockTables:
-        """As many entries as there is room for, the first tables first."""
+        """Entries of tables that fit, the first tables first."""
         drawn, room = [], MAX_ENTRIES
         for table in chosen:
             if room > 0:

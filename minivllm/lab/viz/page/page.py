@@ -165,7 +165,7 @@ class Packer:
 
 
 def _constants(trace: Trace, owners: dict[str, Owner], decode: Decode) -> dict[str, Any]:
-    """What holds for all steps: sizes, names and tokens, and how much room there is to draw."""
+    """Constants of all steps: sizes, names and tokens, and the room to draw."""
     pool = _drawn(trace)
     sequences = trace.state_at(trace.num_steps - 1).sequences  # tokens are only ever appended
     tokens = [sequences[seq_id].token_ids for seq_id in owners]
@@ -223,7 +223,7 @@ def _numbers(trace: Trace, history: History) -> dict[str, int | str]:
 def _output_rows(
     owners: dict[str, Owner], outputs: Iterable[RequestOutput]
 ) -> list[tuple[str, tuple]]:
-    """Of each completion of the given outputs: its letter, and id, prompt, text and end."""
+    """Row of each completion of the given outputs: letter, id, prompt, text and end."""
     rows = []
     for output in outputs:
         prompt = output.prompt if output.prompt is not None else output.prompt_token_ids
