@@ -118,7 +118,7 @@ def _headline(rows: list[dict[str, Any]], least: float) -> dict[str, Any]:
 
 
 def _blocks_filled(num_requests: int, num_steps: int) -> int:
-    """Blocks that so many sequences hold in the end, and the null block.
+    """Blocks that the sequences hold in the end, and the null block.
 
     At least what one of them could grow to: less is refused.
     """
@@ -152,7 +152,7 @@ def _by_pool_size(num_requests: int, caching: bool) -> dict[int, float]:
 
 
 class RunningDecodes:
-    """Our scheduler with so many sequences in it, all of which decode.
+    """Our scheduler with a number of sequences in it, all of which decode.
 
     Args:
         num_requests: that run.

@@ -17,7 +17,7 @@ def blocks(rng: Random) -> Exercise:
     """How many blocks does a request hold in its last step?"""
     block_size = rng.choice([4, 8, 16, 32])
     num_output = rng.randint(5, 31)
-    # so many that the last token, which is never computed, would take one block more
+    # such that the last token, which is never computed, would take one block more
     num_prompt = rng.randint(5, 60) * block_size - num_output + 1
     return Exercise(
         _check_blocks,

@@ -105,7 +105,7 @@ def _check_waste(answer, num_slots, max_model_len, reservation, running) -> str:
 
 @seeded(difficulty=2, minutes=5)
 def holes(rng: Random) -> Exercise:
-    """Free slots that nobody can use, because they are not in one piece."""
+    """Free slots that no request can use, because they are not in one piece."""
     slabs = {name: rng.randint(6, 20) for name in "ABCDEF"}
     left = sorted(rng.choice(["ABD", "ADE", "BCE", "BEF", "ACD", "CDF", "BDE", "ACF"]))
     num_slots = sum(slabs.values()) + rng.randint(0, 12)

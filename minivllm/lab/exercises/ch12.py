@@ -161,7 +161,7 @@ def _solve_hold_back():
 
 @seeded(difficulty=2, minutes=10)
 def draws(rng: Random) -> Exercise:
-    """How many samples, if somebody can tell right from wrong?"""
+    """How many samples, if a test can tell right from wrong?"""
     return Exercise(
         _check_draws,
         "n samples are all wrong with probability (1 - p) to the power of n.",

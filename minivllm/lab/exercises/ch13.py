@@ -126,7 +126,7 @@ BUDGETS = (2048, 4096, 8192, 16384)
 
 @seeded(difficulty=4, minutes=15)
 def gpu(rng: Random) -> Exercise:
-    """The cheapest GPU for so many chats at once, and the largest steps on it."""
+    """The cheapest GPU for a number of chats at once, and the largest steps on it."""
     while True:
         given = {
             "gpus": {"S": (24, 0.8), "M": (48, 1.7), "L": (80, 2.9), "XL": (141, 4.4)},

@@ -52,7 +52,7 @@ def _solve_deltas(pieces):
     end = text.index("}", begin)  # the last brace of the arguments
 
     def sure(length):
-        """Content and arguments that are out when so many characters have come."""
+        """Content and arguments that are out after this many characters."""
         out = text[: min(length, call)]
         if length > begin:
             out += text[begin : min(length, end)]

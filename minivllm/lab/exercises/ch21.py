@@ -111,7 +111,7 @@ def hang_up(rng: Random) -> Exercise:
 
 
 def _held(prompt: int, steps: int, block_size: int) -> int:
-    """Blocks of a request after so many steps, of which the first computed its prompt."""
+    """Blocks of a request after some steps, of which the first computed its prompt."""
     return cdiv(prompt + steps - 1, block_size)
 
 

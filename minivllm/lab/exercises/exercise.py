@@ -24,7 +24,7 @@ class Exercise:
 
     Args:
         judge: called with an answer and what is given; raises ``NotYet`` with an explanation
-            unless the answer is right; returns what there is to learn from it.
+            unless the answer is right; returns what it teaches.
         hint: one sentence.
         solution: a function of what is given that returns a right answer.
         question: what is asked.

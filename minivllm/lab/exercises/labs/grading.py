@@ -106,7 +106,7 @@ def first_difference(want: dict[str, Any], got: dict[str, Any]) -> str | None:
 
 
 def _check_oracle(manager_cls: type[KVCacheManager], seed: int) -> str:
-    # imported only when somebody is graded: the rest of this room runs without torch
+    # imported only to grade: the rest of this package runs without torch
     from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
 
     try:

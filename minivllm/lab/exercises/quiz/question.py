@@ -25,7 +25,7 @@ class Question:
         text: what is asked.
         right: the right choice.
         because: why it is right.
-        wrong: each wrong choice with the reason why somebody may believe it and is mistaken.
+        wrong: each wrong choice with the reason why it looks right and is not.
     """
 
     text: str

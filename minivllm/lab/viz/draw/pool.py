@@ -49,7 +49,7 @@ class Pool:
 
     @property
     def cached_and_free(self) -> dict[int, CachedTile]:
-        """Blocks that nobody holds and the prefix cache can still find."""
+        """Blocks that are not held, and that the prefix cache can still find."""
         return self.snapshot.cached
 
     def block(self, block_id: int) -> HeldBlock | None:
@@ -178,7 +178,7 @@ def _draw_cached(drawing: Drawing, pool: Pool, block_id: int, box: Box, changed:
 
 
 def _draw_bare(drawing: Drawing, block_id: int, box: Box, changed: bool) -> None:
-    """A free block, or the null block, which nobody ever holds."""
+    """A free block, or the null block, which no sequence ever holds."""
     x, y, width, _ = box
     edge = look.CHANGED if changed else {"stroke": LINE}
     drawing.rect(*box, rx=4, fill="#eeeeee" if block_id == 0 else PAPER, **edge)

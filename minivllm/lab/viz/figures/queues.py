@@ -194,7 +194,7 @@ def _draw_areas(drawing: Drawing, queues: Queues, axis: StepAxis, bottom: float)
 def _mark_preemptions(
     drawing: Drawing, queues: Queues, axis: StepAxis, bottom: float, scale: float
 ) -> None:
-    """A × on top of what runs in each step where somebody gave way."""
+    """A × on top of what runs in each step with a preemption."""
     d = ""
     for step, moment in enumerate(queues.moments):
         if moment.preempted:

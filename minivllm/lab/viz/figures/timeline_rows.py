@@ -125,7 +125,7 @@ class Rows:
             )  # fmt: skip
 
     def _draw_name(self, drawing: Drawing, owner: Owner, y: float) -> None:
-        """Letter and id; of rows that are too narrow, only every so many."""
+        """Letter and id; of rows that are too narrow, only some."""
         spacing = 12 if len(self.runs) <= 100 else 24
         if (y - TOP) / self.height % max(1, round(spacing / self.height)):
             return

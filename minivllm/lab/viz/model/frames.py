@@ -68,7 +68,7 @@ class StepFrame:
     waiting: tuple[str, ...]  # requests, the next one first
     swapped: tuple[str, ...]  # sequences whose blocks are on the host
     cached: frozenset[int]  # blocks that the prefix cache can find, held or not
-    free: tuple[FreeBlock, ...] = ()  # those that nobody holds, the next one to go first
+    free: tuple[FreeBlock, ...] = ()  # not held, the next one to go first
 
     @property
     def words(self) -> str:

@@ -103,7 +103,7 @@ class LiveRun:
         return TimelineWindow.of(self._history, max(0, self.step - NUM_STEPS + 1), self.step)
 
     def _forget(self) -> None:
-        """Sequences of requests that are over, and whoever is not in the window any more."""
+        """Sequences of requests that are over, or not in the window any more."""
         self._history.forget_before(self.step - NUM_STEPS + 1)
         alive = self.state.forget_finished()
         seen = {self._arrivals.request_of(seq_id) for seq_id in self._history.rows}

@@ -81,7 +81,7 @@ class Snapshot:
     num_blocks: int
     block_size: int
     tables: tuple[SequenceTable, ...]
-    cached: dict[int, CachedTile]  # blocks that nobody holds and the prefix cache can find, by id
+    cached: dict[int, CachedTile]  # blocks not held that the prefix cache can find, by id
 
     @property
     def holders(self) -> dict[int, list[HeldBlock]]:
