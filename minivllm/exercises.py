@@ -1,7 +1,36 @@
-"""``minivllm.exercises`` is ``minivllm.lab.exercises``, under the name that notebooks use."""
+"""The exercises of the notebooks: ``chNN`` of notebook NN, ``labs`` and ``quiz`` of all."""
 
-import sys
+from minivllm.lab.exercises import (
+    ch00,
+    ch01,
+    ch02,
+    ch03,
+    ch04,
+    ch04b,
+    ch05,
+    ch06,
+    ch06b,
+    ch07,
+    ch08,
+    ch09,
+    ch10,
+    ch11,
+    ch12,
+    ch13,
+    ch14,
+    ch15,
+    ch16,
+    ch21,
+    ch22,
+    chA1,
+    chA2,
+    labs,
+    quiz,
+)
+from minivllm.lab.exercises.requests import make_request
 
-from minivllm.lab import exercises
-
-sys.modules[__name__] = exercises
+__all__ = [
+    "ch00", "ch01", "ch02", "ch03", "ch04", "ch04b", "ch05", "ch06", "ch06b", "ch07", "ch08",
+    "ch09", "ch10", "ch11", "ch12", "ch13", "ch14", "ch15", "ch16", "ch21", "ch22", "chA1", "chA2",
+    "labs", "make_request", "quiz",
+]  # fmt: skip

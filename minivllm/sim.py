@@ -1,12 +1,37 @@
-"""``minivllm.sim`` is ``minivllm.lab.sim``, under the name that notebooks and commands use."""
+"""The simulator: the real scheduler and block manager without a model, and what a step would cost.
 
-import sys
+``python -m minivllm.sim`` is its command line.
+"""
 
-from minivllm.lab import sim
+from minivllm.lab.contiguous.manager import ContiguousKVCacheManager
+from minivllm.lab.contiguous.slab_pool import BuddyPool, FirstFitPool
+from minivllm.lab.sim.acceptance import Acceptance
+from minivllm.lab.sim.cost import (
+    HARDWARE,
+    MODELS,
+    CostModel,
+    Hardware,
+    ModelShape,
+    Work,
+    attended_pairs,
+)
+from minivllm.lab.sim.dry_run import dry_run
+from minivllm.lab.sim.loop import make_scheduler, runner_output
+from minivllm.lab.sim.replay import replay
+from minivllm.lab.sim.result import percentiles
+from minivllm.lab.sim.run import simulate
+from minivllm.lab.sim.sharing import measure_sharing
+from minivllm.lab.sim.waste import NUM_SLOTS, measure_waste
+from minivllm.lab.sim.workloads import SimRequest, alpaca_like, sharegpt_like
+
+__all__ = [
+    "HARDWARE", "MODELS", "NUM_SLOTS", "Acceptance", "BuddyPool", "ContiguousKVCacheManager",
+    "CostModel", "FirstFitPool", "Hardware", "ModelShape", "SimRequest", "Work", "alpaca_like",
+    "attended_pairs", "dry_run", "make_scheduler", "measure_sharing", "measure_waste",
+    "percentiles", "replay", "runner_output", "sharegpt_like", "simulate",
+]  # fmt: skip
 
 if __name__ == "__main__":
     from minivllm.lab.sim.__main__ import app
 
     app(prog_name="python -m minivllm.sim")
-else:
-    sys.modules[__name__] = sim

@@ -6,15 +6,12 @@ if asked to (``LLM(trace=True)``); otherwise each place costs one ``is not None`
 
 from __future__ import annotations
 
-import json
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from pathlib import Path
 
-from minivllm.outputs import RequestOutput
 from minivllm.records import (
     Record,
     RequestAdded,
@@ -102,8 +99,8 @@ class Trace:
         """Forget the records from before a step, for an engine that runs for days.
 
         Between steps only. What they have led to is kept, as the state in which the others begin;
-        requests that are over are not. Figures begin there, too; ``save_html``,
-        ``save_chrome_trace`` and clocks other than steps are for runs that are whole.
+        requests that are over are not. Figures begin there, too; pages, files
+        for Perfetto and clocks other than steps are for runs that are whole.
 
         Args:
             step: the first one to be kept; if it is the first one that is there, nothing changes.
@@ -200,48 +197,6 @@ class Trace:
             yield record
             if record.step == step and isinstance(record, _LAST_RECORD[after]):
                 return
-
-    def save_html(
-        self,
-        path: str | Path,
-        title: str = "What the engine did",
-        outputs: Iterable[RequestOutput] | None = None,
-        decode: Callable[[int], str] | None = None,
-    ) -> None:
-        """Write one page that steps through the run: a file that needs no server and no network.
-
-        A slider, the arrow keys or a play button go through the steps, ``#step=7`` in the address
-        opens one of them. Of a very long run not every step is shown, and the page says so.
-
-        Args:
-            path: of the file; an existing one is replaced.
-            title: of the page.
-            outputs: what ``LLM.generate`` returned, to show texts beside letters.
-            decode: turns a token id into text, to be shown in place of the id.
-
-        Raises:
-            ValueError: for a trace without steps.
-        """
-        from minivllm.lab.viz.page.page import page
-
-        Path(path).write_text(page(self, title, outputs, decode), encoding="utf-8")
-
-    def save_chrome_trace(self, path: str | Path, clock: str = "seconds") -> None:
-        """Write the run for Perfetto: open https://ui.perfetto.dev and drop the file there.
-
-        A track per sequence with its waits and chunks, counters for free blocks, budget and queues,
-        and an arrow from each preemption to the return.
-
-        Args:
-            path: of the file, JSON; an existing one is replaced.
-            clock: "seconds" as measured (or simulated), or "steps": each lasts a millisecond.
-
-        Raises:
-            ValueError: for a trace without steps, or another clock.
-        """
-        from minivllm.lab.viz.page.chrome_trace import chrome_trace
-
-        Path(path).write_text(json.dumps(chrome_trace(self, clock)), encoding="utf-8")
 
     def __repr__(self) -> str:
         return (

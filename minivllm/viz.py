@@ -1,7 +1,7 @@
-"""``minivllm.viz`` is ``minivllm.lab.viz``, under the name that notebooks use."""
+"""Figures of a run, the files in which a run can be kept, and ``show``, which lists our source."""
 
-import sys
+from minivllm.lab.listing import show
+from minivllm.lab.viz import *  # noqa: F403
+from minivllm.lab.viz import __all__ as _FIGURES
 
-from minivllm.lab import viz
-
-sys.modules[__name__] = viz
+__all__ = ["show", *_FIGURES]

@@ -7,13 +7,13 @@ from helpers import examples
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from minivllm.kv.contiguous import (
+from minivllm.lab.contiguous.manager import (
     ALLOCATORS,
     RESERVATIONS,
     ContiguousKVCacheManager,
     SlotUsage,
 )
-from minivllm.kv.slab_pool import BuddyPool, FirstFitPool, next_power_of_2
+from minivllm.lab.contiguous.slab_pool import BuddyPool, FirstFitPool, next_power_of_2
 from minivllm.lab.sim.loop import fake_execute, make_scheduler, run_steps
 from minivllm.lab.sim.waste import NUM_SLOTS, PAPER, measure_waste
 from minivllm.request import Request

@@ -24,6 +24,8 @@ from minivllm.viz import (
     filmstrip,
     ngram_lookup,
     rejection_bars,
+    save_chrome_trace,
+    save_html,
     speedups,
     timeline,
 )
@@ -111,12 +113,12 @@ def test_other_views_of_drafts(tmp_path):
     del trace.records[cut:]  # as a reader sees it who looks while the model computes
     assert "a draft, written" in block_grid(trace, verified.step, "schedule").svg
     trace = speculating()
-    trace.save_html(tmp_path / "run.html")
+    save_html(trace, tmp_path / "run.html")
     assert "A 1+3" in filmstrip(trace, range(trace.num_steps)).text
     told = [frame.plan for frame in frames(trace)]
     assert any("A decodes with 3 drafts" in plan for plan in told)
     assert not any("again" in plan for plan in told)
-    trace.save_chrome_trace(tmp_path / "run.json", clock="steps")
+    save_chrome_trace(trace, tmp_path / "run.json", clock="steps")
     events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
     chunks = [e for e in events if e["name"] == "decode with 3 drafts"]
     kept = [r.num_accepted for r in trace.of(Verified) if len(r.draft_token_ids) == 3]

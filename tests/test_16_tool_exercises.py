@@ -12,7 +12,7 @@ from minivllm.entrypoints.openai.chat_completion.tool_choice import ToolChoice
 from minivllm.entrypoints.openai.tool_parsers import HermesToolParser
 from minivllm.exercises import ch16, labs
 from minivllm.lab.exercises.answers import NotYet
-from minivllm.lab.exercises.labs import function_solutions, milestones, stream_check
+from minivllm.lab.exercises.labs import ch16_tool_stream, milestones
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.lab.sim.loop import fake_tokens
@@ -133,7 +133,7 @@ def test_rounds_says_which_of_the_two_is_wrong():
             exercise.check(answer)
 
 
-SOURCE = inspect.getsource(function_solutions.tool_stream)
+SOURCE = inspect.getsource(ch16_tool_stream.tool_stream)
 MISTAKES = {
     "no tag is waited for": ("keep = next((n for n in held if text.endswith(opening[:n])), 0)",
                              "keep = 0", "('content', 'Hello! 5 <')] is given out"),
@@ -161,10 +161,10 @@ def test_the_solution_gives_out_what_the_engines_parser_does():
                 kind = "arguments" if delta.name is None else "name"
                 yield kind, delta.name or delta.arguments
 
-    for text in stream_check.TEXTS.values():
-        for pieces in stream_check.cuts_of(text, 0):
-            parser, solution = HermesToolParser(), function_solutions.tool_stream(iter(pieces))
-            mine, right = stream_check.Message(), stream_check.Message()
+    for text in ch16_tool_stream.TEXTS.values():
+        for pieces in ch16_tool_stream.cuts_of(text, 0):
+            parser, solution = HermesToolParser(), ch16_tool_stream.tool_stream(iter(pieces))
+            mine, right = ch16_tool_stream.Message(), ch16_tool_stream.Message()
             for piece in pieces:
                 mine.add(next(solution))
                 right.add(pairs(parser.extract_tool_calls_streaming(piece)))

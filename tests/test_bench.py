@@ -11,12 +11,10 @@ from typer.testing import CliRunner
 from minivllm.cli import app
 from minivllm.embedded import embedded_model_path
 from minivllm.lab.bench import everything, machine
-from minivllm.lab.bench.engines import MinivllmEngine
-from minivllm.lab.bench.everything import CASES, Case, Target
+from minivllm.lab.bench.engine import BenchEngine
+from minivllm.lab.bench.everything import COMMANDS
 from minivllm.lab.bench.hashing import hashing_us, lookup_us
 from minivllm.lab.bench.models import bench_model
-from minivllm.lab.bench.peers import TransformersContinuousEngine, TransformersEngine
-from minivllm.lab.bench.process import timed_run
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.scheduler import RunningDecodes
 from minivllm.lab.bench.speculation_texts import Texts, texts
@@ -65,12 +63,7 @@ def test_structured(monkeypatch):
 # -- scheduler ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def no_vllm(monkeypatch):
-    monkeypatch.setattr("minivllm.lab.bench.scheduler.is_installed", lambda: False)
-
-
-def test_scheduler(no_vllm, monkeypatch):
+def test_scheduler(monkeypatch):
     monkeypatch.setattr("minivllm.lab.bench.scheduler.CACHE_SIZES", (10, 100))
     monkeypatch.setattr("minivllm.lab.bench.scheduler.POOL_SIZES", (1, 3))
     text, found = bench("scheduler", "--num-requests", 3, "--num-steps", 256)
@@ -87,9 +80,7 @@ def test_scheduler(no_vllm, monkeypatch):
     for name, us in results["us_per_request"].items():
         share = results["share_of_ceiling"][name]
         assert share == pytest.approx(found["ceiling"]["us_per_request"] / us)
-        assert found["against"]["ratio"][name] == pytest.approx(us / 10.5)
-    assert found["against"]["recorded_elsewhere"] is True
-    assert "recorded on another machine" in text
+    assert "µs per request and step, by the pool's size" in text
 
 
 def test_what_the_scheduler_benchmark_times():
@@ -110,7 +101,6 @@ def test_what_the_scheduler_benchmark_times():
     [
         (["--num-requests", "0"], "num_requests must be an integer of at least 1, got 0"),
         (["--num-steps", "5"], "num_steps must be an integer from 128 to 8000, got 5"),
-        (["--against", "sglang"], "against must be 'vllm' or nothing, got 'sglang'"),
     ],
 )
 def test_scheduler_refuses(args, message):
@@ -146,9 +136,8 @@ def small_ceiling(monkeypatch):
 ONCE = ("--repeats", 1, "--attention-backend", "paged_torch")
 
 
-def test_throughput_beside_transformers(small_ceiling):
-    args = ("--num-requests", 2, "--workload", "w2", "--against", "transformers")
-    text, found = bench("throughput", *args, *ONCE)
+def test_throughput(small_ceiling):
+    text, found = bench("throughput", "--num-requests", 2, "--workload", "w2", *ONCE)
     assert list(found) == KEYS
     assert (
         found["workload"] | {"name": "w2", "requests": 2, "output_tokens": 32}
@@ -158,41 +147,34 @@ def test_throughput_beside_transformers(small_ceiling):
     assert set(found["ceiling"]) == peaks | {"seconds"}
     results = found["results"]
     assert results["num_cached_tokens"] == 512, "what the second request shares with the first"
+    assert len(results["all_seconds"]) == 1, "the run that warms up is not told"
     assert results["output_tokens_per_second"] == pytest.approx(32 / results["seconds"])
     share = found["ceiling"]["seconds"] / results["seconds"]
     assert results["share_of_ceiling"] == pytest.approx(share)
-    peer = found["against"]["transformers"]
-    assert peer["ratio"] == pytest.approx(peer["seconds"] / results["seconds"])
-    assert peer["same_answers"] == 2, "both decode greedily in float32"
-    if "peak_memory_mib" in results:
-        ratio = results["peak_memory_mib"] / peer["peak_memory_mib"]
-        assert peer["memory_ratio"] == pytest.approx(ratio)
-    assert "as fast as transformers; 2 of 2 answers" in text
-
-
-def test_peers_answer_as_ours_does():
-    """Here, without processes. Rounds, and requests of different lengths in and out."""
-    options = {"max_model_len": 64, "max_num_seqs": 4, "max_num_batched_tokens": 64,
-               "enable_prefix_caching": True, "gpu_memory_utilization": 0.2}  # fmt: skip
-    rounds = [[BenchRequest([11, 12, 13, 14, 15], 3), BenchRequest([21, 22], 5)],
-              [BenchRequest([31, 32, 33], 2)]]  # fmt: skip
-    with bench_model("tiny", "float32", has_peers=True) as (directory, load_format):
-        assert load_format == "auto"
-        engines = [kind(directory, "float32", **options) for kind in
-                   (MinivllmEngine, TransformersEngine, TransformersContinuousEngine)]  # fmt: skip
-        ours, *theirs = (timed_run(engine, rounds).answers for engine in engines)
-    assert [len(answer) for answer in ours] == [3, 5, 2]
-    assert theirs == [ours, ours]
+    assert ("peak_memory_mib" in results) == ("peak memory, MiB: process" in text)
+    assert "share of roofline" in text
 
 
 @pytest.mark.parametrize("workload", ["multi-turn", "n-samples"])
-def test_our_engine_on_other_workloads(workload):
-    with bench_model("tiny", "float32", has_peers=False) as (directory, load_format):
-        engine = MinivllmEngine(directory, "float32", load_format=load_format)
-        rounds = make_workload(workload, 2, 4096)
-        run = timed_run(engine, rounds)
-    assert [len(answer) for answer in run.answers] == [32] * (8 if workload == "n-samples" else 2)
-    assert run.seconds > 0
+def test_the_engine_on_other_workloads(workload):
+    with bench_model("tiny", "float32") as (directory, load_format):
+        engine = BenchEngine(directory, "float32", load_format=load_format)
+    runs = engine.repeat(make_workload(workload, 2, 4096), 2)
+    assert len(runs) == 2
+    for run in runs:
+        assert [len(a) for a in run.answers] == [32] * (8 if workload == "n-samples" else 2)
+        assert run.seconds > 0
+    if workload == "multi-turn":
+        assert runs[0].answers == runs[1].answers
+        assert runs[0].num_cached_tokens == runs[1].num_cached_tokens, "each begins without a cache"
+
+
+def test_rounds_and_requests_of_different_lengths():
+    rounds = [[BenchRequest([11, 12, 13, 14, 15], 3), BenchRequest([21, 22], 5)],
+              [BenchRequest([31, 32, 33], 2)]]  # fmt: skip
+    with bench_model("tiny", "float32") as (directory, load_format):
+        engine = BenchEngine(directory, "float32", load_format=load_format, max_num_seqs=4)
+    assert [len(answer) for answer in engine.run(rounds).answers] == [3, 5, 2]
 
 
 def test_latency_of_one_batch(small_ceiling):
@@ -205,13 +187,6 @@ def test_latency_of_one_batch(small_ceiling):
     assert least["ttft_s"] + 3 * least["step_s"] == pytest.approx(least["latency_s"])
     assert results["share_of_step"] == pytest.approx(least["step_s"] / results["step_s"])
     assert "A decode step of this batch reads" in text
-
-
-def test_an_engine_that_fails(small_ceiling):
-    done = CliRunner().invoke(app, ["bench", "latency", "--attention-backend", "flash"])
-    assert done.exit_code == 2, done.output
-    said = " ".join(done.stderr.split())
-    assert "minivllm failed: InvalidParameter: attention_backend must be one of" in said
 
 
 def test_kernels(small_ceiling):
@@ -305,9 +280,9 @@ def test_w1_is_the_one_that_others_were_measured_on():
         (["throughput", "--workload", "w9"], "workload must be one of 'nano', 'w1'"),
         (["throughput", "--model", "huge"], "model must be one of 'tiny', 'small', 'qwen3-0.6b'"),
         (["throughput", "--num-requests", "0"], "num_requests must be an integer of at least 1"),
-        (["throughput", "--against", "sglang"], "against must be one of 'transformers',"),
         (["throughput", "--repeats", "0"], "repeats must be an integer of at least 1, got 0"),
         (["latency", "--output-len", "1"], "output_len must be an integer of at least 2, got 1"),
+        (["latency", "--attention-backend", "flash"], "attention_backend must be one of"),
         (["latency", "--threads", "0"], "threads must be an integer of at least 1, got 0"),
         (["kernels", "--alone", "0"], "alone must be an integer of at least 1, got 0"),
         (["kernels", "--backend", "flash"], "backends must be one of paged_torch, paged_numba"),
@@ -344,7 +319,7 @@ def test_speculation_counts_what_each_text_gives(small_ceiling, monkeypatch, tmp
     assert "seconds over those without" in text
 
 
-# -- models and targets ------------------------------------------------------------------------
+# -- models, and all in turn --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -357,7 +332,7 @@ def test_shapes_are_what_they_are_called(name, millions):
     from minivllm.models.loader import load_config
     from minivllm.models.registry import get_model_class
 
-    with bench_model(name, "bfloat16", has_peers=False) as (directory, load_format):
+    with bench_model(name, "bfloat16") as (directory, load_format):
         assert load_format == "dummy"
         assert [path.name for path in directory.iterdir()] == ["config.json"]
         config = load_config(directory)
@@ -369,61 +344,42 @@ def test_shapes_are_what_they_are_called(name, millions):
     assert not directory.exists()
 
 
-def test_what_a_target_says():
-    line = {"results": {"paged": {"share": 0.4}}, "against": None}
-    found = Target("share", ("results", "paged", "share"), 0.8).reached(line)
-    assert found == {"what": "share", "goal": ">= 0.8", "value": 0.4, "share": 0.5, "met": False}
-    found = Target("memory", ("results", "paged", "share"), 0.4, at_most=True).reached(line)
-    assert (found["goal"], found["share"], found["met"]) == ("<= 0.4", 1.0, True)
-    found = Target("ratio", ("against", "vllm", "ratio"), 1.2).reached(line)
-    assert (found["value"], found["share"], found["met"]) == (None, None, None)
-
-
-@pytest.mark.parametrize(
-    "case", [c for cases in CASES.values() for c in cases], ids=lambda c: c.name
-)
-def test_cases_are_commands(case, monkeypatch):
+@pytest.mark.parametrize("command", [c for commands in COMMANDS.values() for c in commands])
+def test_what_all_runs_are_commands(command, monkeypatch):
     """Their arguments are understood; what they would run is not run."""
-    benches = {"scheduler", "throughput", "latency", "kernels", "speculation", "structured"}
-    for name in benches:
-        monkeypatch.setattr(f"minivllm.lab.bench.{name}.bench_{name}", lambda **options: None)
-    arguments = everything._command(case)
-    assert arguments[1] in benches
-    done = CliRunner().invoke(app, arguments)
-    assert (done.exit_code, done.output) == (0, "")
+    name = command.split()[0]
+    called = []
+    monkeypatch.setattr(f"minivllm.lab.bench.{name}.bench_{name}", lambda **_: called.append(name))
+    done = CliRunner().invoke(app, ["bench", *command.split()])
+    assert (done.exit_code, done.output, called) == (0, "", [name])
 
 
 SCHEDULER = "scheduler --num-requests 3 --num-steps"
 
 
 def test_all_in_turn(monkeypatch, tmp_path):
-    """A case that fails does not keep the next one from running."""
-    us = ("results", "us_per_request", "caching_on")
-    targets = (Target("fast", us, 1e-9, at_most=True), Target("slow", us, 1e-9))
-    cases = (Case("broken", f"{SCHEDULER} 5"), Case("whole", f"{SCHEDULER} 128", (), targets))
-    monkeypatch.setattr(everything, "CASES", {"cpu": cases, "cuda": cases})
+    """A benchmark that fails does not keep the next one from running."""
+    broken, whole = f"{SCHEDULER} 5", f"{SCHEDULER} 128"
+    monkeypatch.setattr(everything, "COMMANDS", dict.fromkeys(("cpu", "cuda"), (broken, whole)))
     output = tmp_path / "results.json"
     done = CliRunner().invoke(app, ["bench", "all", "--output", str(output)])
     assert done.exit_code == 1, "one failed"
     found = json.loads(done.stdout.splitlines()[-1])
     assert found == json.loads(output.read_text())
     assert list(found) == KEYS
-    assert found["results"]["broken"]["line"] is None
-    whole = found["results"]["whole"]
-    assert whole["line"]["benchmark"] == "scheduler"
-    assert [target["met"] for target in whole["targets"]] == [False, True]
-    value = whole["line"]["results"]["us_per_request"]["caching_on"]
-    assert whole["targets"][0]["value"] == value
-    assert "µs per request and step" in done.stdout, "what a case prints is passed on"
+    assert list(found["results"]) == [broken, whole]
+    assert found["results"][broken] is None
+    assert found["results"][whole]["benchmark"] == "scheduler"
+    assert positive(found["results"][whole]["results"]["us_per_request"].values())
+    assert "µs per request and step" in done.stdout, "what a benchmark prints is passed on"
 
 
-def test_all_of_this_machine_is_only_named(tmp_path):
+def test_all_of_this_machine_is_only_named():
     text, found = bench("all", "--dry-run")
-    device = found["workload"]["device"]
-    assert list(found["results"]) == [case.name for case in CASES[device]]
-    assert all(case["line"] is None for case in found["results"].values())
-    for case in CASES[device]:
-        assert f"minivllm bench {case.arguments}" in text
+    commands = COMMANDS[found["workload"]["device"]]
+    assert found["results"] == dict.fromkeys(commands)
+    for command in commands:
+        assert f"minivllm bench {command}" in text
 
 
 def test_the_ceiling_of_products_is_that_of_the_faster_dtype(monkeypatch):

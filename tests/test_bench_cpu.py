@@ -1,17 +1,14 @@
-"""``minivllm bench cpu``: every row is told, quiet and busy, beside a peer of any Python."""
+"""``minivllm bench cpu``: every row is told, quiet and beside a busy process."""
 
-import os
-import sys
-from pathlib import Path
+import statistics
+import time
 
 import pytest
 from test_bench import KEYS, bench
 from typer.testing import CliRunner
 
 from minivllm.cli import app
-from minivllm.cpu.spin import SPIN_COUNT
 from minivllm.lab.bench import cpu, machine, workloads
-from minivllm.lab.bench.process import EngineProcess, spin_count
 
 pytestmark = pytest.mark.slow
 
@@ -27,52 +24,34 @@ def little(monkeypatch):
 
 def test_each_row_is_told(little, monkeypatch):
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    text, found = bench(
-        "cpu", "--repeats", 1, "--against", "transformers", "--peer-python", sys.executable
-    )
+    text, found = bench("cpu", "--repeats", 2)
     assert list(found) == KEYS
-    assert {"instructions", "threads", "spinning"} <= set(found["workload"])
+    assert {"model", "instructions", "threads", "spin_count", "clock"} == set(found["workload"])
     assert list(found["results"]) == ["w2 float32", "w2 float32 beside a busy process"]
     for row in found["results"].values():
-        peer = row["against"]["transformers"]
-        assert peer["ratio"] == pytest.approx(peer["seconds"] / row["seconds"])
-        assert (peer["same_answers"], peer["answers"]) == (3, 3)
-        assert len(row["all_seconds"]["minivllm"]) == 1
+        assert len(row["all_seconds"]) == 2
+        assert row["seconds"] == statistics.median(row["all_seconds"])
         assert row["share_of_ceiling"] > 0
     assert "Narrowed by ONEDNN_MAX_CPU_ISA=AVX2" in text
     assert "w2 float32 beside a busy process" in text
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--repeats", "0"], "repeats must be an integer of at least 1, got 0"),
-        (["--peer-python", "/nowhere/python", "--against", "vllm"], "peer_python must be the file"),
-        (["--peer-python", sys.executable], "peer_python must be the file of an interpreter that"),
-        (["--against", "sglang"], "against must be one of 'transformers',"),
-    ],
-)
-def test_what_is_refused(args, message):
-    done = CliRunner().invoke(app, ["bench", "cpu", *args])
+def test_the_busy_process_ends_with_its_row(monkeypatch):
+    processes = []
+
+    class Popen(cpu.subprocess.Popen):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            processes.append(self)
+
+    monkeypatch.setattr(cpu.subprocess, "Popen", Popen)
+    with cpu._busy_process():
+        time.sleep(0.1)
+        assert processes[0].poll() is None
+    assert processes[0].poll() == -9
+
+
+def test_what_is_refused():
+    done = CliRunner().invoke(app, ["bench", "cpu", "--repeats", "0"])
     assert done.exit_code == 2, done.output
-    assert message in " ".join(done.stderr.split())
-
-
-def test_a_python_that_is_none_is_a_failure_and_not_an_endless_wait(tmp_path):
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nexit 3\n")
-    python.chmod(0o755)
-    engine = EngineProcess("peer", 1, Path(python))
-    with pytest.raises(ChildProcessError, match="exit code 3"):
-        engine.load(object)
-    engine.close()
-
-
-def test_peers_spin_as_they_do_by_themselves(monkeypatch):
-    monkeypatch.setenv("GOMP_SPINCOUNT", SPIN_COUNT)
-    assert (spin_count("minivllm"), spin_count("vllm")) == (SPIN_COUNT, None)
-    monkeypatch.setenv("GOMP_SPINCOUNT", "77")
-    assert (spin_count("minivllm"), spin_count("vllm")) == ("77", "77")
-    monkeypatch.delenv("GOMP_SPINCOUNT")
-    assert spin_count("minivllm") is None
-    assert "GOMP_SPINCOUNT" not in os.environ
+    assert "repeats must be an integer of at least 1, got 0" in " ".join(done.stderr.split())

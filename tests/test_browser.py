@@ -20,7 +20,7 @@ from traced_runs import cached, chunked, crowd, preempting, sampled
 from minivllm.lab.sim.dry_run import dry_run
 from minivllm.lab.viz.draw.palette import owners_of
 from minivllm.lab.viz.model.frames import frames
-from minivllm.viz import stepper
+from minivllm.viz import save_html, stepper
 
 pytestmark = pytest.mark.browser
 
@@ -32,7 +32,7 @@ def open_page(chromium, tmp_path):
 
     def open_page(trace, fragment="", width=1100, scheme="light", scripts=True, **options):
         path = tmp_path / "run.html"
-        trace.save_html(path, **options)
+        save_html(trace, path, **options)
         contexts.append(
             chromium.new_context(
                 viewport={"width": width, "height": 900}, color_scheme=scheme,
@@ -270,7 +270,7 @@ def test_a_folded_page_says_so_and_finds_the_nearest_step(open_page, monkeypatch
 WORLD = "[(6, 5), (9, 4), (3, 6)], num_blocks=12, block_size=4, max_num_batched_tokens=8"
 CELL = f"""\
 from minivllm.lab.sim.dry_run import dry_run
-from minivllm.viz import stepper
+from minivllm.viz import save_html, stepper
 
 stepper(dry_run({WORLD}))
 """

@@ -285,7 +285,7 @@ def test_commands(tiny_chat, monkeypatch, command, options):
 
     monkeypatch.setattr("minivllm.models.hub._hub", lambda: ("the hub", offline))
     monkeypatch.setattr("minivllm.models.hub.embedded_model_path", lambda: tiny_chat)
-    monkeypatch.setattr("minivllm.kv.contiguous.print", lambda *a: None, raising=False)
+    monkeypatch.setattr("minivllm.lab.contiguous.manager.print", lambda *a: None, raising=False)
     which, arguments = command
     for option in options:
         for word in WORDS:

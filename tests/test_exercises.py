@@ -6,7 +6,7 @@ import pytest
 from exercise_kinds import KINDS
 
 from minivllm.exercises import ch01, ch05, ch06, ch07, ch08, ch09, ch10, chA2
-from minivllm.lab.exercises.answers import NotYet
+from minivllm.lab.exercises.answers import NotYet, compare
 from minivllm.lab.exercises.puzzle import METRICS, Puzzle
 from minivllm.scheduling.policies import FCFSPolicy, SchedulingPolicy
 
@@ -132,3 +132,14 @@ def test_a_puzzle_says_what_is_missed(puzzle, answer, explanation):
     with pytest.raises(NotYet) as caught:
         puzzle.check(answer)
     assert explanation in str(caught.value)
+
+
+def test_a_wrong_answer_is_told_the_first_mistake_that_leads_to_it():
+    compare(6, 6, {"doubled": 6}, "wrong")  # right comes first
+    mistakes = {"halved": 3, "also halved": 3, "doubled": 12}
+    for answer, told, value in ((3, "halved", None), (12, "doubled", None), (7, "wrong", "6")):
+        with pytest.raises(NotYet, match=f"^{told}$") as caught:
+            compare(answer, 6, mistakes, "wrong", "6")
+        assert caught.value.value == value
+    with pytest.raises(NotYet, match="doubled"):
+        compare(12.1, 6, mistakes, "wrong", same=lambda got, right: abs(got - right) < 0.2)

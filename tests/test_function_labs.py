@@ -8,15 +8,16 @@ import re
 import pytest
 
 from minivllm.exercises import labs
-from minivllm.lab.exercises.labs import function_checks, function_solutions, milestones, solutions
+from minivllm.lab.exercises.labs import milestones
+from minivllm.lab.exercises.labs.recorded_steps import recorded_steps
 
-PLAIN = [lab for lab in labs.functions.FUNCTION_LABS.values() if lab.name != "online_softmax"]
+PLAIN = [lab for lab in labs.FUNCTION_LABS.values() if lab.name != "online_softmax"]
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("MINIVLLM_CACHE_ROOT", str(tmp_path))
-    for lab in labs.functions.FUNCTION_LABS.values():
+    for lab in labs.FUNCTION_LABS.values():
         lab._misses.clear()
 
 
@@ -79,7 +80,7 @@ def test_what_is_no_answer_is_told_so(lab, nonsense, capsys):
 
 
 SCHEDULE, CAP, MERGE, TOP_P, MASK, JOIN, QUANTILE = (
-    inspect.getsource(getattr(function_solutions, name))
+    inspect.getsource(labs.FUNCTION_LABS[name].solution)
     for name in ("schedule", "cap", "merge", "top_p", "mask", "join", "quantile")
 )
 MISTAKES = {
@@ -116,10 +117,10 @@ MISTAKES = {
 def test_a_mistake_is_found_and_its_value_told_only_the_second_time(name, seed, capsys):
     source, right, wrong = MISTAKES[name]
     assert source.count(right) == 1
-    names = dict(vars(function_solutions))
-    exec(source.replace(right, wrong), names)
     which = source.split("(")[0].removeprefix("def ")
-    lab = labs.functions.FUNCTION_LABS[which]
+    lab = labs.FUNCTION_LABS[which]
+    names = dict(lab.solution.__globals__)
+    exec(source.replace(right, wrong), names)
     lab.grade(names[which], seed=seed)
     first = capsys.readouterr().out
     assert first.startswith(f"FAILED   {which}")
@@ -138,7 +139,7 @@ def test_who_raises_is_told_where(capsys):
 
 def test_a_step_of_a_recording_has_what_it_needs():
     steps = list(
-        function_checks.recorded_steps(
+        recorded_steps(
             enable_prefix_caching=False, enable_chunked_prefill=True, long_prefill_token_threshold=0
         )
     )
@@ -210,8 +211,9 @@ def test_a_kernel_part_without_triton_above_it_is_told_so(capsys):
 @pytest.mark.slow
 def test_a_mini_engine_of_right_pieces_passes(tmp_path, capsys):
     labs.mini_engine(
-        pool=solutions.AllocateSlots, table=solutions.CopyOnWrite, cache=solutions.LongestHit,
-        plan=function_solutions.schedule, kernel=kernel_part(tmp_path),
+        pool=labs.allocate_slots.solution, table=labs.copy_on_write.solution,
+        cache=labs.find_longest_cache_hit.solution, plan=labs.schedule.solution,
+        kernel=kernel_part(tmp_path),
     )  # fmt: skip
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 7
@@ -226,7 +228,8 @@ def test_a_mini_engine_of_right_pieces_passes(tmp_path, capsys):
 @pytest.mark.slow
 def test_a_mini_engine_says_which_piece_is_missing(capsys):
     labs.mini_engine(
-        pool=solutions.AllocateSlots, table=solutions.CopyOnWrite, cache=labs.stubs.MyCache,
+        pool=labs.allocate_slots.solution, table=labs.copy_on_write.solution,
+        cache=labs.find_longest_cache_hit.stub,
         plan=labs.schedule.stub, kernel=None,
     )  # fmt: skip
     lines = capsys.readouterr().out.splitlines()

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,8 @@ ROOMS = [
     "console", "metrics", "records", "state", "trace", "kv", "spec_decode", "scheduling",
     "structured_output", "tensors", "platforms",
     "attention", "embedded", "models", "sampling", "cpu", "worker", "executor", "engine",
-    "lab", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench", "cli",
-    "sim", "viz", "exercises", "__main__",
+    "lab", "lab/contiguous", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench",
+    "cli", "sim", "viz", "exercises", "__main__",
     "embedded/data", "embedded/training", "embedded/evaluation",
 ]  # fmt: skip
 HOUSES = {"lab", "embedded"}
@@ -33,8 +34,6 @@ NEED_TORCH = {"tensors", "platforms", "attention", "models", "sampling", "cpu", 
               "embedded/evaluation"}  # fmt: skip
 # imported when somebody is graded
 NEED_TORCH_FILES = {"lab/exercises/labs/oracle_check.py", "lab/exercises/labs/kernel_harness.py"}
-# Methods that save a trace as something to look at; they import that room when they are called.
-CONVENIENCES = {"trace": {"lab/viz"}}
 
 
 def room_of_parts(parts: tuple[str, ...]) -> str:
@@ -70,8 +69,7 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
 def test_a_room_imports_only_from_rooms_above_it(path):
     room = room_of(path)
     assert room in ROOMS, f"{room} is not in the list of rooms"
-    allowed = CONVENIENCES.get(room, set())
-    below = {r for r in imports_of(path) - allowed if ROOMS.index(r) > ROOMS.index(room)}
+    below = {r for r in imports_of(path) if ROOMS.index(r) > ROOMS.index(room)}
     assert not below, f"{path.relative_to(PACKAGE)} imports from below: {sorted(below)}"
 
 
@@ -82,7 +80,7 @@ def test_the_engine_never_imports_what_looks_at_it_or_made_its_model(room):
         (p.name, r)
         for p in FILES
         if room_of(p) == room
-        for r in imports_of(p) - CONVENIENCES.get(room, set())
+        for r in imports_of(p)
         if r.startswith(("lab", "embedded/"))
     }
     assert not beyond
@@ -123,6 +121,30 @@ def test_every_public_name_exists():
         assert getattr(minivllm, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
         minivllm.Nonsense  # noqa: B018
+
+
+def test_readers_import_the_lab_by_its_three_names():
+    """``minivllm.sim``, ``.viz`` and ``.exercises``; of the lab itself only what needs torch."""
+    root = PACKAGE.parent
+    texts = [root / "README.md", *(root / "notebooks").rglob("*.md")]
+    texts += sorted((root / "notebooks").glob("*.ipynb"))
+    found = {
+        (path.name, module)
+        for path in texts
+        for module in re.findall(r"minivllm\.lab\.\w+", path.read_text(encoding="utf-8"))
+    }
+    allowed = {"minivllm.lab.bench", "minivllm.lab.faults"}
+    assert not {(name, module) for name, module in found if module not in allowed}
+
+
+@pytest.mark.parametrize("name", ["sim", "viz", "exercises"])
+def test_a_name_of_the_lab_is_a_plain_list_of_names(name):
+    module = import_module(f"minivllm.{name}")
+    assert module.__name__ == f"minivllm.{name}"
+    assert len(set(module.__all__)) == len(module.__all__)
+    assert all(hasattr(module, each) for each in module.__all__)
+    chapters = {path.stem for path in (PACKAGE / "lab/exercises").glob("ch*.py")}
+    assert name != "exercises" or chapters <= set(module.__all__)
 
 
 def code_lines(path: Path, first: int = 1, last: int | None = None) -> int:

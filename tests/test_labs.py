@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 
 import pytest
 
@@ -9,17 +10,13 @@ from minivllm import LLM, SamplingParams
 from minivllm.exercises import labs
 from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.exercises.labs import grading, solutions, stubs
+from minivllm.lab.exercises.labs import grading
 from minivllm.lab.exercises.labs.run import Fault, run
 from minivllm.lab.exercises.labs.scenarios import scenarios
 from minivllm.lab.exercises.requests import make_request
 from minivllm.sim import dry_run
 
-LABS = {
-    "allocate_slots": labs.allocate_slots,
-    "copy_on_write": labs.copy_on_write,
-    "find_longest_cache_hit": labs.find_longest_cache_hit,
-}
+LABS = labs.CLASS_LABS
 
 
 @pytest.mark.slow
@@ -41,7 +38,7 @@ def test_a_stub_is_not_solved_yet(name, capsys):
     assert f"class {LABS[name].stub.__name__}" in repr(LABS[name])
 
 
-@pytest.mark.parametrize("nonsense", [None, 3, "MyManager", dict, stubs])
+@pytest.mark.parametrize("nonsense", [None, 3, "MyManager", dict, labs])
 def test_what_is_no_lab_is_told_so(nonsense, capsys):
     labs.grade(nonsense)
     assert "give a class that extends KVCacheManager, BlockTable or" in capsys.readouterr().out
@@ -61,7 +58,7 @@ def test_another_seed_draws_other_scenarios(capsys):
     labs.grade(spoilt(*MISTAKES["a spare block"][:3]), seed=1)
     assert "FAILED" in capsys.readouterr().out
     with pytest.raises(ValueError, match="seed must be an integer of at least 0, got -1"):
-        labs.grade(stubs.MyManager, seed=-1)
+        labs.grade(labs.allocate_slots.stub, seed=-1)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -95,13 +92,13 @@ def spoilt(solution, right, wrong):
     """The solution with a typical mistake in one place, as a class of its own."""
     source = inspect.getsource(solution)
     assert source.count(right) == 1, right
-    names = dict(vars(solutions))
+    names = dict(vars(sys.modules[solution.__module__]))
     exec(source.replace(right, wrong), names)
     return names[solution.__name__]
 
 
-TAKES_ANY, ALLOWED = solutions.AllocateSlots, "if num_new + (1 if shared else 0) > pool"
-WRITES, LOOKS = solutions.CopyOnWrite, solutions.LongestHit
+TAKES_ANY, ALLOWED = labs.allocate_slots.solution, "if num_new + (1 if shared else 0) > pool"
+WRITES, LOOKS = labs.copy_on_write.solution, labs.find_longest_cache_hit.solution
 FOUND = "return found[: found.index(None)] if None in found else found"
 MISTAKES = {
     "no look whether there is room": (

@@ -15,6 +15,7 @@ from minivllm.records import Preempted, RequestAdded, Scheduled, SwappedOut
 from minivllm.request import Request, RequestStatus
 from minivllm.sampling_params import SamplingParams
 from minivllm.trace import Trace
+from minivllm.viz import save_chrome_trace
 
 NUMBER = {"type": "number", "minimum": 0}
 
@@ -106,7 +107,7 @@ WORLDS = {
 
 
 def load(trace, tmp_path, **options):
-    trace.save_chrome_trace(tmp_path / "run.json", **options)
+    save_chrome_trace(trace, tmp_path / "run.json", **options)
     return json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
 
 
@@ -234,7 +235,7 @@ def test_seconds_are_microseconds_of_the_traces_clock(tmp_path):
 
 def test_bad_input_is_refused(tmp_path):
     with pytest.raises(ValueError, match="at least one step"):
-        Trace(8, 4, 64).save_chrome_trace(tmp_path / "run.json")
+        save_chrome_trace(Trace(8, 4, 64), tmp_path / "run.json")
     with pytest.raises(ValueError, match="clock must be 'steps' or 'seconds', got 'beats'"):
-        run().save_chrome_trace(tmp_path / "run.json", clock="beats")
+        save_chrome_trace(run(), tmp_path / "run.json", clock="beats")
     assert not (tmp_path / "run.json").exists()

@@ -10,9 +10,9 @@ from functools import cache
 
 import pytest
 
-from minivllm.kv.contiguous import SlotUsage
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.prefix_cache import hash_block_tokens
+from minivllm.lab.contiguous.manager import SlotUsage
 from minivllm.lab.sim.loop import fake_execute, make_scheduler, run_step, run_steps
 from minivllm.lab.sim.run import simulate
 from minivllm.lab.sim.waste import PAPER, WasteRow
@@ -51,6 +51,7 @@ from minivllm.viz import (
     probability_lines,
     program_loads,
     queues,
+    save_chrome_trace,
     timeline,
     waste_bars,
 )
@@ -230,7 +231,7 @@ def searching(reborn_ends=False):
 def test_beams_that_take_each_others_places_can_be_drawn(draw, tmp_path):
     check_figure(draw(searching()), draw(searching()))
     assert [owner.letter for owner in owners_of(searching()).values()] == ["A", "A1", "A2"]
-    searching().save_chrome_trace(tmp_path / "run.json", clock="steps")
+    save_chrome_trace(searching(), tmp_path / "run.json", clock="steps")
     assert (tmp_path / "run.json").stat().st_size > 1000
 
 

@@ -40,7 +40,7 @@ from minivllm.records import (
 from minivllm.request import Request, RequestStatus
 from minivllm.sampling_params import SamplingParams
 from minivllm.trace import Trace
-from minivllm.viz import block_grid, block_table, filmstrip, stepper, timeline
+from minivllm.viz import block_grid, block_table, filmstrip, save_html, stepper, timeline
 
 # -- words: a stretch of records, and what it says -------------------------------------------------
 
@@ -344,7 +344,7 @@ def test_swaps_are_told():
 
 
 def saved(trace, tmp_path, **options):
-    trace.save_html(tmp_path / "run.html", **options)
+    save_html(trace, tmp_path / "run.html", **options)
     return (tmp_path / "run.html").read_text(encoding="utf-8")
 
 
@@ -400,7 +400,7 @@ def test_a_long_run_stays_small(tmp_path, monkeypatch):
 
 def test_a_run_without_steps_is_refused(tmp_path):
     with pytest.raises(ValueError, match="at least one step"):
-        Trace(8, 4, 64).save_html(tmp_path / "run.html")
+        save_html(Trace(8, 4, 64), tmp_path / "run.html")
     assert not (tmp_path / "run.html").exists()
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from minivllm.entrypoints.llm import LLM
-from minivllm.lab.viz import timeline
+from minivllm.lab.viz import save_html, timeline
 from minivllm.sampling_params import SamplingParams
 
 PROMPTS = [
@@ -65,5 +65,5 @@ def run_demo(report: Path) -> None:
     assert trace is not None, "it was asked for"
     console.print(timeline(trace).text, markup=False, soft_wrap=True)
     decode = llm.get_tokenizer().decode
-    trace.save_html(report, "minivllm demo", outputs, decode=lambda token: decode([token]))
+    save_html(trace, report, "minivllm demo", outputs, decode=lambda token: decode([token]))
     console.print(f"\nThe same with every block, step by step: [bold]{report.resolve()}[/]")

@@ -1,1 +1,1 @@
-"""What looks at the engine: simulator, figures, exercises, benchmarks. The engine imports none."""
+"""Simulator, figures, exercises and benchmarks: they look at the engine, which imports none."""

@@ -42,7 +42,7 @@ def show(*codes: Any, first: str | None = None, last: str | None = None) -> None
 
 
 def listing(code: Any, first: str | None = None, last: str | None = None) -> Listing:
-    """What ``show`` displays."""
+    """Return what ``show`` displays."""
     for wrapper in ("fget", "py_func", "fn"):  # of a property, of numba, of Triton
         code = getattr(code, wrapper, code)
     code = inspect.unwrap(code)

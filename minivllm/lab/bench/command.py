@@ -19,13 +19,7 @@ Model = Annotated[
     str,
     typer.Option(help="tiny, small, qwen3-0.6b, llama-8b, embedded, or a Hugging Face directory."),
 ]
-Peers = Annotated[
-    list[str],
-    typer.Option(
-        "--against", help="transformers, transformers-cb or vllm, run in turn; repeatable."
-    ),
-]
-Repeats = Annotated[int, typer.Option(help="How often each engine runs.")]
+Repeats = Annotated[int, typer.Option(help="Runs, after one that warms up.")]
 Threads = Annotated[int | None, typer.Option(help="Of torch; none: as it chooses.")]
 
 
@@ -33,11 +27,8 @@ Threads = Annotated[int | None, typer.Option(help="Of torch; none: as it chooses
 def scheduler(
     num_requests: Annotated[int, typer.Option(help="Sequences that decode.")] = 256,
     num_steps: Annotated[int, typer.Option(help="Of the longest run.")] = 4096,
-    against: Annotated[
-        str | None, typer.Option(help="vllm: run its core in turn, if it is installed.")
-    ] = None,
 ) -> None:
-    """What deciding costs: µs per request and step, per block hashed, per prompt looked up."""
+    """Cost of deciding: µs per request and step, per block hashed, per prompt looked up."""
     options = locals()
     from minivllm.lab.bench.scheduler import bench_scheduler
 
@@ -53,7 +44,6 @@ def throughput(
     model: Model = "tiny",
     num_requests: Annotated[int | None, typer.Option(help="None: the workload's own.")] = None,
     dtype: Dtype = "float32",
-    against: Peers = [],  # noqa: B006 (typer copies it)
     repeats: Repeats = 3,
     max_num_seqs: Annotated[int, typer.Option(help="Sequences at once.")] = 64,
     max_num_batched_tokens: Annotated[int, typer.Option(help="Tokens per step.")] = 2048,
@@ -64,7 +54,7 @@ def throughput(
     attention_backend: Backend = "auto",
     threads: Threads = None,
 ) -> None:
-    """Tokens per second on seeded work, beside the roofline and beside peers."""
+    """Tokens per second on seeded work, beside the roofline."""
     options = locals()
     from minivllm.lab.bench.throughput import bench_throughput
 
@@ -78,7 +68,6 @@ def latency(
     output_len: Annotated[int, typer.Option(help="Tokens of each answer.")] = 32,
     model: Model = "tiny",
     dtype: Dtype = "float32",
-    against: Peers = [],  # noqa: B006
     repeats: Repeats = 5,
     attention_backend: Backend = "auto",
     threads: Threads = None,
@@ -95,7 +84,7 @@ def kernels(
     backends: Annotated[
         list[str],
         typer.Option("--backend", help="By name, repeatable; none: all that can run here."),
-    ] = [],  # noqa: B006
+    ] = [],  # noqa: B006 (typer copies it)
     batch: Annotated[int, typer.Option(help="Sequences that decode.")] = 16,
     context: Annotated[int, typer.Option(help="Tokens of each.")] = 1024,
     alone: Annotated[int, typer.Option(help="Tokens of a sequence that decodes alone.")] = 16384,
@@ -147,20 +136,15 @@ def structured(
 
 @app.command()
 def cpu(
-    against: Peers = [],  # noqa: B006
-    peer_python: Annotated[
-        Path | None, typer.Option(help="The interpreter of an environment with the peers.")
-    ] = None,
     model: Model = "tiny",
     repeats: Repeats = 5,
     threads: Threads = None,
 ) -> None:
-    """What a laptop sees: W1, W2 and W4 in float32 and bfloat16, and beside a busy process."""
+    """Seconds of W1, W2 and W4 on a CPU, in float32 and bfloat16, and beside a busy process."""
+    options = locals()
     from minivllm.lab.bench.cpu import bench_cpu
 
-    with exit_on_bad_input():
-        _set_threads(threads)
-        bench_cpu(against, peer_python, model, repeats)
+    _measure(bench_cpu, **options)
 
 
 @app.command("all")
@@ -169,7 +153,7 @@ def everything(
     dry_run: Annotated[bool, typer.Option(help="Only say what would run.")] = False,
     threads: Threads = None,
 ) -> None:
-    """All that has a figure to reach on this machine, in turn, with installed peers."""
+    """Run the benchmarks of this kind of machine, one after the other."""
     from minivllm.lab.bench.everything import bench_all
 
     with exit_on_bad_input():

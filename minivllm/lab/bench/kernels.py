@@ -43,7 +43,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Case:
-    """So many sequences of ``context`` tokens, of which the newest ``query_len`` are asked for."""
+    """Sequences of ``context`` tokens, of which the newest ``query_len`` are asked for."""
 
     name: str
     batch: int

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 
 from minivllm.lab.bench import machine
-from minivllm.lab.bench.engines import engines_for
+from minivllm.lab.bench.engine import BenchEngine, Run
 from minivllm.lab.bench.models import bench_model
-from minivllm.lab.bench.process import Run, engine_processes, take_turns
-from minivllm.lab.bench.report import Report, memory_ratio, memory_table
+from minivllm.lab.bench.report import Report, memory_note
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.workloads import BenchRequest, Round
 from minivllm.lab.sim.result import percentiles
@@ -26,28 +25,24 @@ def bench_latency(
     output_len: int,
     model: str,
     dtype: str,
-    against: list[str],
     repeats: int,
     attention_backend: str,
 ) -> None:
     """Measure and print. Every run is done twice: for one token each, and for all of them.
 
-    So the time to first token, and the time of a decode step after it, are the same two differences
-    for every engine, whatever it lets one see. All prompts fit into one step, so that every step
-    after it decodes the whole batch.
+    The difference is the time of the decode steps after the first token. All prompts fit into one
+    step, so that every step after it decodes the whole batch.
 
     Args:
         batch_size: requests at once.
         input_len, output_len: tokens of each prompt and of each answer.
         model: see ``minivllm.lab.bench.models``.
         dtype: of weights, activations, K and V.
-        against: names of peers.
-        repeats: how often each engine runs.
-        attention_backend: ours.
+        repeats: how often.
+        attention_backend: of ``LLM``.
 
     Raises:
-        ValueError: for an unknown name, a peer that is not installed, a number out of range.
-        ChildProcessError: if an engine fails.
+        ValueError: for an unknown name, a number out of range.
     """
     for name, value, low in (
         ("batch_size", batch_size, 1),
@@ -56,9 +51,8 @@ def bench_latency(
         ("repeats", repeats, 1),
     ):
         check(is_int(value, low), name, value, f"an integer of at least {low}")
-    engine_classes = engines_for(against)
-    num_threads, num_steps = torch.get_num_threads(), output_len - 1
-    with bench_model(model, dtype, bool(against)) as (directory, load_format):
+    num_steps = output_len - 1
+    with bench_model(model, dtype) as (directory, load_format):
         config = load_config(directory)
         first, whole = _rounds(config.vocab_size, batch_size, input_len, output_len)
         report = Report(
@@ -69,30 +63,36 @@ def bench_latency(
                 "batch_size": batch_size,
                 "input_len": input_len,
                 "output_len": output_len,
-                "threads": num_threads,
+                "threads": torch.get_num_threads(),
                 "clock": f"wall time of {repeats} runs after one that warms up",
             },
         )
-        with engine_processes(
-            engine_classes,
-            num_threads,
+        engine = BenchEngine(
             directory,
             dtype,
             max_model_len=input_len + output_len,
             max_num_seqs=batch_size,
             max_num_batched_tokens=max(2048, input_len + output_len, batch_size * input_len),
             enable_prefix_caching=False,
-            gpu_memory_utilization=0.9 / len(engine_classes),
             load_format=load_format,
             attention_backend=attention_backend,
-        ) as engines:
-            to_first = take_turns(engines, first, repeats)
-            to_last = take_turns(engines, whole, repeats)
+        )
+        to_first, to_last = engine.repeat(first, repeats), engine.repeat(whole, repeats)
     least = _ceiling(report, config, getattr(torch, dtype), first, whole, num_steps)
-    _print_results(
-        report,
-        {name: _figures(to_first[name], to_last[name], num_steps, least) for name in to_last},
-    )
+    results = _figures(to_first, to_last, num_steps, least)
+    report.table(
+        "milliseconds",
+        ("first token", "decode step", "of its roofline", "whole, best", "p50", "p90",
+         "of its roofline"),
+        [
+            (1e3 * results["ttft_s"], 1e3 * results["step_s"], f"{results['share_of_step']:.0%}",
+             1e3 * results["latency_s"],
+             *(1e3 * results["latency_percentiles_s"][k] for k in ("p50", "p90")),
+             f"{results['share_of_ceiling']:.0%}")
+        ],
+    )  # fmt: skip
+    memory_note(report, to_last[-1].memory)
+    report.finish(results, None)
 
 
 def _rounds(
@@ -133,31 +133,6 @@ def _ceiling(
         f"{1e3 * least['step_s']:.3g} ms at least."
     )
     return least
-
-
-def _print_results(report: Report, results: dict[str, dict[str, Any]]) -> None:
-    """Figures by engine, and what peers take relative to ours."""
-    report.table(
-        "milliseconds",
-        ("engine", "first token", "decode step", "of its roofline", "whole, best", "p50", "p90",
-         "of its roofline"),
-        [
-            (name, 1e3 * r["ttft_s"], 1e3 * r["step_s"], f"{r['share_of_step']:.0%}",
-             1e3 * r["latency_s"],
-             *(1e3 * r["latency_percentiles_s"][k] for k in ("p50", "p90")),
-             f"{r['share_of_ceiling']:.0%}")
-            for name, r in results.items()
-        ],
-    )  # fmt: skip
-    memory_table(report, results)
-    mine = results.pop("minivllm")
-    against_them = {
-        name: {**r, "ratio": r["latency_s"] / mine["latency_s"], **memory_ratio(mine, r)}
-        for name, r in results.items()
-    }
-    for name, r in against_them.items():
-        report.note(f"{r['ratio']:.2f} x as fast as {name}.")
-    report.finish(mine, against_them or None)
 
 
 def _figures(

@@ -24,7 +24,7 @@ from minivllm.lab.bench.machine import COLUMNS
 from minivllm.version import __version__
 
 WIDTH = 120  # columns that a table may fill; a narrower terminal folds lines
-_PACKAGES = ("torch", "transformers", "triton", "numba", "vllm")
+_PACKAGES = ("torch", "transformers", "triton", "numba")
 
 
 def environment() -> dict[str, Any]:
@@ -73,12 +73,10 @@ def cpu_name() -> str:
 
 
 def _version(package: str) -> str | None:
-    for name in (package, f"{package}-cpu"):  # vLLM's CPU build has a name of its own
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return None
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 class Report:
@@ -110,7 +108,7 @@ class Report:
         self._console.print(f"{title}: {known}", markup=False)
 
     def ceiling(self, values: dict[str, Any], why: str) -> None:
-        """What this machine could do at best, measured in this run."""
+        """Add what this machine could do at best, measured in this run."""
         self._json["ceiling"] |= values
         self.facts(f"ceiling ({why})", values)
 
@@ -142,14 +140,6 @@ def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def memory_table(report: Report, results: dict[str, dict[str, Any]]) -> None:
-    """Print the engines' figures, which hold what ``peak_memory`` found."""
-    names = [name for name in COLUMNS if name in results["minivllm"]]
-    rows = [(engine, *(found[name] for name in names)) for engine, found in results.items()]
-    report.table("peak memory, MiB", ("engine", *(COLUMNS[name] for name in names)), rows)
-
-
-def memory_ratio(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, float]:
-    """Our process's peak over a peer's, as an entry of the report; none where it is not known."""
-    name = "peak_memory_mib"
-    return {"memory_ratio": ours[name] / theirs[name]} if name in ours else {}
+def memory_note(report: Report, memory: dict[str, float]) -> None:
+    """Print what ``peak_memory`` found."""
+    report.facts("peak memory, MiB", {COLUMNS[name]: mib for name, mib in memory.items()})

@@ -1,4 +1,4 @@
-"""``minivllm bench scheduler``: what deciding costs, per running request; beside vLLM's own core.
+"""``minivllm bench scheduler``: the cost of deciding, per running request.
 
 One step is ``schedule()`` and ``update_from_output()`` while ``num_requests`` sequences decode. A
 figure is the mean over 16 steps, in which each of them fills one block, and the best of several
@@ -15,12 +15,6 @@ from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.bench.hashing import hashing_us, least_hashing_us, least_lookup_us, lookup_us
 from minivllm.lab.bench.machine import best_cpu_seconds
 from minivllm.lab.bench.report import Report
-from minivllm.lab.bench.vllm_core import (
-    RECORDED,
-    VllmRunningDecodes,
-    is_installed,
-    vllm_hashing_us,
-)
 from minivllm.lab.bench.workloads import (
     BLOCK_SIZE,
     MAX_MODEL_LEN,
@@ -42,21 +36,19 @@ POOL_SIZES = (1, 8, 64)  # times the blocks that a short run fills
 CACHE_SIZES = (100, 1_000, 10_000, 100_000)  # blocks
 
 
-def bench_scheduler(num_requests: int, num_steps: int, against: str | None) -> None:
+def bench_scheduler(num_requests: int, num_steps: int) -> None:
     """Measure and print.
 
     Args:
         num_requests: sequences that decode.
         num_steps: done when the last figure of the longest run is taken.
-        against: "vllm" runs vLLM's own core in turn if it is installed; None only quotes it.
 
     Raises:
-        ValueError: for a number out of range or another peer.
+        ValueError: for a number out of range.
     """
     check(is_int(num_requests, 1), "num_requests", num_requests, "an integer of at least 1")
     ok = is_int(num_steps, SHORT_RUN) and num_steps <= LONGEST_RUN
     check(ok, "num_steps", num_steps, f"an integer from {SHORT_RUN} to {LONGEST_RUN}")
-    check(against in (None, "vllm"), "against", against, "'vllm' or nothing")
     workload = {
         "decodes": num_requests,
         "prompt_tokens": PROMPT_TOKENS,
@@ -113,7 +105,7 @@ def bench_scheduler(num_requests: int, num_steps: int, against: str | None) -> N
         "hashing_us_per_block": hashing,
         "lookup": lookups,
     }
-    report.finish(results, _beside_vllm(report, num_requests, results, against))
+    report.finish(results, None)
 
 
 def _headline(rows: list[dict[str, Any]], least: float) -> dict[str, Any]:
@@ -126,7 +118,7 @@ def _headline(rows: list[dict[str, Any]], least: float) -> dict[str, Any]:
 
 
 def _blocks_filled(num_requests: int, num_steps: int) -> int:
-    """Blocks that so many sequences hold in the end, and the null block.
+    """Blocks that the sequences hold in the end, and the null block.
 
     At least what one of them could grow to: less is refused.
     """
@@ -156,44 +148,11 @@ def _by_pool_size(num_requests: int, caching: bool) -> dict[int, float]:
     return figures
 
 
-def _beside_vllm(
-    report: Report, num_requests: int, results: dict[str, Any], against: str | None
-) -> dict[str, Any]:
-    """vLLM's core in turn with ours; or what was once recorded of it, said to be just that."""
-    if against is None or not is_installed():
-        why = "not asked for" if against is None else "not installed here"
-        report.note(
-            f"vLLM's core ({why}): {RECORDED['us_per_request']} µs per request and "
-            f"{RECORDED['hashing_us_per_block']} µs per block hashed. That is vLLM "
-            f"{RECORDED['vllm']}, recorded on another machine; it does not compare exactly."
-        )
-        ratios = {
-            name: us / RECORDED["us_per_request"] for name, us in results["us_per_request"].items()
-        }
-        return {"peer": "vllm", "recorded_elsewhere": True, **RECORDED, "ratio": ratios}
-    num_blocks = _blocks_filled(num_requests, SHORT_RUN)
-    found: dict[str, Any] = {"peer": "vllm", "recorded_elsewhere": False}
-    rows = []
-    for name, caching in (("caching_on", True), ("caching_off", False)):
-        cores = [kind(num_requests, num_blocks, caching)
-                 for kind in (RunningDecodes, VllmRunningDecodes)]  # fmt: skip
-        pairs = [[window_us(core) for core in cores] for _ in range(WINDOWS)]
-        ours, theirs = (min(column) for column in zip(*pairs, strict=True))
-        found[name] = {"ours": ours, "theirs": theirs, "ratio": ours / theirs}
-        rows.append((f"a request, {name.replace('_', ' ')}", ours, theirs, f"{ours / theirs:.0%}"))
-    ours, theirs = hashing_us(), vllm_hashing_us()
-    found["hashing"] = {"ours": ours, "theirs": theirs, "ratio": ours / theirs}
-    rows.append(("hashing a block", ours, theirs, f"{ours / theirs:.0%}"))
-    head = ("µs, in turn", "minivllm", "vLLM", "ours / theirs")
-    report.table("beside vLLM's own core, in this run", head, rows)
-    return found
-
-
 # -- what is timed, and the least that no scheduler in Python can do without ---------------------
 
 
 class RunningDecodes:
-    """Our scheduler with so many sequences in it, all of which decode.
+    """Our scheduler with a number of sequences in it, all of which decode.
 
     Args:
         num_requests: that run.

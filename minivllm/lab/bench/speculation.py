@@ -93,7 +93,7 @@ def _engine(config: dict | None) -> LLM:
 
 
 class _Counts(NamedTuple):
-    """What an engine has counted so far."""
+    """Counters of an engine so far."""
 
     tokens: int
     steps: int
@@ -112,7 +112,7 @@ class _Counts(NamedTuple):
 
 
 def _answers(engines: dict[str, LLM], some: Texts, repeats: int) -> dict[str, dict[str, Any]]:
-    """Of every engine: tokens per step, and seconds over those of the engine without drafts."""
+    """Figures of each engine: tokens per step, and seconds over those without drafts."""
     seconds = dict.fromkeys(engines, 0.0)
     before = {name: _Counts.of(llm) for name, llm in engines.items()}
     for chat in some.chats:  # from here on its prompt is in the prefix cache
@@ -205,7 +205,7 @@ def _step_costs(report: Report, plain: LLM) -> dict[str, float]:
 
 
 def _step_seconds(llm: LLM, batch: int, context: int) -> float:
-    """Of decodes of this batch, its prompts computed. The quickest quarter of steps counts."""
+    """Seconds of a decode of this batch. The quickest quarter of steps counts."""
     engine, times = llm.llm_engine, []
     vocab_size = engine.model_config.vocab_size
     params = SamplingParams(temperature=0, max_tokens=10 * STEPS, ignore_eos=True)

@@ -1,4 +1,4 @@
-"""What speculation is measured on: texts that repeat their prompt, and texts that do not."""
+"""Texts to measure speculation on: some repeat their prompt, others do not."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from operator import index
+from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import eq, index
 from typing import Any
 
 
@@ -18,6 +18,31 @@ class NotYet(Exception):
     def __init__(self, message: str, value: str | None = None):
         super().__init__(message)
         self.value = value
+
+
+def compare(
+    answer: Any,
+    right: Any,
+    mistakes: Mapping[str, Any],
+    wrong: str,
+    value: str | None = None,
+    same: Callable[[Any, Any], bool] = eq,
+) -> None:
+    """Raise ``NotYet`` unless an answer is right.
+
+    Args:
+        answer, right: the two to compare.
+        mistakes: by explanation, the answer that this mistake leads to. The first
+            one that fits is told.
+        wrong, value: the message of any other answer, as ``NotYet`` takes it.
+        same: what compares two of them.
+    """
+    if same(answer, right):
+        return
+    for explanation, mistaken in mistakes.items():
+        if same(answer, mistaken):
+            raise NotYet(explanation)
+    raise NotYet(wrong, value)
 
 
 def is_blank(answer: Any) -> bool:

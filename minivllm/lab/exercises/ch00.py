@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, whole_number
+from minivllm.lab.exercises.answers import NotYet, compare, whole_number
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.sim import dry_run
 from minivllm.records import Preempted
@@ -17,7 +17,7 @@ def blocks(rng: Random) -> Exercise:
     """How many blocks does a request hold in its last step?"""
     block_size = rng.choice([4, 8, 16, 32])
     num_output = rng.randint(5, 31)
-    # so many that the last token, which is never computed, would take one block more
+    # such that the last token, which is never computed, would take one block more
     num_prompt = rng.randint(5, 60) * block_size - num_output + 1
     return Exercise(
         _check_blocks,
@@ -32,14 +32,13 @@ def blocks(rng: Random) -> Exercise:
 def _check_blocks(answer, num_prompt, num_output, block_size) -> str:
     answer = whole_number(answer)
     written = num_prompt + num_output - 1
-    if answer == -(-(written + 1) // block_size):
-        raise NotYet(
-            "you counted the last token, too. It is sampled in the last step, so its K and V "
-            "are never computed."
-        )
     right = -(-written // block_size)
-    if answer != right:
-        raise NotYet(f"{answer} blocks hold {answer * block_size} positions; count what is needed.")
+    last_counted = (
+        "you counted the last token, too. It is sampled in the last step, so its K and V "
+        "are never computed."
+    )
+    wrong = f"{answer} blocks hold {answer * block_size} positions; count what is needed."
+    compare(answer, right, {last_counted: right + 1}, wrong)
     return f"{written} positions are written, {right} blocks hold them."
 
 
@@ -75,10 +74,9 @@ def steps(rng: Random) -> Exercise:
 def _check_steps(answer, num_requests, num_prompt, num_output, budget) -> str:
     answer = whole_number(answer)
     right = _solve_steps(num_requests, num_prompt, num_output, budget)
-    if answer == right - 1:
-        raise NotYet("almost: a decode takes a token of the budget, too, so the last prompt waits.")
-    if answer != right:
-        raise NotYet(f"{answer} is too {'few' if answer < right else 'many'}; draw the timeline.")
+    almost = "almost: a decode takes a token of the budget, too, so the last prompt waits."
+    wrong = f"{answer} is too {'few' if answer < right else 'many'}; draw the timeline."
+    compare(answer, right, {almost: right - 1}, wrong)
     return f"the scheduler needs {right} steps."
 
 
@@ -92,7 +90,7 @@ def _solve_steps(num_requests, num_prompt, num_output, budget) -> int:
 
 @seeded(difficulty=3, minutes=10)
 def pool(rng: Random) -> Exercise:
-    """What is the smallest pool in which no request is preempted?"""
+    """Smallest pool in which no request is preempted."""
     chats = [(rng.randint(8, 40), rng.randint(8, 24)) for _ in range(6)]
     return Exercise(
         _check_pool,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, whole_number
+from minivllm.lab.exercises.answers import NotYet, compare, whole_number
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.function_exercise import FunctionExercise
 
@@ -34,13 +34,12 @@ def _check_bytes(answer, num_layers, num_heads, num_kv_heads, head_dim, bytes_pe
     answer = whole_number(answer)
     right = _solve_bytes(num_layers, num_heads, num_kv_heads, head_dim, bytes_per_number)
     heads = f"that counts the {num_heads} query heads; only the {num_kv_heads} K and V heads"
-    wrong = {
-        right // 2: "that is K or V, or numbers and not bytes; both are kept, 2 bytes each.",
-        right // num_kv_heads * num_heads: f"{heads} are kept.",
-        right // num_layers: "that is one layer.",
+    mistakes = {
+        "that is K or V, or numbers and not bytes; both are kept, 2 bytes each.": right // 2,
+        f"{heads} are kept.": right // num_kv_heads * num_heads,
+        "that is one layer.": right // num_layers,
     }
-    if answer != right:
-        raise NotYet(wrong.get(answer, f"{answer} is not it; write down the shape of K first."))
+    compare(answer, right, mistakes, f"{answer} is not it; write down the shape of K first.")
     return f"{right:,} bytes: a chat of 8,192 tokens fills {right * 8192 / 2**30:.2f} GiB."
 
 

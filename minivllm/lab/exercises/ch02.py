@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from minivllm.kv.contiguous import ALLOCATORS, ContiguousKVCacheManager
-from minivllm.kv.slab_pool import FirstFitPool, next_power_of_2
+from minivllm.lab.contiguous.manager import ALLOCATORS, ContiguousKVCacheManager
+from minivllm.lab.contiguous.slab_pool import FirstFitPool, next_power_of_2
 from minivllm.lab.exercises.answers import NotYet, numbers_by_name, whole_number, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.requests import make_request
@@ -105,7 +105,7 @@ def _check_waste(answer, num_slots, max_model_len, reservation, running) -> str:
 
 @seeded(difficulty=2, minutes=5)
 def holes(rng: Random) -> Exercise:
-    """Free slots that nobody can use, because they are not in one piece."""
+    """Free slots that no request can use, because they are not in one piece."""
     slabs = {name: rng.randint(6, 20) for name in "ABCDEF"}
     left = sorted(rng.choice(["ABD", "ADE", "BCE", "BEF", "ACD", "CDF", "BDE", "ACF"]))
     num_slots = sum(slabs.values()) + rng.randint(0, 12)
@@ -169,7 +169,7 @@ FORBIDDEN = "'exact' is not for sale: nobody knows how long an answer will be."
 
 @seeded(difficulty=3, minutes=10)
 def reservation(rng: Random) -> Exercise:
-    """As many requests at once as slabs allow."""
+    """Largest number of requests at once that slabs allow."""
     while True:
         lengths = [(rng.randint(5, 90), rng.randint(5, 60)) for _ in range(16)]
         longest = max(prompt + output for prompt, output in lengths)

@@ -96,7 +96,7 @@ def _check_translation(answer, block_table, block_size, positions) -> str:
 
 @seeded(difficulty=3, minutes=10)
 def tables(rng: Random) -> Exercise:
-    """Who gets which blocks, when some leave and others come?"""
+    """Block tables after some sequences leave and others come."""
     block_size = rng.choice([2, 4])
     alive, events = [], []
     for kind in ["arrive"] * 3 + ["leave", rng.choice(["grow", "leave"]), "arrive", "grow"]:
@@ -205,7 +205,7 @@ def block_size(rng: Random) -> Exercise:
 
 
 def share_of_tokens(lengths: list[tuple[int, int]], block_size: int) -> float:
-    """Of the held slots, how many hold tokens; the mean over a simulated run."""
+    """Share of the held slots that hold tokens, the mean over a simulated run."""
     workload = [SimRequest(0.0, [0] * prompt, output) for prompt, output in lengths]
     return simulate(
         workload, block_size=block_size, num_blocks=4096 // block_size, enable_prefix_caching=False

@@ -17,7 +17,7 @@ from minivllm.records import Preempted, SwappedOut
 
 @seeded(difficulty=2, minutes=5)
 def ref_counts(rng: Random) -> Exercise:
-    """Who shares what, after so many steps?"""
+    """Reference counts after some steps of sharing."""
     return Exercise(
         _check_ref_counts,
         "The first step computes each prompt once, and then its samples share the blocks. Every "
@@ -84,7 +84,7 @@ def _check_ref_counts(answer, requests, block_size, num_steps) -> str:
 
 @seeded(difficulty=4, minutes=10)
 def samples(rng: Random) -> Exercise:
-    """As many samples of one prompt as a memory holds."""
+    """Largest number of samples of one prompt that a memory holds."""
     return Exercise(
         _check_samples,
         "What do samples share, and what has each for itself? A block size that divides the prompt "
@@ -116,7 +116,7 @@ def _solve_samples(num_slots, num_prompt, num_output, max_entries):
 
 
 def _run_samples(block_size, n, num_slots, num_prompt, num_output) -> str | None:
-    """What goes wrong, or None."""
+    """Return what goes wrong, or None."""
     try:
         trace = dry_run(
             [make_request("A", num_prompt, num_output, n=n)],

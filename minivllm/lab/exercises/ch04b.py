@@ -142,7 +142,7 @@ def _row(rng: Random) -> dict[str, float]:
 
 
 def beams(language: Language, length: int, width: int) -> list[tuple[float, str]]:
-    """What a beam search of this width ends with, after an a: (probability, text), best first."""
+    """Beams at the end of a search of this width, after an a: (probability, text), best first."""
     kept = [(1.0, "a")]
     for _ in range(length):
         candidates = [

@@ -20,7 +20,7 @@ from minivllm.trace import Trace
 
 @seeded(difficulty=2, minutes=5)
 def budget(rng: Random) -> Exercise:
-    """Who gets how many tokens of the next step?"""
+    """Tokens that each request gets in the next step."""
     while True:
         limits = {
             "max_num_batched_tokens": rng.randint(6, 12),
@@ -151,7 +151,7 @@ def _check_batching(answer, outputs, max_num_seqs) -> str:
 
 @seeded(difficulty=4, minutes=15)
 def puzzle(rng: Random) -> Exercise:
-    """Who should run first, so that all wait less in the mean?"""
+    """Policy with which all wait less in the mean."""
     settings = {"num_blocks": 100, "block_size": 4, "max_num_seqs": 2}
     while True:
         outputs = [rng.randint(12, 24), rng.randint(12, 24), *(rng.randint(2, 5) for _ in range(4))]

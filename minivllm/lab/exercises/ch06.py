@@ -19,7 +19,7 @@ from minivllm.trace import Trace
 
 @seeded(difficulty=2, minutes=5)
 def victim(rng: Random) -> Exercise:
-    """Who gives its blocks back?"""
+    """Victims of a step, in order."""
     policy = rng.choice(["fcfs", "priority"])
     names = rng.sample("ABCD", 4)
     while True:
@@ -122,7 +122,7 @@ def _check_victim(answer, right, policy, block_size, num_free_blocks, running) -
 
 @seeded(difficulty=4, minutes=15)
 def puzzle(rng: Random) -> Exercise:
-    """Who should be preempted, so that less is computed again?"""
+    """Policy that preempts such that less is computed again."""
     settings = {"num_blocks": 10, "block_size": 4, "max_model_len": 28}
     while True:
         workload = {

@@ -64,7 +64,7 @@ def _solve_hits(block_size, prompts, salts):
 
 
 def _found(prompts, salts, block_size: int, num_blocks: int) -> list[int]:
-    """What the engine finds: each prompt is done before the next one arrives."""
+    """Hits of the engine, where each prompt is done before the next one arrives."""
     workload = [
         make_request(str(i), prompt, 1, i, cache_salt=salt)
         for i, (prompt, salt) in enumerate(zip(prompts, salts, strict=True))

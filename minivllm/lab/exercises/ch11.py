@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, whole_number
+from minivllm.lab.exercises.answers import NotYet, compare, whole_number
 from minivllm.lab.exercises.exercise import Exercise, seeded
 
 SECOND_KERNEL = 256  # token times; on an H200 some 4 microseconds, to start the merge
@@ -58,21 +58,21 @@ def _check_merge(answer, results, lse, lengths) -> str:
     answer, right = whole_number(answer), _solve_merge(results, lse)
     sums = [int(text.removeprefix("ln ")) for text in lse]
     shares = f"{sums[0]}/{sum(sums)} and {sums[1]}/{sum(sums)}"
-    if answer == right:
-        return f"the parts weigh {shares}, although they read {lengths[0]} and {lengths[1]} tokens."
-    wrong_weights = {
+    weights_of = {
         "that is the mean of the results; a part may have found more than the other.": (1, 1),
         "you weigh by length; what counts is how well the keys matched.": lengths,
         "the weights are changed over: a larger lse weighs more.": sums[::-1],
         "you weigh by lse; its exp is the sum.": [math.log(s) for s in sums],
     }
-    for explanation, weights in wrong_weights.items():
-        mean = sum(w * r for w, r in zip(weights, results, strict=True)) / sum(weights)
-        if abs(answer - mean) < 1:
-            raise NotYet(explanation)
+    means = {
+        explanation: sum(w * r for w, r in zip(weights, results, strict=True)) / sum(weights)
+        for explanation, weights in weights_of.items()
+    }
+    wrong = f"the parts weigh {shares}."
     if not min(results) <= answer <= max(results):
-        raise NotYet("a weighted mean lies between the two results.")
-    raise NotYet(f"the parts weigh {shares}.")
+        wrong = "a weighted mean lies between the two results."
+    compare(answer, right, means, wrong, same=lambda got, mean: abs(got - mean) < 1)
+    return f"the parts weigh {shares}, although they read {lengths[0]} and {lengths[1]} tokens."
 
 
 # -- stretch: how many ranges for a GPU --------------------------------------------------------

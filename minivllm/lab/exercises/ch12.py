@@ -43,7 +43,7 @@ def survivors(rng: Random) -> Exercise:
 
 
 def _stages(probs, min_p, top_k, top_p) -> list[str]:
-    """Who is left at first, and after each of the filters."""
+    """Tokens that are left at first, and after each of the filters."""
     order = sorted(probs, key=probs.get, reverse=True)
     after_min_p = [t for t in order if probs[t] >= min_p * probs[order[0]]]
     after_top_k = after_min_p[:top_k]
@@ -161,7 +161,7 @@ def _solve_hold_back():
 
 @seeded(difficulty=2, minutes=10)
 def draws(rng: Random) -> Exercise:
-    """How many samples, if somebody can tell right from wrong?"""
+    """How many samples, if a test can tell right from wrong?"""
     return Exercise(
         _check_draws,
         "n samples are all wrong with probability (1 - p) to the power of n.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from minivllm.kv.memory_profile import kv_bytes_per_token
-from minivllm.lab.exercises.answers import NotYet, whole_number, whole_numbers
+from minivllm.lab.exercises.answers import NotYet, compare, whole_number, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
 
 # -- core: bytes and blocks --------------------------------------------------------------------
@@ -13,7 +13,7 @@ from minivllm.lab.exercises.exercise import Exercise, seeded
 
 @seeded(difficulty=2, minutes=5)
 def blocks(rng: Random) -> Exercise:
-    """What a token costs, and how many blocks there is room for."""
+    """Bytes of a token, and number of blocks that fit."""
     kv_heads = rng.choice([2, 4, 8])
     return Exercise(
         _check_blocks,
@@ -47,22 +47,18 @@ def _check_blocks(
 ) -> str:  # fmt: skip
     per_token, num_blocks = whole_numbers(answer, ("bytes", "blocks"))
     right = kv_bytes_per_token(num_layers, num_kv_heads, head_dim, bytes_per_number)
-    if per_token * num_kv_heads == right * num_heads:
-        raise NotYet(f"the {num_heads} query heads keep nothing; {num_kv_heads} KV heads do.")
-    if per_token * 2 == right:
-        raise NotYet(
-            f"this is half of it: K and V are both kept, and a number takes {bytes_per_number} "
-            "bytes."
-        )
-    if per_token * num_layers == right:
-        raise NotYet(f"this is one layer; there are {num_layers}.")
-    if per_token * bytes_per_number == right:
-        raise NotYet(f"this many numbers; each takes {bytes_per_number} bytes.")
-    if per_token != right:
-        raise NotYet(
-            f"a token takes 2 * {num_layers} * {num_kv_heads} * {head_dim} numbers of "
-            f"{bytes_per_number} bytes, which is not {per_token}."
-        )
+    half = "this is half of it: K and V are both kept, and a number takes"
+    mistakes = {
+        f"the {num_heads} query heads keep nothing; {num_kv_heads} KV heads do.": (
+            right // num_kv_heads * num_heads
+        ),
+        f"{half} {bytes_per_number} bytes.": right // 2,
+        f"this is one layer; there are {num_layers}.": right // num_layers,
+        f"this many numbers; each takes {bytes_per_number} bytes.": right // bytes_per_number,
+    }
+    wrong = f"a token takes 2 * {num_layers} * {num_kv_heads} * {head_dim} numbers of "
+    wrong += f"{bytes_per_number} bytes, which is not {per_token}."
+    compare(per_token, right, mistakes, wrong)
     size, room = right * block_size, kv_cache_gib * 2**30
     if num_blocks == room // right:
         raise NotYet(f"{num_blocks} tokens fit; a block has {block_size} of them.")
@@ -130,7 +126,7 @@ BUDGETS = (2048, 4096, 8192, 16384)
 
 @seeded(difficulty=4, minutes=15)
 def gpu(rng: Random) -> Exercise:
-    """The cheapest GPU for so many chats at once, and the largest steps on it."""
+    """The cheapest GPU for a number of chats at once, and the largest steps on it."""
     while True:
         given = {
             "gpus": {"S": (24, 0.8), "M": (48, 1.7), "L": (80, 2.9), "XL": (141, 4.4)},
@@ -158,7 +154,7 @@ def gpu(rng: Random) -> Exercise:
 
 
 def _concurrency(name: str, budget: int, given: dict) -> float:
-    """What the log would say; below 0 if not even the weights and a step fit."""
+    """Maximum concurrency in the log; below 0 if not even the weights and a step fit."""
     usable = given["gpus"][name][0] * given["gpu_memory_utilization"] - given["weights_gib"]
     left_kib = usable * 2**20 - given["activation_kib_per_token"] * budget
     return left_kib / given["kv_kib_per_token"] / given["max_model_len"]

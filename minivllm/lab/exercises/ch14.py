@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, is_whole, numbers_by_name
+from minivllm.lab.exercises.answers import NotYet, compare, is_whole, numbers_by_name
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.math_utils import cdiv
 from minivllm.spec_decode.ngram import propose
@@ -14,7 +14,7 @@ from minivllm.spec_decode.ngram import propose
 
 @seeded(difficulty=2, minutes=5)
 def lookup(rng: Random) -> Exercise:
-    """What is drafted?"""
+    """Drafts of an n-gram proposer."""
     given = {"min_n": 1, "max_n": 3, "k": rng.randint(2, 4)}
     kinds = [_is_long, _is_early, _is_plain, _is_none]
     rng.shuffle(kinds)
@@ -154,16 +154,15 @@ def _check_books(answer, num_tokens, block_size, drafts, target) -> str:
         raise NotYet("new tokens: they are the target's, not the drafts.")
     if mine != new:
         raise NotYet("new tokens: compare drafts and target place by place, up to a difference.")
-    if my_computed == num_tokens + len(new):
-        raise NotYet("computed: the token drawn last has not been through the model yet.")
-    if my_computed == num_tokens + len(drafts):
-        raise NotYet("computed: the K and V of rejected drafts do not count.")
-    if my_computed != computed:
-        raise NotYet("computed: the last token before the step, and the accepted drafts, are now.")
-    if my_blocks == cdiv(computed, block_size):
-        raise NotYet("blocks: they were needed for all drafts, and none is given back.")
-    if my_blocks != blocks:
-        raise NotYet(f"blocks: the step wrote up to position {num_tokens + len(drafts) - 1}.")
+    mistakes = {
+        "computed: the token drawn last has not been through the model yet.": num_tokens + len(new),
+        "computed: the K and V of rejected drafts do not count.": num_tokens + len(drafts),
+    }
+    wrong = "computed: the last token before the step, and the accepted drafts, are now."
+    compare(my_computed, computed, mistakes, wrong)
+    given_back = "blocks: they were needed for all drafts, and none is given back."
+    wrong = f"blocks: the step wrote up to position {num_tokens + len(drafts) - 1}."
+    compare(my_blocks, blocks, {given_back: cdiv(computed, block_size)}, wrong)
     return f"{len(new)} tokens gained; {my_blocks - cdiv(computed, block_size)} block waits."
 
 

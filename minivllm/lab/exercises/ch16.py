@@ -16,7 +16,7 @@ _VALUES = ("Rome", "Kyoto", "Lima", "Oslo")
 
 @seeded(difficulty=2, minutes=5)
 def deltas(rng: Random) -> Exercise:
-    """What does the parser give out at each piece?"""
+    """Output of a tool parser at each piece."""
     (name, key), value = rng.choice(_TOOLS), rng.choice(_VALUES)
     tag = "<tool_call>"
     text = f"{rng.choice(['Sure. ', 'One moment: ', 'I will look. '])}{tag}\n"
@@ -52,7 +52,7 @@ def _solve_deltas(pieces):
     end = text.index("}", begin)  # the last brace of the arguments
 
     def sure(length):
-        """Content and arguments that are out when so many characters have come."""
+        """Content and arguments that are out after this many characters."""
         out = text[: min(length, call)]
         if length > begin:
             out += text[begin : min(length, end)]
@@ -101,7 +101,7 @@ _STATEMENTS = {
 
 @seeded(difficulty=3, minutes=8)
 def promises(rng: Random) -> Exercise:
-    """What does a server guarantee?"""
+    """Guarantees of a server about tool calls."""
     given = {
         "tool_choice": rng.choice(["auto", "required", "a name"]),
         "tool_strict_level": rng.choice(["auto", "function", "parameter"]),

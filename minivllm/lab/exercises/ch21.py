@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, number_list, whole_numbers
+from minivllm.lab.exercises.answers import NotYet, compare, number_list, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.math_utils import cdiv
 
@@ -111,7 +111,7 @@ def hang_up(rng: Random) -> Exercise:
 
 
 def _held(prompt: int, steps: int, block_size: int) -> int:
-    """Blocks of a request after so many steps, of which the first computed its prompt."""
+    """Blocks of a request after some steps, of which the first computed its prompt."""
     return cdiv(prompt + steps - 1, block_size)
 
 
@@ -128,26 +128,25 @@ def _solve_hang_up(block_size, usable_blocks, prompt_tokens, steps, hangs_up):
 def _check_hang_up(answer, block_size, usable_blocks, prompt_tokens, steps, hangs_up) -> str:
     freed, left = whole_numbers(answer, ("freed", "free after the next schedule()"))
     right = _solve_hang_up(block_size, usable_blocks, prompt_tokens, steps, hangs_up)
-    if freed != right[0]:
-        if freed == cdiv(prompt_tokens[hangs_up] + steps, block_size):
-            raise NotYet("its last token was sampled, but has no K and V, so no slot yet.")
-        if freed == cdiv(prompt_tokens[hangs_up], block_size):
-            raise NotYet("its answer has K and V in the cache, too.")
-        raise NotYet(
-            f"the hang-up does not free {freed} blocks.",
-            f"the hang-up frees {right[0]} blocks, not {freed}.",
-        )
-    if left != right[1]:
-        stays = "B" if hangs_up == "A" else "A"
-        others = _held(prompt_tokens[stays], steps, block_size)
-        if left == usable_blocks - others:
-            raise NotYet("C takes blocks for its whole prompt.")
-        if left == usable_blocks - others - cdiv(prompt_tokens["C"], block_size):
-            raise NotYet(f"{stays} goes on, and its next token begins a block.")
-        raise NotYet(
-            f"after that schedule() not {left} blocks are free.",
-            f"after that schedule() {right[1]} blocks are free, not {left}.",
-        )
+    prompt, last = prompt_tokens[hangs_up], "its last token was sampled, but has no K and V"
+    mistakes = {
+        f"{last}, so no slot yet.": cdiv(prompt + steps, block_size),
+        "its answer has K and V in the cache, too.": cdiv(prompt, block_size),
+    }
+    wrong = f"the hang-up does not free {freed} blocks."
+    value = f"the hang-up frees {right[0]} blocks, not {freed}."
+    compare(freed, right[0], mistakes, wrong, value)
+    stays = "B" if hangs_up == "A" else "A"
+    unused = usable_blocks - _held(prompt_tokens[stays], steps, block_size)
+    mistakes = {
+        "C takes blocks for its whole prompt.": unused,
+        f"{stays} goes on, and its next token begins a block.": (
+            unused - cdiv(prompt_tokens["C"], block_size)
+        ),
+    }
+    wrong = f"after that schedule() not {left} blocks are free."
+    value = f"after that schedule() {right[1]} blocks are free, not {left}."
+    compare(left, right[1], mistakes, wrong, value)
     return f"{freed} blocks come back between two steps, and C no longer waits."
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from minivllm.lab.exercises.answers import NotYet, whole_numbers
+from minivllm.lab.exercises.answers import NotYet, compare, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.math_utils import cdiv
 from minivllm.validation import is_number
@@ -61,27 +61,18 @@ def _check_report(answer, requests) -> str:
     ttft, tpot, itl = _numbers(answer, ("TTFT", "TPOT", "ITL"))
     right = _solve_report(requests)
     sent = [r["sent"] for r in requests.values()]
-    if not _near(ttft, right[0]):
-        if _near(ttft, right[0] + sum(sent) / len(sent)):
-            raise NotYet("TTFT counts from when that request was sent.")
-        raise NotYet(
-            f"the mean TTFT is not {ttft:g}.", f"the mean TTFT is {right[0]:g}, not {ttft:g}."
-        )
-    if not _near(tpot, right[1]):
-        with_first = [
-            (r["tokens_at"][-1] - r["sent"]) / len(r["tokens_at"]) for r in requests.values()
-        ]
-        if _near(tpot, sum(with_first) / 2):
-            raise NotYet("TPOT leaves out the first token, and the time to it.")
-        if _near(tpot, right[2]):
-            raise NotYet("in TPOT each request counts once, however long its answer is.")
-        raise NotYet(
-            f"the mean TPOT is not {tpot:g}.", f"the mean TPOT is {right[1]:g}, not {tpot:g}."
-        )
-    if not _near(itl, right[2]):
-        if _near(itl, right[1]):
-            raise NotYet("in ITL each gap counts once, so the long answer weighs more.")
-        raise NotYet(f"the mean ITL is not {itl:g}.", f"the mean ITL is {right[2]:g}, not {itl:g}.")
+    with_first = [(r["tokens_at"][-1] - r["sent"]) / len(r["tokens_at"]) for r in requests.values()]
+    mistakes = {
+        "TTFT": {"TTFT counts from when that request was sent.": right[0] + sum(sent) / len(sent)},
+        "TPOT": {
+            "TPOT leaves out the first token, and the time to it.": sum(with_first) / 2,
+            "in TPOT each request counts once, however long its answer is.": right[2],
+        },
+        "ITL": {"in ITL each gap counts once, so the long answer weighs more.": right[1]},
+    }
+    for (name, told), got, mean in zip(mistakes.items(), (ttft, tpot, itl), right, strict=True):
+        value = f"the mean {name} is {mean:g}, not {got:g}."
+        compare(got, mean, told, f"the mean {name} is not {got:g}.", value, _near)
     return f"TPOT {tpot:.1f} and ITL {itl:.1f} ms: the same gaps, weighed differently."
 
 
@@ -90,7 +81,7 @@ def _check_report(answer, requests) -> str:
 
 @seeded(difficulty=2, minutes=6)
 def quantile(rng: Random) -> Exercise:
-    """What does Prometheus say?"""
+    """Quantile as Prometheus computes it."""
     bounds = [0.1, 0.25, 0.5, 1.0, 2.5]
     while True:
         cumulative, total = {}, 0
@@ -175,20 +166,23 @@ def _solve_plan(rate, ttft_ms, tpot_ms, prompt_tokens, output_tokens, block_size
 def _check_plan(answer, rate, ttft_ms, tpot_ms, prompt_tokens, output_tokens, block_size) -> str:
     at_once, blocks = whole_numbers(answer, ("requests at once", "blocks"))
     right = _solve_plan(rate, ttft_ms, tpot_ms, prompt_tokens, output_tokens, block_size)
-    if at_once != right[0]:
-        if at_once == cdiv(rate * (ttft_ms + output_tokens * tpot_ms), 1000):
-            raise NotYet("the first token is in the TTFT already: TPOT counts the others.")
-        if at_once == right[0] - 1:
-            raise NotYet("round up.")
-        raise NotYet(
-            f"on average there are not {at_once} requests in the server.",
-            f"on average there are {right[0]} requests in the server, not {at_once}.",
-        )
-    if blocks != right[1]:
-        if blocks == at_once * cdiv(prompt_tokens + output_tokens, block_size):
-            raise NotYet("on average a request has written only half of its answer.")
-        raise NotYet(
-            f"{at_once} requests do not hold {blocks} blocks.",
-            f"{at_once} requests hold {right[1]} blocks, not {blocks}.",
-        )
+    twice = "the first token is in the TTFT already: TPOT counts the others."
+    compare(
+        at_once,
+        right[0],
+        {
+            twice: cdiv(rate * (ttft_ms + output_tokens * tpot_ms), 1000),
+            "round up.": right[0] - 1,
+        },
+        f"on average there are not {at_once} requests in the server.",
+        f"on average there are {right[0]} requests in the server, not {at_once}.",
+    )
+    half = "on average a request has written only half of its answer."
+    compare(
+        blocks,
+        right[1],
+        {half: at_once * cdiv(prompt_tokens + output_tokens, block_size)},
+        f"{at_once} requests do not hold {blocks} blocks.",
+        f"{at_once} requests hold {right[1]} blocks, not {blocks}.",
+    )
     return f"max_num_seqs must be well above {at_once}: loads come in bursts, and means do not."

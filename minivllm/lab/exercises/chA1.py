@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, whole_number, whole_numbers
+from minivllm.lab.exercises.answers import NotYet, compare, whole_number, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.sim.cost import HARDWARE, MODELS
 
@@ -92,23 +92,16 @@ def _check_attention(answer, **given) -> str:
     operations, num_bytes = whole_numbers(answer, ("operations", "bytes"))
     right, read = _solve_attention(**given)
     group = given["num_heads"] // given["num_kv_heads"]
-    if operations * group == right:
-        raise NotYet(f"operations: every one of the {given['num_heads']} query heads has its own.")
-    if operations * 2 == right:
-        raise NotYet(
-            "operations: this is half of it. A product and a sum are two, for keys and values."
-        )
-    if operations != right:
-        raise NotYet(f"operations: a query head needs 4 * head_dim for a token, not {operations}.")
-    if num_bytes == read * group:
-        raise NotYet(f"bytes: {group} query heads share a KV head, and it is read once for them.")
-    if num_bytes * 2 == read:
-        raise NotYet("bytes: this is half of it. K is read, and V as well.")
-    if num_bytes != read:
-        raise NotYet(
-            "bytes: batch * context tokens, K and V of each, of num_kv_heads * head_dim numbers; "
-            f"that is not {num_bytes}."
-        )
+    own = f"operations: every one of the {given['num_heads']} query heads has its own."
+    half = "operations: this is half of it. A product and a sum are two, for keys and values."
+    wrong = f"operations: a query head needs 4 * head_dim for a token, not {operations}."
+    compare(operations, right, {own: right // group, half: right // 2}, wrong)
+    mistakes = {
+        f"bytes: {group} query heads share a KV head, and it is read once for them.": read * group,
+        "bytes: this is half of it. K is read, and V as well.": read // 2,
+    }
+    wrong = "bytes: batch * context tokens, K and V of each, of num_kv_heads * head_dim numbers; "
+    compare(num_bytes, read, mistakes, f"{wrong}that is not {num_bytes}.")
     size = given["bytes_per_number"]
     return (
         f"{2 * group / size:g} operations per byte: 2 * {group} query heads of a group / {size} "
@@ -164,11 +157,12 @@ def _solve_at_most(
     return round(batch / seconds)
 
 
+def _near(got: float, value: float) -> bool:
+    return abs(got - value) <= 0.01 * value + 0.5
+
+
 def _check_at_most(answer, **given) -> str:
     answer, right = whole_number(answer), _solve_at_most(**given)
-
-    def near(value: float) -> bool:
-        return abs(answer - value) <= 0.01 * value + 0.5
 
     gpu = HARDWARE[given["gpu"].lower()]
     model, batch, context = MODELS["llama-8b"], given["batch"], given["context"]
@@ -177,12 +171,7 @@ def _check_at_most(answer, **given) -> str:
     step = model.step_work([(context - 1, 1)] * batch)
     arithmetic = step.flops / gpu.flops_per_s
     bound = "arithmetic" if arithmetic > weight_seconds + kv_seconds else "bandwidth"
-    if near(right):
-        return (
-            f"bound by {bound}: weights are read in {1e3 * weight_seconds:.2f} ms, K and V in "
-            f"{1e3 * kv_seconds:.2f} ms, and computing takes {1e3 * arithmetic:.2f} ms."
-        )
-    told = {
+    mistakes = {
         "this is one sequence's; all of them get a token in a step.": right / batch,
         "K and V are read, too, not only the weights.": batch / weight_seconds,
         "K and V are read for each KV head, not for each query head.": batch
@@ -195,9 +184,9 @@ def _check_at_most(answer, **given) -> str:
         "moving and computing go on at the same time: take the longer, not their sum.": batch
         / (weight_seconds + kv_seconds + arithmetic),
     }
-    for explanation, value in told.items():
-        if near(value):
-            raise NotYet(explanation)
-    if answer > right:
-        raise NotYet(f"{answer:,} tokens/s are above the roof.")
-    raise NotYet(f"{answer:,} tokens/s are below the roof; more is possible.")
+    where = "above the roof" if answer > right else "below the roof; more is possible"
+    compare(answer, right, mistakes, f"{answer:,} tokens/s are {where}.", same=_near)
+    return (
+        f"bound by {bound}: weights are read in {1e3 * weight_seconds:.2f} ms, K and V in "
+        f"{1e3 * kv_seconds:.2f} ms, and computing takes {1e3 * arithmetic:.2f} ms."
+    )

@@ -24,7 +24,7 @@ class Exercise:
 
     Args:
         judge: called with an answer and what is given; raises ``NotYet`` with an explanation
-            unless the answer is right; returns what there is to learn from it.
+            unless the answer is right; returns what it teaches.
         hint: one sentence.
         solution: a function of what is given that returns a right answer.
         question: what is asked.
@@ -40,7 +40,7 @@ class Exercise:
     effort: str = ""
 
     def check(self, answer: Any) -> str:
-        """What there is to learn from a right answer.
+        """Return what a right answer teaches.
 
         Raises:
             NotYet: for any other answer, of whatever type, saying what is wrong with it.
@@ -64,7 +64,7 @@ class Exercise:
             print(f"not yet: {self._told(explanation)}")
 
     def _told(self, explanation: NotYet) -> str:
-        """What is wrong; what is right only if it was missed before."""
+        """Return what is wrong; the right value only if it was missed before."""
         if explanation.value is None:
             return str(explanation)
         place = (repr(self), str(explanation))

@@ -11,7 +11,7 @@ from minivllm.lab.exercises.exercise import Exercise
 
 
 def no_more_to_say(arguments: tuple, got: Any, right: Any) -> None:
-    """What explains a wrong answer where no mistake is known by name."""
+    """Explain nothing: no mistake is known by name."""
 
 
 class FunctionExercise(Exercise):
@@ -22,7 +22,7 @@ class FunctionExercise(Exercise):
         solution: a function without arguments that returns a right function.
         calls: the arguments of each call that a reader's function is graded with. The first three
             are shown.
-        learnt: what there is to learn from a right answer.
+        learnt: what a right answer teaches.
         explain: called with arguments, a wrong answer and the right one; raises ``NotYet`` if it
             knows the mistake.
     """

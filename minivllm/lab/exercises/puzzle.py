@@ -37,7 +37,7 @@ def slowest_first_token(trace: Trace) -> int:
 
 
 def busiest_decode_step(trace: Trace) -> int:
-    """Tokens of the largest step in which somebody decodes: what one token may have to wait for."""
+    """Tokens of the largest step with a decode: what one token may have to wait for."""
     totals, decodes, begun = {}, set(), set()
     for record in trace.of(Scheduled, Sampled):
         if isinstance(record, Sampled):
@@ -61,7 +61,7 @@ METRICS: dict[str, Callable[[Trace], float]] = {
 
 
 def measure(workload: dict[str, tuple], **settings: Any) -> dict[str, float]:
-    """What each metric says of a dry run of this workload."""
+    """Value of each metric in a dry run of this workload."""
     trace = _serve(workload, settings)
     return {name: metric(trace) for name, metric in METRICS.items()}
 

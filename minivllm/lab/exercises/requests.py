@@ -16,7 +16,7 @@ def make_request(
     priority: int = 0,
     cache_salt: str | None = None,
 ) -> Request:
-    """A request of this name: its prompt as token ids, or so many tokens."""
+    """Request of this name; its prompt is token ids, or their number."""
     return Request(
         name,
         [0] * prompt if isinstance(prompt, int) else prompt,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from minivllm.console import exit_on_bad_input
-from minivllm.kv.contiguous import ALLOCATORS
+from minivllm.lab.contiguous.manager import ALLOCATORS
 from minivllm.lab.sim.cost import HARDWARE, MODELS
 from minivllm.lab.sim.replay import replay
 from minivllm.lab.sim.report import as_dict, describe, describe_sharing, describe_waste

@@ -94,7 +94,7 @@ class ModelShape:
         return 4 * self.num_layers * self.num_heads * self.head_dim
 
     def weights_work(self, num_tokens: int) -> Work:
-        """Work of all matrices on so many tokens; the weights are read once per step."""
+        """Work of all matrices on a number of tokens; the weights are read once per step."""
         return Work(self.flops_per_token * num_tokens, self.weight_bytes)
 
     def attention_work(self, sequences: Collection[tuple[int, int]]) -> Work:

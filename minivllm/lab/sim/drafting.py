@@ -35,7 +35,7 @@ def check_speculative(speculative: Any) -> None:
 
 
 def speculative_limits(speculative: dict[str, Any]) -> dict[str, int]:
-    """What ``SchedulerConfig`` says of it: only a draft model needs slots and budget."""
+    """Limits for ``SchedulerConfig``: only a draft model needs slots and budget."""
     k, has_model = speculative["num_speculative_tokens"], speculative["method"] == "draft_model"
     return {
         "num_speculative_tokens": k,
@@ -70,7 +70,7 @@ class PaddingScheduler(Scheduler):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, output: ModelRunnerOutput
     ) -> list[Sequence]:
-        """As its parent does; who was scheduled and got no token is amid a prefill."""
+        """Update as the parent does; a sequence without a token is amid its prefill."""
         scheduled = scheduler_output.num_scheduled_tokens.keys()
         self._unfinished_chunks -= scheduled
         self._unfinished_chunks |= scheduled - output.sampled_token_ids.keys()

@@ -42,14 +42,14 @@ def dry_run(
         num_blocks: blocks in the pool, the null block included.
         num_host_blocks: the same in host memory, for swapping.
         kv_cache_manager_cls: a ``KVCacheManager`` of your own.
-        max_steps: when to give up: with a manager of your own somebody may run for ever.
+        max_steps: when to give up: with a manager of your own a request may run for ever.
         block_size, max_num_batched_tokens, max_num_seqs, max_model_len, enable_prefix_caching,
             enable_chunked_prefill, long_prefill_token_threshold, policy, preemption_mode: as for
             ``LLM``.
 
     Raises:
         ValueError: for a request that could never run, or a policy that never admits a request.
-        RuntimeError: if somebody still waits or runs after ``max_steps``.
+        RuntimeError: if a request still waits or runs after ``max_steps``.
     """
     trace = Trace(num_blocks, block_size, max_num_batched_tokens)
     manager = kv_cache_manager_cls(

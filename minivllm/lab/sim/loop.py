@@ -71,7 +71,7 @@ class Arrivals:
 
 
 class LimitedArrivals(Arrivals):
-    """Arrivals through a client that has so many requests under way at most: a closed loop.
+    """Arrivals through a client that bounds the requests under way: a closed loop.
 
     Who finds no room is held back by the client, and arrives when an answer makes room. (vLLM:
     ``--max-concurrency`` of its benchmark)
@@ -200,7 +200,7 @@ def run_steps(
     now: Callable[[], float] | None = None,
     max_steps: int | None = None,
 ) -> Iterator[Step]:
-    """Serve until nobody waits, runs or is still to come; a step is yielded when it is done.
+    """Serve until no request waits, runs or is still to come; a step is yielded when it is done.
 
     Args:
         scheduler: may have requests in it already.

@@ -138,7 +138,7 @@ def _describe_steps(
 
 
 def _drafts(scheduler: Scheduler, step: Step, speculative: dict[str, Any]) -> dict[str, list[int]]:
-    """What is proposed for those that got a token and go on."""
+    """Drafts for those that got a token and go on."""
     going_on = [seq for seq in step.updated if not seq.status.is_finished]
     drafts = {
         seq.seq_id: fake_drafts(seq.token_ids, speculative, scheduler.max_model_len)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from minivllm.kv.contiguous import SlotUsage
+from minivllm.lab.contiguous.manager import SlotUsage
 from minivllm.validation import check
 
 PERCENTILES = (50, 90, 99)
@@ -73,7 +73,7 @@ class SimulationResult:
         num_blocks, block_size: the pool's; a contiguous pool has blocks of one slot.
         prefix_hit_rate: the share of looked-up tokens that the prefix cache had, 0 to 1.
         memory: what the slots did, as shares of the pool, mean over the time of all steps.
-        memory_under_load: the same over those steps in which somebody had to wait.
+        memory_under_load: the same over those steps in which a request had to wait.
         tokens_in_held: the share of held slots that held tokens, mean over the same time as memory.
         saved_by_sharing: the share of blocks that sharing saves, mean over the same time.
         wall_seconds: what the simulation itself took.

@@ -10,8 +10,8 @@ import time
 from array import array
 from collections.abc import Sequence as AnySequence
 
-from minivllm.kv.contiguous import RESERVATIONS, ContiguousKVCacheManager
 from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.contiguous.manager import RESERVATIONS, ContiguousKVCacheManager
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, ModelShape, attended_pairs
 from minivllm.lab.sim.loop import (
     Arrivals,

@@ -38,17 +38,17 @@ class SharingRow:
 def measure_sharing(num_requests: int = 100, seed: int = 0) -> tuple[SharingRow, ...]:
     """Serve requests for 2, 4 and 6 samples or beams, on Alpaca-like and ShareGPT-like lengths.
 
-    The pool holds everybody, so nobody gives way; prefix caching is off, so that only answers to
+    The pool holds all requests, so none gives way; prefix caching is off, so that only answers to
     one request share. What differs from the paper, and why:
 
     * The lengths are drawn from log-normal distributions with the data sets' means, not from the
       data sets. How much is shared hangs on how long prompts are *beside* their answers, request by
       request; here the two are independent.
     * All samples of a request are equally long. In life the short ones end first, and what the last
-      one holds is shared with nobody.
+      one holds is not shared.
     * Of the beams' candidates random ones go on. A model prefers some, so that in life beams have
       their last common ancestor nearer or farther back.
-    * Nobody waits or is preempted, which the paper's load brings about now and then.
+    * No request waits or is preempted, which the paper's load brings about now and then.
 
     Args:
         num_requests: of each of the twelve workloads, all at once.

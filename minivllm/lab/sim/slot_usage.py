@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minivllm.kv.contiguous import ContiguousKVCacheManager, SlotUsage
+from minivllm.lab.contiguous.manager import ContiguousKVCacheManager, SlotUsage
 from minivllm.scheduling.scheduler import Scheduler
 
 
@@ -48,7 +48,7 @@ class MemoryMeter:
 
     Attributes:
         all_steps: what the slots did, all the time.
-        under_load: the same over those steps in which somebody had to wait.
+        under_load: the same over those steps in which a request had to wait.
     """
 
     def __init__(self, scheduler: Scheduler):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from minivllm.kv.contiguous import SlotUsage
+from minivllm.lab.contiguous.manager import SlotUsage
 from minivllm.lab.sim.run import simulate
 from minivllm.lab.sim.workloads import sharegpt_like
 
@@ -46,7 +46,7 @@ class WasteRow:
 
     @property
     def external(self) -> float:
-        """External in the paper's sense: whatever is in nobody's reservation."""
+        """External in the paper's sense: all that is in no reservation."""
         return self.measured.rounding + self.measured.external + self.measured.free
 
     @property
@@ -61,7 +61,7 @@ def measure_waste(
 ) -> tuple[WasteRow, ...]:
     """Serve ShareGPT-like requests on every manager, all in a pool of the paper's size.
 
-    All arrive at once, and only steps in which somebody waits count: memory that nobody asks for is
+    All arrive at once, and only steps in which a request waits count: memory that none asks for is
     not wasted. What differs from the paper, and why:
 
     * The lengths are drawn from log-normal distributions with ShareGPT's means, not from ShareGPT

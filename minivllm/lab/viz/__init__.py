@@ -33,37 +33,14 @@ from minivllm.lab.viz.figures.time_shares import time_shares
 from minivllm.lab.viz.figures.timeline import compare, timeline
 from minivllm.lab.viz.figures.token_strips import TokenStrip, token_strips
 from minivllm.lab.viz.figures.waste import waste_bars
+from minivllm.lab.viz.page.chrome_trace import save_chrome_trace
+from minivllm.lab.viz.page.page import save_html
 
 __all__ = [
-    "Figure",
-    "Plot",
-    "TokenStrip",
-    "automaton",
-    "beam_tree",
-    "block_grid",
-    "block_table",
-    "buckets",
-    "call_stream",
-    "compare",
-    "draft_lanes",
-    "filmstrip",
-    "gather_arrows",
-    "knee",
-    "lanes",
-    "latency",
-    "memory_bars",
-    "ngram_lookup",
-    "pareto",
-    "prefix_tree",
-    "probability_lines",
-    "program_loads",
-    "queues",
-    "rejection_bars",
-    "roofline",
-    "speedups",
-    "stepper",
-    "time_shares",
-    "timeline",
-    "token_strips",
-    "waste_bars",
-]
+    "Figure", "Plot", "TokenStrip", "automaton", "beam_tree", "block_grid", "block_table",
+    "buckets", "call_stream", "compare", "draft_lanes", "filmstrip", "gather_arrows", "knee",
+    "lanes", "latency", "memory_bars", "ngram_lookup", "pareto", "prefix_tree",
+    "probability_lines", "program_loads", "queues", "rejection_bars", "roofline",
+    "save_chrome_trace", "save_html", "speedups", "stepper", "time_shares", "timeline",
+    "token_strips", "waste_bars",
+]  # fmt: skip

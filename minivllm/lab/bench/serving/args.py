@@ -233,7 +233,7 @@ def _check_ramp_up(args: argparse.Namespace) -> None:
 
 
 def request_fields(args: argparse.Namespace, model: str) -> dict[str, Any]:
-    """What every request's body says beside its prompt and length."""
+    """Fields of every request's body beside its prompt and length."""
     given = {name: getattr(args, name) for name in SAMPLING}
     if args.logprobs is not None:
         chat = {"logprobs": True, "top_logprobs": args.logprobs}
@@ -245,7 +245,7 @@ def request_fields(args: argparse.Namespace, model: str) -> dict[str, Any]:
 
 
 def headers(args: argparse.Namespace) -> dict[str, str]:
-    """What every request's head says beside what HTTP wants."""
+    """Headers of every request beside those that HTTP wants."""
     key = os.environ.get("OPENAI_API_KEY")
     own = {"Authorization": f"Bearer {key}"} if key else {}
     return own | dict(args.header)

@@ -110,7 +110,7 @@ async def send(
 
 
 async def _wait_for_model(args: Namespace) -> ServedModel:
-    """The model that is served, as soon as somebody says so."""
+    """The model that is served, as soon as the server says so."""
     until = time.monotonic() + args.ready_check_timeout_sec
     async with Client(
         args.base_url, args.backend, headers=headers(args), insecure=args.insecure

@@ -1,4 +1,4 @@
-"""What a load asks: random text, conversations of ShareGPT, questions about tables.
+"""Prompts of a load: random text, conversations of ShareGPT, questions about tables.
 
 (vLLM: vllm/benchmarks/datasets)
 """
@@ -101,7 +101,7 @@ def sharegpt_requests(
     shuffle: bool = True,
     oversample: bool = True,
 ) -> list[SampleRequest]:
-    """What people asked first in conversations, and as many tokens as they were answered with.
+    """First questions of conversations, each with the number of tokens of its answer.
 
     Args:
         tokenizer: counts both.

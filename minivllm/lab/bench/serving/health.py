@@ -22,7 +22,7 @@ async def ask_health(client: Client, seconds: list[float]) -> None:
 
 
 def health_figures(seconds: list[float]) -> dict[str, float]:
-    """Of what ``ask_health`` has noted, in milliseconds; nothing if it was not asked."""
+    """Figures of what ``ask_health`` has noted, in milliseconds; none if it was not asked."""
     if not seconds:
         return {}
     return {

@@ -23,7 +23,7 @@ LATENCIES = {
 
 @dataclass
 class RequestFuncOutput:
-    """What a client saw of one request (vLLM: ``RequestFuncOutput``). All times are in seconds."""
+    """One request as a client saw it (vLLM: ``RequestFuncOutput``). All times are in seconds."""
 
     start_time: float = 0.0  # when it was sent, by the client's clock
     success: bool = False

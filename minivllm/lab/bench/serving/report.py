@@ -76,7 +76,7 @@ def _line(words: str, value: float) -> str:
 def make_result(
     args: Namespace, model: str, tokenizer: str, figures: dict[str, Any], client_cpu: float
 ) -> dict[str, Any]:
-    """What is saved: how it was measured, then the figures.
+    """Object that is saved: how it was measured, then the figures.
 
     Args:
         args: see ``args.parse_args``.
@@ -111,7 +111,7 @@ def _ramp_up(args: Namespace) -> dict[str, Any]:
 
 
 def details(outputs: Sequence[RequestFuncOutput]) -> dict[str, list]:
-    """What each request was like, in the order of sending; times in seconds."""
+    """Details of each request, in the order of sending; times in seconds."""
     return {
         "input_lens": [output.prompt_len for output in outputs],
         "output_lens": [output.output_tokens for output in outputs],

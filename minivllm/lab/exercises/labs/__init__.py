@@ -6,42 +6,36 @@ be written; ``labs.grade(MyClass)`` runs it. ``labs.schedule``, ``labs.cap``, ``
 ``labs.quantile`` and ``labs.online_softmax``
 are functions; each grades its own, and so does ``labs.grade(my_cap)``, by its name.
 ``labs.mini_engine`` puts pieces together, and ``labs.progress()`` prints which labs are passed.
+Each lab is a file of its own: stub, solution and check.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from minivllm.kv.block_table import BlockTable
-from minivllm.kv.manager import KVCacheManager
-from minivllm.kv.prefix_cache import PrefixCache
-from minivllm.lab.exercises.exercise import Folded, effort
-from minivllm.lab.exercises.labs import solutions, stubs
 from minivllm.lab.exercises.labs.assembly import mini_engine
-from minivllm.lab.exercises.labs.functions import (
-    FUNCTION_LABS,
-    FunctionLab,
-    cap,
-    join,
-    mask,
-    merge,
-    online_softmax,
-    propose,
-    quantile,
-    schedule,
-    tool_stream,
-    top_p,
-    with_stub,
-)
+from minivllm.lab.exercises.labs.ch03_allocate_slots import LAB as allocate_slots
+from minivllm.lab.exercises.labs.ch04_copy_on_write import LAB as copy_on_write
+from minivllm.lab.exercises.labs.ch05_schedule import LAB as schedule
+from minivllm.lab.exercises.labs.ch07_cap import LAB as cap
+from minivllm.lab.exercises.labs.ch08_find_longest_cache_hit import LAB as find_longest_cache_hit
+from minivllm.lab.exercises.labs.ch10_online_softmax import LAB as online_softmax
+from minivllm.lab.exercises.labs.ch11_merge import LAB as merge
+from minivllm.lab.exercises.labs.ch12_top_p import LAB as top_p
+from minivllm.lab.exercises.labs.ch14_propose import LAB as propose
+from minivllm.lab.exercises.labs.ch15_mask import LAB as mask
+from minivllm.lab.exercises.labs.ch16_tool_stream import LAB as tool_stream
+from minivllm.lab.exercises.labs.ch21_join import LAB as join
+from minivllm.lab.exercises.labs.ch22_quantile import LAB as quantile
+from minivllm.lab.exercises.labs.class_lab import ClassLab, plug_in
+from minivllm.lab.exercises.labs.function_lab import FunctionLab
 from minivllm.lab.exercises.labs.grading import Verdict, verdicts
 from minivllm.lab.exercises.labs.milestones import note_passed, progress
 from minivllm.validation import check, is_int
 
 __all__ = [
+    "ClassLab",
     "FunctionLab",
-    "Lab",
     "Verdict",
     "allocate_slots",
     "cap",
@@ -60,85 +54,17 @@ __all__ = [
     "schedule",
     "tool_stream",
     "top_p",
-]
+]  # fmt: skip
 
-
-@dataclass(frozen=True, repr=False)
-class Lab:
-    """One piece of the engine to be written by the reader.
-
-    Args:
-        task: what is to be done.
-        hint: one sentence.
-        difficulty: of 5.
-        minutes: about how long it takes.
-        stub: the class to begin with; its docstrings are the specification.
-        solution: a class that passes.
-    """
-
-    task: str
-    hint: str
-    difficulty: int
-    minutes: int
-    stub: type
-    solution: type
-
-    def show_help(self) -> Folded:
-        """The hint and the solution's source, each folded."""
-        return Folded({"Hint": self.hint, "Solution": inspect.getsource(self.solution)})
-
-    def __repr__(self) -> str:
-        """The task, and the stub to copy."""
-        again = f"labs.grade({self.stub.__name__}, seed=1)"
-        return with_stub(self.task, effort(self.difficulty, self.minutes, again), self.stub)
-
-
-allocate_slots = Lab(
-    "Write allocate_slots, the method that every token's memory comes from. Copy this class into a "
-    "cell, fill it, and call labs.grade(MyManager).",
-    "Count everything that is needed before you take anything.",
-    4,
-    120,
-    stubs.MyManager,
-    solutions.AllocateSlots,
-)
-copy_on_write = Lab(
-    "Write copy-on-write: when a block must be copied, and what happens then. Copy this class into "
-    "a cell, fill it, and call labs.grade(MyTable).",
-    "Of k sequences that share a block, k - 1 come here; the last one finds itself alone.",
-    3,
-    15,
-    stubs.MyTable,
-    solutions.CopyOnWrite,
-)
-find_longest_cache_hit = Lab(
-    "Write the lookup of the prefix cache. Copy this class into a cell, fill it, and call "
-    "labs.grade(MyCache).",
-    "How many blocks may be found at most, so that one token is left?",
-    3,
-    30,
-    stubs.MyCache,
-    solutions.LongestHit,
-)
-
-
-def plug_in(cls: type) -> type[KVCacheManager]:
-    """A manager with this class in its place: it is one, or a table or a cache for one.
-
-    ``LLM(kv_cache_manager_cls=...)`` and ``dry_run(..., kv_cache_manager_cls=...)`` take it.
-
-    Raises:
-        ValueError: for anything else.
-    """
-    if isinstance(cls, type):
-        if issubclass(cls, KVCacheManager):
-            return cls
-        for base, place in ((BlockTable, "block_table_cls"), (PrefixCache, "prefix_cache_cls")):
-            if issubclass(cls, base):
-                return type(f"ManagerWith{cls.__name__}", (KVCacheManager,), {place: cls})
-    raise ValueError(
-        f"give a class that extends KVCacheManager, BlockTable or PrefixCache, got {cls!r}."
-    )
+CLASS_LABS = {
+    "allocate_slots": allocate_slots,
+    "copy_on_write": copy_on_write,
+    "find_longest_cache_hit": find_longest_cache_hit,
+}
+_FUNCTIONS = (
+    schedule, cap, online_softmax, merge, top_p, propose, mask, tool_stream, join, quantile,
+)  # fmt: skip
+FUNCTION_LABS = {lab.name: lab for lab in _FUNCTIONS}
 
 
 def grade(answer: type | Callable, seed: int = 0) -> None:
@@ -170,10 +96,6 @@ def grade(answer: type | Callable, seed: int = 0) -> None:
         print("not solved yet")
         return
     if passed:
-        for lab_name, lab in (
-            ("allocate_slots", allocate_slots),
-            ("copy_on_write", copy_on_write),
-            ("find_longest_cache_hit", find_longest_cache_hit),
-        ):
+        for lab_name, lab in CLASS_LABS.items():
             if issubclass(answer, lab.stub.__bases__[0]) and answer is not lab.solution:
                 note_passed(lab_name)

@@ -7,7 +7,8 @@ from typing import Any
 from minivllm.kv.block_table import BlockTable
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.prefix_cache import PrefixCache
-from minivllm.lab.exercises.labs.functions import online_softmax, schedule
+from minivllm.lab.exercises.labs.ch05_schedule import LAB as schedule
+from minivllm.lab.exercises.labs.ch10_online_softmax import LAB as online_softmax
 from minivllm.lab.exercises.labs.grading import verdicts
 from minivllm.lab.exercises.labs.milestones import note_passed
 from minivllm.lab.exercises.labs.scoreboard import score
@@ -72,7 +73,7 @@ def mini_engine(*, pool: type, table: type, cache: type, plan: Any, kernel: Any)
 
 
 def _manager(cls: type[KVCacheManager]) -> str | None:
-    """What is wrong with a manager, by all checks of the labs; None if nothing."""
+    """First fault of a manager, by all checks of the labs; None if there is none."""
     try:
         failed = [verdict for verdict in verdicts(cls) if verdict.outcome == "FAILED"]
     except NotImplementedError:

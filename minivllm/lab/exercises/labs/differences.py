@@ -9,7 +9,7 @@ from minivllm.lab.exercises.labs.scenarios import BLOCK_SIZE
 
 
 def difference(mine: Moment, right: Moment) -> str | None:
-    """What the class under test did in this step that the engine does not do; None if nothing."""
+    """First thing that the class under test did in this step and the engine does not; or None."""
     for rule in (
         _owners,
         _cached,
@@ -27,7 +27,7 @@ def difference(mine: Moment, right: Moment) -> str | None:
 
 
 def _owners(mine: Moment, right: Moment) -> Iterator[str]:
-    """As many references as tables, and no block in two tables that was not shared."""
+    """References are as many as tables, and no block is in two tables unless it is shared."""
     for block_id, ref_cnt in mine.ref_counts.items():
         holders = [s for s, table in mine.tables.items() if block_id in table]
         if ref_cnt < len(holders) > 1:

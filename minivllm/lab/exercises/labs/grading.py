@@ -16,7 +16,7 @@ from minivllm.lab.sim.replay import replay_steps
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one check says: passed, failed or not run, and why."""
+    """Result of one check: passed, failed or not run, and why."""
 
     check: str
     outcome: str
@@ -90,7 +90,7 @@ def _check_golden(manager_cls: type[KVCacheManager], seed: int) -> str:
 
 
 def first_difference(want: dict[str, Any], got: dict[str, Any]) -> str | None:
-    """What a step of a recording has that ours has not, as small as can be."""
+    """Smallest difference of our step from that of a recording; None if there is none."""
     for key in want:
         if key == "scheduled" and key in got:
             for theirs, ours in zip(want[key], got[key], strict=False):
@@ -106,7 +106,7 @@ def first_difference(want: dict[str, Any], got: dict[str, Any]) -> str | None:
 
 
 def _check_oracle(manager_cls: type[KVCacheManager], seed: int) -> str:
-    # imported only when somebody is graded: the rest of this room runs without torch
+    # imported only to grade: the rest of this package runs without torch
     from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
 
     try:

@@ -11,7 +11,7 @@ from minivllm.lab.sim.recordings import GOLDEN, load_recording
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """What the scheduler saw before a step, and what it decided.
+    """One step: what the scheduler saw before it, and what it decided.
 
     Attributes:
         name: recording and step.
@@ -54,7 +54,7 @@ def _steps(name: str, recording: dict[str, Any]) -> Iterator[RecordedStep]:
     num_free = recording["config"]["num_gpu_blocks"] - 1
     for step in recording["steps"]:
         if "scheduled" not in step:
-            continue  # nobody was there
+            continue  # no request was there
         plan = {entry["id"]: entry["num_scheduled"] for entry in step["scheduled"]}
         admitted = [e["id"] for e in step["scheduled"] if e["kind"] != "running"]
         if not step["preempted"]:

@@ -24,7 +24,7 @@ class Fault(Exception):
 
 @dataclass(frozen=True)
 class Moment:
-    """What a step has decided, before its forward pass."""
+    """Decisions of a step, before its forward pass."""
 
     step: int
     scheduler_output: SchedulerOutput
@@ -86,7 +86,7 @@ def _check_books(scheduler: Scheduler, step: int) -> None:
 
 
 def describe_error(error: Exception) -> str:
-    """What was raised, and by which line of the reader's own."""
+    """Return what was raised, and by which line of the reader's own."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
     where = f" in line {own[-1].lineno}, {own[-1].name}" if own else ""

@@ -13,7 +13,7 @@ from minivllm.lab.sim.replay import replay_steps
 
 @dataclass
 class Cost:
-    """What some runs cost: steps, tokens computed, and the most blocks held, summed up."""
+    """Cost of some runs: steps, tokens computed, and the most blocks held, summed up."""
 
     steps: int = 0
     tokens: int = 0

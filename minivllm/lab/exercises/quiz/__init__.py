@@ -1,33 +1,42 @@
 """The quiz: five questions for each notebook, with a reason for every wrong choice.
 
-``quiz.ask("03")`` prints the questions of notebook 03; ``quiz.grade("03", "b a c d a")`` answers
-them. A question alone is ``quiz.questions("03")[0]``, to be graded by one letter.
+``quiz.ask("03")`` prints the questions of notebook 03, which are in ``ch03.toml``;
+``quiz.grade("03", "b a c d a")`` answers them. A question alone is ``quiz.questions("03")[0]``, to
+be graded by one letter.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from pkgutil import iter_modules
+import sys
+from pathlib import Path
 from typing import Any
 
 from minivllm.lab.exercises.answers import is_blank
 from minivllm.lab.exercises.quiz.question import Question
 from minivllm.validation import check
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 __all__ = ["NOTEBOOKS", "Question", "ask", "grade", "questions"]
 
+_FOLDER = Path(__file__).parent
+
 # The notebooks that have a quiz, by their number: "00" to "A1".
-NOTEBOOKS = sorted(m.name.removeprefix("ch") for m in iter_modules(__path__) if m.name[:2] == "ch")
+NOTEBOOKS = sorted(path.stem.removeprefix("ch") for path in _FOLDER.glob("ch*.toml"))
 
 
 def questions(notebook: str) -> list[Question]:
-    """The five questions of a notebook.
+    """Return the five questions of a notebook.
 
     Raises:
         ValueError: if there is no such notebook.
     """
     check(notebook in NOTEBOOKS, "notebook", notebook, f"one of {', '.join(NOTEBOOKS)}")
-    return import_module(f"{__name__}.ch{notebook}").QUIZ
+    text = (_FOLDER / f"ch{notebook}.toml").read_text(encoding="utf-8")
+    return [Question.parse(entry) for entry in tomllib.loads(text)["questions"]]
 
 
 def ask(notebook: str) -> None:

@@ -12,6 +12,11 @@ from minivllm.lab.exercises.answers import NotYet, is_blank
 LETTERS = "abcd"
 
 
+def unwrap(text: str) -> str:
+    """Return a text of a TOML file in one line: a line break there counts as a blank."""
+    return " ".join(text.split())
+
+
 @dataclass(frozen=True, repr=False)
 class Question:
     """One question with one right choice.
@@ -20,13 +25,20 @@ class Question:
         text: what is asked.
         right: the right choice.
         because: why it is right.
-        wrong: each wrong choice with the reason why somebody may believe it and is mistaken.
+        wrong: each wrong choice with the reason why it looks right and is not.
     """
 
     text: str
     right: str
     because: str
     wrong: dict[str, str]
+
+    @classmethod
+    def parse(cls, entry: dict[str, Any]) -> Question:
+        """Make a question from its entry in a TOML file."""
+        text, right, because = (unwrap(entry[key]) for key in ("text", "right", "because"))
+        wrong = {unwrap(one["choice"]): unwrap(one["because"]) for one in entry["wrong"]}
+        return cls(text, right, because, wrong)
 
     @property
     def choices(self) -> dict[str, str]:

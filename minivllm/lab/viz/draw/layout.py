@@ -14,7 +14,7 @@ LEGEND_LINE = 20
 SWATCH_WIDTH = 20
 SWATCH_HEIGHT = 14
 
-# A legend speaks of everybody, so its swatches wear nobody's colours.
+# A legend speaks of all requests, so its swatches have the colour of none.
 NOBODY = Owner("", "", solid="#6e6e6e", light="#dadada", edge="#4a4a4a", ink="#ffffff")
 
 Swatch = Callable[[Drawing, float, float], None]

@@ -70,7 +70,7 @@ class Arrivals:
 
     @property
     def request_ids(self) -> list[str]:
-        """Of those not forgotten, in order of arrival."""
+        """Request ids that are not forgotten, in order of arrival."""
         return list(self._families)
 
     def request_of(self, seq_id: str) -> str:

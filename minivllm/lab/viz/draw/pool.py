@@ -49,15 +49,15 @@ class Pool:
 
     @property
     def cached_and_free(self) -> dict[int, CachedTile]:
-        """Blocks that nobody holds and the prefix cache can still find."""
+        """Blocks that are not held, and that the prefix cache can still find."""
         return self.snapshot.cached
 
     def block(self, block_id: int) -> HeldBlock | None:
-        """What is in a block, as the one of its holders sees it that uses most of it."""
+        """Content of a block, as that holder sees it which uses most of it."""
         return max(self.holders.get(block_id, ()), key=lambda b: b.num_used, default=None)
 
     def label(self, block_id: int, length: int) -> str:
-        """Who holds it, as fully as fits: "A", "A B ×2", "A +2 ×3", "A ×3"."""
+        """Holders of a block, as fully as fits: "A", "A B ×2", "A +2 ×3", "A ×3"."""
         letters = [held.owner.letter for held in self.holders[block_id]]
         if len(letters) == 1:
             return letters[0]
@@ -178,7 +178,7 @@ def _draw_cached(drawing: Drawing, pool: Pool, block_id: int, box: Box, changed:
 
 
 def _draw_bare(drawing: Drawing, block_id: int, box: Box, changed: bool) -> None:
-    """A free block, or the null block, which nobody ever holds."""
+    """A free block, or the null block, which no sequence ever holds."""
     x, y, width, _ = box
     edge = look.CHANGED if changed else {"stroke": LINE}
     drawing.rect(*box, rx=4, fill="#eeeeee" if block_id == 0 else PAPER, **edge)
@@ -197,7 +197,7 @@ KINDS = {
 
 
 def kind_of(pool: Pool, block_id: int) -> str:
-    """What a square says of its block."""
+    """Kind of a block, which its square shows."""
     holders = len(pool.holders.get(block_id, ()))
     if holders:
         return "shared" if holders > 1 else "held"
@@ -232,7 +232,7 @@ def draw_map(
 
 
 def map_legend(pools: Iterable[Pool]) -> list[tuple[Swatch, str]]:
-    """What the squares of these maps mean."""
+    """Legend of the squares of these maps."""
     kinds = {kind_of(pool, block_id) for pool in pools for block_id in range(1, pool.num_drawn)}
     return [(_swatch(kind), text) for kind, text in KINDS.items() if kind in kinds]
 

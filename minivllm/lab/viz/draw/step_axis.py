@@ -163,6 +163,6 @@ class StepAxis:
 
 
 def lane_top(values: Sequence[int], limit: int) -> int:
-    """What the full height of a lane stands for: the limit, unless all values are far below it."""
+    """Value at the full height of a lane: the limit, unless all values are far below it."""
     peak = max(values)
     return limit if peak * 4 >= limit else peak

@@ -77,7 +77,7 @@ class Drawing:
 
     @contextmanager
     def group(self, **attributes) -> Iterator[None]:
-        """What is drawn inside inherits these attributes."""
+        """Group whose elements inherit these attributes."""
         outer = self._parent
         self._parent = ET.SubElement(outer, "g", _attributes(**attributes))
         yield

@@ -85,14 +85,14 @@ def draw_plain_slots(drawing: Drawing, x: float, y: float, width: float, block: 
 
 
 def outline(changed: bool, edge: str) -> dict[str, str | float]:
-    """What changed in this step has a thick black edge."""
+    """Stroke of an edge: thick and black if something changed in this step."""
     return CHANGED if changed else {"stroke": edge, "stroke_width": 1}
 
 
 def legend_entries(
     blocks: list[HeldBlock], any_cached: bool = False, any_new: bool = True
 ) -> list[tuple[Swatch, str]]:
-    """What the marks mean that these blocks, and free ones that are cached, make use of."""
+    """Legend of the marks of these blocks, and of free ones that are cached."""
     states = {slot.state for block in blocks for slot in block.slots}
     meanings = {
         "filled": "slot filled before this step" if "written" in states else "slot filled",

@@ -54,7 +54,7 @@ def span(first: int, last: int) -> str:
 
 
 def sparkline(values: Sequence[int], peak: int, per_column: int = 1) -> str:
-    """A character per so many values, as high as the largest of them; ``peak`` is full height."""
+    """A character per group of values, as high as the largest of them; ``peak`` is full height."""
     columns = (values[i : i + per_column] for i in range(0, len(values), per_column))
     return "".join(LEVELS[cdiv(max(column) * 8, max(1, peak))] for column in columns)
 

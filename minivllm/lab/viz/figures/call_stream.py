@@ -20,7 +20,7 @@ Row = tuple[str, str, Given]  # the piece, the parser's state after it, what it 
 
 
 class StreamingParser(Protocol):
-    """What is asked of a tool parser here. (The rooms of the server are out of reach.)"""
+    """Methods of a tool parser that are needed here. (The server's own class is out of reach.)"""
 
     whole: list[int]
 

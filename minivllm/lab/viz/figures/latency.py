@@ -35,7 +35,7 @@ Source = Trace | SimulationResult
 
 @dataclass(frozen=True)
 class Latencies:
-    """What every sequence of one run went through, by ``clock``; shown in ``unit``.
+    """Latencies of all sequences of one run, by ``clock``; shown in ``unit``.
 
     TTFT is the time from arrival to the first token, TPOT one sequence's mean time per token after
     the first, ITL a single gap between two tokens of one sequence.

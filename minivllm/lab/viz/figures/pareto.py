@@ -20,7 +20,7 @@ def pareto(
     y: str = "ITL at p99 (ms)",
     title: str = "",
 ) -> Plot:
-    """Draw settings as points in the plane of two costs; a line joins those that nobody beats.
+    """Draw settings as points in the plane of two costs; a line joins those that none beats.
 
     A point is beaten if another is at most as high in both costs, and lower in one.
 
@@ -43,7 +43,7 @@ def pareto(
 
 
 def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """The names of those that nobody beats, from the lowest first cost to the highest."""
+    """The names of those that none beats, from the lowest first cost to the highest."""
     best: list[str] = []
     for name, pair in sorted(points.items(), key=lambda item: item[1]):
         if not best or pair[1] < points[best[-1]][1] or pair == points[best[-1]]:

@@ -40,7 +40,7 @@ def prefix_tree(
     """Draw the hash chain of the prefix cache as a tree, beginnings at the left.
 
     A box is a full block: where it is, its tokens, the beginning of its hash, and who computed and
-    who hit it. A solid edge means that somebody holds it (hatching and ×N: several do), a dotted
+    who hit it. A solid edge means that a sequence holds it (hatching and ×N: several do), a dotted
     one that it is free but can be found, a dashed one that it was evicted. A thick edge is a block
     registered or hit in this step. In a large tree, blocks in a row become one box,
     and branches that few sequences have had are only counted.
@@ -165,7 +165,7 @@ def _x(depth: int) -> float:
 
 
 def _height(box: Branch) -> float:
-    """What it and all that is right of it take."""
+    """Height of a node and of all that is right of it."""
     below = sum(map(_height, box.children)) + (NOTE_HEIGHT if box.num_hidden_blocks else 0)
     return max(BOX_HEIGHT + GAP_Y if box.depth or not below else 0, below)
 

@@ -194,7 +194,7 @@ def _draw_areas(drawing: Drawing, queues: Queues, axis: StepAxis, bottom: float)
 def _mark_preemptions(
     drawing: Drawing, queues: Queues, axis: StepAxis, bottom: float, scale: float
 ) -> None:
-    """A × on top of what runs in each step where somebody gave way."""
+    """A × on top of what runs in each step with a preemption."""
     d = ""
     for step, moment in enumerate(queues.moments):
         if moment.preempted:
@@ -250,7 +250,7 @@ def _swatch(name: str, chips: bool) -> Swatch:
 
 
 def _text(queues: Queues) -> str:
-    """Who stands where in a short run; how many in a long one."""
+    """Names in each queue of a short run, numbers of a long one."""
     small = len(queues.moments) <= MAX_LINES and max(m.size for m in queues.moments) <= 20
     lines = _lines(queues) if small else _levels(queues)
     legend = "× gave way in this step" if queues.num_preemptions else ""

@@ -112,7 +112,7 @@ def _ipywidgets():
         import ipywidgets
     except ImportError as error:
         raise ImportError(
-            "the stepper needs ipywidgets: pip install 'minivllm[notebooks]'; Trace.save_html does "
+            "the stepper needs ipywidgets: pip install 'minivllm[notebooks]'; viz.save_html does "
             "without."
         ) from error
     return ipywidgets

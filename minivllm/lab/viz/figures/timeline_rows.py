@@ -55,7 +55,7 @@ class Rows:
             self._draw_paths(drawing)
 
     def _runs(self, cells: dict[int, Cell]) -> Iterator[Run]:
-        """What is drawn as one rectangle: one cell, or equal neighbours."""
+        """Cells that are drawn as one rectangle: one, or equal neighbours."""
 
         def key(step: int):
             cell = cells.get(step, Cell())
@@ -125,7 +125,7 @@ class Rows:
             )  # fmt: skip
 
     def _draw_name(self, drawing: Drawing, owner: Owner, y: float) -> None:
-        """Letter and id; of rows that are too narrow, only every so many."""
+        """Letter and id; of rows that are too narrow, only some."""
         spacing = 12 if len(self.runs) <= 100 else 24
         if (y - TOP) / self.height % max(1, round(spacing / self.height)):
             return

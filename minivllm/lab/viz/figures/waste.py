@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from minivllm.kv.contiguous import SlotUsage
+from minivllm.lab.contiguous.manager import SlotUsage
 from minivllm.lab.sim.result import SimulationResult
 from minivllm.lab.sim.waste import PaperBar, WasteRow
 from minivllm.lab.viz.draw.figure import Figure
@@ -71,7 +71,7 @@ def waste_bars(
 
 
 def mean_usage(trace: Trace) -> SlotUsage:
-    """What the slots of a paged pool did, in slots, mean over the steps of a trace.
+    """Use of the slots of a paged pool, the mean over the steps of a trace.
 
     Only a sequence's last block can have empty slots; they are called internal, though most are
     about to be filled. A shared block is counted once.

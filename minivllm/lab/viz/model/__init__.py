@@ -1,1 +1,1 @@
-"""What figures show, before anything is drawn: read from a Trace."""
+"""Content of figures, read from a Trace before anything is drawn."""

@@ -91,7 +91,7 @@ def eventful_steps(trace: Trace) -> list[int]:
 
 
 def plan_of(history: History, step: int) -> str:
-    """Who computes how many tokens in this step, and who gives way."""
+    """Plan of a step: how many tokens each computes, and which give way."""
     told, decoding = [], []
     for seq_id, row in history.rows.items():
         cell, letter = row.get(step, Cell()), history.owners[seq_id].letter

@@ -68,7 +68,7 @@ class StepFrame:
     waiting: tuple[str, ...]  # requests, the next one first
     swapped: tuple[str, ...]  # sequences whose blocks are on the host
     cached: frozenset[int]  # blocks that the prefix cache can find, held or not
-    free: tuple[FreeBlock, ...] = ()  # those that nobody holds, the next one to go first
+    free: tuple[FreeBlock, ...] = ()  # not held, the next one to go first
 
     @property
     def words(self) -> str:
@@ -156,7 +156,7 @@ class StepReader:
         return replace(self.frame, result=" ".join(told))
 
     def _told(self) -> str:
-        """What was read since the last time that somebody asked."""
+        """Text on the records that were read since the last call."""
         text, self._telling = self._telling.text(), Narration(self._owners, self._decode)
         return text
 
@@ -190,7 +190,7 @@ class StepReader:
 
 
 def queues_of(state: State) -> tuple:
-    """Who runs, waits and is swapped out, and which blocks can be found."""
+    """Queues of a state: running, waiting, swapped out; and the blocks that can be found."""
     return (
         tuple(state.running), tuple(state.waiting), tuple(state.swapped), frozenset(state.cached),
     )  # fmt: skip

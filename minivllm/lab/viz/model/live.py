@@ -15,7 +15,7 @@ NUM_STEPS = 40  # of the past that are remembered for the timeline
 
 
 class LiveRun:
-    """What a trace's records tell, as they come.
+    """State of a run, kept up to date as a trace's records come.
 
     Args:
         num_blocks: blocks in the pool, the null block included.
@@ -43,7 +43,7 @@ class LiveRun:
 
     @property
     def owners(self) -> dict[str, Owner]:
-        """Of all that is remembered, in order of arrival."""
+        """Owners that are remembered, in order of arrival."""
         return self._arrivals.in_order()
 
     def update(self, records: Sequence[Record]) -> None:
@@ -103,7 +103,7 @@ class LiveRun:
         return TimelineWindow.of(self._history, max(0, self.step - NUM_STEPS + 1), self.step)
 
     def _forget(self) -> None:
-        """Sequences of requests that are over, and whoever is not in the window any more."""
+        """Sequences of requests that are over, or not in the window any more."""
         self._history.forget_before(self.step - NUM_STEPS + 1)
         alive = self.state.forget_finished()
         seen = {self._arrivals.request_of(seq_id) for seq_id in self._history.rows}

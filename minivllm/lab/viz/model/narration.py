@@ -29,7 +29,7 @@ from minivllm.state import SequenceState, State
 
 Ids = tuple[int, ...]
 
-MAX_NAMED = 5  # so many are told one by one; of more, the first few and how many others
+MAX_NAMED = 5  # at most as many are told one by one; of more, the first few and how many others
 
 
 class Narration:

@@ -47,7 +47,7 @@ class Node:
 
     @property
     def seq_ids(self) -> list[str]:
-        """Who has had this prefix, each once."""
+        """Sequences that have had this prefix, each once."""
         return list(dict.fromkeys(self.computed_by + self.hit_by))
 
     @property
@@ -183,7 +183,7 @@ def fold(tree: PrefixTree) -> Branch:
     deepest = max((node.depth for node in tree.nodes.values()), default=0)
     small = len(tree.nodes) <= MAX_BOXES and deepest < MAX_DEPTH
     root = _grow(tree.root, 0, merge=not small)
-    # Nobody has a block without those before it: a parent is never less important than its child.
+    # No sequence has a block without those before it: no parent is less important than its child.
     boxes = sorted(root.walk(), key=lambda b: (b.depth > 0, -len(b.nodes[0].seq_ids), b.depth))
     chosen = {
         id(box)

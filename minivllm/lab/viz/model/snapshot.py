@@ -81,7 +81,7 @@ class Snapshot:
     num_blocks: int
     block_size: int
     tables: tuple[SequenceTable, ...]
-    cached: dict[int, CachedTile]  # blocks that nobody holds and the prefix cache can find, by id
+    cached: dict[int, CachedTile]  # blocks not held that the prefix cache can find, by id
 
     @property
     def holders(self) -> dict[int, list[HeldBlock]]:
@@ -201,7 +201,7 @@ class BlockTables:
 
     @classmethod
     def of(cls, snapshot: Snapshot, chosen: list[SequenceTable]) -> BlockTables:
-        """As many entries as there is room for, the first tables first."""
+        """Entries of tables that fit, the first tables first."""
         drawn, room = [], MAX_ENTRIES
         for table in chosen:
             if room > 0:

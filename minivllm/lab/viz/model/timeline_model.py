@@ -25,7 +25,7 @@ from minivllm.validation import check
 
 @dataclass
 class Cell:
-    """What one sequence does in one step.
+    """Action of one sequence in one step.
 
     ``kind`` is "prefill" (tokens that catch up: a prompt, or everything again after a preemption),
     "decode" (the token drawn last, to draw the next), "verify" (a decode with drafts behind that
@@ -60,7 +60,7 @@ class StepUse:
 
 @dataclass
 class History:
-    """What each sequence did, by step, and what each step used."""
+    """Actions of each sequence by step, and what each step used."""
 
     owners: dict[str, Owner]
     num_usable_blocks: int
@@ -220,7 +220,7 @@ class TimelineWindow:
 
     @property
     def drafts_told(self) -> str:
-        """What became of the drafts; empty if there were none."""
+        """Fate of the drafts; empty if there were none."""
         if not self.num_drafts:
             return ""
         num_accepted = sum(step.num_accepted for step in self.steps)

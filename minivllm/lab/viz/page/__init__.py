@@ -1,1 +1,1 @@
-"""What is saved as a file of its own: the HTML page, and a trace for Perfetto."""
+"""Files of a run: the HTML page, and a trace for Perfetto."""

@@ -7,7 +7,9 @@ return.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from minivllm.lab.viz.draw.wording import count
@@ -25,17 +27,26 @@ MICROSECONDS = {"seconds": 1e6, "steps": 1e3}  # a step is shown as a millisecon
 Event = dict[str, Any]
 
 
-def chrome_trace(trace: Trace, clock: str = "seconds") -> Event:
-    """The JSON object of a trace.
+def save_chrome_trace(trace: Trace, path: str | Path, clock: str = "seconds") -> None:
+    """Write a run for Perfetto: open https://ui.perfetto.dev and drop the file there.
+
+    A track per sequence with its waits and chunks, counters for free blocks, budget and queues,
+    and an arrow from each preemption to the return.
 
     Args:
-        trace: what the engine wrote.
-        clock: "seconds" as the trace has them, or "steps": each lasts a millisecond, which is the
-            same on every machine.
+        trace: of the run, such as ``llm.trace``.
+        path: of the file, JSON; an existing one is replaced.
+        clock: "seconds" as measured (or simulated), or "steps": each lasts a millisecond, which is
+            the same on every machine.
 
     Raises:
         ValueError: for a trace without steps, or another clock.
     """
+    Path(path).write_text(json.dumps(chrome_trace(trace, clock)), encoding="utf-8")
+
+
+def chrome_trace(trace: Trace, clock: str) -> Event:
+    """Return the JSON object of a trace; ``save_chrome_trace`` says what the arguments mean."""
     return {
         "traceEvents": list(_Writer(trace, Times(trace, clock)).events()),
         "displayTimeUnit": "ms",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
@@ -33,13 +34,33 @@ MAX_UNFOLDED = 8  # a longer table of outputs starts folded
 Decode = Callable[[int], str] | None
 
 
-def page(
+def save_html(
     trace: Trace,
+    path: str | Path,
     title: str = "What the engine did",
     outputs: Iterable[RequestOutput] | None = None,
     decode: Decode = None,
-) -> str:
-    """The HTML of the page; ``Trace.save_html`` says what the arguments mean."""
+) -> None:
+    """Write one page that steps through a run: a file that needs no server and no network.
+
+    A slider, the arrow keys or a play button go through the steps, ``#step=7`` in the address
+    opens one of them. Of a very long run not every step is shown, and the page says so.
+
+    Args:
+        trace: of the run, such as ``llm.trace``.
+        path: of the file; an existing one is replaced.
+        title: of the page.
+        outputs: what ``LLM.generate`` returned, to show texts beside letters.
+        decode: turns a token id into text, to be shown in place of the id.
+
+    Raises:
+        ValueError: for a trace without steps.
+    """
+    Path(path).write_text(page(trace, title, outputs, decode), encoding="utf-8")
+
+
+def page(trace: Trace, title: str, outputs: Iterable[RequestOutput] | None, decode: Decode) -> str:
+    """Return the HTML of the page; ``save_html`` says what the arguments mean."""
     history = read_history(trace)
     chart = timeline(trace)
     first, last, packed = _pack(trace, decode, history.owners)
@@ -144,7 +165,7 @@ class Packer:
 
 
 def _constants(trace: Trace, owners: dict[str, Owner], decode: Decode) -> dict[str, Any]:
-    """What holds for all steps: sizes, names and tokens, and how much room there is to draw."""
+    """Constants of all steps: sizes, names and tokens, and the room to draw."""
     pool = _drawn(trace)
     sequences = trace.state_at(trace.num_steps - 1).sequences  # tokens are only ever appended
     tokens = [sequences[seq_id].token_ids for seq_id in owners]
@@ -202,7 +223,7 @@ def _numbers(trace: Trace, history: History) -> dict[str, int | str]:
 def _output_rows(
     owners: dict[str, Owner], outputs: Iterable[RequestOutput]
 ) -> list[tuple[str, tuple]]:
-    """Of each completion of the given outputs: its letter, and id, prompt, text and end."""
+    """Row of each completion of the given outputs: letter, id, prompt, text and end."""
     rows = []
     for output in outputs:
         prompt = output.prompt if output.prompt is not None else output.prompt_token_ids

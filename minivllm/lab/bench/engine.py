@@ -1,0 +1,56 @@
+"""BenchEngine: an ``LLM`` on seeded work, and what a timed run of it gives."""
+
+from __future__ import annotations
+
+import gc
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from minivllm.entrypoints.llm import LLM
+from minivllm.lab.bench.machine import peak_memory
+from minivllm.lab.bench.workloads import Round
+from minivllm.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True)
+class Run:
+    """Seconds, answers and memory of one run of the engine."""
+
+    answers: list[list[int]]  # token ids, samples side by side, in the order of the requests
+    seconds: float  # wall time of all rounds
+    num_cached_tokens: int  # of all prompts, those that the prefix cache had
+    memory: dict[str, float]  # see minivllm.lab.bench.machine
+
+
+class BenchEngine:
+    """An engine that is loaded once and then answers rounds of requests, any number of times.
+
+    It decodes greedily (samples of one prompt at temperature 1), ignores the end-of-sequence token
+    and makes no text.
+
+    Args:
+        directory: of the model.
+        dtype: of weights, activations, K and V.
+        options: other arguments of ``LLM``.
+    """
+
+    def __init__(self, directory: Path, dtype: str, **options):
+        self.llm = LLM(str(directory), dtype=dtype, skip_tokenizer_init=True, **options)
+
+    def repeat(self, rounds: list[Round], repeats: int) -> list[Run]:
+        """Run once to warm up, then so often; return all runs but the first."""
+        return [self.run(rounds) for _ in range(1 + repeats)][1:]
+
+    def run(self, rounds: list[Round]) -> Run:
+        """Answer all rounds, timed, beginning with an empty prefix cache."""
+        self.llm.reset_prefix_cache()
+        gc.collect()
+        num_cached, answers, begin = 0, [], time.perf_counter()
+        for requests in rounds:
+            params = [SamplingParams(**request.sampling_params) for request in requests]
+            prompts = [{"prompt_token_ids": request.prompt_token_ids} for request in requests]
+            outputs = self.llm.generate(prompts, params, use_tqdm=False)
+            num_cached += sum(output.num_cached_tokens or 0 for output in outputs)
+            answers += [list(o.token_ids) for output in outputs for o in output.outputs]
+        return Run(answers, time.perf_counter() - begin, num_cached, peak_memory())

@@ -1,0 +1,59 @@
+"""Lab of notebook 07: the rule that cuts prompts into chunks, held to vLLM's own steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minivllm.lab.exercises.labs.drawn_steps import drawn_steps
+from minivllm.lab.exercises.labs.function_lab import FunctionLab, WrongEntry, call
+from minivllm.lab.exercises.labs.recorded_steps import recorded_steps
+
+
+def my_cap(num_new, token_budget, long_prefill_token_threshold, num_requests):
+    """How many of the num_new missing tokens of a request may this step compute?
+
+    Never more than token_budget, which is what is left of it. And no more than the threshold, if it
+    is above 0 and other requests are there, running or waiting: num_requests counts all of them.
+    """
+    raise NotImplementedError
+
+
+def cap(num_new, token_budget, long_prefill_token_threshold, num_requests):
+    if 0 < long_prefill_token_threshold < num_new and num_requests > 1:
+        num_new = long_prefill_token_threshold
+    return min(num_new, token_budget)
+
+
+def check_cap(function: Callable, seed: int) -> str:
+    recorded, calls = recorded_steps(long_prefill_token_threshold=lambda value: value > 0), 0
+    for step in drawn_steps(seed, with_threshold=True) if seed else recorded:
+        budget = step.config["max_num_batched_tokens"]
+        given = {
+            "long_prefill_token_threshold": step.config["long_prefill_token_threshold"],
+            "num_requests": len(step.running) + len(step.waiting),
+        }
+        for name, right in step.plan.items():
+            calls += 1
+            _check_number(function, step.missing[name], budget, given, right)
+            budget -= right
+    alone = {"long_prefill_token_threshold": 4, "num_requests": 1}
+    _check_number(function, 9, 20, alone, 9)
+    _check_number(function, 9, 20, {"long_prefill_token_threshold": 0, "num_requests": 5}, 9)
+    who = "the engine" if seed else "vLLM"
+    return f"equal to what {who} scheduled {calls} times under a threshold"
+
+
+def _check_number(function: Callable, num_new: int, budget: int, given: dict, right: int) -> None:
+    got = call(function, num_new, budget, **given)
+    if got != right:
+        where = f"num_new={num_new}, token_budget={budget}, "
+        where += ", ".join(f"{name}={value}" for name, value in given.items())
+        raise WrongEntry(f"{where}: {got!r} is not it", str(right))
+
+
+LAB = FunctionLab(
+    "07",
+    "Write the rule that cuts prompts into chunks.",
+    "Two limits; the second one holds only while somebody else is there.",
+    1, 10, my_cap, check_cap,
+)  # fmt: skip
