@@ -105,15 +105,13 @@ class EngineCore:
         self.scheduler.stop_sequences(sequences)
 
     def step(self) -> EngineCoreOutputs:
-        """Run one step. If anything in it fails, it is rolled back."""
-        # 0. Propose drafts for the sequences that have a new token.
-        if self.drafter is not None:
-            drafts = self.drafter.draft(self._to_draft_for, self._model_drafts)
-            self.scheduler.update_draft_token_ids(drafts)
-            self._to_draft_for, self._model_drafts = [], {}
-        # 1. Schedule: how many tokens of each sequence, and the slots of their K and V.
-        scheduler_output = self.scheduler.schedule()
+        """Run one step. If anything in it fails, all requests are computed again by later steps."""
         try:
+            # 0. Propose drafts for the sequences that have a new token.
+            if self.drafter is not None:
+                self._propose_drafts(self.drafter)
+            # 1. Schedule: how many tokens of each sequence, and the slots of their K and V.
+            scheduler_output = self.scheduler.schedule()
             if self.structured_output_manager is not None:
                 scheduler_output.grammar_output = self.structured_output_manager.grammar_output(
                     scheduler_output, self.scheduler.sequences
@@ -123,12 +121,15 @@ class EngineCore:
             # 3. Append, fork, finish, free.
             updated = self.scheduler.update_from_output(scheduler_output, output)
         except BaseException:
-            self.executor.roll_back(scheduler_output.step)
-            self.scheduler.roll_back()
+            self._to_draft_for = []
+            self.scheduler.reset()
             raise
-        if self.drafter is not None:
-            self._to_draft_for, self._model_drafts = updated, output.draft_token_ids
+        self._to_draft_for, self._model_drafts = updated, output.draft_token_ids
         return collect(updated, output)
+
+    def _propose_drafts(self, drafter: Drafter) -> None:
+        drafts = drafter.draft(self._to_draft_for, self._model_drafts)
+        self.scheduler.update_draft_token_ids(drafts)
 
     def reset_prefix_cache(self) -> bool:
         """Empty the prefix cache. Refuses (False) while any block is in use."""
@@ -139,5 +140,5 @@ class EngineCore:
         return self.scheduler.has_unfinished_requests()
 
     def check_integrity(self) -> None:
-        """Raise ``AssertionError`` if the books do not balance."""
+        """Raise ``AssertionError`` unless queues, requests and blocks are consistent."""
         self.scheduler.check_integrity()

@@ -128,7 +128,7 @@ def _describe_steps(
             if scheduler.spec_decoding_stats is not None:
                 stats = asdict(scheduler.spec_decoding_stats)
                 described["spec_stats"] = {key: stats[key] for key in _STATS}
-            described["finished"] = list(scheduler.finished_req_ids)
+            described["finished"] = list(scheduler.next_output.finished_req_ids)
             described["free_blocks_after"] = manager.block_pool.num_free_blocks
             if speculative is not None:
                 described["drafts"] = _drafts(scheduler, step, speculative)
