@@ -1,6 +1,6 @@
 """Faults: switches that let a step of the engine fail at any point where something can.
 
-A step is a transaction: whatever raises in it, books, blocks and generators are as before. These
+A step is a transaction: whatever raises in it, books and blocks are as before. These
 switches are how that is tested, and shown.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from random import Random
 from typing import Any
 
 # where a step can fail: a path from the engine to a method, in the order of a step
@@ -125,18 +124,9 @@ def books(engine: Any) -> dict[str, Any]:
         if space.pool is None
         else [b.block_id for b in space.pool.free_block_queue],
         "runner": {
-            s: (list(state.token_ids), list(state.block_ids), _next_number(state))
+            s: (list(state.token_ids), list(state.block_ids))
             for s, state in sorted(states.items())
             if s in scheduler.sequences  # others are about to be forgotten
         },
         "records": None if engine.trace is None else (engine.trace.step, len(engine.trace.records)),
     }
-
-
-def _next_number(state: Any) -> float:
-    """What a sequence will draw next."""
-    if state.returned_numbers:
-        return state.returned_numbers[-1]
-    generator = Random()
-    generator.setstate(state.generator.getstate())
-    return generator.random()

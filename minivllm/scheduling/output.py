@@ -28,7 +28,7 @@ class NewRequestData:
     seq_id: str
     token_ids: list[int]  # the prompt
     sampling_params: SamplingParams
-    seed: int  # of the generator that draws its tokens
+    seed: int  # with a position it gives the number that draws the token there
     is_beam: bool = False  # beams are searched without drafts
 
     @classmethod

@@ -1,13 +1,12 @@
 """InputBatch: the model runner's state of each sequence between steps.
 
-The scheduler sends only what is new; this is the other side's copy. Random generators live here.
+The scheduler sends only what is new; this is the other side's copy.
 (vLLM: vllm/v1/worker/gpu/input_batch.py)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from random import Random
 
 import torch
 
@@ -21,20 +20,18 @@ from minivllm.undo_log import UndoLog
 class CachedRequestState(SamplingState):
     """The model runner's state of one sequence."""
 
-    seed: int  # of its generator
     block_ids: list[int] = field(default_factory=list)
     is_beam: bool = False
     drawn_drafts: DrawnDrafts | None = None  # the last ones, if they were drawn
 
 
 def _child(parent: CachedRequestState, token_ids: list[int], seed: int) -> CachedRequestState:
-    """Make a forked sequence's state: the parent's tokens and blocks, its own generator."""
+    """Make a forked sequence's state: the parent's tokens and blocks, its own seed."""
     return CachedRequestState(
         parent.sampling_params,
-        Random(seed),
+        seed,
         token_ids,
         parent.num_prompt_tokens,
-        seed,
         list(parent.block_ids),
         parent.is_beam,
     )
@@ -64,12 +61,7 @@ class InputBatch:
         for new in scheduler_output.scheduled_new_reqs:
             prompt = list(new.token_ids)
             state = CachedRequestState(
-                new.sampling_params,
-                Random(new.seed),
-                prompt,
-                len(prompt),
-                new.seed,
-                is_beam=new.is_beam,
+                new.sampling_params, new.seed, prompt, len(prompt), is_beam=new.is_beam
             )
             undo.put(self.states, new.seq_id, state)
         for copy in scheduler_output.kv_cache_block_copies:
@@ -119,27 +111,23 @@ class InputBatch:
             for seq_id, state in zip(seq_ids, states, strict=True):
                 mine = drafts.get(seq_id)
                 drawn = state.drawn_drafts
-                rows += states_to_verify(state, mine, state.seed, drawn) if mine else [state]
+                rows += states_to_verify(state, mine, drawn) if mine else [state]
             metadata = SamplingMetadata(rows, logits.shape[-1], logits.device)
             self._sampling_metadata = None
         elif metadata is None or metadata.states != states:
             metadata = SamplingMetadata(states, logits.shape[-1], logits.device)
             self._sampling_metadata = metadata
-        metadata.drawn_numbers = {}
         lengths = [len(state.token_ids) for state in states]
-        self.undo_log.note(self._take_tokens_back, metadata, states, lengths)
+        self.undo_log.note(self._take_tokens_back, states, lengths)
         return metadata
 
-    def _take_tokens_back(
-        self, metadata: SamplingMetadata, states: list[CachedRequestState], num_tokens: list[int]
-    ) -> None:
-        metadata.give_numbers_back()
+    def _take_tokens_back(self, states: list[CachedRequestState], num_tokens: list[int]) -> None:
         for state, n in zip(states, num_tokens, strict=True):
             del state.token_ids[n:]
         self._sampling_metadata = None  # penalties have counted what is gone: made anew
 
     def roll_back(self, step: int) -> None:
-        """Roll back a step, random numbers included, if it has come as far as here."""
+        """Roll back a step, if it has come as far as here."""
         if step == self._step:
             self.undo_log.roll_back()
 
