@@ -134,7 +134,7 @@ class Request:
         prompt_token_ids: at least one token id.
         sampling_params: how to sample and when to stop.
         eos_token_ids: the model's end-of-sequence tokens.
-        seed: of the generator that draws this request's tokens.
+        seed: of its draws; sample ``i`` has ``seed + i``.
         prompt: the text behind the ids, if there was one.
         arrival_time: seconds of ``time.monotonic()``.
         priority: the smaller, the more important; 0 unless the policy is "priority".

@@ -52,8 +52,8 @@ class SamplingParams:
     """Sampling parameters of one request.
 
     Args:
-        n: completions per prompt, each with a generator of its own: ``seed + i`` for the i-th; at
-            most 16,384.
+        n: completions per prompt, each with a seed of its own: ``seed + i`` for the i-th; at most
+            16,384.
         presence_penalty: subtracted from the logit of every token of the output, in [-2, 2].
         frequency_penalty: the same, times how often the output has it, in [-2, 2].
         repetition_penalty: divides positive logits of tokens of prompt and output and multiplies
@@ -62,7 +62,8 @@ class SamplingParams:
         top_p: keep the smallest set of best tokens whose probabilities reach this sum, in (0, 1].
         top_k: keep this many best tokens; 0 or -1 keeps all.
         min_p: keep tokens with at least this share of the best one's probability, in [0, 1].
-        seed: makes the draws of this request its own, whatever shares its batch.
+        seed: makes the draws of this request its own, whatever shares its batch: seed (modulo
+            2**64) and position of a token give the random number that draws it.
         stop: strings that end the text; they are not part of it.
         stop_token_ids: tokens that end the sequence.
         ignore_eos: go on after the end-of-sequence token.

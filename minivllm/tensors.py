@@ -23,7 +23,7 @@ def best_tokens(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return logits.gather(-1, token_ids[:, None])[:, 0], token_ids
 
 
-def make_tensor(values: Sequence, dtype: str, device: torch.device) -> torch.Tensor:
+def make_tensor(values: Sequence | np.ndarray, dtype: str, device: torch.device) -> torch.Tensor:
     """Make a tensor of Python numbers.
 
     A GPU copies while the CPU goes on, which it can do only out of *pinned* memory: pages that the

@@ -20,8 +20,9 @@ from minivllm.engine import oracle
 from minivllm.records import Verified
 from minivllm.sampling.interface import SamplingState
 from minivllm.sampling.metadata import SamplingMetadata
+from minivllm.sampling.random import Purpose, stream_keys, uniform
 from minivllm.sampling.reference import filter_logits, process_logits
-from minivllm.sampling.rejection_sampler import DrawnDraft, draft_numbers
+from minivllm.sampling.rejection_sampler import DrawnDraft
 from minivllm.sampling.sampler import Sampler, sample_from_cdf
 from minivllm.sampling_params import StructuredOutputsParams
 from minivllm.spec_decode.ngram import propose
@@ -128,9 +129,7 @@ def test_no_draft_changes_a_token(
 @pytest.mark.parametrize("ngrams", [{}, NGRAMS], ids=["model", "ngrams first"])
 @pytest.mark.parametrize("what", ["_forward", "sampler", "draft_model._forward"])
 @pytest.mark.parametrize("call", range(1, 9))
-def test_a_failed_step_takes_drafts_and_numbers_back(
-    tiny_qwen2, tiny_draft, monkeypatch, what, call, ngrams
-):
+def test_a_failed_step_takes_drafts_back(tiny_qwen2, tiny_draft, monkeypatch, what, call, ngrams):
     params = SamplingParams(n=2, temperature=1.0, seed=3, max_tokens=24, ignore_eos=True)
     settings = {"block_size": 4, "max_model_len": 40, "max_num_batched_tokens": 6}
     settings |= drafting(tiny_draft, draft_sample_method="probabilistic", **ngrams)
@@ -238,12 +237,11 @@ def test_drawn_drafts_leave_the_distribution_as_it_is(params, draft):
     exact, _ = filter_logits(process_logits(LOGITS, params, [2, 3], [0]), params)
     logits = torch.tensor([DRAFTS[draft]]).double() / params.temperature
     q = logits.softmax(-1).float().expand(NUM_DRAWS, -1)
-    numbers = [draft_numbers(seed, 3) for seed in range(NUM_DRAWS)]
-    drafts = sample_from_cdf(q.double(), torch.tensor([n.draft for n in numbers]).double())
-    generator, rows = random.Random(1), []
-    for draft_id, probs, number in zip(drafts.tolist(), q, numbers, strict=True):
-        rows.append(SamplingState(params, generator, [2, 3, 0], 2))
-        rows[-1].drawn_draft = DrawnDraft(draft_id, probs, number.verdict)
+    numbers = uniform(stream_keys(range(NUM_DRAWS), Purpose.DRAFT), [3] * NUM_DRAWS)
+    drafts, rows = sample_from_cdf(q.double(), torch.from_numpy(numbers)), []
+    for seed, (draft_id, probs) in enumerate(zip(drafts.tolist(), q, strict=True)):
+        rows.append(SamplingState(params, seed, [2, 3, 0], 2))
+        rows[-1].drawn_draft = DrawnDraft(draft_id, probs)
     metadata = SamplingMetadata(rows, VOCAB, cpu)
     chosen = Sampler()(torch.tensor([LOGITS] * NUM_DRAWS), metadata).token_ids
     counts = torch.bincount(chosen, minlength=VOCAB)

@@ -189,7 +189,7 @@ def test_right_guesses_are_all_accepted(tiny_qwen2):
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["_forward", "sampler"])
 @pytest.mark.parametrize("call", range(1, 9))
-def test_a_failed_step_takes_drafts_and_numbers_back(tiny_qwen2, monkeypatch, what, call):
+def test_a_failed_step_takes_drafts_back(tiny_qwen2, monkeypatch, what, call):
     params = SamplingParams(n=2, temperature=1.0, seed=3, max_tokens=24, logprobs=1,
                             ignore_eos=True, presence_penalty=0.5)  # fmt: skip
     settings = {"block_size": 4, "max_model_len": 40, "max_num_batched_tokens": 6}

@@ -15,6 +15,7 @@ from minivllm.executor.uniproc import UniProcExecutor
 from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
 from minivllm.kv.manager import KVCacheManager
 from minivllm.request import Request, RequestStatus, Sequence
+from minivllm.scheduling.checkpoint import Checkpoint
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.spec_decode.proposer import Drafter
 from minivllm.structured_output.manager import StructuredOutputManager
@@ -106,6 +107,7 @@ class EngineCore:
 
     def step(self) -> EngineCoreOutputs:
         """Run one step. If anything in it fails, all requests are computed again by later steps."""
+        checkpoint = None
         try:
             # 0. Propose drafts for the sequences that have a new token.
             if self.drafter is not None:
@@ -119,13 +121,14 @@ class EngineCore:
             # 2. Run the model, and sample.
             output = self.executor.execute_model(scheduler_output)
             # 3. Append, fork, finish, free.
+            checkpoint = Checkpoint(self.scheduler.running)
             updated = self.scheduler.update_from_output(scheduler_output, output)
+            self._to_draft_for, self._model_drafts = updated, output.draft_token_ids
+            return collect(updated, output)
         except BaseException:
             self._to_draft_for = []
-            self.scheduler.reset()
+            self.scheduler.reset(checkpoint)
             raise
-        self._to_draft_for, self._model_drafts = updated, output.draft_token_ids
-        return collect(updated, output)
 
     def _propose_drafts(self, drafter: Drafter) -> None:
         drafts = drafter.draft(self._to_draft_for, self._model_drafts)

@@ -8,7 +8,6 @@ engine to it (and the layers to transformers').
 from __future__ import annotations
 
 from dataclasses import dataclass
-from random import Random
 
 import torch
 
@@ -66,7 +65,7 @@ def run(
     grammar: StructuredOutputGrammar | None = None,
 ) -> OracleOutput:
     """Generate sample ``index`` of one request, alone. Its grammar is checked at every token."""
-    params, generator = request.sampling_params, Random(request.seed + index)
+    params, seed = request.sampling_params, request.seed + index
     prompt = request.prompt_token_ids
     output: list[int] = []
     margins: list[float] = []
@@ -75,7 +74,7 @@ def run(
         allowed = None
         if grammar is not None:
             allowed = {i for i in range(len(logits)) if grammar.fork().accept_tokens([i])}
-        token, margin = choose(logits, params, prompt, output, generator, allowed)
+        token, margin = choose(logits, params, prompt, output, seed, allowed)
         if grammar is not None:
             grammar.accept_tokens([token])
         output.append(token)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 import torch
@@ -18,20 +17,14 @@ from minivllm.sampling_params import SamplingParams
 
 @dataclass(eq=False)
 class SamplingState:
-    """One sequence as the sampler knows it: parameters, tokens and random generator."""
+    """One sequence as the sampler knows it: parameters, seed and tokens."""
 
     sampling_params: SamplingParams
-    generator: Random  # of this sequence alone
+    seed: int  # of this sequence alone: with a position it gives the number that draws a token
     token_ids: list[int]  # prompt, then output
     num_prompt_tokens: int
-    # drawn by a step that was taken back: to be drawn again, so that no sequence's numbers shift
-    returned_numbers: list[float] = field(default_factory=list, init=False)
     # the draft that this row verifies, if it was drawn: a DrawnDraft
     drawn_draft: Any = field(default=None, init=False)
-
-    def draw_number(self) -> float:
-        """The next number of this sequence's generator, in [0, 1)."""
-        return self.returned_numbers.pop() if self.returned_numbers else self.generator.random()
 
     @property
     def output_token_ids(self) -> list[int]:

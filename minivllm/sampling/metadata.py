@@ -7,14 +7,16 @@ SamplingStates in vllm/v1/worker/gpu/sample/states.py, whose rows are kept on th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from minivllm.sampling.filters import TopKTopPFilter
 from minivllm.sampling.interface import LogitsProcessor, SamplingState
 from minivllm.sampling.logits_processors import AllowedTokens, CallableLogitsProcessors, LogitBias
 from minivllm.sampling.penalties import Penalties
+from minivllm.sampling.random import Purpose, stream_keys, uniform
 from minivllm.sampling.rejection_sampler import RejectionSampler
 from minivllm.sampling.token_bans import BadWords, MinTokens
 from minivllm.tensors import make_tensor
@@ -41,26 +43,18 @@ class SamplingMetadata:
         # rows that draw; the others take the best token
         self.random_rows = [i for i, s in enumerate(states) if not s.sampling_params.greedy]
         self.random_index = make_tensor(self.random_rows, "int64", device)
-        random = [states[row].sampling_params for row in self.random_rows]
-        self.filters = TopKTopPFilter(random, vocab_size, device)
-        drawn = {i: states[row].drawn_draft for i, row in enumerate(self.random_rows)}
-        drawn = {i: draft for i, draft in drawn.items() if draft is not None}
+        random = [states[row] for row in self.random_rows]
+        self.keys = stream_keys([state.seed for state in random], Purpose.TOKEN)
+        self.filters = TopKTopPFilter([s.sampling_params for s in random], vocab_size, device)
+        drawn = {i: state for i, state in enumerate(random) if state.drawn_draft is not None}
         self.rejection_sampler = RejectionSampler(drawn, device) if drawn else None
-        self.drawn_numbers: dict[int, float] = {}  # by the last step, by row
         self.logprobs_rows = [
             i for i, s in enumerate(states) if s.sampling_params.logprobs is not None
         ]
 
-    def draw_numbers(self) -> list[float]:
-        """Draw a uniform number for each random row, from its own generator."""
-        self.drawn_numbers = {row: self.states[row].draw_number() for row in self.random_rows}
-        return list(self.drawn_numbers.values())
-
-    def give_numbers_back(self, rows: Iterable[int] | None = None) -> None:
-        """Undo the last draws of these rows (None: all); the same numbers are drawn again."""
-        drawn = self.drawn_numbers
-        for row in sorted(drawn if rows is None else drawn.keys() & rows, reverse=True):
-            self.states[row].returned_numbers.append(drawn.pop(row))
+    def numbers(self) -> np.ndarray:
+        """Return the uniform number that draws each random row's next token, by its position."""
+        return uniform(self.keys, [len(self.states[row].token_ids) for row in self.random_rows])
 
     def append(self, token_ids: torch.Tensor) -> list[list[int]]:
         """Append each row's token, int64 ``[n]``; returns them as lists, one per row."""

@@ -7,11 +7,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from random import Random
 
 from minivllm.sampling_params import SamplingParams
 
 _NEVER = -math.inf
+
+
+def draw_number(seed: int, position: int, purpose: int = 1) -> float:
+    """Return the uniform number of a position: two numbers of splitmix64, one seeding the other.
+
+    Args:
+        seed: of the sequence.
+        position: index of the token that it draws.
+        purpose: 1 for the token itself; see ``sampling/random.py``.
+    """
+    x = seed
+    for counter in (purpose, position):
+        x = (x + counter * 0x9E3779B97F4A7C15) % 2**64
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+        x ^= x >> 31
+    return (x // 2**12 + 0.5) / 2**52
 
 
 def process_logits(
@@ -83,7 +99,7 @@ def choose(
     params: SamplingParams,
     prompt: list[int],
     output: list[int],
-    generator: Random,
+    seed: int,
     allowed: Collection[int] | None = None,
 ) -> tuple[int, float]:
     """The next token, and the margin of that choice.
@@ -99,7 +115,7 @@ def choose(
     if params.greedy:
         best, second = sorted(x, reverse=True)[:2]
         return x.index(best), best - second
-    number, edge = generator.random(), 0.0
+    number, edge = draw_number(seed, len(prompt) + len(output)), 0.0
     probs, margin = filter_logits(x, params)
     for token in probs:
         low, edge = edge, edge + probs[token]

@@ -1,15 +1,16 @@
 """Rejection sampling: verify draft tokens, by a row of logits for each and one behind the last.
 
-The target draws its own token in every row, as ever, with the sequence's own next number, and a
-draft is accepted if it is that token. The first row with another token is the last that counts:
-the rows behind it saw a token that is not there. So every token comes from the target's
-distribution by the number that it would have had, and text is the same with and without drafts,
-whatever the temperature and the masks.
+The target draws its own token in every row, as ever, by the number of the sequence's seed and the
+row's position, and a draft is accepted if it is that token. The first row with another token is the
+last that counts: the rows behind it saw a token that is not there. So every token comes from the
+target's distribution by the number that it would have had, and text is the same with and without
+drafts, whatever the temperature and the masks.
 
 A draft that was itself drawn (``draft_sample_method="probabilistic"``) is accepted more often than
 that, since what it was drawn from is known: with probability p / q, where p is the target's
 probability of it and q the draft model's. In place of a rejected one the token is drawn from what
-p has more than q. Together that is p again. (Leviathan et al. 2023, "Fast Inference from
+p has more than q. Together that is p again. The draft, the decision on it and the token each have
+a number, independent of one another (``Purpose``). (Leviathan et al. 2023, "Fast Inference from
 Transformers via Speculative Decoding"; Chen et al. 2023)
 
 (vLLM: vllm/v1/sample/rejection_sampler.py, which takes the second way for all drafts. For those
@@ -20,29 +21,13 @@ probability, and else it is one of the others.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from random import Random
 from typing import NamedTuple
 
 import torch
 
 from minivllm.sampling.interface import SamplingState
+from minivllm.sampling.random import Purpose, stream_keys, uniform
 from minivllm.tensors import make_tensor
-
-
-class DraftNumbers(NamedTuple):
-    """Two uniform numbers in [0, 1)."""
-
-    draft: float  # draws a draft
-    verdict: float  # decides on it
-
-
-def draft_numbers(seed: int, position: int) -> DraftNumbers:
-    """Uniform numbers for the draft at a position of a sequence with this seed.
-
-    They do not come from the sequence's generator: a step that is repeated has the same again.
-    """
-    generator = Random(f"draft {seed} {position}")
-    return DraftNumbers(generator.random(), generator.random())
 
 
 class DrawnDrafts(NamedTuple):
@@ -54,24 +39,20 @@ class DrawnDrafts(NamedTuple):
 
 
 class DrawnDraft(NamedTuple):
-    """A drawn draft token, its distribution and its numbers, for the row that verifies it."""
+    """A drawn draft token and its distribution, for the row that verifies it."""
 
     token_id: int
     probs: torch.Tensor  # float32 [vocab]
-    verdict: float
 
 
 def states_to_verify(
-    state: SamplingState, drafts: list[int], seed: int, drawn: DrawnDrafts | None
+    state: SamplingState, drafts: list[int], drawn: DrawnDrafts | None
 ) -> list[SamplingState]:
     """Sampling states of a sequence: before each of its draft tokens, and behind the last.
-
-    They draw from the sequence's own generator, so rows must be drawn in order.
 
     Args:
         state: the sequence.
         drafts: those that are verified now.
-        seed: of the sequence.
         drawn: the last ones that were drawn for it; they count if they are these.
     """
     states, position = [], len(state.token_ids)
@@ -79,13 +60,9 @@ def states_to_verify(
         drawn = None
     for num_known in range(len(drafts) + 1):
         token_ids = state.token_ids + drafts[:num_known]
-        row = SamplingState(
-            state.sampling_params, state.generator, token_ids, state.num_prompt_tokens
-        )
-        row.returned_numbers = state.returned_numbers
+        row = SamplingState(state.sampling_params, state.seed, token_ids, state.num_prompt_tokens)
         if drawn is not None and num_known < len(drafts):
-            verdict = draft_numbers(seed, position + num_known).verdict
-            row.drawn_draft = DrawnDraft(drafts[num_known], drawn.probs[num_known], verdict)
+            row.drawn_draft = DrawnDraft(drafts[num_known], drawn.probs[num_known])
         states.append(row)
     return states
 
@@ -94,17 +71,18 @@ class RejectionSampler:
     """Accepts drawn drafts with probability p / q; a rejected one's row draws from max(p - q, 0).
 
     Args:
-        drafts: by row.
+        states: of the rows that verify a drawn draft, by row.
         device: where the distributions are.
     """
 
-    def __init__(self, drafts: dict[int, DrawnDraft], device: torch.device):
-        self._rows = make_tensor(list(drafts), "int64", device)
-        self._token_ids = make_tensor([d.token_id for d in drafts.values()], "int64", device)[
-            :, None
-        ]
-        self._verdicts = make_tensor([d.verdict for d in drafts.values()], "float64", device)
-        self._draft_probs = torch.stack([draft.probs for draft in drafts.values()])
+    def __init__(self, states: dict[int, SamplingState], device: torch.device):
+        drafts = [state.drawn_draft for state in states.values()]
+        self._rows = make_tensor(list(states), "int64", device)
+        self._token_ids = make_tensor([[draft.token_id] for draft in drafts], "int64", device)
+        self._draft_probs = torch.stack([draft.probs for draft in drafts])
+        keys = stream_keys([state.seed for state in states.values()], Purpose.ACCEPTANCE)
+        numbers = uniform(keys, [len(state.token_ids) for state in states.values()])
+        self._numbers = make_tensor(numbers, "float64", device)
 
     def probs(self, target_probs: torch.Tensor) -> torch.Tensor:
         """Probabilities by row: an accepted draft's token has all of it; else max(p - q, 0).
@@ -118,7 +96,7 @@ class RejectionSampler:
         p, q = target_probs[self._rows], self._draft_probs.double()
         of_draft = (probs.gather(1, self._token_ids)[:, 0] for probs in (p, q))
         p_draft, q_draft = of_draft
-        accepted = (self._verdicts * q_draft < p_draft)[:, None]
+        accepted = (self._numbers * q_draft < p_draft)[:, None]
         left = (p - q).clamp(min=0)
         left = torch.where(left.sum(-1, keepdim=True) > 0, left, p)  # p and q are as good as equal
         certain = torch.zeros_like(p).scatter_(1, self._token_ids, 1.0)

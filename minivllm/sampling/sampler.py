@@ -2,10 +2,10 @@
 
 The order is the one that users of vLLM know: functions of the user's, allowed tokens, bad words,
 min_tokens, logit_bias, penalties -> (greedy: argmax) -> temperature, min_p, top_k, top_p -> draw.
-A draw inverts the cumulative distribution at one number from the sequence's own generator, so what
-a seeded request gets does not depend on what shares its batch.
-(vLLM: vllm/v1/worker/gpu/sample/sampler.py, which biases and masks before the penalties, and draws
-without a generator: argmax of logits and Gumbel noise, hashed from seed and position in gumbel.py)
+A draw inverts the cumulative distribution at one number, a hash of the sequence's seed and the
+token's position, so what a seeded request gets does not depend on what shares its batch.
+(vLLM: vllm/v1/worker/gpu/sample/sampler.py, which biases and masks before the penalties, and whose
+hash of seed and position gives Gumbel noise: a token is the argmax of logits plus noise)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def sample_from_cdf(probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
     Args:
         probs: float64 ``[n, vocab]``, rows sum to 1.
-        numbers: float64 ``[n]``, in [0, 1).
+        numbers: float64 ``[n]``, in [0, 1); see ``uniform``.
 
     Returns:
         int64 ``[n]``.
@@ -54,7 +54,7 @@ class Sampler:
     2. Take the best token of every row: greedy rows are done.
     3. For the other rows apply temperature, min_p, top_k and top_p.
        (A row that verifies a drawn draft gets another distribution; see ``RejectionSampler``.)
-    4. Draw their tokens, one number per row from its own generator.
+    4. Draw their tokens, each by one number: a hash of its sequence's seed and its position.
     5. Gather logprobs, from the logits as they came from the model.
     """
 
@@ -63,7 +63,7 @@ class Sampler:
 
         Args:
             logits: float32 ``[n, vocab]``; they are left as they are.
-            metadata: of the same rows; each that is not greedy takes one number from its generator.
+            metadata: of the same rows.
         """
         raw = logits
         if metadata.processors:
@@ -81,7 +81,7 @@ class Sampler:
             probs = metadata.filters.probs(mine)
             if metadata.rejection_sampler is not None:
                 probs = metadata.rejection_sampler.probs(probs)
-            numbers = make_tensor(metadata.draw_numbers(), "float64", logits.device)
+            numbers = make_tensor(metadata.numbers(), "float64", logits.device)
             token_ids[metadata.random_index] = sample_from_cdf(probs, numbers)
         return SamplerOutput(token_ids, self._logprobs(raw, token_ids, metadata), invalid)
 

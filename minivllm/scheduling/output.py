@@ -29,7 +29,7 @@ class NewRequestData:
     token_ids: list[int]  # the prompt, and the output if it is computed again after a failed step
     num_prompt_tokens: int
     sampling_params: SamplingParams
-    seed: int  # with which its tokens are drawn
+    seed: int  # with a position it gives the number that draws the token there
     is_beam: bool = False  # beams are searched without drafts
 
     @classmethod

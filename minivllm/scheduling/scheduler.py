@@ -63,7 +63,6 @@ class Scheduler:
         self._sampling = Sampling(config.max_model_len)
         self._num_arrived = 0
         self._ids_in_use: set[str] = set()  # of all sequences, those to be forked included
-        self._checkpoint: Checkpoint | None = None  # while a step's tokens are appended
         self.num_preemptions = 0  # so far
 
     # -- the queues --------------------------------------------------------------------------------
@@ -304,7 +303,6 @@ class Scheduler:
         self, scheduler_output: SchedulerOutput, output: ModelRunnerOutput
     ) -> list[Sequence]:
         """Append the sampled tokens, finish, free. Returns the sequences that got a token."""
-        self._checkpoint = Checkpoint(self.running)
         sampled = output.sampled_token_ids
         all_drafts = scheduler_output.scheduled_spec_decode_tokens
         stats = SpecDecodingStats(self.config.num_speculative_tokens) if all_drafts else None
@@ -333,7 +331,7 @@ class Scheduler:
             updated += seqs[0].request.seqs if decoding.in_lockstep else changed
         if self.trace is not None:
             self.trace.end_step()
-        self.spec_decoding_stats, self._checkpoint = stats, None
+        self.spec_decoding_stats = stats
         return updated
 
     def _apply(self, action: Action) -> None:
@@ -382,13 +380,16 @@ class Scheduler:
             self.waiting.discard(request)
             self.swapped.discard(request)
 
-    def reset(self) -> None:
+    def reset(self, checkpoint: Checkpoint | None = None) -> None:
         """Make everything but the requests and their tokens new, after a step that has failed.
 
         Which of its changes were made is not known. So all requests wait, to be computed again, no
         block is held or cached, and the next plan tells the runner to forget all sequences.
+
+        Args:
+            checkpoint: made before ``update_from_output``, if the step has come as far.
         """
-        restored = [] if self._checkpoint is None else self._checkpoint.restore()
+        restored = [] if checkpoint is None else checkpoint.restore()
         self.requests |= {request.request_id: request for request in restored}
         requests = list(self.requests.values())
         for request in requests:
@@ -399,7 +400,7 @@ class Scheduler:
         self.running, self.next_output = [], SchedulerOutput(reset=True)
         self.swapped.clear()
         self.waiting.refill(requests)
-        self.spec_decoding_stats, self._checkpoint = None, None
+        self.spec_decoding_stats = None
         if self.trace is not None:
             self.trace.fail_step(request.request_id for request in self.waiting)
 

@@ -17,7 +17,8 @@ from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.models.decoder import DecoderForCausalLM
-from minivllm.sampling.rejection_sampler import DrawnDrafts, draft_numbers
+from minivllm.sampling.random import Purpose, stream_keys, uniform
+from minivllm.sampling.rejection_sampler import DrawnDrafts
 from minivllm.sampling.sampler import sample_from_cdf
 from minivllm.scheduling.output import NO_TOKEN, SchedulerOutput
 from minivllm.spec_decode.proposer import ngram_proposer
@@ -195,7 +196,8 @@ class DraftModelProposer:
         temperature = [float(state.sampling_params.temperature) or 1.0 for state in states]
         column = make_tensor(temperature, "float64", logits.device)[:, None]
         probs.append((logits.double() / column).softmax(-1).float())
-        numbers = [draft_numbers(state.seed, len(state.token_ids) + step).draft for state in states]
+        keys = stream_keys([state.seed for state in states], Purpose.DRAFT)
+        numbers = uniform(keys, [len(state.token_ids) + step for state in states])
         drawn = sample_from_cdf(probs[-1].double(), make_tensor(numbers, "float64", logits.device))
         are_drawn = [_is_drawn(state) for state in states]
         drawn = drawn.clamp(max=logits.shape[-1] - 1)  # of NaN there is no draw, and no harm either

@@ -1,13 +1,12 @@
 """InputBatch: the model runner's state of each sequence between steps.
 
-The scheduler sends only what is new; this is the other side's copy. Random generators live here.
+The scheduler sends only what is new; this is the other side's copy.
 (vLLM: vllm/v1/worker/gpu/input_batch.py)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from random import Random
 
 import torch
 
@@ -20,20 +19,18 @@ from minivllm.scheduling.output import BeamMove, SchedulerOutput
 class CachedRequestState(SamplingState):
     """The model runner's state of one sequence."""
 
-    seed: int  # of its generator
     block_ids: list[int] = field(default_factory=list)
     is_beam: bool = False
     drawn_drafts: DrawnDrafts | None = None  # the last ones, if they were drawn
 
 
 def _child(parent: CachedRequestState, token_ids: list[int], seed: int) -> CachedRequestState:
-    """Make a forked sequence's state: the parent's tokens and blocks, its own generator."""
+    """Make a forked sequence's state: the parent's tokens and blocks, its own seed."""
     return CachedRequestState(
         parent.sampling_params,
-        Random(seed),
+        seed,
         token_ids,
         parent.num_prompt_tokens,
-        seed,
         list(parent.block_ids),
         parent.is_beam,
     )
@@ -61,10 +58,9 @@ class InputBatch:
         for new in scheduler_output.scheduled_new_reqs:
             self.states[new.seq_id] = CachedRequestState(
                 new.sampling_params,
-                Random(new.seed),
+                new.seed,
                 list(new.token_ids),
                 new.num_prompt_tokens,
-                new.seed,
                 is_beam=new.is_beam,
             )
         for copy in scheduler_output.kv_cache_block_copies:
@@ -105,13 +101,12 @@ class InputBatch:
             for seq_id, state in zip(seq_ids, states, strict=True):
                 mine = drafts.get(seq_id)
                 drawn = state.drawn_drafts
-                rows += states_to_verify(state, mine, state.seed, drawn) if mine else [state]
+                rows += states_to_verify(state, mine, drawn) if mine else [state]
             metadata = SamplingMetadata(rows, logits.shape[-1], logits.device)
             self._sampling_metadata = None
         elif metadata is None or metadata.states != states:
             metadata = SamplingMetadata(states, logits.shape[-1], logits.device)
             self._sampling_metadata = metadata
-        metadata.drawn_numbers = {}
         return metadata
 
     def __getitem__(self, seq_id: str) -> CachedRequestState:

@@ -15,7 +15,6 @@ from minivllm.attention.metadata import AttentionMetadata
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.sampling.grammar_bitmask import apply_grammar_bitmask
 from minivllm.sampling.logprobs import prompt_logprobs
-from minivllm.sampling.metadata import SamplingMetadata
 from minivllm.sampling.rejection_sampler import num_tokens_that_count
 from minivllm.sampling.sampler import Sampler, SamplerOutput
 from minivllm.scheduling.output import (
@@ -112,7 +111,7 @@ class ModelRunner:
         sampling = self.input_batch.sampling_metadata(seq_ids, logits, drafts)
         chosen = self.sampler(logits, sampling)
         if drafts:
-            self._verify(seq_ids, drafts, sampling, chosen, output)
+            self._verify(seq_ids, drafts, chosen, output)
             return
         sampled = sampling.append(chosen.token_ids)
         for row in chosen.invalid_rows:
@@ -124,13 +123,11 @@ class ModelRunner:
         self,
         seq_ids: list[str],
         drafts: dict[str, list[int]],
-        sampling: SamplingMetadata,
         chosen: SamplerOutput,
         output: ModelRunnerOutput,
     ) -> None:
-        """Verify drafts: keep the tokens that count, undo the draws of the other rows."""
+        """Verify drafts: keep the tokens that count."""
         token_ids, end = chosen.token_ids.tolist(), 0
-        rejected: list[int] = []
         for row in chosen.invalid_rows:
             token_ids[row] = NO_TOKEN
         for seq_id in seq_ids:
@@ -138,13 +135,11 @@ class ModelRunner:
             row, end = end, end + 1 + len(mine)
             sampled = token_ids[row:end]
             del sampled[num_tokens_that_count(sampled, mine) :]
-            rejected += range(row + len(sampled), end)
             self.input_batch[seq_id].token_ids += [i for i in sampled if i != NO_TOKEN]
             output.sampled_token_ids[seq_id] = sampled
             if row in chosen.logprobs:
                 rows = range(row, row + len(sampled))
                 output.logprobs[seq_id] = [chosen.logprobs[i] for i in rows]
-        sampling.give_numbers_back(rejected)
 
     def _forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
