@@ -174,3 +174,10 @@ class StepEnded(Record):
     """The step's tokens are appended and what finished is freed."""
 
     time: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed(Record):
+    """A step raised and left no records. All requests wait, all blocks are free in id order."""
+
+    waiting: tuple[str, ...]  # request ids, the next one first

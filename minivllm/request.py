@@ -80,8 +80,7 @@ class Sequence:
         self.cumulative_logprob = 0.0  # of its output; only beams need it
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
-        # a StructuredOutputGrammar, if the text must have a form: how far it has come in it
-        self.grammar: Any = None
+        self.grammar: Any = request.grammar and request.grammar.fork()  # after its last token
 
     def fork(self, index: int) -> Sequence:
         """Make another sample of the same request, with the same tokens so far."""
@@ -172,11 +171,25 @@ class Request:
         self.metrics = RequestMetrics(arrival_time)
         self.num_cached_tokens: int | None = None  # the hit of its first scheduling
         self.num_preemptions = 0
+        # a StructuredOutputGrammar at its start, if the text must have a form
+        self.grammar: Any = None
         self.seqs = [Sequence(self, 0)]
 
     def rename(self, request_id: str) -> None:
         """Change the request's id, before it is added to an engine."""
         self.request_id = self.seqs[0].seq_id = request_id
+
+    def restart(self) -> None:
+        """Let all sequences wait, to be computed again from their tokens, after a failed step."""
+        seqs = self.unfinished_seqs
+        self.num_preemptions += any(seq.status == RequestStatus.RUNNING for seq in seqs)
+        if not any(seq.num_output_tokens for seq in self.seqs):
+            self.num_cached_tokens = None  # its first scheduling is still to come
+        for seq in seqs:
+            seq.status, seq.num_computed_tokens, seq.spec_token_ids = RequestStatus.WAITING, 0, []
+            if self.grammar is not None:
+                seq.grammar = self.grammar.fork()
+                seq.grammar.accept_tokens(seq.output_token_ids)
 
     def seq_id(self, index: int) -> str:
         """Sequence id of sample ``index``; the first sample has the request's id."""

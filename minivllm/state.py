@@ -21,6 +21,7 @@ from minivllm.records import (
     Sampled,
     Scheduled,
     StepEnded,
+    StepFailed,
     StepPlanned,
     StepStarted,
     SwappedIn,
@@ -71,7 +72,7 @@ class State:
     free_queue: OrderedDict[int, None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.free_queue = OrderedDict.fromkeys(range(1, self.num_blocks))
+        self._free_all_blocks()
 
     @property
     def cached(self) -> Collection[int]:
@@ -113,6 +114,9 @@ class State:
             return
         if isinstance(record, BlockForgotten):
             self.contents.pop(record.block_id, None)
+            return
+        if isinstance(record, StepFailed):
+            self._restart(record.waiting)
             return
         if isinstance(record, StepEnded):
             for seq in self.sequences.values():
@@ -187,7 +191,23 @@ class State:
                     self.waiting.remove(seq.request_id)
                 seq.status = record.reason
 
+    def _restart(self, waiting: Iterable[str]) -> None:
+        """Let all requests wait: nothing is computed, no block is held or cached."""
+        for seq_id in (*self.running, *self.swapped):
+            self.sequences[seq_id].status = "preempted"
+            self.sequences[seq_id].num_preemptions += 1
+        for seq in self.sequences.values():
+            seq.block_ids = []
+            if seq.status in _ALIVE:
+                seq.num_computed_tokens = 0
+        self.running, self.swapped, self.waiting = [], [], list(waiting)
+        self.contents.clear()
+        self._free_all_blocks()
+
     # -- blocks ----------------------------------------------------------------------------------
+
+    def _free_all_blocks(self) -> None:
+        self.free_queue = OrderedDict.fromkeys(range(1, self.num_blocks))
 
     def _hand_out(self, block_ids: Iterable[int]) -> None:
         """Allocate blocks: they leave the free queue, and are not cached any more."""

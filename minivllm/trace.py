@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 
@@ -16,6 +16,7 @@ from minivllm.records import (
     Record,
     RequestAdded,
     StepEnded,
+    StepFailed,
     StepPlanned,
     StepStarted,
 )
@@ -47,6 +48,7 @@ class Trace:
         self.step = -1
         self.clock = clock
         self._start = clock()
+        self._open_step: int | None = None  # number of records before the step that is running
         self._beginning = State(-1, num_blocks, block_size)  # before the first record
 
     # -- written by the engine ---------------------------------------------------------------
@@ -60,13 +62,21 @@ class Trace:
         return self.clock() - self._start
 
     def start_step(self) -> None:
+        self._open_step = len(self.records)
         self.step += 1
         self.record(StepStarted, self.now())
 
-    def forget_step(self, num_records: int) -> None:
-        """Remove the records of a step that was rolled back."""
-        del self.records[num_records:]
-        self.step -= 1
+    def fail_step(self, waiting: Iterable[str]) -> None:
+        """Remove the records of a step that failed, and record what it has left.
+
+        Args:
+            waiting: ids of all requests, in the order in which they wait now.
+        """
+        if self._open_step is not None:
+            del self.records[self._open_step :]
+            self._open_step = None
+            self.step -= 1
+        self.record(StepFailed, tuple(waiting))
 
     @contextmanager
     def step_reopened(self) -> Iterator[None]:
@@ -84,6 +94,7 @@ class Trace:
         self.record(StepPlanned, self.now())
 
     def end_step(self) -> None:
+        self._open_step = None
         self.record(StepEnded, self.now())
 
     def take(self) -> list[Record]:

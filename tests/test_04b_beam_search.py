@@ -61,7 +61,7 @@ def run(llm, requests):
             outputs[output.request_id] = output
         engine.check_integrity()
     assert engine.scheduler.kv_manager.usage == 0
-    assert not engine.scheduler.beam_moves
+    assert not engine.scheduler.next_output.beam_moves
     return outputs
 
 

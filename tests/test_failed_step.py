@@ -32,7 +32,7 @@ def fail_once(monkeypatch, owner, name, call):
 
 
 def run(llm, params):
-    """All tokens and log-probabilities of a request; and how many of its steps failed."""
+    """All tokens of a request, all their logprobs, and how many of its steps failed."""
     engine, num_failed, outputs = llm.llm_engine, 0, []
     engine.add_request("a", {"prompt_token_ids": PROMPT}, params)
     while engine.has_unfinished_requests():
@@ -41,8 +41,12 @@ def run(llm, params):
         except Disturbed:
             num_failed += 1
         engine.check_integrity()
-    found = [(c.token_ids, c.logprobs, c.cumulative_logprob) for c in outputs[0].outputs]
-    return (found, outputs[0].prompt_logprobs), num_failed
+    (output,) = outputs
+    found = [logprobs for c in output.outputs for logprobs in c.logprobs or ()]
+    found += [logprobs for logprobs in output.prompt_logprobs or () if logprobs]
+    logprobs = [entry.logprob for by_token in found for entry in by_token.values()]
+    logprobs += [c.cumulative_logprob or 0.0 for c in output.outputs]
+    return [c.token_ids for c in output.outputs], logprobs, num_failed
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +56,7 @@ def llm(tiny_qwen2):
 
 @pytest.fixture(scope="module")
 def undisturbed(llm):
-    return {name: run(llm, params)[0] for name, params in PARAMS.items()}
+    return {name: run(llm, params)[:2] for name, params in PARAMS.items()}
 
 
 @pytest.mark.parametrize("call", range(1, 9))
@@ -62,4 +66,6 @@ def test_a_failed_step_changes_no_token(llm, undisturbed, monkeypatch, params, w
     """Of a request prefilled in chunks, of siblings that fork, of beams: each in its 8 steps."""
     assert llm.reset_prefix_cache()
     fail_once(monkeypatch, llm.llm_engine.model_runner, what, call)
-    assert run(llm, PARAMS[params]) == (undisturbed[params], 1)
+    tokens, logprobs, num_failed = run(llm, PARAMS[params])
+    assert (tokens, num_failed) == (undisturbed[params][0], 1)
+    assert logprobs == pytest.approx(undisturbed[params][1], abs=1e-4)

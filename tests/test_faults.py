@@ -1,18 +1,18 @@
-"""A step is a transaction: it may fail at any point, any number of times, and nobody notices."""
+"""A step may fail at any point, any number of times: tokens are as if it had not."""
 
 import random
 from functools import partial
 
 import pytest
-from helpers import examples, make_llm
+from faults import COMPUTING, PLANNING, UPDATING, Fault, fault_at, tokens
+from helpers import make_llm
 
 from minivllm import BeamSearchParams, SamplingParams
-from minivllm.lab.faults import BOOKING, COMPUTING, PLANNING, Fault, books, fault_at
 from minivllm.scheduling.policies import SchedulingPolicy
 
 pytestmark = pytest.mark.slow
 
-POINTS = (*PLANNING, *COMPUTING, *BOOKING)
+POINTS = (*PLANNING, *COMPUTING, *UPDATING)
 
 
 def requests(rng):
@@ -41,6 +41,7 @@ def run(engine, work, before_step=lambda engine: None):
         for request in [work.pop(0) for _ in range(min(2, len(work)))]:
             engine.add_request(*request)
         before_step(engine)
+        engine.check_integrity()
         outputs |= {output.request_id: output for output in engine.step()}
         engine.check_integrity()
     assert engine.scheduler.kv_manager.usage == 0
@@ -51,46 +52,44 @@ def run(engine, work, before_step=lambda engine: None):
     }
 
 
-def fail_everywhere(engine, reached, rng):
-    """Let the next step fail at one point after the other."""
+def fail_somewhere(engine, reached, rng):
+    """Let the next step fail at some point, now and then.
+
+    After a failure all is computed again, so most steps must be good ones, or no request ends.
+    """
+    if rng.random() > 0.3:
+        return
     caching = engine.scheduler.kv_manager.prefix_cache is not None
     points = [path for path in POINTS if caching or "prefix_cache" not in path]
-    for path in rng.sample(points, 12):
-        call, after = rng.randrange(2), rng.random() < 0.5
-        before = books(engine)
-        with fault_at(engine, path, call, after):
-            try:
-                if path in PLANNING:
-                    engine.scheduler.schedule()
-                    engine.scheduler.roll_back(executed=False)  # not reached: as if it had been
-                else:
-                    with fault_at(engine, "scheduler.kv_manager.commit"):  # at the latest
-                        engine.engine_core.step()
-            except Fault as fault:
-                reached.add(str(fault).split(",")[0])
-        now = books(engine)
-        assert path in COMPUTING + BOOKING or now == before, (path, call, after)
-        for name in ("sequences", "requests", "told", "runner"):
-            if now["preemptions"] == before["preemptions"]:
-                assert now[name] == before[name], (path, name)
-        engine.check_integrity()
+    path = rng.choice([path for path in points if path not in reached] or points)
+    call, after = rng.randrange(2), rng.random() < 0.5
+    before = tokens(engine)
+    at_last = fault_at(engine, "scheduler.update_from_output", after=True)
+    with at_last, fault_at(engine, path, call, after), pytest.raises(Fault) as fault:
+        engine.engine_core.step()
+    reached.add(str(fault.value).split(",")[0])
+    assert tokens(engine) == before, (path, call, after)
+    assert engine.scheduler.kv_manager.usage == 0
+    engine.check_integrity()
 
 
 @pytest.mark.parametrize("mode", ["recompute", "swap", None])
 @pytest.mark.parametrize("caching", [True, False])
-def test_a_step_that_fails_at_any_point_has_never_been(tiny_qwen2, mode, caching):
-    reached = set()
-    for seed in range(examples(2).max_examples):
+def test_a_step_that_fails_at_any_point_changes_no_token(tiny_qwen2, mode, caching):
+    reached, seed = set(), 0
+    while len(reached) <= 15:
+        seed += 1
+        assert seed < 60, sorted(set(POINTS) - reached)
         rng = random.Random(seed)
         kwargs = {
             "block_size": 4, "max_model_len": 48, "num_gpu_blocks_override": rng.choice([19, 26]),
-            "max_num_batched_tokens": rng.choice([9, 64]), "preemption_mode": mode,
+            "max_num_batched_tokens": rng.choice([16, 64]), "preemption_mode": mode,
             "enable_prefix_caching": caching, "trace": True,
         }  # fmt: skip
         work = requests(rng)
         want = run(make_llm(tiny_qwen2, **kwargs).llm_engine, work)
         engine = make_llm(tiny_qwen2, **kwargs).llm_engine
-        got = run(engine, work, partial(fail_everywhere, reached=reached, rng=rng))
+        got = run(engine, work, partial(fail_somewhere, reached=reached, rng=rng))
         assert got.keys() == want.keys()
         for key, (token_ids, logprobs, *ends) in got.items():
             assert (token_ids, *ends) == (want[key][0], *want[key][2:]), key
@@ -98,7 +97,6 @@ def test_a_step_that_fails_at_any_point_has_never_been(tiny_qwen2, mode, caching
                 assert {t: p.logprob for t, p in one.items()} == pytest.approx(
                     {t: p.logprob for t, p in other.items()}, abs=1e-4
                 )
-    assert len(reached) > 15, sorted(set(POINTS) - reached)
 
 
 def test_who_is_aborted_after_a_fault_takes_nothing_from_the_others(tiny_qwen2):
@@ -110,11 +108,14 @@ def test_who_is_aborted_after_a_fault_takes_nothing_from_the_others(tiny_qwen2):
         aborted = []
 
         def fail_and_abort(engine, path=path, aborted=aborted):
+            if aborted:
+                return
             try:
-                with fault_at(engine, path), fault_at(engine, "scheduler.kv_manager.commit"):
+                at_last = fault_at(engine, "scheduler.update_from_output", after=True)
+                with at_last, fault_at(engine, path):
                     engine.engine_core.step()
             except Fault:
-                if not aborted and len(engine.scheduler.requests) > 3:
+                if len(engine.scheduler.requests) > 3:
                     aborted.append(next(iter(engine.scheduler.requests)))
                     engine.abort_request(aborted)
 
@@ -159,30 +160,30 @@ class Moody(SchedulingPolicy):
 
 
 def test_a_policy_that_fails_harms_nobody(tiny_qwen2):
-    """D2, D9: the plan and the queue are as before."""
+    """D2, D9: the queue is as before, or all wait in it; tokens are as before."""
     policy = Moody()
     llm = make_llm(
         tiny_qwen2, block_size=4, max_model_len=24, num_gpu_blocks_override=8,
         scheduling_policy=policy,
     )  # fmt: skip
-    engine, done = llm.llm_engine, {}
+    engine, done, num_failed = llm.llm_engine, {}, 0
     params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
     for name in "ab":
         engine.add_request(name, {"prompt_token_ids": [1, 2, 3, 4, 5]}, params)
     while engine.has_unfinished_requests():
         policy.fails = True
-        before = books(engine)
+        before, queue = tokens(engine), list(engine.scheduler.waiting)
         with pytest.raises(LookupError):
             engine.add_request("c", {"prompt_token_ids": [1]}, params)
-        assert books(engine) == before
+        assert (tokens(engine), engine.scheduler.waiting) == (before, queue)
         try:
             outputs = engine.step()
         except LookupError:
-            assert books(engine) == before
-            policy.fails = False
+            assert tokens(engine) == before
+            policy.fails, num_failed = False, num_failed + 1
             outputs = engine.step()
         engine.check_integrity()
         done |= {output.request_id: output.outputs[0].token_ids for output in outputs}
-    assert engine.scheduler.num_preemptions > 0
+    assert num_failed > 0
     assert done["a"] == done["b"]
     assert len(done["a"]) == 16

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "minivllm"
 
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [
-    "version", "utils", "validation", "envs", "logger", "math_utils", "undo_log",
+    "version", "utils", "validation", "envs", "logger", "math_utils",
     "structured_outputs", "speculative",
     "config",
     "sampling_params", "outputs", "request",

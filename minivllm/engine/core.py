@@ -16,6 +16,7 @@ from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
 from minivllm.kv.manager import KVCacheManager
 from minivllm.metrics.stats import SchedulerStats
 from minivllm.request import Request, RequestStatus, Sequence
+from minivllm.scheduling.checkpoint import Checkpoint
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.spec_decode.proposer import Drafter
 from minivllm.structured_output.manager import StructuredOutputManager
@@ -106,15 +107,14 @@ class EngineCore:
         self.scheduler.stop_sequences(sequences)
 
     def step(self) -> EngineCoreOutputs:
-        """Run one step. If anything in it fails, it is rolled back."""
-        # 0. Propose drafts for the sequences that have a new token.
-        if self.drafter is not None:
-            drafts = self.drafter.draft(self._to_draft_for, self._model_drafts)
-            self.scheduler.update_draft_token_ids(drafts)
-            self._to_draft_for, self._model_drafts = [], {}
-        # 1. Schedule: how many tokens of each sequence, and the slots of their K and V.
-        scheduler_output = self.scheduler.schedule()
+        """Run one step. If anything in it fails, all requests are computed again by later steps."""
+        checkpoint = None
         try:
+            # 0. Propose drafts for the sequences that have a new token.
+            if self.drafter is not None:
+                self._propose_drafts(self.drafter)
+            # 1. Schedule: how many tokens of each sequence, and the slots of their K and V.
+            scheduler_output = self.scheduler.schedule()
             if self.structured_output_manager is not None:
                 scheduler_output.grammar_output = self.structured_output_manager.grammar_output(
                     scheduler_output, self.scheduler.sequences
@@ -122,14 +122,18 @@ class EngineCore:
             # 2. Run the model, and sample.
             output = self.executor.execute_model(scheduler_output)
             # 3. Append, fork, finish, free.
+            checkpoint = Checkpoint(self.scheduler.running)
             updated = self.scheduler.update_from_output(scheduler_output, output)
-        except BaseException:
-            self.executor.roll_back(scheduler_output.step)
-            self.scheduler.roll_back()
-            raise
-        if self.drafter is not None:
             self._to_draft_for, self._model_drafts = updated, output.draft_token_ids
-        return collect(updated, output)
+            return collect(updated, output)
+        except BaseException:
+            self._to_draft_for = []
+            self.scheduler.reset(checkpoint)
+            raise
+
+    def _propose_drafts(self, drafter: Drafter) -> None:
+        drafts = drafter.draft(self._to_draft_for, self._model_drafts)
+        self.scheduler.update_draft_token_ids(drafts)
 
     def make_stats(self) -> SchedulerStats:
         """Make the SchedulerStats: queues and KV cache as they are now."""
@@ -144,5 +148,5 @@ class EngineCore:
         return self.scheduler.has_unfinished_requests()
 
     def check_integrity(self) -> None:
-        """Raise ``AssertionError`` if the books do not balance."""
+        """Raise ``AssertionError`` unless queues, requests and blocks are consistent."""
         self.scheduler.check_integrity()

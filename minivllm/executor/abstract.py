@@ -44,7 +44,3 @@ class Executor(ABC):
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Compute one step. All workers compute the same tokens; the first one's are taken."""
         return self.collective_rpc("execute_model", scheduler_output)[0]
-
-    def roll_back(self, step: int) -> None:
-        """Roll back the step of this number, as far as it has come."""
-        self.collective_rpc("roll_back", step)

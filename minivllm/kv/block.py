@@ -54,14 +54,12 @@ class FreeKVCacheBlockQueue:
         self.remove(first)
         return first
 
-    def remove(self, block: KVCacheBlock) -> KVCacheBlock:
-        """Remove a block from anywhere in the queue. Returns the block that was after it."""
-        after = block.next_free
-        block.prev_free.next_free = after
-        after.prev_free = block.prev_free
+    def remove(self, block: KVCacheBlock) -> None:
+        """Remove a block from anywhere in the queue."""
+        block.prev_free.next_free = block.next_free
+        block.next_free.prev_free = block.prev_free
         block.prev_free = block.next_free = None
         self.num_free_blocks -= 1
-        return after
 
     def append(self, blocks: Iterable[KVCacheBlock]) -> None:
         """Append blocks at the end, in this order."""

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 
 from minivllm.kv.block import FreeKVCacheBlockQueue, KVCacheBlock
 from minivllm.kv.prefix_cache import PrefixCache
-from minivllm.undo_log import UndoLog
 
 
 class BlockPool:
@@ -23,29 +22,28 @@ class BlockPool:
     Args:
         num_blocks: the pool's size, the null block included.
         prefix_cache: where full blocks can be found again; None if nothing is reused.
-        undo_log: of the step that is being planned.
 
     Raises:
         ValueError: if there is no usable block.
     """
 
-    def __init__(
-        self,
-        num_blocks: int,
-        prefix_cache: PrefixCache | None = None,
-        undo_log: UndoLog | None = None,
-    ):
+    def __init__(self, num_blocks: int, prefix_cache: PrefixCache | None = None):
         if num_blocks < 2:
             raise ValueError(
                 f"num_blocks must be at least 2 (block 0 is the null block), got {num_blocks}."
             )
         self.blocks = [KVCacheBlock(i) for i in range(num_blocks)]
         self.null_block = self.blocks[0]
-        self.free_block_queue = FreeKVCacheBlockQueue(self.blocks[1:])
         self.prefix_cache = prefix_cache
-        self.undo_log = undo_log or UndoLog()
-        # handed out by a step that was taken back: its forward pass may have written to them
-        self.given_back: list[KVCacheBlock] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Make all blocks free, in the order of their ids, and empty the prefix cache."""
+        if self.prefix_cache is not None:
+            self.prefix_cache.reset()
+        for block in self.blocks:
+            block.ref_cnt, block.block_hash = 0, None
+        self.free_block_queue = FreeKVCacheBlockQueue(self.blocks[1:])
 
     @property
     def num_usable_blocks(self) -> int:
@@ -66,33 +64,18 @@ class BlockPool:
         if n > self.num_free_blocks:
             raise ValueError(f"cannot allocate {n} blocks: {self.num_free_blocks} are free.")
         taken = [self.free_block_queue.popleft() for _ in range(n)]
-        self.undo_log.note(self._give_back, taken)
         for block in taken:
             if self.prefix_cache is not None and block.block_hash is not None:
                 self.prefix_cache.remove(block)
             block.ref_cnt = 1
         return taken
 
-    def _give_back(self, taken: list[KVCacheBlock]) -> None:
-        for block in taken:
-            block.ref_cnt = 0
-        self.free_block_queue.prepend(taken)
-        self.given_back += taken
-
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
         """Add one reference to each block; a free one leaves the queue."""
-        touched: list[tuple[KVCacheBlock, KVCacheBlock | None]] = []  # and what it stood before
         for block in blocks:
-            before = self.free_block_queue.remove(block) if block.ref_cnt == 0 else None
+            if block.ref_cnt == 0:
+                self.free_block_queue.remove(block)
             block.ref_cnt += 1
-            touched.append((block, before))
-        self.undo_log.note(self._untouch, touched)
-
-    def _untouch(self, touched: list[tuple[KVCacheBlock, KVCacheBlock | None]]) -> None:
-        for block, before in reversed(touched):
-            block.ref_cnt -= 1
-            if before is not None:
-                self.free_block_queue.insert(block, before)
 
     def free_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
         """Drop one reference on each block; at 0 it can be handed out again.
@@ -116,13 +99,6 @@ class BlockPool:
         unused = [block for block in blocks if block.ref_cnt == 0]
         self.free_block_queue.append(b for b in unused if b.block_hash is not None)
         self.free_block_queue.prepend(b for b in unused if b.block_hash is None)
-        self.undo_log.note(self._unfree, blocks, unused)
-
-    def _unfree(self, blocks: list[KVCacheBlock], unused: list[KVCacheBlock]) -> None:
-        for block in unused:
-            self.free_block_queue.remove(block)
-        for block in blocks:
-            block.ref_cnt += 1
 
     def check_integrity(self, tables: Iterable[list[KVCacheBlock]]) -> None:
         """Raise ``AssertionError`` unless every block is accounted for exactly once.

@@ -38,7 +38,7 @@ class BlockTable:
     def __init__(self, block_size: int):
         self.block_size = block_size
         self.blocks: list[KVCacheBlock] = []
-        self.num_cached_blocks = 0  # from the first on: those that can be found, or need not be
+        self.num_cached_blocks = 0  # leading blocks already entered into the prefix cache
 
     @property
     def block_ids(self) -> list[int]:
@@ -64,7 +64,6 @@ class BlockTable:
         no other table holds it and writes in place.
         """
         src, (dst,) = self.blocks[-1], pool.get_new_blocks(1)
-        pool.undo_log.note(self.blocks.__setitem__, -1, src)
         self.blocks[-1] = dst
         pool.free_blocks([src])
         return KVCacheBlockCopy(seq_id, src.block_id, dst.block_id)

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.block_pool import BlockPool
 from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
@@ -21,7 +23,6 @@ from minivllm.records import (
 )
 from minivllm.request import Sequence
 from minivllm.trace import Trace
-from minivllm.undo_log import UndoLog
 
 
 class KVCacheManager:
@@ -37,8 +38,8 @@ class KVCacheManager:
 
     block_table_cls = BlockTable  # of your own in a subclass, as is the next one
     prefix_cache_cls = PrefixCache
-    # The scheduler's: slots beyond what a step computes, up to the longest sequence, for the K and
-    # V of a draft model. Without one there are none.
+    # Set by the scheduler: extra slots per sequence for a draft model's K and V, up to
+    # ``max_num_slots`` in all; 0 without one.
     num_lookahead_tokens = 0
     max_num_slots = 0
 
@@ -51,22 +52,35 @@ class KVCacheManager:
         trace: Trace | None = None,
     ):
         self.block_size = block_size
-        self.undo_log = UndoLog()  # of the step that is being planned
         self.prefix_cache: PrefixCache | None = None
         if enable_prefix_caching:
             self.prefix_cache = self.prefix_cache_cls(block_size)
-            self.prefix_cache.undo_log = self.undo_log
-        self.block_pool = BlockPool(num_blocks, self.prefix_cache, self.undo_log)
+        self.block_pool = BlockPool(num_blocks, self.prefix_cache)
         self.block_tables: dict[str, BlockTable] = {}
-        self.swap_space = SwapSpace(num_host_blocks, self.undo_log)
+        self.swap_space = SwapSpace(num_host_blocks)
         self.trace = trace
-        self._queries: list[tuple[int, int, bool]] = []  # of the prefix cache, in this step
 
     @property
     def usage(self) -> float:
         """The share of usable blocks that are not free, 0 to 1."""
         pool = self.block_pool
         return 1 - pool.num_free_blocks / pool.num_usable_blocks
+
+    def make_stats(self) -> dict[str, Any]:
+        """Make the fields of SchedulerStats that tell about the KV cache."""
+        usable = len(self.block_pool.blocks) - 1
+        stats = {"kv_cache_usage": 1 - self.block_pool.free_block_queue.num_free_blocks / usable}
+        if self.swap_space.tables:
+            stats["cpu_cache_usage"] = self.swap_space.usage
+        if self.prefix_cache is not None:
+            total, recent = self.prefix_cache.stats, self.prefix_cache.recent
+            stats |= {
+                "prefix_cache_queries": total.queries,
+                "prefix_cache_hits": total.hits,
+                "recent_prefix_cache_queries": recent.queries,
+                "recent_prefix_cache_hits": recent.hits,
+            }
+        return stats
 
     def max_num_blocks(self, num_shared: int, num_tokens: int, n: int) -> int:
         """Number of blocks that ``n`` samples of a prompt hold when each has ``num_tokens`` tokens.
@@ -123,16 +137,7 @@ class KVCacheManager:
         """Count the prefix cache query of a sequence that was just admitted, and its hit."""
         if self.prefix_cache is not None and not seq.skip_reading_prefix_cache:
             preempted = seq.request.num_preemptions > 0
-            self._queries.append((seq.num_tokens, seq.num_computed_tokens, preempted))
-            self.undo_log.note(self._queries.pop)
-
-    def commit(self) -> None:
-        """End a step that has succeeded: its changes are final."""
-        self.undo_log.commit()
-        for query in self._queries:
-            assert self.prefix_cache is not None, "it was asked"
-            self.prefix_cache.count(*query)
-        self._queries.clear()
+            self.prefix_cache.count(seq.num_tokens, seq.num_computed_tokens, preempted)
 
     def num_missing_blocks(self, seq: Sequence) -> int:
         """Number of blocks that an admitted sequence still lacks for all of its tokens."""
@@ -141,8 +146,8 @@ class KVCacheManager:
     def allocate_new_computed_blocks(self, seq: Sequence, hit: list[KVCacheBlock]) -> None:
         """Make a sequence's block table from its cache hit, whose tokens count as computed."""
         table = self.block_table_cls(self.block_size)
-        self.undo_log.put(self.block_tables, seq.seq_id, table)
-        self.undo_log.set(seq, "num_computed_tokens", len(hit) * self.block_size)
+        self.block_tables[seq.seq_id] = table
+        seq.num_computed_tokens = len(hit) * self.block_size
         if hit:
             self.block_pool.touch(hit)
             table.blocks += hit
@@ -187,7 +192,6 @@ class KVCacheManager:
             # 4. New blocks at the end.
             if missing:
                 new_blocks = self.block_pool.get_new_blocks(missing)
-                self.undo_log.note(table.blocks.__delitem__, slice(len(table.blocks), None))
                 table.blocks += new_blocks
                 new_ids = [block.block_id for block in new_blocks]
                 if self.trace is not None:
@@ -209,7 +213,7 @@ class KVCacheManager:
         hashes = cache.block_hashes(seq, num_full)
         for i in range(first, num_full):
             cache.add(table.blocks[i], hashes[i])
-        self.undo_log.set(table, "num_cached_blocks", num_full)
+        table.num_cached_blocks = num_full
         if self.trace is not None:
             ids = tuple(block.block_id for block in table.blocks[first:num_full])
             self.trace.record(BlocksCached, seq.seq_id, ids, tuple(hashes[first:num_full]))
@@ -225,8 +229,7 @@ class KVCacheManager:
                 f"sequence {parent.seq_id!r} ({parent.status.name}) has no blocks to share; only a "
                 "running sequence can be forked."
             )
-        table = self.block_tables[parent.seq_id].fork(self.block_pool)
-        self.undo_log.put(self.block_tables, child.seq_id, table)
+        self.block_tables[child.seq_id] = self.block_tables[parent.seq_id].fork(self.block_pool)
 
     def get_block_ids(self, seq_id: str) -> list[int]:
         """Block ids of a sequence, in the order of its positions."""
@@ -238,7 +241,7 @@ class KVCacheManager:
             self.swap_space.free(seq.seq_id)
         if seq.seq_id not in self.block_tables:
             return
-        table = self.undo_log.take(self.block_tables, seq.seq_id)
+        table = self.block_tables.pop(seq.seq_id)
         if self.prefix_cache is not None:
             # cached by a step that was then called off: what was not computed must not be hit
             for block in table.blocks[seq.num_computed_tokens // self.block_size :]:
@@ -257,23 +260,15 @@ class KVCacheManager:
                 self._forget(block)
         return True
 
-    def roll_back(self, executed: bool) -> set[str]:
-        """Undo the changes of a failed step.
+    def reset(self) -> None:
+        """Free every block, on the device and on the host, and empty the prefix cache.
 
-        Args:
-            executed: its forward pass may have written to the blocks that it was given. What they
-                held before may be lost, so it must not be hit any more.
-
-        Returns:
-            The sequences that have such a block back: they were preempted in that step.
+        A step has failed: which of its changes were made, and what its forward pass has written,
+        is not known.
         """
-        self.undo_log.roll_back()
-        lost = set(self.block_pool.given_back) if executed else set()
-        self.block_pool.given_back.clear()
-        for block in lost:
-            if block.block_hash is not None:
-                self._forget(block)
-        return {s for s, table in self.block_tables.items() if not lost.isdisjoint(table.blocks)}
+        self.block_tables.clear()
+        self.block_pool.reset()
+        self.swap_space.reset()
 
     def _forget(self, block: KVCacheBlock) -> None:
         assert self.prefix_cache is not None, "it can be found"

@@ -16,7 +16,6 @@ from itertools import islice
 
 from minivllm.kv.block import KVCacheBlock
 from minivllm.request import Request, Sequence
-from minivllm.undo_log import UndoLog
 
 _ROOT = bytes(32)  # the hash of the empty prefix
 
@@ -109,7 +108,6 @@ class PrefixCache:
         self.block_size = block_size
         self.stats = PrefixCacheStats()
         self.recent = CachingMetrics()
-        self.undo_log = UndoLog()  # the manager puts its own here
         self._blocks: dict[bytes, dict[int, KVCacheBlock]] = {}
 
     def __iter__(self) -> Iterator[KVCacheBlock]:
@@ -159,16 +157,9 @@ class PrefixCache:
         """Cache a block under this hash."""
         block.block_hash = block_hash
         self._blocks.setdefault(block_hash, {})[block.block_id] = block
-        self.undo_log.note(self._remove, block)
 
     def remove(self, block: KVCacheBlock) -> None:
         """Remove a block: it is about to be overwritten."""
-        assert block.block_hash is not None, "it can be found"
-        same = self._blocks[block.block_hash]
-        self.undo_log.note(self._restore, block, block.block_hash, dict(same))
-        self._remove(block)
-
-    def _remove(self, block: KVCacheBlock) -> None:
         assert block.block_hash is not None, "it can be found"
         same = self._blocks[block.block_hash]
         del same[block.block_id]
@@ -176,8 +167,6 @@ class PrefixCache:
             del self._blocks[block.block_hash]
         block.block_hash = None
 
-    def _restore(
-        self, block: KVCacheBlock, block_hash: bytes, same: dict[int, KVCacheBlock]
-    ) -> None:
-        self._blocks[block_hash] = same
-        block.block_hash = block_hash
+    def reset(self) -> None:
+        """Forget all blocks. What has been counted stays."""
+        self._blocks.clear()

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.block_pool import BlockPool
-from minivllm.undo_log import UndoLog
 
 
 @dataclass(frozen=True)
@@ -26,14 +25,12 @@ class SwapSpace:
 
     Args:
         num_blocks: how many; 0 if nothing is ever swapped.
-        undo_log: of the step that is being planned.
     """
 
-    def __init__(self, num_blocks: int, undo_log: UndoLog | None = None):
-        self.undo_log = undo_log or UndoLog()
+    def __init__(self, num_blocks: int):
         self.pool: BlockPool | None = None
         if num_blocks > 0:
-            self.pool = BlockPool(num_blocks + 1, undo_log=self.undo_log)  # its block 0 is unused
+            self.pool = BlockPool(num_blocks + 1)  # its block 0 is unused
         self.tables: dict[str, list[KVCacheBlock]] = {}
 
     @property
@@ -66,7 +63,7 @@ class SwapSpace:
         for block in home.values():
             block.ref_cnt = 0  # counted anew, by the tables that point to it
         for seq_id, table in tables.items():
-            self.undo_log.put(self.tables, seq_id, [home[block_id] for block_id in table])
+            self.tables[seq_id] = [home[block_id] for block_id in table]
             for block in self.tables[seq_id]:
                 block.ref_cnt += 1
 
@@ -77,8 +74,13 @@ class SwapSpace:
     def free(self, seq_id: str) -> None:
         """Free a sequence's host blocks, if it has any."""
         if self.pool is not None and seq_id in self.tables:
-            table = self.undo_log.take(self.tables, seq_id)
-            self.pool.free_blocks(reversed(table))
+            self.pool.free_blocks(reversed(self.tables.pop(seq_id)))
+
+    def reset(self) -> None:
+        """Free all host blocks."""
+        self.tables.clear()
+        if self.pool is not None:
+            self.pool.reset()
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless every host block is accounted for exactly once."""

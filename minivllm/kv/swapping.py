@@ -70,7 +70,7 @@ class Swapper:
             block.ref_cnt = 0  # counted anew, by the tables that point to it
         for seq in seqs:
             table = manager.block_table_cls(manager.block_size)
-            manager.undo_log.put(manager.block_tables, seq.seq_id, table)
+            manager.block_tables[seq.seq_id] = table
             table.blocks = [home[block] for block in self.swap_space.tables[seq.seq_id]]
             table.num_cached_blocks = seq.num_computed_tokens // manager.block_size
             for block in table.blocks:

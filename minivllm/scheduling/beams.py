@@ -8,39 +8,30 @@ sends every beam as a new request in every step. Here they stay inside the engin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
-from minivllm.records import Sampled
-from minivllm.request import RequestStatus, Sequence
+from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.sampling_params import BeamSearchParams
-from minivllm.scheduling.output import (
-    BeamMove,
-    ModelRunnerOutput,
-    SchedulerOutput,
-    TokenLogprobs,
-)
-
-if TYPE_CHECKING:
-    from minivllm.scheduling.books import Books
+from minivllm.scheduling.decoding import Action, Finish, Fork, MoveBeam
+from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 
 
 class BeamSearch:
     """The beams of one request, and the choice of those that go on.
 
     Args:
-        params: how many beams, and how they are scored.
-        eos_token_ids: the tokens that complete a text.
-        max_len: the longest sequence, prompt and output.
+        request: has ``beam_params``: how many beams, and how they are scored.
+        max_model_len: the longest sequence, prompt and output.
     """
 
-    def __init__(self, params: BeamSearchParams, eos_token_ids: frozenset[int], max_len: int):
+    def __init__(self, request: Request, max_model_len: int):
+        params: BeamSearchParams = request.beam_params
         self.width = params.beam_width
         self.length_penalty = params.length_penalty
-        self.eos_token_ids = frozenset() if params.ignore_eos else eos_token_ids
-        self.max_len = max_len
+        self.eos_token_ids = frozenset() if params.ignore_eos else request.eos_token_ids
+        self.max_len = min(len(request.prompt_token_ids) + params.max_tokens, max_model_len)
         self.completed: list[Sequence] = []  # the best of them, at most ``width``
 
     def score(self, seq: Sequence) -> float:
@@ -137,34 +128,26 @@ class BeamSearch:
         """No forks: the beams are chosen when their candidates are known."""
         return {}
 
-    def advance(
-        self, seqs: list[Sequence], output: ModelRunnerOutput, books: Books
-    ) -> list[Sequence]:
-        """Let the best candidates go on: fork beams with several, end those with none."""
+    def advance(self, seqs: list[Sequence], output: ModelRunnerOutput) -> Iterator[Action]:
+        """Let the best candidates go on: fork beams with several, finish those with none."""
         request, live = seqs[0].request, seqs[0].request.unfinished_seqs
-        undo = books.undo_log
-        undo.note(setattr, self, "completed", list(self.completed))
-        undo.note(setattr, request, "seqs", list(request.seqs))
         going_on = self.choose(live, {s: found[0] for s, found in output.logprobs.items()})
         for seq in live:
             if seq not in going_on:
-                books.finish(seq, RequestStatus.FINISHED_DROPPED)
+                yield Finish(seq, RequestStatus.FINISHED_DROPPED)
         # A beam's id is its place among the k, which another may take.
         request.seqs = [seq for seq in live if seq in going_on]
         places = {seq.index for seq in going_on}
         free = (index for index in range(request.n) if index not in places)
         for parent, options in going_on.items():
-            children = books.fork(parent, islice(free, len(options) - 1))
-            for seq, (token_id, cumulative) in zip((parent, *children), options, strict=True):
-                seq.token_ids.append(token_id)
-                undo.set(seq, "cumulative_logprob", cumulative)
-                move = BeamMove(seq.seq_id, parent.seq_id, token_id)
-                undo.insert(books.beam_moves, len(books.beam_moves), move)
-                if books.trace is not None:
-                    books.trace.record(Sampled, seq.seq_id, token_id)
+            first = len(request.seqs)
+            if len(options) > 1:
+                yield Fork(parent, list(islice(free, len(options) - 1)))
+            beams = (parent, *request.seqs[first:])
+            for seq, (token_id, cumulative) in zip(beams, options, strict=True):
+                yield MoveBeam(seq, parent, token_id, cumulative)
         live = request.unfinished_seqs
         if self.is_over(live):
             for seq in live:
-                books.finish(seq, self.status_at_end(seq))
+                yield Finish(seq, self.status_at_end(seq))
             request.seqs = self.best(live)
-        return request.seqs

@@ -1,20 +1,53 @@
-"""Decoding: what sampled tokens do to a request's sequences. Sampling here; beams.py beside it.
+"""Decoding: the rule by which sampled tokens grow a request. Sampling here; beams.py beside it.
 
 The scheduler asks the request's decoding three things: what a sequence must hold back, which
-siblings begin when the prompt is computed, and what the sampled tokens make of the sequences.
+siblings begin when the prompt is computed, and what to append, fork and finish for the sampled
+tokens. A decoding only says it; the scheduler does it.
 (vLLM V1 has no such place: it runs n samples as n requests, and beams as a new request per token.)
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator
+from collections.abc import Sequence as Indices
+from typing import NamedTuple, Protocol
 
-from minivllm.records import Sampled
 from minivllm.request import RequestStatus, Sequence
 from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput
 
-if TYPE_CHECKING:
-    from minivllm.scheduling.books import Books
+
+class Append(NamedTuple):
+    """Action: append a token to a sequence."""
+
+    seq: Sequence
+    token_id: int
+
+
+class Fork(NamedTuple):
+    """Action: fork a sequence into siblings with these indices."""
+
+    seq: Sequence
+    indices: Indices[int]
+
+
+class MoveBeam(NamedTuple):
+    """Action: append a token to a beam that was ``parent`` until now."""
+
+    seq: Sequence
+    parent: Sequence
+    token_id: int
+    cumulative_logprob: float
+
+
+class Finish(NamedTuple):
+    """Action: finish a sequence."""
+
+    seq: Sequence
+    status: RequestStatus
+    stop_reason: int | str | None = None
+
+
+Action = Append | Fork | MoveBeam | Finish
 
 
 class Decoding(Protocol):
@@ -23,21 +56,26 @@ class Decoding(Protocol):
     in_lockstep: bool  # all sequences of the request advance in the same step, or none does
 
     def num_held_back(self, seq: Sequence, output: SchedulerOutput, token_budget: int) -> int:
-        """Number of last known tokens that a sequence must not compute in this step."""
+        """Return how many of its last known tokens a sequence must not compute in this step."""
 
     def forks_at_prompt_end(self, seq: Sequence) -> dict[str, list[str]]:
-        """Siblings to fork in the step that ends the prompt, each with a first token of its own."""
+        """Return siblings to fork in the step that ends the prompt, by the id they fork from."""
 
-    def advance(
-        self, seqs: list[Sequence], output: ModelRunnerOutput, books: Books
-    ) -> list[Sequence]:
-        """Append what was sampled, fork, finish. Returns the sequences that got a token."""
+    def advance(self, seqs: list[Sequence], output: ModelRunnerOutput) -> Iterator[Action]:
+        """Yield actions, in order; each is done before the next one is asked for."""
 
 
 class Sampling:
-    """Sampling: n independent samples of one prompt."""
+    """Sampling: n independent samples of one prompt.
+
+    Args:
+        max_model_len: the longest sequence, prompt and output.
+    """
 
     in_lockstep = False
+
+    def __init__(self, max_model_len: int):
+        self.max_model_len = max_model_len
 
     def num_held_back(self, seq: Sequence, output: SchedulerOutput, token_budget: int) -> int:
         return 0
@@ -45,46 +83,33 @@ class Sampling:
     def forks_at_prompt_end(self, seq: Sequence) -> dict[str, list[str]]:
         return {seq.seq_id: seq.request.seq_ids[1:]}
 
-    def advance(
-        self, seqs: list[Sequence], output: ModelRunnerOutput, books: Books
-    ) -> list[Sequence]:
-        updated = []
+    def advance(self, seqs: list[Sequence], output: ModelRunnerOutput) -> Iterator[Action]:
+        """Fork samples where a prompt ends; append each token, and finish where one ends it."""
+        samples = []
         for seq in seqs:
-            updated.append(seq)
+            samples.append(seq)
             if seq.request.n > len(seq.request.seqs):
-                updated += books.fork(seq, range(1, seq.request.n))
-        sampled, max_model_len = output.sampled_token_ids, books.max_model_len
-        for seq in updated:
-            token_ids, num_kept = sampled[seq.seq_id], 0
+                yield Fork(seq, range(1, seq.request.n))
+                samples += seq.request.seqs[1:]
+        for seq in samples:
+            token_ids, num_kept = output.sampled_token_ids[seq.seq_id], 0
             for token_id in token_ids:
                 if token_id == NO_TOKEN or (
-                    seq.grammar is not None and not self._grammar_accepts(seq, token_id, books)
+                    seq.grammar is not None and not seq.grammar.accept_tokens([token_id])
                 ):
-                    books.finish(seq, RequestStatus.FINISHED_ERROR)
+                    yield Finish(seq, RequestStatus.FINISHED_ERROR)
                     break
                 num_kept += 1
-                seq.token_ids.append(token_id)
-                if books.trace is not None:
-                    books.trace.record(Sampled, seq.seq_id, token_id)
-                end = check_stop(seq, max_model_len)
+                yield Append(seq, token_id)
+                end = check_stop(seq, self.max_model_len)
                 if end is not None:
-                    books.finish(seq, *end)
+                    yield Finish(seq, *end)
                     break
-            del token_ids[num_kept:]  # what is left are the tokens that count
-        return updated
-
-    def _grammar_accepts(self, seq: Sequence, token_id: int, books: Books) -> bool:
-        accepts = seq.grammar.accept_tokens([token_id])
-        if accepts:
-            books.undo_log.note(seq.grammar.rollback, 1)
-        return accepts
-
-
-SAMPLING = Sampling()  # it has no state, so one object serves all requests
+            del token_ids[num_kept:]  # those that are left count
 
 
 def check_stop(seq: Sequence, max_model_len: int) -> tuple[RequestStatus, int | None] | None:
-    """Stop conditions: end-of-sequence token, stop token, length; the first that holds counts.
+    """Check stop conditions: end-of-sequence token, stop token, length; the first counts.
 
     Stop strings are found where text is made; see ``OutputProcessor``. (vLLM: ``check_stop`` in
     vllm/v1/core/sched/utils.py)

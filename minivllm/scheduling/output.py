@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from minivllm.kv.block_table import KVCacheBlockCopy
 from minivllm.kv.swap_space import KVCacheBlockSwap
-from minivllm.request import Request
+from minivllm.request import Sequence
 from minivllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -23,22 +23,25 @@ NO_TOKEN = -1  # sampled where masks and the user's functions leave nothing to s
 
 @dataclass(frozen=True)
 class NewRequestData:
-    """A sequence that is scheduled for the first time, as the model runner needs it."""
+    """A sequence that the model runner does not know, whole."""
 
     seq_id: str
-    token_ids: list[int]  # the prompt
+    token_ids: list[int]  # the prompt, and the output if it is computed again after a failed step
+    num_prompt_tokens: int
     sampling_params: SamplingParams
     seed: int  # with a position it gives the number that draws the token there
     is_beam: bool = False  # beams are searched without drafts
 
     @classmethod
-    def from_request(cls, request: Request) -> NewRequestData:
-        """Make the data of a request's first sequence, which has only the prompt."""
+    def from_sequence(cls, seq: Sequence) -> NewRequestData:
+        """Make the data of a sequence: its tokens so far, and how it is sampled."""
+        request = seq.request
         return cls(
-            request.request_id,
-            request.prompt_token_ids,
+            seq.seq_id,
+            list(seq.token_ids),
+            seq.num_prompt_tokens,
             request.sampling_params,
-            request.seed,
+            request.seed + seq.index,
             is_beam=request.beam_params is not None,
         )
 
@@ -68,7 +71,7 @@ class SchedulerOutput:
     ``num_computed_tokens[s] + num_scheduled_tokens[s]``, exclusive. The dicts are in batch order.
     """
 
-    step: int = -1  # its number: a step that fails is taken back by it
+    reset: bool = False  # a step has failed: forget all sequences, they come again whole
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     num_computed_tokens: dict[str, int] = field(default_factory=dict)
     # the drafts among them, the last ones of a sequence; none, no entry
@@ -93,8 +96,22 @@ class SchedulerOutput:
     def total_num_scheduled_tokens(self) -> int:
         return sum(self.num_scheduled_tokens.values())
 
-    def unschedule(self, seq_id: str) -> int:
-        """Remove a sequence from the step. Returns the number of tokens it would have computed."""
+    def take_drafts(self, seq: Sequence, num_drafts: int) -> None:
+        """Move a sequence's first drafts into the step; the others are dropped."""
+        if num_drafts > 0:
+            drafts = seq.spec_token_ids[:num_drafts]
+            self.scheduled_spec_decode_tokens[seq.seq_id] = drafts
+        seq.spec_token_ids = []
+
+    def finish(self, seq_id: str) -> None:
+        """Let the runner forget a sequence that has finished since the last plan."""
+        self.finished_req_ids.append(seq_id)
+        if self.beam_moves:
+            self.beam_moves = [move for move in self.beam_moves if move.seq_id != seq_id]
+
+    def unschedule(self, seq: Sequence, num_drafting_slots: int) -> int:
+        """Remove a sequence from the step, if it is in it. Returns what it took of the budget."""
+        seq_id, seq.spec_token_ids = seq.seq_id, []
         self.num_computed_tokens.pop(seq_id, None)
         self.new_block_ids.pop(seq_id, None)
         self.forks.pop(seq_id, None)
@@ -104,7 +121,10 @@ class SchedulerOutput:
         ]
         if seq_id in self.resumed_req_ids:
             self.resumed_req_ids.remove(seq_id)
-        return self.num_scheduled_tokens.pop(seq_id, 0)
+        new = self.scheduled_new_reqs
+        new[:] = [data for data in new if data.seq_id != seq_id]
+        num_scheduled = self.num_scheduled_tokens.pop(seq_id, 0)
+        return num_scheduled and num_scheduled + num_drafting_slots
 
 
 class TokenLogprobs(NamedTuple):

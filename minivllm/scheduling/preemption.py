@@ -16,7 +16,7 @@ from minivllm.trace import Trace
 
 logger = init_logger(__name__)
 
-_LOG_EVERY = 50  # the first preemption is logged, and then every so many
+_LOG_EVERY = 50  # the first preemption is logged, and then every fiftieth
 
 
 class Preemptor:
@@ -34,7 +34,6 @@ class Preemptor:
         self.swapper = Swapper(kv_manager)
         self.mode = mode
         self.trace = trace
-        self.num_preemptions = 0
 
     def swap_out(self, victims: list[Sequence], output: SchedulerOutput) -> bool:
         """Swap a request's sequences out to the host, if that is the mode.
@@ -65,20 +64,17 @@ class Preemptor:
     def free(self, seq: Sequence, queue_index: int | None) -> None:
         """Free a victim's blocks; it will recompute all of its tokens."""
         self.kv_manager.free(seq)
-        self.kv_manager.undo_log.set(seq, "num_computed_tokens", 0)
+        seq.num_computed_tokens = 0
         if self.trace is not None:
             self.trace.record(Preempted, seq.seq_id, queue_index)
 
-    def count(self, request: Request, swapped: bool) -> None:
-        """Count a preemption; log the first one, and then every fiftieth."""
-        undo = self.kv_manager.undo_log
-        undo.set(request, "num_preemptions", request.num_preemptions + 1)
-        undo.set(self, "num_preemptions", self.num_preemptions + 1)
-        if self.num_preemptions % _LOG_EVERY == 1:
+    def log(self, request: Request, swapped: bool, num_preemptions: int) -> None:
+        """Log the first preemption, and then every fiftieth."""
+        if num_preemptions % _LOG_EVERY == 1:
             logger.warning(
                 "Request %s is preempted because there is not enough KV cache; this costs a %s. "
                 "A larger cache or a smaller max_num_seqs avoids it. Preemptions so far: %d",
                 request.request_id,
                 "copy to the host and back" if swapped else "recomputation",
-                self.num_preemptions,
+                num_preemptions,
             )

@@ -8,24 +8,32 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 
 from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.metrics.spec_decode import SpecDecodingStats
 from minivllm.metrics.stats import SchedulerStats
-from minivllm.records import Verified
+from minivllm.records import Finished, Forked, RequestAdded, Sampled, Verified
 from minivllm.request import Request, RequestStatus, Sequence
-from minivllm.scheduling.books import Books
-from minivllm.scheduling.decoding import SAMPLING, Decoding
-from minivllm.scheduling.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
+from minivllm.scheduling.beams import BeamSearch
+from minivllm.scheduling.checkpoint import Checkpoint
+from minivllm.scheduling.decoding import Action, Decoding, Finish, Fork, MoveBeam, Sampling
+from minivllm.scheduling.integrity import check_integrity
+from minivllm.scheduling.limits import check_limits
+from minivllm.scheduling.output import BeamMove, ModelRunnerOutput, NewRequestData, SchedulerOutput
+from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.preemption import Preemptor
+from minivllm.scheduling.request_queue import RequestQueue
+from minivllm.scheduling.tracing import trace_schedule
 from minivllm.trace import Trace
 
 
-class Scheduler(Books):
+class Scheduler:
     """Continuous batching: one token budget per step, preemption when the blocks run out.
+
+    If planning, the forward pass or ``update_from_output`` raises, call ``reset``.
 
     Args:
         config: how much a step may hold, the policy and the way of preemption.
@@ -36,35 +44,101 @@ class Scheduler(Books):
     def __init__(
         self, config: SchedulerConfig, kv_manager: KVCacheManager, trace: Trace | None = None
     ):
-        super().__init__(config, kv_manager, trace)
+        self.config = config
+        self.policy = make_policy(config.policy)
+        self.kv_manager = kv_manager
         kv_manager.num_lookahead_tokens = config.num_lookahead_tokens
         kv_manager.max_num_slots = config.max_model_len
         self.preemptor = Preemptor(kv_manager, config.preemption_mode, trace)
-        # A scheduled sequence takes these beside its tokens: a draft model computes in them.
-        self._num_drafting_slots = config.num_drafting_slots
+        self.trace = trace
+        self.requests: dict[str, Request] = {}  # all that are not finished
+        self.sequences: dict[str, Sequence] = {}  # theirs, those that are not finished
+        self.waiting = RequestQueue(self.policy)
+        self.swapped = RequestQueue(self.policy)  # whose blocks are on the host
+        self.running: list[Sequence] = []  # in order of admission; siblings side by side
+        self.next_output = SchedulerOutput()  # gets what happens between two steps
         self.token_budget = 0  # what one more sequence may compute in the step that is planned
         self.spec_decoding_stats: SpecDecodingStats | None = None  # of the last step, with drafts
-        self._num_planned = 0
+        self._num_drafting_slots = config.num_drafting_slots  # a draft model's, per sequence
+        self._sampling = Sampling(config.max_model_len)
+        self._num_arrived = 0
+        self._ids_in_use: set[str] = set()  # of all sequences, those to be forked included
+        self.num_preemptions = 0  # so far
 
-    # -- one step, from top to bottom --------------------------------------------------------------
+    # -- the queues --------------------------------------------------------------------------------
+
+    def has_unfinished_requests(self) -> bool:
+        """True while any request waits or runs."""
+        return bool(self.requests)
+
+    def check_request(self, request: Request) -> None:
+        """Raise ``ValueError`` unless this request can be added and could run on its own."""
+        check_limits(request, self.config, self.policy, self.kv_manager)
+        for seq_id in self.ids_in_use(request):
+            raise ValueError(f"request_id {seq_id!r} is in use; choose another.")
+
+    def add_request(self, request: Request) -> None:
+        """Add a request to the waiting queue. Raises ``ValueError`` as ``check_request`` does."""
+        self.check_request(request)
+        request.decoding = self._sampling
+        if request.beam_params is not None:
+            request.decoding = BeamSearch(request, self.config.max_model_len)
+        request.arrival_index = self._num_arrived
+        index = self.waiting.add(request)  # first: a policy of a user's may raise
+        self._num_arrived += 1
+        self.requests[request.request_id] = request
+        self.sequences[request.request_id] = request.seqs[0]
+        self._ids_in_use.update(request.seq_ids)
+        if self.trace is not None:
+            prompt = tuple(request.prompt_token_ids)
+            self.trace.record(RequestAdded, request.request_id, prompt, index, self.trace.now())
+
+    def ids_in_use(self, request: Request) -> list[str]:
+        """Sequence ids of a new request, of samples to come included, that are taken."""
+        return [seq_id for seq_id in request.seq_ids if seq_id in self._ids_in_use]
+
+    def update_draft_token_ids(self, drafts: Mapping[str, list[int]]) -> None:
+        """Set the drafts that the next step verifies, by id of running sequences."""
+        for seq_id, token_ids in drafts.items():
+            seq = self.sequences.get(seq_id)
+            if seq is not None and seq.status == RequestStatus.RUNNING:
+                seq.spec_token_ids = token_ids
+
+    def finish_requests(self, request_ids: Iterable[str], status: RequestStatus) -> None:
+        """Finish all sequences of requests, waiting or running. Unknown ids are ignored."""
+        for request_id in request_ids:
+            if request_id in self.requests:
+                for seq in self.requests[request_id].unfinished_seqs:
+                    self._finish(Finish(seq, status))
+
+    def stop_sequences(self, sequences: Iterable[tuple[str, int]]) -> None:
+        """Finish sequences with a stop string (request id, index), as a part of the last step."""
+        with self.trace.step_reopened() if self.trace is not None else nullcontext():
+            for request_id, index in sequences:
+                request = self.requests.get(request_id)
+                if request is not None and request.seq_id(index) in self.sequences:
+                    seq = self.sequences[request.seq_id(index)]
+                    self._finish(Finish(seq, RequestStatus.FINISHED_STOPPED))
+
+    # -- planning a step, from top to bottom -------------------------------------------------------
 
     def schedule(self) -> SchedulerOutput:
-        """Plan one step: which sequences compute how many tokens, into which blocks.
-
-        Whatever raises in here (a policy of a user's, say), the books are as before the step.
-        """
-        with self._planning() as output:
-            may_admit = self.policy.may_admit(self.running)
-            if self.policy.prefill_first and may_admit:
-                self._admit_waiting(output)
-            if not (self.policy.prefill_first and output.num_scheduled_tokens):
-                # Phase 1: running sequences go on.
-                self._continue_running(output)
-                # Phase 2: others join them. A step that had to preempt has no room for them.
-                if not output.preempted_req_ids:
+        """Plan one step: which sequences compute how many tokens, into which blocks."""
+        output = self._start_step()
+        may_admit = self.policy.may_admit(self.running)
+        if self.policy.prefill_first and may_admit:
+            self._admit_waiting(output)
+        if not (self.policy.prefill_first and output.num_scheduled_tokens):
+            # Phase 1: running sequences go on.
+            self._continue_running(output)
+            # Phase 2: others join them. A step that had to preempt has no room for them.
+            if not output.preempted_req_ids:
+                if self.swapped:
                     self._swap_in(output)
-                    if may_admit:
-                        self._admit_waiting(output)
+                if self.waiting and may_admit:
+                    self._admit_waiting(output)
+        if self.trace is not None:
+            trace_schedule(self.trace, self.running, output)
         return output
 
     def _continue_running(self, output: SchedulerOutput) -> None:
@@ -85,16 +159,17 @@ class Scheduler(Books):
                     if seq.status != RequestStatus.RUNNING:
                         return
                     index = running.index(seq)  # a sequence before it may have gone
-                self._add_to_output(output, seq, num_new, new_ids)
+                self._add_to_output(output, seq, num_new)
+                if new_ids:
+                    output.new_block_ids[seq.seq_id] = new_ids
             index += 1
 
     def _admit_waiting(self, output: SchedulerOutput) -> None:
         """Admit waiting requests in queue order; stop at the first that does not fit."""
         while self.waiting and self.token_budget > 0 and not self.swapped:
-            request = self.waiting[0]
-            if not (self._may_run(request) and self._admit(request, output)):
+            if not (self._may_run(self.waiting[0]) and self._admit(self.waiting[0], output)):
                 return
-            self.undo_log.pop(self.waiting, 0)
+            self.waiting.pop(0)
 
     def _admit(self, request: Request, output: SchedulerOutput) -> bool:
         """Admit all sequences of a request, or give all blocks back and return False.
@@ -119,37 +194,42 @@ class Scheduler(Books):
             promised += manager.num_missing_blocks(seq)
         for seq in admitted:
             manager.record_prefix_cache_query(seq)
-            self.undo_log.insert(self.running, len(self.running), seq)
+        self.running += admitted
         return True
 
-    def _add_to_output(
-        self, output: SchedulerOutput, seq: Sequence, num_new: int, new_ids: list[int]
-    ) -> None:
-        seq_id, request = seq.seq_id, seq.request
-        output.num_scheduled_tokens[seq_id] = num_new
-        output.num_computed_tokens[seq_id] = seq.num_computed_tokens
-        if new_ids:
-            output.new_block_ids[seq_id] = new_ids
-        forks_to_come = request.n > len(request.seqs)
-        if forks_to_come and seq.num_computed_tokens + num_new >= seq.num_tokens:
+    def _add_to_output(self, output: SchedulerOutput, seq: Sequence, num_new: int) -> None:
+        request, stop = seq.request, seq.num_computed_tokens + num_new
+        output.num_scheduled_tokens[seq.seq_id] = num_new
+        output.num_computed_tokens[seq.seq_id] = seq.num_computed_tokens
+        if stop >= len(seq.token_ids) and request.n > len(request.seqs):
             output.forks.update(request.decoding.forks_at_prompt_end(seq))
         if seq.spec_token_ids:
-            self._add_drafts(output, seq, num_new)
+            output.take_drafts(seq, stop - seq.num_tokens)
         self.token_budget -= num_new + self._num_drafting_slots
+
+    def _start_step(self) -> SchedulerOutput:
+        """Return the plan of a new step, with what has happened since the last one."""
+        if self.trace is not None:
+            self.trace.start_step()
+        self.token_budget = self.config.max_num_batched_tokens - self._num_drafting_slots
+        output, self.next_output = self.next_output, SchedulerOutput()
+        return output
 
     def _start(self, seq: Sequence, num_new: int, output: SchedulerOutput) -> None:
         """Start an admitted sequence; after its siblings there may be no budget left for it."""
         request = seq.request
         if seq.status == RequestStatus.WAITING:
-            self.undo_log.set(request, "num_cached_tokens", seq.num_computed_tokens)
-            self.undo_log.set(request.metrics, "first_scheduled_time", time.monotonic())
-            output.scheduled_new_reqs.append(NewRequestData.from_request(request))
+            output.scheduled_new_reqs.append(NewRequestData.from_sequence(seq))
         else:
             output.resumed_req_ids.append(seq.seq_id)
-        self.undo_log.set(seq, "status", RequestStatus.RUNNING)
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = seq.num_computed_tokens
+            request.metrics.first_scheduled_time = time.monotonic()
+        seq.status = RequestStatus.RUNNING
         if num_new > 0:
             self.kv_manager.allocate_slots(seq, num_new, output.kv_cache_block_copies)
-            self._add_to_output(output, seq, num_new, [])
+            self._add_to_output(output, seq, num_new)
+        output.new_block_ids[seq.seq_id] = self.kv_manager.get_block_ids(seq.seq_id)
 
     def _swap_in(self, output: SchedulerOutput) -> None:
         """Swap requests back in before admitting new ones; they resume where they were."""
@@ -157,96 +237,23 @@ class Scheduler(Books):
             seqs = self.swapped[0].unfinished_seqs
             if not self.preemptor.swapper.can_swap_in(seqs):
                 return
-            self.undo_log.pop(self.swapped, 0)
+            self.swapped.pop(0)
             output.swaps_in += self.preemptor.swapper.swap_in(seqs)
+            self.running += seqs
             for seq in seqs:
-                self.undo_log.insert(self.running, len(self.running), seq)
                 num_new = self._num_new_tokens(seq, output)
                 self._start(seq, self._limit_chunk(num_new), output)
 
-    def _add_drafts(self, output: SchedulerOutput, seq: Sequence, num_new: int) -> None:
-        """Add the drafts among a sequence's scheduled tokens; those that do not fit are dropped."""
-        num_drafts = seq.num_computed_tokens + num_new - seq.num_tokens
-        if num_drafts > 0:
-            drafts = seq.spec_token_ids[:num_drafts]
-            output.scheduled_spec_decode_tokens[seq.seq_id] = drafts
-        self.undo_log.set(seq, "spec_token_ids", [])
-
-    def update_from_output(
-        self, scheduler_output: SchedulerOutput, output: ModelRunnerOutput
-    ) -> list[Sequence]:
-        """Append the sampled tokens, finish sequences and free their blocks.
-
-        Args:
-            scheduler_output: what was planned.
-            output: what the runner has computed.
-
-        Returns:
-            The sequences that got a token in this step.
-        """
-        sampled = output.sampled_token_ids
-        self.undo_log.note(self._take_tokens_back, scheduler_output, sampled)
-        stats = SpecDecodingStats(self.config.num_speculative_tokens)
-        all_drafts = scheduler_output.scheduled_spec_decode_tokens
-        advancing: dict[Decoding, list[Sequence]] = defaultdict(list, {SAMPLING: []})
-        for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
-            seq = self.sequences.get(seq_id)
-            if seq is None:  # aborted while the step was on its way
-                continue
-            seq.num_computed_tokens += num_new
-            if seq_id not in sampled:  # a chunk that did not reach the end of the prompt
-                continue
-            if seq_id in all_drafts:  # K and V of a rejected one are where the next token's will be
-                drafts, num_accepted = all_drafts[seq_id], len(sampled[seq_id]) - 1
-                seq.num_computed_tokens -= len(drafts) - num_accepted
-                stats.observe_draft(len(drafts), num_accepted)
-                if self.trace is not None:
-                    self.trace.record(Verified, seq_id, tuple(drafts), num_accepted)
-            advancing[seq.request.decoding].append(seq)
-        updated: list[Sequence] = []
-        for decoding, seqs in advancing.items():
-            updated += decoding.advance(seqs, output, self)
-        if self.trace is not None:
-            self.trace.end_step()
-        self.kv_manager.commit()
-        self.spec_decoding_stats = stats if stats.num_drafts else None
-        return updated
-
-    def roll_back(self, executed: bool = True) -> None:
-        """Roll back a step that has failed: the books are as before it was planned.
-
-        Args:
-            executed: its forward pass may have written to the blocks that it was given. A sequence
-                that had computed something in them is preempted, and it is no cache hit any more.
-        """
-        lost = self.kv_manager.roll_back(executed)
-        for request in dict.fromkeys(seq.request for seq in self.running if seq.seq_id in lost):
-            self._preempt(request, SchedulerOutput(), may_swap=False)
-
-    # -- small steps -------------------------------------------------------------------------------
-
-    @contextmanager
-    def _planning(self) -> Iterator[SchedulerOutput]:
-        """Context manager of a step's plan: if filling it raises, the books are as before."""
-        self.undo_log.begin()
-        try:
-            if self.trace is not None:
-                self.undo_log.note(self.trace.forget_step, len(self.trace.records))
-                self.trace.start_step()
-            output = SchedulerOutput(step=self._num_planned)
-            self._num_planned += 1
-            self.token_budget = self.config.max_num_batched_tokens - self._num_drafting_slots
-            yield output
-            self._complete(output)
-        except BaseException:
-            self.roll_back(executed=False)
-            raise
+    def _may_run(self, request: Request) -> bool:
+        """True if a request's sequences, forks to come included, fit under ``max_num_seqs``."""
+        to_come = sum(seq.request.num_forks_to_come for seq in self.running)
+        siblings = len(request.unfinished_seqs) + request.num_forks_to_come
+        return len(self.running) + to_come + siblings <= self.config.max_num_seqs
 
     def _num_new_tokens(self, seq: Sequence, output: SchedulerOutput) -> int:
         """Tokens and drafts not yet computed, less those that the decoding holds back."""
-        num_known = len(seq.token_ids) + len(seq.spec_token_ids)
-        if num_known >= self.max_model_len:
-            num_known = self.max_model_len - 1
+        longest = self.config.max_model_len - 1
+        num_known = min(len(seq.token_ids) + len(seq.spec_token_ids), longest)
         num_new = num_known - seq.num_computed_tokens
         decoding = seq.request.decoding
         if decoding.in_lockstep:
@@ -257,59 +264,151 @@ class Scheduler(Books):
 
     def _limit_chunk(self, num_new: int) -> int:
         """Limit a chunk to the budget, and to the long prefill threshold beside other requests."""
-        threshold = self.config.long_prefill_token_threshold
-        if 0 < threshold < num_new and len(self.requests) > 1:
-            num_new = threshold
-        return min(num_new, self.token_budget)
+        threshold = self.config.long_prefill_token_threshold if len(self.requests) > 1 else 0
+        return min(num_new, self.token_budget, threshold or num_new)
 
-    def _preempt(self, request: Request, output: SchedulerOutput, may_swap: bool = True) -> None:
+    def _preempt(self, request: Request, output: SchedulerOutput) -> None:
         """Preempt a request: swap its blocks to the host or free them, and requeue it."""
         victims = [seq for seq in self.running if seq.request is request]
-        swapped = may_swap and self.preemptor.swap_out(victims, output)
-        index = self._enqueue(request, self.swapped if swapped else self.waiting)
+        swapped = self.preemptor.swap_out(victims, output)
+        index = (self.swapped if swapped else self.waiting).add(request)
         for seq in victims:
-            self.undo_log.pop(self.running, self.running.index(seq))
-            self._unschedule(seq, output)
+            self.running.remove(seq)
+            self.token_budget += output.unschedule(seq, self._num_drafting_slots)
+            seq.status = RequestStatus.PREEMPTED
             output.preempted_req_ids.append(seq.seq_id)
             if not swapped:
                 self.preemptor.free(seq, index if seq is victims[0] else None)
-        self.preemptor.count(request, swapped)
-
-    def _unschedule(self, seq: Sequence, output: SchedulerOutput) -> None:
-        """Remove a sequence from the step that is being planned, if it is in it."""
-        num_scheduled = output.unschedule(seq.seq_id)
-        if num_scheduled:
-            self.token_budget += num_scheduled + self._num_drafting_slots
-        self.undo_log.set(seq, "status", RequestStatus.PREEMPTED)
-        self.undo_log.set(seq, "spec_token_ids", [])
+        self.num_preemptions += 1
+        request.num_preemptions += 1
+        self.preemptor.log(request, swapped, self.num_preemptions)
 
     def _withdraw(self, admitted: list[Sequence], output: SchedulerOutput) -> None:
         """Undo the admission of sequences whose sibling did not fit."""
         for seq in reversed(admitted):
-            self._unschedule(seq, output)
+            resumed = seq.seq_id in output.resumed_req_ids
+            self.token_budget += output.unschedule(seq, self._num_drafting_slots)
+            seq.status = RequestStatus.PREEMPTED if resumed else RequestStatus.WAITING
             self.kv_manager.free(seq)
-            self.undo_log.set(seq, "num_computed_tokens", 0)
+            seq.num_computed_tokens = 0
 
-    @property
-    def num_preemptions(self) -> int:
-        """Number of preemptions so far."""
-        return self.preemptor.num_preemptions
+    # -- updating from what was computed -----------------------------------------------------------
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, output: ModelRunnerOutput
+    ) -> list[Sequence]:
+        """Append the sampled tokens, finish, free. Returns the sequences that got a token."""
+        sampled = output.sampled_token_ids
+        all_drafts = scheduler_output.scheduled_spec_decode_tokens
+        stats = SpecDecodingStats(self.config.num_speculative_tokens) if all_drafts else None
+        advancing: dict[Decoding, list[Sequence]] = defaultdict(list, {self._sampling: []})
+        for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
+            seq = self.sequences.get(seq_id)
+            if seq is None:  # aborted while the step was on its way
+                continue
+            seq.num_computed_tokens += num_new
+            if seq_id not in sampled:  # a chunk that did not reach the end of the prompt
+                continue
+            if stats and (drafts := all_drafts.get(seq_id)):
+                num_accepted = len(sampled[seq_id]) - 1
+                stats.observe_draft(len(drafts), num_accepted)
+                # K and V of a rejected one are where the next token's will be
+                seq.num_computed_tokens -= len(drafts) - num_accepted
+                if self.trace is not None:
+                    self.trace.record(Verified, seq_id, tuple(drafts), num_accepted)
+            advancing[seq.request.decoding].append(seq)
+        updated: list[Sequence] = []
+        for decoding, seqs in advancing.items():
+            changed: dict[Sequence, None] = {}
+            for action in decoding.advance(seqs, output):
+                self._apply(action)
+                changed[action.seq] = None
+            updated += seqs[0].request.seqs if decoding.in_lockstep else changed
+        if self.trace is not None:
+            self.trace.end_step()
+        self.spec_decoding_stats = stats
+        return updated
+
+    def _apply(self, action: Action) -> None:
+        """Append, fork or finish, as a decoding says."""
+        seq = action.seq
+        if isinstance(action, Finish):
+            self._finish(action)
+        elif isinstance(action, Fork):
+            self._fork(seq, action.indices)
+        else:
+            seq.token_ids.append(action.token_id)
+            if isinstance(action, MoveBeam):
+                seq.cumulative_logprob = action.cumulative_logprob
+                move = BeamMove(seq.seq_id, action.parent.seq_id, action.token_id)
+                self.next_output.beam_moves.append(move)
+            if self.trace is not None:
+                self.trace.record(Sampled, seq.seq_id, action.token_id)
+
+    def _fork(self, seq: Sequence, indices: Iterable[int]) -> None:
+        """Fork a sequence: siblings that share its tokens and blocks, running beside it."""
+        request = seq.request
+        children = [seq.fork(index) for index in indices]
+        for child in children:
+            self.kv_manager.fork(seq, child)
+            self.sequences[child.seq_id] = child
+            if self.trace is not None:
+                self.trace.record(Forked, seq.seq_id, child.seq_id)
+        place = self.running.index(request.seqs[-1]) + 1
+        self.running[place:place] = children
+        request.seqs = [*request.seqs, *children]
+
+    def _finish(self, end: Finish) -> None:
+        """Finish a sequence and free its blocks; with the last one its request is finished."""
+        seq, status, request = end.seq, end.status, end.seq.request
+        if seq.status == RequestStatus.RUNNING:
+            self.running.remove(seq)
+        seq.status, seq.stop_reason = status, end.stop_reason
+        self.kv_manager.free(seq)
+        del self.sequences[seq.seq_id]
+        self.next_output.finish(seq.seq_id)
+        if self.trace is not None:
+            self.trace.record(Finished, seq.seq_id, status.finish_reason)
+        if not request.unfinished_seqs:
+            del self.requests[request.request_id]
+            self._ids_in_use.difference_update(request.seq_ids)
+            self.waiting.discard(request)
+            self.swapped.discard(request)
 
     def make_stats(self) -> SchedulerStats:
         """Make the SchedulerStats: queues and KV cache as they are now."""
-        stats = SchedulerStats(
+        return SchedulerStats(
             num_running_reqs=len(self.requests) - len(self.waiting) - len(self.swapped),
             num_waiting_reqs=len(self.waiting) + len(self.swapped),
             num_swapped_reqs=len(self.swapped),
-            kv_cache_usage=self.kv_manager.usage,
             num_preemptions=self.num_preemptions,
             spec_decoding_stats=self.spec_decoding_stats,
+            **self.kv_manager.make_stats(),
         )
-        if self.swapped:
-            stats.cpu_cache_usage = self.kv_manager.swap_space.usage
-        if (cache := self.kv_manager.prefix_cache) is not None:
-            stats.prefix_cache_queries = cache.stats.queries
-            stats.prefix_cache_hits = cache.stats.hits
-            stats.recent_prefix_cache_queries = cache.recent.queries
-            stats.recent_prefix_cache_hits = cache.recent.hits
-        return stats
+
+    def reset(self, checkpoint: Checkpoint | None = None) -> None:
+        """Make everything but the requests and their tokens new, after a step that has failed.
+
+        Which of its changes were made is not known. So all requests wait, to be computed again, no
+        block is held or cached, and the next plan tells the runner to forget all sequences. The
+        checkpoint was made before ``update_from_output``, if the step has come as far.
+        """
+        restored = [] if checkpoint is None else checkpoint.restore()
+        self.requests |= {request.request_id: request for request in restored}
+        requests = list(self.requests.values())
+        for request in requests:
+            request.restart()
+        self.sequences = {s.seq_id: s for request in requests for s in request.unfinished_seqs}
+        self._ids_in_use = {seq_id for request in requests for seq_id in request.seq_ids}
+        self.kv_manager.reset()
+        self.running, self.next_output = [], SchedulerOutput(reset=True)
+        self.swapped.clear()
+        self.waiting.refill(requests)
+        self.spec_decoding_stats = None
+        if self.trace is not None:
+            self.trace.fail_step(request.request_id for request in self.waiting)
+
+    def check_integrity(self) -> None:
+        """Raise ``AssertionError`` unless queues, requests and blocks are consistent."""
+        queues, most = (self.running, self.waiting, self.swapped), self.config.max_num_seqs
+        check_integrity(self.requests.values(), self.sequences, *queues, self.kv_manager, most)

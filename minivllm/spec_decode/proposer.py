@@ -56,10 +56,6 @@ class NgramProposer:
         """As ``Proposer.propose``."""
         return [self._propose(seq) for seq in seqs]
 
-    def forget(self, seq: HasTokens) -> None:
-        """Read this text again from its first token: some of its last ones are taken back."""
-        self._indices.pop(seq, None)
-
     def _propose(self, seq: HasTokens) -> list[int]:
         index = self._indices.get(seq)
         if index is None:

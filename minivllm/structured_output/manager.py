@@ -115,8 +115,11 @@ class StructuredOutputManager:
         """Compile a request's grammar, if it has one. Raises like ``compile_grammar``."""
         params = request.sampling_params
         if params.structured_outputs is not None:
+            request.grammar = self.compile_grammar(
+                params.structured_outputs, params.all_stop_token_ids
+            )
             (seq,) = request.seqs
-            seq.grammar = self.compile_grammar(params.structured_outputs, params.all_stop_token_ids)
+            seq.grammar = request.grammar.fork()
 
     def grammar_output(
         self, scheduler_output: SchedulerOutput, sequences: dict[str, Sequence]

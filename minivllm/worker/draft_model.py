@@ -112,7 +112,7 @@ class DraftModelProposer:
                 positions = (positions + 1).clamp(max=self.num_positions - 1)
             logits = self.model.compute_logits(hidden)
             drafts.append(self._choose(logits, states, step, probs))
-        return copied | self._deal_out(decodes, states, torch.stack(drafts, 1), probs, batch)
+        return copied | self._deal_out(decodes, states, torch.stack(drafts, 1), probs)
 
     def _num_drafts(
         self, scheduler_output: SchedulerOutput, batch: InputBatch, sampled: dict[str, list[int]]
@@ -138,8 +138,6 @@ class DraftModelProposer:
         if self.ngrams is None:
             return {}
         states = [batch[seq_id] for seq_id in wanted]
-        for state in states:
-            batch.undo_log.note(self.ngrams.forget, state)
         found = zip(wanted.items(), self.ngrams.propose(states), strict=True)
         return {seq_id: token_ids[:n] for (seq_id, n), token_ids in found if token_ids}
 
@@ -211,7 +209,6 @@ class DraftModelProposer:
         states: list[CachedRequestState],
         drafts: torch.Tensor,
         probs: list[torch.Tensor],
-        batch: InputBatch,
     ) -> dict[str, list[int]]:
         """Assign sequences their drafts, int ``[n, steps]``, and keep the distributions."""
         found = {}
@@ -223,7 +220,7 @@ class DraftModelProposer:
                 if _is_drawn(state):
                     mine = torch.stack([p[row] for p in probs[: len(token_ids)]])
                     drawn = DrawnDrafts(len(state.token_ids), token_ids, mine)
-                batch.undo_log.set(state, "drawn_drafts", drawn)
+                state.drawn_drafts = drawn
         return found
 
 

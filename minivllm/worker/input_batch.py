@@ -13,7 +13,6 @@ import torch
 from minivllm.sampling.metadata import SamplingMetadata, SamplingState
 from minivllm.sampling.rejection_sampler import DrawnDrafts, states_to_verify
 from minivllm.scheduling.output import BeamMove, SchedulerOutput
-from minivllm.undo_log import UndoLog
 
 
 @dataclass(eq=False)
@@ -42,37 +41,33 @@ class InputBatch:
 
     def __init__(self):
         self.states: dict[str, CachedRequestState] = {}
-        self.undo_log = UndoLog()  # of the last step; it stays until the next one begins
-        self._step = -1  # the number of that step
         self._sampling_metadata: SamplingMetadata | None = None  # of the last step that sampled
 
     def update(self, scheduler_output: SchedulerOutput) -> None:
         """Apply a SchedulerOutput: drop finished sequences, add new ones, extend block tables."""
-        undo = self.undo_log
-        undo.begin()
-        self._step = scheduler_output.step
+        if scheduler_output.reset:
+            self.states.clear()
+            self._sampling_metadata = None
         for seq_id in scheduler_output.finished_req_ids:
-            if seq_id in self.states:  # it may have ended before it ran
-                undo.take(self.states, seq_id)
-        self._move_beams(scheduler_output.beam_moves)
+            self.states.pop(seq_id, None)  # it may have ended before it ran
+        if scheduler_output.beam_moves:
+            self._move_beams(scheduler_output.beam_moves)
         resumed = scheduler_output.resumed_req_ids  # their whole tables come below
         for seq_id in (*scheduler_output.preempted_req_ids, *resumed):  # tokens stay
-            undo.set(self.states[seq_id], "block_ids", [])
+            self.states[seq_id].block_ids = []
         for new in scheduler_output.scheduled_new_reqs:
-            prompt = list(new.token_ids)
-            state = CachedRequestState(
-                new.sampling_params, new.seed, prompt, len(prompt), is_beam=new.is_beam
+            self.states[new.seq_id] = CachedRequestState(
+                new.sampling_params,
+                new.seed,
+                list(new.token_ids),
+                new.num_prompt_tokens,
+                is_beam=new.is_beam,
             )
-            undo.put(self.states, new.seq_id, state)
         for copy in scheduler_output.kv_cache_block_copies:
             if copy.seq_id not in resumed:
-                block_ids = self.states[copy.seq_id].block_ids
-                undo.note(block_ids.__setitem__, -1, block_ids[-1])
-                block_ids[-1] = copy.dst_block_id
+                self.states[copy.seq_id].block_ids[-1] = copy.dst_block_id
         for seq_id, new_ids in scheduler_output.new_block_ids.items():
-            block_ids = self.states[seq_id].block_ids
-            undo.note(block_ids.__delitem__, slice(len(block_ids), None))
-            block_ids += new_ids
+            self.states[seq_id].block_ids += new_ids
 
     def _move_beams(self, moves: list[BeamMove]) -> None:
         """Apply beam moves: replace the tokens drawn here by those that the scheduler chose."""
@@ -80,19 +75,14 @@ class InputBatch:
         for move in moves:
             parent = parents[move.parent_id]
             token_ids = [*parent.token_ids[:-1], move.token_id]
-            self._put(move.seq_id, _child(parent, token_ids, parent.seed))
+            self.states[move.seq_id] = _child(parent, token_ids, parent.seed)
 
     def fork(self, forks: dict[str, list[str]]) -> None:
         """Fork siblings of a sequence; the i-th draws with ``seed + i``."""
         for seq_id, child_ids in forks.items():
             parent = self.states[seq_id]
             for i, child_id in enumerate(child_ids, start=1):
-                self._put(child_id, _child(parent, list(parent.token_ids), parent.seed + i))
-
-    def _put(self, seq_id: str, state: CachedRequestState) -> None:
-        if seq_id in self.states:
-            self.undo_log.take(self.states, seq_id)
-        self.undo_log.put(self.states, seq_id, state)
+                self.states[child_id] = _child(parent, list(parent.token_ids), parent.seed + i)
 
     def sampling_metadata(
         self, seq_ids: list[str], logits: torch.Tensor, drafts: dict[str, list[int]]
@@ -117,19 +107,7 @@ class InputBatch:
         elif metadata is None or metadata.states != states:
             metadata = SamplingMetadata(states, logits.shape[-1], logits.device)
             self._sampling_metadata = metadata
-        lengths = [len(state.token_ids) for state in states]
-        self.undo_log.note(self._take_tokens_back, states, lengths)
         return metadata
-
-    def _take_tokens_back(self, states: list[CachedRequestState], num_tokens: list[int]) -> None:
-        for state, n in zip(states, num_tokens, strict=True):
-            del state.token_ids[n:]
-        self._sampling_metadata = None  # penalties have counted what is gone: made anew
-
-    def roll_back(self, step: int) -> None:
-        """Roll back a step, if it has come as far as here."""
-        if step == self._step:
-            self.undo_log.roll_back()
 
     def __getitem__(self, seq_id: str) -> CachedRequestState:
         return self.states[seq_id]

@@ -141,10 +141,6 @@ class ModelRunner:
                 rows = range(row, row + len(sampled))
                 output.logprobs[seq_id] = [chosen.logprobs[i] for i in rows]
 
-    def roll_back(self, step: int) -> None:
-        """Roll back the step of this number: the state of sequences is as before it."""
-        self.input_batch.roll_back(step)
-
     def _forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
     ) -> torch.Tensor:

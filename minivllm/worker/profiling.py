@@ -39,7 +39,7 @@ def full_step(max_tokens: int, max_seqs: int, max_model_len: int, block_size: in
         num_computed_tokens=dict.fromkeys(ids, 0),
         new_block_ids={i: [0] * cdiv(n, block_size) for i, n in zip(ids, lengths, strict=True)},
         scheduled_new_reqs=[
-            NewRequestData(i, [0] * n, params, seed=0) for i, n in zip(ids, lengths, strict=True)
+            NewRequestData(i, [0] * n, n, params, seed=0) for i, n in zip(ids, lengths, strict=True)
         ],
     )
 

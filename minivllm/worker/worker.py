@@ -162,10 +162,6 @@ class Worker:
         """Compute one step."""
         return self.model_runner.execute_model(scheduler_output)
 
-    def roll_back(self, step: int) -> None:
-        """Roll back the step of this number, as far as it has come."""
-        self.model_runner.roll_back(step)
-
     def profile_memory(self) -> MemoryProfile:
         """The MemoryProfile of the device. Measured on the first call; the table is logged."""
         if self._profile is None:

@@ -80,7 +80,6 @@ class ContiguousKVCacheManager:
         ):
             check(value in known, name, value, "one of " + ", ".join(map(repr, known)))
         self.block_pool: SlabPool = ALLOCATORS[allocator](num_slots)
-        self.undo_log = self.block_pool.undo_log
         self.max_model_len = max_model_len
         self.reservation = reservation
         self.block_tables: dict[str, Slab] = {}
@@ -147,8 +146,8 @@ class ContiguousKVCacheManager:
         num_reserved = self.num_slots_to_reserve(seq)
         slots = self.block_pool.allocate(num_reserved)
         slab = Slab(slots, num_reserved, self._num_tokens_at_end(seq))
-        self.undo_log.put(self.block_tables, seq.seq_id, slab)
-        self.undo_log.set(seq, "num_computed_tokens", 0)
+        self.block_tables[seq.seq_id] = slab
+        seq.num_computed_tokens = 0
 
     def allocate_slots(self, seq: Sequence, num_new_tokens: int, copies: list) -> list[int]:
         """Count the slots that this step fills; they were reserved at admission.
@@ -163,7 +162,7 @@ class ContiguousKVCacheManager:
                 f"sequence {seq.seq_id!r} needs {num_tokens} slots, but {slab.num_reserved} are "
                 "reserved for it."
             )
-        self.undo_log.set(slab, "num_tokens", num_tokens)
+        slab.num_tokens = num_tokens
         return []
 
     def get_block_ids(self, seq_id: str) -> list[int]:
@@ -173,17 +172,12 @@ class ContiguousKVCacheManager:
     def free(self, seq: Sequence) -> None:
         """Free a sequence's slab. A sequence that holds none is no error."""
         if seq.seq_id in self.block_tables:
-            slab = self.undo_log.take(self.block_tables, seq.seq_id)
-            self.block_pool.free(slab.blocks)
+            self.block_pool.free(self.block_tables.pop(seq.seq_id).blocks)
 
-    def commit(self) -> None:
-        """End a step that has succeeded: its changes are final."""
-        self.undo_log.commit()
-
-    def roll_back(self, executed: bool) -> set[str]:
-        """Undo the changes of a failed step. Returns no sequence: slabs are never preempted."""
-        self.undo_log.roll_back()
-        return set()
+    def reset(self) -> None:
+        """Free every slab, after a step that failed."""
+        self.block_tables.clear()
+        self.block_pool.reset()
 
     def slot_usage(self, next_seq: Sequence | None = None) -> SlotUsage:
         """Count the slots by use.

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from bisect import insort
 
 from minivllm.math_utils import next_power_of_2
-from minivllm.undo_log import UndoLog
 from minivllm.validation import check, is_int
 
 
@@ -18,10 +17,14 @@ class SlabPool(ABC):
 
     def __init__(self, num_slots: int):
         check(is_int(num_slots, 1), "num_slots", num_slots, "an integer of at least 1")
-        self.num_usable_blocks = self.num_free_blocks = num_slots
-        self.free_pieces: list[range] = []  # in the order of their addresses
+        self.num_usable_blocks = num_slots
+        self.reset()
+
+    def reset(self) -> None:
+        """Make all slots free."""
+        self.num_free_blocks = self.num_usable_blocks
+        self.free_pieces = self._pieces(self.num_usable_blocks)  # in the order of their addresses
         self.slabs: set[range] = set()  # the allocated ones
-        self.undo_log = UndoLog()  # of the step that is being planned
 
     def slab_size(self, num_slots: int) -> int:
         """Number of slots of a slab for ``num_slots``."""
@@ -43,7 +46,6 @@ class SlabPool(ABC):
                 f"cannot allocate a slab of {self.slab_size(num_slots)} slots: "
                 f"{self.num_free_blocks} are free, in pieces of {[*map(len, self.free_pieces)]}."
             )
-        self._note()
         slab = self._take(self.slab_size(num_slots))
         self.slabs.add(slab)
         self.num_free_blocks -= len(slab)
@@ -57,18 +59,9 @@ class SlabPool(ABC):
         """
         if slab not in self.slabs:
             raise ValueError(f"slots {slab.start} to {slab.stop - 1} are freed, but not held.")
-        self._note()
         self.slabs.remove(slab)
         self.num_free_blocks += len(slab)
         self._put_back(slab)
-
-    def _note(self) -> None:
-        for name, value in (
-            ("free_pieces", list(self.free_pieces)),
-            ("slabs", set(self.slabs)),
-            ("num_free_blocks", self.num_free_blocks),
-        ):
-            self.undo_log.note(setattr, self, name, value)
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless slabs and free pieces cover the pool exactly once."""
@@ -78,6 +71,10 @@ class SlabPool(ABC):
             position = part.stop
         assert position == self.num_usable_blocks, f"slots from {position} on are lost"
         assert self.num_free_blocks == sum(map(len, self.free_pieces)), "free slots are miscounted"
+
+    @abstractmethod
+    def _pieces(self, num_slots: int) -> list[range]:
+        """Free pieces of an empty pool."""
 
     @abstractmethod
     def _take(self, num_slots: int) -> range:
@@ -94,9 +91,8 @@ class SlabPool(ABC):
 class FirstFitPool(SlabPool):
     """First fit: a slab is cut off the first piece that is large enough; neighbours are merged."""
 
-    def __init__(self, num_slots: int):
-        super().__init__(num_slots)
-        self.free_pieces = [range(num_slots)]
+    def _pieces(self, num_slots: int) -> list[range]:
+        return [range(num_slots)]
 
     def _take(self, size: int) -> range:
         piece = next(p for p in self.free_pieces if len(p) >= size)
@@ -120,13 +116,13 @@ class BuddyPool(SlabPool):
     bit of its size, the largest first.
     """
 
-    def __init__(self, num_slots: int):
-        super().__init__(num_slots)
-        start = 0
+    def _pieces(self, num_slots: int) -> list[range]:
+        pieces, start = [], 0
         for bit in reversed(range(num_slots.bit_length())):
             if num_slots & (1 << bit):
-                self.free_pieces.append(range(start, start + (1 << bit)))
+                pieces.append(range(start, start + (1 << bit)))
                 start += 1 << bit
+        return pieces
 
     def slab_size(self, num_slots: int) -> int:
         return next_power_of_2(num_slots)

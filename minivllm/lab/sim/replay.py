@@ -128,7 +128,7 @@ def _describe_steps(
             if scheduler.spec_decoding_stats is not None:
                 stats = asdict(scheduler.spec_decoding_stats)
                 described["spec_stats"] = {key: stats[key] for key in _STATS}
-            described["finished"] = list(scheduler.finished_req_ids)
+            described["finished"] = list(scheduler.next_output.finished_req_ids)
             described["free_blocks_after"] = manager.block_pool.num_free_blocks
             if speculative is not None:
                 described["drafts"] = _drafts(scheduler, step, speculative)
@@ -141,7 +141,7 @@ def _drafts(scheduler: Scheduler, step: Step, speculative: dict[str, Any]) -> di
     """Drafts for those that got a token and go on."""
     going_on = [seq for seq in step.updated if not seq.status.is_finished]
     drafts = {
-        seq.seq_id: fake_drafts(seq.token_ids, speculative, scheduler.max_model_len)
+        seq.seq_id: fake_drafts(seq.token_ids, speculative, scheduler.config.max_model_len)
         for seq in going_on
     }
     return {seq_id: token_ids for seq_id, token_ids in drafts.items() if token_ids}

@@ -156,7 +156,7 @@ class _Run:
         for step in run_steps(self.scheduler, self.arrivals, self._execute, self._time):
             self.num_steps += 1
             self._note_tokens(step.updated)
-            for seq_id in self.scheduler.finished_req_ids:
+            for seq_id in self.scheduler.next_output.finished_req_ids:
                 self._finish(self.requests[seq_id])
 
     def _let_come(self, index: int, arrival_time: float) -> None:

@@ -21,6 +21,7 @@ from minivllm.records import (
     RequestAdded,
     Sampled,
     Scheduled,
+    StepFailed,
     SwappedIn,
     SwappedOut,
     Verified,
@@ -69,6 +70,8 @@ class Narration:
                 self._freed[seq_id] = block_ids
                 for promised in (self._hits, self._copies, self._grown):
                     promised.pop(seq_id, None)
+            case StepFailed():
+                self._moves.append("a step fails; all requests wait, and all blocks are free")
             case Preempted(_, seq_id):
                 self._moves.append(f"{self._name(seq_id)} is preempted{self._returns(seq_id)}")
             case SwappedOut(_, seq_id, host_ids):

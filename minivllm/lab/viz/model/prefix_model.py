@@ -15,6 +15,7 @@ from minivllm.records import (
     BlocksCached,
     BlocksShared,
     Forked,
+    StepFailed,
     SwappedIn,
 )
 from minivllm.state import State
@@ -104,6 +105,8 @@ class _Reader:
                 self._forget(dst)
             case BlockForgotten(_, block_id):
                 self._forget(block_id)
+            case StepFailed():
+                self._forget(*list(self.home))
             case Forked(_, seq_id, child_id):
                 self.chains[child_id] = list(self.chains.get(seq_id, ()))
             case BlocksCached(_, seq_id, block_ids, names):

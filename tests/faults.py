@@ -1,14 +1,12 @@
-"""Faults: switches that let a step of the engine fail at any point where something can.
-
-A step is a transaction: whatever raises in it, books and blocks are as before. These
-switches are how that is tested, and shown.
-"""
+"""Faults: switches that let a step of the engine fail at any point where something can."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import numpy as np
 
 # where a step can fail: a path from the engine to a method, in the order of a step
 PLANNING = (
@@ -40,11 +38,13 @@ COMPUTING = (
     "model_runner.sampler",
     "model_runner._sample",
 )
-BOOKING = (
+UPDATING = (
     "scheduler.update_from_output",
     "scheduler.kv_manager.fork",
-    "scheduler.fork",
-    "scheduler.finish",
+    "scheduler._apply",
+    "scheduler._fork",
+    "scheduler._finish",
+    "scheduler.next_output.finish",
     "scheduler.kv_manager.free",
     "scheduler.kv_manager.block_pool.free_blocks",
 )
@@ -60,7 +60,7 @@ def fault_at(engine: Any, path: str, call: int = 0, after: bool = False) -> Iter
 
     Args:
         engine: an ``LLMEngine``.
-        path: one of ``PLANNING``, ``COMPUTING`` and ``BOOKING``.
+        path: one of ``PLANNING``, ``COMPUTING`` and ``UPDATING``.
         call: which of its calls, counted from 0.
         after: fail when it has done its work, not before.
 
@@ -93,40 +93,16 @@ def fault_at(engine: Any, path: str, call: int = 0, after: bool = False) -> Iter
             object.__delattr__(owner, last)
 
 
-def books(engine: Any) -> dict[str, Any]:
-    """All that a step changes, as plain values: two are equal if nothing has changed.
-
-    Args:
-        engine: an ``LLMEngine``.
-    """
-    scheduler, states = engine.scheduler, engine.model_runner.input_batch.states
-    manager = scheduler.kv_manager
-    pool, cache, space = manager.block_pool, manager.prefix_cache, manager.swap_space
+def tokens(engine: Any) -> dict[str, Any]:
+    """What a failed step must not change: each request's tokens, and where its grammar stands."""
     return {
-        "queues": [[r.request_id for r in q] for q in (scheduler.waiting, scheduler.swapped)],
-        "running": [seq.seq_id for seq in scheduler.running],
-        "sequences": {
-            s: (seq.status, seq.num_computed_tokens, list(seq.token_ids), seq.cumulative_logprob)
-            for s, seq in sorted(scheduler.sequences.items())
-        },
-        "requests": {
-            r: ([s.seq_id for s in q.seqs], q.num_preemptions, q.num_cached_tokens)
-            for r, q in sorted(scheduler.requests.items())
-        },
-        "told": (list(scheduler.finished_req_ids), list(scheduler.beam_moves)),
-        "preemptions": scheduler.num_preemptions,
-        "tables": {s: table.block_ids for s, table in sorted(manager.block_tables.items())},
-        "blocks": [(block.ref_cnt, block.block_hash) for block in pool.blocks],
-        "free": [block.block_id for block in pool.free_block_queue],
-        "cached": None if cache is None else {b: list(same) for b, same in cache._blocks.items()},
-        "host": {s: [b.block_id for b in t] for s, t in sorted(space.tables.items())},
-        "host free": []
-        if space.pool is None
-        else [b.block_id for b in space.pool.free_block_queue],
-        "runner": {
-            s: (list(state.token_ids), list(state.block_ids))
-            for s, state in sorted(states.items())
-            if s in scheduler.sequences  # others are about to be forgotten
-        },
-        "records": None if engine.trace is None else (engine.trace.step, len(engine.trace.records)),
+        seq_id: (list(seq.token_ids), seq.cumulative_logprob, seq.grammar and mask(seq.grammar))
+        for seq_id, seq in sorted(engine.scheduler.sequences.items())
     }
+
+
+def mask(grammar: Any) -> bytes:
+    """The tokens that a grammar allows next."""
+    row = np.zeros((1, 64), np.int32)
+    grammar.fill_bitmask(row, 0)
+    return row.tobytes()

@@ -1,0 +1,52 @@
+"""check_integrity: the invariants of a scheduler between two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from minivllm.kv.manager import KVCacheManager
+from minivllm.request import Request, Sequence
+
+
+def check_integrity(
+    requests: Iterable[Request],
+    sequences: dict[str, Sequence],
+    running: list[Sequence],
+    waiting: Iterable[Request],
+    swapped: Iterable[Request],
+    manager: KVCacheManager,
+    max_num_seqs: int,
+) -> None:
+    """Raise ``AssertionError`` unless queues, requests and blocks are consistent.
+
+    Args:
+        requests: all that are not finished.
+        sequences: theirs, by id.
+        running, waiting, swapped: the queues.
+        manager: has their blocks.
+        max_num_seqs: the most sequences that may run, those to be forked included.
+    """
+    manager.check_integrity()
+    queued = [seq for r in (*waiting, *swapped) for seq in r.unfinished_seqs]
+    queued_ids = [seq.seq_id for seq in (*running, *queued)]
+    assert sorted(queued_ids) == sorted(sequences), f"{queued_ids} != {list(sequences)}"
+    alive = [seq for request in requests for seq in request.unfinished_seqs]
+    assert {seq.seq_id: seq for seq in alive} == sequences
+    running_ids = {seq.seq_id for seq in running}
+    assert set(manager.block_tables) == running_ids, "only running sequences hold blocks"
+    to_come = sum(seq.request.num_forks_to_come for seq in running)
+    assert len(running) + to_come <= max_num_seqs
+    on_host = {seq.seq_id for request in swapped for seq in request.unfinished_seqs}
+    assert set(manager.swap_space.tables) == on_host, "only the swapped are on the host"
+    assert not any(seq.spec_token_ids for seq in queued), "drafts are for the running"
+    for seq in running:
+        blocks = manager.block_tables[seq.seq_id].blocks
+        room = len(blocks) * manager.block_size
+        computed, num_tokens = seq.num_computed_tokens, seq.num_tokens
+        assert computed <= num_tokens, (
+            f"{seq.seq_id} has computed {computed} of {num_tokens} tokens"
+        )
+        assert seq.num_computed_tokens <= room, f"{seq} holds {len(blocks)} blocks"
+        if manager.prefix_cache is not None:
+            beyond = blocks[seq.num_tokens // manager.block_size :]
+            assert not any(b.block_hash for b in beyond), f"a draft of {seq} can be found"

@@ -1,0 +1,46 @@
+"""RequestQueue: requests that wait, in the order of a policy.
+
+(vLLM: vllm/v1/core/sched/request_queue.py)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from contextlib import suppress
+
+from minivllm.request import Request
+from minivllm.scheduling.policies import SchedulingPolicy
+
+
+class RequestQueue(list[Request]):
+    """List of requests by the policy's key, the next one first.
+
+    Args:
+        policy: gives each request its key.
+    """
+
+    def __init__(self, policy: SchedulingPolicy):
+        super().__init__()
+        self._policy = policy
+
+    def add(self, request: Request) -> int:
+        """Insert a request where the policy puts it, behind those with its key.
+
+        Returns:
+            Its index. If the policy raises, nothing has changed.
+        """
+        index = bisect_right(self, self._policy.key(request), key=self._policy.key)
+        self.insert(index, request)
+        return index
+
+    def discard(self, request: Request) -> None:
+        """Remove a request, if it is in the queue."""
+        if request in self:
+            self.remove(request)
+
+    def refill(self, requests: Iterable[Request]) -> None:
+        """Replace all requests. If the policy raises, they stand by their arrival."""
+        self[:] = sorted(requests, key=lambda request: request.arrival_index)
+        with suppress(Exception):
+            self.sort(key=self._policy.key)

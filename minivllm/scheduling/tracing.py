@@ -1,0 +1,32 @@
+"""trace_schedule: write a step's plan to the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from minivllm.records import Scheduled
+from minivllm.request import Sequence
+from minivllm.scheduling.output import SchedulerOutput
+from minivllm.trace import Trace
+
+
+def trace_schedule(trace: Trace, running: Iterable[Sequence], output: SchedulerOutput) -> None:
+    """Record which sequences compute how many tokens.
+
+    Args:
+        trace: gets a record for each, and the end of planning.
+        running: in order of admission.
+        output: the plan.
+    """
+    kinds = {data.seq_id: "new" for data in output.scheduled_new_reqs}
+    kinds |= dict.fromkeys(output.resumed_req_ids, "resumed")
+    for seq in running:
+        num_new = output.num_scheduled_tokens.get(seq.seq_id, 0)
+        kind = kinds.get(seq.seq_id, "running")
+        if kind == "new" and seq.request.num_preemptions:  # computed again after a failed step
+            kind = "resumed"
+        if num_new > 0 or kind == "resumed":
+            computed = seq.num_computed_tokens
+            samples = computed + num_new >= seq.num_tokens
+            trace.record(Scheduled, seq.seq_id, kind, computed, num_new, samples)
+    trace.plan_step()
