@@ -13,7 +13,6 @@ from itertools import islice
 from operator import itemgetter
 
 from minivllm.request import Request, RequestStatus, Sequence
-from minivllm.sampling_params import BeamSearchParams
 from minivllm.scheduling.decoding import Action, Finish, Fork, MoveBeam
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 
@@ -27,7 +26,8 @@ class BeamSearch:
     """
 
     def __init__(self, request: Request, max_model_len: int):
-        params: BeamSearchParams = request.beam_params
+        params = request.beam_params
+        assert params is not None, "it is searched by beams"
         self.width = params.beam_width
         self.length_penalty = params.length_penalty
         self.eos_token_ids = frozenset() if params.ignore_eos else request.eos_token_ids
