@@ -7,11 +7,20 @@ vllm/config/structured_outputs.py)
 from __future__ import annotations
 
 import json as json_lib
+import re
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
-from minivllm.validation import check, is_one_of, known_names_only
+from minivllm.validation import (
+    InvalidParameter,
+    check,
+    is_number,
+    is_one_of,
+    is_text,
+    known_names_only,
+    shown,
+)
 
 KINDS = ("json", "regex", "choice", "grammar", "json_object")
 # "fsm" is the automaton of this package, "guidance" the llguidance library, "auto" either.
@@ -54,7 +63,7 @@ class StructuredOutputsParams:
     def __post_init__(self):
         schema: Any = self.json
         if hasattr(schema, "model_json_schema"):
-            self.json = schema.model_json_schema()
+            self.json = _schema_of_class(schema)
         given = [kind for kind in KINDS if getattr(self, kind) is not None]
         if len(given) > 1:
             raise ValueError(
@@ -69,38 +78,24 @@ class StructuredOutputsParams:
         getattr(self, f"_check_{self.kind}")(getattr(self, self.kind))
         for name in ("disable_any_whitespace", "disable_additional_properties"):
             check(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
-        ok = self.whitespace_pattern is None or isinstance(self.whitespace_pattern, str)
-        check(ok, "whitespace_pattern", self.whitespace_pattern, "a regular expression, or None")
+        if self.whitespace_pattern is not None:
+            _check_whitespace_pattern(self.whitespace_pattern)
 
     def _check_json(self, schema: Any) -> None:
-        if isinstance(schema, str):
-            try:
-                schema = json_lib.loads(schema)
-            except (json_lib.JSONDecodeError, RecursionError) as error:
-                raise ValueError(
-                    f"json must be a JSON schema, got {_start(schema)!r} ({error})."
-                ) from error
-        ok = isinstance(schema, (dict, bool))
-        check(ok, "json", schema, "a JSON schema: a dict, its text, or a pydantic class")
-        depth = _nesting(schema)
-        if depth > MAX_NESTING:
-            raise ValueError(f"json must have at most {MAX_NESTING} nested levels, got {depth}.")
-        try:
-            json_lib.dumps(schema)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"json must hold JSON's own types only ({error}).") from error
+        check_schema("json", schema)
 
     def _check_regex(self, regex: Any) -> None:
-        check(isinstance(regex, str) and regex != "", "regex", regex, "a non-empty string")
+        ok = is_text(regex) and regex != ""
+        check(ok, "regex", regex, "a non-empty string without lone surrogates")
 
     def _check_choice(self, choice: Any) -> None:
         ok = isinstance(choice, (list, tuple)) and len(choice) > 0
-        ok = ok and all(isinstance(text, str) for text in choice)
-        check(ok, "choice", choice, "a list of at least one string")
+        ok = ok and all(is_text(text) for text in choice)
+        check(ok, "choice", choice, "a list of at least one string, without lone surrogates")
 
     def _check_grammar(self, grammar: Any) -> None:
-        ok = isinstance(grammar, str) and grammar.strip() != ""
-        check(ok, "grammar", grammar, "a non-empty string")
+        ok = is_text(grammar) and grammar.strip() != ""
+        check(ok, "grammar", grammar, "a non-empty string without lone surrogates")
 
     def _check_json_object(self, wanted: Any) -> None:
         check(wanted is True, "json_object", wanted, "True, or None")
@@ -230,16 +225,65 @@ def _say_what_is_used(backend: str) -> None:
     )
 
 
-def _nesting(value: Any) -> int:
-    """Nesting depth of lists and dicts."""
-    depth, level = 0, [value]
-    while level := [item for item in level if isinstance(item, (dict, list))]:
-        depth += 1
-        if depth > MAX_NESTING:
-            break
-        level = [x for item in level for x in (item.values() if isinstance(item, dict) else item)]
-    return depth
+def check_schema(name: str, schema: Any) -> None:
+    """Raise ``InvalidParameter`` naming a field unless it is a JSON schema that can be written.
+
+    Args:
+        name: the field.
+        schema: a dict, a bool, or the text of one.
+    """
+    wanted = "a JSON schema: a dict, its text, or a pydantic class"
+    if isinstance(schema, str):
+        check(is_text(schema), name, schema, f"{wanted}, without lone surrogates")
+        try:
+            schema = json_lib.loads(schema)
+        except (ValueError, RecursionError) as error:
+            text = f"{name} must be {wanted}, got {shown(schema)} ({error})."
+            raise InvalidParameter(text, name) from error
+    check(isinstance(schema, (dict, bool)), name, schema, wanted)
+    level = [schema]
+    for _ in range(MAX_NESTING):
+        level = [part for item in level for part in _parts(name, item)]
+    ok = not any(_parts(name, item) or isinstance(item, (dict, list)) for item in level)
+    check(ok, name, schema, f"a schema of at most {MAX_NESTING} nested levels")
 
 
-def _start(text: str) -> str:
-    return text if len(text) <= 80 else text[:77] + "..."
+def _parts(name: str, item: Any) -> list:
+    """The keys and values of a dict, or the items of a list. Raises for what JSON cannot hold."""
+    if isinstance(item, dict):
+        for key in item:
+            ok = key is None or isinstance(key, (str, int, float))
+            check(ok, name, key, "a schema of JSON's own types, and so its keys")
+        return [*item, *item.values()]
+    if isinstance(item, (list, tuple)):
+        return list(item)
+    if isinstance(item, str):
+        check(is_text(item), name, item, "a schema of strings without lone surrogates")
+    elif isinstance(item, (int, float)):
+        ok = isinstance(item, bool) or is_number(item)
+        check(ok, name, item, "a schema of numbers that are finite as floats")
+    else:
+        check(item is None, name, item, "a schema of JSON's own types")
+    return []
+
+
+def _schema_of_class(model: Any) -> Any:
+    """The JSON schema of a pydantic class."""
+    try:
+        return model.model_json_schema()
+    except Exception as error:
+        text = f"json must be a class with a JSON schema, got {shown(model)} ({error})."
+        raise InvalidParameter(text, "json") from error
+
+
+def _check_whitespace_pattern(pattern: Any) -> None:
+    from minivllm.logger import without_warnings
+
+    name, wanted = "whitespace_pattern", "a regular expression without lone surrogates, or None"
+    check(is_text(pattern), name, pattern, wanted)
+    try:
+        with without_warnings():
+            re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        text = f"{name} must be {wanted}, got {shown(pattern)} ({error})."
+        raise InvalidParameter(text, name) from error

@@ -227,6 +227,8 @@ def test_beside_tools_tokens_and_logprobs_are_told_once(client_of):
         ({"tool_choice": "required", "extra_body": {"use_beam_search": True}}, None, "beams"),
         ({"tools": [{**WEATHER, "function": {"name": "f", "strict": True,
                      "parameters": {"properties": {"a": {"not": {}}}}}}]}, None, "Unimplemented"),
+        ({"tools": [{**WEATHER, "function": {"name": "f", "strict": True,
+                     "parameters": {"minimum": 10**400}}}]}, "tools", "finite as floats"),
     ],
 )  # fmt: skip
 def test_what_is_refused(client_of, options, param, words):

@@ -58,3 +58,8 @@ def test_a_cache_survives_a_pause_if_it_is_asked_to(client):
         assert first - before == more, clear_cache
     refused = client.post("/pause", params={"clear_cache": "x"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "query.clear_cache")
+
+
+def test_a_server_that_never_sleeps_is_awake(client):
+    answer = client.get("/is_sleeping")
+    assert (answer.status_code, answer.json()) == (200, {"is_sleeping": False})

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import gc
 import json
+import math
 import os
 import re
 import shlex
@@ -176,18 +177,68 @@ def test_bad_values_get_an_error_with_their_name(server, client, body, status, p
     assert server.idle()
 
 
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ({"json": {"minimum": math.nan}}, "json must be a schema of numbers that are finite"),
+        ({"json": {"enum": [["\ud800"]]}}, "json must be a schema of strings without lone"),
+        ({"json": '{"const": "\ud800"}'}, "json must be a JSON schema"),
+        ({"choice": ["a", "\ud800"]}, "choice must be a list of at least one string, without lone"),
+        ({"json_object": True, "whitespace_pattern": "("}, "whitespace_pattern must be a regular"),
+    ],
+)
+def test_a_bad_form_is_named(client, form, words):
+    body = json.dumps({"prompt": "x", "structured_outputs": form})
+    headers = {"content-type": "application/json"}
+    answer = client.post("/v1/completions", content=body, headers=headers)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]["message"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"\xff\xfe{}", b'{"prompt": "\xff"}', b"[" * 100_000, b'{"a":' * 50_000,
-     b'{"prompt": "' + b"a b " * 2_500_000 + b'"}', b"null", b'"x"', b'{"prompt": NaN}'],
+     b'{"prompt": "' + b"a b " * 2_500_000 + b'"}', b"null", b'"x"', b'{"prompt": NaN}',
+     b'{"prompt": %s}' % (b"9" * 5000), b'{"seed": [{"a": -%s}]}' % (b"1" * 5000), b"9" * 5000],
     ids=lambda body: repr(body[:12]),
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
 def test_bad_bodies_are_no_fault_of_ours(client, path, body):
     answer = client.post(path, content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 400
-    assert {"error", "detail"} & answer.json().keys()
+    error = answer.json()["error"]
+    assert error["code"] == 400
+    assert error["type"] in ("Bad Request", "BadRequestError")
+    assert error["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b'{"prompt": %s}' % (b"9" * 5000), 400, "4,300 digits"),
+        (b"[" * 100_000, 400, "nested too deeply"),
+        (b'{"prompt": "\xff"}', 400, "not UTF-8"),
+        (None, 413, "33554432 bytes"),  # in parts, without saying how many
+    ],
+    ids=["digits", "nesting", "encoding", "length"],
+)
+@pytest.mark.parametrize("path", ["/v1/completions", "/invocations"])
+def test_a_body_that_cannot_be_read_says_why(client, path, body, status, words):
+    content = body or iter([b" " * 2**20] * 33)
+    answer = client.post(path, content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == status
+    error = answer.json()["error"]
+    assert words in error["message"]
+    assert (error["code"], error["type"]) == (status, "Bad Request")
+    assert answer.json().keys() == {"error"}
+
+
+@pytest.mark.parametrize(("method", "status"), [("GET", 405), ("POST", 404)])
+def test_a_path_or_method_that_is_not_there_has_starlettes_body(client, method, status):
+    path = "/v1/completions" if status == 405 else "/v1/nothing"
+    answer = client.request(method, path, content=b"9" * 5000)
+    assert (answer.status_code, answer.json().keys()) == (status, {"detail"})
 
 
 def test_a_body_beyond_all_bounds(client):

@@ -14,8 +14,8 @@ import numpy as np
 
 from minivllm.structured_output.backend_types import StructuredOutputGrammar, num_words
 from minivllm.structured_output.dfa import DEAD, DFA, MAX_DFA_STATES
+from minivllm.structured_output.regex import UnsupportedRegex
 from minivllm.structured_output.vocabulary import Vocabulary
-from minivllm.validation import check
 
 _MAX_MASKS = 1024  # kept per automaton
 
@@ -156,12 +156,15 @@ class FsmBackend:
             value: a regular expression, or texts to choose from.
 
         Raises:
-            UnsupportedRegex: if no automaton can do it.
+            UnsupportedRegex: if no automaton can do it, or a choice is too large for one.
             ValueError: if it is no regular expression, or too large.
         """
         if isinstance(value, list):
             size = sum(len(text.encode()) for text in value)
-            ok = size < MAX_DFA_STATES
-            check(ok, "choice", f"{size:,} bytes", f"texts of under {MAX_DFA_STATES:,} bytes")
+            if size >= MAX_DFA_STATES:
+                raise UnsupportedRegex(
+                    f"choice must be texts of under {MAX_DFA_STATES:,} bytes for the backend "
+                    f"'fsm', got {size:,} bytes."
+                )
             value = "|".join(re.escape(text) for text in value)
         return FsmGrammar(TokenAutomaton(DFA(value), self.vocabulary), frozenset(), [0])

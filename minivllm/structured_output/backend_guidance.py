@@ -7,7 +7,8 @@ lexer of derivatives. It refuses what it cannot do. (vLLM: backend_guidance.py)
 from __future__ import annotations
 
 import json
-from typing import Any
+from random import Random
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -15,9 +16,14 @@ from minivllm.logger import init_logger
 from minivllm.structured_output.backend_types import StructuredOutputGrammar
 from minivllm.structured_output.vocabulary import Vocabulary
 from minivllm.structured_outputs import StructuredOutputsParams
+from minivllm.validation import InvalidParameter, shown
 
 logger = init_logger(__name__)
 
+# Symbols of a grammar: about 6,000 properties, or 15,000 alternatives. It takes seconds to compile.
+MAX_SYMBOLS = 50_000
+_MAX_ITEMS = 1_000_000  # of the parser, for one mask: a tenth of a second
+_TRIED_MASKS = 8  # before a grammar is taken
 _ONE_BLANK = " ?"  # between the tokens of a JSON text; "any" lets a model write blanks for ever
 
 
@@ -91,11 +97,17 @@ class GuidanceBackend:
             import llguidance
         except ImportError as error:
             raise ValueError(
-                "JSON schemas and grammars need llguidance; install minivllm[structured]."
+                "JSON schemas, grammars and what the backend 'fsm' cannot follow need llguidance; "
+                "install minivllm[structured]."
             ) from error
         tokenizer = _Tokenizer(vocabulary)
         self._lib = llguidance
         self.eos_token_id = tokenizer.eos_token_id
+        # A row of the parser has fewer items than its grammar has symbols, unless it is ambiguous.
+        self.limits = llguidance.LLParserLimits(
+            max_grammar_size=MAX_SYMBOLS, max_items_in_row=MAX_SYMBOLS, step_max_items=_MAX_ITEMS
+        )
+        self.vocab_size = len(vocabulary)
         self.tokenizer = llguidance.LLTokenizer(
             llguidance.TokenizerWrapper(tokenizer),
             n_vocab=len(vocabulary),
@@ -106,35 +118,72 @@ class GuidanceBackend:
         """Compile a grammar, at its start.
 
         Raises:
-            ValueError: in llguidance's words, if it cannot be done or nothing satisfies it.
+            ValueError: in llguidance's words, if it cannot be done, nothing satisfies it, or it is
+                larger than a limit.
         """
-        grammar = self._serialize(params)
-        matcher = self._lib.LLMatcher(self.tokenizer, grammar, log_level=0)
-        reason = matcher.get_error().strip() if matcher.is_error() else ""
-        if not reason:
-            matcher.compute_bitmask()  # a $ref that leads only to itself is found out here
-            if matcher.is_error():
-                reason = f"nothing can come first: {matcher.get_error().splitlines()[0]}"
+        try:
+            matcher = self._matcher(self._serialize(params))
+            reason = matcher.get_error().strip() or self._try_masks(matcher)
+        except ValueError as error:  # of what turns GBNF into Lark
+            reason = str(error)
         if reason:
-            shown = str(getattr(params, params.kind))
-            shown = shown if len(shown) <= 200 else shown[:197] + "..."
-            raise ValueError(
-                f"{params.kind} must be one that the backend 'guidance' can follow, got "
-                f"{shown!r} ({reason})."
-            )
+            name = self._field_to_blame(params)
+            _refuse(name, getattr(params, name), reason)
         return GuidanceGrammar(matcher, frozenset(), self.eos_token_id)
+
+    def _matcher(self, grammar: str):
+        return self._lib.LLMatcher(self.tokenizer, grammar, log_level=0, limits=self.limits)
+
+    def _try_masks(self, matcher) -> str:
+        """The error of the first masks along a random text, or "".
+
+        Some limits are of a mask: they are better found now than when the text has begun. So is a
+        $ref that leads only to itself.
+        """
+        trial, rng = matcher.deep_copy(), Random(0)
+        for i in range(_TRIED_MASKS):
+            mask = np.frombuffer(trial.compute_bitmask(), dtype=np.uint8)
+            bits = np.unpackbits(mask, count=self.vocab_size, bitorder="little")
+            if tokens := np.flatnonzero(bits).tolist():
+                trial.try_consume_tokens([rng.choice(tokens)])
+            if trial.is_error():
+                where = "a text cannot go on" if i else "nothing can come first"
+                return f"{where}: {trial.get_error().splitlines()[0]}"
+            if trial.is_stopped():
+                break
+        return ""
+
+    def _field_to_blame(self, params: StructuredOutputsParams) -> str:
+        pattern = params.whitespace_pattern
+        if params.kind not in ("json", "json_object") or pattern is None:
+            return params.kind
+        bad = self._matcher(self._regex(pattern)).is_error()
+        return "whitespace_pattern" if bad else params.kind
+
+    def _regex(self, pattern: str) -> str:
+        # \d, \w and \s are ASCII, as in the other backend
+        lark = self._lib.regex_to_lark(pattern, "dws")
+        return self._lib.grammar_from("lark", f"start: /{lark}/")
 
     def _serialize(self, params: StructuredOutputsParams) -> str:
         """The grammar in llguidance's own format."""
         lib, value = self._lib, getattr(params, params.kind)
         if params.kind == "choice":
-            return lib.grammar_from("choice", json.dumps(list(value)))
+            # a terminal, which its lexer reads at once; alternatives of a rule are as many items
+            texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in value)
+            return lib.grammar_from("lark", f"start: ONE\nONE: {texts}")
         if params.kind == "regex":
-            # \d, \w and \s are ASCII, as in the other backend
-            return lib.grammar_from("lark", f"start: /{lib.regex_to_lark(value, 'dws')}/")
+            return self._regex(value)
         if params.kind == "grammar":
             return lib.grammar_from("grammar", value)
         return lib.LLMatcher.grammar_from_json_schema(_schema(params), defaults=_blanks(params))
+
+
+def _refuse(name: str, value: Any, reason: str) -> NoReturn:
+    if "too large" in reason or "too big" in reason:
+        reason = f"{reason.splitlines()[0]}; the limit is {MAX_SYMBOLS:,} symbols"
+    wanted = f"{name} must be one that the backend 'guidance' can follow"
+    raise InvalidParameter(f"{wanted}, got {shown(value)} ({reason}).", name)
 
 
 def _schema(params: StructuredOutputsParams) -> str:

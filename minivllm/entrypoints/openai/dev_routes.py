@@ -56,6 +56,12 @@ async def is_paused(raw: Request):
     return JSON({"is_paused": await raw.app.state.served.engine.is_paused()})
 
 
+@router.get("/is_sleeping")
+async def is_sleeping():
+    """False: this engine does not sleep."""
+    return JSON({"is_sleeping": False})
+
+
 @router.post("/abort_requests")
 async def abort_requests(raw: Request, request: AbortRequests):
     """End requests: their answers say finish_reason "abort".

@@ -6,13 +6,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from minivllm.engine.exceptions import EngineDeadError
 from minivllm.logger import init_logger
@@ -28,6 +32,7 @@ _NAMED = {
     "structured_outputs", "suffix", "temperature", "tool_choice", "tools", "top_logprobs", "top_p",
     "truncate_prompt_tokens",
 }  # fmt: skip
+_OF_STARLETTE = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
 
 
 class ErrorInfo(BaseModel):
@@ -100,6 +105,21 @@ def _describe(error: RequestValidationError) -> RequestError:
     return RequestError("; ".join(lines), param, kind="Bad Request")
 
 
+def _unreadable(error: HTTPException) -> RequestError:
+    """A body that Python's parser of JSON gave up on, or that a middleware refused."""
+    cause = error.__cause__
+    if isinstance(cause, RequestError):
+        return cause
+    reason = error.detail
+    if isinstance(cause, RecursionError):
+        reason = "its lists and objects are nested too deeply"
+    elif isinstance(cause, UnicodeDecodeError):
+        reason = "it is not UTF-8"
+    elif isinstance(cause, ValueError):
+        reason = f"a number may have {sys.get_int_max_str_digits():,} digits, and one has more"
+    return RequestError(f"body: {reason}", "body", HTTPStatus(error.status_code), "Bad Request")
+
+
 async def json_only(request: Request) -> None:
     """A dependency: another media type than JSON is refused before the body is read as such."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
@@ -108,13 +128,20 @@ async def json_only(request: Request) -> None:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Every error that a handler lets through becomes such a body."""
+    """Every error that a handler lets through becomes such a body.
 
-    async def refuse(request: Request, error: Exception) -> JSON:
+    A path or method that is not there has Starlette's own body, as in vLLM.
+    """
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code in _OF_STARLETTE:
+            return await http_exception_handler(request, error)
         if isinstance(error, RequestValidationError):
             error = _describe(error)
+        elif isinstance(error, HTTPException):
+            error = _unreadable(error)
         return error_response(error)
 
-    for kind in (RequestValidationError, RequestError, InvalidParameter, ValueError,
+    for kind in (RequestValidationError, HTTPException, RequestError, InvalidParameter, ValueError,
                  EngineDeadError, Exception):  # fmt: skip
         app.add_exception_handler(kind, refuse)

@@ -14,7 +14,7 @@ from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.tool_parsers import ToolParser, ToolParserManager
 from minivllm.entrypoints.openai.tool_parsers.abstract_tool_parser import DeltaToolCall, ToolCall
 from minivllm.sampling_params import SamplingParams
-from minivllm.structured_outputs import StructuredOutputsParams
+from minivllm.structured_outputs import StructuredOutputsParams, check_schema
 
 STRICT_LEVELS = ("auto", "function", "parameter")
 
@@ -122,11 +122,17 @@ class ToolChoice:
             if not self.forced:
                 return params  # the request's own grammar has precedence
             raise RequestError("tool_choice forces a form; leave out the other")
+
+        def strict(tool: dict) -> bool:
+            return self.level == "parameter" or _says_strict(tool)
+
+        for tool in filter(strict, self.functions):
+            check_schema("tools", tool.get("parameters") or {})
         grammar = form.grammar(
             self.functions,
             forced=self.forced,
             parallel=self.parallel and self.choice != "named",
-            strict=lambda tool: self.level == "parameter" or _says_strict(tool),
+            strict=strict,
             special_token_ids=special,
         )
         return replace(params, structured_outputs=StructuredOutputsParams(grammar=grammar))
