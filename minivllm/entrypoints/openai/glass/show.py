@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from functools import lru_cache
 
 from minivllm.engine.async_llm import AsyncLLM
+from minivllm.entrypoints.openai.glass.transcripts import transcripts
 from minivllm.lab.viz.model.live import LiveRun
 from minivllm.lab.viz.page.live import picture
 from minivllm.logger import init_logger
@@ -105,6 +106,12 @@ class GlassShow:
             await self.engine.resume_generation(num_steps=1)
             await asyncio.sleep(1 / pace)
 
+    def _text_of(self, token_ids: Sequence[int]) -> str:
+        """Text of a request or of its answer; numbers, where the engine has no tokenizer."""
+        if self.engine.tokenizer is None:
+            return " ".join(map(str, token_ids))
+        return self.engine.tokenizer.decode(token_ids, skip_special_tokens=True)
+
     # -- from the trace to a picture -----------------------------------------------------------
 
     def _note(self, records: list[Record]) -> None:
@@ -145,5 +152,7 @@ class GlassShow:
         """
         began = time.thread_time()
         self._run.update(records)
-        content = picture(self._run) if self.num_watchers else None
+        content = None
+        if self.num_watchers:
+            content = picture(self._run) | {"requests": transcripts(self._run, self._text_of)}
         return content, time.thread_time() - began
