@@ -122,18 +122,20 @@ function markMine() {
 // -- requests of other clients --------------------------------------------------------------------
 
 const MOST = 32;  // that stay in the conversation
+let past = null;  // ids of the requests that were finished when the page was opened
 const cards = new Map();  // by request id, of those that the engine still knows
 
-/** A card in the conversation for each: what kind it is, its prompt, and its answers as they grow. */
+/** A card in the conversation for each: its kind, its prompt, and its answers as they grow. */
 function showOthers(requests) {
   const talk = $("talk"), atEnd = talk.scrollTop + talk.clientHeight >= talk.scrollHeight - 2;
+  past ??= new Set(requests.filter(request => !request.going).map(request => request.id));
   const known = new Set(requests.map(request => request.id));
   for (const [id, card] of cards) if (!known.has(id)) {
     card.classList.remove("going");
     cards.delete(id);
   }
   for (const { id, going, kind, prompt, answers } of requests) {
-    if (id.startsWith(`chatcmpl-${me}-`)) continue;
+    if (id.startsWith(`chatcmpl-${me}-`) || past.has(id)) continue;
     if (!cards.has(id)) {
       const card = document.createElement("section");
       card.className = "other";

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from functools import lru_cache
 
 from minivllm.engine.async_llm import AsyncLLM
-from minivllm.entrypoints.openai.glass.transcripts import transcripts
+from minivllm.entrypoints.openai.glass.transcripts import Transcripts
 from minivllm.lab.viz.model.live import LiveRun
 from minivllm.lab.viz.page.live import picture
 from minivllm.logger import init_logger
@@ -46,6 +46,7 @@ class GlassShow:
             facts.num_gpu_blocks, facts.block_size, facts.max_num_batched_tokens, decode,
             called=lambda seq_id: seq_id.removeprefix("chatcmpl-").removeprefix("cmpl-"),
         )  # fmt: skip
+        self._transcripts = Transcripts(self._run, self._text_of)
         self._records: list[Record] = []
         self._news, self._drawn = asyncio.Event(), asyncio.Event()
         self._picture = b""
@@ -152,7 +153,8 @@ class GlassShow:
         """
         began = time.thread_time()
         self._run.update(records)
+        self._transcripts.update()
         content = None
         if self.num_watchers:
-            content = picture(self._run) | {"requests": transcripts(self._run, self._text_of)}
+            content = picture(self._run) | {"requests": self._transcripts.to_json()}
         return content, time.thread_time() - began

@@ -1,50 +1,61 @@
-"""Transcripts: what requests ask and what they are answered, for a page that shows them."""
+"""Transcripts: prompts and answers of the requests in an engine, for a page that shows them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Any
 
 from minivllm.lab.viz.model.live import LiveRun
-from minivllm.state import ALIVE
+from minivllm.state import ALIVE, SequenceState
 
-MAX_REQUESTS = 48  # the first ones: the others wait
+MAX_REQUESTS = 48  # in one picture; of more, those that are finished are left out first
 MAX_TOKENS = 100  # of a prompt, and of an answer: the last ones
 KINDS = {"chatcmpl": "Chat", "cmpl": "Completion"}
 
 
-def transcripts(run: LiveRun, decode: Callable[[Sequence[int]], str]) -> list[dict[str, Any]]:
-    """Return the requests that the engine knows, in order of arrival, with their texts.
+class Transcripts:
+    """Texts of the requests that a run remembers.
+
+    A finished request stays as long as the timeline shows it: a page that misses a picture finds
+    the whole answer in the next one.
 
     Args:
-        run: the run so far.
+        run: the run.
         decode: turns token ids into text.
     """
-    indices = {seq_id: index for index, seq_id in enumerate(run.owners)}
-    families: dict[str, list[str]] = {}
-    for seq_id in indices:
-        if seq_id in run.state.sequences:
-            families.setdefault(run.state.sequences[seq_id].request_id, []).append(seq_id)
 
-    def text(token_ids: list[int]) -> str:
-        shown = decode(token_ids[-MAX_TOKENS:]).strip()
-        return "…" + shown if len(token_ids) > MAX_TOKENS else shown
+    def __init__(self, run: LiveRun, decode: Callable[[Sequence[int]], str]):
+        self._run, self._decode = run, decode
+        self._sequences: dict[str, SequenceState] = {}
 
-    found = []
-    for request_id, seq_ids in islice(families.items(), MAX_REQUESTS):
-        sequences = [run.state.sequences[seq_id] for seq_id in seq_ids]
-        num_prompt_tokens = sequences[0].num_prompt_tokens
-        found.append(
+    def update(self) -> None:
+        """Take what the run has read since, and forget what it has forgotten."""
+        known = self._sequences | self._run.state.sequences
+        self._sequences = {seq_id: known[seq_id] for seq_id in self._run.owners if seq_id in known}
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return the requests in order of arrival: id, kind, prompt, and answers by owners."""
+        requests: dict[str, list[SequenceState]] = {}
+        for seq in self._sequences.values():
+            requests.setdefault(seq.request_id, []).append(seq)
+        going = {name: any(s.status in ALIVE for s in seqs) for name, seqs in requests.items()}
+        shown = set(sorted(requests, key=lambda name: not going[name])[:MAX_REQUESTS])
+        indices = {seq_id: index for index, seq_id in enumerate(self._run.owners)}
+        return [
             {
-                "id": request_id,
-                "going": any(seq.status in ALIVE for seq in sequences),
-                "kind": KINDS.get(request_id.partition("-")[0], "Request"),
-                "prompt": text(sequences[0].token_ids[:num_prompt_tokens]),
+                "id": name,
+                "kind": KINDS.get(name.partition("-")[0], "Request"),
+                "going": going[name],
+                "prompt": self._text(seqs[0].token_ids[: seqs[0].num_prompt_tokens]),
                 "answers": [
-                    [indices[seq.seq_id], text(seq.token_ids[num_prompt_tokens:])]
-                    for seq in sequences
+                    [indices[seq.seq_id], self._text(seq.token_ids[seq.num_prompt_tokens :])]
+                    for seq in seqs
                 ],
             }
-        )
-    return found
+            for name, seqs in requests.items()
+            if name in shown
+        ]
+
+    def _text(self, token_ids: list[int]) -> str:
+        text = self._decode(token_ids[-MAX_TOKENS:]).strip()
+        return "…" + text if len(token_ids) > MAX_TOKENS else text
