@@ -29,7 +29,7 @@ from minivllm.records import (
     Verified,
 )
 
-_ALIVE = {"waiting", "running", "preempted", "swapped"}
+ALIVE = {"waiting", "running", "preempted", "swapped"}  # the status of those not finished
 
 
 @dataclass
@@ -96,7 +96,7 @@ class State:
 
     def forget_finished(self) -> set[str]:
         """Drop the sequences of requests that are over. Returns the ids of the other requests."""
-        alive = {seq.request_id for seq in self.sequences.values() if seq.status in _ALIVE}
+        alive = {seq.request_id for seq in self.sequences.values() if seq.status in ALIVE}
         for seq_id in [s for s, seq in self.sequences.items() if seq.request_id not in alive]:
             del self.sequences[seq_id]
         return alive

@@ -188,6 +188,29 @@ def test_a_new_page_sees_at_once_how_things_stand(server, client):
         thread.join(30)
 
 
+def test_requests_come_with_their_texts_also_when_they_are_finished(server, client):
+    with Watcher(server) as page:
+        body = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0}
+        chat = client.post("/v1/chat/completions", json=body).json()
+        two = {"prompt": "The capital of France is " * 50, "n": 2, "temperature": 1, "seed": 1}
+        long = client.post("/v1/completions", json={**ASK, **two}).json()
+        shown = page.until(lambda p: [r["going"] for r in p["requests"][-1:]] == [False])
+        completion = shown["requests"][-1]
+        assert completion["id"].startswith(long["id"])
+        assert completion["kind"] == "Completion"
+        assert completion["prompt"].startswith("…"), "only the end of a long prompt"
+        assert two["prompt"].strip().endswith(completion["prompt"].removeprefix("…"))
+        assert len(completion["answers"]) == 2
+        for (index, text), choice in zip(completion["answers"], long["choices"], strict=True):
+            assert shown["run"]["owners"][index]["id"].startswith(long["id"])
+            assert text == choice["text"].strip()
+        chats = [r for p in page.pictures for r in p["requests"] if r["id"].startswith(chat["id"])]
+        assert (chats[-1]["kind"], chats[-1]["going"]) == ("Chat", False)
+        assert chats[-1]["prompt"] == "user\nHello\nassistant"
+        said = chat["choices"][0]["message"]["content"]
+        assert [text for _, text in chats[-1]["answers"]] == [said.strip()]
+
+
 def test_when_the_last_page_goes_the_engine_goes_on(server, client):
     with Watcher(server) as page:
         client.post("/glass/pause")

@@ -98,8 +98,8 @@ def test_two_pages_share_an_engine(open_page, server):
     mine.click("#one-step")
     expect(mine.locator("#words")).to_contain_text("A, A1 and B decode", timeout=SECONDS)
     # Whose is whose: letters in the conversation, an outline at the tables.
-    expect(mine.locator("#talk .badge")).to_have_text(["A", "A1"])
-    expect(other.locator("#talk .badge")).to_have_text(["B"])
+    expect(mine.locator("#talk > p .badge")).to_have_text(["A", "A1"])
+    expect(other.locator("#talk > p .badge")).to_have_text(["B"])
     expect(other.locator("#tables .yours .badge")).to_have_text(["B"])
     assert mine.locator("#tables .slot.filled").first.text_content() != ""
     expect(mine.locator("#chart svg")).to_contain_text("Timeline, steps 0–1")
@@ -117,7 +117,7 @@ def test_two_pages_share_an_engine(open_page, server):
         body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0}
         answer = client.post("/v1/chat/completions", json=body).json()
     text = answer["choices"][0]["message"]["content"]
-    expect(mine.locator("#talk p > span:last-child")).to_have_text([text, text])
+    expect(mine.locator("#talk > p > span:last-child")).to_have_text([text, text])
     expect_number(mine, "blocks free", "60 of 60")
 
 
@@ -134,13 +134,42 @@ def test_a_second_question_finds_the_first_in_the_cache(open_page):
     expect(view.locator("#talk p")).to_have_count(0)
 
 
+def test_requests_of_other_clients_are_shown_as_what_they_are(open_page, server):
+    """With kind, prompt and answers; without the page's own, and those before it was opened."""
+    with server.client() as client:
+        client.post("/v1/completions", json={"prompt": "Before", "max_tokens": 5})
+    view = open_page()
+    ask(view)
+    with server.client() as client:
+        prompt = {"prompt": "The capital of <b>France</b> is", "max_tokens": 5, "ignore_eos": True}
+        completion = client.post("/v1/completions", json={**prompt, "n": 2, "seed": 1})
+        body = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0}
+        chat = client.post("/v1/chat/completions", json=body)
+    others = view.locator("#talk .other")
+    expect(others).to_have_count(2, timeout=SECONDS)
+    expect(view.locator("#talk .going")).to_have_count(0, timeout=SECONDS)
+    expect(others.locator("small")).to_have_text(
+        ["Completion of another client", "Chat of another client"]
+    )
+    expect(others.nth(0).locator(".prompt")).to_have_text(prompt["prompt"])
+    expect(others.nth(1).locator(".prompt")).to_have_text("user\nHello\nassistant")
+    answers = [choice["text"].strip() for choice in completion.json()["choices"]]
+    for index, text in enumerate(answers):
+        expect(others.nth(0).locator("p").nth(1 + index)).to_contain_text(text)
+    answer = chat.json()["choices"][0]["message"]["content"]
+    expect(others.nth(1).locator("p").nth(1)).to_contain_text(answer.strip())
+    expect(view.locator("#talk > p")).to_have_count(2)
+    view.click("#anew")
+    expect(others).to_have_count(0)
+
+
 def test_hang_up_and_slow_motion(open_page):
     view = open_page()
     view.select_option("#pace", "3")
     expect(view.locator("#state")).to_have_text("3 steps a second", timeout=SECONDS)
     ask(view)
     view.click("#hang-up")
-    expect(view.locator("#talk small")).to_have_text("You hung up.")
+    expect(view.locator("#talk p small")).to_have_text("You hung up.")
     expect_number(view, "sequences running", 0)
     expect_number(view, "blocks free", "60 of 60")
     expect(view.locator("#hang-up")).to_be_hidden()
@@ -151,7 +180,7 @@ def test_hang_up_and_slow_motion(open_page):
 def test_what_the_server_refuses_is_said(open_page):
     view = open_page()
     ask(view, "word " * 2000)
-    expect(view.locator("#talk small")).to_contain_text(
+    expect(view.locator("#talk p small")).to_contain_text(
         "the context holds 512 tokens", timeout=SECONDS
     )
     assert open_page.noise.pop().startswith("Failed to load resource: the server responded with a")

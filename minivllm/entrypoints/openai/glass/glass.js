@@ -40,7 +40,7 @@ async function watch() {
   }
 }
 
-function show({ run: constants, frame: packed, timeline, numbers, pace }) {
+function show({ run: constants, frame: packed, timeline, numbers, pace, requests }) {
   run = constants;
   const [frame] = unpack([packed]);
   $("gone").hidden = true;
@@ -51,8 +51,9 @@ function show({ run: constants, frame: packed, timeline, numbers, pace }) {
   drawQueue(frame);
   drawTables(frame);
   drawPool(frame);
-  $("chart").innerHTML = timeline;
+  drawTimeline(timeline);
   $("cached-means").hidden = $("shared-means").hidden = false;
+  showOthers(requests);
   markMine();
 }
 
@@ -63,6 +64,16 @@ function drawNumbers({ step, running, waiting, free, usable, prompt, cached }) {
   };
   $("numbers").innerHTML = Object.entries(shown).map(([name, value]) =>
     `<div><dt>${name}</dt><dd>${value}</dd></div>`).join("");
+}
+
+/** As wide as there is room for, though not smaller than can be read; its end is what is seen. */
+function drawTimeline(svg) {
+  const chart = $("chart");
+  const atEnd = chart.scrollLeft + chart.clientWidth >= chart.scrollWidth - 1;
+  chart.innerHTML = svg;
+  const picture = chart.firstElementChild;
+  if (picture) picture.style.minWidth = Math.min(704, picture.width.baseVal.value) + "px";
+  if (atEnd) chart.scrollLeft = chart.scrollWidth;
 }
 
 function drawPace(pace) {
@@ -107,6 +118,41 @@ function markMine() {
     row?.classList.add("yours");
   }
 }
+
+// -- requests of other clients --------------------------------------------------------------------
+
+const MOST = 32;  // that stay in the conversation
+let past = null;  // ids of the requests that were finished when the page was opened
+const cards = new Map();  // by request id, of those that the engine still knows
+
+/** A card in the conversation for each: its kind, its prompt, and its answers as they grow. */
+function showOthers(requests) {
+  const talk = $("talk"), atEnd = talk.scrollTop + talk.clientHeight >= talk.scrollHeight - 2;
+  past ??= new Set(requests.filter(request => !request.going).map(request => request.id));
+  const known = new Set(requests.map(request => request.id));
+  for (const [id, card] of cards) if (!known.has(id)) {
+    card.classList.remove("going");
+    cards.delete(id);
+  }
+  for (const { id, going, kind, prompt, answers } of requests) {
+    if (id.startsWith(`chatcmpl-${me}-`) || past.has(id)) continue;
+    if (!cards.has(id)) {
+      const card = document.createElement("section");
+      card.className = "other";
+      cards.set(id, card);
+      talk.append(card);
+    }
+    cards.get(id).classList.toggle("going", going);
+    cards.get(id).innerHTML = `<small>${kind} of another client</small>` +
+      `<p class="prompt">${escape(prompt)}</p>` +
+      answers.map(([index, text]) => `<p>${badge(index)}${escape(text)}</p>`).join("");
+  }
+  const shown = talk.querySelectorAll(".other");
+  for (let i = 0; i < shown.length - MOST; i++) shown[i].remove();
+  if (atEnd) talk.scrollTop = talk.scrollHeight;
+}
+
+// -- asking ---------------------------------------------------------------------------------------
 
 async function ask(text) {
   const n = Number($("n").value), name = `${me}-${++count}`;
@@ -167,7 +213,7 @@ $("hang-up").addEventListener("click", () => asking?.abort());
 $("anew").addEventListener("click", () => {
   asking?.abort();
   messages.length = 0;
-  $("talk").replaceChildren();
+  document.querySelectorAll("#talk > :not(.other.going)").forEach(line => line.remove());
 });
 $("unlock").addEventListener("submit", event => {
   event.preventDefault();

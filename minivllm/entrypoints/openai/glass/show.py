@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from functools import lru_cache
 
 from minivllm.engine.async_llm import AsyncLLM
+from minivllm.entrypoints.openai.glass.transcripts import Transcripts
 from minivllm.lab.viz.model.live import LiveRun
 from minivllm.lab.viz.page.live import picture
 from minivllm.logger import init_logger
@@ -46,6 +47,7 @@ class GlassShow:
             config.scheduler_config.max_num_batched_tokens, decode,
             called=lambda seq_id: seq_id.removeprefix("chatcmpl-").removeprefix("cmpl-"),
         )  # fmt: skip
+        self._transcripts = Transcripts(self._run, self._text_of)
         self._records: list[Record] = []
         self._news, self._drawn = asyncio.Event(), asyncio.Event()
         self._picture = b""
@@ -106,6 +108,12 @@ class GlassShow:
             await self.engine.resume_generation(num_steps=1)
             await asyncio.sleep(1 / pace)
 
+    def _text_of(self, token_ids: Sequence[int]) -> str:
+        """Text of a request or of its answer; numbers, where the engine has no tokenizer."""
+        if self.engine.tokenizer is None:
+            return " ".join(map(str, token_ids))
+        return self.engine.tokenizer.decode(token_ids, skip_special_tokens=True)
+
     # -- from the trace to a picture -----------------------------------------------------------
 
     def _note(self, records: list[Record]) -> None:
@@ -146,5 +154,8 @@ class GlassShow:
         """
         began = time.thread_time()
         self._run.update(records)
-        content = picture(self._run) if self.num_watchers else None
+        self._transcripts.update()
+        content = None
+        if self.num_watchers:
+            content = picture(self._run) | {"requests": self._transcripts.to_json()}
         return content, time.thread_time() - began

@@ -1,0 +1,137 @@
+"""Layout of the report page and of the glass page at five widths: ``pytest -m browser``."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from http_server import serving
+from traced_runs import cached, crowd, preempting, sampled
+
+pytestmark = pytest.mark.browser
+WIDTHS = (400, 800, 1180, 1440, 1920)
+FAULTS = Path(__file__).with_name("page_layout.js").read_text()
+SECONDS = 20_000  # milliseconds
+
+
+def assert_well_laid_out(view, width):
+    """Look at the page by day and by night; a page that follows its size has a moment to do so."""
+    view.set_viewport_size({"width": width, "height": 900})
+    for scheme in ("light", "dark"):
+        view.emulate_media(color_scheme=scheme)
+        view.wait_for_timeout(60)
+        faults = view.evaluate(FAULTS)
+        assert not faults, "\n".join(faults)
+
+
+@pytest.fixture
+def view(chromium):
+    page = chromium.new_page()
+    yield page
+    page.close()
+
+
+# -- the report ------------------------------------------------------------------------------------
+
+RUNS = {"preempting": preempting, "sampled": sampled, "cached": cached, "crowd": crowd}
+
+
+def answers(trace):
+    """Outputs of a run whose tokens are no model's."""
+    from minivllm.outputs import CompletionOutput, RequestOutput
+
+    text = " I am the tiny language model that is embedded in minivllm."
+    return [
+        RequestOutput(
+            request_id=name, prompt=f"Tell me who you are, {name}.", prompt_token_ids=[1, 2, 3],
+            prompt_logprobs=None,
+            outputs=[CompletionOutput(0, text, [4, 5, 6], finish_reason="stop")], finished=True,
+        )
+        for name in trace.request_ids[:8]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", RUNS)
+def test_the_report_at_its_beginning_and_in_the_middle(view, tmp_path, name, width):
+    trace = RUNS[name]()
+    trace.save_html(tmp_path / "run.html", outputs=answers(trace))
+    view.goto((tmp_path / "run.html").as_uri())
+    assert_well_laid_out(view, width)
+    view.evaluate(f"location.hash = 'step={trace.num_steps // 2}'")
+    assert_well_laid_out(view, width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_report_without_scripts(chromium, tmp_path, width):
+    preempting().save_html(tmp_path / "run.html")
+    view = chromium.new_context(java_script_enabled=False).new_page()
+    view.goto((tmp_path / "run.html").as_uri())
+    assert_well_laid_out(view, width)
+    view.context.close()
+
+
+# -- behind glass ----------------------------------------------------------------------------------
+
+PROMPTS = ("The capital of France is", "Once upon a time there was a king who had a secret, and so")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving("--glass", "--num-gpu-blocks-override", "61", "--block-size", "16",
+                 "--max-num-seqs", "6") as running:  # fmt: skip
+        yield running
+
+
+@pytest.fixture(scope="module")
+def glass(chromium, server):
+    page = chromium.new_page()
+    page.goto(f"{server.url}/glass")
+    page.locator("#numbers dd").first.wait_for(timeout=SECONDS)
+    yield page
+    page.close()
+
+
+def wait_for_number(view, name, number):
+    from playwright.sync_api import expect
+
+    shown = view.locator("#numbers div", has_text=name).locator("dd")
+    expect(shown).to_have_text(str(number), timeout=SECONDS)
+
+
+def complete(server, prompt):
+    with server.client() as client:
+        body = {"prompt": prompt, "max_tokens": 60, "n": 2, "ignore_eos": True}
+        client.post("/v1/completions", json=body)
+
+
+@pytest.fixture(scope="module")
+def busy(glass, server):
+    """The page held still while it and other clients are answered, and two requests wait."""
+    glass.click("#pause")
+    glass.locator("#state", has_text="paused").wait_for(timeout=SECONDS)
+    glass.fill("#n", "2")
+    glass.fill("#text", "What is the capital of France? Say it slowly, and then once more.")
+    glass.press("#text", "Enter")
+    threads = []
+    for number, prompt in enumerate(PROMPTS * 2, start=1):
+        wait_for_number(glass, "waiting", number)
+        threads.append(threading.Thread(target=complete, args=(server, prompt), daemon=True))
+        threads[-1].start()
+    wait_for_number(glass, "waiting", 5)
+    for step in range(1, 25):
+        glass.click("#one-step")
+        wait_for_number(glass, "steps", step)
+    yield glass
+    glass.click("#resume")
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_glass_before_the_first_request(glass, width):
+    assert_well_laid_out(glass, width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_glass_while_it_is_busy(busy, width):
+    assert_well_laid_out(busy, width)
