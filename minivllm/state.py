@@ -198,7 +198,7 @@ class State:
             self.sequences[seq_id].num_preemptions += 1
         for seq in self.sequences.values():
             seq.block_ids = []
-            if seq.status in _ALIVE:
+            if seq.status in ALIVE:
                 seq.num_computed_tokens = 0
         self.running, self.swapped, self.waiting = [], [], list(waiting)
         self.contents.clear()
