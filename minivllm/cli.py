@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from minivllm.console import exit_on_bad_input, needs_extra
 from minivllm.lab.bench.command import app as bench_app
 from minivllm.logger import init_logger
-from minivllm.validation import check
+from minivllm.utils.console import exit_on_bad_input, needs_extra
+from minivllm.utils.validation import check
 from minivllm.version import __version__
 
 app = typer.Typer(

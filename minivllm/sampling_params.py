@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
-from minivllm.structured_outputs import (
+from minivllm.config.structured_outputs import (
     GuidedDecodingParams,
     StructuredOutputsParams,
     one_of_both_names,
 )
-from minivllm.validation import check, is_int, is_number, is_only, is_text, known_names_only
+from minivllm.utils.validation import check, is_int, is_number, is_only, is_text, known_names_only
 
 _SAMPLING_EPS = 1e-5  # below this temperature: greedy
 MIN_TEMPERATURE = 1e-2  # a temperature between the two is raised to this one

@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from minivllm import LLM, CompletionOutput, EngineArgs, LLMEngine, RequestOutput, SamplingParams
 from minivllm.engine.detokenizer import Detokenizer
-from minivllm.records import Finished
+from minivllm.trace.records import Finished
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 

@@ -9,7 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from minivllm.kv.block_pool import BlockPool
 from minivllm.kv.block_table import BlockTable, slots_of
 from minivllm.kv.manager import KVCacheManager
-from minivllm.math_utils import cdiv
+from minivllm.utils.math_utils import cdiv
 
 
 class AnyHistory(RuleBasedStateMachine):

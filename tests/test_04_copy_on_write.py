@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from minivllm import SamplingParams
 from minivllm.engine import oracle
-from minivllm.records import BlockCopied, Forked, Scheduled
 from minivllm.request import RequestStatus
+from minivllm.trace.records import BlockCopied, Forked, Scheduled
 
 
 def ref_counts(scheduler, seq_id):

@@ -17,8 +17,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minivllm import LLM, SamplingParams
-from minivllm.records import SwappedIn, SwappedOut
 from minivllm.scheduling.policies import make_policy
+from minivllm.trace.records import SwappedIn, SwappedOut
 
 
 @pytest.mark.slow

@@ -4,8 +4,8 @@ import pytest
 from helpers import make_llm, make_swapping, request, run, step, used_blocks
 
 from minivllm import SamplingParams
-from minivllm.records import BlockCopied, SwappedIn, SwappedOut
 from minivllm.request import RequestStatus
+from minivllm.trace.records import BlockCopied, SwappedIn, SwappedOut
 
 
 def test_swapped_out_and_back_with_nothing_computed_twice():

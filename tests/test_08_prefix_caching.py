@@ -7,8 +7,8 @@ from minivllm import LLM, SamplingParams
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.prefix_cache import hash_block_tokens
 from minivllm.lab.sim.loop import runner_output
-from minivllm.records import BlocksShared, Scheduled
 from minivllm.request import RequestStatus
+from minivllm.trace.records import BlocksShared, Scheduled
 
 
 def caching(num_blocks=20, block_size=4):

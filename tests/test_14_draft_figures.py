@@ -13,11 +13,11 @@ from minivllm.lab.viz.model.draft_model import read_draft_lanes
 from minivllm.lab.viz.model.frames import frames
 from minivllm.lab.viz.model.snapshot import take_snapshot
 from minivllm.lab.viz.model.timeline_model import read_history
-from minivllm.records import Sampled, Verified
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
+from minivllm.trace.records import Sampled, Verified
 from minivllm.viz import (
     block_grid,
     draft_lanes,

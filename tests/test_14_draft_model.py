@@ -17,7 +17,6 @@ from test_failed_step import Disturbed, fail_once
 from minivllm import LLM, BeamSearchParams, EngineArgs, SamplingParams
 from minivllm.embedded import embedded_model_path
 from minivllm.engine import oracle
-from minivllm.records import Verified
 from minivllm.sampling.interface import SamplingState
 from minivllm.sampling.metadata import SamplingMetadata
 from minivllm.sampling.random import Purpose, stream_keys, uniform
@@ -26,6 +25,7 @@ from minivllm.sampling.rejection_sampler import DrawnDraft
 from minivllm.sampling.sampler import Sampler, sample_from_cdf
 from minivllm.sampling_params import StructuredOutputsParams
 from minivllm.spec_decode.ngram import propose
+from minivllm.trace.records import Verified
 
 pytestmark = pytest.mark.slow
 

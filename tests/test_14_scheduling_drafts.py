@@ -18,12 +18,12 @@ from minivllm.lab.sim.drafting import fake_drafts
 from minivllm.lab.sim.loop import fake_execute, run_step
 from minivllm.lab.sim.recordings import SPEC_GOLDEN, load_recording
 from minivllm.lab.sim.replay import replay
-from minivllm.records import Verified
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.checkpoint import Checkpoint
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
+from minivllm.trace.records import Verified
 
 
 @pytest.mark.parametrize("path", SPEC_GOLDEN, ids=lambda p: p.name.removesuffix(".json.gz"))

@@ -14,9 +14,9 @@ from test_failed_step import Disturbed, fail_once
 
 from minivllm import LLM, BeamSearchParams, EngineArgs, SamplingParams
 from minivllm.metrics.prometheus import make_registry
-from minivllm.records import Verified
 from minivllm.sampling_params import StructuredOutputsParams
 from minivllm.spec_decode import proposer as proposer_module
+from minivllm.trace.records import Verified
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3,
          "prompt_lookup_min": 1}  # fmt: skip

@@ -10,8 +10,8 @@ from minivllm.lab.exercises.answers import NotYet
 from minivllm.lab.exercises.labs import milestones
 from minivllm.lab.sim.acceptance import Acceptance
 from minivllm.lab.sim.dry_run import dry_run
-from minivllm.records import Sampled, Verified
 from minivllm.spec_decode.ngram import propose
+from minivllm.trace.records import Sampled, Verified
 
 
 def told(exercise, answer, message):

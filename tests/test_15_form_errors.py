@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minivllm import SamplingParams
+from minivllm.config.structured_outputs import KINDS
 from minivllm.sampling_params import GuidedDecodingParams, StructuredOutputsParams
-from minivllm.structured_outputs import KINDS
-from minivllm.validation import shown
+from minivllm.utils.validation import shown
 
 HALF = "\ud800"
 NOT_FINITE = [math.nan, math.inf, -math.inf]

@@ -8,10 +8,10 @@ import pytest
 from http_server import serving
 
 from minivllm import LLM, SamplingParams, embedded_model_path
+from minivllm.config.structured_outputs import StructuredOutputsConfig, StructuredOutputsParams
 from minivllm.engine.input_processor import load_tokenizer
 from minivllm.structured_output.backend_types import num_words
 from minivllm.structured_output.manager import StructuredOutputManager
-from minivllm.structured_outputs import StructuredOutputsConfig, StructuredOutputsParams
 
 VOCAB, EOS = 3157, frozenset([0, 2])
 

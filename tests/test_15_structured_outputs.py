@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minivllm import SamplingParams, embedded_model_path, structured_outputs
+from minivllm.config.structured_outputs import StructuredOutputsConfig
 from minivllm.engine.input_processor import load_tokenizer
 from minivllm.sampling_params import GuidedDecodingParams, StructuredOutputsParams
 from minivllm.structured_output.backend_types import num_words
@@ -20,7 +21,6 @@ from minivllm.structured_output.manager import StructuredOutputManager
 from minivllm.structured_output.regex import UnsupportedRegex
 from minivllm.structured_output.utf8 import byte_sequences
 from minivllm.structured_output.vocabulary import Vocabulary
-from minivllm.structured_outputs import StructuredOutputsConfig
 
 VOCAB, EOS = 3157, frozenset([0, 2])
 PATTERNS = [

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minivllm import embedded_model_path
+from minivllm.config.structured_outputs import StructuredOutputsParams
 from minivllm.engine.input_processor import load_tokenizer
 from minivllm.entrypoints.openai import tool_parsers
 from minivllm.entrypoints.openai.chat_completion.tool_choice import ToolChoice, ToolStream
 from minivllm.entrypoints.openai.tool_parsers import ToolParser, ToolParserManager
 from minivllm.structured_output.manager import StructuredOutputManager
-from minivllm.structured_outputs import StructuredOutputsParams
 
 FOLDER = Path(tool_parsers.__file__).parent
 WEATHER = {

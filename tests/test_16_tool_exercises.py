@@ -16,8 +16,8 @@ from minivllm.lab.exercises.labs import ch16_tool_stream, milestones
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.lab.sim.loop import fake_tokens
-from minivllm.records import Scheduled
 from minivllm.structured_output.manager import StructuredOutputManager
+from minivllm.trace.records import Scheduled
 from minivllm.viz import call_stream
 
 NONSENSE = ["x", "", -1, 0, 10**9, [], {}, None.__class__, 2.5, (1,), lambda *given: 1, {"A": 1}]

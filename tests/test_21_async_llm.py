@@ -17,10 +17,10 @@ from minivllm.engine.core import EngineCore
 from minivllm.engine.detokenizer import Detokenizer
 from minivllm.engine.exceptions import EngineDeadError
 from minivllm.engine.serial_utils import decode, encode
-from minivllm.records import Finished, StepStarted
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.scheduling.progress import LivelockError
+from minivllm.trace.records import Finished, StepStarted
 
 pytestmark = pytest.mark.slow
 

@@ -211,7 +211,7 @@ def test_a_flag_of_a_wrong_value_is_refused_as_python_refuses_it(words, message)
 
 
 def test_the_short_names_win_over_the_dict_and_say_so(caplog, monkeypatch):
-    from minivllm import speculative
+    from minivllm.config import speculative
 
     monkeypatch.setattr(speculative.logger, "propagate", True)
     with caplog.at_level("WARNING", logger=speculative.logger.name):

@@ -20,7 +20,7 @@ from minivllm.entrypoints.openai.cli_args import parse_args
 from minivllm.lab.bench.serving.command import bench_serve
 from minivllm.lab.viz.model.live import LiveRun
 from minivllm.lab.viz.page.live import picture
-from minivllm.records import RequestAdded, StepEnded
+from minivllm.trace.records import RequestAdded, StepEnded
 
 pytestmark = pytest.mark.slow
 

@@ -7,6 +7,8 @@ import pytest
 from http_server import serving
 from traced_runs import cached, crowd, preempting, sampled
 
+from minivllm.viz import save_html
+
 pytestmark = pytest.mark.browser
 WIDTHS = (400, 800, 1180, 1440, 1920)
 FAULTS = Path(__file__).with_name("page_layout.js").read_text()
@@ -54,7 +56,7 @@ def answers(trace):
 @pytest.mark.parametrize("name", RUNS)
 def test_the_report_at_its_beginning_and_in_the_middle(view, tmp_path, name, width):
     trace = RUNS[name]()
-    trace.save_html(tmp_path / "run.html", outputs=answers(trace))
+    save_html(trace, tmp_path / "run.html", outputs=answers(trace))
     view.goto((tmp_path / "run.html").as_uri())
     assert_well_laid_out(view, width)
     view.evaluate(f"location.hash = 'step={trace.num_steps // 2}'")
@@ -63,7 +65,7 @@ def test_the_report_at_its_beginning_and_in_the_middle(view, tmp_path, name, wid
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_report_without_scripts(chromium, tmp_path, width):
-    preempting().save_html(tmp_path / "run.html")
+    save_html(preempting(), tmp_path / "run.html")
     view = chromium.new_context(java_script_enabled=False).new_page()
     view.goto((tmp_path / "run.html").as_uri())
     assert_well_laid_out(view, width)

@@ -14,12 +14,8 @@ PACKAGE = Path(__file__).parents[1] / "minivllm"
 
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [
-    "version", "utils", "validation", "envs", "logger", "math_utils",
-    "structured_outputs", "speculative",
-    "config",
-    "sampling_params", "outputs", "request",
-    "console", "metrics", "records", "state", "trace", "kv", "spec_decode", "scheduling",
-    "structured_output", "tensors", "platforms",
+    "version", "utils", "envs", "logger", "config", "sampling_params", "outputs", "request",
+    "metrics", "trace", "kv", "spec_decode", "scheduling", "structured_output",
     "attention", "embedded", "models", "sampling", "cpu", "worker", "executor", "engine",
     "lab", "lab/contiguous", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench",
     "cli", "sim", "viz", "exercises", "__main__",
@@ -28,12 +24,14 @@ ROOMS = [
 HOUSES = {"lab", "embedded"}
 ENGINE = ROOMS[: ROOMS.index("lab")]
 WITH_NUMPY = {"structured_output"}  # its masks are arrays, though no tensors
-NEED_TORCH = {"tensors", "platforms", "attention", "models", "sampling", "cpu", "worker",
+NEED_TORCH = {"attention", "models", "sampling", "cpu", "worker",
               "executor", "engine", "entrypoints",
               "lab/bench", "cli", "__main__", "embedded/training",
               "embedded/evaluation"}  # fmt: skip
-# imported when somebody is graded
-NEED_TORCH_FILES = {"lab/exercises/labs/oracle_check.py", "lab/exercises/labs/kernel_harness.py"}
+NEED_TORCH_FILES = {
+    "utils/tensors.py", "utils/platforms.py",
+    "lab/exercises/labs/oracle_check.py", "lab/exercises/labs/kernel_harness.py",  # for grading
+}  # fmt: skip
 
 
 def room_of_parts(parts: tuple[str, ...]) -> str:
@@ -176,7 +174,7 @@ def test_the_scheduler_fits_on_a_screen():
     assert names[first : first + len(on_screen)] == on_screen
     begin, end = methods[first].lineno, methods[first + len(on_screen)].lineno
     assert code_lines(path, begin, end) <= 80
-    assert code_lines(path, scheduler.lineno, scheduler.end_lineno) <= 240
+    assert len(path.read_text().splitlines()) <= 400
 
 
 def test_the_path_can_be_read_in_an_evening():

@@ -13,14 +13,14 @@ from minivllm.lab.viz.draw.palette import letter, owners_of
 from minivllm.lab.viz.draw.step_axis import LANE_HEIGHT
 from minivllm.lab.viz.model.snapshot import take_snapshot
 from minivllm.lab.viz.model.timeline_model import read_history
-from minivllm.records import (
+from minivllm.trace import Trace
+from minivllm.trace.records import (
     BlockCopied,
     Preempted,
     RequestAdded,
     Sampled,
     Scheduled,
 )
-from minivllm.trace import Trace
 from minivllm.viz import block_grid, block_table, compare, timeline
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -11,10 +11,10 @@ from jsonschema import Draft202012Validator
 
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.loop import make_scheduler, run_steps
-from minivllm.records import Preempted, RequestAdded, Scheduled, SwappedOut
 from minivllm.request import Request, RequestStatus
 from minivllm.sampling_params import SamplingParams
 from minivllm.trace import Trace
+from minivllm.trace.records import Preempted, RequestAdded, Scheduled, SwappedOut
 from minivllm.viz import save_chrome_trace
 
 NUMBER = {"type": "number", "minimum": 0}

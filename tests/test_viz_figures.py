@@ -22,7 +22,10 @@ from minivllm.lab.viz.figures.latency import read_latencies
 from minivllm.lab.viz.figures.pareto import frontier
 from minivllm.lab.viz.figures.waste import mean_usage
 from minivllm.lab.viz.model.prefix_model import fold, read_prefix_tree
-from minivllm.records import (
+from minivllm.request import Request
+from minivllm.sampling_params import SamplingParams
+from minivllm.trace import Trace
+from minivllm.trace.records import (
     BlockCopied,
     BlocksAllocated,
     BlocksCached,
@@ -36,9 +39,6 @@ from minivllm.records import (
     Scheduled,
     SwappedOut,
 )
-from minivllm.request import Request
-from minivllm.sampling_params import SamplingParams
-from minivllm.trace import Trace
 from minivllm.viz import (
     block_grid,
     block_table,

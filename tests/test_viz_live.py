@@ -14,8 +14,8 @@ from minivllm.lab.viz.model.frames import frames
 from minivllm.lab.viz.model.live import NUM_STEPS, LiveRun
 from minivllm.lab.viz.model.timeline_model import TimelineWindow, read_history
 from minivllm.lab.viz.page.live import MAX_DRAWN, picture
-from minivllm.records import StepEnded
 from minivllm.trace import Trace
+from minivllm.trace.records import StepEnded
 
 ALIVE = {"waiting", "running", "preempted", "swapped"}
 

@@ -15,13 +15,15 @@ import nbformat
 import pytest
 from traced_runs import cached, chunked, crowd, preempting, sampled, sharing, single
 
-from minivllm import records
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.loop import make_scheduler, run_step, run_steps
 from minivllm.lab.viz.draw.wording import block_list, listing
 from minivllm.lab.viz.model.frames import frames
 from minivllm.outputs import CompletionOutput, RequestOutput
-from minivllm.records import (
+from minivllm.request import Request, RequestStatus
+from minivllm.sampling_params import SamplingParams
+from minivllm.trace import Trace, records
+from minivllm.trace.records import (
     BlockCopied,
     BlockForgotten,
     BlocksAllocated,
@@ -37,9 +39,6 @@ from minivllm.records import (
     SwappedIn,
     SwappedOut,
 )
-from minivllm.request import Request, RequestStatus
-from minivllm.sampling_params import SamplingParams
-from minivllm.trace import Trace
 from minivllm.viz import block_grid, block_table, filmstrip, save_html, stepper, timeline
 
 # -- words: a stretch of records, and what it says -------------------------------------------------

@@ -10,10 +10,10 @@ from minivllm.lab.sim.loop import (
     run_steps,
     runner_output,
 )
-from minivllm.records import BlocksAllocated, RequestAdded, Sampled, Scheduled
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.trace import Trace
+from minivllm.trace.records import BlocksAllocated, RequestAdded, Sampled, Scheduled
 
 
 def traced_run(

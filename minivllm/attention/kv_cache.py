@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from minivllm.tensors import make_zeros
+from minivllm.utils.tensors import make_zeros
 
 
 class KVCache:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from minivllm.tensors import make_tensor
+from minivllm.utils.tensors import make_tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,19 +25,22 @@ from minivllm.config import (
     SchedulerConfig,
     VllmConfig,
 )
-from minivllm.kv.memory_profile import host_memory_gib
-from minivllm.models.hub import model_directory, tokenizer_directory
-from minivllm.models.loader import load_config, load_draft_config
-from minivllm.platforms import describe_gpu, pick_device
-from minivllm.scheduling.policies import make_policy
-from minivllm.speculative import (
+from minivllm.config.speculative import (
     OTHER_NAMES,
     SpeculativeConfig,
     make_speculative_config,
     slots_for_drafts,
 )
-from minivllm.structured_outputs import StructuredOutputsConfig, make_structured_outputs_config
-from minivllm.validation import (
+from minivllm.config.structured_outputs import (
+    StructuredOutputsConfig,
+    make_structured_outputs_config,
+)
+from minivllm.kv.memory_profile import host_memory_gib
+from minivllm.models.hub import model_directory, tokenizer_directory
+from minivllm.models.loader import load_config, load_draft_config
+from minivllm.scheduling.policies import make_policy
+from minivllm.utils.platforms import describe_gpu, pick_device
+from minivllm.utils.validation import (
     check,
     is_int,
     is_number,

@@ -25,9 +25,9 @@ from minivllm.metrics.families import EngineMetrics
 from minivllm.metrics.loggers import LoggingStatLogger
 from minivllm.metrics.reader import Metric
 from minivllm.outputs import RequestOutput
-from minivllm.records import Record
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
-from minivllm.validation import check, is_int
+from minivllm.trace.records import Record
+from minivllm.utils.validation import check, is_int
 
 logger = init_logger(__name__)
 

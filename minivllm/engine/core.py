@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 from minivllm.config import VllmConfig
 from minivllm.engine.core_outputs import EngineCoreOutputs, collect
-from minivllm.engine.gc_utils import freeze_libraries
 from minivllm.executor.abstract import Executor
 from minivllm.executor.uniproc import UniProcExecutor
 from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
@@ -21,6 +20,7 @@ from minivllm.scheduling.scheduler import Scheduler
 from minivllm.spec_decode.proposer import Drafter
 from minivllm.structured_output.manager import StructuredOutputManager
 from minivllm.trace import Trace
+from minivllm.utils.gc_utils import freeze_libraries
 
 
 class EngineCore:

@@ -23,9 +23,9 @@ from minivllm.engine.core import EngineCore
 from minivllm.engine.core_loop import STOP, EngineCoreLoop
 from minivllm.engine.core_outputs import EngineCoreOutputs
 from minivllm.engine.exceptions import EngineDeadError
-from minivllm.engine.gc_utils import freeze_gc_heap
 from minivllm.engine.input_processor import InputProcessor
 from minivllm.engine.serial_utils import decode, encode
+from minivllm.utils.gc_utils import freeze_gc_heap
 
 OnOutputs = Callable[[EngineCoreOutputs], None]
 OnError = Callable[[BaseException], None]

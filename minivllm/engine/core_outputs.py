@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minivllm.metrics.stats import SchedulerStats
-from minivllm.records import Record
 from minivllm.request import Sequence
 from minivllm.scheduling.output import ModelRunnerOutput, TokenLogprobs
+from minivllm.trace.records import Record
 
 
 @dataclass(slots=True)

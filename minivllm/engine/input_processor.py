@@ -16,7 +16,7 @@ from minivllm.models.model_config import ModelConfig
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.structured_output.manager import StructuredOutputManager
-from minivllm.validation import check, check_names, is_int, is_number, is_text, shown
+from minivllm.utils.validation import check, check_names, is_int, is_number, is_text, shown
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 

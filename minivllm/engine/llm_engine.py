@@ -20,7 +20,7 @@ from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
-from minivllm.validation import check
+from minivllm.utils.validation import check
 from minivllm.worker.model_runner import ModelRunner
 from minivllm.worker.worker import Worker
 

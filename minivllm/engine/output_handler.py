@@ -18,7 +18,7 @@ from minivllm.engine.output_processor import OutputProcessor
 from minivllm.logger import init_logger
 from minivllm.metrics.families import EngineMetrics
 from minivllm.metrics.loggers import LoggingStatLogger
-from minivllm.records import Record
+from minivllm.trace.records import Record
 
 logger = init_logger(__name__)
 

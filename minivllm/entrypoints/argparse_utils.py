@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from minivllm.validation import shown
+from minivllm.utils.validation import shown
 
 JSON_TIP = (
     'JSON can be typed key by key: --x.a 1 --x.b.c 2 is --x \'{"a": 1, "b": {"c": 2}}\', and '

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from minivllm.logger import init_logger
-from minivllm.validation import check, is_text
+from minivllm.utils.validation import check, is_text
 
 logger = init_logger(__name__)
 

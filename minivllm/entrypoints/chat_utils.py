@@ -8,7 +8,7 @@ from typing import Any
 
 from minivllm.entrypoints.chat_content_format import CONTENT_FORMATS, detect_content_format
 from minivllm.entrypoints.chat_messages import template_messages
-from minivllm.validation import check, is_text
+from minivllm.utils.validation import check, is_text
 
 # Arguments of transformers' ``apply_chat_template`` that are no variables of a template, and those
 # that are arguments of the function below.

@@ -23,7 +23,7 @@ from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from minivllm.scheduling.progress import make_progress
 from minivllm.trace import Trace
-from minivllm.validation import check, check_names, is_int
+from minivllm.utils.validation import check, check_names, is_int
 
 AnyParams = SamplingParams | BeamSearchParams
 

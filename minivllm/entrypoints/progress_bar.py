@@ -11,7 +11,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from minivllm.outputs import RequestOutput
-from minivllm.validation import InvalidParameter, check, is_number, shown
+from minivllm.utils.validation import InvalidParameter, check, is_number, shown
 
 
 def check_use_tqdm(use_tqdm: Any) -> None:

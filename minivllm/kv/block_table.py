@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.block_pool import BlockPool
-from minivllm.math_utils import cdiv
+from minivllm.utils.math_utils import cdiv
 
 
 def slots_of(block_ids: list[int], start: int, stop: int, block_size: int) -> list[int]:

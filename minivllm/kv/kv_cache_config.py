@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from minivllm.config import CacheConfig, SchedulerConfig
 from minivllm.kv.memory_profile import format_bytes, host_memory_gib
-from minivllm.math_utils import cdiv
+from minivllm.utils.math_utils import cdiv
 
 
 @dataclass(frozen=True)

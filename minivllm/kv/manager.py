@@ -12,8 +12,9 @@ from minivllm.kv.block_pool import BlockPool
 from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
 from minivllm.kv.prefix_cache import PrefixCache
 from minivllm.kv.swap_space import SwapSpace
-from minivllm.math_utils import cdiv
-from minivllm.records import (
+from minivllm.request import Sequence
+from minivllm.trace import Trace
+from minivllm.trace.records import (
     BlockCopied,
     BlockForgotten,
     BlocksAllocated,
@@ -21,8 +22,7 @@ from minivllm.records import (
     BlocksFreed,
     BlocksShared,
 )
-from minivllm.request import Sequence
-from minivllm.trace import Trace
+from minivllm.utils.math_utils import cdiv
 
 
 class KVCacheManager:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from minivllm.kv.block_table import KVCacheBlockCopy
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.swap_space import KVCacheBlockSwap
-from minivllm.math_utils import cdiv
-from minivllm.records import SwappedIn
 from minivllm.request import Sequence
+from minivllm.trace.records import SwappedIn
+from minivllm.utils.math_utils import cdiv
 
 
 class Swapper:

@@ -15,7 +15,7 @@ from minivllm import envs
 from minivllm.config import LOAD_FORMATS
 from minivllm.embedded import embedded_model_path
 from minivllm.models.weight_utils import FILE_FORMATS
-from minivllm.validation import shown
+from minivllm.utils.validation import shown
 
 _CONFIG_AND_TOKENIZER = ["*.json", "*.txt", "*.model", "*.jinja"]
 # other people's formats of the same weights

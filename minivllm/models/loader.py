@@ -12,14 +12,14 @@ from pathlib import Path
 
 import torch
 
+from minivllm.config.speculative import SpeculativeConfig
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.models.hub import ModelSource, draft_model_directory
 from minivllm.models.linear import Linear
 from minivllm.models.model_config import ModelConfig, read_architecture
 from minivllm.models.registry import get_model_class
 from minivllm.models.weight_utils import weights_iterator
-from minivllm.speculative import SpeculativeConfig
-from minivllm.validation import check
+from minivllm.utils.validation import check
 
 
 def load_draft_config(

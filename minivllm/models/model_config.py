@@ -12,7 +12,7 @@ import torch
 
 from minivllm.kv.memory_profile import kv_bytes_per_token
 from minivllm.models.rope import max_positions
-from minivllm.validation import check, is_int
+from minivllm.utils.validation import check, is_int
 
 # What generation_config.json may say of sampling, and the names here.
 _SAMPLING_DEFAULTS = {

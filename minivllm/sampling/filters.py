@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from minivllm.sampling_params import SamplingParams
-from minivllm.tensors import make_tensor
+from minivllm.utils.tensors import make_tensor
 
 
 def apply_temperature(logits: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:

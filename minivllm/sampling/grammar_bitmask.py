@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from minivllm.scheduling.output import GrammarOutput
-from minivllm.tensors import make_tensor
+from minivllm.utils.tensors import make_tensor
 
 
 def apply_grammar_bitmask(

@@ -12,7 +12,7 @@ import torch
 
 from minivllm.logger import init_logger
 from minivllm.sampling.interface import LogitsProcessor, SamplingState
-from minivllm.tensors import make_tensor
+from minivllm.utils.tensors import make_tensor
 
 logger = init_logger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 from minivllm.scheduling.output import TokenLogprobs
-from minivllm.tensors import make_tensor
+from minivllm.utils.tensors import make_tensor
 
 _ROWS_AT_ONCE = 256  # of logits over the whole vocabulary: a long prompt has more than fit
 

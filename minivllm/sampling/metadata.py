@@ -19,7 +19,7 @@ from minivllm.sampling.penalties import Penalties
 from minivllm.sampling.random import Purpose, stream_keys, uniform
 from minivllm.sampling.rejection_sampler import RejectionSampler
 from minivllm.sampling.token_bans import BadWords, MinTokens
-from minivllm.tensors import make_tensor
+from minivllm.utils.tensors import make_tensor
 
 # What changes logits, in this order.
 IN_ORDER: tuple[type[LogitsProcessor], ...] = (

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from minivllm.sampling.interface import LogitsProcessor, SamplingState
-from minivllm.tensors import make_tensor
+from minivllm.utils.tensors import make_tensor
 
 
 def count_tokens(lists: list[list[int]], vocab_size: int, device: torch.device) -> torch.Tensor:

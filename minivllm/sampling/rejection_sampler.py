@@ -27,7 +27,7 @@ import torch
 
 from minivllm.sampling.interface import SamplingState
 from minivllm.sampling.random import Purpose, stream_keys, uniform
-from minivllm.tensors import make_tensor
+from minivllm.utils.tensors import make_tensor
 
 
 class DrawnDrafts(NamedTuple):

@@ -18,7 +18,7 @@ import torch
 from minivllm.sampling.logprobs import gather_logprobs
 from minivllm.sampling.metadata import SamplingMetadata
 from minivllm.scheduling.output import TokenLogprobs
-from minivllm.tensors import best_tokens, make_tensor
+from minivllm.utils.tensors import best_tokens, make_tensor
 
 
 def sample_from_cdf(probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:

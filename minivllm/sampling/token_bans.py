@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from minivllm.sampling.interface import LogitsProcessor, SamplingState
-from minivllm.tensors import make_tensor
+from minivllm.utils.tensors import make_tensor
 
 _NOTHING, _ANYTHING = -1, -2  # no token there yet; any token would do
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence as Indices
 from typing import NamedTuple, Protocol
 
 from minivllm.request import RequestStatus, Sequence
-from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput
+from minivllm.scheduling.output import NO_TOKEN, BeamMove, ModelRunnerOutput, SchedulerOutput
 
 
 class Append(NamedTuple):
@@ -37,6 +37,10 @@ class MoveBeam(NamedTuple):
     parent: Sequence
     token_id: int
     cumulative_logprob: float
+
+    def to_runner(self) -> BeamMove:
+        """Return what the runner is told of it: ids."""
+        return BeamMove(self.seq.seq_id, self.parent.seq_id, self.token_id)
 
 
 class Finish(NamedTuple):

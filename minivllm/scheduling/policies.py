@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from minivllm.request import Request, Sequence
-from minivllm.validation import check, is_one_of
+from minivllm.utils.validation import check, is_one_of
 
 
 class SchedulingPolicy:

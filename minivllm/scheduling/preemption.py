@@ -9,10 +9,10 @@ from __future__ import annotations
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.swapping import Swapper
 from minivllm.logger import init_logger
-from minivllm.records import Preempted, SwappedOut
 from minivllm.request import Request, Sequence
 from minivllm.scheduling.output import SchedulerOutput
 from minivllm.trace import Trace
+from minivllm.trace.records import Preempted, SwappedOut
 
 logger = init_logger(__name__)
 

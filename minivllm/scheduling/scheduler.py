@@ -15,25 +15,23 @@ from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.metrics.spec_decode import SpecDecodingStats
 from minivllm.metrics.stats import SchedulerStats
-from minivllm.records import Finished, Forked, RequestAdded, Sampled, Verified
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.beams import BeamSearch
 from minivllm.scheduling.checkpoint import Checkpoint
 from minivllm.scheduling.decoding import Action, Decoding, Finish, Fork, MoveBeam, Sampling
 from minivllm.scheduling.integrity import check_integrity
 from minivllm.scheduling.limits import check_limits
-from minivllm.scheduling.output import BeamMove, ModelRunnerOutput, NewRequestData, SchedulerOutput
+from minivllm.scheduling.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
 from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.preemption import Preemptor
 from minivllm.scheduling.request_queue import RequestQueue
 from minivllm.scheduling.tracing import trace_schedule
 from minivllm.trace import Trace
+from minivllm.trace.records import Finished, Forked, RequestAdded, Sampled, Verified
 
 
 class Scheduler:
     """Continuous batching: one token budget per step, preemption when the blocks run out.
-
-    If planning, the forward pass or ``update_from_output`` raises, call ``reset``.
 
     Args:
         config: how much a step may hold, the policy and the way of preemption.
@@ -65,8 +63,6 @@ class Scheduler:
         self._ids_in_use: set[str] = set()  # of all sequences, those to be forked included
         self.num_preemptions = 0  # so far
 
-    # -- the queues --------------------------------------------------------------------------------
-
     def has_unfinished_requests(self) -> bool:
         """True while any request waits or runs."""
         return bool(self.requests)
@@ -74,15 +70,14 @@ class Scheduler:
     def check_request(self, request: Request) -> None:
         """Raise ``ValueError`` unless this request can be added and could run on its own."""
         check_limits(request, self.config, self.policy, self.kv_manager)
-        for seq_id in self.ids_in_use(request):
-            raise ValueError(f"request_id {seq_id!r} is in use; choose another.")
+        if taken := self.ids_in_use(request):
+            raise ValueError(f"request_id {taken[0]!r} is in use; choose another.")
 
     def add_request(self, request: Request) -> None:
         """Add a request to the waiting queue. Raises ``ValueError`` as ``check_request`` does."""
         self.check_request(request)
-        request.decoding = self._sampling
-        if request.beam_params is not None:
-            request.decoding = BeamSearch(request, self.config.max_model_len)
+        beams, longest = request.beam_params is not None, self.config.max_model_len
+        request.decoding = BeamSearch(request, longest) if beams else self._sampling
         request.arrival_index = self._num_arrived
         index = self.waiting.add(request)  # first: a policy of a user's may raise
         self._num_arrived += 1
@@ -116,8 +111,8 @@ class Scheduler:
         with self.trace.step_reopened() if self.trace is not None else nullcontext():
             for request_id, index in sequences:
                 request = self.requests.get(request_id)
-                if request is not None and request.seq_id(index) in self.sequences:
-                    seq = self.sequences[request.seq_id(index)]
+                seq = None if request is None else self.sequences.get(request.seq_id(index))
+                if seq is not None:
                     self._finish(Finish(seq, RequestStatus.FINISHED_STOPPED))
 
     # -- planning a step, from top to bottom -------------------------------------------------------
@@ -241,20 +236,18 @@ class Scheduler:
             output.swaps_in += self.preemptor.swapper.swap_in(seqs)
             self.running += seqs
             for seq in seqs:
-                num_new = self._num_new_tokens(seq, output)
-                self._start(seq, self._limit_chunk(num_new), output)
+                self._start(seq, self._limit_chunk(self._num_new_tokens(seq, output)), output)
 
     def _may_run(self, request: Request) -> bool:
         """True if a request's sequences, forks to come included, fit under ``max_num_seqs``."""
-        to_come = sum(seq.request.num_forks_to_come for seq in self.running)
+        running = sum(1 + seq.request.num_forks_to_come for seq in self.running)
         siblings = len(request.unfinished_seqs) + request.num_forks_to_come
-        return len(self.running) + to_come + siblings <= self.config.max_num_seqs
+        return running + siblings <= self.config.max_num_seqs
 
     def _num_new_tokens(self, seq: Sequence, output: SchedulerOutput) -> int:
         """Tokens and drafts not yet computed, less those that the decoding holds back."""
-        longest = self.config.max_model_len - 1
-        num_known = min(len(seq.token_ids) + len(seq.spec_token_ids), longest)
-        num_new = num_known - seq.num_computed_tokens
+        num_known = len(seq.token_ids) + len(seq.spec_token_ids)
+        num_new = min(num_known, self.config.max_model_len - 1) - seq.num_computed_tokens
         decoding = seq.request.decoding
         if decoding.in_lockstep:
             slots = self._num_drafting_slots
@@ -291,8 +284,6 @@ class Scheduler:
             seq.status = RequestStatus.PREEMPTED if resumed else RequestStatus.WAITING
             self.kv_manager.free(seq)
             seq.num_computed_tokens = 0
-
-    # -- updating from what was computed -----------------------------------------------------------
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, output: ModelRunnerOutput
@@ -331,32 +322,29 @@ class Scheduler:
 
     def _apply(self, action: Action) -> None:
         """Append, fork or finish, as a decoding says."""
-        seq = action.seq
         if isinstance(action, Finish):
             self._finish(action)
         elif isinstance(action, Fork):
-            self._fork(seq, action.indices)
+            self._fork(action.seq, action.indices)
         else:
-            seq.token_ids.append(action.token_id)
+            action.seq.token_ids.append(action.token_id)
             if isinstance(action, MoveBeam):
-                seq.cumulative_logprob = action.cumulative_logprob
-                move = BeamMove(seq.seq_id, action.parent.seq_id, action.token_id)
-                self.next_output.beam_moves.append(move)
+                action.seq.cumulative_logprob = action.cumulative_logprob
+                self.next_output.beam_moves.append(action.to_runner())
             if self.trace is not None:
-                self.trace.record(Sampled, seq.seq_id, action.token_id)
+                self.trace.record(Sampled, action.seq.seq_id, action.token_id)
 
     def _fork(self, seq: Sequence, indices: Iterable[int]) -> None:
         """Fork a sequence: siblings that share its tokens and blocks, running beside it."""
-        request = seq.request
         children = [seq.fork(index) for index in indices]
         for child in children:
             self.kv_manager.fork(seq, child)
             self.sequences[child.seq_id] = child
             if self.trace is not None:
                 self.trace.record(Forked, seq.seq_id, child.seq_id)
-        place = self.running.index(request.seqs[-1]) + 1
+        place = self.running.index(seq.request.seqs[-1]) + 1
         self.running[place:place] = children
-        request.seqs = [*request.seqs, *children]
+        seq.request.seqs = [*seq.request.seqs, *children]
 
     def _finish(self, end: Finish) -> None:
         """Finish a sequence and free its blocks; with the last one its request is finished."""
@@ -390,13 +378,11 @@ class Scheduler:
         """Make everything but the requests and their tokens new, after a step that has failed.
 
         Which of its changes were made is not known. So all requests wait, to be computed again, no
-        block is held or cached, and the next plan tells the runner to forget all sequences. The
-        checkpoint was made before ``update_from_output``, if the step has come as far.
+        block is held or cached, and the next plan tells the runner to forget all sequences.
         """
         restored = [] if checkpoint is None else checkpoint.restore()
         self.requests |= {request.request_id: request for request in restored}
-        requests = list(self.requests.values())
-        for request in requests:
+        for request in (requests := list(self.requests.values())):
             request.restart()
         self.sequences = {s.seq_id: s for request in requests for s in request.unfinished_seqs}
         self._ids_in_use = {seq_id for request in requests for seq_id in request.seq_ids}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from minivllm.records import Scheduled
 from minivllm.request import Sequence
 from minivllm.scheduling.output import SchedulerOutput
 from minivllm.trace import Trace
+from minivllm.trace.records import Scheduled
 
 
 def trace_schedule(trace: Trace, running: Iterable[Sequence], output: SchedulerOutput) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
+from minivllm.config.speculative import SpeculativeConfig, num_useful_drafts
 from minivllm.logger import init_logger
 from minivllm.request import RequestStatus, Sequence
 from minivllm.spec_decode.ngram import NgramIndex
-from minivllm.speculative import SpeculativeConfig, num_useful_drafts
-from minivllm.validation import is_int
+from minivllm.utils.validation import is_int
 
 logger = init_logger(__name__)
 

@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from minivllm.config.structured_outputs import StructuredOutputsParams
 from minivllm.logger import init_logger
 from minivllm.structured_output.backend_types import StructuredOutputGrammar
 from minivllm.structured_output.vocabulary import Vocabulary
-from minivllm.structured_outputs import StructuredOutputsParams
-from minivllm.validation import InvalidParameter, shown
+from minivllm.utils.validation import InvalidParameter, shown
 
 logger = init_logger(__name__)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from minivllm.config.structured_outputs import StructuredOutputsConfig, StructuredOutputsParams
 from minivllm.request import Request, Sequence
 from minivllm.scheduling.output import GrammarOutput, SchedulerOutput
 from minivllm.structured_output.backend_fsm import FsmBackend
@@ -19,7 +20,6 @@ from minivllm.structured_output.backend_guidance import GuidanceBackend
 from minivllm.structured_output.backend_types import StructuredOutputGrammar, num_words
 from minivllm.structured_output.regex import UnsupportedRegex
 from minivllm.structured_output.vocabulary import Vocabulary
-from minivllm.structured_outputs import StructuredOutputsConfig, StructuredOutputsParams
 
 _MAX_GRAMMARS = 64  # compiled ones that are kept
 

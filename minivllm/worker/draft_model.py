@@ -16,14 +16,14 @@ import torch
 from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
+from minivllm.config.speculative import SpeculativeConfig, num_useful_drafts
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.sampling.random import Purpose, stream_keys, uniform
 from minivllm.sampling.rejection_sampler import DrawnDrafts
 from minivllm.sampling.sampler import sample_from_cdf
 from minivllm.scheduling.output import NO_TOKEN, SchedulerOutput
 from minivllm.spec_decode.proposer import ngram_proposer
-from minivllm.speculative import SpeculativeConfig, num_useful_drafts
-from minivllm.tensors import best_tokens, make_tensor
+from minivllm.utils.tensors import best_tokens, make_tensor
 from minivllm.worker.input_batch import CachedRequestState, InputBatch
 from minivllm.worker.model_input import ModelInput
 

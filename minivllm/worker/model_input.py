@@ -11,7 +11,7 @@ import torch
 
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.kv.block_table import slots_of
-from minivllm.tensors import make_tensor
+from minivllm.utils.tensors import make_tensor
 
 
 @dataclass

@@ -23,7 +23,7 @@ from minivllm.scheduling.output import (
     SchedulerOutput,
     TokenLogprobs,
 )
-from minivllm.tensors import make_tensor
+from minivllm.utils.tensors import make_tensor
 from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, GraphRecorder
 from minivllm.worker.draft_model import DraftModelProposer
 from minivllm.worker.input_batch import InputBatch

@@ -12,9 +12,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from minivllm.math_utils import cdiv
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.output import NewRequestData, SchedulerOutput
+from minivllm.utils.math_utils import cdiv
 
 
 def full_step(max_tokens: int, max_seqs: int, max_model_len: int, block_size: int):

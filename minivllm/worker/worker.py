@@ -23,8 +23,8 @@ from minivllm.logger import init_logger
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
-from minivllm.platforms import describe_gpu
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
+from minivllm.utils.platforms import describe_gpu
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder, capture_sizes
 from minivllm.worker.draft_model import DraftModelProposer
 from minivllm.worker.model_runner import ModelRunner

@@ -5,7 +5,7 @@ import torch
 
 from minivllm.cpu import compiled, fused
 from minivllm.models import ops
-from minivllm.tensors import best_tokens
+from minivllm.utils.tensors import best_tokens
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 SHAPES = [(1, 8), (3, 34), (5, 256)]

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from minivllm.tensors import make_tensor
+from minivllm.utils.tensors import make_tensor
 
 
 def write_slots_torch(key, value, key_cache, value_cache, slot_mapping) -> None:

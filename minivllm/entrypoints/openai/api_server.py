@@ -23,7 +23,6 @@ from starlette.middleware.cors import CORSMiddleware
 from minivllm import envs
 from minivllm.engine.async_llm import AsyncLLM
 from minivllm.engine.exceptions import EngineDeadError
-from minivllm.engine.gc_utils import freeze_gc_heap
 from minivllm.entrypoints.openai import dev_routes, routes
 from minivllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from minivllm.entrypoints.openai.cli_args import engine_args, parse_args
@@ -43,6 +42,7 @@ from minivllm.entrypoints.openai.models.serving import OpenAIServingModels
 from minivllm.entrypoints.openai.served_model import ServedModel
 from minivllm.entrypoints.openai.tokenize.serving import OpenAIServingTokenization
 from minivllm.logger import init_logger
+from minivllm.utils.gc_utils import freeze_gc_heap
 from minivllm.version import __version__
 
 logger = init_logger(__name__)

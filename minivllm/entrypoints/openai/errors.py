@@ -21,7 +21,7 @@ from starlette.responses import Response
 from minivllm.engine.exceptions import EngineDeadError
 from minivllm.logger import init_logger
 from minivllm.scheduling.progress import LivelockError
-from minivllm.validation import InvalidParameter
+from minivllm.utils.validation import InvalidParameter
 
 logger = init_logger(__name__)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from minivllm.config.structured_outputs import StructuredOutputsParams
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.ignored_fields import IgnoredFields
 from minivllm.entrypoints.openai.protocol import INT64, StreamOptions
@@ -25,7 +26,6 @@ from minivllm.sampling_params import (
     RequestOutputKind,
     SamplingParams,
 )
-from minivllm.structured_outputs import StructuredOutputsParams
 
 logger = init_logger(__name__)
 

@@ -13,7 +13,7 @@ from minivllm.entrypoints.openai.chat_completion.protocol import ChatCompletionR
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.served_model import ServedModel
-from minivllm.validation import check, is_text
+from minivllm.utils.validation import check, is_text
 
 _LONGEST = 2_000_000  # characters of a text; longer ones are refused before they are tokenized
 _SHORT = 4000  # characters that are tokenized in the event loop; longer texts in a thread

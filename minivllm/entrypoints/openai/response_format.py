@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from minivllm.config.structured_outputs import StructuredOutputsParams
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.protocol import OpenAIBaseModel
-from minivllm.structured_outputs import StructuredOutputsParams
 
 
 class JsonSchemaResponseFormat(OpenAIBaseModel):

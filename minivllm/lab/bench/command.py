@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from minivllm.console import exit_on_bad_input, needs_extra
-from minivllm.validation import check, is_int
+from minivllm.utils.console import exit_on_bad_input, needs_extra
+from minivllm.utils.validation import check, is_int
 
 app = typer.Typer(help="Measure, beside the machine's own ceiling.", no_args_is_help=True)
 

@@ -19,7 +19,7 @@ from minivllm.lab.bench.report import Report
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.workloads import make_workload
 from minivllm.models.loader import load_config
-from minivllm.validation import check, is_int
+from minivllm.utils.validation import check, is_int
 
 ROWS = {  # by dtype: workloads, and whether a busy process runs beside them
     "float32": (("w1", False), ("w1", True), ("w2", False), ("w4", False)),

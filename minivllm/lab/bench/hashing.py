@@ -8,9 +8,9 @@ from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.prefix_cache import PrefixCache
 from minivllm.lab.bench.machine import best_cpu_seconds
 from minivllm.lab.bench.workloads import BLOCK_SIZE, long_prompt
-from minivllm.math_utils import cdiv
 from minivllm.request import Request, Sequence
 from minivllm.sampling_params import SamplingParams
+from minivllm.utils.math_utils import cdiv
 
 
 def hashing_us() -> float:

@@ -22,8 +22,8 @@ from minivllm.kv.block_table import slots_of
 from minivllm.lab.bench import machine
 from minivllm.lab.bench.models import DTYPES
 from minivllm.lab.bench.report import Report
-from minivllm.math_utils import cdiv
-from minivllm.validation import check, is_int
+from minivllm.utils.math_utils import cdiv
+from minivllm.utils.validation import check, is_int
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder
 
 Figures = dict[str, dict[str, float]]  # by case

@@ -16,7 +16,7 @@ from minivllm.lab.bench.workloads import BenchRequest, Round
 from minivllm.lab.sim.result import percentiles
 from minivllm.models.loader import load_config
 from minivllm.models.model_config import ModelConfig
-from minivllm.validation import check, is_int
+from minivllm.utils.validation import check, is_int
 
 
 def bench_latency(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from minivllm.embedded import embedded_model_path
 from minivllm.lab.sim.shapes import SHAPES
-from minivllm.validation import check
+from minivllm.utils.validation import check
 
 DTYPES = ("float32", "bfloat16", "float16")
 

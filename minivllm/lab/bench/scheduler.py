@@ -22,12 +22,12 @@ from minivllm.lab.bench.workloads import (
     prompt_of,
 )
 from minivllm.lab.sim.loop import make_scheduler, run_steps, runner_output
-from minivllm.math_utils import cdiv
 from minivllm.request import Request, Sequence
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
-from minivllm.validation import check, is_int
+from minivllm.utils.math_utils import cdiv
+from minivllm.utils.validation import check, is_int
 
 WINDOWS = 8  # of which the best counts
 SHORT_RUN = WINDOWS * BLOCK_SIZE  # steps

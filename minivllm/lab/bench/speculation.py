@@ -23,7 +23,7 @@ from minivllm.metrics.spec_decode import SpecDecodingStats
 from minivllm.request import Request, Sequence
 from minivllm.sampling_params import SamplingParams
 from minivllm.spec_decode.proposer import NgramProposer
-from minivllm.validation import check, is_int
+from minivllm.utils.validation import check, is_int
 
 NUM_ROWS = (1, 2, 4, 6, 9)  # of a sequence in a step
 BATCHES = ((1, 256), (1, 1500), (4, 256), (16, 256))  # sequences, tokens of each

@@ -23,7 +23,7 @@ from minivllm.lab.sim.result import percentiles
 from minivllm.sampling_params import SamplingParams, StructuredOutputsParams
 from minivllm.structured_output.backend_types import StructuredOutputGrammar
 from minivllm.structured_output.manager import StructuredOutputManager
-from minivllm.validation import check, is_int
+from minivllm.utils.validation import check, is_int
 from minivllm.worker import model_runner
 
 WALKS, PLACES, MAX_TOKENS = 50, 40, 100

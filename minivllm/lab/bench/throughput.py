@@ -14,7 +14,7 @@ from minivllm.lab.bench.report import Report, memory_note
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.workloads import Round, make_workload
 from minivllm.models.loader import load_config
-from minivllm.validation import check, is_int
+from minivllm.utils.validation import check, is_int
 
 
 def bench_throughput(

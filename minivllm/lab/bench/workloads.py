@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from minivllm.math_utils import cdiv
-from minivllm.validation import check, is_int
+from minivllm.utils.math_utils import cdiv
+from minivllm.utils.validation import check, is_int
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from minivllm.kv.swap_space import SwapSpace
 from minivllm.lab.contiguous.slab_pool import BuddyPool, FirstFitPool, SlabPool
-from minivllm.math_utils import next_power_of_2
 from minivllm.request import Sequence
-from minivllm.validation import check, is_int
+from minivllm.utils.math_utils import next_power_of_2
+from minivllm.utils.validation import check, is_int
 
 
 class SlotUsage(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import insort
 
-from minivllm.math_utils import next_power_of_2
-from minivllm.validation import check, is_int
+from minivllm.utils.math_utils import next_power_of_2
+from minivllm.utils.validation import check, is_int
 
 
 class SlabPool(ABC):

@@ -7,7 +7,7 @@ from random import Random
 from minivllm.lab.exercises.answers import NotYet, compare, whole_number
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.sim import dry_run
-from minivllm.records import Preempted
+from minivllm.trace.records import Preempted
 
 # -- core: blocks at the end -------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from minivllm.lab.exercises.answers import NotYet, numbers_by_name, whole_number
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
-from minivllm.records import Preempted, SwappedOut
+from minivllm.trace.records import Preempted, SwappedOut
 
 # -- core: reference counts after some steps ---------------------------------------------------
 

@@ -11,9 +11,9 @@ from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.puzzle import Puzzle, measure
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
-from minivllm.records import Scheduled
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.trace import Trace
+from minivllm.trace.records import Scheduled
 
 # -- core: the budget of one step --------------------------------------------------------------
 

@@ -10,9 +10,9 @@ from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.puzzle import Puzzle, measure
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
-from minivllm.records import Preempted
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.trace import Trace
+from minivllm.trace.records import Preempted
 
 # -- core: the victim --------------------------------------------------------------------------
 

@@ -10,9 +10,9 @@ from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, attended_pairs
-from minivllm.math_utils import cdiv
-from minivllm.records import Preempted, Scheduled, SwappedIn, SwappedOut
 from minivllm.trace import Trace
+from minivllm.trace.records import Preempted, Scheduled, SwappedIn, SwappedOut
+from minivllm.utils.math_utils import cdiv
 
 # -- core: what it costs --------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run, simulate
 from minivllm.lab.sim.result import SimulationResult
 from minivllm.lab.sim.workloads import SimRequest
-from minivllm.records import Scheduled
+from minivllm.trace.records import Scheduled
 
 # -- core: the chunks of a prompt --------------------------------------------------------------
 

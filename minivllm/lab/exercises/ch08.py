@@ -9,8 +9,8 @@ from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.puzzle import Puzzle, measure
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
-from minivllm.records import Scheduled
 from minivllm.scheduling.policies import SchedulingPolicy
+from minivllm.trace.records import Scheduled
 
 # -- core: what is found -----------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ from random import Random
 
 from minivllm.lab.exercises.answers import NotYet, compare, is_whole, numbers_by_name
 from minivllm.lab.exercises.exercise import Exercise, seeded
-from minivllm.math_utils import cdiv
 from minivllm.spec_decode.ngram import propose
+from minivllm.utils.math_utils import cdiv
 
 # -- core: the rule of the n-gram proposer -----------------------------------------------------
 

@@ -6,7 +6,7 @@ from random import Random
 
 from minivllm.lab.exercises.answers import NotYet, compare, number_list, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
-from minivllm.math_utils import cdiv
+from minivllm.utils.math_utils import cdiv
 
 # -- core: one at a time, or together ------------------------------------------------------------
 

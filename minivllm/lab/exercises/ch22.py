@@ -7,8 +7,8 @@ from typing import Any
 
 from minivllm.lab.exercises.answers import NotYet, compare, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
-from minivllm.math_utils import cdiv
-from minivllm.validation import is_number
+from minivllm.utils.math_utils import cdiv
+from minivllm.utils.validation import is_number
 
 
 def _numbers(answer: Any, names: tuple[str, ...]) -> list[float]:

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from minivllm.lab.exercises.answers import NotYet, is_blank
-from minivllm.validation import check, is_int
+from minivllm.utils.validation import check, is_int
 
 _missed: set[tuple[str, str]] = set()  # an exercise as it is shown, what was wrong with an answer
 

@@ -11,10 +11,10 @@ from minivllm.lab.exercises.exercise import Exercise
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.lab.viz.model.timeline_model import read_history
-from minivllm.records import Finished, Preempted, RequestAdded, Sampled, Scheduled, SwappedOut
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.trace import Trace
-from minivllm.validation import is_int
+from minivllm.trace.records import Finished, Preempted, RequestAdded, Sampled, Scheduled, SwappedOut
+from minivllm.utils.validation import is_int
 
 
 def _arrivals(trace: Trace) -> dict[str, int]:

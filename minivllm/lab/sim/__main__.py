@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from minivllm.console import exit_on_bad_input
 from minivllm.lab.contiguous.manager import ALLOCATORS
 from minivllm.lab.sim.cost import HARDWARE, MODELS
 from minivllm.lab.sim.replay import replay
@@ -19,7 +18,8 @@ from minivllm.lab.sim.sharing import measure_sharing
 from minivllm.lab.sim.waste import measure_waste
 from minivllm.lab.sim.workloads import WORKLOADS
 from minivllm.scheduling.policies import POLICIES
-from minivllm.validation import check
+from minivllm.utils.console import exit_on_bad_input
+from minivllm.utils.validation import check
 
 app = typer.Typer(help="The real scheduler without a model.", pretty_exceptions_enable=False)
 

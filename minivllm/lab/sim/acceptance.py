@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minivllm.records import Sampled, Scheduled, Verified
 from minivllm.trace import Trace
+from minivllm.trace.records import Sampled, Scheduled, Verified
 
 
 @dataclass(frozen=True)

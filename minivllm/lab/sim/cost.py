@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from minivllm.kv.memory_profile import kv_bytes_per_token
-from minivllm.validation import check, is_int, is_number
+from minivllm.utils.validation import check, is_int, is_number
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from minivllm.lab.sim.loop import fake_tokens
 from minivllm.request import Request, Sequence
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
-from minivllm.validation import check, is_int
+from minivllm.utils.validation import check, is_int
 
 METHODS = ("ngram", "draft_model")
 ACCEPT = ("mixed", "all", "none")

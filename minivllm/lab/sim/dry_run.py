@@ -10,7 +10,7 @@ from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.trace import Trace
-from minivllm.validation import check, is_int
+from minivllm.utils.validation import check, is_int
 
 
 def dry_run(

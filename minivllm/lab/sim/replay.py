@@ -24,7 +24,7 @@ from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.scheduling.scheduler import Scheduler
-from minivllm.validation import check, is_int
+from minivllm.utils.validation import check, is_int
 
 # what a config has, and the least of each number
 _NUMBERS = {"block_size": 1, "num_gpu_blocks": 2, "max_num_batched_tokens": 1, "max_num_seqs": 1,

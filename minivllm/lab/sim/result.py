@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from minivllm.lab.contiguous.manager import SlotUsage
-from minivllm.validation import check
+from minivllm.utils.validation import check
 
 PERCENTILES = (50, 90, 99)
 

@@ -28,7 +28,7 @@ from minivllm.request import Request, Sequence
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.scheduling.scheduler import Scheduler
-from minivllm.validation import check, is_int
+from minivllm.utils.validation import check, is_int
 
 MANAGERS = ("paged", *(f"contiguous-{reservation}" for reservation in RESERVATIONS))
 

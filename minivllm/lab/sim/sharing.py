@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from minivllm.lab.sim.cost import MODELS
 from minivllm.lab.sim.run import simulate
 from minivllm.lab.sim.workloads import several_answers
-from minivllm.math_utils import cdiv
+from minivllm.utils.math_utils import cdiv
 
 SIZES = (2, 4, 6)
 BLOCK_SIZE = 16

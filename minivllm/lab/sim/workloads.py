@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
-from minivllm.math_utils import cdiv
-from minivllm.validation import check, is_int, is_number
+from minivllm.utils.math_utils import cdiv
+from minivllm.utils.validation import check, is_int, is_number
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from minivllm.config.structured_outputs import StructuredOutputsParams, check_schema
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.tool_parsers import ToolParser, ToolParserManager
 from minivllm.entrypoints.openai.tool_parsers.abstract_tool_parser import DeltaToolCall, ToolCall
 from minivllm.sampling_params import SamplingParams
-from minivllm.structured_outputs import StructuredOutputsParams, check_schema
 
 STRICT_LEVELS = ("auto", "function", "parameter")
 

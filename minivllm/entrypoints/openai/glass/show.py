@@ -13,7 +13,7 @@ from minivllm.entrypoints.openai.glass.transcripts import Transcripts
 from minivllm.lab.viz.model.live import LiveRun
 from minivllm.lab.viz.page.live import picture
 from minivllm.logger import init_logger
-from minivllm.records import Record
+from minivllm.trace.records import Record
 
 logger = init_logger(__name__)
 

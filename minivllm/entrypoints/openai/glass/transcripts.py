@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minivllm.lab.viz.model.live import LiveRun
-from minivllm.state import ALIVE, SequenceState
+from minivllm.trace.state import ALIVE, SequenceState
 
 MAX_REQUESTS = 48  # in one picture; of more, those that are finished are left out first
 MAX_TOKENS = 100  # of a prompt, and of an answer: the last ones

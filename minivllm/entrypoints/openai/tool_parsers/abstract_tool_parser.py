@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from minivllm.entrypoints.openai.tool_parsers.call_form import CallForm
 from minivllm.entrypoints.openai.tool_parsers.text_reader import NotACall, TextReader
-from minivllm.validation import check, is_text
+from minivllm.utils.validation import check, is_text
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from minivllm.entrypoints.openai.tool_parsers.abstract_tool_parser import (
 from minivllm.entrypoints.openai.tool_parsers.json_calls import read_calls
 from minivllm.entrypoints.openai.tool_parsers.text_reader import NotACall, TextReader
 from minivllm.logger import without_warnings
-from minivllm.validation import is_text
+from minivllm.utils.validation import is_text
 
 _SPACE = re.compile(r"\s*")
 _NAME = re.compile(r"[\w.]*")

@@ -10,7 +10,7 @@ from minivllm.entrypoints.argparse_utils import FlexibleArgumentParser, parse_js
 from minivllm.lab.bench.serving.arrivals import RAMP_UP_STRATEGIES
 from minivllm.lab.bench.serving.client import ENDPOINTS
 from minivllm.lab.bench.serving.metrics import LATENCIES
-from minivllm.validation import check, check_names
+from minivllm.utils.validation import check, check_names
 
 DATASETS = ("random", "sharegpt", "table")
 # Flags of vLLM's that are refused, and why.

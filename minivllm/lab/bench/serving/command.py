@@ -25,7 +25,7 @@ from minivllm.lab.bench.serving.datasets import (
 from minivllm.lab.bench.serving.health import ask_health, health_figures
 from minivllm.lab.bench.serving.metrics import RequestFuncOutput, calculate_metrics
 from minivllm.lab.bench.serving.report import details, make_result, result_table, save_result
-from minivllm.validation import check
+from minivllm.utils.validation import check
 
 _USUAL_INPUT_LEN = 1024  # vLLM's, where it fits
 _CHAT_TEMPLATE = 32  # tokens of a prompt that a chat's template may add

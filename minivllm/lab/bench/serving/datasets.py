@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from minivllm.validation import check
+from minivllm.utils.validation import check
 
 # Conversations that are too short or too long for a benchmark are left out, as vLLM does.
 _SHORTEST, _LONGEST_PROMPT, _LONGEST = 4, 1024, 2048  # tokens

@@ -31,7 +31,7 @@ from minivllm.lab.exercises.labs.class_lab import ClassLab, plug_in
 from minivllm.lab.exercises.labs.function_lab import FunctionLab
 from minivllm.lab.exercises.labs.grading import Verdict, verdicts
 from minivllm.lab.exercises.labs.milestones import note_passed, progress
-from minivllm.validation import check, is_int
+from minivllm.utils.validation import check, is_int
 
 __all__ = [
     "ClassLab",

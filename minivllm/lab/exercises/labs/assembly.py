@@ -12,7 +12,7 @@ from minivllm.lab.exercises.labs.ch10_online_softmax import LAB as online_softma
 from minivllm.lab.exercises.labs.grading import verdicts
 from minivllm.lab.exercises.labs.milestones import note_passed
 from minivllm.lab.exercises.labs.scoreboard import score
-from minivllm.validation import check
+from minivllm.utils.validation import check
 
 BASES = {"pool": KVCacheManager, "table": BlockTable, "cache": PrefixCache}
 

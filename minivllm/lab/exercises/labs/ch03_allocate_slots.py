@@ -5,8 +5,8 @@ from __future__ import annotations
 from minivllm.kv.block_table import KVCacheBlockCopy
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.exercises.labs.class_lab import ClassLab
-from minivllm.records import BlockCopied, BlocksAllocated, BlocksCached
 from minivllm.request import Sequence
+from minivllm.trace.records import BlockCopied, BlocksAllocated, BlocksCached
 
 
 class MyManager(KVCacheManager):

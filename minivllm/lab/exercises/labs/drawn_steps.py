@@ -8,8 +8,8 @@ from typing import Any
 
 from minivllm.lab.exercises.labs.recorded_steps import RecordedStep
 from minivllm.lab.sim.dry_run import dry_run
-from minivllm.records import Preempted, Scheduled
 from minivllm.trace import Trace
+from minivllm.trace.records import Preempted, Scheduled
 
 NUM_WORKLOADS = 12
 

@@ -19,8 +19,8 @@ from minivllm.lab.exercises.exercise import Folded, effort
 from minivllm.lab.exercises.labs.grading import Verdict
 from minivllm.lab.exercises.labs.milestones import note_passed
 from minivllm.lab.exercises.labs.run import Fault, describe_error
-from minivllm.validation import check as validate
-from minivllm.validation import is_int
+from minivllm.utils.validation import check as validate
+from minivllm.utils.validation import is_int
 
 
 class WrongEntry(Fault):

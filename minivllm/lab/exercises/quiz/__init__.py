@@ -13,7 +13,7 @@ from typing import Any
 
 from minivllm.lab.exercises.answers import is_blank
 from minivllm.lab.exercises.quiz.question import Question
-from minivllm.validation import check
+from minivllm.utils.validation import check
 
 if sys.version_info >= (3, 11):
     import tomllib

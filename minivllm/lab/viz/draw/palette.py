@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from minivllm.records import Forked, Record, RequestAdded
 from minivllm.trace import Trace
+from minivllm.trace.records import Forked, Record, RequestAdded
 
 INK = "#1a1a1a"  # text and marks
 GREY = "#5f5f5f"  # labels that step back (still 6:1 on white)

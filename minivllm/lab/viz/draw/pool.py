@@ -13,9 +13,9 @@ from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import count, ordinal
 from minivllm.lab.viz.model.snapshot import MAX_SLOTS, CachedTile, HeldBlock, Snapshot
-from minivllm.math_utils import cdiv
-from minivllm.records import BlockCopied, BlocksAllocated, SwappedIn
 from minivllm.trace import Trace
+from minivllm.trace.records import BlockCopied, BlocksAllocated, SwappedIn
+from minivllm.utils.math_utils import cdiv
 
 MAX_DETAILED = 64  # more blocks than this are drawn without their slots
 SLOT_WIDTH = 18

@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE
 from minivllm.lab.viz.draw.svg import Drawing
-from minivllm.math_utils import cdiv
+from minivllm.utils.math_utils import cdiv
 
 NAMES = 128  # width of what stands to the left of the steps
 TOP = HEADER_HEIGHT + 14  # below the step numbers

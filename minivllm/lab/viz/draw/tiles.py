@@ -9,7 +9,7 @@ from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER, Owner
 from minivllm.lab.viz.draw.svg import MONO, MONO_EM, Drawing
 from minivllm.lab.viz.draw.wording import token_label
 from minivllm.lab.viz.model.snapshot import HeldBlock, Slot
-from minivllm.math_utils import cdiv
+from minivllm.utils.math_utils import cdiv
 
 SLOTS_PER_LINE = 8
 SLOT_HEIGHT = 18

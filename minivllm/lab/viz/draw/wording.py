@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from minivllm.math_utils import cdiv
+from minivllm.utils.math_utils import cdiv
 
 TERMINAL = 96  # columns of text that a figure may take
 LEVELS = " ▁▂▃▄▅▆▇█"

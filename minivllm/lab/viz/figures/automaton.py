@@ -10,7 +10,7 @@ from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, draw_
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO, PAPER
 from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
 from minivllm.structured_output.dfa import DEAD, DFA
-from minivllm.validation import check
+from minivllm.utils.validation import check
 
 RADIUS, COLUMN, ROW = 17, 104, 76
 MAX_STATES = 40

@@ -19,8 +19,8 @@ from minivllm.lab.viz.draw.pool import SLOT_WIDTH, Pool, draw_map, draw_tile, ma
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import ordinal, pad
 from minivllm.lab.viz.model.snapshot import take_snapshot
-from minivllm.math_utils import cdiv
 from minivllm.trace import Trace
+from minivllm.utils.math_utils import cdiv
 
 MAX_TILES = 160  # of more blocks there is a map
 MAX_WITH_TOKENS = 32

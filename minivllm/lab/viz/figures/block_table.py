@@ -30,8 +30,8 @@ from minivllm.lab.viz.model.snapshot import (
     slots,
     take_snapshot,
 )
-from minivllm.math_utils import cdiv
 from minivllm.trace import Trace
+from minivllm.utils.math_utils import cdiv
 
 NAMES = 182  # width of what stands to the left of the blocks
 GAP = 10

@@ -9,7 +9,7 @@ from minivllm.lab.viz.draw.layout import MARGIN, draw_header, header_width
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import count
-from minivllm.validation import check, is_number
+from minivllm.utils.validation import check, is_number
 
 ROW, NAMES, BAR = 22, 84, 360  # pixels: a bucket's height, its bound, all observations
 TOP = 64

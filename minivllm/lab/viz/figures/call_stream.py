@@ -9,7 +9,7 @@ from minivllm.lab.viz.draw.figure import Figure
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header, header_width
 from minivllm.lab.viz.draw.palette import GREY, LINE, OKABE_ITO, PAPER
 from minivllm.lab.viz.draw.svg import MONO, MONO_EM, SANS_EM, Drawing
-from minivllm.validation import check
+from minivllm.utils.validation import check
 
 ROW, BOX, STATE_WIDTH, GAP = 22, 18, 84, 8
 MOST = 40  # characters of a piece that are drawn

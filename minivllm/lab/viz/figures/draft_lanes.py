@@ -21,7 +21,7 @@ from minivllm.lab.viz.draw.svg import MONO, MONO_EM, Drawing
 from minivllm.lab.viz.draw.wording import shorten, token_label
 from minivllm.lab.viz.model.draft_model import DraftLane, DraftLanes, read_draft_lanes
 from minivllm.trace import Trace
-from minivllm.validation import check
+from minivllm.utils.validation import check
 
 NAMES, CHIP_HEIGHT, LANE, NARROWEST, WIDEST = 84, 20, 52, 26, 56
 LOOKS = {

@@ -30,9 +30,9 @@ from minivllm.lab.viz.model.filmstrip_model import (
 )
 from minivllm.lab.viz.model.snapshot import HeldBlock, take_snapshot
 from minivllm.lab.viz.model.timeline_model import read_history
-from minivllm.math_utils import cdiv
 from minivllm.trace import Trace
-from minivllm.validation import check
+from minivllm.utils.math_utils import cdiv
+from minivllm.utils.validation import check
 
 MOST_STEPS = 12
 SLOT_WIDTH = 12

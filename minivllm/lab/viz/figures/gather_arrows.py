@@ -8,7 +8,7 @@ from minivllm.lab.viz.draw.figure import Figure
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header, header_width
 from minivllm.lab.viz.draw.palette import GREY, LINE, OKABE_ITO, PAPER
 from minivllm.lab.viz.draw.svg import Drawing
-from minivllm.validation import check
+from minivllm.utils.validation import check
 
 SLOT, BLOCK_GAP, DROP = 17, 6, 70
 

@@ -16,7 +16,7 @@ from minivllm.lab.viz.draw.plots import (
     style_axes,
     to_png,
 )
-from minivllm.validation import check, is_number
+from minivllm.utils.validation import check, is_number
 
 PARTS = {"p50": "half wait less", "p90": "nine of ten", "p99": "99 of 100"}
 

@@ -22,9 +22,9 @@ from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER, Owner, owners_
 from minivllm.lab.viz.draw.step_axis import TOP, StepAxis
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import count, pad, shorten
-from minivllm.records import RequestAdded, Sampled, Scheduled
 from minivllm.trace import Trace
-from minivllm.validation import check
+from minivllm.trace.records import RequestAdded, Sampled, Scheduled
+from minivllm.utils.validation import check
 
 ROW, HEAD, GAP = 22, 22, 10  # heights of a lane, of a run's name, and below a run
 MOST_LANES, MOST_STEPS = 24, 90  # of a run; a crowd is for ``timeline``

@@ -15,9 +15,9 @@ from minivllm.lab.viz.draw.palette import GREY, INK, OKABE_ITO
 from minivllm.lab.viz.draw.plots import LINES, MARKERS, new_figure, number, style_axes, to_png
 from minivllm.lab.viz.draw.wording import count, pad, shorten
 from minivllm.lab.viz.model.times import Times
-from minivllm.records import Forked, Preempted, RequestAdded, Sampled, Scheduled, SwappedOut
 from minivllm.trace import Trace
-from minivllm.validation import check
+from minivllm.trace.records import Forked, Preempted, RequestAdded, Sampled, Scheduled, SwappedOut
+from minivllm.utils.validation import check
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from minivllm.lab.viz.draw.figure import Plot
 from minivllm.lab.viz.draw.palette import GREY, INK, OKABE_ITO
 from minivllm.lab.viz.draw.plots import new_figure, number, style_axes, to_png
 from minivllm.lab.viz.draw.wording import pad
-from minivllm.validation import check, is_number
+from minivllm.utils.validation import check, is_number
 
 Point = tuple[float, float] | SimulationResult
 

@@ -22,7 +22,7 @@ from minivllm.lab.viz.draw.svg import MONO, MONO_EM, SANS_EM, Drawing
 from minivllm.lab.viz.draw.wording import count, shorten, token_label
 from minivllm.lab.viz.model.prefix_model import Branch, Node, PrefixTree, fold, read_prefix_tree
 from minivllm.trace import Trace
-from minivllm.validation import check
+from minivllm.utils.validation import check
 
 BOX_WIDTH, BOX_HEIGHT = 128, 60
 GAP_X, GAP_Y = 20, 12

@@ -8,7 +8,7 @@ from minivllm.lab.viz.draw.figure import Figure
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header
 from minivllm.lab.viz.draw.palette import GREY, INK, OKABE_ITO, PAPER
 from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
-from minivllm.validation import check
+from minivllm.utils.validation import check
 
 LINE_WIDTH, BAR, PITCH = 620, 24, 34
 

@@ -8,7 +8,7 @@ from minivllm.lab.viz.draw.figure import Figure
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header, header_width
 from minivllm.lab.viz.draw.palette import GREY, OKABE_ITO
 from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
-from minivllm.validation import check
+from minivllm.utils.validation import check
 
 BOX_WIDTH, LINE_HEIGHT = 34, 20
 

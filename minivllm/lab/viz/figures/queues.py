@@ -20,10 +20,10 @@ from minivllm.lab.viz.draw.step_axis import LANE_HEIGHT, TOP, StepAxis
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import TERMINAL, count, pad, shorten, sparkline
 from minivllm.lab.viz.figures.timeline_rows import cross_swatch, draw_cross
-from minivllm.math_utils import cdiv
-from minivllm.records import Preempted, StepPlanned, SwappedOut
 from minivllm.trace import Trace
-from minivllm.validation import check
+from minivllm.trace.records import Preempted, StepPlanned, SwappedOut
+from minivllm.utils.math_utils import cdiv
+from minivllm.utils.validation import check
 
 MAX_CHIPS = 12  # in a column; longer queues are drawn as areas
 MAX_STEPS = 28  # more are drawn as areas, too

@@ -17,7 +17,7 @@ from minivllm.lab.viz.draw.layout import (
 )
 from minivllm.lab.viz.draw.palette import GREY, INK, PAPER
 from minivllm.lab.viz.draw.svg import Drawing
-from minivllm.validation import check
+from minivllm.utils.validation import check
 
 BAR, GAP, HIGHEST = 54, 26, 190
 SHARED, MISSING = {"fill": "#8fd3bf", "stroke": "#00523c"}, {"fill": "#f7d98a", "stroke": INK}

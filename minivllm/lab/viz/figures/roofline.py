@@ -12,7 +12,7 @@ from minivllm.lab.viz.draw.figure import Plot
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO
 from minivllm.lab.viz.draw.plots import LINES, MARKERS, new_figure, number, style_axes, to_png
 from minivllm.lab.viz.draw.wording import pad
-from minivllm.validation import check, is_number
+from minivllm.utils.validation import check, is_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header, hea
 from minivllm.lab.viz.draw.palette import GREY, OKABE_ITO
 from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
 from minivllm.lab.viz.draw.wording import pad
-from minivllm.validation import check, is_number
+from minivllm.utils.validation import check, is_number
 
 LINE = 24
 LONGEST = 360  # pixels of 100 %

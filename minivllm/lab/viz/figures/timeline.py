@@ -14,9 +14,9 @@ from minivllm.lab.viz.draw.wording import TERMINAL, pad, shorten, sparkline
 from minivllm.lab.viz.figures.timeline_rows import Rows
 from minivllm.lab.viz.model.timeline_model import Cell, TimelineWindow, read_history
 from minivllm.lab.viz.model.times import step_milliseconds
-from minivllm.math_utils import cdiv
 from minivllm.trace import Trace
-from minivllm.validation import check, is_int
+from minivllm.utils.math_utils import cdiv
+from minivllm.utils.validation import check, is_int
 
 LANE_GAP = 18
 MARK = {"prefill": "█", "verify": "+", "decode": "•", "idle": "·", "waiting": "░", "": " "}

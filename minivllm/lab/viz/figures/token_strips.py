@@ -9,8 +9,8 @@ from minivllm.lab.viz.draw.figure import Figure
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO
 from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
-from minivllm.math_utils import cdiv
-from minivllm.validation import check
+from minivllm.utils.math_utils import cdiv
+from minivllm.utils.validation import check
 
 STRIP_WIDTH, LINES, LINE_HEIGHT, GAP = 420, 5, 4, 12
 _PALE = "#ececec"

@@ -21,10 +21,10 @@ from minivllm.lab.viz.draw.layout import (
 from minivllm.lab.viz.draw.palette import GREY, INK, PAPER
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import pad, shorten
-from minivllm.records import StepPlanned
-from minivllm.state import State
 from minivllm.trace import Trace
-from minivllm.validation import check
+from minivllm.trace.records import StepPlanned
+from minivllm.trace.state import State
+from minivllm.utils.validation import check
 
 # In the order of the bars: what it is called, its colour, and the ink on it.
 CLASSES = {

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from minivllm.lab.viz.draw.palette import Owner, owners_of
-from minivllm.records import Forked, StepEnded
-from minivllm.state import State
 from minivllm.trace import Trace
-from minivllm.validation import check
+from minivllm.trace.records import Forked, StepEnded
+from minivllm.trace.state import State
+from minivllm.utils.validation import check
 
 Tokens = tuple[int, ...]
 

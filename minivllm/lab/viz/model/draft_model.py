@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from minivllm.lab.viz.draw.palette import Owner, owners_of
 from minivllm.lab.viz.draw.wording import count, span
-from minivllm.records import Sampled, Scheduled, Verified
 from minivllm.trace import Trace
-from minivllm.validation import check
+from minivllm.trace.records import Sampled, Scheduled, Verified
+from minivllm.utils.validation import check
 
 
 @dataclass

@@ -8,7 +8,8 @@ from minivllm.lab.viz.draw.pool import Pool
 from minivllm.lab.viz.draw.wording import count, shorten
 from minivllm.lab.viz.model.snapshot import SequenceTable
 from minivllm.lab.viz.model.timeline_model import Cell, History
-from minivllm.records import (
+from minivllm.trace import Trace
+from minivllm.trace.records import (
     BlockCopied,
     BlocksAllocated,
     BlocksFreed,
@@ -19,7 +20,6 @@ from minivllm.records import (
     SwappedIn,
     SwappedOut,
 )
-from minivllm.trace import Trace
 
 USUAL_STEPS = 6
 MAX_TILES = 160  # of all frames together; beyond that each pool is a map

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from minivllm.lab.viz.draw.palette import Owner, owners_of
 from minivllm.lab.viz.model.narration import Narration
-from minivllm.records import (
+from minivllm.trace import Trace
+from minivllm.trace.records import (
     BlockCopied,
     BlocksAllocated,
     Record,
@@ -17,9 +18,8 @@ from minivllm.records import (
     StepStarted,
     SwappedIn,
 )
-from minivllm.state import State
-from minivllm.trace import Trace
-from minivllm.validation import check
+from minivllm.trace.state import State
+from minivllm.utils.validation import check
 
 
 @dataclass(frozen=True)

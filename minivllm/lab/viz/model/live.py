@@ -8,8 +8,8 @@ from dataclasses import replace
 from minivllm.lab.viz.draw.palette import Arrivals, Owner
 from minivllm.lab.viz.model.frames import Row, StepFrame, StepReader, queues_of
 from minivllm.lab.viz.model.timeline_model import History, TimelineWindow
-from minivllm.records import Record, Scheduled, StepEnded, StepPlanned, StepStarted
-from minivllm.state import State
+from minivllm.trace.records import Record, Scheduled, StepEnded, StepPlanned, StepStarted
+from minivllm.trace.state import State
 
 NUM_STEPS = 40  # of the past that are remembered for the timeline
 

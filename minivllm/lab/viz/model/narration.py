@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from minivllm.lab.viz.draw.palette import Owner
 from minivllm.lab.viz.draw.wording import block_list, count, listing, token_label
-from minivllm.records import (
+from minivllm.trace.records import (
     BlockCopied,
     BlockForgotten,
     BlocksAllocated,
@@ -26,7 +26,7 @@ from minivllm.records import (
     SwappedOut,
     Verified,
 )
-from minivllm.state import SequenceState, State
+from minivllm.trace.state import SequenceState, State
 
 Ids = tuple[int, ...]
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from minivllm.records import (
+from minivllm.trace import Trace
+from minivllm.trace.records import (
     BlockCopied,
     BlockForgotten,
     BlocksAllocated,
@@ -18,8 +19,7 @@ from minivllm.records import (
     StepFailed,
     SwappedIn,
 )
-from minivllm.state import State
-from minivllm.trace import Trace
+from minivllm.trace.state import State
 
 ROOT = b""
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from minivllm.kv.block_table import slots_of
 from minivllm.lab.viz.draw.palette import Owner, owners_of
 from minivllm.lab.viz.draw.wording import count, span
-from minivllm.records import BlockCopied, BlocksAllocated, SwappedIn, Verified
-from minivllm.state import SequenceState, State
 from minivllm.trace import Trace
-from minivllm.validation import check
+from minivllm.trace.records import BlockCopied, BlocksAllocated, SwappedIn, Verified
+from minivllm.trace.state import SequenceState, State
+from minivllm.utils.validation import check
 
 MAX_SLOTS = 32  # slots of larger blocks are not drawn one by one
 

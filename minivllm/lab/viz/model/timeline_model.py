@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from minivllm.lab.viz.draw.palette import Owner, owners_of
 from minivllm.lab.viz.draw.wording import count, span
-from minivllm.records import (
+from minivllm.trace import Trace
+from minivllm.trace.records import (
     Finished,
     Preempted,
     Record,
@@ -18,9 +19,8 @@ from minivllm.records import (
     SwappedOut,
     Verified,
 )
-from minivllm.state import State
-from minivllm.trace import Trace
-from minivllm.validation import check
+from minivllm.trace.state import State
+from minivllm.utils.validation import check
 
 
 @dataclass

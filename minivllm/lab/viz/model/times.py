@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from minivllm.lab.sim.cost import CostModel, attended_pairs
 from minivllm.lab.viz.model.timeline_model import History
-from minivllm.records import RequestAdded, StepEnded, StepPlanned, StepStarted
 from minivllm.trace import Trace
-from minivllm.validation import check
+from minivllm.trace.records import RequestAdded, StepEnded, StepPlanned, StepStarted
+from minivllm.utils.validation import check
 
 CLOCKS = ("steps", "seconds")
 

@@ -15,10 +15,10 @@ from typing import Any
 from minivllm.lab.viz.draw.wording import count
 from minivllm.lab.viz.model.timeline_model import Cell, History, read_history
 from minivllm.lab.viz.model.times import Times
-from minivllm.math_utils import cdiv
-from minivllm.records import RequestAdded, StepPlanned, SwappedOut
-from minivllm.state import State
 from minivllm.trace import Trace
+from minivllm.trace.records import RequestAdded, StepPlanned, SwappedOut
+from minivllm.trace.state import State
+from minivllm.utils.math_utils import cdiv
 
 ENGINE, REQUESTS = 1, 2  # process ids
 FIRST_TRACK = 10  # a thread with its process's id would be taken for its main thread

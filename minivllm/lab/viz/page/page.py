@@ -20,9 +20,9 @@ from minivllm.lab.viz.figures.timeline import timeline
 from minivllm.lab.viz.model.frames import StepFrame, frames
 from minivllm.lab.viz.model.snapshot import take_snapshot
 from minivllm.lab.viz.model.timeline_model import History, read_history
-from minivllm.math_utils import cdiv
 from minivllm.outputs import RequestOutput
 from minivllm.trace import Trace
+from minivllm.utils.math_utils import cdiv
 
 MAX_CHARACTERS = 3_000_000  # of all frames together; of a longer run, not every step is shown
 MAX_TOKENS = 20_000  # of more, the slots do not show which they hold

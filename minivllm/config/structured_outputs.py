@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
-from minivllm.validation import (
+from minivllm.utils.validation import (
     InvalidParameter,
     check,
     is_number,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 
-from minivllm.records import (
+from minivllm.trace.records import (
     Record,
     RequestAdded,
     StepEnded,
@@ -20,8 +20,8 @@ from minivllm.records import (
     StepPlanned,
     StepStarted,
 )
-from minivllm.state import State
-from minivllm.validation import check
+from minivllm.trace.state import State
+from minivllm.utils.validation import check
 
 
 class Trace:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from minivllm.logger import init_logger
-from minivllm.validation import check, is_int, shown
+from minivllm.utils.validation import check, is_int, shown
 
 logger = init_logger(__name__)
 

@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from minivllm.records import (
+from minivllm.trace.records import (
     BlockCopied,
     BlockForgotten,
     BlocksAllocated,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minivllm.speculative import SpeculativeConfig
-from minivllm.structured_outputs import StructuredOutputsConfig
+from minivllm.config.speculative import SpeculativeConfig
+from minivllm.config.structured_outputs import StructuredOutputsConfig
 
 DTYPES = {"auto": None, "float32": "float32", "float": "float32", "float16": "float16",
           "half": "float16", "bfloat16": "bfloat16"}  # fmt: skip
