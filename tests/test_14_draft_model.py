@@ -129,11 +129,15 @@ def test_no_draft_changes_a_token(
 @pytest.mark.parametrize("ngrams", [{}, NGRAMS], ids=["model", "ngrams first"])
 @pytest.mark.parametrize("what", ["_forward", "sampler", "draft_model._forward"])
 @pytest.mark.parametrize("call", range(1, 9))
-def test_a_failed_step_takes_drafts_back(tiny_qwen2, tiny_draft, monkeypatch, what, call, ngrams):
+@pytest.mark.parametrize("how", ["greedy", "probabilistic"])
+def test_a_failed_step_takes_drafts_back(
+    tiny_qwen2, tiny_draft, monkeypatch, what, call, ngrams, how
+):
+    """The next token is then drawn without a draft; only a draft that was drawn moves the draw."""
     params = SamplingParams(n=2, temperature=1.0, seed=3, max_tokens=24, ignore_eos=True)
     settings = {"block_size": 4, "max_model_len": 40, "max_num_batched_tokens": 6}
-    settings |= drafting(tiny_draft, draft_sample_method="probabilistic", **ngrams)
-    outputs = []
+    settings |= drafting(tiny_draft, draft_sample_method=how, **ngrams)
+    outputs, kept = [], []
     for fails in (False, True):
         engine, num_failed = small_llm(tiny_qwen2, **settings).llm_engine, 0
         if fails:
@@ -146,10 +150,13 @@ def test_a_failed_step_takes_drafts_back(tiny_qwen2, tiny_draft, monkeypatch, wh
                 outputs += [o for o in engine.step() if o.finished]
             except Disturbed:
                 num_failed += 1
+                kept = [seq.output_token_ids for seq in engine.scheduler.requests["a"].seqs]
             engine.check_integrity()
         assert num_failed == fails
     one, other = ([c.token_ids for c in output.outputs] for output in outputs)
-    assert one == other
+    assert one == other or how == "probabilistic"
+    for tokens_before, *whole in zip(kept, one, other, strict=False):
+        assert [text[: len(tokens_before)] for text in whole] == [tokens_before] * 2
 
 
 # -- a draft that is the target ------------------------------------------------------------------

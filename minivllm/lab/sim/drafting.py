@@ -93,7 +93,7 @@ class PaddingScheduler(Scheduler):
         begun = {new.seq_id for new in output.scheduled_new_reqs} | set(output.resumed_req_ids)
         going_on = output.num_scheduled_tokens.keys() - begun
         lacks_one = seq.num_tokens - num_hit == 1
-        room = num_hit + self.config.num_speculative_tokens + 2 <= self.max_model_len
+        room = num_hit + self.config.num_speculative_tokens + 2 <= self.config.max_model_len
         decodes_only = going_on.isdisjoint(self._unfinished_chunks)
         return lacks_one and room and decodes_only and bool(going_on or num_hit)
 
