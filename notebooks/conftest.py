@@ -10,6 +10,9 @@ from pathlib import Path
 
 import matplotlib.font_manager  # noqa: F401
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # a thread for each worker's kernels
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 def pytest_collection_modifyitems(config, items):
     """A notebook belongs to the chapter it is numbered by, and takes longer than a quick look."""

@@ -5,6 +5,9 @@ import re
 import shutil
 from pathlib import Path
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # a thread each, before torch counts the cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
 from hypothesis import settings

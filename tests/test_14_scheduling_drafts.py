@@ -102,7 +102,7 @@ def serve(workload, with_drafts):
         scheduler.add_request(request)
     num_steps = 0
     while scheduler.has_unfinished_requests():
-        if num_steps % 5 in workload["failing"]:
+        if num_steps % 5 in workload["failing"] and num_steps < 15:  # then all can be computed
             before, num_steps_traced = tokens(scheduler), scheduler.trace.num_steps
             output = scheduler.schedule()
             made = fake_execute(scheduler, output)

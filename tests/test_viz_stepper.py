@@ -248,7 +248,8 @@ def test_every_kind_of_record_has_its_words():
                "block_hashes": (b"3",),
                "queue_index": 0, "block_id": 3, "src_block_id": 3, "dst_block_id": 4,
                "child_id": "a/1",
-               "waiting": ("a",), "kind": "running", "num_computed_tokens": 12, "num_tokens": 1, "samples": True,
+               "waiting": ("a",),
+               "kind": "running", "num_computed_tokens": 12, "num_tokens": 1, "samples": True,
                "token_id": 5, "reason": "stop", "time": 0.0,
                "draft_token_ids": (5, 6), "num_accepted": 1}  # fmt: skip
     decode = (Scheduled, "a", "running", 12, 1, True)
