@@ -10,7 +10,7 @@ from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
 
 class RequestStatus(IntEnum):
-    """Where a sequence is in its life (vLLM: vllm/v1/request.py). Above PREEMPTED it is over."""
+    """Status of a sequence (vLLM: vllm/v1/request.py). Above PREEMPTED it is finished."""
 
     WAITING = 0
     RUNNING = 1

@@ -1,7 +1,7 @@
 """Compile what the attention kernels launch, for an H200, on a machine without one.
 
 Run by test_10_compiled_kernels.py in a process of its own, where Triton compiles instead of
-interpreting. Tensors are on torch's "meta" device: they have shapes and no content, so whoever
+interpreting. Tensors are on torch's "meta" device: they have shapes and no content, so code that
 looks into one fails. Prints a line of JSON for every kernel.
 """
 
@@ -60,7 +60,7 @@ def compile_only(compiled):
 
 
 def facts(kernel):
-    """What registers and memory it takes, and with which instructions it loads and multiplies."""
+    """Registers and memory of a kernel, and the instructions that load and multiply."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
         file.flush()

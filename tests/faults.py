@@ -51,7 +51,7 @@ UPDATING = (
 
 
 class Fault(RuntimeError):
-    """What a switch raises."""
+    """Error that a switch raises."""
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def fault_at(engine: Any, path: str, call: int = 0, after: bool = False) -> Iter
 
 
 def tokens(engine: Any) -> dict[str, Any]:
-    """What a failed step must not change: each request's tokens, and where its grammar stands."""
+    """Each request's tokens and the state of its grammar: a failed step must not change them."""
     return {
         seq_id: (list(seq.token_ids), seq.cumulative_logprob, seq.grammar and mask(seq.grammar))
         for seq_id, seq in sorted(engine.scheduler.sequences.items())

@@ -1,4 +1,4 @@
-"""What several test files need: sequences, a model-free scheduler, an engine beside the oracle."""
+"""Helpers of several test files: sequences, a model-free scheduler, an engine beside the oracle."""
 
 from hypothesis import settings
 
@@ -13,7 +13,7 @@ CLEAR = 1e-4  # a choice with less margin than this may fall either way
 
 
 def examples(number, steps=50):
-    """Settings of a property: so many examples, of so many steps if it is a state machine.
+    """Settings of a property: number of examples, and of steps if it is a state machine.
 
     The nightly profile has ten times as many, three times as long.
     """
@@ -40,7 +40,7 @@ def can_admit(manager, seq, hit):
 
 
 def compute(manager, seq, num_tokens=None):
-    """Allocate for so many more tokens and let them be computed; the new block ids, or None."""
+    """Allocate for this many more tokens and let them be computed; the new block ids, or None."""
     num_tokens = seq.num_tokens - seq.num_computed_tokens if num_tokens is None else num_tokens
     new_ids = manager.allocate_slots(seq, num_tokens, [])
     if new_ids is not None:
@@ -107,7 +107,7 @@ def request(request_id, prompt, max_tokens=4, **params):
 
 
 def checked_execute(scheduler, scheduler_output):
-    """Fake tokens, after a look at the books in the middle of a step."""
+    """Fake tokens, after a check of the invariants in the middle of a step."""
     scheduler.check_integrity()
     return loop.fake_execute(scheduler, scheduler_output)
 
@@ -120,7 +120,7 @@ def step(scheduler):
 
 
 def run(scheduler, limit=10_000):
-    """Step until nobody is left; returns all plans."""
+    """Step until no request is left; returns all plans."""
     plans = []
     while scheduler.has_unfinished_requests():
         plans.append(step(scheduler))

@@ -1,4 +1,4 @@
-"""Values that nobody means to hand in, and everybody does once: for the tests of all doors."""
+"""Values that are handed in by mistake: for the tests of all entry points."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 
 
 class Unshowable:
-    """Whoever asks what it looks like or equals gets an exception."""
+    """An object whose ``repr`` and ``==`` raise."""
 
     def __repr__(self):
         raise RuntimeError("no repr")

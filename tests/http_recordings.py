@@ -33,7 +33,7 @@ def recordings(profile: str, without: tuple[str, ...] = ("children",)):
 
 
 def ask(client: httpx.Client, recording: dict) -> list[dict]:
-    """What our server does at each step."""
+    """Answers of our server to each step of a recording."""
     nonce = uuid.uuid4().hex
     return [
         _step(client, json.loads(json.dumps(step).replace("{{nonce}}", nonce)))
@@ -186,7 +186,7 @@ class _Comparison:
 
 
 def together(events: list) -> dict:
-    """What a reader puts together from a stream: of each choice its pieces joined, and the rest."""
+    """A stream put together: the joined pieces of each choice, and the rest."""
     choices: dict = defaultdict(lambda: {"text": "", "ids": [], "logprobs": {}, "kinds": []})
     keys: dict[str, set] = defaultdict(set)
     last = {"usage": None, "fingerprint in": None, "errors": []}

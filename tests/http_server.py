@@ -31,7 +31,7 @@ class RunningServer(BackgroundServer):
         return httpx.Client(base_url=self.url, timeout=60, **options)
 
     def idle(self, seconds: float = 5.0) -> bool:
-        """True as soon as nobody waits and nothing runs."""
+        """True as soon as no request waits or runs."""
         until = time.monotonic() + seconds
         scheduler = self.engine.engine_core.scheduler
         while time.monotonic() < until:

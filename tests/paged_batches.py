@@ -44,7 +44,7 @@ def make_batch(
     """A batch of sequences ``(query_len, seq_len)`` whose blocks lie all over the pool."""
     rng = torch.Generator().manual_seed(seed)
     needed = [-(-seq_len // block_size) for _, seq_len in seqs]
-    num_blocks = sum(needed) + 3  # the null block, and two that nobody has
+    num_blocks = sum(needed) + 3  # the null block, and two that no sequence has
     ids = (torch.randperm(num_blocks - 1, generator=rng) + 1).tolist()
     shape = (2, num_blocks * block_size, kv_heads, head_dim)
     cache = torch.full(shape, torch.nan, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Slabs instead of blocks: the books of the "before" picture, and the paper's arithmetic."""
+"""Slabs instead of blocks: the state of the "before" picture, and the paper's arithmetic."""
 
 from itertools import pairwise
 
@@ -199,7 +199,7 @@ def test_external_waste_is_enough_for_the_next_but_in_pieces():
     assert manager.slot_usage(sequence("fits", 3, 2)).free == 8
     in_pieces = manager.slot_usage(sequence("in pieces", 5, 1))
     assert (in_pieces.external, in_pieces.free) == (8, 0)
-    assert manager.slot_usage().free == 8, "nobody waits"
+    assert manager.slot_usage().free == 8, "no request waits"
     manager.allocate_new_computed_blocks(seqs[0], [])
     too_few = manager.slot_usage(sequence("too few", 5, 1))
     assert (too_few.external, too_few.free) == (0, 4)
@@ -237,7 +237,7 @@ def test_a_sequence_cannot_have_two_slabs_or_outgrow_one():
 @pytest.mark.parametrize("reservation", RESERVATIONS)
 @pytest.mark.parametrize("allocator", ALLOCATORS)
 def test_the_real_scheduler_runs_on_slabs(reservation, allocator):
-    """The same scheduler, and nobody is ever preempted: whoever runs has all it will need."""
+    """The same scheduler, and no preemption: a running request has all that it will need."""
     manager = ContiguousKVCacheManager(100, 32, reservation, allocator)
     scheduler = make_scheduler(manager, max_num_batched_tokens=24, max_num_seqs=8, max_model_len=32)
     requests = [

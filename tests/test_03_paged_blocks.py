@@ -13,7 +13,7 @@ from minivllm.utils.math_utils import cdiv
 
 
 class AnyHistory(RuleBasedStateMachine):
-    """Sequences come, grow and go in any order; the books balance after every move.
+    """Sequences come, grow and go in any order; the invariants hold after every move.
 
     Few different tokens, so that prefixes meet often. ``content`` is what each slot was last
     written with: a hit must find exactly the prefix that it stands for.

@@ -1,4 +1,4 @@
-"""Several samples of one prompt: computed once, shared, copied only where somebody writes."""
+"""Several samples of one prompt: computed once, shared, copied only before a write."""
 
 import random
 

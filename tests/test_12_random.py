@@ -24,7 +24,7 @@ def numbers(seeds, positions, purpose=Purpose.TOKEN) -> np.ndarray:
 
 
 def chi_square_of_pairs(first: np.ndarray, second: np.ndarray) -> float:
-    """How far pairs are from uniform in the square: numbers that are not independent are far."""
+    """Distance of pairs from uniform in the square: numbers that are not independent are far."""
     cells = (first * NUM_CELLS).astype(int) * NUM_CELLS + (second * NUM_CELLS).astype(int)
     expected = len(first) / NUM_CELLS**2
     return float(((np.bincount(cells, minlength=NUM_CELLS**2) - expected) ** 2 / expected).sum())
@@ -66,7 +66,7 @@ def test_a_number_never_reaches_0_or_1():
 @pytest.mark.parametrize("purpose", Purpose)
 @pytest.mark.parametrize("along", ["positions", "seeds", "large seeds"])
 def test_neighbours_are_independent(along, purpose):
-    """Of one position and the next, and of seeds that differ by 1, as those of samples do."""
+    """Numbers of one position and the next, and of seeds that differ by 1, as samples' do."""
     line = [5] * N
     if along == "positions":
         found = numbers(line, range(N), purpose)

@@ -28,7 +28,7 @@ def batch(*rows, vocab_size=VOCAB) -> SamplingMetadata:
 
 
 def probs_of(logits, *params):
-    """What rows with these logits and params are drawn from."""
+    """Distributions from which rows with these logits and params are drawn."""
     logits = torch.tensor(logits)
     return batch(*params, vocab_size=logits.shape[1]).filters.probs(logits)
 
@@ -176,7 +176,7 @@ def chi_square(counts: torch.Tensor, probs: dict[int, float]) -> float:
 
 
 def drawn(params: SamplingParams, prompt=(), output=(), n: int = 6000) -> torch.Tensor:
-    """How often each token is drawn at one position by ``n`` rows with the seeds 0, 1, 2 ..."""
+    """Number of draws of each token at one position by ``n`` rows with the seeds 0, 1, 2 ..."""
     metadata = batch(*((params, prompt, output, seed) for seed in range(n)))
     chosen = Sampler()(torch.tensor([LOGITS] * n), metadata).token_ids
     return torch.bincount(chosen, minlength=VOCAB)

@@ -61,7 +61,7 @@ def record_batch_sizes(runner):
     return seen
 
 
-# ---- the books -------------------------------------------------------------------------------
+# ---- queues, requests and blocks -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

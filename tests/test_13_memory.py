@@ -1,4 +1,4 @@
-"""Where the memory goes, and the limits that follow from it."""
+"""Uses of memory, and the limits that follow from them."""
 
 import ctypes
 import logging
@@ -122,7 +122,7 @@ def test_the_largest_step_that_limits_allow(tokens, seqs, max_len, lengths):
 
 @pytest.fixture
 def measure(tiny_qwen2, monkeypatch):
-    """What a worker measures on a GPU, done on a CPU: the GPU's answers come from here."""
+    """Measurement of a worker on a GPU, done on a CPU: the GPU's answers come from here."""
 
     monkeypatch.setenv("MINIVLLM_CPU_KVCACHE_SPACE", "0.01")  # of the engine around it
 

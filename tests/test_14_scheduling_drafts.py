@@ -1,4 +1,4 @@
-"""The scheduler with drafts and without a model: vLLM's recordings, and books that always balance.
+"""The scheduler with drafts and without a model: vLLM's recordings, and invariants that hold.
 
 The made-up model is a function of all tokens so far, so a lost, doubled or unverified one shows.
 """

@@ -60,7 +60,7 @@ class Hints:
 
 
 def run(llm, requests, rng=None):
-    """Outputs by request id, the books checked after each step; some requests come later."""
+    """Outputs by request id, the invariants checked after each step; some requests come later."""
     engine, outputs, requests = llm.llm_engine, {}, list(requests)
     while requests or engine.has_unfinished_requests():
         while requests and (rng is None or rng.random() < 0.5):
@@ -103,7 +103,7 @@ def test_ngrams_equal_the_oracle_with_every_parameter(tiny_qwen2, mode, caching)
 
 
 def mixture(*pools):
-    """Settings of small engines in every mixture, with pools of so many blocks of 4 tokens."""
+    """Settings of small engines in every mixture, with pools of this many blocks of 4 tokens."""
     return st.fixed_dictionaries(
         {
             "num_gpu_blocks_override": st.sampled_from(pools),

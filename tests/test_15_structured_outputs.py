@@ -53,7 +53,7 @@ def grammar(manager, backend="auto", stop_token_ids=EOS, **kind):
 
 
 def allowed(one) -> set[int]:
-    """What the bitmask's row says."""
+    """Token ids that the bitmask's row allows."""
     bitmask = np.zeros((2, num_words(VOCAB)), np.int32)
     one.fill_bitmask(bitmask, 1)
     assert not bitmask[0].any()
@@ -254,7 +254,7 @@ def test_a_mask_holds_exactly_the_tokens_whose_bytes_lead_on(manager, pattern):
 
 
 def test_masks_are_those_of_llguidance(manager):
-    """Where the next bytes are forced it narrows to their usual spelling; else they are equal."""
+    """Forced bytes are narrowed to their usual tokens; all other masks are equal."""
     rng, positions, narrowed = Random(0), 0, 0
     for pattern in PATTERNS:
         if "^" in pattern[:1]:

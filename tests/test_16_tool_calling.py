@@ -113,7 +113,7 @@ CASES = [
 
 
 def fed(name: str, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
-    """What a stream of these pieces comes to: content and whole calls.
+    """Content and whole calls that a stream of these pieces gives.
 
     A call that has begun and is none after all has arguments that are no JSON.
     """

@@ -138,7 +138,7 @@ def test_a_call_that_is_cut_is_text(client_of):
 
 
 def test_a_call_of_30_tokens_takes_at_most_12_steps():
-    """What the grammar forces is drafted: jump-forward. The text is the same without."""
+    """Tokens that the grammar forces are drafted: jump-forward. The text is the same without."""
     lookup = {"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_min": 1}
     lookup["prompt_lookup_max"] = 3
     drafting = LLM(embedded_model_path(), dtype="float32", trace=True, speculative_config=lookup)

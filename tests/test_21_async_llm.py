@@ -246,7 +246,7 @@ def test_it_goes_on_for_so_many_steps(model):
 
 
 def test_a_trace_that_nobody_follows_keeps_the_last_steps(model, monkeypatch):
-    """A server may run for days. The state of its books is known all the same."""
+    """A server may run for days. The state of its queues is known all the same."""
     monkeypatch.setattr("minivllm.engine.core_loop.TRACE_STEPS", 20)
     engine = AsyncLLM(AsyncEngineArgs(**model, trace=True))
     trace, scheduler = engine.engine_core.trace, engine.engine_core.scheduler
@@ -274,7 +274,7 @@ def test_a_trace_that_nobody_follows_keeps_the_last_steps(model, monkeypatch):
     llm = LLM(**model, trace=True)
     for _ in range(4):
         llm.generate(PROMPTS, greedy(20), use_tqdm=False)
-    assert llm.trace.first_step == 0, "where nobody waits for ever all are kept"
+    assert llm.trace.first_step == 0, "where no request waits for ever all are kept"
 
 
 def test_a_step_that_fails_ends_everybody(model, monkeypatch):
@@ -476,7 +476,7 @@ def test_a_text_that_cannot_be_made_ends_everybody(tiny_chat, monkeypatch):
 
 @FORMS
 def test_who_asks_never_waits_for_a_step(model, process, tmp_path):
-    """Nor for a pipe that nobody empties meanwhile: these prompts are more than one holds."""
+    """Nor for a full pipe: these prompts are more than one holds."""
     policy = HeldUp(tmp_path)
     engine = AsyncLLM(AsyncEngineArgs(**model, scheduling_policy=policy, engine_process=process))
     prompt = {"prompt": "long " * 100_000, "prompt_token_ids": PROMPTS[0]}
@@ -493,7 +493,7 @@ def test_who_asks_never_waits_for_a_step(model, process, tmp_path):
 
 
 def test_an_engine_is_made_in_its_own_thread(model, monkeypatch):
-    """Whoever runs OpenMP's loops keeps threads for them: one pool is enough."""
+    """Each thread that runs OpenMP's loops keeps a pool of threads: one pool is enough."""
     made = []
 
     class Made(EngineCore):
@@ -571,7 +571,7 @@ def test_an_event_loop_that_ends_takes_nobody_with_it(engine):
         async for _ in engine.generate(PROMPTS[0], greedy(55), "gone"):
             return
 
-    for _ in range(3):  # the engine is in a step when the loop closes, and has nobody to tell
+    for _ in range(3):  # the engine is in a step when the loop closes: its outputs have no reader
         asyncio.run(ask_and_go())
         time.sleep(0.05)
     ids, _ = asyncio.run(ids_of(engine.generate(PROMPTS[0], greedy(output_kind=DELTA), "next")))

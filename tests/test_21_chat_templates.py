@@ -1,4 +1,4 @@
-"""What a chat template gets: parts or text, one system message, what a request says beside it."""
+"""Input of a chat template: parts or text, one system message, a request's other fields."""
 
 import pytest
 from http_server import serving

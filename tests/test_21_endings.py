@@ -1,4 +1,4 @@
-"""How a server ends, whoever is still there: half a question, a process that has died early."""
+"""Endings of a server: with half a request there, after its process has died early."""
 
 import json
 import socket

@@ -160,7 +160,7 @@ def test_json_is_typed_key_by_key(words, wanted):
 
 
 def test_what_is_typed_key_by_key_is_one_value_which_wins(tmp_path):
-    """As in vLLM: it is as if one JSON value were typed last."""
+    """Keys typed one by one count as one JSON value that was typed last, as in vLLM."""
     file = tmp_path / "config.yaml"
     file.write_text("override-generation-config: {temperature: 0, top_k: 5}\n")
     words = ["--override-generation-config.top_p", "0.5", "--override-generation-config", "{}"]

@@ -1,4 +1,4 @@
-"""The glass server: what its stream shows, that it slows nobody, and who may look and press."""
+"""The glass server: what its stream shows, that it slows no request, and who may look and press."""
 
 import asyncio
 import contextlib
@@ -221,7 +221,7 @@ def test_when_the_last_page_goes_the_engine_goes_on(server, client):
     assert answers[0]["usage"]["completion_tokens"] == 40
 
 
-# -- nobody waits for it -----------------------------------------------------------------------
+# -- no request waits for it -------------------------------------------------------------------
 
 
 def test_a_page_that_never_reads_slows_nobody_and_costs_one_picture(server, client):
@@ -257,7 +257,7 @@ def test_without_pages_nothing_is_drawn(server, client, monkeypatch):
     deadline = time.monotonic() + 5
     while show._run.step < server.engine.engine_core.trace.step and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert show._run.step == server.engine.engine_core.trace.step, "but the books are kept"
+    assert show._run.step == server.engine.engine_core.trace.step, "but the state is followed"
     assert not drawn
 
 

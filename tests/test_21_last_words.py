@@ -24,7 +24,7 @@ def engine(request, tiny_qwen2):
 
 
 def test_an_id_is_in_use_until_its_request_has_ended(engine):
-    """Who asks again under an id is refused until then, and later gets his own tokens."""
+    """A second request under an id is refused until then, and later gets its own tokens."""
 
     async def main():
         want, _ = await ids_of(engine.generate(PROMPTS[2], greedy(6, output_kind=DELTA), "other"))

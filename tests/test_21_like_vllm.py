@@ -420,7 +420,7 @@ def test_chat_tells_what_it_added_to_the_cache():
 
 
 def test_where_calls_are_parsed_no_text_is_no_event():
-    """Of a text that is held back nothing is sent, unless its tokens are to be shown."""
+    """Text that is held back makes no event, unless its tokens are to be shown."""
     flags = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     body = {"messages": HELLO, "max_tokens": 6, "stop": ["Hello! How may"], "stream": True}
     with serving(*flags) as server, server.client() as client:

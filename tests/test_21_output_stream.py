@@ -14,7 +14,7 @@ from minivllm.sampling_params import SamplingParams
 
 
 class Engine:
-    """What a stream knows of an engine: queues, and which of them it has given back."""
+    """A stream's part of an engine: queues, and those that it has given back."""
 
     def __init__(self):
         self.queues, self.released = {}, []

@@ -422,7 +422,7 @@ def test_compiled_loops_leave_the_interpreter_lock():
 
 
 def test_a_full_queue_answers_503():
-    """As many run and wait as the flag says, samples and prompts each counted; all at once, too."""
+    """The flag bounds what runs and waits, samples and prompts each counted; all at once, too."""
     words = ("--max-num-seqs", "2", "--max-num-queued-reqs", "4")
     with serving(*words) as server, server.client() as client:
         body = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True}

@@ -32,7 +32,7 @@ PROMPTS = ["The capital of France is", "Hello, my name is", "naïve café — �
 
 @pytest.fixture(scope="module")
 def server():
-    # All blocks are soon touched; somebody may watch.
+    # All blocks are soon touched; a reader may watch.
     with serving("--glass", "--num-gpu-blocks-override", "200") as running:
         yield running
 
@@ -123,7 +123,7 @@ def test_people_who_leave_at_random_points(server):
 
 
 def offline():
-    """What the offline engine answers to the prompts, and to the same with a beam search."""
+    """Answers of the offline engine to the prompts, and to the same with a beam search."""
     llm = LLM(max_model_len=512, block_size=32, max_num_seqs=32, max_num_batched_tokens=512)
     params = SamplingParams(temperature=0, max_tokens=24)
     texts = [o.outputs[0].text for o in llm.generate(PROMPTS, params, use_tqdm=False)]

@@ -44,7 +44,7 @@ def test_how_much_gaps_vary(burstiness, variation):
 
 
 def test_a_poisson_process_forgets():
-    """Of the gaps longer than t, as large a share lasts t more as did at first."""
+    """A gap that has lasted t lasts t more as often as a new gap lasts t."""
     found = gaps(arrival_times([1.0] * 40_000, seed=2))
     longer = [g for g in found if g > 1]
     assert len(longer) / len(found) == pytest.approx(math.exp(-1), abs=0.02)

@@ -124,7 +124,7 @@ def test_the_files_own_command_starts_a_server(command_of):
 
 @pytest.mark.slow
 def test_the_template_writes_the_prompts():
-    """As the guide says: a system prompt for those who have none, and one that a request names."""
+    """A system prompt for requests without one, and one that a request names, as in the guide."""
     port = free_port()
     user = {"role": "user", "content": "What is the capital of France?"}
     turn = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
@@ -146,7 +146,7 @@ def test_the_template_writes_the_prompts():
 
 
 def test_requests_have_time_to_end():
-    """Whoever ends the server waits longer than the server does."""
+    """Docker and Kubernetes wait longer for the server's end than the server does."""
     words = shlex.split(CONTAINER["args"][0])
     ours = parse_args(words[words.index("serve") + 1 :]).shutdown_timeout
     assert DEPLOYMENT["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > ours > 0
@@ -200,7 +200,7 @@ def test_compose_names_what_is_there():
             else:
                 assert source in COMPOSE["volumes"]
         for port in service["ports"]:
-            assert port.startswith("127.0.0.1:"), "nobody else reaches it"
+            assert port.startswith("127.0.0.1:"), "no other machine reaches it"
     (provider,) = load("grafana/provider.yaml")
     folder = provider["providers"][0]["options"]["path"]
     assert mounted[f"{folder}/minivllm.json"] == "./grafana/dashboard.json"
@@ -253,7 +253,7 @@ def queries():
 
 
 def missing(exported, query):
-    """Names and labels that a query asks for and nobody exports; what is no PromQL raises."""
+    """Names and labels that a query asks for and no metric has; what is no PromQL raises."""
     query = query.replace("$__rate_interval", "1m").replace("$model_name", "minivllm")
     assert "$" not in query
     promql_parser.parse(query)

@@ -1,4 +1,4 @@
-"""When things happened to a request, what the engine logs, and the environment's table."""
+"""Times of a request's events, the engine's log, and the environment's table."""
 
 import logging
 import os

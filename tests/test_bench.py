@@ -383,7 +383,7 @@ def test_all_of_this_machine_is_only_named():
 
 
 def test_the_ceiling_of_products_is_that_of_the_faster_dtype(monkeypatch):
-    """As on a CPU that multiplies 16-bit numbers slower than float32."""
+    """A CPU may multiply 16-bit numbers slower than float32: then float32's is the ceiling."""
     monkeypatch.setitem(machine.MATRIX_SIZE, "cpu", 256)
     seconds = {torch.bfloat16: 1.0, torch.float32: 0.5}
     monkeypatch.setattr(machine, "best_seconds", lambda function, device: seconds[function().dtype])

@@ -183,7 +183,7 @@ def test_play_goes_on_to_the_end_and_begins_anew(open_page):
     view.click("#play")
     assert step_of(view) == 0
     wait_for_step(view, 1)
-    view.keyboard.press("ArrowLeft")  # whoever steps by hand has stopped it
+    view.keyboard.press("ArrowLeft")  # a step by hand stops it
     assert view.text_content("#play") == "Play"
     assert step_of(view) == 0
 
@@ -278,7 +278,7 @@ stepper(dry_run({WORLD}))
 
 @pytest.fixture
 def walk():
-    """What the notebook's cell makes."""
+    """The widget that the notebook's cell makes."""
     return stepper(eval(f"dry_run({WORLD})", {"dry_run": dry_run}))
 
 
@@ -317,7 +317,7 @@ def test_nbconvert_shows_the_still_picture(chromium, notebook, walk, saved_live)
 
 @pytest.fixture
 def jupyter_lab(notebook, tmp_path):
-    """A server of its own over the folder of the notebook, with nobody's settings."""
+    """A server of its own over the folder of the notebook, with no user's settings."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]

@@ -27,7 +27,7 @@ def server():
 
 @pytest.fixture
 def open_page(chromium, server):
-    """Open /glass as somebody new. In the end it must have been quiet and alone."""
+    """Open /glass in a new session. In the end it must have been quiet and alone."""
     contexts, noise, requests = [], [], []
 
     def open_page(url=server.url, **options):

@@ -1,4 +1,4 @@
-"""What a caller did that harmed others, or got an answer that vLLM does not give: never again.
+"""Defects found once: a caller that harmed others, or got an answer that vLLM does not give.
 
 Each test is the smallest case of a defect that was found once.
 """
@@ -54,7 +54,7 @@ def configure(directory, name, **changes):
     return directory
 
 
-# -- nobody harms another ----------------------------------------------------------------------
+# -- no caller harms another -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("salt", ["\ud800", "a\udfff", "", 5])
@@ -175,7 +175,7 @@ def test_an_eos_outside_the_vocabulary_is_none(copy, eos):
 
 
 def test_the_other_ends_of_a_text_say_which(tiny_chat, tmp_path):
-    """As for Llama-3: the tokenizer's own is None, another of the list is its id."""
+    """Stop reasons as for Llama-3: None for the tokenizer's own, the id for another of the list."""
     directory = shutil.copytree(tiny_chat, tmp_path / "model")
     own = LLM(str(directory), num_gpu_blocks_override=40).get_tokenizer().eos_token_id
     configure(directory, "generation_config.json", eos_token_id=[own, 70])

@@ -33,7 +33,7 @@ MANY = 10**9 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 3
 
 
 class Door:
-    """An engine, and what it answers when nobody has harmed it."""
+    """An engine, and its answers while no bad value has come."""
 
     def __init__(self, directory):
         self.llm = LLM(str(directory), **SMALL)

@@ -1,7 +1,7 @@
 """The embedded model's training text: what it keeps to, and that it stays the same to the byte.
 
-The digests were taken when the word lists still were Python. Whoever means to change the text
-changes them, and knows that a training will read something else.
+The digests were taken when the word lists still were Python. Edits that are to change the text
+change them, and a training will read something else.
 """
 
 import hashlib

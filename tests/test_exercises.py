@@ -70,7 +70,7 @@ def test_a_seed_calls_a_function_with_other_arguments(capsys):
 
 
 class Stubborn(SchedulingPolicy):
-    """Admits nobody, ever."""
+    """Admits no request, ever."""
 
     def may_admit(self, running):
         return False

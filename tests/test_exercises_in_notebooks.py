@@ -35,7 +35,7 @@ def section(request):
 
 
 def shown(cell) -> str:
-    """What the cell printed or displayed, as text in one line."""
+    """Text that the cell printed or displayed, in one line."""
     texts = []
     for output in cell.outputs:
         texts.append(output["text"] if "text" in output else output["data"]["text/plain"])
@@ -62,7 +62,7 @@ def test_each_exercise_is_shown_with_its_effort_and_the_next_seed(section):
 
 
 def test_nothing_is_asked_that_is_no_exercise(section):
-    """As many headings as exercises, and no second statement of effort or seed."""
+    """One heading for each exercise, and no second statement of effort or seed."""
     number, cells = section
     text = "\n".join(cell.source for cell in cells)
     code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")

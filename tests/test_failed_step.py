@@ -15,7 +15,7 @@ PARAMS = {
 
 
 class Disturbed(RuntimeError):
-    """What a forward pass or a sampler that fails raises here."""
+    """Error of a forward pass or a sampler that fails here."""
 
 
 def fail_once(monkeypatch, owner, name, call):
@@ -63,7 +63,7 @@ def undisturbed(llm):
 @pytest.mark.parametrize("what", ["_forward", "sampler"])
 @pytest.mark.parametrize("params", PARAMS)
 def test_a_failed_step_changes_no_token(llm, undisturbed, monkeypatch, params, what, call):
-    """Of a request prefilled in chunks, of siblings that fork, of beams: each in its 8 steps."""
+    """Chunks of a prefill, siblings that fork, beams: each fails in one of its 8 steps."""
     assert llm.reset_prefix_cache()
     fail_once(monkeypatch, llm.llm_engine.model_runner, what, call)
     tokens, logprobs, num_failed = run(llm, PARAMS[params])

@@ -125,7 +125,7 @@ def test_who_is_aborted_after_a_fault_takes_nothing_from_the_others(tiny_qwen2):
 
 
 def test_an_interrupted_step_with_equal_prompts_leaves_no_garbage(tiny_qwen2, monkeypatch):
-    """D1: what nobody has computed must not be found in the prefix cache."""
+    """D1: tokens that were not computed must not be found in the prefix cache."""
     llm = make_llm(tiny_qwen2, block_size=4, max_model_len=128)
     prompt, greedy = {"prompt_token_ids": list(range(1, 10))}, SamplingParams(max_tokens=5)
     greedy.temperature = 0.0
@@ -144,7 +144,7 @@ def test_an_interrupted_step_with_equal_prompts_leaves_no_garbage(tiny_qwen2, mo
 
 
 class Moody(SchedulingPolicy):
-    """A policy of a user's that fails when it is asked for a victim, or where somebody stands."""
+    """A user's policy that fails when it is asked for a victim, or for a place in the queue."""
 
     fails = False
 

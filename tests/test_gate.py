@@ -1,4 +1,4 @@
-"""What a committed notebook and a committed picture must be: executed, quiet, small and current."""
+"""Rules for committed notebooks and pictures: executed, quiet, small and current."""
 
 import importlib.util
 import re

@@ -1,4 +1,4 @@
-"""What is written beside the notebooks: links that lead somewhere, a reference that is current."""
+"""Guide pages beside the notebooks: links that lead somewhere, a reference that is current."""
 
 import importlib.util
 import re
@@ -15,7 +15,7 @@ PAGES = sorted(
 
 
 def anchor(heading):
-    """What GitHub makes of a heading: lower case, no punctuation, hyphens for spaces."""
+    """GitHub's anchor of a heading: lower case, no punctuation, hyphens for spaces."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 

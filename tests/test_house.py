@@ -1,10 +1,12 @@
 """The house rules: who imports whom, what needs torch, what the README promises about reading."""
 
 import ast
+import io
 import json
 import re
 import subprocess
 import sys
+import tokenize
 from importlib import import_module
 from pathlib import Path
 
@@ -73,7 +75,7 @@ def test_a_room_imports_only_from_rooms_above_it(path):
 
 @pytest.mark.parametrize("room", ENGINE)
 def test_the_engine_never_imports_what_looks_at_it_or_made_its_model(room):
-    """Of the embedded model it knows where the files are: ``embedded/__init__`` and no more."""
+    """The engine knows the embedded model's files: ``embedded/__init__`` and no more."""
     beyond = {
         (p.name, r)
         for p in FILES
@@ -186,3 +188,50 @@ def test_the_path_can_be_read_in_an_evening():
     promised = int(re.search(r"under ([\d,]+) lines of code", section)[1].replace(",", ""))
     assert promised <= 1500
     assert promised - 100 <= lines < promised, f"the README should round up {lines:,} lines"
+
+
+def docstrings(tree: ast.Module) -> list[ast.Constant]:
+    """Docstrings of a module, its classes and its functions."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, kinds)]
+    values = [b[0].value for b in bodies if b and isinstance(b[0], ast.Expr)]
+    return [v for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)]
+
+
+RIDDLE = re.compile(
+    r"(?:What|Who|Whoever|Whose|Whom|Nobody|Somebody|Anybody|Everybody|Of|As|How|Where|When"
+    r"|Whether|If)\b(?!.*\?$)"  # a question is an exercise
+)
+
+
+def test_a_docstring_begins_with_its_object_or_an_imperative():
+    """First lines such as "Number of ...", "True if ...", "Return ..."."""
+    found = [
+        f"{path}:{docstring.lineno}: {first}"
+        for path in sorted([*PACKAGE.rglob("*.py"), *Path(__file__).parent.rglob("*.py")])
+        for docstring in docstrings(ast.parse(path.read_text()))
+        for first in docstring.value.strip().splitlines()[:1]
+        if RIDDLE.match(first)
+    ]
+    assert not found, "\n".join(found)
+
+
+VAGUE = re.compile(
+    r"\b(?:whoever|somebody|so\s+many|what\s+there\s+is|in\s+vain|nobody)\b", re.IGNORECASE
+)
+
+
+def test_the_package_speaks_plainly():
+    """Comments and docstrings everywhere; other strings, too, except for exercises and figures."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text()
+        tree = ast.parse(text)
+        strings = docstrings(tree)
+        if path.relative_to(PACKAGE).parts[0] not in HOUSES:
+            strings = [n for n in ast.walk(tree) if isinstance(n, ast.Constant)]
+        words = [(n.lineno, n.value) for n in strings if isinstance(n.value, str)]
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        words += [(t.start[0], t.string) for t in tokens if t.type == tokenize.COMMENT]
+        found += [f"{path}:{line}: {m[0]}" for line, w in words for m in VAGUE.finditer(w)]
+    assert not found, "\n".join(found)

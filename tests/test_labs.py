@@ -203,7 +203,7 @@ class FreesForwards(KVCacheManager):
 
 
 class CopiesBack(BlockTable):
-    """The books balance, but the content goes the wrong way."""
+    """The invariants hold, but the content goes the wrong way."""
 
     __slots__ = ()
 

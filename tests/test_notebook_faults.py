@@ -40,7 +40,7 @@ def test_a_line_that_is_not_there_once_is_refused():
 
 
 def in_a_process(code: str, fault: str | None) -> str:
-    """What this prints, after the script has run as a kernel runs it."""
+    """Output of this code, after the script has run as a kernel runs it."""
     env = {name: value for name, value in os.environ.items() if name != "FAULT"}
     env |= {"FAULT": fault} if fault else {}
     run = f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')\n"

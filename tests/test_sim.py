@@ -1,4 +1,4 @@
-"""The simulator: a roofline by hand, seeded workloads, and books that balance after every run."""
+"""The simulator: a roofline by hand, seeded workloads, and invariants after every run."""
 
 import gzip
 import json
@@ -300,7 +300,7 @@ def test_a_client_with_room_for_all_changes_nothing():
 
 
 def test_no_more_are_inside_than_the_client_sends():
-    """What it holds back is sent later, in the same order, and is waited for all the same."""
+    """Requests held back are sent later, in the same order, and their wait counts all the same."""
     workload = alpaca_like(80, 40)
     free = simulate(workload, max_num_seqs=4)
     held = simulate(workload, max_num_seqs=4, max_concurrency=4)
@@ -342,7 +342,7 @@ def test_a_tight_pool_preempts_and_costs_time():
     assert roomy.num_preemptions == 0 < tight.num_preemptions
     assert tight.seconds > roomy.seconds
     assert sum(r.num_preemptions for r in tight.requests) == tight.num_preemptions
-    assert roomy.memory_under_load.held == 0, "nobody ever had to wait"
+    assert roomy.memory_under_load.held == 0, "no request ever had to wait"
     assert tight.memory_under_load.held > 0.9
 
 
@@ -397,7 +397,7 @@ class NobodyEver(SchedulingPolicy):
 
 
 class NotYet(SchedulingPolicy):
-    """Lets somebody in at the fifth time of asking."""
+    """Lets a request in at the fifth time of asking."""
 
     asked = 0
 

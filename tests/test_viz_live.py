@@ -35,7 +35,7 @@ def turns(trace, rng, most=3):
 
 
 def begun(trace, num_records):
-    """The trace as it was after so many records."""
+    """The trace as it was after this many records."""
     part = Trace(trace.num_blocks, trace.block_size, trace.max_num_batched_tokens)
     part.records = trace.records[:num_records]
     part.step = part.records[-1].step
@@ -106,7 +106,7 @@ def test_before_the_first_step():
     shown = picture(run)
     assert shown["timeline"] == ""
     assert shown["frame"]["words"] == ["", "No step yet.", ""]
-    run.update(trace.records[:1])  # somebody has come, and waits
+    run.update(trace.records[:1])  # a request has come, and waits
     shown = picture(run)
     assert shown["numbers"]["waiting"] == 1
     assert shown["run"]["owners"][0]["letter"] == "A"

@@ -1,4 +1,4 @@
-"""What our documents say of vLLM is there: files, classes and functions, at the version named."""
+"""Names of vLLM in our documents exist: files, classes and functions, at the version named."""
 
 import ast
 import json
@@ -33,7 +33,7 @@ def paragraphs(text: str) -> list[str]:
 
 
 def findings(paragraph: str, whole: bool) -> list[str]:
-    """What is wrong; names count in a paragraph that speaks of vLLM's files, or if ``whole``."""
+    """Wrong names; they count in a paragraph that speaks of vLLM's files, or if ``whole``."""
     wrong = vllm.wrong_paths(paragraph) + vllm.wrong_places(paragraph)
     if whole or vllm.PATH.search(paragraph):
         wrong += vllm.wrong_names(paragraph, vllm.quoted(paragraph))

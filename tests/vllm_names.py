@@ -127,7 +127,7 @@ def wrong_paths(paragraph: str) -> list[str]:
 
 
 def wrong_names(paragraph: str, names: list[str]) -> list[str]:
-    """Of these names, those that neither vLLM (as of the versions named) nor minivllm has."""
+    """Names of these that neither vLLM (as of the versions named) nor minivllm has."""
     told = versions(paragraph)
     wrong = []
     for name in names:

@@ -65,7 +65,7 @@ class CPULayers:
         metadata: AttentionMetadata,
         backend: AttentionBackend,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As ``Decoder.run_layers``."""
+        """Run all layers: see ``Decoder.run_layers``."""
         if type(backend) is not self.backend_class:
             return self.run_modules(x, cos_sin, kv_cache, metadata, backend)
         hidden, residual = as_numpy(x), None
@@ -93,7 +93,7 @@ class ModuleLayer:
         caches: Caches,
         metadata: AttentionMetadata,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As ``CPULayer.__call__``."""
+        """Run the layer: see ``CPULayer.__call__``."""
         before = None if residual is None else as_tensor(residual, self.dtype)
         rest = as_tensor(cos_sin, self.dtype), tuple(as_tensor(c, self.dtype) for c in caches)
         output = self.layer(as_tensor(x, self.dtype), before, *rest, metadata, self.backend)
@@ -123,7 +123,7 @@ class CPULayer:
         caches: Caches,
         metadata: AttentionMetadata,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As ``DecoderLayer.forward``; the residual is changed in place."""
+        """Run the layer: see ``DecoderLayer.forward``. The residual is changed in place."""
         normed = self.input_norm(x, residual)
         residual = x if residual is None else residual
         x = self.o(self._attention(self.qkv(normed), cos_sin, slots, caches, metadata))
@@ -140,7 +140,7 @@ class CPULayer:
         caches: Caches,
         metadata: AttentionMetadata,
     ) -> np.ndarray:
-        """As ``Attention.forward`` between its products: ``[num_tokens, num_heads * head_dim]``."""
+        """Attention between its GEMMs: ``[num_tokens, num_heads * head_dim]``."""
         heads = self.num_heads, self.num_kv_heads, self.head_dim
         keys = self.num_heads * self.head_dim  # where a row's keys begin
         values = keys + self.num_kv_heads * self.head_dim

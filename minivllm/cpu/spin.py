@@ -32,7 +32,7 @@ def bound_spinning() -> None:
 
 
 def describe_spinning() -> str:
-    """How threads spin in this process, for the log."""
+    """Spin setting of this process's threads, for the log."""
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         if name in os.environ:
             return f"{name}={os.environ[name]}"

@@ -36,7 +36,7 @@ class DenseAttention:
         """Returns no KV cache: dense attention reads none."""
 
     def forward(self, query, key, value, kv_cache, metadata, scale, sliding_window=None):
-        """As ``AttentionBackend.forward``, from the definition."""
+        """Compute ``AttentionBackend.forward`` from the definition."""
         group, n = query.shape[1] // key.shape[1], len(query)
         key, value = (t.repeat_interleave(group, 1) for t in (key, value))
         scores = torch.einsum("ihd,jhd->hij", query, key) * scale

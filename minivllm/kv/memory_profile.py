@@ -15,7 +15,7 @@ def kv_bytes_per_token(
 
 @dataclass(frozen=True)
 class MemoryProfile:
-    """What fills a device's memory, in bytes.
+    """Uses of a device's memory, in bytes.
 
     On a GPU ``weights``, ``activations`` and ``overhead`` are measured and the KV cache gets what
     they leave of ``total * gpu_memory_utilization``; on a CPU its size is stated.

@@ -83,7 +83,7 @@ class LayerNorm(nn.LayerNorm):
     """LayerNorm: ``(x - mean(x)) / std(x) * weight + bias`` (Ba et al. 2016)."""
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None):
-        """As ``RMSNorm.forward``."""
+        """Return the normed sum and the sum: see ``RMSNorm.forward``."""
         if residual is None:
             return super().forward(x)
         return super().forward(residual.add_(x)), residual

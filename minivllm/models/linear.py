@@ -15,7 +15,7 @@ from torch import nn
 
 
 class LinearMethod(ABC):
-    """How a linear layer keeps its weight, and multiplies by it (vLLM: LinearMethodBase)."""
+    """Storage of a linear layer's weight, and its product (vLLM: LinearMethodBase)."""
 
     @abstractmethod
     def create_weights(self, layer: Linear) -> None:

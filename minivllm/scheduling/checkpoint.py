@@ -8,7 +8,7 @@ from minivllm.request import Request, RequestStatus, Sequence
 
 
 class Checkpoint:
-    """What an update changes of running sequences; only their tokens cannot be computed again.
+    """Tokens of running sequences before an update: all else can be computed again.
 
     Lists that an update replaces are kept as they are, and of those that it appends to, the length.
 

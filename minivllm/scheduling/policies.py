@@ -51,13 +51,13 @@ class PriorityPolicy(SchedulingPolicy):
 
 
 class PrefillFirstPolicy(SchedulingPolicy):
-    """What vLLM V0 did: a new prompt stops all decodes for the step that computes it."""
+    """Prefill first (vLLM V0): a new prompt stops all decodes for the step that computes it."""
 
     prefill_first = True
 
 
 class StaticBatchingPolicy(SchedulingPolicy):
-    """What servers did before Orca (Yu et al. 2022): a batch must end before the next begins."""
+    """Batches as before Orca (Yu et al. 2022): one must end before the next begins."""
 
     def may_admit(self, running: list[Sequence]) -> bool:
         return not running

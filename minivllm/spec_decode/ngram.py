@@ -75,7 +75,7 @@ class NgramIndex:
 
     @property
     def first_end(self) -> int:
-        """Where the found suffix first ended: the index of the token that followed it there."""
+        """First end of the found suffix: the index of the token that followed it there."""
         return self._first_end[self._found]
 
     def append(self, token_id: int) -> None:

@@ -53,7 +53,7 @@ class NgramProposer:
         self._indices: WeakKeyDictionary[HasTokens, NgramIndex] = WeakKeyDictionary()
 
     def propose(self, seqs: Iterable[HasTokens]) -> list[list[int]]:
-        """As ``Proposer.propose``."""
+        """Look drafts up: see ``Proposer.propose``."""
         return [self._propose(seq) for seq in seqs]
 
     def _propose(self, seq: HasTokens) -> list[int]:
@@ -68,7 +68,7 @@ class NgramProposer:
 
 
 def ngram_proposer(config: SpeculativeConfig) -> NgramProposer | None:
-    """Who looks n-grams up, alone or before a draft model is asked; None if nobody does."""
+    """The n-gram proposer of a config; None if it uses only a draft model."""
     low, high = config.prompt_lookup_min, config.prompt_lookup_max
     if low is None or high is None:
         return None

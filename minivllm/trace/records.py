@@ -14,7 +14,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class RequestAdded(Record):
-    """A request joined the waiting queue, with so many before it. ``time`` as in StepStarted."""
+    """A request joined the waiting queue, at this index. ``time`` as in StepStarted."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Whether numba can be used here. Nothing in this file imports it."""
+"""Checks that numba can be used. Nothing in this file imports it."""
 
 from __future__ import annotations
 

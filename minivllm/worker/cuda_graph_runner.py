@@ -46,7 +46,7 @@ class CUDAGraphRecorder:
         self.pool = torch.cuda.graph_pool_handle()
 
     def capture(self, function: Callable[[], None]) -> Callable[[], None]:
-        """As ``GraphRecorder.capture``."""
+        """Record a CUDA graph: see ``GraphRecorder.capture``."""
         # The first run compiles kernels and makes libraries set themselves up: not to be recorded.
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
@@ -62,7 +62,7 @@ class CUDAGraphRunner:
     """The forward pass of a batch of decodes, for some batch sizes.
 
     The rows that fill a batch up are sequences of one token in the null block. They write there,
-    read what they wrote, and nobody looks at the result.
+    read what they wrote, and their results are dropped.
 
     Args:
         forward: hidden states ``[n, hidden_size]`` of token ids, positions and metadata. It may

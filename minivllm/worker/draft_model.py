@@ -117,7 +117,7 @@ class DraftModelProposer:
     def _num_drafts(
         self, scheduler_output: SchedulerOutput, batch: InputBatch, sampled: dict[str, list[int]]
     ) -> dict[str, int]:
-        """How many are of use, of each sequence that got a token and has slots behind it."""
+        """Number of useful drafts, for each sequence that got a token and has slots behind it."""
         wanted = {}
         for seq_id in scheduler_output.num_scheduled_tokens:
             state = batch[seq_id]
@@ -134,7 +134,7 @@ class DraftModelProposer:
         return wanted
 
     def _look_up(self, batch: InputBatch, wanted: dict[str, int]) -> dict[str, list[int]]:
-        """What n-grams say, of the sequences of which they say anything."""
+        """Drafts from n-grams, for the sequences that have any."""
         if self.ngrams is None:
             return {}
         states = [batch[seq_id] for seq_id in wanted]

@@ -187,7 +187,7 @@ class ModelRunner:
             state = self.input_batch[seq_id]
             num_top = state.sampling_params.prompt_logprobs
             if num_top is None or len(state.token_ids) > state.num_prompt_tokens:
-                continue  # nobody asked, or they are known: this one comes back from a preemption
+                continue  # not asked for, or known: the request comes back from a preemption
             # the row of position p says how likely the token at p + 1 was
             start = scheduler_output.num_computed_tokens[seq_id] + 1
             token_ids = state.token_ids[start : start + num_new]

@@ -34,7 +34,7 @@ def test_norms(shape, dtype):
 
 
 def test_norms_of_a_part_of_each_row(dtype):
-    """As of the queries in the product that holds keys and values, too."""
+    """Rows with a stride, as queries have in the product that holds keys and values, too."""
     x, weight = numbers(4, 5, 16, dtype=dtype)[:, 1:3], numbers(16, dtype=dtype)
     same(fused.rms_norm(x, weight, 1e-5), ops.rms_norm(x, weight, 1e-5), dtype)
 

@@ -22,7 +22,7 @@ KINDS = ["float32", "float16", *(f"bfloat16 by {unit}" for unit in UNITS)]
 
 @pytest.fixture(params=KINDS, scope="module")
 def dtype(request):
-    """What keys and values are in, and what multiplies those of bfloat16."""
+    """Dtype of keys and values, with and without AMX for bfloat16."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tile_product, "HAS_AMX", request.param.endswith("unit"))
         yield getattr(torch, request.param.split()[0])
@@ -55,7 +55,7 @@ def test_around_a_block_of_keys(dtype, window, extra):
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 3])
 def test_every_number_of_threads_gives_the_same(dtype, kv_heads):
-    """Where KV heads cannot be shared out evenly each thread has a part of each one's rows."""
+    """KV heads that cannot be shared out evenly: each thread has a part of each one's rows."""
     seqs = [(270, 270), (40, 300)]
     batch = make_batch(seqs, block_size=16, kv_heads=kv_heads, group=2, dtype=dtype)
     before, answers = torch.get_num_threads(), []

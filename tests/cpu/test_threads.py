@@ -60,7 +60,7 @@ def test_where_torch_came_first_the_log_says_so():
 
 
 def threads_of_a_step(rows):
-    """Of one of so many rows, 1,024 of which are work for several threads."""
+    """Number of threads of a step of this many rows; 1,024 are work for several threads."""
     count = bound_threads(lambda rows: torch.get_num_threads(), threads.WORTH_SHARING >> 10)
     return count(torch.empty(rows))
 
@@ -90,7 +90,7 @@ def test_under_contention_a_step_has_a_thread_less_until_it_is_tried_again():
         waited += 0.12 * 0.8 * took_a_core
         chosen.append(ours.threads(8))
     assert chosen[:3] == [8, 7, 6]
-    assert min(chosen) == 6  # not 5: then nobody waits
+    assert min(chosen) == 6  # not 5: then no thread waits
     assert chosen[-1] == 8
     tries = sum(b > a for a, b in pairwise(chosen))
     assert 3 <= tries <= 4  # once in half a second

@@ -14,7 +14,7 @@ import triton
 
 
 def launch_decode(query: torch.Tensor, key_cache: torch.Tensor) -> dict:
-    """One token per sequence: reading K and V is all there is to do, so many small programs.
+    """Launch settings for one token per sequence: reading K and V is nearly all, so small programs.
 
     With 16-bit heads of 128 a program has 38 KiB of shared memory, and five fit on a processor.
     A row for each query head of a group; a product on tensor cores has at least 16 rows.

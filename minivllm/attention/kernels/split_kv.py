@@ -28,13 +28,13 @@ AT_ONCE = 4  # programs that a processor runs side by side: some load while othe
 
 @cache
 def choose_num_splits(num_programs: int, max_seq_len: int, num_processors: int) -> int:
-    """How many ranges to cut sequences into: the fewest that keep processors busy.
+    """Number of ranges to cut sequences into: the fewest that keep processors busy.
 
     Programs come in *waves* of as many as run at once. In the last wave some places stay empty;
     more and shorter programs leave fewer of them. (FlashAttention: num_splits_heuristic)
 
     Args:
-        num_programs: sequences times KV heads: what there is without splitting.
+        num_programs: sequences times KV heads: the programs without splitting.
         max_seq_len: tokens of the longest sequence.
         num_processors: streaming multiprocessors of the GPU; 1 under the interpreter.
     """
@@ -104,7 +104,7 @@ def split_decode(
     num_splits: int,
     window: int = NO_WINDOW,
 ) -> torch.Tensor:
-    """As ``paged_decode``, with ``num_splits`` programs for each of its programs."""
+    """Do the work of ``paged_decode``, with ``num_splits`` programs for each of its programs."""
     query = query.contiguous()
     num_seqs, num_heads, head_dim = query.shape
     output = torch.empty_like(query)

@@ -64,7 +64,7 @@ def chat_template() -> str:
 
 
 def tools_section(tools: list[dict]) -> str:
-    """What a system turn says about tools; a system prompt stands before it, with a blank line."""
+    """The tools' part of a system turn; a system prompt stands before it, with a blank line."""
     listed = "".join("\n" + json.dumps(tool, ensure_ascii=False) for tool in tools)
     return TOOLS_BEFORE + listed + TOOLS_AFTER
 

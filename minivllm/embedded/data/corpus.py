@@ -26,7 +26,7 @@ OTHER_SKILLS: dict[str, Callable[[random.Random], Sample]] = {
 
 @dataclass(frozen=True)
 class Mixture:
-    """What a stage of training reads: table shapes and skills, each with its share of samples."""
+    """Samples of a stage of training: table shapes and skills, each with its share."""
 
     shapes: tuple[tuple[TableShape, float], ...]
     others: dict[str, float] = field(default_factory=dict)

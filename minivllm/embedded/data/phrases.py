@@ -98,7 +98,7 @@ def question(rng: random.Random, column: str, name: str, held_out: bool = False)
 
 
 def table_opening(rng: random.Random) -> str:
-    """What stands before a table, up to the line break before its first row."""
+    """Text before a table, up to the line break before its first row."""
     parts = []
     if rng.random() < 0.8:
         parts.append(rng.choice(_AROUND.roles))
@@ -113,7 +113,7 @@ def table_opening(rng: random.Random) -> str:
 
 
 def table_closing(rng: random.Random) -> str:
-    """What stands after a table; often nothing."""
+    """Text after a table; often empty."""
     if rng.random() < 0.6:
         return ""
     closing = rng.sample(_AROUND.closings, rng.randint(1, 2))

@@ -19,7 +19,7 @@ LOOKUP_WEIGHT = 4.0
 
 @dataclass
 class Layout:
-    """How a table is drawn."""
+    """Layout of a table in Markdown."""
 
     padded: bool
     spaced: bool = True
@@ -41,7 +41,7 @@ class Layout:
 
 @dataclass
 class Drawn:
-    """Where the parts of a table lie in the text of a sample."""
+    """Places of a table's parts in the text of a sample."""
 
     headers: dict[str, Span]
     rows: list[dict[str, Span]]

@@ -140,7 +140,7 @@ def _pointer_batch(rows: list[list[tuple[int, int, int]]], most: int) -> Pointer
 
 
 def collate(samples: list[Encoded], rng: random.Random, most_pointers: int = 96) -> Batch:
-    """Stack samples; of each kind of pointer, at most so many per sample are kept, at random."""
+    """Stack samples; at most `most_pointers` of each kind per sample are kept, at random."""
     length = max(len(sample.ids) for sample in samples)
     ids = torch.zeros(len(samples), length, dtype=torch.long)
     weights = torch.zeros(len(samples), length)

@@ -92,7 +92,7 @@ def distill(
     compile_layers: bool,
     budget: tuple[float, int | None, float, int],
 ) -> None:
-    """What each worker does; `budget` are the arguments of ``Run.run``."""
+    """Worker main: train a draft model; `budget` are the arguments of ``Run.run``."""
     torch.set_num_threads(1)
     run = DraftRun(output, teacher, seed, compile_layers)
     run.run(*budget)

@@ -41,7 +41,7 @@ TOKENIZER_SAMPLES = 6000
 
 @dataclass
 class Progress:
-    """How far a run is; saved with the weights."""
+    """Progress of a run; saved with the weights."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -49,7 +49,7 @@ class Progress:
     steps_per_stage: dict[str, int] = field(default_factory=dict)
 
     def share(self, minutes: float, steps: int | None) -> float:
-        """How much of the budget is used, from 0 to 1."""
+        """Used share of the budget, from 0 to 1."""
         return self.steps / steps if steps else self.seconds / (60 * minutes)
 
 
@@ -125,11 +125,11 @@ class Run:
         return self.output / "checkpoint"
 
     def set_start_values(self) -> None:
-        """What the network begins with, beside `make_network`'s own values."""
+        """Set start values beside `make_network`'s own."""
         start_circuits(self.network)
 
     def loss(self, hidden: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
-        """What is to become small, and values for the log; `hidden` is [batch, length, width]."""
+        """Return the loss, and values for the log; `hidden` is [batch, length, width]."""
         return language_loss(self.network, hidden, batch), {}
 
     def step(self, batch: Batch, rate: float, pointer_weight: float) -> dict[str, float]:

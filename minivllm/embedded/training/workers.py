@@ -43,7 +43,7 @@ def _work(worker: int, workers: int, port: int, job: Callable[..., None], argume
 
 
 def in_workers(workers: int, job: Callable[..., None], *arguments: object) -> None:
-    """Run the job in so many processes, or in this one if it is one."""
+    """Run the job in `workers` processes; a single one is this process."""
     if workers == 1:
         job(*arguments)
         return

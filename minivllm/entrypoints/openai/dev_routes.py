@@ -23,7 +23,7 @@ class AbortRequests(OpenAIBaseModel):
 
 @router.get("/server_info")
 async def server_info(raw: Request):
-    """How the server was started."""
+    """Return the flags that the server was started with."""
     secret = {"api_key"}
     args = vars(raw.app.state.served.args).items()
     return JSON({"vllm_config": {k: repr(v) for k, v in sorted(args) if k not in secret}})

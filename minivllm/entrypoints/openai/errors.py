@@ -92,7 +92,7 @@ def error_response(error: Exception) -> JSON:
 
 
 def _describe(error: RequestValidationError) -> RequestError:
-    """What the body's validation has found: the first field that is named, and all sentences."""
+    """Error of a body's validation: the first field that is named, and all sentences."""
     lines, param = [], None
     for problem in error.errors():
         if isinstance(problem, str):  # our own: see ``json_only``

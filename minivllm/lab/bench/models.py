@@ -22,7 +22,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 class BenchModel(NamedTuple):
-    """Where a model is, and our engine's ``load_format`` for it."""
+    """Directory of a model, and our engine's ``load_format`` for it."""
 
     directory: Path
     load_format: str

@@ -57,7 +57,7 @@ def _stages(probs, min_p, top_k, top_p) -> list[str]:
 
 
 def _margin(probs, min_p, top_k, top_p) -> float:
-    """How near a decision of min_p or top_p was."""
+    """Distance of the closest decision of min_p or top_p."""
     _, _, after_top_k, _ = _stages(probs, min_p, top_k, top_p)
     best, total = max(probs.values()), sum(probs[t] for t in after_top_k)
     sums = [sum(probs[t] for t in after_top_k[:i]) / total for i in range(1, len(after_top_k))]

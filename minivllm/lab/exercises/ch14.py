@@ -205,7 +205,7 @@ def _solve_best_k(tokens_per_step, step_ms):
 
 
 def _lead(tokens_per_step, step_ms) -> float:
-    """How much better the best k is than the next, where that is least."""
+    """Smallest lead of a best k over the next one."""
     rates = [sorted(tokens_per_step[k] / t for k, t in times.items()) for times in step_ms.values()]
     return min(best / second - 1 for *_, second, best in rates)
 

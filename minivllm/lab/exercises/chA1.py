@@ -13,7 +13,7 @@ from minivllm.lab.sim.cost import HARDWARE, MODELS
 
 @seeded(difficulty=2, minutes=5)
 def ridge(rng: Random) -> Exercise:
-    """Where the roof of a GPU bends, and how many decodes it takes to get there."""
+    """The ridge of a GPU's roofline, and the number of decodes that reach it."""
     gb_per_s = rng.randrange(500, 8001, 100)
     return Exercise(
         _check_ridge,

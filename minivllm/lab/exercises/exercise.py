@@ -121,7 +121,7 @@ class Seeded:
         return exercise
 
     def __repr__(self) -> str:
-        """How to get one."""
+        """The call that makes one, and what it asks."""
         return f"{self.name}(seed=0) is an exercise. {self.__doc__}"
 
 

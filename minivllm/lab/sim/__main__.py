@@ -111,7 +111,7 @@ def waste_command(
     seed: Seed = 0,
     allocator: Allocator = "buddy",
 ) -> None:
-    """Where the KV memory goes without paging and with it, beside the paper's figure 2."""
+    """Use of KV memory without paging and with it, beside the paper's figure 2."""
     with exit_on_bad_input():
         typer.echo(describe_waste(measure_waste(requests, seed, allocator)))
 
@@ -121,7 +121,7 @@ def sharing_command(
     requests: Annotated[int, typer.Option(help="How many, of each workload.")] = 100,
     seed: Seed = 0,
 ) -> None:
-    """How many blocks several answers to one prompt save, beside the paper's figure 15."""
+    """Blocks that several answers to one prompt save, beside the paper's figure 15."""
     with exit_on_bad_input():
         typer.echo(describe_sharing(measure_sharing(requests, seed)))
 

@@ -10,7 +10,7 @@ from minivllm.trace.records import Sampled, Scheduled, Verified
 
 @dataclass(frozen=True)
 class Acceptance:
-    """How well a proposer guessed.
+    """Acceptance of a proposer's drafts.
 
     Args:
         tokens_per_step: tokens that a sequence gains in a step that decodes, with drafts or not;

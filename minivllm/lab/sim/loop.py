@@ -158,7 +158,7 @@ def fake_execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> Mod
 
 
 def num_accepted(drafts: list[int], tokens: list[int]) -> int:
-    """How many of the first drafts are what the model says."""
+    """Number of leading drafts that are what the model says."""
     pairs = enumerate(zip(drafts, tokens, strict=False))
     return next((i for i, (draft, token) in pairs if draft != token), len(drafts))
 

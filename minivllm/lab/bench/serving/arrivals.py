@@ -26,7 +26,7 @@ def ramp_up(num_requests: int, strategy: str, start: float, end: float) -> list[
 def arrival_times(
     request_rates: Sequence[float], burstiness: float = 1.0, seed: int = 0
 ) -> list[float]:
-    """When each request is sent, in seconds after the start.
+    """Times at which requests are sent, in seconds after the start.
 
     The gaps are drawn from a gamma distribution, then all are stretched alike, so that the last
     request comes as late as if all gaps were ``1 / rate``: seeds differ in how requests bunch, not

@@ -1,4 +1,4 @@
-"""How soon a server under load says that it lives: who restarts servers asks nothing else."""
+"""Health checks under load: seconds until a busy server answers one."""
 
 from __future__ import annotations
 

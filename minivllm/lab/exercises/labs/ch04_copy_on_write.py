@@ -33,7 +33,7 @@ class CopyOnWrite(BlockTable):
 
     def must_copy(self, position: int) -> bool:
         if position % self.block_size == 0:
-            return False  # the first position of a block: a new one, or one that nobody has begun
+            return False  # the first position of a block: a new one, or one without tokens
         return self.blocks[position // self.block_size].ref_cnt >= 2
 
     def copy_on_write(self, seq_id: str, pool: BlockPool) -> KVCacheBlockCopy:

@@ -20,11 +20,11 @@ def my_schedule(running, waiting, token_budget, max_num_seqs, num_free_blocks, b
         waiting: by name the number of tokens, in the order of the queue; none is computed.
         token_budget: the most tokens that the step may compute.
         max_num_seqs: the most requests that may run.
-        num_free_blocks: blocks that nobody holds, each of block_size tokens.
+        num_free_blocks: free blocks, each of block_size tokens.
 
     Running requests come first and want all that is not computed yet. Then waiting ones, while
     there is budget: a request is admitted if all of its tokens would fit into the free blocks, and
-    takes blocks only for what this step computes of it. Nobody overtakes one that does not fit.
+    takes blocks only for what this step computes of it. None overtakes one that does not fit.
 
     Returns: tokens by name, in this order; requests that get none are left out.
     """

@@ -12,7 +12,7 @@ class MyCache(PrefixCache):
     def find_longest_cache_hit(self, seq: Sequence) -> list[KVCacheBlock]:
         """The blocks that hold the longest known prefix of a sequence.
 
-        You have: self.block_hashes(seq, num_blocks), a list of the hashes of at least so many
+        You have: self.block_hashes(seq, num_blocks), a list of the hashes of at least that many
         blocks, from the first one on; self.get(name), a block of that name or None;
         self.block_size; seq.num_tokens. Looking changes nothing, and at least one token must be
         left to compute.

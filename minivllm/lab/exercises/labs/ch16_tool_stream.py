@@ -39,7 +39,7 @@ def tool_stream(pieces):
     text, given, name = "", 0, None  # what is not used up; how many of its arguments are out
 
     def end_of_object(text, at):
-        """Where the object that begins here ends, or None."""
+        """End of the object that begins here, or None."""
         depth, in_string, escaped = 0, False, False
         for i in range(at, len(text)):
             char = text[i]

@@ -46,7 +46,7 @@ def run(
         check_books: let ``check_integrity`` look after every half of a step.
 
     Raises:
-        Fault: if the code of the class raises, the books do not balance, or it goes on for ever.
+        Fault: if the code of the class raises, an invariant is broken, or it goes on for ever.
     """
     scheduled: list[Moment] = []  # what the latest step decided, until it is handed out
 

@@ -21,7 +21,7 @@ OKABE_ITO = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "
 
 @dataclass(frozen=True)
 class Owner:
-    """How one sequence looks: ``solid`` is what happens now, ``light`` what is there already."""
+    """Colours of a sequence: ``solid`` for this step, ``light`` for what is there already."""
 
     seq_id: str
     letter: str

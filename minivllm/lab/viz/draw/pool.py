@@ -161,7 +161,7 @@ def _draw_held(drawing: Drawing, pool: Pool, block_id: int, box: Box, changed: b
 
 
 def _draw_cached(drawing: Drawing, pool: Pool, block_id: int, box: Box, changed: bool) -> None:
-    """Whose it was, and its place in the free queue."""
+    """Draw a cached block: the sequences that had it, and its place in the free queue."""
     tile = pool.cached_and_free[block_id]
     x, y, width, height = box
     edge = {**look.DOTTED, **(look.CHANGED if changed else {})}

@@ -25,7 +25,7 @@ MAX_SEPARATE = 60  # steps of different widths that are told apart
 
 @dataclass(frozen=True)
 class StepAxis:
-    """Where each step is.
+    """Horizontal place of each step.
 
     Args:
         first, last: the steps.
@@ -77,7 +77,7 @@ class StepAxis:
         return MARGIN + NAMES + left + (step - self.first - index) * (right - left)
 
     def width(self, step: int) -> float:
-        """How wide it is."""
+        """Width of a step."""
         return self.cell if self.milliseconds is None else self.x(step + 1) - self.x(step)
 
     def fits(self, label: str | int, step: int) -> bool:

@@ -27,7 +27,7 @@ def shorten(text: str, length: int) -> str:
 
 
 def num_columns(text: str) -> int:
-    """How wide a terminal shows it: some characters take two columns, and some none."""
+    """Columns of a text in a terminal: some characters take two, and some none."""
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
     return len(text) + wide - sum(bool(unicodedata.combining(c)) for c in text)
 

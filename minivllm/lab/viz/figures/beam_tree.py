@@ -95,7 +95,7 @@ def _svg(tree: BeamTree, decode: Callable[[int], str] | None) -> str:
 
 
 def _rows(root: Beam) -> dict[tuple[int, ...], int]:
-    """How many rows each beam and all that comes from it take."""
+    """Number of rows that each beam and its descendants take."""
     rows: dict[tuple[int, ...], int] = {}
     for beam in reversed(list(root.walk())):
         rows[beam.tokens] = max(1, sum(rows[child.tokens] for child in beam.children))

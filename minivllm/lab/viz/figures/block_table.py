@@ -136,7 +136,7 @@ def _draw_name(drawing: Drawing, table: SequenceTable, y: float, detailed: bool)
 
 
 def _chip_top(block: HeldBlock) -> float:
-    """Where the physical block begins, below header, slots and arrow."""
+    """Top of the physical block, below header, slots and arrow."""
     return 16 + look.slot_lines(len(block.slots)) * look.SLOT_HEIGHT + 16
 
 

@@ -99,7 +99,7 @@ def _given(deltas: list[Any]) -> Given:
 
 
 def _facts(rows: list[Row]) -> str:
-    """How much of each kind was given out, and with which piece the first name came."""
+    """Pieces of each kind that were given out, and the one with which the first name came."""
     kinds = [kind for _, _, given in rows for kind, _ in given]
     facts = f"given out: {kinds.count('content')} × content, {kinds.count('name')} × name, "
     facts += f"{kinds.count('arguments')} × arguments"

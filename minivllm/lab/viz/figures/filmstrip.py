@@ -76,7 +76,7 @@ def filmstrip(trace: Trace, steps: Iterable[int] | None = None, after: str = "sc
 
 @dataclass(frozen=True)
 class _Sizes:
-    """How large a frame is, and how many stand in a line."""
+    """Size of a frame, and number of frames in a line."""
 
     columns: int
     tile: tuple[float, float]

@@ -217,7 +217,7 @@ def _draw_spans(axes: Axes, run: Latencies) -> None:
 
 
 def _draw_shares(axes: Axes, measure: str, runs: list[Latencies]) -> None:
-    """How many had to wait at most so long; a mark at each of the percentiles."""
+    """Draw the share that waited at most this long; a mark at each of the percentiles."""
     style_axes(axes)
     for index, run in enumerate(runs):
         values = run.values[measure]

@@ -77,7 +77,7 @@ def ngram_lookup(
 
 
 def _first(tokens: list[int], length: int) -> int | None:
-    """Where the last ``length`` tokens first occurred; None if only at the end."""
+    """First place of the last ``length`` tokens; None if only at the end."""
     starts = range(len(tokens) - length)
     suffix = tokens[len(tokens) - length :]
     return next((s for s in starts if tokens[s : s + length] == suffix), None)

@@ -173,7 +173,7 @@ def _draw_chip(
 
 
 def _draw_areas(drawing: Drawing, queues: Queues, axis: StepAxis, bottom: float) -> None:
-    """How many of each, one area on top of the other."""
+    """Draw the number of each, one area on top of the other."""
     tallest = max(moment.size for moment in queues.moments)
     scale = (AREA_HEIGHT - 14) / max(1, tallest)
     with drawing.group(font_size=11, fill=GREY, text_anchor="end"):

@@ -161,7 +161,7 @@ class StepReader:
         return text
 
     def num_new(self, seq_id: str, block_ids: Iterable[int]) -> int:
-        """How many of a sequence's blocks this step has added."""
+        """Number of a sequence's blocks that this step has added."""
         return sum((seq_id, block_id) in self._new for block_id in block_ids)
 
     def _books(self) -> tuple:

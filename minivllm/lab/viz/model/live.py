@@ -69,7 +69,7 @@ class LiveRun:
                 self._history.note_plan(self.state, record.step)
 
     def frame(self) -> StepFrame:
-        """The last step in words, with what has happened since, and the books as they are now.
+        """The last step in words, with what has happened since, and the queues as they are now.
 
         Blocks that it has freed are free; ``num_scheduled`` is what it has computed.
         """
@@ -113,7 +113,7 @@ class LiveRun:
 
 
 def _last_step(records: Sequence[Record]) -> int:
-    """Where the last step begins, or what led to it: behind the end of the one before."""
+    """Index of the last step's first record: behind the end of the step before."""
     starts = [i for i, record in enumerate(records) if isinstance(record, StepStarted)]
     ends = [i for i, record in enumerate(records) if isinstance(record, StepEnded)]
     return max((end + 1 for end in ends if starts and end < starts[-1]), default=0)

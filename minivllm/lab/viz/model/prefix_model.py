@@ -53,7 +53,7 @@ class Node:
 
     @property
     def depth(self) -> int:
-        """How many blocks are before it."""
+        """Number of blocks before it."""
         return -1 if self.parent is None else self.parent.depth + 1
 
 

@@ -20,7 +20,7 @@ MAX_SLOTS = 32  # slots of larger blocks are not drawn one by one
 class Slot:
     """Room for the K and V of one position. ``state`` is "filled", "written", "empty" or "cached".
 
-    "written" means by the current step, whose forward pass is about to run; "cached" that nobody
+    "written" means by the current step, whose forward pass is about to run; "cached" that no table
     holds the block, and that the prefix cache can find it.
     """
 
@@ -272,6 +272,6 @@ def copy_note(block: HeldBlock) -> str:
 
 
 def progress(table: SequenceTable) -> str:
-    """How many of its tokens are in the cache, and how many this step adds."""
+    """Number of its tokens in the cache, and of those that this step adds."""
     now = table.seq.num_scheduled_tokens
     return f"{table.seq.num_computed_tokens} computed" + (f" +{now} now" if now else "")

@@ -49,7 +49,7 @@ class Cell:
 
 @dataclass
 class StepUse:
-    """How much of the budget and of the pool one step uses. Tokens sampled come at its end."""
+    """Use of budget and pool by one step. Tokens sampled come at its end."""
 
     num_tokens: int = 0
     num_blocks: int = 0

@@ -34,22 +34,22 @@ class Times:
         return step if self.clock == "steps" else self._started[step]
 
     def planned(self, step: int) -> float:
-        """When the forward pass began."""
+        """Time at which the forward pass began."""
         return step if self.clock == "steps" else self._planned[step]
 
     def end(self, step: int) -> float:
-        """When the tokens of a step were there; of step -1, the beginning."""
+        """Time at which the tokens of a step were there; of step -1, the beginning."""
         if step < 0:
             return 0.0
         return step + 1 if self.clock == "steps" else self._ended[step]
 
     def arrival(self, record: RequestAdded) -> float:
-        """When a request joined the queue; by steps, at the end of the step before."""
+        """Time at which a request joined the queue; by steps, at the end of the step before."""
         return self.end(record.step) if self.clock == "steps" else record.time
 
 
 def step_milliseconds(trace: Trace, history: History, clock: str | CostModel) -> list[float] | None:
-    """How long each step took; None if steps are only counted.
+    """Milliseconds of each step; None if steps are only counted.
 
     Args:
         trace: what the engine wrote.
