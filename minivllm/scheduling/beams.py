@@ -13,8 +13,8 @@ from itertools import islice
 from operator import itemgetter
 
 from minivllm.request import Request, RequestStatus, Sequence
-from minivllm.scheduling.decoding import Action, Finish, Fork, MoveBeam
-from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
+from minivllm.scheduling.decoding import FINISH, FORK, MOVE, Action
+from minivllm.scheduling.output import BeamMove, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 
 
 class BeamSearch:
@@ -134,7 +134,7 @@ class BeamSearch:
         going_on = self.choose(live, {s: found[0] for s, found in output.logprobs.items()})
         for seq in live:
             if seq not in going_on:
-                yield Finish(seq, RequestStatus.FINISHED_DROPPED)
+                yield FINISH, seq, (RequestStatus.FINISHED_DROPPED, None)
         # A beam's id is its place among the k, which another may take.
         request.seqs = [seq for seq in live if seq in going_on]
         places = {seq.index for seq in going_on}
@@ -142,12 +142,13 @@ class BeamSearch:
         for parent, options in going_on.items():
             first = len(request.seqs)
             if len(options) > 1:
-                yield Fork(parent, list(islice(free, len(options) - 1)))
+                yield FORK, parent, list(islice(free, len(options) - 1))
             beams = (parent, *request.seqs[first:])
             for seq, (token_id, cumulative) in zip(beams, options, strict=True):
-                yield MoveBeam(seq, parent, token_id, cumulative)
+                seq.cumulative_logprob = cumulative
+                yield MOVE, seq, BeamMove(seq.seq_id, parent.seq_id, token_id)
         live = request.unfinished_seqs
         if self.is_over(live):
             for seq in live:
-                yield Finish(seq, self.status_at_end(seq))
+                yield FINISH, seq, (self.status_at_end(seq), None)
             request.seqs = self.best(live)

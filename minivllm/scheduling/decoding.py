@@ -9,49 +9,18 @@ tokens. A decoding only says it; the scheduler does it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Sequence as Indices
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 
 from minivllm.request import RequestStatus, Sequence
-from minivllm.scheduling.output import NO_TOKEN, BeamMove, ModelRunnerOutput, SchedulerOutput
+from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput
 
-
-class Append(NamedTuple):
-    """Action: append a token to a sequence."""
-
-    seq: Sequence
-    token_id: int
-
-
-class Fork(NamedTuple):
-    """Action: fork a sequence into siblings with these indices."""
-
-    seq: Sequence
-    indices: Indices[int]
-
-
-class MoveBeam(NamedTuple):
-    """Action: append a token to a beam that was ``parent`` until now."""
-
-    seq: Sequence
-    parent: Sequence
-    token_id: int
-    cumulative_logprob: float
-
-    def to_runner(self) -> BeamMove:
-        """Return what the runner is told of it: ids."""
-        return BeamMove(self.seq.seq_id, self.parent.seq_id, self.token_id)
-
-
-class Finish(NamedTuple):
-    """Action: finish a sequence."""
-
-    seq: Sequence
-    status: RequestStatus
-    stop_reason: int | str | None = None
-
-
-Action = Append | Fork | MoveBeam | Finish
+# Actions: what to do with a sequence. Each is a plain tuple (kind, sequence, value), since a step
+# has one for every token.
+APPEND = "append"  # value: the token id
+FORK = "fork"  # value: the indices of its new siblings
+MOVE = "move"  # value: a BeamMove, after which the sequence ends with the token chosen for it
+FINISH = "finish"  # value: its status and stop reason
+Action = tuple[str, Sequence, Any]
 
 
 class Decoding(Protocol):
@@ -93,7 +62,7 @@ class Sampling:
         for seq in seqs:
             samples.append(seq)
             if seq.request.n > len(seq.request.seqs):
-                yield Fork(seq, range(1, seq.request.n))
+                yield FORK, seq, range(1, seq.request.n)
                 samples += seq.request.seqs[1:]
         for seq in samples:
             token_ids, num_kept = output.sampled_token_ids[seq.seq_id], 0
@@ -101,13 +70,13 @@ class Sampling:
                 if token_id == NO_TOKEN or (
                     seq.grammar is not None and not seq.grammar.accept_tokens([token_id])
                 ):
-                    yield Finish(seq, RequestStatus.FINISHED_ERROR)
+                    yield FINISH, seq, (RequestStatus.FINISHED_ERROR, None)
                     break
                 num_kept += 1
-                yield Append(seq, token_id)
+                yield APPEND, seq, token_id
                 end = check_stop(seq, self.max_model_len)
                 if end is not None:
-                    yield Finish(seq, *end)
+                    yield FINISH, seq, end
                     break
             del token_ids[num_kept:]  # those that are left count
 

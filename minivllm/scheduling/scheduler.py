@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
+from typing import Any
 
 from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
@@ -18,7 +19,7 @@ from minivllm.metrics.stats import SchedulerStats
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.beams import BeamSearch
 from minivllm.scheduling.checkpoint import Checkpoint
-from minivllm.scheduling.decoding import Action, Decoding, Finish, Fork, MoveBeam, Sampling
+from minivllm.scheduling.decoding import APPEND, FORK, MOVE, Decoding, Sampling
 from minivllm.scheduling.integrity import check_integrity
 from minivllm.scheduling.limits import check_limits
 from minivllm.scheduling.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
@@ -43,6 +44,7 @@ class Scheduler:
         self, config: SchedulerConfig, kv_manager: KVCacheManager, trace: Trace | None = None
     ):
         self.config = config
+        self.longest = config.max_model_len - 1  # a sequence's last token is not computed
         self.policy = make_policy(config.policy)
         self.kv_manager = kv_manager
         kv_manager.num_lookahead_tokens = config.num_lookahead_tokens
@@ -55,7 +57,7 @@ class Scheduler:
         self.swapped = RequestQueue(self.policy)  # whose blocks are on the host
         self.running: list[Sequence] = []  # in order of admission; siblings side by side
         self.next_output = SchedulerOutput()  # gets what happens between two steps
-        self.token_budget = 0  # what one more sequence may compute in the step that is planned
+        self.token_budget = 0  # left in the step that is planned
         self.spec_decoding_stats: SpecDecodingStats | None = None  # of the last step, with drafts
         self._num_drafting_slots = config.num_drafting_slots  # a draft model's, per sequence
         self._sampling = Sampling(config.max_model_len)
@@ -104,7 +106,7 @@ class Scheduler:
         for request_id in request_ids:
             if request_id in self.requests:
                 for seq in self.requests[request_id].unfinished_seqs:
-                    self._finish(Finish(seq, status))
+                    self._finish(seq, status)
 
     def stop_sequences(self, sequences: Iterable[tuple[str, int]]) -> None:
         """Finish sequences with a stop string (request id, index), as a part of the last step."""
@@ -113,7 +115,7 @@ class Scheduler:
                 request = self.requests.get(request_id)
                 seq = None if request is None else self.sequences.get(request.seq_id(index))
                 if seq is not None:
-                    self._finish(Finish(seq, RequestStatus.FINISHED_STOPPED))
+                    self._finish(seq, RequestStatus.FINISHED_STOPPED)
 
     # -- planning a step, from top to bottom -------------------------------------------------------
 
@@ -246,8 +248,8 @@ class Scheduler:
 
     def _num_new_tokens(self, seq: Sequence, output: SchedulerOutput) -> int:
         """Tokens and drafts not yet computed, less those that the decoding holds back."""
-        num_known = len(seq.token_ids) + len(seq.spec_token_ids)
-        num_new = min(num_known, self.config.max_model_len - 1) - seq.num_computed_tokens
+        num_known, longest = len(seq.token_ids) + len(seq.spec_token_ids), self.longest
+        num_new = (num_known if num_known < longest else longest) - seq.num_computed_tokens
         decoding = seq.request.decoding
         if decoding.in_lockstep:
             slots = self._num_drafting_slots
@@ -289,9 +291,8 @@ class Scheduler:
         self, scheduler_output: SchedulerOutput, output: ModelRunnerOutput
     ) -> list[Sequence]:
         """Append the sampled tokens, finish, free. Returns the sequences that got a token."""
-        sampled = output.sampled_token_ids
-        all_drafts = scheduler_output.scheduled_spec_decode_tokens
-        stats = SpecDecodingStats(self.config.num_speculative_tokens) if all_drafts else None
+        sampled, drafted = output.sampled_token_ids, scheduler_output.scheduled_spec_decode_tokens
+        stats = SpecDecodingStats(self.config.num_speculative_tokens) if drafted else None
         advancing: dict[Decoding, list[Sequence]] = defaultdict(list, {self._sampling: []})
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             seq = self.sequences.get(seq_id)
@@ -300,7 +301,7 @@ class Scheduler:
             seq.num_computed_tokens += num_new
             if seq_id not in sampled:  # a chunk that did not reach the end of the prompt
                 continue
-            if stats and (drafts := all_drafts.get(seq_id)):
+            if stats and (drafts := drafted.get(seq_id)):
                 num_accepted = len(sampled[seq_id]) - 1
                 stats.observe_draft(len(drafts), num_accepted)
                 # K and V of a rejected one are where the next token's will be
@@ -311,28 +312,27 @@ class Scheduler:
         updated: list[Sequence] = []
         for decoding, seqs in advancing.items():
             changed: dict[Sequence, None] = {}
-            for action in decoding.advance(seqs, output):
-                self._apply(action)
-                changed[action.seq] = None
+            for kind, seq, value in decoding.advance(seqs, output):
+                if kind is APPEND:
+                    self._append(seq, value)
+                elif kind is MOVE:
+                    self.next_output.beam_moves.append(value)
+                    self._append(seq, value.token_id)
+                elif kind is FORK:
+                    self._fork(seq, value)
+                else:
+                    self._finish(seq, *value)
+                changed[seq] = None
             updated += seqs[0].request.seqs if decoding.in_lockstep else changed
         if self.trace is not None:
             self.trace.end_step()
         self.spec_decoding_stats = stats
         return updated
 
-    def _apply(self, action: Action) -> None:
-        """Append, fork or finish, as a decoding says."""
-        if isinstance(action, Finish):
-            self._finish(action)
-        elif isinstance(action, Fork):
-            self._fork(action.seq, action.indices)
-        else:
-            action.seq.token_ids.append(action.token_id)
-            if isinstance(action, MoveBeam):
-                action.seq.cumulative_logprob = action.cumulative_logprob
-                self.next_output.beam_moves.append(action.to_runner())
-            if self.trace is not None:
-                self.trace.record(Sampled, action.seq.seq_id, action.token_id)
+    def _append(self, seq: Sequence, token_id: int) -> None:
+        seq.token_ids.append(token_id)
+        if self.trace is not None:
+            self.trace.record(Sampled, seq.seq_id, token_id)
 
     def _fork(self, seq: Sequence, indices: Iterable[int]) -> None:
         """Fork a sequence: siblings that share its tokens and blocks, running beside it."""
@@ -346,12 +346,12 @@ class Scheduler:
         self.running[place:place] = children
         seq.request.seqs = [*seq.request.seqs, *children]
 
-    def _finish(self, end: Finish) -> None:
+    def _finish(self, seq: Sequence, status: RequestStatus, stop_reason: Any = None) -> None:
         """Finish a sequence and free its blocks; with the last one its request is finished."""
-        seq, status, request = end.seq, end.status, end.seq.request
+        request = seq.request
         if seq.status == RequestStatus.RUNNING:
             self.running.remove(seq)
-        seq.status, seq.stop_reason = status, end.stop_reason
+        seq.status, seq.stop_reason = status, stop_reason
         self.kv_manager.free(seq)
         del self.sequences[seq.seq_id]
         self.next_output.finish(seq.seq_id)
