@@ -133,7 +133,7 @@ def test_readers_import_the_lab_by_its_three_names():
         for path in texts
         for module in re.findall(r"minivllm\.lab\.\w+", path.read_text(encoding="utf-8"))
     }
-    allowed = {"minivllm.lab.bench", "minivllm.lab.faults"}
+    allowed = {"minivllm.lab.bench"}
     assert not {(name, module) for name, module in found if module not in allowed}
 
 
@@ -183,7 +183,7 @@ def test_the_path_can_be_read_in_an_evening():
     readme = (PACKAGE.parent / "README.md").read_text()
     section = readme.split("## Read it in an evening")[1].split("\n## ")[0]
     files = re.findall(r"^\d+\. \[`([\w/]+\.py)`\]\(minivllm/\1\)", section, re.MULTILINE)
-    assert 5 <= len(files) <= 12
+    assert 5 <= len(files) <= 13
     lines = sum(code_lines(PACKAGE / file) for file in files)
     promised = int(re.search(r"under ([\d,]+) lines of code", section)[1].replace(",", ""))
     assert promised <= 1500
@@ -235,3 +235,27 @@ def test_the_package_speaks_plainly():
         words += [(t.start[0], t.string) for t in tokens if t.type == tokenize.COMMENT]
         found += [f"{path}:{line}: {m[0]}" for line, w in words for m in VAGUE.finditer(w)]
     assert not found, "\n".join(found)
+
+
+def folders() -> set[str]:
+    """The package's folders."""
+    return {p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name != "__pycache__"}
+
+
+def test_the_readmes_tree_has_a_line_for_each_folder():
+    readme = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
+    tree = readme.split("\nminivllm/\n")[1].split("\n```")[0].splitlines()
+    named = [re.match(r"  (\w+)/ +\S", line)[1] for line in tree]
+    assert len(set(named)) == len(named)
+    assert set(named) == folders()
+
+
+def test_the_table_of_the_house_has_a_row_for_each_folder():
+    page = (PACKAGE.parent / "notebooks/guide/house.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|.*\| (.+) \|$", page, re.MULTILINE)
+    named = [path for names, _ in rows for path in re.findall(r"`([\w/]+)/`", names)]
+    assert len(set(named)) == len(named)
+    assert not [path for path in named if not (PACKAGE / path).is_dir()]
+    assert {path.split("/")[0] for path in named} == folders()
+    rooms = {p.name for p in (PACKAGE / "lab").iterdir() if (p / "__init__.py").exists()}
+    assert {path.split("/")[1] for path in named if path.startswith("lab/")} == rooms

@@ -118,8 +118,8 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Run one step. Returns the outputs of the requests that got a token.
 
-        If anything raises, the step has never been: call it again, and all goes on with the tokens
-        that it would have had.
+        If anything raises, no request has lost or got a token. The next call goes on: all requests
+        are computed again.
         """
         # 1. Compute a step.
         core_outputs = self.engine_core.step()
@@ -129,7 +129,7 @@ class LLMEngine:
         if processed.stopped:
             self.engine_core.stop_sequences(processed.stopped)
         # 4. Count.
-        self.metrics.record(self.scheduler.make_stats(), processed.iteration_stats)
+        self.metrics.record(self.engine_core.scheduler.make_stats(), processed.iteration_stats)
         if self.stat_logger is not None:
             self.stat_logger.record()
         return processed.request_outputs

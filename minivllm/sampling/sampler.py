@@ -83,14 +83,15 @@ class Sampler:
                 probs = metadata.rejection_sampler.probs(probs)
             numbers = make_tensor(metadata.numbers(), "float64", logits.device)
             token_ids[metadata.random_index] = sample_from_cdf(probs, numbers)
-        return SamplerOutput(token_ids, self._logprobs(raw, token_ids, metadata), invalid)
+        logprobs = {}
+        if metadata.logprobs_rows:
+            logprobs = self._logprobs(raw, token_ids, metadata)
+        return SamplerOutput(token_ids, logprobs, invalid)
 
     @staticmethod
     def _logprobs(
         raw: torch.Tensor, token_ids: torch.Tensor, metadata: SamplingMetadata
     ) -> dict[int, TokenLogprobs]:
         rows = metadata.logprobs_rows
-        if not rows:
-            return {}
         wanted = [metadata.states[row].sampling_params.logprobs or 0 for row in rows]
         return dict(zip(rows, gather_logprobs(raw[rows], token_ids[rows], wanted), strict=True))

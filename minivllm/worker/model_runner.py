@@ -87,7 +87,8 @@ class ModelRunner:
         output = ModelRunnerOutput(prompt_logprobs=prompt_logprobs)
         seq_ids, rows = self._rows_to_sample(scheduler_output)
         if rows:
-            self.input_batch.fork(scheduler_output.forks)
+            if scheduler_output.forks:
+                self.input_batch.fork(scheduler_output.forks)
             index = make_tensor(rows, "int64", self.device)
             logits = self.model.compute_logits(hidden.index_select(0, index))
             self._sample(seq_ids, logits, scheduler_output, output)
