@@ -238,8 +238,10 @@ def test_the_package_speaks_plainly():
 
 
 def folders() -> set[str]:
-    """The package's folders."""
-    return {p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name != "__pycache__"}
+    """The package's folders; one that only a cache is left of does not count."""
+    files = (p for p in PACKAGE.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    parts = (p.relative_to(PACKAGE).parts for p in files)
+    return {first for first, *rest in parts if rest}
 
 
 def test_the_readmes_tree_has_a_line_for_each_folder():
