@@ -106,7 +106,7 @@ def run_notebook(number: str, fault_name: str) -> list[str]:
 
 
 def run_tests(names: set[str], fault: Fault | None = None) -> list[str]:
-    """Run tests, named as in ``Fault.seen_by``, in a copy. Returns those that fail."""
+    """Run tests, named as in ``Fault.seen_by``, in a copy. Returns the first that fails."""
     with TemporaryDirectory() as copy:
         for folder in ("minivllm", "tests"):
             ignored = shutil.ignore_patterns("__pycache__")  # with it, kernels compiled before
@@ -120,7 +120,7 @@ def run_tests(names: set[str], fault: Fault | None = None) -> list[str]:
             file, *test = name.split("::")
             (path,) = Path(copy, "tests").rglob(file)
             tests.append("::".join([str(path), *test]))
-        report = pytest(Path(copy), *tests, PYTHONPATH=copy)
+        report = pytest(Path(copy), "-x", *tests, PYTHONPATH=copy)
     return [name for name, _ in failures(report)]
 
 
