@@ -128,7 +128,7 @@ def pytest(folder: Path, *arguments: Path | str, **env: str) -> str:
     """Run pytest in a folder. Returns its report, as JUnit's XML."""
     with TemporaryDirectory() as home:
         report = Path(home, "report.xml")
-        command = [sys.executable, "-m", "pytest", "-qn0", "-p", "no:cacheprovider", *arguments]
+        command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", *arguments]
         done = subprocess.run(
             [*command, f"--junitxml={report}"], env={**os.environ, **env}, cwd=folder,
             capture_output=True, text=True, check=False,
