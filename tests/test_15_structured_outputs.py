@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minivllm import SamplingParams, embedded_model_path, structured_outputs
+from minivllm import SamplingParams, embedded_model_path
+from minivllm.config import structured_outputs
 from minivllm.config.structured_outputs import StructuredOutputsConfig
 from minivllm.engine.input_processor import load_tokenizer
 from minivllm.sampling_params import GuidedDecodingParams, StructuredOutputsParams

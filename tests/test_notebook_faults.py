@@ -1,6 +1,6 @@
-"""The faults that notebooks must notice: they fit the source, and a kernel imports what they say.
+"""Faults that notebooks and tests must notice: they fit the source, and who must see them is there.
 
-``.ci/faults.py`` runs the notebooks, every night.
+``.ci/faults.py`` runs the notebooks and the tests, every night.
 """
 
 import importlib.util
@@ -21,19 +21,35 @@ _spec.loader.exec_module(faults)
 @pytest.mark.parametrize("name", faults.FAULTS)
 def test_a_fault_fits_the_source_as_it_is(name):
     fault = faults.FAULTS[name]
-    source = ROOT.joinpath(*fault.module.split(".")).with_suffix(".py").read_text("utf-8")
-    wrong = fault.put_into(source)
+    source = (ROOT / "minivllm" / fault.file).read_text("utf-8")
+    wrong = fault.put_into(source)  # raises unless the right line is there once
     compile(wrong, fault.module, "exec")
     assert wrong != source
-    assert len(list(ROOT.glob(f"notebooks/{fault.notebook}_*.ipynb"))) == 1
 
 
-def test_there_are_ten_or_more_and_no_two_are_the_same():
-    assert len({(fault.module, fault.wrong) for fault in faults.FAULTS.values()}) >= 10
+@pytest.mark.parametrize("name", faults.FAULTS)
+def test_the_notebook_or_test_that_must_see_a_fault_is_there(name):
+    fault = faults.FAULTS[name]
+    if fault.is_for_a_notebook:
+        assert len(list(ROOT.glob(f"notebooks/{fault.seen_by}_*.ipynb"))) == 1
+    else:
+        file, _, test = fault.seen_by.partition("::")
+        (path,) = ROOT.glob(f"tests/**/{file}")
+        assert not test or f"def {test}(" in path.read_text("utf-8")
+
+
+def test_there_are_thirty_or_more_no_two_the_same_and_in_every_folder_of_the_engine():
+    found = {(fault.file, fault.wrong) for fault in faults.FAULTS.values()}
+    assert len(found) == len(faults.FAULTS) >= 30
+    folders = {file.partition("/")[0] for file, _ in found}
+    assert folders >= {
+        "attention", "cpu", "engine", "entrypoints", "kv", "metrics", "models", "sampling",
+        "scheduling", "spec_decode", "structured_output", "worker",
+    }  # fmt: skip
 
 
 def test_a_line_that_is_not_there_once_is_refused():
-    fault = faults.Fault("minivllm.kv.block", "a line of another time", "", "03")
+    fault = faults.Fault("kv/block.py", "a line of another time", "", "03")
     for source in ("", "a line of another time\n" * 2):
         with pytest.raises(ValueError, match="not once"):
             fault.put_into(source)
@@ -61,9 +77,15 @@ def test_a_process_has_the_fault_and_its_listing_has_not():
     assert in_a_process(code, "the wrong victim").split() == ["1", "True"]
 
 
+def test_a_test_that_fails_is_named_and_one_that_passes_is_not():
+    name = "test_12_random.py::test_a_key_of_splitmix64_gives_the_published_stream"
+    assert faults.run_tests({name}) == []
+    assert faults.run_tests({name}, faults.FAULTS["another hash"]) == [name.partition("::")[2]]
+
+
 def test_a_report_is_read():
     xml = """<testsuites><testsuite>
     <testcase name="Cell 0"/><testcase name="Cell 1"><failure>Cell 1: Cell outputs differ</failure>
-    </testcase><testcase name="Cell 2"><failure>Cell execution caused an exception</failure>
-    </testcase></testsuite></testsuites>"""
-    assert faults.read_report(xml) == (["1"], ["2"])
+    </testcase><testcase name="Cell 2"><error>a fixture</error></testcase></testsuite>
+    </testsuites>"""
+    assert faults.failures(xml) == [("Cell 1", "Cell 1: Cell outputs differ")]
