@@ -39,14 +39,17 @@ def init_logger(name: str) -> logging.Logger:
 
 
 @contextmanager
-def silenced(name: str) -> Iterator[None]:
-    """Context manager: log nothing. (What it would say is in the trace.)"""
-    logger = init_logger(name)
-    before, logger.disabled = logger.disabled, True
+def silenced(*names: str) -> Iterator[None]:
+    """Context manager: these loggers log nothing. (What they would say is in the trace.)"""
+    loggers = [init_logger(name) for name in names]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
     try:
         yield
     finally:
-        logger.disabled = before
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
 
 
 @contextmanager

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", params=["thread", "process"])
 def engine(request, tiny_qwen2):
-    limits = LIMITS | {"max_num_batched_tokens": 4}
+    limits = LIMITS | {"max_num_batched_tokens": 4, "max_model_len": 220}
     engine = AsyncLLM(
         AsyncEngineArgs(
             model=str(tiny_qwen2), skip_tokenizer_init=True, **limits,
@@ -29,7 +29,8 @@ def test_an_id_is_in_use_until_its_request_has_ended(engine):
     async def main():
         want, _ = await ids_of(engine.generate(PROMPTS[2], greedy(6, output_kind=DELTA), "other"))
         for _ in range(10):
-            stream = engine.generate(PROMPTS[1], greedy(50, output_kind=DELTA), "again")
+            # long enough not to end by itself before the stream is closed
+            stream = engine.generate(PROMPTS[1], greedy(200, output_kind=DELTA), "again")
             await anext(stream)
             await stream.aclose()
             again = engine.generate(PROMPTS[2], greedy(6, output_kind=DELTA), "again")

@@ -35,12 +35,13 @@ def first_wrong_token(kv_cache_manager_cls: type[KVCacheManager], seed: int = 0)
     Returns:
         The first token that is not the oracle's, in words; None if there is none.
     """
-    with TemporaryDirectory() as directory, silenced("minivllm.worker.worker"):
+    quiet = silenced("minivllm.worker.worker", "minivllm.cpu.apply")
+    with TemporaryDirectory() as directory, quiet:
         _write_random_model(Path(directory))
         engine = LLMEngine(
             EngineArgs(
                 directory, skip_tokenizer_init=True, device="cpu",
-                attention_backend="paged_torch", enforce_eager=True, block_size=4,
+                attention_backend="paged_torch", block_size=4,
                 max_model_len=MAX_MODEL_LEN, max_num_batched_tokens=16, max_num_seqs=8,
                 num_gpu_blocks_override=31, swap_space=0.01,
                 kv_cache_manager_cls=kv_cache_manager_cls,
