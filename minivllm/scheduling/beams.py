@@ -13,7 +13,7 @@ from itertools import islice
 from operator import itemgetter
 
 from minivllm.request import Request, RequestStatus, Sequence
-from minivllm.scheduling.decoding import FINISH, FORK, MOVE, Action
+from minivllm.scheduling.decoding import APPEND, FINISH, FORK, MOVE, Action
 from minivllm.scheduling.output import BeamMove, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 
 
@@ -147,6 +147,7 @@ class BeamSearch:
             for seq, (token_id, cumulative) in zip(beams, options, strict=True):
                 seq.cumulative_logprob = cumulative
                 yield MOVE, seq, BeamMove(seq.seq_id, parent.seq_id, token_id)
+                yield APPEND, seq, token_id
         live = request.unfinished_seqs
         if self.is_over(live):
             for seq in live:

@@ -18,7 +18,7 @@ from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOut
 # has one for every token.
 APPEND = "append"  # value: the token id
 FORK = "fork"  # value: the indices of its new siblings
-MOVE = "move"  # value: a BeamMove, after which the sequence ends with the token chosen for it
+MOVE = "move"  # value: a BeamMove; an APPEND of the token chosen for it follows
 FINISH = "finish"  # value: its status and stop reason
 Action = tuple[str, Sequence, Any]
 
@@ -64,21 +64,22 @@ class Sampling:
             if seq.request.n > len(seq.request.seqs):
                 yield FORK, seq, range(1, seq.request.n)
                 samples += seq.request.seqs[1:]
+        max_model_len = self.max_model_len
         for seq in samples:
             token_ids, num_kept = output.sampled_token_ids[seq.seq_id], 0
             for token_id in token_ids:
                 if token_id == NO_TOKEN or (
                     seq.grammar is not None and not seq.grammar.accept_tokens([token_id])
                 ):
-                    yield FINISH, seq, (RequestStatus.FINISHED_ERROR, None)
-                    break
-                num_kept += 1
-                yield APPEND, seq, token_id
-                end = check_stop(seq, self.max_model_len)
+                    end = RequestStatus.FINISHED_ERROR, None
+                else:
+                    num_kept += 1
+                    yield APPEND, seq, token_id
+                    end = check_stop(seq, max_model_len)
                 if end is not None:
+                    del token_ids[num_kept:]  # those that are left count
                     yield FINISH, seq, end
                     break
-            del token_ids[num_kept:]  # those that are left count
 
 
 def check_stop(seq: Sequence, max_model_len: int) -> tuple[RequestStatus, int | None] | None:

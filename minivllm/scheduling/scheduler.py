@@ -314,12 +314,13 @@ class Scheduler:
             changed: dict[Sequence, None] = {}
             for kind, seq, value in decoding.advance(seqs, output):
                 if kind is APPEND:
-                    self._append(seq, value)
-                elif kind is MOVE:
-                    self.next_output.beam_moves.append(value)
-                    self._append(seq, value.token_id)
+                    seq.token_ids.append(value)
+                    if self.trace is not None:
+                        self.trace.record(Sampled, seq.seq_id, value)
                 elif kind is FORK:
                     self._fork(seq, value)
+                elif kind is MOVE:
+                    self.next_output.beam_moves.append(value)
                 else:
                     self._finish(seq, *value)
                 changed[seq] = None
@@ -328,11 +329,6 @@ class Scheduler:
             self.trace.end_step()
         self.spec_decoding_stats = stats
         return updated
-
-    def _append(self, seq: Sequence, token_id: int) -> None:
-        seq.token_ids.append(token_id)
-        if self.trace is not None:
-            self.trace.record(Sampled, seq.seq_id, token_id)
 
     def _fork(self, seq: Sequence, indices: Iterable[int]) -> None:
         """Fork a sequence: siblings that share its tokens and blocks, running beside it."""
