@@ -91,6 +91,20 @@ class Exercise:
         return "\n".join([*lines, self.effort]).rstrip()
 
 
+def ask(exercise: Exercise, answer: Any = None) -> None:
+    """Display an exercise, grade an answer, and fold the hint and the solution below it.
+
+    Args:
+        exercise: of a chapter, drawn by a seed: ``ask(ch05.puzzle(seed=0), my_policy)``.
+        answer: None is no answer yet.
+    """
+    from IPython.display import display
+
+    display(exercise)
+    exercise.grade(answer)
+    display(exercise.show_help())
+
+
 def effort(difficulty: int, minutes: int, again: str) -> str:
     """The line below every exercise and lab; ``again`` is the call that gives another one."""
     return f"Difficulty {difficulty} of 5, about {minutes} minutes. Then without help: {again}."
