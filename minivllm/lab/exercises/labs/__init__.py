@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minivllm.lab.exercises.labs.assembly import mini_engine
+from minivllm.lab.exercises.labs.assembly import assemble, mini_engine
 from minivllm.lab.exercises.labs.ch03_allocate_slots import LAB as allocate_slots
 from minivllm.lab.exercises.labs.ch04_copy_on_write import LAB as copy_on_write
 from minivllm.lab.exercises.labs.ch05_schedule import LAB as schedule
@@ -38,6 +38,7 @@ __all__ = [
     "FunctionLab",
     "Verdict",
     "allocate_slots",
+    "assemble",
     "cap",
     "copy_on_write",
     "find_longest_cache_hit",
@@ -54,6 +55,7 @@ __all__ = [
     "schedule",
     "tool_stream",
     "top_p",
+    "verdicts",
 ]  # fmt: skip
 
 CLASS_LABS = {
