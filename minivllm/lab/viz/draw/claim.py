@@ -19,11 +19,12 @@ Mark = tuple  # a place, in one or several items, and the words at it
 Box = tuple[float, float, float, float]
 
 
-def told(title: str | None, mark: Sequence[Mark]) -> tuple[str, str]:
-    """Claim and marks as sentences: in front of an alternative text, and behind it."""
-    places = "; ".join(f"{_name(place)}: {words}" for *place, words in mark)
-    claim = f"{title.rstrip('.')}. " if title else ""
-    return claim, f" Marked: {places}." if places else ""
+def told(text: str, alt: str, title: str | None, mark: Sequence[Mark]) -> tuple[str, str]:
+    """Text and alternative text of a figure, with its claim in front and its marks behind."""
+    places = [f"{_name(place)}: {words}" for *place, words in mark]
+    text = "\n".join([*filter(None, [title]), text, *(f"^ {place}" for place in places)])
+    alt = f"{title.rstrip('.')}. {alt}" if title else alt
+    return text, f"{alt} Marked: {'; '.join(places)}." if places else alt
 
 
 def check_mark(mark: Sequence[Mark], places: Collection[tuple]) -> None:
@@ -81,7 +82,7 @@ def _wrapped(text: str, width: float) -> list[str]:
 
 
 def _left(box: Box, words: str, width: float) -> float:
-    """Where the words begin: at the leader, or as far right as they fit."""
+    """Left edge of the words: at the leader, or as far right as they fit."""
     return max(MARGIN, min(box[0] + 2, width - MARGIN - text_width(words, bold=True)))
 
 

@@ -47,11 +47,9 @@ def finish(
 ) -> Figure:
     """The figure of a drawing, with what its caller claims and points at."""
     if title or mark:
-        begin, end = told(title, mark)
-        own = drawing.root.find("title").text
-        text, alt = "\n".join(filter(None, [title, text, end.strip()])), begin + alt + end
+        text, alt = told(text, alt, title, mark)
         add_claim(drawing, title, mark)
-        drawing.describe(title or own, alt)
+        drawing.describe(title or drawing.root.find("title").text, alt)
     return Figure(drawing.to_string(), text, alt)
 
 

@@ -83,7 +83,6 @@ def plot(
         ValueError: if a mark is not inside its axes.
     """
     named = panels or dict(enumerate(figure.axes))
-    begin, end = told(title, mark)
     if title:
         width = int(figure.get_figwidth() * 72 / (12 * 0.6))
         figure.suptitle("\n".join(wrap(title, width)), x=0.01, ha="left", fontsize=12,
@@ -97,8 +96,7 @@ def plot(
             allowed = "(x, y, text)"
         check(len(place) == (len(named) > 1) and name in named, "mark", (*place, x, y), allowed)
         _annotate(named[name], x, y, words)
-    shown = "\n".join(filter(None, [title, text or alt, end.strip()]))
-    return Plot(to_png(figure), shown, begin + alt + end)
+    return Plot(to_png(figure), *told(text or alt, alt, title, mark))
 
 
 def _annotate(axes: Axes, x: float, y: float, words: str) -> None:
@@ -109,7 +107,8 @@ def _annotate(axes: Axes, x: float, y: float, words: str) -> None:
     check(inside, "mark", (x, y), allowed)
     across, up = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))
     axes.annotate(
-        words, (x, y), xytext=(-22 if across > 0.5 else 22, -24 if up > 0.5 else 24), fontsize=9,
+        "\n".join(wrap(words, 32)), (x, y),
+        xytext=(-22 if across > 0.5 else 22, -24 if up > 0.5 else 24), fontsize=9,
         textcoords="offset points", ha="right" if across > 0.5 else "left", color=ACCENT, zorder=9,
         fontweight="bold", arrowprops={"arrowstyle": "-", "color": ACCENT, "shrinkB": 6},
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},

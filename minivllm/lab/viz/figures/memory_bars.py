@@ -69,7 +69,7 @@ def _draw(devices: Mapping[str, tuple[float, Bars]]) -> Figure:
     for axes in panels:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
-    figure.legend(handles.values(), handles, loc="outside upper center", ncol=5, frameon=False,
+    figure.legend(handles.values(), handles, loc="outside lower center", ncol=5, frameon=False,
                   fontsize=9)  # fmt: skip
     return figure
 
