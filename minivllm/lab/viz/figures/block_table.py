@@ -7,14 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from minivllm.lab.viz.draw import tiles as look
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import (
-    HEADER_HEIGHT,
-    MARGIN,
-    MAX_WIDTH,
-    Legend,
-    draw_header,
-    header_width,
-)
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, sheet
 from minivllm.lab.viz.draw.palette import GREY, PAPER
 from minivllm.lab.viz.draw.svg import MONO_EM, SANS_EM, Drawing
 from minivllm.lab.viz.draw.tiles import Decode
@@ -68,26 +61,21 @@ def block_table(
     """
     snapshot = take_snapshot(trace, step, after)
     tables = BlockTables.of(snapshot, choose(snapshot, sequences))
-    return finish(_svg(tables, decode), _text(tables, decode), tables.alt, title, mark)
+    return finish(_drawing(tables, decode), _text(tables, decode), title, mark)
 
 
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _svg(tables: BlockTables, decode: look.Decode) -> Drawing:
+def _drawing(tables: BlockTables, decode: look.Decode) -> Drawing:
     width, height = _entry_size(tables, decode)
     fit = max(1, int((MAX_WIDTH - 2 * MARGIN - NAMES + GAP) // (width + GAP)))
     columns = min(fit, max((len(table.blocks) for table in tables.drawn), default=1) or 1)
-    sheet_width = max(
-        2 * MARGIN + NAMES + columns * (width + GAP) - GAP, header_width(tables.title, tables.facts)
-    )
-    legend = Legend(look.legend_entries(tables.blocks), sheet_width - 2 * MARGIN)
+    right = MARGIN + NAMES + columns * (width + GAP) - GAP
     lines = [max(1, cdiv(len(table.blocks), columns)) for table in tables.drawn]
     bottom = HEADER_HEIGHT + sum(lines) * height
-    legend_top = bottom + (18 if tables.footnote else 0)
-    sheet_height = legend_top + legend.height + MARGIN / 2
-    drawing = Drawing(sheet_width, sheet_height, tables.title, tables.alt)
-    draw_header(drawing, tables.title, tables.facts)
+    legend, below = look.legend_entries(tables.blocks), 18 if tables.footnote else 0
+    drawing = sheet(tables.title, tables.facts, tables.alt, right, bottom + below, legend)
     y = HEADER_HEIGHT
     draw_entry = _draw_entry if tables.detailed else _draw_small_entry
     for table, num_lines in zip(tables.drawn, lines, strict=True):
@@ -101,7 +89,6 @@ def _svg(tables: BlockTables, decode: look.Decode) -> Drawing:
         y += num_lines * height
     if tables.footnote:
         drawing.text(MARGIN, bottom + 10, tables.footnote, fill=GREY)
-    legend.draw(drawing, MARGIN, legend_top)
     return drawing
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header, header_width
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, sheet
 from minivllm.lab.viz.draw.palette import GREY, OKABE_ITO
-from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
+from minivllm.lab.viz.draw.svg import text_width
 from minivllm.utils.validation import check
 
 BOX_WIDTH, LINE_HEIGHT = 34, 20
@@ -34,11 +34,10 @@ def program_loads(
     total = sum(map(len, loads.values()))
     head = f"{len(loads)} programs, at most {longest} blocks one after another"
     facts = f"{total} blocks read in all"
-    labels = 12 * SANS_EM * max(map(len, loads)) + MARGIN
-    width = max(MARGIN + labels + BOX_WIDTH * longest + MARGIN, header_width(head, facts))
-    height = HEADER_HEIGHT + LINE_HEIGHT * len(loads) + MARGIN
-    drawing = Drawing(width, height, head, f"{head}; {facts}.")
-    draw_header(drawing, head, facts)
+    labels = max(map(text_width, loads)) + MARGIN
+    right = MARGIN + labels + BOX_WIDTH * longest
+    bottom = HEADER_HEIGHT + LINE_HEIGHT * len(loads) + MARGIN / 2
+    drawing = sheet(head, facts, f"{head}; {facts}.", right, bottom)
     for line, (name, blocks) in enumerate(loads.items()):
         y = HEADER_HEIGHT + LINE_HEIGHT * line
         drawing.text(MARGIN, y + 13, name)
@@ -49,4 +48,4 @@ def program_loads(
             drawing.place((name, i), x, y, BOX_WIDTH - 2, 17)
             drawing.text(x + BOX_WIDTH / 2 - 1, y + 13, block, text_anchor="middle")
     text = "\n".join(f"{name}: {' '.join(map(str, blocks))}" for name, blocks in loads.items())
-    return finish(drawing, f"{head}\n{facts}\n{text}", f"{head}; {facts}.", title, mark)
+    return finish(drawing, f"{head}\n{facts}\n{text}", title, mark)
