@@ -74,9 +74,10 @@ def draw_bars(
         for part in bar.parts:
             x = _draw_part(drawing, bar, part, x, y, part.size * scale)
         drawing.place((bar.key or bar.name,), left, y, max(x - left, 8), bar.height)
-        drawing.text(x + 6, middle, bar.note, fill=GREY, **bold)
+        end = left + length if line else x  # beyond what the line could cross
+        drawing.text(end + 8, middle, bar.note, fill=GREY, **bold)
         if bar.below:
-            drawing.text(left, y + bar.height + 14, bar.below, fill=GREY, font_size=11)
+            drawing.text(left + 5, y + bar.height + 14, bar.below, fill=GREY, font_size=11)
         y += height
     drawing.path(f"M{left:g} {top - 2:g}V{bottom - 2:g}", stroke=LINE)
     if line is not None:

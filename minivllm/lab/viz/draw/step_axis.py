@@ -13,7 +13,7 @@ from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import shorten
 from minivllm.utils.math_utils import cdiv
 
-NAMES = 128  # width of what stands to the left of the steps
+NAMES = 128  # width of what is to the left of the steps
 TOP = HEADER_HEIGHT + 14  # below the step numbers
 SEPARATE = 12  # narrower steps are not told apart: equal neighbours are drawn as one
 MAX_BARS = 400  # of a lane; of more steps each bar is the highest of several

@@ -18,6 +18,7 @@ from minivllm.lab.viz.draw.palette import GREY, INK, PAPER, dark
 SANS = "Helvetica, Arial, sans-serif"
 MONO = "Menlo, Consolas, DejaVu Sans Mono, monospace"
 SANS_EM, MONO_EM = 0.53, 0.61  # how wide a character is on average, in font sizes
+NARROW = 0.87  # width of a text in Helvetica, measured by that in DejaVu Sans
 # and in DejaVu Sans, the widest of those that a machine may put in the place of ours
 _WIDTHS = dict.fromkeys("ijlI'|.,:; ·", 0.33) | dict.fromkeys('frt()[]-/"', 0.42)
 _WIDTHS |= dict.fromkeys("mwMW@%×→+=<>~", 0.86) | dict.fromkeys("…—", 1.0)
@@ -103,8 +104,10 @@ class Drawing:
         if not content:
             return
         mono, bold = look.get("font_family") == MONO, look.get("font_weight") == "bold"
-        if room is not None and text_width(content, look["font_size"], bold, mono) > room:
-            attributes |= {"textLength": room, "lengthAdjust": "spacingAndGlyphs"}
+        needed = text_width(content, look["font_size"], bold, mono)
+        if room is not None and needed > room:  # with our own fonts it takes less, and stays so
+            length = min(room, needed * NARROW)
+            attributes |= {"textLength": length, "lengthAdjust": "spacingAndGlyphs"}
         if halo:
             edge = {"fill": PAPER, "stroke": PAPER, "stroke_width": 3, "stroke_linejoin": "round"}
             self._add("text", None, x=x, y=y, **attributes | edge).text = content

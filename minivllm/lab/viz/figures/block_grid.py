@@ -1,4 +1,4 @@
-"""The block grid: the whole pool, who holds which block, and how full each one is."""
+"""The block grid: the whole pool, which sequence holds which block, and how full each one is."""
 
 from __future__ import annotations
 

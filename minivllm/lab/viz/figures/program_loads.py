@@ -21,7 +21,8 @@ def program_loads(
     """Draw a row for each program, and in it the blocks that it reads, from left to right.
 
     Args:
-        loads: by the program's name, physical block ids in the order in which it reads them.
+        loads: by the program's name, physical block ids in the order in which it reads them. Names
+            such as "program 2: A" are drawn as "A", sorted by it, with the program small beside.
         colour_of: by block id, the number of its colour; blocks that are not there have the first.
         title, mark: what it shows, and reads to point at: (program, how many before it, text).
 
@@ -30,6 +31,8 @@ def program_loads(
     """
     check(len(loads) > 0, "loads", loads, "at least one program")
     colour_of = colour_of or {}
+    if all(": " in name for name in loads):
+        loads = dict(sorted(loads.items(), key=lambda item: item[0].partition(": ")[2]))
     longest = max(map(len, loads.values()))
     total = sum(map(len, loads.values()))
     head = f"{len(loads)} programs, at most {longest} blocks one after another"
@@ -40,7 +43,10 @@ def program_loads(
     drawing = sheet(head, facts, f"{head}; {facts}.", right, bottom)
     for line, (name, blocks) in enumerate(loads.items()):
         y = HEADER_HEIGHT + LINE_HEIGHT * line
-        drawing.text(MARGIN, y + 13, name)
+        program, _, sequence = name.rpartition(": ")
+        drawing.text(MARGIN, y + 13, sequence, font_weight="bold" if program else "normal")
+        left = MARGIN + text_width(sequence, bold=True) + 8
+        drawing.text(left, y + 13, program, fill=GREY, font_size=11)
         for i, block in enumerate(blocks):
             x = MARGIN + labels + BOX_WIDTH * i
             colour = OKABE_ITO[colour_of.get(block, 0) % len(OKABE_ITO)]

@@ -1,4 +1,4 @@
-"""The queues: who runs, who is on the host and who waits, step by step, in what order."""
+"""The queues: what runs, what is on the host and what waits, step by step, in order."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def queues(trace: Trace, title: str | None = None, mark: Sequence[Mark] = ()) ->
     """Draw the running list, the swapped and the waiting queue after every ``schedule()``.
 
     In a small run each column is a queue of letters: running ones at the bottom in order of
-    admission, the swapped above, then the waiting ones (hatched), the next one first; × marks who
+    admission, the swapped above, then the waiting ones (hatched), the next one first; × marks what
     gave way in this step. A long run, or a long queue, shows how many there are of each.
 
     Args:

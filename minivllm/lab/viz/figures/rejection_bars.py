@@ -41,7 +41,11 @@ def rejection_bars(
     shared = sum(min(pair) for pair in pairs.values())
     head = "What the rejection sampler does with a draft"
     facts = f"accepted {shared:.0%} · drawn again {1 - shared:.0%} · p: target, q: draft"
-    bars = [Bar(token, list(_parts(*pair)), height=30, bold=True) for token, pair in pairs.items()]
+    bars = [
+        Bar(token, list(_parts(*pair)), "" if min(pair) else "p {:.2f}, q {:.2f}".format(*pair),
+            height=30, bold=True)
+        for token, pair in pairs.items()
+    ]  # fmt: skip
     whole = max(max(pair) for pair in pairs.values())
     drawing = draw_bars(head, facts, f"{head}: {facts}.", bars, whole, 480, _ENTRIES)
     lines = [f"{head}: {facts}", "token  target  draft  in both"]
@@ -56,8 +60,7 @@ def _parts(target: float, draft: float) -> Iterator[Part]:
     if low:
         yield Part(low, SHARED, f"p = {q}" if target == draft else p if target < draft else q)
     if high > low:
-        missing = target > draft
-        label = (p if missing else q) + ("" if low else f", {q if missing else p}")
+        missing, label = target > draft, (p if target > draft else q) if low else ""
         yield Part(high - low, MISSING if missing else TOO_MUCH, label, hatched=not missing)
 
 

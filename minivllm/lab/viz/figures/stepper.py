@@ -51,7 +51,7 @@ def stepper(
 
 
 class Stepper:
-    """The widgets, and the still picture that stands for them where there are none.
+    """The widgets, and the still picture in their place where there are none.
 
     Setting ``slider.value`` from Python does what a reader does with the mouse.
     """

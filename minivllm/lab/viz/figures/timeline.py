@@ -140,6 +140,7 @@ def _drawing(runs: Mapping[str, Rows], tops: Sequence[int | None], alt: str) -> 
     if "" not in runs:
         title, head = "Timelines with one scale", HEAD
         facts = " · ".join(f"{name}: {len(r.window.steps)} steps" for name, r in runs.items())
+        facts += _ratio([sum(rows.window.lanes[0][2]) for rows in runs.values()])
     entries = {text: (swatch, text) for r in runs.values() for swatch, text in r.legend_entries()}
     heads = [text_width(r.window.facts) + _facts_x(name) for name, r in runs.items() if name]
     heights = {name: head + _height(rows) for name, rows in runs.items()}
@@ -160,6 +161,14 @@ def _drawing(runs: Mapping[str, Rows], tops: Sequence[int | None], alt: str) -> 
             _draw_run(drawing, rows, tops)
         down += heights[name]
     return drawing
+
+
+def _ratio(tokens: list[int]) -> str:
+    """Tokens computed by two runs, where bars of one scale would hide the lesser."""
+    low, high = min(tokens), max(tokens)
+    if len(tokens) != 2 or low == 0 or high < 2 * low:
+        return ""
+    return f" · {tokens[0]:,} against {tokens[1]:,} tokens computed, {high / low:.3g} times"
 
 
 def _facts_x(name: str) -> float:
