@@ -1,4 +1,4 @@
-"""The architecture: which object owns which, from LLM down to the KV cache. Every class named here exists."""
+"""Architecture: which object owns which, from LLM to the KV cache. Every class here exists."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def draw() -> Figure:
         colour=GREEN,
     )
     manager = page.box(
-        100, 428, 288, 66, "KVCacheManager", ("is there room, and which blocks?", "all ask it for blocks"),
-        colour=ORANGE,
+        100, 428, 288, 66, "KVCacheManager",
+        ("is there room, and which blocks?", "all ask it for blocks"), colour=ORANGE,
     )  # fmt: skip
     pool = page.box(40, 562, 184, 46, "BlockPool", ("free blocks, ref counts",), colour=ORANGE)
     table = page.box(264, 562, 184, 46, "BlockTable", ("one per sequence",), colour=ORANGE)

@@ -121,8 +121,8 @@ class EngineCore:
                 )
             # 2. Run the model, and sample.
             output = self.executor.execute_model(scheduler_output)
-            # 3. Append, fork, finish, free.
             checkpoint = Checkpoint(self.scheduler.running)
+            # 3. Append, fork, finish, free.
             updated = self.scheduler.update_from_output(scheduler_output, output)
             self._to_draft_for, self._model_drafts = updated, output.draft_token_ids
             return collect(updated, output)

@@ -100,7 +100,7 @@ def _draw_map(pool: Pool, _: look.Decode) -> Drawing:
 
 
 def _paper(pool: Pool, width: float, height: float, entries: list) -> Drawing:
-    """What is above the blocks, and below them."""
+    """The header above the blocks, the footnote and the legend below."""
     right, bottom = MARGIN + width, HEADER_HEIGHT + height
     below = 16 if pool.footnote else 0
     drawing = sheet(pool.title, pool.facts, pool.alt, right, bottom + below, entries)

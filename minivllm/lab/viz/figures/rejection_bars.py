@@ -54,7 +54,7 @@ def rejection_bars(
 
 
 def _parts(target: float, draft: float) -> Iterator[Part]:
-    """What is in both, and behind it what is in one only; each ends at p or at q."""
+    """The part in both, and after it the part in one only; each ends at p or at q."""
     p, q = f"p {target:.2f}", f"q {draft:.2f}"
     low, high = sorted((target, draft))
     if low:
