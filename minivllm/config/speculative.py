@@ -1,6 +1,6 @@
 """SpeculativeConfig: method and number of draft tokens.
 
-It is checked when it is made, and knows vLLM 0.6.6's names, too. (vLLM: vllm/config/speculative.py)
+It is checked when it is made. (vLLM: vllm/config/speculative.py)
 """
 
 from __future__ import annotations
@@ -18,13 +18,10 @@ METHODS = ("ngram", "draft_model", "custom_class")
 DRAFT_SAMPLE_METHODS = ("greedy", "probabilistic")
 NGRAM_MODELS = ("ngram", "[ngram]")  # names of a draft model that mean none
 MAX_SPECULATIVE_TOKENS = 128  # vLLM's limit
-# Arguments of the engine that say a part of it: short names of its keys, and those of 0.6.6.
+# Arguments of the engine that are short for its keys.
 SHORT_NAMES = {
     "spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens",
 }  # fmt: skip
-OLD_NAMES = ("speculative_model", "num_speculative_tokens", "ngram_prompt_lookup_max",
-             "ngram_prompt_lookup_min")  # fmt: skip
-OTHER_NAMES = (*SHORT_NAMES, *OLD_NAMES)
 
 
 @dataclass(frozen=True)
@@ -134,36 +131,30 @@ def slots_for_drafts(
 
 
 def make_speculative_config(
-    config: SpeculativeConfig | dict | None, others: dict[str, Any]
+    config: SpeculativeConfig | dict | None, short: dict[str, Any]
 ) -> SpeculativeConfig | None:
     """Make the SpeculativeConfig from the engine's arguments; None without speculation.
 
     Args:
         config: what ``speculative_config`` says.
-        others: what the arguments of ``OTHER_NAMES`` say. The short ones win over ``config``.
+        short: what the arguments of ``SHORT_NAMES`` say; they win over ``config``.
 
     Raises:
-        ValueError: for bad ones, for an unknown key, or for both ways at once.
+        ValueError: for bad ones, or an unknown key.
     """
-    given = {name: value for name, value in others.items() if value is not None}
-    short = [name for name in SHORT_NAMES if name in given]
-    old = [name for name in OLD_NAMES if name in given]
+    short = {name: value for name, value in short.items() if value is not None}
     if isinstance(config, SpeculativeConfig):
         config = {field.name: getattr(config, field.name) for field in fields(config)}
     check(config is None or isinstance(config, dict), "speculative_config", config, "a dict")
-    if old:
-        beside = short[0] if short else "speculative_config"
-        check(config is None and not short, old[0], given[old[0]], f"None beside {beside}")
-        return _from_old_names(others, old[0])
-    config = dict(config or {}) if config is not None or short else None
-    if config is None:
+    if config is None and not short:
         return None
-    for name in short:
+    config = dict(config or {})
+    for name, value in short.items():
         before = config.get(SHORT_NAMES[name])
         if before is not None:
             message = "%s=%s is used, not the %s of speculative_config."
-            logger.warning(message, name, shown(given[name]), shown(before))
-        config[SHORT_NAMES[name]] = given[name]
+            logger.warning(message, name, shown(value), shown(before))
+        config[SHORT_NAMES[name]] = value
     try:
         return _from_dict(config)
     except ValueError as error:
@@ -180,19 +171,3 @@ def _from_dict(config: dict[str, Any]) -> SpeculativeConfig:
     check(k is not None, "speculative_config['num_speculative_tokens']", k,
           "given, there or as spec_tokens")  # fmt: skip
     return SpeculativeConfig(**config)
-
-
-def _from_old_names(others: dict[str, Any], first: str) -> SpeculativeConfig:
-    """From 0.6.6's four arguments. Its ``ngram_prompt_lookup_min`` is 1 by default."""
-    for name in ("speculative_model", "num_speculative_tokens"):
-        check(others[name] is not None, name, None, f"given beside {first}")
-    lookup_max, lookup_min = (others[f"ngram_prompt_lookup_{end}"] for end in ("max", "min"))
-    if others["speculative_model"] in NGRAM_MODELS:
-        check(lookup_max is not None, "ngram_prompt_lookup_max", None, "given for n-grams")
-        lookup_min = lookup_min if lookup_min is not None else 1
-    return SpeculativeConfig(
-        others["num_speculative_tokens"],
-        model=others["speculative_model"],
-        prompt_lookup_max=lookup_max,
-        prompt_lookup_min=lookup_min,
-    )
