@@ -146,9 +146,8 @@ class EngineArgs:
             value = getattr(self, name)
             ok = (optional and value is None) or (is_int(value, low) and value <= _MOST)
             allowed = f"an integer of at least {low}" + (", or None" if optional else "")
-            check(
-                ok, name, value, f"{allowed} and at most 2**50" if is_int(value, low) else allowed
-            )
+            allowed += " and at most 2**50" if is_int(value, low) else ""
+            check(ok, name, value, allowed)
 
         int_from("max_logprobs", -1)
         int_from("block_size", 1)
@@ -200,12 +199,8 @@ class EngineArgs:
             ValueError: if a limit asks for more than the model or the other limits can give.
         """
         max_len = self.max_model_len or model_max_len
-        check(
-            max_len <= model_max_len,
-            "max_model_len",
-            max_len,
-            f"at most the {model_max_len} positions that this model knows",
-        )
+        allowed = f"at most the {model_max_len} positions that this model knows"
+        check(max_len <= model_max_len, "max_model_len", max_len, allowed)
         budget, max_num_seqs = 4096, 256
         if gpu is not None:  # more on large ones, but for the A100 (vLLM: get_batch_defaults)
             large = gpu[1] >= 70 * 2**30 and "a100" not in gpu[0].lower()
@@ -214,13 +209,10 @@ class EngineArgs:
             budget = max(budget, max_len)
         budget = self.max_num_batched_tokens or budget
         limits = Limits(max_len, budget, self.max_num_seqs or max_num_seqs)
-        check(
-            self.enable_chunked_prefill or limits.max_num_batched_tokens >= max_len,
-            "max_num_batched_tokens",
-            limits.max_num_batched_tokens,
-            f"at least max_model_len={max_len} when enable_chunked_prefill=False, "
-            "since a prompt is then never split",
-        )
+        ok = self.enable_chunked_prefill or budget >= max_len
+        allowed = f"at least max_model_len={max_len} when enable_chunked_prefill=False, since a "
+        allowed += "prompt is then never split"
+        check(ok, "max_num_batched_tokens", budget, allowed)
         return limits
 
     def create_engine_config(self) -> VllmConfig:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -45,15 +45,6 @@ def load_tokenizer(directory: str | Path):
     said = tokenizer.deprecation_warnings
     said["sequence-length-is-longer-than-the-specified-maximum"] = True
     return tokenizer
-
-
-@dataclass(frozen=True)
-class EngineInput:
-    """An encoded prompt: its token ids, and the cache salt that their K and V depend on."""
-
-    prompt_token_ids: list[int]
-    prompt: str | None = None  # the text behind the ids, if there was one
-    cache_salt: str | None = None
 
 
 class InputProcessor:
@@ -130,8 +121,7 @@ class InputProcessor:
         check(is_int(priority), "priority", priority, "an integer")
         ok = arrival_time is None or is_number(arrival_time)
         check(ok, "arrival_time", arrival_time, "a number of seconds, or None for now")
-        engine_input = self._encode(prompt)
-        token_ids = engine_input.prompt_token_ids
+        token_ids, text, cache_salt = self._encode(prompt)
         self._check_ids("prompt_token_ids", token_ids)
         beam_params, eos_token_ids = None, self._own_eos()
         if isinstance(params, BeamSearchParams):
@@ -153,10 +143,10 @@ class InputProcessor:
             params,
             eos_token_ids,
             seed=params.seed if params.seed is not None else self._seeds.getrandbits(63),
-            prompt=engine_input.prompt,
+            prompt=text,
             arrival_time=time.monotonic() if arrival_time is None else arrival_time,
             priority=priority,
-            cache_salt=engine_input.cache_salt,
+            cache_salt=cache_salt,
             beam_params=beam_params,
         )
 
@@ -249,7 +239,8 @@ class InputProcessor:
         check(ok, "truncate_prompt_tokens", asked, f"at most {most}, one less than max_model_len")
         return most if asked == -1 else asked
 
-    def _encode(self, prompt: str | list | dict) -> EngineInput:
+    def _encode(self, prompt: str | list | dict) -> tuple[list[int], str | None, str | None]:
+        """Encode a prompt: its token ids, the text behind them if there is one, its cache salt."""
         if isinstance(prompt, str):
             prompt = {"prompt": prompt}
         elif isinstance(prompt, (list, tuple)):
@@ -266,11 +257,11 @@ class InputProcessor:
             check(isinstance(ids, (list, tuple)), "prompt_token_ids", ids, "a list of integers")
             ok = text is None or is_text(text)
             check(ok, "prompt", text, "a string without lone surrogates")
-            return EngineInput(list(ids), text, salt)
+            return list(ids), text, salt
         check(is_text(text), "prompt", text, "a string without lone surrogates")
         if self.tokenizer is None:
             raise ValueError(
                 "skip_tokenizer_init=True leaves no tokenizer for a text prompt; "
                 "give {'prompt_token_ids': [...]}."
             )
-        return EngineInput(self.tokenizer.encode(text), text, salt)
+        return self.tokenizer.encode(text), text, salt

@@ -13,15 +13,7 @@ from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
 from minivllm.kv.prefix_cache import PrefixCache
 from minivllm.kv.swap_space import SwapSpace
 from minivllm.request import Sequence
-from minivllm.trace import Trace
-from minivllm.trace.records import (
-    BlockCopied,
-    BlockForgotten,
-    BlocksAllocated,
-    BlocksCached,
-    BlocksFreed,
-    BlocksShared,
-)
+from minivllm.trace import Trace, records
 from minivllm.utils.math_utils import cdiv
 
 
@@ -153,7 +145,7 @@ class KVCacheManager:
             table.blocks += hit
             table.num_cached_blocks = len(hit)
             if self.trace is not None:
-                self.trace.record(BlocksShared, seq.seq_id, tuple(b.block_id for b in hit))
+                self.trace.record(records.BlocksShared, seq.seq_id, tuple(b.block_id for b in hit))
 
     def allocate_slots(
         self, seq: Sequence, num_new_tokens: int, copies: list[KVCacheBlockCopy]
@@ -188,14 +180,16 @@ class KVCacheManager:
                 copy = table.copy_on_write(seq.seq_id, self.block_pool)
                 copies.append(copy)
                 if self.trace is not None:
-                    self.trace.record(BlockCopied, seq.seq_id, copy.src_block_id, copy.dst_block_id)
+                    self.trace.record(
+                        records.BlockCopied, seq.seq_id, copy.src_block_id, copy.dst_block_id
+                    )
             # 4. New blocks at the end.
             if missing:
                 new_blocks = self.block_pool.get_new_blocks(missing)
                 table.blocks += new_blocks
                 new_ids = [block.block_id for block in new_blocks]
                 if self.trace is not None:
-                    self.trace.record(BlocksAllocated, seq.seq_id, tuple(new_ids))
+                    self.trace.record(records.BlocksAllocated, seq.seq_id, tuple(new_ids))
         # 5. Blocks that this step fills can be found from now on, but none that holds a draft.
         if self.prefix_cache is not None:
             num_full = num_tokens // self.block_size
@@ -216,7 +210,7 @@ class KVCacheManager:
         table.num_cached_blocks = num_full
         if self.trace is not None:
             ids = tuple(block.block_id for block in table.blocks[first:num_full])
-            self.trace.record(BlocksCached, seq.seq_id, ids, tuple(hashes[first:num_full]))
+            self.trace.record(records.BlocksCached, seq.seq_id, ids, tuple(hashes[first:num_full]))
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Fork a block table: the child shares all blocks of the parent, until one of them writes.
@@ -248,7 +242,7 @@ class KVCacheManager:
                 if block.block_hash is not None and block.ref_cnt == 1:
                     self._forget(block)
         if self.trace is not None and table.blocks:
-            self.trace.record(BlocksFreed, seq.seq_id, tuple(table.block_ids))
+            self.trace.record(records.BlocksFreed, seq.seq_id, tuple(table.block_ids))
         self.block_pool.free_blocks(reversed(table.blocks))
 
     def reset_prefix_cache(self) -> bool:
@@ -274,7 +268,7 @@ class KVCacheManager:
         assert self.prefix_cache is not None, "it can be found"
         self.prefix_cache.remove(block)
         if self.trace is not None:
-            self.trace.record(BlockForgotten, block.block_id)
+            self.trace.record(records.BlockForgotten, block.block_id)
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` if a block is lost, counted wrongly or held by two owners."""

@@ -62,20 +62,18 @@ class Swapper:
 
     def swap_in(self, seqs: list[Sequence]) -> list[KVCacheBlockSwap]:
         """Give sequences new blocks for what they have on the host, shared as it was."""
-        manager = self.kv_manager
+        manager, pool = self.kv_manager, self.kv_manager.block_pool
         host = self.swap_space.distinct_blocks([seq.seq_id for seq in seqs])
-        home = dict(zip(host, manager.block_pool.get_new_blocks(len(host)), strict=True))
+        home = dict(zip(host, pool.get_new_blocks(len(host)), strict=True))
         swaps = [KVCacheBlockSwap(src.block_id, dst.block_id) for src, dst in home.items()]
-        for block in home.values():
-            block.ref_cnt = 0  # counted anew, by the tables that point to it
         for seq in seqs:
             table = manager.block_table_cls(manager.block_size)
             manager.block_tables[seq.seq_id] = table
             table.blocks = [home[block] for block in self.swap_space.tables[seq.seq_id]]
             table.num_cached_blocks = seq.num_computed_tokens // manager.block_size
-            for block in table.blocks:
-                block.ref_cnt += 1
+            pool.touch(table.blocks)
             self.swap_space.free(seq.seq_id)
             if manager.trace is not None:
                 manager.trace.record(SwappedIn, seq.seq_id, tuple(table.block_ids))
+        pool.free_blocks(home.values())  # each table has a reference of its own now
         return swaps
