@@ -135,13 +135,17 @@ class RequestState:
     def make_output(self, now: float) -> RequestOutput | None:
         """The request's next output; None for FINAL_ONLY before the end."""
         kind, finished = self.params.output_kind, self.num_unfinished == 0
+        delta = kind is RequestOutputKind.DELTA
         if self.beams is not None:
             finished = all(beam.finish_reason is not None for beam in self.beams)
         if finished:
             self.metrics.finished_time = now
         if kind is RequestOutputKind.FINAL_ONLY and not finished:
             return None
-        delta = kind is RequestOutputKind.DELTA
+        if self.beams is not None:
+            outputs = [beam.completion(self.tokenizer, self.beam_params) for beam in self.beams]
+        else:
+            outputs = [s.completion(delta) for s in self.samples if not delta or s.has_news]
         prompt_logprobs = None
         if self.params.prompt_logprobs is not None and self.metrics.first_token_time is not None:
             prompt_logprobs = self._prompt_logprobs(delta)
@@ -150,16 +154,11 @@ class RequestState:
             self.prompt,
             self._ids_to_show,
             prompt_logprobs=prompt_logprobs,
-            outputs=self._completions(delta),
+            outputs=outputs,
             finished=finished,
             metrics=self.metrics,
             num_cached_tokens=self.num_cached_tokens,
         )
-
-    def _completions(self, delta: bool) -> list[CompletionOutput]:
-        if self.beams is not None:
-            return [beam.completion(self.tokenizer, self.beam_params) for beam in self.beams]
-        return [s.completion(delta) for s in self.samples if not delta or s.has_news]
 
     def _prompt_logprobs(self, delta: bool) -> list[dict[int, Logprob] | None] | None:
         """Prompt logprobs: an entry per prompt token, None for the first; DELTA sends them once."""

@@ -55,13 +55,12 @@ class KVCacheManager:
     @property
     def usage(self) -> float:
         """The share of usable blocks that are not free, 0 to 1."""
-        pool = self.block_pool
-        return 1 - pool.num_free_blocks / pool.num_usable_blocks
+        pool = self.block_pool  # plain numbers, since every step asks
+        return 1 - pool.free_block_queue.num_free_blocks / (len(pool.blocks) - 1)
 
     def make_stats(self) -> dict[str, Any]:
         """Make the fields of SchedulerStats that tell about the KV cache."""
-        usable = len(self.block_pool.blocks) - 1
-        stats = {"kv_cache_usage": 1 - self.block_pool.free_block_queue.num_free_blocks / usable}
+        stats = {"kv_cache_usage": self.usage}
         if self.swap_space.tables:
             stats["cpu_cache_usage"] = self.swap_space.usage
         if self.prefix_cache is not None:

@@ -90,6 +90,7 @@ class SchedulerOutput:
     preempted_req_ids: list[str] = field(default_factory=list)  # their blocks are gone
     finished_req_ids: list[str] = field(default_factory=list)  # since the last plan: forget them
     beam_moves: list[BeamMove] = field(default_factory=list)  # what the last step's beams became
+    has_structured_output_requests: bool = False  # a sequence in the step has a grammar
     grammar_output: GrammarOutput | None = None  # of the sequences that get a token in this step
 
     @property
