@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 from minivllm.logger import init_logger
 from minivllm.utils.validation import check, is_int, shown
@@ -101,18 +101,10 @@ def num_useful_drafts(
     return min(k, left - 1)
 
 
-class SlotsForDrafts(NamedTuple):
-    """Slots of a step that drafts take, in tokens; see ``SchedulerConfig``."""
-
-    num_speculative_tokens: int = 0
-    num_lookahead_tokens: int = 0
-    num_drafting_slots: int = 0
-
-
 def slots_for_drafts(
     config: SpeculativeConfig | None, max_model_len: int, max_num_batched_tokens: int
-) -> SlotsForDrafts:
-    """Slots for drafts within these limits.
+) -> dict[str, int]:
+    """Fields of ``SchedulerConfig`` for drafts within these limits.
 
     K and V of a draft model lie behind the model's (lookahead), and it reads one token more.
 
@@ -120,14 +112,14 @@ def slots_for_drafts(
         ValueError: if a sequence or a step is too short for that.
     """
     if config is None:
-        return SlotsForDrafts()
+        return {}
     k, most = config.num_speculative_tokens, max_model_len - 1
     check(k <= most, "num_speculative_tokens", k, f"at most {most}, below max_model_len")
     if config.method != "draft_model":
-        return SlotsForDrafts(k)
+        return {"num_speculative_tokens": k}
     allowed = "at least 2: a draft model computes one token more than the model"
     check(max_num_batched_tokens > 1, "max_num_batched_tokens", max_num_batched_tokens, allowed)
-    return SlotsForDrafts(k, num_lookahead_tokens=k, num_drafting_slots=1)
+    return {"num_speculative_tokens": k, "num_lookahead_tokens": k, "num_drafting_slots": 1}
 
 
 def make_speculative_config(

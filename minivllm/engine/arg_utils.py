@@ -244,7 +244,7 @@ class EngineArgs:
                 self.long_prefill_token_threshold,
                 make_policy(self.scheduling_policy),
                 self.preemption_mode,
-                *slots_for_drafts(speculative_config, *limits[:2]),
+                **slots_for_drafts(speculative_config, *limits[:2]),
             ),
             CacheConfig(
                 self.block_size,

@@ -108,16 +108,10 @@ class AsyncLLM:
         sampling_params: SamplingParams | BeamSearchParams,
         priority: int = 0,
     ) -> RequestOutputCollector:
-        """Queue a prompt. This waits only for the end of a request that had the same id.
+        """Queue a prompt; arguments and errors are those of ``generate``.
 
-        Args:
-            request_id, prompt, sampling_params, priority: as for ``generate``.
-
-        Returns:
-            The queue of its outputs. Give it to ``release`` in the end.
-
-        Raises:
-            ValueError, EngineDeadError: as ``generate``.
+        This waits only for the end of a request that had the same id. Returns the queue of its
+        outputs: give it to ``release`` in the end.
         """
         handler = self.output_handler
         handler.bind_to_loop()

@@ -135,8 +135,11 @@ class InputProcessor:
         else:
             self._check_logprobs(params)
         params = self._complete(params)
-        if params.truncate_prompt_tokens is not None:
-            token_ids = token_ids[-self._num_to_keep(params.truncate_prompt_tokens) :]
+        if (keep := params.truncate_prompt_tokens) is not None:
+            most = self.max_model_len - 1  # one more token must fit, the first of the output
+            allowed = f"at most {most}, one less than max_model_len"
+            check(keep <= most, "truncate_prompt_tokens", keep, allowed)
+            token_ids = token_ids[-(most if keep == -1 else keep) :]
         return Request(
             request_id,
             token_ids,
@@ -232,12 +235,6 @@ class InputProcessor:
                 f"allowed_token_ids is {shown(allowed)}, and bad_words and min_tokens forbid all "
                 "of them; allow one more."
             )
-
-    def _num_to_keep(self, asked: int) -> int:
-        most = self.max_model_len - 1  # one more token must fit, the first of the output
-        ok = asked <= most
-        check(ok, "truncate_prompt_tokens", asked, f"at most {most}, one less than max_model_len")
-        return most if asked == -1 else asked
 
     def _encode(self, prompt: str | list | dict) -> tuple[list[int], str | None, str | None]:
         """Encode a prompt: its token ids, the text behind them if there is one, its cache salt."""

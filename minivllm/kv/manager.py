@@ -127,8 +127,10 @@ class KVCacheManager:
     def record_prefix_cache_query(self, seq: Sequence) -> None:
         """Count the prefix cache query of a sequence that was just admitted, and its hit."""
         if self.prefix_cache is not None and not seq.skip_reading_prefix_cache:
-            preempted = seq.request.num_preemptions > 0
-            self.prefix_cache.count(seq.num_tokens, seq.num_computed_tokens, preempted)
+            preempted, hits = seq.request.num_preemptions > 0, seq.num_computed_tokens
+            self.prefix_cache.stats.record(seq.num_tokens, hits, preempted)
+            if not preempted:  # a hit rate is that of arrivals
+                self.prefix_cache.recent.observe(seq.num_tokens, hits)
 
     def num_missing_blocks(self, seq: Sequence) -> int:
         """Number of blocks that an admitted sequence still lacks for all of its tokens."""

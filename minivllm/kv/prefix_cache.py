@@ -142,12 +142,6 @@ class PrefixCache:
             hit.append(block)
         return hit
 
-    def count(self, num_tokens: int, num_hits: int, preempted: bool) -> None:
-        """Count an admitted sequence's query and hit. A hit rate is that of arrivals."""
-        self.stats.record(num_tokens, num_hits, preempted)
-        if not preempted:
-            self.recent.observe(num_tokens, num_hits)
-
     def get(self, block_hash: bytes) -> KVCacheBlock | None:
         """The block of this hash that was cached first; None if there is none."""
         same = self._blocks.get(block_hash)

@@ -14,11 +14,7 @@ from minivllm.utils.math_utils import cdiv
 
 
 class Swapper:
-    """Moves the block tables of sequences between a KV cache and its swap space.
-
-    Args:
-        kv_manager: has the tables, and the host's blocks in ``swap_space``.
-    """
+    """Moves the block tables of sequences between a KV cache and its swap space."""
 
     def __init__(self, kv_manager: KVCacheManager):
         self.kv_manager = kv_manager

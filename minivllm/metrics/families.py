@@ -149,11 +149,7 @@ class EngineMetrics:
                 self.histograms[name].observe(value)
 
     def read(self, **labels: str) -> list[Metric]:
-        """Current values of all metrics.
-
-        Args:
-            **labels: that each has, such as model_name.
-        """
+        """Current values of all metrics, each with these labels, such as ``model_name``."""
         now = self.scheduler
         gauges = {
             "num_requests_running": now.num_running_reqs,

@@ -84,11 +84,7 @@ class _EngineCollector(Collector):
 
 
 def make_registry(read: Callable[[], list[Metric]]) -> CollectorRegistry:
-    """Make a registry of the process's, Python's and the engine's metrics.
-
-    Args:
-        read: returns these, with their labels.
-    """
+    """Make a registry of the metrics of the process, of Python and of an engine (``read``)."""
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)

@@ -28,13 +28,7 @@ IN_ORDER: tuple[type[LogitsProcessor], ...] = (
 
 
 class SamplingMetadata:
-    """The sampling parameters of a batch, one state per row of its logits.
-
-    Args:
-        states: one per row.
-        vocab_size: columns of the logits.
-        device: where the logits are.
-    """
+    """The sampling parameters of a batch, one state per row of its logits, ``[n, vocab_size]``."""
 
     def __init__(self, states: Sequence[SamplingState], vocab_size: int, device: torch.device):
         self.states = states

@@ -80,9 +80,8 @@ class SchedulerOutput:
     new_block_ids: dict[str, list[int]] = field(default_factory=dict)
     swaps_out: list[KVCacheBlockSwap] = field(default_factory=list)  # device to host, first of all
     swaps_in: list[KVCacheBlockSwap] = field(default_factory=list)  # host to device, then
-    kv_cache_block_copies: list[KVCacheBlockCopy] = field(
-        default_factory=list
-    )  # before the forward pass
+    # before the forward pass
+    kv_cache_block_copies: list[KVCacheBlockCopy] = field(default_factory=list)
     # the prompt is computed in this step: draw a token for each child, too, and let it begin
     forks: dict[str, list[str]] = field(default_factory=dict)
     scheduled_new_reqs: list[NewRequestData] = field(default_factory=list)

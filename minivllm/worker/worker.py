@@ -38,8 +38,7 @@ _TOUCHED = 2**28  # bytes of a CPU's KV cache that have memory from the beginnin
 class Worker:
     """One device with a model on it. Its methods are called in the order in which they stand here.
 
-    Args:
-        config: what to load, where, and within which limits.
+    The config says what to load, where, and within which limits.
     """
 
     def __init__(self, config: VllmConfig):
