@@ -199,7 +199,7 @@ class SampleState:
         stop_string = None
         for i, token_id in enumerate(output.new_token_ids):
             if self.logprobs is not None and output.new_logprobs:
-                before = self._last_tokens(3)
+                before = (self.prompt_token_ids[-3:] + self.token_ids[-3:])[-3:]
                 self.logprobs.append(as_dict(output.new_logprobs[i], self.tokenizer, before))
                 self.sum_of_logprobs += output.new_logprobs[i].logprobs[0]
             self.token_ids.append(token_id)
@@ -213,10 +213,6 @@ class SampleState:
         else:
             self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
         return stop_string is not None and output.finish_reason is None
-
-    def _last_tokens(self, n: int) -> list[int]:
-        """The last few tokens, from the prompt where the output is too short."""
-        return (self.prompt_token_ids[-n:] + self.token_ids[-n:])[-n:]
 
     @property
     def has_news(self) -> bool:

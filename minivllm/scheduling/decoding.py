@@ -68,10 +68,7 @@ class Sampling:
                 if token_id == NO_TOKEN or (
                     seq.grammar is not None and not seq.grammar.accept_tokens([token_id])
                 ):
-                    end: tuple[RequestStatus, int | None] | None = (
-                        RequestStatus.FINISHED_ERROR,
-                        None,
-                    )
+                    end = RequestStatus.FINISHED_ERROR, None
                 else:
                     num_kept += 1
                     yield APPEND, seq, token_id
