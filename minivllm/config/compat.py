@@ -1,6 +1,6 @@
-"""Names of vLLM 0.6.6, turned into today's; and arguments of vLLM's that we know the default of.
+"""Names of vLLM 0.6.6, turned into today's; and arguments of vLLM with only their default here.
 
-Whatever reads a name that vLLM has given up is here, and the rest of the engine knows today's only.
+``EngineArgs`` and ``SamplingParams`` take these names. Behind them only today's are known.
 """
 
 from __future__ import annotations
