@@ -13,7 +13,10 @@ from typing import Any
 from minivllm.config import compat
 from minivllm.config.compat import GuidedDecodingParams
 from minivllm.config.structured_outputs import StructuredOutputsParams
+from minivllm.logger import init_logger
 from minivllm.utils.validation import check, is_int, is_number, is_only, is_text, known_names_only
+
+logger = init_logger(__name__)
 
 _SAMPLING_EPS = 1e-5  # below this temperature: greedy
 MIN_TEMPERATURE = 1e-2  # a temperature between the two is raised to this one
@@ -133,9 +136,7 @@ class SamplingParams:
         self.structured_outputs, self.guided_decoding = compat.structured_outputs(self), None
         compat.check_defaults_only(self, compat.SAMPLING_DEFAULTS_ONLY)
         if _SAMPLING_EPS <= self.temperature < MIN_TEMPERATURE:
-            from minivllm.logger import init_logger
-
-            init_logger(__name__).warning(
+            logger.warning(
                 "temperature %s is so small that logits could overflow; %s is used instead.",
                 self.temperature,
                 MIN_TEMPERATURE,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
+from minivllm.logger import init_logger, without_warnings
 from minivllm.utils.validation import (
     InvalidParameter,
     check,
@@ -21,6 +22,8 @@ from minivllm.utils.validation import (
     known_names_only,
     shown,
 )
+
+logger = init_logger(__name__)
 
 KINDS = ("json", "regex", "choice", "grammar", "json_object")
 # "fsm" is the automaton of this package, "guidance" the llguidance library, "auto" either.
@@ -157,9 +160,7 @@ def check_backend(name: str, backend: Any) -> str:
 @cache
 def _say_what_is_used(backend: str) -> None:
     """Log which backend is used instead; once for each name."""
-    from minivllm.logger import init_logger
-
-    init_logger(__name__).info(
+    logger.info(
         "The backend %s is not used here: the package's own automaton serves choices and regular "
         "expressions, llguidance the rest.",
         backend,
@@ -218,8 +219,6 @@ def _schema_of_class(model: Any) -> Any:
 
 
 def _check_whitespace_pattern(pattern: Any) -> None:
-    from minivllm.logger import without_warnings
-
     name, wanted = "whitespace_pattern", "a regular expression without lone surrogates, or None"
     check(is_text(pattern), name, pattern, wanted)
     try:

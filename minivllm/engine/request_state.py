@@ -103,14 +103,10 @@ class RequestState:
         times, params = self.metrics, self.params
         first, last = times.first_token_time or now, times.last_token_time or now
         begun = times.first_scheduled_time or first
-        if self.beams is not None:
-            lengths = [len(beam.output.new_token_ids) for beam in self.beams]
-            reason = self.beams[0].finish_reason
-        else:
-            lengths = [len(sample.token_ids) for sample in self.samples]
-            reason = self.samples[0].finish_reason
+        sequences = self.samples if self.beams is None else self.beams
+        lengths = [len(sequence.token_ids) for sequence in sequences]
         return FinishedRequestStats(
-            finish_reason=reason or "error",
+            finish_reason=sequences[0].finish_reason or "error",
             e2e_latency=now - times.arrival_time,
             queued_time=begun - times.arrival_time,
             prefill_time=first - begun,
@@ -253,11 +249,12 @@ class BeamState:
 
     def __init__(self, output: EngineCoreOutput):
         self.output = output
+        self.token_ids = output.new_token_ids
         self.finish_reason = output.finish_reason
 
     def completion(self, tokenizer, params: BeamSearchParams) -> CompletionOutput:
         """The whole beam as a CompletionOutput: a fork may have replaced its past."""
-        token_ids, text = self.output.new_token_ids, ""
+        token_ids, text = self.token_ids, ""
         if tokenizer is not None:
             stopped = self.finish_reason == "stop"
             whole = stopped and params.include_stop_str_in_output
