@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Protocol
 
 from minivllm.lab.exercises.answers import NotYet, is_blank
+from minivllm.lab.exercises.gradebook import note_points
 from minivllm.lab.exercises.texts import read_toml, unwrap
 from minivllm.utils.validation import check, is_int
 
@@ -31,6 +32,7 @@ class Exercise:
         question: what is asked.
         given: the names and numbers of the problem, for the reader's own code, too.
         effort: how difficult and how long it is, and the next one of its kind.
+        name, seed: of its kind, and what it was drawn by.
         why: the reasoning that leads to the solution, whatever the numbers are.
     """
 
@@ -40,6 +42,8 @@ class Exercise:
     question: str
     given: dict[str, Any] = field(default_factory=dict)
     effort: str = ""
+    name: str = ""
+    seed: int | str = 0
     why: str = ""
 
     def check(self, answer: Any) -> str:
@@ -58,13 +62,16 @@ class Exercise:
 
     def grade(self, answer: Any) -> None:
         """Print whether the answer is right, and if not, what is wrong. None is no answer yet."""
+        points = 0
         if is_blank(answer):
-            print("not solved yet")
-            return
-        try:
-            print(f"right: {self.check(answer)}")
-        except NotYet as explanation:
-            print(f"not yet: {self._told(explanation)}")
+            verdict = "not solved yet"
+        else:
+            try:
+                verdict, points = f"right: {self.check(answer)}", 1
+            except NotYet as explanation:
+                verdict = f"not yet: {self._told(explanation)}"
+        print(verdict)
+        note_points(self.name, self.seed, points, verdict)
 
     def _told(self, explanation: NotYet) -> str:
         """Return what is wrong; the right value only if it was missed before."""
@@ -153,15 +160,13 @@ class Seeded:
         self.name = f"{chapter}.{draw.__name__}"
 
     def __call__(self, seed: int | str = 0) -> Exercise:
+        """Draw an exercise. A text is a seed, too: a student's number, in a class."""
         number = isinstance(seed, str) and seed.isalnum() and seed.isascii()
-        check(
-            number or is_int(seed, 0),
-            "seed",
-            seed,
-            "an integer of at least 0, or letters and digits",
-        )
+        allowed = "an integer of at least 0, or letters and digits"
+        check(number or is_int(seed, 0), "seed", seed, allowed)
         exercise = self.draw(Random(f"minivllm.exercises.{self.name} {seed}"))
         following = repr(f"{seed}b") if number else seed + 1
+        exercise.name, exercise.seed = self.name, seed
         exercise.effort = effort(self.difficulty, self.minutes, f"{self.name}(seed={following})")
         exercise.why = unwrap(_reasoning()[self.name])
         return exercise

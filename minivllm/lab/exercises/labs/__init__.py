@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minivllm.lab.exercises.labs.assembly import mini_engine
+from minivllm.lab.exercises.labs.assembly import assemble, mini_engine
 from minivllm.lab.exercises.labs.ch03_allocate_slots import LAB as allocate_slots
 from minivllm.lab.exercises.labs.ch04_copy_on_write import LAB as copy_on_write
 from minivllm.lab.exercises.labs.ch05_schedule import LAB as schedule
@@ -27,7 +27,7 @@ from minivllm.lab.exercises.labs.ch21_join import LAB as join
 from minivllm.lab.exercises.labs.ch22_quantile import LAB as quantile
 from minivllm.lab.exercises.labs.class_lab import ClassLab, plug_in
 from minivllm.lab.exercises.labs.function_lab import FunctionLab
-from minivllm.lab.exercises.labs.grading import Verdict
+from minivllm.lab.exercises.labs.grading import Verdict, verdicts
 from minivllm.lab.exercises.labs.milestones import progress
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "FunctionLab",
     "Verdict",
     "allocate_slots",
+    "assemble",
     "cap",
     "copy_on_write",
     "find_longest_cache_hit",
@@ -51,6 +52,7 @@ __all__ = [
     "schedule",
     "tool_stream",
     "top_p",
+    "verdicts",
 ]  # fmt: skip
 
 _CLASSES = (allocate_slots, copy_on_write, find_longest_cache_hit)

@@ -11,6 +11,7 @@ from typing import Any
 
 from minivllm.lab.exercises.answers import is_blank
 from minivllm.lab.exercises.exercise import Folded
+from minivllm.lab.exercises.gradebook import note_points
 from minivllm.lab.exercises.quiz.question import Question
 from minivllm.lab.exercises.texts import FOLDER, read_toml
 
@@ -20,7 +21,8 @@ __all__ = ["QUIZZES", "Question", "Quiz", "Quizzes"]
 class Quiz:
     """Questions of one notebook."""
 
-    def __init__(self, questions: list[Question]):
+    def __init__(self, number: str, questions: list[Question]):
+        self.number = number
         self.questions = questions
 
     def grade(self, letters: Any) -> None:
@@ -32,6 +34,7 @@ class Quiz:
         asked = self.questions
         if is_blank(letters):
             print("not answered yet")
+            note_points(f"quiz.{self.number}", 0, 0, "not answered yet")
             return
         given = letters.replace(",", " ").split() if isinstance(letters, str) else letters
         if not isinstance(given, (list, tuple)) or len(given) != len(asked):
@@ -41,7 +44,8 @@ class Quiz:
             print(end=f"{number}. ")
             question.grade(letter)
         right = sum(q.is_right(letter) for q, letter in zip(asked, given, strict=True))
-        print(f"{right} of {len(asked)}")
+        print(result := f"{right} of {len(asked)}")
+        note_points(f"quiz.{self.number}", 0, right / len(asked), result)
 
     def show_help(self) -> Folded:
         """The right letters with their reasons, folded."""
@@ -66,7 +70,7 @@ class Quizzes(Mapping[str, Quiz]):
         if notebook not in list(self):
             raise KeyError(f"notebook {notebook!r} has no quiz; these have: {', '.join(self)}")
         entries = read_toml(f"quiz/ch{notebook}.toml")["questions"]
-        return Quiz([Question.parse(entry) for entry in entries])
+        return Quiz(notebook, [Question.parse(entry) for entry in entries])
 
     def ask(self, notebook: str) -> None:
         """Print the questions of a notebook: the form of notebooks that do not use ``ask`` yet."""
