@@ -12,7 +12,7 @@ from minivllm import envs
 MILESTONES = {
     "allocate_slots": "03", "copy_on_write": "04", "schedule": "05", "cap": "07",
     "find_longest_cache_hit": "08", "online_softmax": "10", "merge": "11", "top_p": "12",
-    "propose": "14", "mask": "15", "tool_stream": "16", "join": "21", "quantile": "22",
+    "propose": "14", "mask": "15", "tool_stream": "16", "join": "21b", "quantile": "22",
     "mini_engine": "all",
 }  # fmt: skip
 
