@@ -38,7 +38,7 @@ def event_loop(rng: Random) -> Exercise:
 
 
 def _undisturbed_ends(coroutines) -> list[int]:
-    """When each would end if the loop were free as soon as its timer is over."""
+    """End of each, if the loop were free as soon as its timer is over."""
     before = accumulate((first for first, _, _ in coroutines.values()), initial=0)
     return [begin + sum(parts) for begin, parts in zip(before, coroutines.values(), strict=False)]
 
