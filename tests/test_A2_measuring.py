@@ -16,7 +16,9 @@ def test_time_shares_are_of_the_sum_and_the_longest_comes_first():
     assert lines[0] == "Where the time went: 4.0 ms in all"
     assert [line.split()[0] for line in lines[1:]] == ["products", "scheduler", "nothing"]
     assert lines[1].count("█") == 38
-    assert figure.alt == "Where the time went, 4.0 ms in all: products 75%, scheduler 25%, nothing 0%."
+    assert (
+        figure.alt == "Where the time went, 4.0 ms in all: products 75%, scheduler 25%, nothing 0%."
+    )
     assert figure.svg.count("<rect") == 1 + 3  # the paper, and a bar for each part
 
 
