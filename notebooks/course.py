@@ -24,7 +24,7 @@ NEEDS = {
     "13b": ("01", "03"),
     "14": ("05", "12"), "15": ("12",), "16": ("12", "15"), "21": ("03", "05"), "21b": ("21",),
     "22": ("07", "21b"),
-    "A1": ("07", "09"), "A2": ("A1",),
+    "A1": ("07", "09"), "A2": ("A1",), "A4": ("05", "06", "08"),
 }  # fmt: skip
 # Of the first track only the cells tagged "core" are read; of the others whole notebooks.
 TRACKS = {
