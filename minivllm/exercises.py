@@ -25,9 +25,9 @@ from minivllm.lab.exercises import (
     chA1,
     chA2,
     labs,
-    quiz,
 )
 from minivllm.lab.exercises.exercise import ask
+from minivllm.lab.exercises.quiz import QUIZZES as quiz
 from minivllm.lab.exercises.requests import make_request
 
 __all__ = [

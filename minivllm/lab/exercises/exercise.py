@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import update_wrapper
 from pprint import pformat
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from minivllm.lab.exercises.answers import NotYet, is_blank
 from minivllm.utils.validation import check, is_int
@@ -91,15 +91,29 @@ class Exercise:
         return "\n".join([*lines, self.effort]).rstrip()
 
 
-def ask(exercise: Exercise, answer: Any = None) -> None:
+class Askable(Protocol):
+    """Anything with a question that can be graded: an exercise, a lab or a quiz."""
+
+    def grade(self, answer: Any) -> None: ...
+
+    def show_help(self) -> Folded: ...
+
+
+def ask(exercise: Askable, answer: Any = None) -> None:
     """Display an exercise, grade an answer, and fold the hint and the solution below it.
 
     Args:
-        exercise: of a chapter, drawn by a seed: ``ask(ch05.puzzle(seed=0), my_policy)``.
-        answer: None is no answer yet.
+        exercise: of a chapter, drawn by a seed, ``ask(ch05.puzzle(seed=0), my_policy)``; a lab,
+            ``ask(labs.cap, my_cap)``; or a quiz, ``ask(quiz["05"], "a b c a b")``.
+        answer: None is no answer yet. ``labs.cap.solution`` shows what a pass looks like.
+
+    Raises:
+        ValueError: for what cannot be asked, such as ``ch05.puzzle`` without a seed.
     """
     from IPython.display import display
 
+    known = hasattr(exercise, "grade") and hasattr(exercise, "show_help")
+    check(known, "exercise", exercise, 'an exercise (ch05.puzzle(seed=0)), a lab or quiz["05"]')
     display(exercise)
     exercise.grade(answer)
     display(exercise.show_help())
@@ -159,4 +173,7 @@ class Folded:
             f"<details><summary>{title}</summary><pre>{html.escape(text)}</pre></details>"
             for title, text in self.texts.items()
         ]
-        return {"text/html": "".join(folded), "text/plain": f"<folded: {', '.join(self.texts)}>"}
+        return {"text/html": "".join(folded), "text/plain": repr(self)}
+
+    def __repr__(self) -> str:
+        return f"<folded: {', '.join(self.texts)}>"
