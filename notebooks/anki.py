@@ -17,8 +17,8 @@ GLOSSARY = Path(__file__).parent / "guide" / "glossary.md"
 def quiz_cards() -> list[tuple[str, str, str]]:
     """Front, back and tag of each question."""
     cards = []
-    for number in quiz.NOTEBOOKS:
-        for question in quiz.questions(number):
+    for number in quiz:
+        for question in quiz[number].questions:
             choices = [
                 f"{letter}) {html.escape(text)}" for letter, text in question.choices.items()
             ]

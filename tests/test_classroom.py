@@ -139,22 +139,25 @@ def test_what_cannot_be_graded_has_a_row_that_says_so(tmp_path):
     assert several.exit_code != 0
 
 
-@pytest.mark.slow
 def test_a_handout_has_the_students_seeds_and_nbgraders_cells(tmp_path):
-    source = ROOT / "notebooks" / "03_paged_blocks.ipynb"
+    cells = ("my_places = None\nask(ch03.translation(seed=0), my_places)", "1",
+             "my_tables = None\nask(ch03.tables(seed=0), my_tables)")  # fmt: skip
+    source = notebook(tmp_path / "03.ipynb", *cells)
     done = minivllm("lab", "handout", source, "--student", "20260123", "--to", tmp_path / "out")
     assert done.exit_code == 0, done.output
-    copy = nbformat.read(tmp_path / "out" / source.name, as_version=4)
+    copy = nbformat.read(tmp_path / "out" / "03.ipynb", as_version=4)
     nbformat.validate(copy)
-    tests = [c for c in copy.cells if c.metadata.get("nbgrader", {}).get("grade")]
-    assert [cell.source for cell in tests] == [
-        f'ch03.{kind}(seed="20260123").check({answer})'
-        for kind, answer in (
-            ("translation", "my_places"), ("tables", "my_tables"), ("block_size", "my_block_size"),
-        )
+    asked, test, _, *others = copy.cells[1:]
+    assert asked.source == 'my_places = None\nask(ch03.translation(seed="20260123"), my_places)'
+    assert asked.metadata.nbgrader.solution
+    assert test.source == 'ch03.translation(seed="20260123").check(my_places)'
+    assert (test.metadata.nbgrader.grade, test.metadata.nbgrader.locked) == (True, True)
+    assert (test.metadata.nbgrader.points, test.metadata.nbgrader.schema_version) == (1, 3)
+    assert [cell.metadata.nbgrader.grade_id for cell in others] == [
+        "ch03-tables-answer", "ch03-tables",
     ]  # fmt: skip
-    assert all(cell.metadata.nbgrader.locked for cell in tests)
-    assert "(seed=0)" not in "\n".join(cell.source for cell in copy.cells)
-    assert not [cell for cell in copy.cells if cell.get("outputs")]
     refused = minivllm("lab", "handout", source, "--student", 'a"b', "--to", tmp_path / "out")
     assert refused.exit_code != 0
+    bare = notebook(tmp_path / "bare.ipynb", "1")
+    refused = minivllm("lab", "handout", bare, "--student", "a", "--to", tmp_path / "out")
+    assert "one that asks exercises" in refused.output

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Protocol
 
 from minivllm.lab.exercises.answers import NotYet, is_blank
+from minivllm.lab.exercises.gradebook import note_points
 from minivllm.utils.validation import check, is_int
 
 _missed: set[tuple[str, str]] = set()  # an exercise as it is shown, what was wrong with an answer
@@ -30,6 +31,7 @@ class Exercise:
         question: what is asked.
         given: the names and numbers of the problem, for the reader's own code, too.
         effort: how difficult and how long it is, and the next one of its kind.
+        name, seed: of its kind, and what it was drawn by.
     """
 
     judge: Callable[..., str]
@@ -38,6 +40,8 @@ class Exercise:
     question: str
     given: dict[str, Any] = field(default_factory=dict)
     effort: str = ""
+    name: str = ""
+    seed: int | str = 0
 
     def check(self, answer: Any) -> str:
         """Return what a right answer teaches.
@@ -55,13 +59,16 @@ class Exercise:
 
     def grade(self, answer: Any) -> None:
         """Print whether the answer is right, and if not, what is wrong. None is no answer yet."""
+        points = 0
         if is_blank(answer):
-            print("not solved yet")
-            return
-        try:
-            print(f"right: {self.check(answer)}")
-        except NotYet as explanation:
-            print(f"not yet: {self._told(explanation)}")
+            verdict = "not solved yet"
+        else:
+            try:
+                verdict, points = f"right: {self.check(answer)}", 1
+            except NotYet as explanation:
+                verdict = f"not yet: {self._told(explanation)}"
+        print(verdict)
+        note_points(self.name, self.seed, points, verdict)
 
     def _told(self, explanation: NotYet) -> str:
         """Return what is wrong; the right value only if it was missed before."""
@@ -141,10 +148,14 @@ class Seeded:
         chapter = draw.__module__.rpartition(".")[2]  # where the room stands must not matter
         self.name = f"{chapter}.{draw.__name__}"
 
-    def __call__(self, seed: int = 0) -> Exercise:
-        check(is_int(seed, 0), "seed", seed, "an integer of at least 0")
+    def __call__(self, seed: int | str = 0) -> Exercise:
+        """Draw an exercise. A text is a seed, too: a student's number, in a class."""
+        ok = is_int(seed, 0) or (isinstance(seed, str) and seed != "")
+        check(ok, "seed", seed, "an integer of at least 0, or a text")
         exercise = self.draw(Random(f"minivllm.exercises.{self.name} {seed}"))
-        again = f"{self.name}(seed={seed + 1})"
+        following = f'"{seed}+"' if isinstance(seed, str) else seed + 1
+        again = f"{self.name}(seed={following})"
+        exercise.name, exercise.seed = self.name, seed
         exercise.effort = effort(self.difficulty, self.minutes, again)
         return exercise
 

@@ -6,6 +6,7 @@ timeline(llm.trace)
 """
 
 from minivllm.lab.viz.draw.figure import Figure, Plot
+from minivllm.lab.viz.draw.plots import plot
 from minivllm.lab.viz.figures.automaton import automaton
 from minivllm.lab.viz.figures.beam_tree import beam_tree
 from minivllm.lab.viz.figures.block_grid import block_grid
@@ -39,7 +40,7 @@ from minivllm.lab.viz.page.page import save_html
 __all__ = [
     "Figure", "Plot", "TokenStrip", "automaton", "beam_tree", "block_grid", "block_table",
     "buckets", "call_stream", "compare", "draft_lanes", "filmstrip", "gather_arrows", "knee",
-    "lanes", "latency", "memory_bars", "ngram_lookup", "pareto", "prefix_tree",
+    "lanes", "latency", "memory_bars", "ngram_lookup", "pareto", "plot", "prefix_tree",
     "probability_lines", "program_loads", "queues", "rejection_bars", "roofline",
     "save_chrome_trace", "save_html", "speedups", "stepper", "time_shares", "timeline",
     "token_strips", "waste_bars",

@@ -27,7 +27,7 @@ from minivllm.lab.exercises.labs.ch21_join import LAB as join
 from minivllm.lab.exercises.labs.ch22_quantile import LAB as quantile
 from minivllm.lab.exercises.labs.class_lab import ClassLab, plug_in
 from minivllm.lab.exercises.labs.function_lab import FunctionLab
-from minivllm.lab.exercises.labs.grading import Verdict
+from minivllm.lab.exercises.labs.grading import Verdict, verdicts
 from minivllm.lab.exercises.labs.milestones import progress
 
 __all__ = [

@@ -11,6 +11,7 @@ from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.prefix_cache import PrefixCache
 from minivllm.lab.exercises.answers import is_blank
 from minivllm.lab.exercises.exercise import Folded, effort
+from minivllm.lab.exercises.gradebook import note_points
 from minivllm.lab.exercises.labs.function_lab import how_to_begin, with_stub
 from minivllm.lab.exercises.labs.grading import verdicts
 from minivllm.lab.exercises.labs.milestones import note_passed
@@ -57,6 +58,7 @@ class ClassLab:
         check(is_int(seed, 0), "seed", seed, "an integer of at least 0")
         if is_blank(answer):
             print("not solved yet")
+            note_points(f"labs.{self.name}", seed, 0, "not solved yet")
             return
         if not (isinstance(answer, type) and issubclass(answer, self.base)):
             print(f"not yet: give a class that extends {self.base.__name__}, got {answer!r}.")
@@ -68,8 +70,11 @@ class ClassLab:
                 passed = passed and verdict.outcome == "passed"
         except NotImplementedError:
             print("not solved yet")
+            note_points(f"labs.{self.name}", seed, 0, "not solved yet")
             return
-        if passed and answer is not self.solution:
+        passed = passed and answer is not self.solution
+        note_points(f"labs.{self.name}", seed, passed, str(verdict))
+        if passed:
             note_passed(self.name)
 
     def show_help(self) -> Folded:

@@ -17,6 +17,7 @@ from typing import Any
 
 from minivllm.lab.exercises.answers import is_blank
 from minivllm.lab.exercises.exercise import Folded, effort
+from minivllm.lab.exercises.gradebook import note_points
 from minivllm.lab.exercises.labs.grading import Verdict
 from minivllm.lab.exercises.labs.milestones import note_passed
 from minivllm.lab.exercises.labs.run import Fault, describe_error
@@ -142,9 +143,12 @@ class FunctionLab:
             verdict = None
         if verdict is None:
             print("not solved yet")
+            note_points(f"labs.{self.name}", seed, 0, "not solved yet")
             return
         print(verdict)
-        if verdict.outcome == "passed" and function is not self.solution:
+        passed = verdict.outcome == "passed" and function is not self.solution
+        note_points(f"labs.{self.name}", seed, passed, str(verdict))
+        if passed:
             note_passed(self.name)
 
     def show_help(self) -> Folded:

@@ -13,6 +13,7 @@ from typing import Any
 
 from minivllm.lab.exercises.answers import is_blank
 from minivllm.lab.exercises.exercise import Folded
+from minivllm.lab.exercises.gradebook import note_points
 from minivllm.lab.exercises.quiz.question import Question
 
 if sys.version_info >= (3, 11):
@@ -28,7 +29,8 @@ _FOLDER = Path(__file__).parent
 class Quiz:
     """Questions of one notebook."""
 
-    def __init__(self, questions: list[Question]):
+    def __init__(self, number: str, questions: list[Question]):
+        self.number = number
         self.questions = questions
 
     def grade(self, letters: Any) -> None:
@@ -40,6 +42,7 @@ class Quiz:
         asked = self.questions
         if is_blank(letters):
             print("not answered yet")
+            note_points(f"quiz.{self.number}", 0, 0, "not answered yet")
             return
         given = letters.replace(",", " ").split() if isinstance(letters, str) else letters
         if not isinstance(given, (list, tuple)) or len(given) != len(asked):
@@ -49,7 +52,8 @@ class Quiz:
             print(end=f"{number}. ")
             question.grade(letter)
         right = sum(q.is_right(letter) for q, letter in zip(asked, given, strict=True))
-        print(f"{right} of {len(asked)}")
+        print(result := f"{right} of {len(asked)}")
+        note_points(f"quiz.{self.number}", 0, right / len(asked), result)
 
     def show_help(self) -> Folded:
         """The right letters with their reasons, folded."""
@@ -74,7 +78,8 @@ class Quizzes(Mapping[str, Quiz]):
         if notebook not in list(self):
             raise KeyError(f"notebook {notebook!r} has no quiz; these have: {', '.join(self)}")
         text = (_FOLDER / f"ch{notebook}.toml").read_text(encoding="utf-8")
-        return Quiz([Question.parse(entry) for entry in tomllib.loads(text)["questions"]])
+        found = [Question.parse(entry) for entry in tomllib.loads(text)["questions"]]
+        return Quiz(notebook, found)
 
     def ask(self, notebook: str) -> None:
         """Print the questions of a notebook: the form of notebooks that do not use ``ask`` yet."""
