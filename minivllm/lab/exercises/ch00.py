@@ -62,11 +62,13 @@ def reading(rng: Random) -> Exercise:
     return Exercise(
         _check_reading,
         "The step that computes the last tokens of a prompt also gives the first token of the "
-        "answer. A decode computes the token that the step before it gave.",
+        "answer. Each later step of the request gives one more.",
         _solve_reading,
-        "This is the timeline of a run as text. How many tokens does the prompt of B have? In "
-        "which step does B get its first token? How many tokens does it get in all? Answer with "
-        "a triple (prompt tokens, step, output tokens).",
+        "This is a timeline as text: a number says how many tokens of a prompt a step computes, "
+        "a dot that it computes the token that the step before gave. A step has a budget, so a "
+        "prompt may take several. How many tokens does the prompt of B have? In which step does B "
+        "get its first token? How many tokens does it get in all? Answer with a triple (prompt "
+        "tokens, step, output tokens).",
         {"timeline": timeline(trace)},
     )
 
