@@ -14,7 +14,7 @@ from minivllm.lab.contiguous.manager import SlotUsage
 from minivllm.lab.sim.cost import Hardware
 from minivllm.lab.sim.workloads import alpaca_like
 from minivllm.lab.viz.draw.svg import text_width
-from minivllm.sim import dry_run, simulate
+from minivllm.sim import dry_run, launch_graph, simulate
 from minivllm.structured_output.dfa import DFA
 
 CLAIM = "A and B wait while C is read, and nothing else makes the rest of this sentence long"
@@ -49,6 +49,7 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "filmstrip": ((chunked, [0, 3]), (3, 4), (2, 4)),
     "gather_arrows": (({"A": [0, 1], "B": [4]}, 2, 4), ("A", 1), ("B", 1)),
     "lanes": ((runs,), ("one", "B", 2), ("one", "B", 99)),
+    "launch_lanes": (({"graph": launch_graph([2.0, 3.0], 5.0)},), ("graph", "GPU"), ("x", "GPU")),
     "ngram_lookup": (([1, 2, 3, 1, 2], 1, 2, 2), (2,), (3,)),
     "prefix_tree": ((sharing,), (1,), (99,)),
     "probability_lines": (({"row": PROBS}, 0.5), ("row", "x"), ("row", "z")),
