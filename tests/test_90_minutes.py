@@ -86,7 +86,7 @@ def test_a_text_is_cut_at_its_headings(ninety, tmp_path, monkeypatch):
     text = "One.\n\n## Two\n\nTwo.\n\n### Three\n\nThree."
     new = nbformat.v4.new_markdown_cell
     tags = ("fast", "core", "fast-above", "fast-below")
-    cells = [new(text, metadata={"tags": ["core", tag]}) for tag in tags]
+    cells = [new(text, metadata={"tags": [tag]}) for tag in tags]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "00_one.ipynb")
     monkeypatch.setattr(ninety, "HERE", tmp_path)
     assert [c.source for c in ninety.fast_cells("00")] == [text, "One.", "### Three\n\nThree."]
