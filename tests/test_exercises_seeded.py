@@ -39,8 +39,8 @@ def test_the_same_seed_gives_the_same_problem(name):
         assert make(seed).given == make(seed).given
         assert make(seed).check(make(seed).solve()) == make(seed).check(make(seed).solve())
     assert make().given == make(0).given
-    with pytest.raises(ValueError, match="seed must be an integer of at least 0, got 'x'"):
-        make("x")
+    with pytest.raises(ValueError, match="seed must be an integer of at least 0, or letters and"):
+        make("")
 
 
 @pytest.mark.slow
@@ -239,6 +239,17 @@ def test_the_last_token_is_never_found_and_a_salt_keeps_strangers_apart():
     exercise, answer = hits_with(length=4, salt="me")
     with pytest.raises(NotYet, match="nobody with the salt 'me' was there before"):
         exercise.check([answer[0], 3 * exercise.given["block_size"], *answer[2:]])
+
+
+def test_a_students_number_is_a_seed():
+    mine, again, theirs = (ch03.translation(seed=s) for s in ("20260123", "20260123", "20260124"))
+    assert mine.given == again.given != theirs.given
+    assert mine.given == ch03.translation(seed=20260123).given
+    assert mine.check(mine.solve())
+    assert mine.effort.endswith("Then without help: ch03.translation(seed='20260123b').")
+    for wrong in (-1, 1.5, "a b", "\ud800", None, True):
+        with pytest.raises(ValueError, match="seed must be an integer of at least 0, or letters"):
+            ch03.translation(seed=wrong)
 
 
 def test_integers_of_other_libraries_are_whole_numbers():
