@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+import textwrap
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any
 
 from minivllm.lab.exercises.answers import NotYet
 from minivllm.lab.exercises.exercise import Exercise, Folded, seeded
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
+from minivllm.lab.exercises.texts import read_toml
 
 MAP = "notebooks/guide/vllm-map.md"
 
@@ -24,8 +18,7 @@ MAP = "notebooks/guide/vllm-map.md"
 @cache
 def places() -> dict[str, list[dict[str, Any]]]:
     """The bank of questions by part: what is asked, file, symbols, because, and near misses."""
-    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return read_toml("chA4.toml")
 
 
 class Places(Exercise):
@@ -36,11 +29,14 @@ class Places(Exercise):
     """
 
     def __init__(self, chosen: dict[str, dict[str, Any]]):
+        def answers(**asked):
+            return {name: (one["file"], one["symbols"][0]) for name, one in chosen.items()}
+
         super().__init__(
             lambda answer, **_: _check(answer, chosen),
             f"The map ({MAP}) says in which file to look; then search it for a word of the "
             "question.",
-            lambda **_: {name: (one["file"], one["symbols"][0]) for name, one in chosen.items()},
+            answers,
             "Which line of vLLM 0.32.0 decides each of these? Answer with a dict of pairs (file, "
             'symbol), such as {"a": ("vllm/v1/request.py", "Request.num_tokens")}.',
             {name: one["asked"] for name, one in chosen.items()},
@@ -49,7 +45,8 @@ class Places(Exercise):
 
     def show_help(self) -> Folded:
         """The hint, and each place with its reason, folded."""
-        lines = [
+        lines = [*textwrap.wrap(self.why, 90), "", "answers"]
+        lines += [
             f"{name}: {one['file']}: {one['symbols'][0]}\n   {one['because']}"
             for name, one in self.chosen.items()
         ]
