@@ -35,6 +35,7 @@ NEED_TORCH = {"attention", "models", "sampling", "cpu", "worker",
 NEED_TORCH_FILES = {
     "utils/tensors.py", "utils/platforms.py",
     "lab/exercises/labs/oracle_check.py", "lab/exercises/labs/kernel_harness.py",  # for grading
+    "lab/exercises/labs/kernel_ladder.py",
 }  # fmt: skip
 
 
