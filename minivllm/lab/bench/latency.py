@@ -3,54 +3,37 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from minivllm.lab.bench import machine
 from minivllm.lab.bench.engine import BenchEngine, Run
 from minivllm.lab.bench.models import bench_model
+from minivllm.lab.bench.options import Backend, Dtype, Model, Repeats, Threads, count
 from minivllm.lab.bench.report import Report, memory_note
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.workloads import BenchRequest, Round
 from minivllm.lab.sim.result import percentiles
 from minivllm.models.loader import load_config
 from minivllm.models.model_config import ModelConfig
-from minivllm.utils.validation import check, is_int
 
 
 def bench_latency(
-    batch_size: int,
-    input_len: int,
-    output_len: int,
-    model: str,
-    dtype: str,
-    repeats: int,
-    attention_backend: str,
+    batch_size: Annotated[int, count("Requests at once.")] = 1,
+    input_len: Annotated[int, count("Tokens of each prompt.")] = 128,
+    output_len: Annotated[int, count("Tokens of each answer.", 2)] = 32,
+    model: Model = "tiny",
+    dtype: Dtype = "float32",
+    repeats: Repeats = 5,
+    attention_backend: Backend = "auto",
+    threads: Threads = None,
 ) -> None:
     """Measure and print. Every run is done twice: for one token each, and for all of them.
 
     The difference is the time of the decode steps after the first token. All prompts fit into one
     step, so that every step after it decodes the whole batch.
-
-    Args:
-        batch_size: requests at once.
-        input_len, output_len: tokens of each prompt and of each answer.
-        model: see ``minivllm.lab.bench.models``.
-        dtype: of weights, activations, K and V.
-        repeats: how often.
-        attention_backend: of ``LLM``.
-
-    Raises:
-        ValueError: for an unknown name, a number out of range.
     """
-    for name, value, low in (
-        ("batch_size", batch_size, 1),
-        ("input_len", input_len, 1),
-        ("output_len", output_len, 2),
-        ("repeats", repeats, 1),
-    ):
-        check(is_int(value, low), name, value, f"an integer of at least {low}")
     num_steps = output_len - 1
     with bench_model(model, dtype) as (directory, load_format):
         config = load_config(directory)
@@ -63,7 +46,7 @@ def bench_latency(
                 "batch_size": batch_size,
                 "input_len": input_len,
                 "output_len": output_len,
-                "threads": torch.get_num_threads(),
+                "threads": threads,
                 "clock": f"wall time of {repeats} runs after one that warms up",
             },
         )

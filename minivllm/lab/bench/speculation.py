@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
+import typer
 
 from minivllm.embedded import embedded_draft_path
 from minivllm.entrypoints.llm import LLM
 from minivllm.lab.bench import machine
+from minivllm.lab.bench.options import Repeats, Threads
 from minivllm.lab.bench.report import Report
 from minivllm.lab.bench.roofline import shape_of
 from minivllm.lab.bench.speculation_texts import Texts, texts
@@ -23,7 +25,6 @@ from minivllm.metrics.spec_decode import SpecDecodingStats
 from minivllm.request import Request, Sequence
 from minivllm.sampling_params import SamplingParams
 from minivllm.spec_decode.proposer import NgramProposer
-from minivllm.utils.validation import check, is_int
 
 NUM_ROWS = (1, 2, 4, 6, 9)  # of a sequence in a step
 BATCHES = ((1, 256), (1, 1500), (4, 256), (16, 256))  # sequences, tokens of each
@@ -33,27 +34,20 @@ PROPOSER_TOKENS = 4096
 
 
 def bench_speculation(
-    num_speculative_tokens: int,
-    prompt_lookup_min: int,
-    prompt_lookup_max: int,
-    draft_model: str,
-    draft_tokens: int,
-    repeats: int,
+    num_speculative_tokens: Annotated[int, typer.Option(help="The most n-gram drafts.")] = 5,
+    prompt_lookup_min: Annotated[int, typer.Option(help="The shortest n-gram.")] = 1,
+    prompt_lookup_max: Annotated[int, typer.Option(help="The longest n-gram.")] = 3,
+    draft_model: Annotated[
+        str, typer.Option(help="The directory of a draft model; embedded: the one that ships.")
+    ] = "embedded",
+    draft_tokens: Annotated[int, typer.Option(help="Its drafts of a step.")] = 3,
+    repeats: Repeats = 3,
+    threads: Threads = None,
 ) -> None:
     """Measure and print, with the embedded model, which knows what the texts ask.
 
-    Args:
-        num_speculative_tokens: the most n-gram drafts of a step.
-        prompt_lookup_min, prompt_lookup_max: the n-grams that are looked up.
-        draft_model: the directory of a draft model, or "embedded"; it is measured alone, and where
-            n-grams of at least two tokens are looked up first.
-        draft_tokens: its drafts of a step.
-        repeats: how often each engine answers each question; the best counts.
-
-    Raises:
-        FileNotFoundError, ValueError: for a draft model that cannot be had, a number out of range.
+    The draft model is measured alone, and where n-grams of at least two tokens are looked up first.
     """
-    check(is_int(repeats, 1), "repeats", repeats, "an integer of at least 1")
     ngram = {
         "method": "ngram", "num_speculative_tokens": num_speculative_tokens,
         "prompt_lookup_min": prompt_lookup_min, "prompt_lookup_max": prompt_lookup_max,
@@ -67,7 +61,7 @@ def bench_speculation(
             "model": "embedded",
             **ngram,
             "draft_model": draft_model,
-            "threads": torch.get_num_threads(),
+            "threads": threads,
             "clock": f"wall time at batch 1, the best of {repeats} answers to each question",
         },
     )

@@ -10,20 +10,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from random import Random
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-import torch
 
 from minivllm.embedded import embedded_model_path
 from minivllm.entrypoints.llm import LLM
 from minivllm.lab.bench.machine import best_cpu_seconds
+from minivllm.lab.bench.options import Threads, count
 from minivllm.lab.bench.report import Report
 from minivllm.lab.sim.result import percentiles
 from minivllm.sampling_params import SamplingParams, StructuredOutputsParams
 from minivllm.structured_output.backend_types import StructuredOutputGrammar
 from minivllm.structured_output.manager import StructuredOutputManager
-from minivllm.utils.validation import check, is_int
 from minivllm.worker import model_runner
 
 WALKS, PLACES, MAX_TOKENS = 50, 40, 100
@@ -45,16 +44,11 @@ FORMS: dict[str, dict[str, Any]] = {
 LONG = ("lines", "counted", "list")  # whose texts do not end before MAX_TOKENS
 
 
-def bench_structured(batch_size: int) -> None:
-    """Measure and print.
-
-    Args:
-        batch_size: sequences that decode together.
-
-    Raises:
-        ValueError: for a number out of range, or without llguidance.
-    """
-    check(is_int(batch_size, 1), "batch_size", batch_size, "an integer of at least 1")
+def bench_structured(
+    batch_size: Annotated[int, count("Sequences that decode.")] = 16,
+    threads: Threads = None,
+) -> None:
+    """Measure and print. Needs llguidance."""
     llm = LLM(
         max_model_len=512, max_num_seqs=batch_size, num_gpu_blocks_override=33 * batch_size,
         model=str(embedded_model_path()),
@@ -68,7 +62,7 @@ def bench_structured(batch_size: int) -> None:
             "vocabulary": vocab_size,
             "batch_size": batch_size,
             "places": WALKS * PLACES,
-            "threads": torch.get_num_threads(),
+            "threads": threads,
             "clock": "CPU time of the thread",
         },
     )
