@@ -14,27 +14,9 @@ import typer
 from minivllm.lab.bench import machine
 from minivllm.lab.bench.options import Threads
 from minivllm.lab.bench.report import Report
+from minivllm.utils.toml_data import load_toml
 
-COMMANDS = {  # by device: arguments of ``minivllm bench``
-    "cpu": (
-        "scheduler",
-        "cpu",
-        "throughput --workload w1-short --model small --dtype bfloat16",
-        "kernels",
-        "speculation",
-        "structured",
-    ),
-    "cuda": (
-        "kernels --backend paged_triton --num-heads 32 --num-kv-heads 8 --head-dim 128 "
-        "--dtype bfloat16 --batch 64 --context 4096 --alone 32768 --prefill 8192",
-        "latency --model qwen3-0.6b --dtype bfloat16 --batch-size 256 --input-len 512 "
-        "--output-len 129",
-        "latency --model llama-8b --dtype bfloat16 --batch-size 64 --input-len 512 "
-        "--output-len 129",
-        "throughput --workload nano --model qwen3-0.6b --dtype bfloat16 --max-num-seqs 256 "
-        "--max-num-batched-tokens 16384 --repeats 1",
-    ),
-}
+COMMANDS = load_toml(__package__, "everything")  # by device: arguments of ``minivllm bench``
 
 
 def bench_all(

@@ -23,24 +23,12 @@ from minivllm.lab.sim.result import percentiles
 from minivllm.sampling_params import SamplingParams, StructuredOutputsParams
 from minivllm.structured_output.backend_types import StructuredOutputGrammar
 from minivllm.structured_output.manager import StructuredOutputManager
+from minivllm.utils.toml_data import load_toml
 from minivllm.worker import model_runner
 
 WALKS, PLACES, MAX_TOKENS = 50, 40, 100
 
-_PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
-FORMS: dict[str, dict[str, Any]] = {
-    "choice": {"choice": ["London", "Paris", "Rome"]},
-    "phone": {"regex": r"\d{3}-\d{4}"},
-    "lines": {"regex": r"([a-z ]+\n){60}"},
-    "counted": {"regex": "[a-z ]{400}"},  # a state for each letter
-    "schema": {"json": _PERSON},
-    "list": {"json": {"type": "array", "items": _PERSON, "minItems": 20}},
-}
+FORMS: dict[str, dict[str, Any]] = load_toml(__package__, "structured")
 LONG = ("lines", "counted", "list")  # whose texts do not end before MAX_TOKENS
 
 
