@@ -8,7 +8,7 @@ from minivllm.embedded import embedded_model_path
 from minivllm.embedded.data.corpus import fingerprint
 from minivllm.embedded.evaluation.evaluate import score
 from minivllm.embedded.evaluation.suites import all_suites, table_cases
-from minivllm.embedded.training.curriculum import MIXED, MOSTLY_LARGE
+from minivllm.embedded.training.curriculum import FULL_PLAN
 from minivllm.embedded.training.manifest import file_hashes, read_manifest
 
 pytestmark = pytest.mark.slow
@@ -30,9 +30,9 @@ def test_manifest_fits_the_files_and_the_text():
     manifest = read_manifest(CHECKPOINT)
     assert manifest["files"] == file_hashes(CHECKPOINT)
     read = {
-        "2-30 rows, continued": MIXED,
-        "mostly 12-30 rows, continued": MOSTLY_LARGE,
-        "2-30 rows, at the end": MIXED,
+        "2-30 rows, continued": FULL_PLAN.stages[3].mixture,
+        "mostly 12-30 rows, continued": FULL_PLAN.stages[4].mixture,
+        "2-30 rows, at the end": FULL_PLAN.stages[3].mixture,
     }
     seed = manifest["seed"]
     assert manifest["data"] == {

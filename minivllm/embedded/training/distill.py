@@ -17,39 +17,15 @@ import typer
 from transformers import Qwen2ForCausalLM
 
 from minivllm.embedded import embedded_model_path
-from minivllm.embedded.data.corpus import Mixture
-from minivllm.embedded.training import curriculum, workers
+from minivllm.embedded.training import workers
 from minivllm.embedded.training.batches import Batch
-from minivllm.embedded.training.curriculum import Plan, Stage
+from minivllm.embedded.training.curriculum import DRAFT_PLAN
 from minivllm.embedded.training.export import load_network
 from minivllm.embedded.training.tokenization import load_tokenizer
 from minivllm.embedded.training.train import Run, begin
 
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3,
          "num_attention_heads": 4}  # fmt: skip
-
-SPOKEN = curriculum.LAST | {"essay": 0.25}  # much is said in an essay, and nothing can be copied
-PLAN = Plan(
-    stages=(
-        Stage(
-            "a draft, 2-8 rows",
-            0.35,
-            Mixture(((curriculum.TINY, 0.4), (curriculum.SMALL, 0.5)), SPOKEN),
-            4096,
-        ),
-        Stage(
-            "a draft, 2-30 rows",
-            0.65,
-            Mixture(
-                ((curriculum.TINY, 0.15), (curriculum.SMALL, 0.3), (curriculum.MIDDLE, 0.2),
-                 (curriculum.LARGE, 0.1)), SPOKEN,
-            ),
-            4096,
-        ),
-    ),
-    rate=((0.0, 0.0), (0.02, 1.0), (0.4, 1.0), (1.0, 0.0)),
-    pointer_weight=((0.0, 1.0), (0.5, 0.4), (1.0, 0.1)),
-)  # fmt: skip
 
 
 def answers(network: Qwen2ForCausalLM, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -63,7 +39,7 @@ class DraftRun(Run):
 
     def __init__(self, output: Path, teacher: Path, seed: int, compile_layers: bool) -> None:
         self.teacher = load_network(teacher)
-        super().__init__(output, seed, SIZES, PLAN, compile_layers)
+        super().__init__(output, seed, SIZES, DRAFT_PLAN, compile_layers)
 
     @torch.no_grad()
     def set_start_values(self) -> None:

@@ -64,7 +64,7 @@ def language_loss(network: Qwen2ForCausalLM, hidden: torch.Tensor, batch: Batch)
 
 def make_tokenizer(seed: int) -> Tokenizer:
     """Learn the tokenizer from the text of the last stage, which has everything in it."""
-    source = samples(curriculum.MOSTLY_LARGE, f"{seed}-tokenizer")
+    source = samples(curriculum.FULL_PLAN.stages[-1].mixture, f"{seed}-tokenizer")
     return train_tokenizer((next(source).text for _ in range(TOKENIZER_SAMPLES)), VOCABULARY)
 
 
