@@ -1,7 +1,8 @@
 """Curriculum: stages of the training text, and the learning-rate schedule."""
 
-from bisect import bisect_right
 from dataclasses import dataclass
+
+import numpy as np
 
 from minivllm.embedded.data.corpus import Mixture
 from minivllm.embedded.data.tables import TableShape
@@ -42,11 +43,8 @@ class Plan:
 
 def value_at(curve: Curve, progress: float) -> float:
     """The curve's value at this share of the training; level before and after its ends."""
-    after = bisect_right(curve, progress, key=lambda point: point[0])
-    if after in (0, len(curve)):
-        return curve[min(after, len(curve) - 1)][1]
-    (begin, low), (end, high) = curve[after - 1 : after + 1]
-    return low + (high - low) * (progress - begin) / (end - begin)
+    shares, values = zip(*curve, strict=True)
+    return float(np.interp(progress, shares, values))
 
 
 def _plan(name: str) -> Plan:

@@ -22,7 +22,18 @@ from minivllm.embedded.training.batches import Batch
 from minivllm.embedded.training.curriculum import DRAFT_PLAN
 from minivllm.embedded.training.export import load_network
 from minivllm.embedded.training.tokenization import load_tokenizer
-from minivllm.embedded.training.train import Run, begin
+from minivllm.embedded.training.train import (
+    CompileLayers,
+    LogEvery,
+    Minutes,
+    Output,
+    Processes,
+    Run,
+    SaveEvery,
+    Steps,
+    begin,
+    train,
+)
 
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3,
          "num_attention_heads": 4}  # fmt: skip
@@ -61,31 +72,15 @@ class DraftRun(Run):
         return loss, {"equal": equal}
 
 
-def distill(
-    output: Path,
-    teacher: Path,
-    seed: int,
-    compile_layers: bool,
-    budget: tuple[float, int | None, float, int],
-) -> None:
-    """Worker main: train a draft model; `budget` are the arguments of ``Run.run``."""
-    torch.set_num_threads(1)
-    run = DraftRun(output, teacher, seed, compile_layers)
-    run.run(*budget)
-    run.report()
-
-
 def main(
-    output: Annotated[Path, typer.Option(help="Directory of the run: new, or one to go on with.")],
-    minutes: Annotated[float, typer.Option(help="Training time in all sittings.")] = 20.0,
-    steps: Annotated[int | None, typer.Option(help="Budget in steps, instead of minutes.")] = None,
+    output: Output,
+    minutes: Minutes = 20.0,
+    steps: Steps = None,
     seed: Annotated[int, typer.Option(help="Of text and start values.")] = 0,
-    processes: Annotated[int, typer.Option(help="Workers, of one thread each.")] = 2,
-    save_every: Annotated[float, typer.Option(help="Minutes between checkpoints.")] = 5.0,
-    log_every: Annotated[int, typer.Option(help="Steps between log lines.")] = 50,
-    compile_layers: Annotated[
-        bool, typer.Option("--compile/--eager", help="Compile the layers with torch.compile.")
-    ] = True,
+    processes: Processes = 2,
+    save_every: SaveEvery = 5.0,
+    log_every: LogEvery = 50,
+    compile_layers: CompileLayers = True,
 ) -> None:
     """Train a draft of the embedded model from nothing, or go on where the run in OUTPUT stopped.
 
@@ -93,8 +88,8 @@ def main(
     """
     teacher = embedded_model_path()
     begin(output, {"seed": seed, "draft": True}, partial(load_tokenizer, teacher))
-    budget = (minutes, steps, save_every, log_every)
-    workers.in_workers(processes, distill, output, teacher, seed, compile_layers, budget)
+    make_run = partial(DraftRun, output, teacher, seed, compile_layers)
+    workers.in_workers(processes, train, make_run, (minutes, steps, save_every, log_every))
 
 
 if __name__ == "__main__":

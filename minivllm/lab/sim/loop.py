@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.logger import silenced
 from minivllm.request import Request, Sequence
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
-from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.scheduling.progress import check_progress
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
@@ -99,32 +98,14 @@ class LimitedArrivals(Arrivals):
 
 
 def make_scheduler(
-    kv_manager: KVCacheManager,
-    *,
-    max_num_batched_tokens: int,
-    max_num_seqs: int,
-    max_model_len: int,
-    enable_chunked_prefill: bool = True,
-    long_prefill_token_threshold: int = 0,
-    policy: str | SchedulingPolicy = "fcfs",
-    preemption_mode: str | None = None,
-    trace: Trace | None = None,
+    kv_manager: KVCacheManager, trace: Trace | None = None, **limits: Any
 ) -> Scheduler:
-    """The engine's scheduler; arguments as for ``LLM``.
+    """The engine's scheduler; ``limits`` are fields of ``SchedulerConfig``, named as for ``LLM``.
 
     Raises:
         ValueError: for an unknown policy.
     """
-    config = SchedulerConfig(
-        max_num_batched_tokens,
-        max_num_seqs,
-        max_model_len,
-        enable_chunked_prefill,
-        long_prefill_token_threshold,
-        policy,
-        preemption_mode,
-    )
-    return Scheduler(config, kv_manager, trace)
+    return Scheduler(SchedulerConfig(**limits), kv_manager, trace)
 
 
 def fake_token(seq: Sequence) -> int:
