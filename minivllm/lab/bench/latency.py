@@ -13,7 +13,7 @@ from minivllm.lab.bench.models import bench_model
 from minivllm.lab.bench.options import Backend, Dtype, Model, Repeats, Threads, count
 from minivllm.lab.bench.report import Report, memory_note
 from minivllm.lab.bench.roofline import work_of
-from minivllm.lab.bench.workloads import BenchRequest, Round
+from minivllm.lab.bench.workloads import Round, single_round
 from minivllm.lab.sim.result import percentiles
 from minivllm.models.loader import load_config
 from minivllm.models.model_config import ModelConfig
@@ -37,7 +37,11 @@ def bench_latency(
     num_steps = output_len - 1
     with bench_model(model, dtype) as (directory, load_format):
         config = load_config(directory)
-        first, whole = _rounds(config.vocab_size, batch_size, input_len, output_len)
+        # the same prompts twice: to be answered with one token, and with all of them
+        first, whole = (
+            single_round(Random(0), batch_size, config.vocab_size, prompt=input_len, answer=n)
+            for n in (1, output_len)
+        )
         report = Report(
             "latency",
             {
@@ -76,16 +80,6 @@ def bench_latency(
     )  # fmt: skip
     memory_note(report, to_last[-1].memory)
     report.finish(results, None)
-
-
-def _rounds(
-    vocab_size: int, batch_size: int, input_len: int, output_len: int
-) -> tuple[list[Round], list[Round]]:
-    """The same prompts twice: to be answered with one token, and with all of them."""
-    rng = Random(0)
-    prompts = [[rng.randrange(10, vocab_size) for _ in range(input_len)] for _ in range(batch_size)]
-    first, whole = ([[BenchRequest(p, n) for p in prompts]] for n in (1, output_len))
-    return first, whole
 
 
 def _ceiling(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,12 +42,7 @@ def best_seconds(function: Callable[[], object], device: torch.device, repeats: 
 
         return do_bench(function, return_mode="min") / 1e3
     function()
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - begin)
-    return min(times)
+    return min(timeit.repeat(function, number=1, repeat=repeats))
 
 
 def read_bytes_per_second(device: torch.device) -> float:
@@ -124,17 +120,14 @@ def cache_bytes(device: torch.device) -> int:
 # -- CPU time ------------------------------------------------------------------------------------
 
 
-def cpu_seconds(function: Callable[[], object]) -> float:
-    """CPU time of one call."""
-    begin = time.process_time()
-    function()
-    return time.process_time() - begin
+def best_cpu_seconds(function: Callable[[], object], repeats: int = 7, number: int = 1) -> float:
+    """CPU time of a call, in the best of several rounds of ``number`` calls.
 
-
-def best_cpu_seconds(function: Callable[[], object], repeats: int = 7) -> float:
-    """The least CPU time of several calls, garbage collected before them and not between."""
+    Garbage is collected before them and not between.
+    """
     gc.collect()
-    return min(cpu_seconds(function) for _ in range(repeats))
+    times = timeit.repeat(function, timer=time.process_time, number=number, repeat=repeats)
+    return min(times) / number
 
 
 # -- memory --------------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
+import numpy as np
 import torch
 import typer
 
@@ -86,33 +87,23 @@ def _engine(config: dict | None) -> LLM:
 # -- answers ---------------------------------------------------------------------------------------
 
 
-class _Counts(NamedTuple):
-    """Counters of an engine so far."""
-
-    tokens: int
-    steps: int
-    drafted: int
-    accepted: int
-
-    @classmethod
-    def of(cls, llm: LLM) -> _Counts:
-        metrics = llm.llm_engine.metrics
-        steps = sum(metrics.histograms["iteration_tokens_total"].counts)
-        drafts = metrics.spec_decoding or SpecDecodingStats(0)
-        return cls(
-            metrics.num_generation_tokens, steps, drafts.num_draft_tokens,
-            drafts.num_accepted_tokens,
-        )  # fmt: skip
+def _counts(llm: LLM) -> np.ndarray:
+    """Numbers of an engine so far: tokens, steps, drafts, accepted drafts."""
+    metrics = llm.llm_engine.metrics
+    steps = sum(metrics.histograms["iteration_tokens_total"].counts)
+    drafts = metrics.spec_decoding or SpecDecodingStats(0)
+    return np.array([metrics.num_generation_tokens, steps, drafts.num_draft_tokens,
+                     drafts.num_accepted_tokens])  # fmt: skip
 
 
 def _answers(engines: dict[str, LLM], some: Texts, repeats: int) -> dict[str, dict[str, Any]]:
     """Figures of each engine: tokens per step, and seconds over those without drafts."""
     seconds = dict.fromkeys(engines, 0.0)
-    before = {name: _Counts.of(llm) for name, llm in engines.items()}
+    before = {name: _counts(llm) for name, llm in engines.items()}
     for chat in some.chats:  # from here on its prompt is in the prefix cache
         for llm in engines.values():
             _answer(llm, chat, some.max_tokens)
-    after = {name: _Counts.of(llm) for name, llm in engines.items()}
+    after = {name: _counts(llm) for name, llm in engines.items()}
     for chat in some.chats:
         times: dict[str, list[float]] = {name: [] for name in engines}
         for _ in range(repeats):
@@ -122,9 +113,7 @@ def _answers(engines: dict[str, LLM], some: Texts, repeats: int) -> dict[str, di
             seconds[name] += min(times[name])
     found = {}
     for name in engines:
-        tokens, steps, drafted, accepted = (
-            now - then for now, then in zip(after[name], before[name], strict=True)
-        )
+        tokens, steps, drafted, accepted = (after[name] - before[name]).tolist()
         num_prompts = len(some.chats)  # each is computed in one step, which gives a token
         found[name] = {
             "tokens_per_step": (tokens - num_prompts) / (steps - num_prompts),
