@@ -93,22 +93,6 @@ def capital_cases(seed: str, count: int) -> list[Case]:
     return cases[:count]
 
 
-def capital_text_cases() -> list[Case]:
-    """Every country, as a plain text to continue; scored up to the full stop."""
-    return [
-        Case(f"The capital of {country} is", f" {capital}.", "capital text")
-        for country, capital in WORDS.capitals.items()
-    ]
-
-
-def small_talk_cases() -> list[Case]:
-    """Every known exchange, as it is usually put."""
-    return [
-        Case([{"role": "user", "content": requests[0]}], answer, "small talk")
-        for requests, answer in exchanges()
-    ]
-
-
 def all_suites(seed: str, count: int) -> dict[str, list[Case]]:
     """All suites by name, those that are drawn at random with `count` cases each."""
     sizes = {
@@ -122,8 +106,14 @@ def all_suites(seed: str, count: int) -> dict[str, list[Case]]:
         name = f"{TABLES[kind][0]}, {rows} rows, {'padded' if padded else 'unpadded'}"
         suites[name] = table_cases(kind, seed, rows, padded, count)
     suites["capital, chat"] = capital_cases(seed, max(count, len(WORDS.capitals)))
-    suites["capital, text"] = capital_text_cases()
-    suites["small talk"] = small_talk_cases()
+    suites["capital, text"] = [  # to continue; scored up to the full stop
+        Case(f"The capital of {country} is", f" {capital}.", "capital text")
+        for country, capital in WORDS.capitals.items()
+    ]
+    suites["small talk"] = [  # as each is usually put
+        Case([{"role": "user", "content": requests[0]}], answer, "small talk")
+        for requests, answer in exchanges()
+    ]
     suites["tool call"] = _drawn(f"{seed}-tool", count, lambda rng: tool_chat(rng, held_out=True))
     suites["json"] = _drawn(f"{seed}-json", count, lambda rng: json_chat(rng, held_out=True))
     return suites

@@ -25,13 +25,9 @@ def drawn_person(rng: random.Random, number: int, first: str) -> dict[str, str]:
         "Country": rng.choice(_LISTS.countries),
         "Email": f"{first}.{last}@example.com".lower(),
         "Phone Number": f"555-{rng.randint(0, 9999):04d}",
-        "Address": drawn_address(rng),
+        "Address": f"{rng.randint(1, 999)} {rng.choice(_LISTS.streets)}, "
+        f"{rng.choice(_LISTS.cities)}",
     }
-
-
-def drawn_address(rng: random.Random) -> str:
-    number, street = rng.randint(1, 999), rng.choice(_LISTS.streets)
-    return f"{number} {street}, {rng.choice(_LISTS.cities)}"
 
 
 def drawn_table(people: list[dict[str, str]], columns: list[str], padded: bool) -> str:

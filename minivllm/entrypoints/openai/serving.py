@@ -15,13 +15,13 @@ from weakref import WeakValueDictionary
 
 from fastapi import Request
 
-from minivllm.entrypoints.openai.engine_request import EngineRequest
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.logprobs import TokenNames
 from minivllm.entrypoints.openai.prompts import PromptProcessor
 from minivllm.entrypoints.openai.served_model import ServedModel
 from minivllm.entrypoints.openai.streaming.chunk_builder import show_stop_tokens
+from minivllm.entrypoints.openai.streaming.generation_response import EngineRequest
 from minivllm.entrypoints.openai.usage import UsagePolicy
 from minivllm.logger import init_logger
 from minivllm.outputs import RequestOutput

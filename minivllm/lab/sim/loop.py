@@ -108,13 +108,11 @@ def make_scheduler(
     return Scheduler(SchedulerConfig(**limits), kv_manager, trace)
 
 
-def fake_token(seq: Sequence) -> int:
-    """The made-up model: a function of all tokens so far, so that a lost one shows."""
-    return fake_tokens(seq.token_ids, 1)[0]
-
-
 def fake_tokens(token_ids: list[int], n: int) -> list[int]:
-    """The next ``n`` tokens of the made-up model."""
+    """The next ``n`` tokens of the made-up model.
+
+    Each is a function of all tokens so far, so that a lost one shows.
+    """
     total, num_tokens, made = sum(token_ids), len(token_ids), []
     for _ in range(n):
         made.append((total + num_tokens) % 1000 + 5)
@@ -123,7 +121,7 @@ def fake_tokens(token_ids: list[int], n: int) -> list[int]:
 
 
 def fake_execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-    """A ``fake_token`` for every sequence that this step lets catch up, and for its forks.
+    """One of ``fake_tokens`` for every sequence that this step lets catch up, and for its forks.
 
     Behind drafts that are right there are as many more.
     """

@@ -71,7 +71,12 @@ def parse_args(words: list[str]) -> argparse.Namespace:
     """
     args = make_parser().parse(words)
     args.base_url = (args.base_url or f"http://{args.host}:{args.port}").rstrip("/")
-    _general_lengths(args)
+    # two stand for those of each dataset, as in vLLM
+    if args.input_len is not None:
+        args.random_input_len = args.input_len
+    if args.output_len is not None:
+        args.random_output_len = args.sharegpt_output_len = args.output_len
+        args.table_output_len = args.output_len
     if args.ignore_eos is None:
         args.ignore_eos = args.dataset_name == "random"
     args.percentile_metrics = args.percentile_metrics.split(",")
@@ -97,15 +102,6 @@ def parse_args(words: list[str]) -> argparse.Namespace:
     allowed = "a file, with --dataset-name sharegpt and only then"
     check(named == (args.dataset_name == "sharegpt"), "dataset_path", args.dataset_path, allowed)
     return args
-
-
-def _general_lengths(args: argparse.Namespace) -> None:
-    """``--input-len`` and ``--output-len`` stand for those of each dataset (as in vLLM)."""
-    if args.input_len is not None:
-        args.random_input_len = args.input_len
-    if args.output_len is not None:
-        args.random_output_len = args.sharegpt_output_len = args.output_len
-        args.table_output_len = args.output_len
 
 
 def _check_ramp_up(args: argparse.Namespace) -> None:

@@ -66,6 +66,8 @@ def make_result(
             measures itself.
     """
     rate = args.request_rate
+    names = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
+    ramp_up = {name: getattr(args, name) for name in names if args.ramp_up_strategy is not None}
     return {
         "date": datetime.now().strftime("%Y%m%d-%H%M%S"),
         "endpoint_type": args.backend,
@@ -78,15 +80,10 @@ def make_result(
         "request_rate": "inf" if math.isinf(rate) else rate,
         "burstiness": "inf" if math.isinf(args.burstiness) else args.burstiness,
         "max_concurrency": args.max_concurrency,
-        **_ramp_up(args),
+        **ramp_up,
         **figures,
         "client_cpu_s": client_cpu,
     }
-
-
-def _ramp_up(args: Namespace) -> dict[str, Any]:
-    names = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
-    return {} if args.ramp_up_strategy is None else {name: getattr(args, name) for name in names}
 
 
 def details(outputs: Sequence[RequestFuncOutput]) -> dict[str, list]:
