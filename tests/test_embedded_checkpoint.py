@@ -6,7 +6,7 @@ from transformers import AutoModelForCausalLM
 
 from minivllm.embedded import embedded_model_path
 from minivllm.embedded.data.corpus import fingerprint
-from minivllm.embedded.evaluation.evaluate import score
+from minivllm.embedded.evaluation.evaluate import answers, is_right
 from minivllm.embedded.evaluation.suites import all_suites, table_cases
 from minivllm.embedded.training.curriculum import FULL_PLAN
 from minivllm.embedded.training.manifest import file_hashes, read_manifest
@@ -48,7 +48,8 @@ def llm():
 
 
 def share_right(llm, cases):
-    results = [right for label in score(llm, cases).values() for right in label]
+    found = answers(llm, cases)
+    results = [is_right(case, answer) for case, answer in zip(cases, found, strict=True)]
     return sum(results) / len(results)
 
 

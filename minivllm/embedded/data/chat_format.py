@@ -3,15 +3,11 @@
 import json
 from importlib.resources import files
 
-TOOLS_BEFORE = (
-    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
-    "You are provided with function signatures within <tools></tools> XML tags:\n<tools>"
-)
-TOOLS_AFTER = (
-    "\n</tools>\n\nFor each function call, return a json object with function name and arguments "
-    "within <tool_call></tool_call> XML tags:\n<tool_call>\n"
-    '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
-)
+from minivllm.embedded.data.lists import load_lists
+
+_TEXTS = load_lists(__package__, "chat_format")
+TOOLS_BEFORE: str = _TEXTS.tools_before
+TOOLS_AFTER: str = _TEXTS.tools_after
 
 
 def chat_template() -> str:

@@ -101,6 +101,7 @@ class Run:
         compile_layers: bool = False,
     ) -> None:
         self.output, self.seed, self.plan = output, seed, plan
+        self.state_path, self.checkpoint = output / "state.pt", output / "checkpoint"
         self.tokenizer = load_tokenizer(output)
         self.network = make_network(self.tokenizer.get_vocab_size(), sizes, seed)
         self.set_start_values()
@@ -115,14 +116,6 @@ class Run:
             for layer in self.network.model.layers:
                 layer.compile(dynamic=True)
         self.decoder = workers.averaging(self.network.model)
-
-    @property
-    def state_path(self) -> Path:
-        return self.output / "state.pt"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.output / "checkpoint"
 
     def set_start_values(self) -> None:
         """Set start values beside `make_network`'s own."""

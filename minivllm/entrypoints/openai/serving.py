@@ -37,14 +37,11 @@ class OpenAIServing:
         self.served = served
         self.engine = served.engine
         self.args = served.args
+        self.tokenizer = served.engine.tokenizer
         self.prompts = PromptProcessor(served)
         self.usage = UsagePolicy(served.args)
         # By the engine's request id; also requests that the engine does not have yet.
         self._requests: WeakValueDictionary[str, EngineRequest] = WeakValueDictionary()
-
-    @property
-    def tokenizer(self):
-        return self.engine.tokenizer
 
     @staticmethod
     def request_id(prefix: str, request: GenerationRequest, raw: Request) -> str:

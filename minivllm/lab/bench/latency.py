@@ -13,10 +13,9 @@ from minivllm.lab.bench.models import bench_model
 from minivllm.lab.bench.options import Backend, Dtype, Model, Repeats, Threads, count
 from minivllm.lab.bench.report import Report, memory_note
 from minivllm.lab.bench.roofline import work_of
-from minivllm.lab.bench.workloads import Round, single_round
+from minivllm.lab.bench.workloads import single_round
 from minivllm.lab.sim.result import percentiles
 from minivllm.models.loader import load_config
-from minivllm.models.model_config import ModelConfig
 
 
 def bench_latency(
@@ -65,7 +64,23 @@ def bench_latency(
             attention_backend=attention_backend,
         )
         to_first, to_last = engine.repeat(first, repeats), engine.repeat(whole, repeats)
-    least = _ceiling(report, config, getattr(torch, dtype), first, whole, num_steps)
+    device, kind = machine.default_device(), getattr(torch, dtype)
+    peaks, cache_bytes = machine.measure(device, kind), machine.cache_bytes(device)
+    work_first, work = (
+        work_of(config, rounds, kind.itemsize, cache_bytes=cache_bytes) for rounds in (first, whole)
+    )
+    hardware = machine.as_hardware(peaks)
+    least = {
+        "ttft_s": work_first.least_seconds(hardware),
+        "step_s": hardware.least_seconds(work.decode) / num_steps,
+        "latency_s": work.least_seconds(hardware),
+    }
+    report.ceiling({**peaks, **least}, "measured here, and the roofline")
+    report.note(
+        f"A decode step of this batch reads {work.decode.num_bytes / num_steps / 1e6:,.0f} MB of "
+        f"weights, K and V, and computes {work.decode.flops / num_steps / 1e9:,.3g} GFLOP: "
+        f"{1e3 * least['step_s']:.3g} ms at least."
+    )
     results = _figures(to_first, to_last, num_steps, least)
     report.table(
         "milliseconds",
@@ -80,36 +95,6 @@ def bench_latency(
     )  # fmt: skip
     memory_note(report, to_last[-1].memory)
     report.finish(results, None)
-
-
-def _ceiling(
-    report: Report,
-    config: ModelConfig,
-    dtype: torch.dtype,
-    first: list[Round],
-    whole: list[Round],
-    num_steps: int,
-) -> dict[str, float]:
-    """Measure the machine, and print the least seconds that this work can take on it."""
-    device = machine.default_device()
-    peaks, cache_bytes = machine.measure(device, dtype), machine.cache_bytes(device)
-    work_first, work = (
-        work_of(config, rounds, dtype.itemsize, cache_bytes=cache_bytes)
-        for rounds in (first, whole)
-    )
-    hardware = machine.as_hardware(peaks)
-    least = {
-        "ttft_s": work_first.least_seconds(hardware),
-        "step_s": hardware.least_seconds(work.decode) / num_steps,
-        "latency_s": work.least_seconds(hardware),
-    }
-    report.ceiling({**peaks, **least}, "measured here, and the roofline")
-    report.note(
-        f"A decode step of this batch reads {work.decode.num_bytes / num_steps / 1e6:,.0f} MB of "
-        f"weights, K and V, and computes {work.decode.flops / num_steps / 1e9:,.3g} GFLOP: "
-        f"{1e3 * least['step_s']:.3g} ms at least."
-    )
-    return least
 
 
 def _figures(

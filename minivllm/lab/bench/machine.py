@@ -45,23 +45,6 @@ def best_seconds(function: Callable[[], object], device: torch.device, repeats: 
     return min(timeit.repeat(function, number=1, repeat=repeats))
 
 
-def read_bytes_per_second(device: torch.device) -> float:
-    """Read bandwidth: the sum of a tensor too large for any cache."""
-    import torch
-
-    numbers = torch.ones(LARGE[device.type] // 4, device=device)
-    return numbers.nbytes / best_seconds(numbers.sum, device)
-
-
-def copy_bytes_per_second(device: torch.device) -> float:
-    """Copy bandwidth of such a tensor; bytes read and bytes written both count."""
-    import torch
-
-    src = torch.ones(LARGE[device.type] // 4, device=device)
-    dst = torch.empty_like(src)
-    return 2 * src.nbytes / best_seconds(lambda: dst.copy_(src), device)
-
-
 def flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
     """FLOP/s of a square matrix product. Random numbers: a GPU's clock falls as bits flip.
 
@@ -84,10 +67,18 @@ def flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
 def measure(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
     """Measured peaks in GB/s and GFLOP/s, and which bandwidth is the ceiling.
 
+    Reading is the sum of a tensor too large for any cache, and copying is that of such a tensor:
+    bytes read and bytes written both count.
+
     That of a CPU is reading, which is what decodes do. A GPU's is the copy: there a sum is no
     faster way to read, and the copy is what others quote.
     """
-    read, copy = read_bytes_per_second(device) / 1e9, copy_bytes_per_second(device) / 1e9
+    import torch
+
+    numbers = torch.ones(LARGE[device.type] // 4, device=device)
+    copied = torch.empty_like(numbers)
+    read = numbers.nbytes / best_seconds(numbers.sum, device) / 1e9
+    copy = 2 * numbers.nbytes / best_seconds(lambda: copied.copy_(numbers), device) / 1e9
     return {
         "read_gb_per_s": read,
         "copy_gb_per_s": copy,

@@ -70,7 +70,16 @@ def bench_speculation(
     found: dict[str, Any] = {
         kind: _answers(engines, some, repeats) for kind, some in texts().items()
     }
-    _print_answers(report, found)
+    for name in list(configs)[1:]:
+        report.table(
+            f"{name}: answers at batch 1",
+            ("text", "tokens a step", "drafts accepted", "seconds over those without"),
+            [
+                (kind, one[name]["tokens_per_step"], f"{one[name]['accepted_share']:.0%}",
+                 one[name]["seconds_ratio"])
+                for kind, one in found.items()
+            ],
+        )  # fmt: skip
     found["step"] = _step_costs(report, engines["none"])
     found["proposer_us"] = _proposer_us(prompt_lookup_min, prompt_lookup_max, ngram)
     report.note(
@@ -128,20 +137,6 @@ def _answer(llm: LLM, chat: list[dict[str, str]], max_tokens: int) -> float:
     begin = time.perf_counter()
     llm.chat(chat, SamplingParams(temperature=0, max_tokens=max_tokens), use_tqdm=False)
     return time.perf_counter() - begin
-
-
-def _print_answers(report: Report, found: dict[str, dict[str, dict[str, float]]]) -> None:
-    names = [name for name in next(iter(found.values())) if name != "none"]
-    for name in names:
-        report.table(
-            f"{name}: answers at batch 1",
-            ("text", "tokens a step", "drafts accepted", "seconds over those without"),
-            [
-                (kind, one[name]["tokens_per_step"], f"{one[name]['accepted_share']:.0%}",
-                 one[name]["seconds_ratio"])
-                for kind, one in found.items()
-            ],
-        )  # fmt: skip
 
 
 # -- steps -----------------------------------------------------------------------------------------
