@@ -1,7 +1,7 @@
 """How long a notebook takes to read: ``python notebooks/reading_time.py``.
 
-Words at 200 a minute, lines of code at 15, half a minute a figure; what stands under "Exercises"
-comes on top of it. ``--write`` puts the minutes into the headers.
+180 words, 8 lines of code, 25 lines of output or one figure a minute; exercises come on top of it.
+``--write`` puts the minutes into the headers.
 """
 
 import json
@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-MOST_CELLS, MOST_MINUTES = 45, 25
+MOST_CELLS, MOST_MINUTES = 45, 45
+MOST_CODE, MOST_PARAGRAPH, MOST_TEXT = 12, 100, 160  # lines of a code cell; words
 STATED = re.compile(r"\*\*(\d+) minutes\.\*\*")
 FIGURES = {"image/svg+xml", "image/png"}
 
 
 @dataclass(frozen=True)
 class ReadingTime:
-    """What there is to read in a notebook, its exercises left out."""
+    """Amount to read in a notebook, its exercises left out."""
 
     name: str
     cells: int
@@ -27,22 +28,25 @@ class ReadingTime:
     words: int
     code: int
     """Lines of code, also of source that a cell prints; no comments, no blank ones."""
+    output: int
+    """Lines of other printed output."""
     figures: int
     stated: int | None
     """The minutes that its header promises."""
 
     @property
     def minutes(self) -> int:
-        return math.ceil(self.words / 200 + self.code / 15 + 0.5 * self.figures)
+        return math.ceil(self.words / 180 + self.code / 8 + self.output / 25 + self.figures)
 
     @property
     def too_long(self) -> bool:
-        return self.cells > MOST_CELLS or self.minutes > MOST_MINUTES
+        lectures = 2 if self.name == "90_minutes" else 1  # the short track has the time of two
+        return self.cells > lectures * MOST_CELLS or self.minutes > lectures * MOST_MINUTES
 
 
 def reading_time(path: Path) -> ReadingTime:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    words = code = figures = 0
+    words = code = printed = figures = 0
     for cell in without_exercises(cells):
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
@@ -52,13 +56,38 @@ def reading_time(path: Path) -> ReadingTime:
             continue
         code += lines_of_code(text)
         for output in cell["outputs"]:
-            figures += bool(FIGURES & output.get("data", {}).keys())
-            if re.search(r"\bgetsource\(|\bshow\(", text):
+            if FIGURES & output.get("data", {}).keys():
+                figures += 1
+            elif re.search(r"\bgetsource\(|\bshow\(", text):
                 code += lines_of_code(text_of(output))
+            else:
+                printed += len([line for line in text_of(output).splitlines() if line.strip()])
     stated = STATED.search("".join(cells[0]["source"]))
     return ReadingTime(
-        path.stem, len(cells), words, code, figures, int(stated[1]) if stated else None
+        path.stem, len(cells), words, code, printed, figures, int(stated[1]) if stated else None
     )
+
+
+def too_long_cells(path: Path) -> list[str]:
+    """The cells over a limit, each by its number and what is too long in it.
+
+    A paragraph is what blank lines separate; fenced code is none. Blank lines of code do not count.
+    """
+    found = []
+    for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "code":
+            lines = len([line for line in text.splitlines() if line.strip()])
+            if lines > MOST_CODE:
+                found.append(f"{number}: {lines} lines of code")
+            continue
+        prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+        longest = max(len(part.split()) for part in re.split(r"\n\s*\n", prose))
+        if longest > MOST_PARAGRAPH:
+            found.append(f"{number}: a paragraph of {longest} words")
+        if len(prose.split()) > MOST_TEXT:
+            found.append(f"{number}: {len(prose.split())} words")
+    return found
 
 
 def without_exercises(cells: list[dict]) -> list[dict]:
@@ -105,10 +134,13 @@ if __name__ == "__main__":
     if "--write" in sys.argv[1:]:
         for notebook in notebooks:
             write_minutes(notebook)
-    print("notebook                      cells  words   code  figures  minutes  stated")
+    print("notebook                      cells  words   code  output  figures  minutes  stated")
     for notebook in notebooks:
         it = reading_time(notebook)
         print(
-            f"{it.name:28} {it.cells:6d} {it.words:6,d} {it.code:6d} {it.figures:8d} "
+            f"{it.name:28} {it.cells:6d} {it.words:6,d} {it.code:6d} {it.output:7d} "
+            f"{it.figures:8d} "
             f"{it.minutes:8d} {it.stated or '-':>7}{'  too long' if it.too_long else ''}"
         )
+        for cell in too_long_cells(notebook):
+            print(f"    cell {cell}")

@@ -11,7 +11,7 @@ from minivllm.exercises import labs
 from minivllm.lab.exercises.labs import milestones
 from minivllm.lab.exercises.labs.recorded_steps import recorded_steps
 
-PLAIN = [lab for lab in labs.FUNCTION_LABS.values() if lab.name != "online_softmax"]
+PLAIN = [lab for lab in labs.FUNCTION_LABS.values() if lab.notebook != "10"]  # no kernels
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +27,9 @@ def lab(request):
 
 
 def test_a_solution_passes_and_is_not_counted(lab, capsys):
-    labs.grade(lab.stub)
-    assert capsys.readouterr().out == "not solved yet\n"
+    for unsolved in (lab.stub, None):
+        lab.grade(unsolved)
+        assert capsys.readouterr().out == "not solved yet\n"
     lab.grade(lab.solution)
     assert capsys.readouterr().out.startswith(f"passed   {lab.name}")
     assert milestones.passed() == {}
@@ -73,7 +74,7 @@ def test_another_seed_is_another_lot_of_inputs(lab, capsys):
         lab.grade(lab.solution, seed=-1)
 
 
-@pytest.mark.parametrize("nonsense", [None, 3, "schedule", int, lambda *args, **kwargs: "?"])
+@pytest.mark.parametrize("nonsense", [3, "schedule", int, lambda *args, **kwargs: "?"])
 def test_what_is_no_answer_is_told_so(lab, nonsense, capsys):
     lab.grade(nonsense)
     assert capsys.readouterr().out.startswith("FAILED")
@@ -88,7 +89,7 @@ MISTAKES = {
     "more run than may": (SCHEDULE, "num_running == max_num_seqs", "False"),
     "no room is looked for": (SCHEDULE, "num_blocks(num_tokens) <= num_free_blocks", "True"),
     "the budget is forgotten": (SCHEDULE, "num_computed, token_budget)", "num_computed, 10**6)"),
-    "cut though nobody else is there": (CAP, " and num_requests > 1", ""),
+    "cut though no other request is there": (CAP, " and num_requests > 1", ""),
     "the threshold is forgotten": (CAP, "num_new = long_prefill_token_threshold", "pass"),
     "a mean": (MERGE, "(lse - lse.max()).exp()", "(lse * 0).exp()"),
     "no maximum": (MERGE, "(lse - lse.max())", "lse"),

@@ -43,3 +43,27 @@ def test_it_is_highlighted_where_it_can_be(capsys):
     assert data["text/markdown"] == f"```python\n{data['text/plain']}\n```"
     show(BlockTable.slot, BlockTable.must_copy)  # no notebook here: the text is printed
     assert capsys.readouterr().out.count("# minivllm/kv/block_table.py\n") == 2
+
+
+def test_branches_of_a_later_chapter_are_left_out_and_counted():
+    from minivllm.engine.core import EngineCore
+
+    without = ("draft", "structured_output", "checkpoint", "except")
+    whole = listing(EngineCore.step).text.splitlines()
+    lines = listing(EngineCore.step, without=without).text.splitlines()
+    assert lines[-1] == f"    # left out: {len(whole) - len(lines) + 1} lines with " + ", ".join(
+        without
+    )
+    text = "\n".join(lines[:-1])
+    assert not [word for word in (*without, "try:") if word in text]
+    assert "    output = self.executor.execute_model(scheduler_output)" in lines  # dedented
+    assert [line for line in lines if "# " in line and "left out" not in line][1:] == [
+        f"    # {line}"
+        for line in (
+            "1. Schedule: how many tokens of each sequence, and the slots of their K and V.",
+            "2. Run the model, and sample.",
+            "3. Append, fork, finish, free.",
+        )
+    ]
+    with pytest.raises(ValueError, match="that has 'drfat'"):
+        listing(EngineCore.step, without=("drfat",))

@@ -52,11 +52,12 @@ class AsyncLLM:
         self.kv_cache_config, self.model_config = cache, client.vllm_config.model_config
         self.max_model_len = self.vllm_config.scheduler_config.max_model_len
         self.input_processor = client.input_processor
-        self.output_processor = OutputProcessor(self.tokenizer)
+        self.output_processor = handler.output_processor = OutputProcessor(self.tokenizer)
         blocks = cache.num_blocks, cache.num_host_blocks
-        self.metrics = EngineMetrics.from_config(self.vllm_config, *blocks)
-        stat_logger = None if args.disable_log_stats else LoggingStatLogger(self.metrics)
-        handler.attach(client.submit, self.output_processor, self.metrics, stat_logger)
+        self.metrics = handler.metrics = EngineMetrics.from_config(self.vllm_config, *blocks)
+        if not args.disable_log_stats:
+            handler.stat_logger = LoggingStatLogger(self.metrics)
+        handler.submit = client.submit
         self._paused = False
         weakref.finalize(self, self._client.shutdown)  # at the latest when Python ends
 
@@ -107,16 +108,10 @@ class AsyncLLM:
         sampling_params: SamplingParams | BeamSearchParams,
         priority: int = 0,
     ) -> RequestOutputCollector:
-        """Queue a prompt. This waits only for the end of a request that had the same id.
+        """Queue a prompt; arguments and errors are those of ``generate``.
 
-        Args:
-            request_id, prompt, sampling_params, priority: as for ``generate``.
-
-        Returns:
-            The queue of its outputs. Give it to ``release`` in the end.
-
-        Raises:
-            ValueError, EngineDeadError: as ``generate``.
+        This waits only for the end of a request that had the same id. Returns the queue of its
+        outputs: give it to ``release`` in the end.
         """
         handler = self.output_handler
         handler.bind_to_loop()
@@ -243,13 +238,14 @@ class AsyncLLM:
             await self.reset_prefix_cache()
 
     async def resume_generation(self, num_steps: int | None = None) -> None:
-        """Go on; given a number (vLLM knows none), for that many steps, and then pause again.
+        """Go on; given a number (vLLM knows none), take that many steps, and pause again.
 
-        With nothing left to do it pauses earlier.
+        With nothing left to do it pauses earlier. Returns when the steps are taken and what they
+        brought is handed out.
         """
         check(num_steps is None or is_int(num_steps, 1), "num_steps", num_steps, "None, or over 0")
         self._paused = num_steps is not None
-        self._client.submit(("resume", num_steps))
+        await self._answer("resume", num_steps)
 
     def follow(self, follower: Callable[[list[Record]], None]) -> None:
         """Call a function with the trace's new records after every step; the trace keeps none.
@@ -281,9 +277,13 @@ class AsyncLLM:
 
     async def call(self, method: str, *arguments):
         """Call a method of the engine core between two steps. Returns or raises what it does."""
+        return await self._answer("call", method, arguments)
+
+    async def _answer(self, kind: str, *arguments):
+        """Send a message that the core answers. Returns or raises the answer."""
         number, future = self.output_handler.add_call()
         try:
-            self._client.submit(("call", number, method, arguments))
+            self._client.submit((kind, number, *arguments))
         except ValueError:
             self.output_handler.forget_call(number)
             raise

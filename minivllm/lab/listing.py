@@ -24,13 +24,18 @@ class Listing:
         return self.text
 
 
-def show(*codes: Any, first: str | None = None, last: str | None = None) -> None:
+def show(
+    *codes: Any, first: str | None = None, last: str | None = None, without: tuple[str, ...] = ()
+) -> None:
     """Display the source of functions, methods, properties, classes or kernels.
 
     Args:
         *codes: what to show.
         first: begin at the line that contains this; None is the beginning.
         last: end before the first line after it that contains this; None is the end.
+        without: leave out the statements, with all that is indented below them, whose first line
+            contains one of these: branches of a later chapter. A comment at the end says how many
+            lines they have.
 
     Raises:
         ValueError: if the source has no such line.
@@ -38,15 +43,19 @@ def show(*codes: Any, first: str | None = None, last: str | None = None) -> None
     from IPython.display import display
 
     for code in codes:
-        display(listing(code, first, last))
+        display(listing(code, first, last, without))
 
 
-def listing(code: Any, first: str | None = None, last: str | None = None) -> Listing:
+def listing(
+    code: Any, first: str | None = None, last: str | None = None, without: tuple[str, ...] = ()
+) -> Listing:
     """Return what ``show`` displays."""
     for wrapper in ("fget", "py_func", "fn"):  # of a property, of numba, of Triton
         code = getattr(code, wrapper, code)
     code = inspect.unwrap(code)
     lines = _folded(textwrap.dedent(inspect.getsource(code)))
+    if without:
+        lines = _left_out("\n".join(lines), without)
     begin = 0 if first is None else _find(lines, first, 0)
     end = len(lines) if last is None else _find(lines, last, begin)
     source = textwrap.dedent("\n".join(lines[begin:end])).strip("\n")
@@ -64,6 +73,36 @@ def _folded(source: str) -> list[str]:
                 lines[text.lineno - 1] = f'{lines[text.lineno - 1].rstrip()}"""'
                 lines[text.lineno : text.end_lineno] = [None] * (text.end_lineno - text.lineno)
     return [line for line in lines if line is not None]
+
+
+def _left_out(source: str, without: tuple[str, ...]) -> list[str]:
+    """The lines without the statements that begin with a line that contains one of these."""
+    lines, found = source.splitlines(), set()
+    left_out: set[int] = set()
+    inner: set[int] = set()  # lines of a ``try`` that has lost all its handlers
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, (ast.stmt, ast.ExceptHandler)) or node.lineno == 1:
+            continue
+        texts = {text for text in without if text in lines[node.lineno - 1]}
+        if not texts:
+            continue
+        found |= texts
+        first = node.lineno - 1
+        while lines[first - 1].lstrip().startswith("#"):  # what is said of it
+            first -= 1
+        left_out.update(range(first, node.end_lineno))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Try) and all(h.lineno - 1 in left_out for h in node.handlers):
+            left_out.add(node.lineno - 1)
+            inner.update(range(node.lineno, node.body[-1].end_lineno))
+    if missing := [text for text in without if text not in found]:
+        raise ValueError(f"no statement begins with a line that has {missing[0]!r}.")
+    kept = [
+        line[4:] if index in inner else line
+        for index, line in enumerate(lines)
+        if index not in left_out
+    ]
+    return [*kept, f"    # left out: {len(left_out)} lines with {', '.join(without)}"]
 
 
 def _find(lines: list[str], text: str, start: int) -> int:

@@ -7,12 +7,14 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import update_wrapper
+from functools import cache, update_wrapper
 from pprint import pformat
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from minivllm.lab.exercises.answers import NotYet, is_blank
+from minivllm.lab.exercises.gradebook import note_points
+from minivllm.lab.exercises.texts import read_toml, unwrap
 from minivllm.utils.validation import check, is_int
 
 _missed: set[tuple[str, str]] = set()  # an exercise as it is shown, what was wrong with an answer
@@ -30,6 +32,8 @@ class Exercise:
         question: what is asked.
         given: the names and numbers of the problem, for the reader's own code, too.
         effort: how difficult and how long it is, and the next one of its kind.
+        name, seed: of its kind, and what it was drawn by.
+        why: the reasoning that leads to the solution, whatever the numbers are.
     """
 
     judge: Callable[..., str]
@@ -38,6 +42,9 @@ class Exercise:
     question: str
     given: dict[str, Any] = field(default_factory=dict)
     effort: str = ""
+    name: str = ""
+    seed: int | str = 0
+    why: str = ""
 
     def check(self, answer: Any) -> str:
         """Return what a right answer teaches.
@@ -55,13 +62,16 @@ class Exercise:
 
     def grade(self, answer: Any) -> None:
         """Print whether the answer is right, and if not, what is wrong. None is no answer yet."""
+        points = 0
         if is_blank(answer):
-            print("not solved yet")
-            return
-        try:
-            print(f"right: {self.check(answer)}")
-        except NotYet as explanation:
-            print(f"not yet: {self._told(explanation)}")
+            verdict = "not solved yet"
+        else:
+            try:
+                verdict, points = f"right: {self.check(answer)}", 1
+            except NotYet as explanation:
+                verdict = f"not yet: {self._told(explanation)}"
+        print(verdict)
+        note_points(self.name, self.seed, points, verdict)
 
     def _told(self, explanation: NotYet) -> str:
         """Return what is wrong; the right value only if it was missed before."""
@@ -78,9 +88,10 @@ class Exercise:
         return self.solution(**self.given)
 
     def show_help(self) -> Folded:
-        """The hint and the solution's source, each folded."""
+        """The hint, and the reasoning with the solution's source, each folded."""
         source = textwrap.dedent(inspect.getsource(self.solution))
-        return Folded({"Hint": self.hint, "Solution": source})
+        reasoning = "\n".join(textwrap.wrap(self.why, 90))
+        return Folded({"Hint": self.hint, "Solution": f"{reasoning}\n\n{source}"})
 
     def __repr__(self) -> str:
         """The question, below it what is given, and at the end the effort."""
@@ -91,15 +102,50 @@ class Exercise:
         return "\n".join([*lines, self.effort]).rstrip()
 
 
+class Askable(Protocol):
+    """Anything with a question that can be graded: an exercise, a lab or a quiz."""
+
+    def grade(self, answer: Any) -> None: ...
+
+    def show_help(self) -> Folded: ...
+
+
+def ask(exercise: Askable, answer: Any = None) -> None:
+    """Display an exercise, grade an answer, and fold the hint and the solution below it.
+
+    Args:
+        exercise: of a chapter, drawn by a seed, ``ask(ch05.puzzle(seed=0), my_policy)``; a lab,
+            ``ask(labs.cap, my_cap)``; or a quiz, ``ask(quiz["05"], "a b c a b")``.
+        answer: None is no answer yet. ``labs.cap.solution`` shows what a pass looks like.
+
+    Raises:
+        ValueError: for what cannot be asked, such as ``ch05.puzzle`` without a seed.
+    """
+    from IPython.display import display
+
+    known = hasattr(exercise, "grade") and hasattr(exercise, "show_help")
+    check(known, "exercise", exercise, 'an exercise (ch05.puzzle(seed=0)), a lab or quiz["05"]')
+    display(exercise)
+    exercise.grade(answer)
+    display(exercise.show_help())
+
+
 def effort(difficulty: int, minutes: int, again: str) -> str:
     """The line below every exercise and lab; ``again`` is the call that gives another one."""
     return f"Difficulty {difficulty} of 5, about {minutes} minutes. Then without help: {again}."
 
 
+@cache
+def _reasoning() -> dict[str, str]:
+    """By kind, a paragraph of ``why.toml``."""
+    return read_toml("why.toml")
+
+
 class Seeded:
     """A kind of exercise: called with a seed, it draws one.
 
-    The same seed gives the same problem, on every machine; another one a fresh one.
+    The same seed gives the same problem, on every machine; another one a fresh one. A string is a
+    seed, too: with a student's number, ``ch03.translation(seed="20260123")``, each has their own.
 
     Args:
         draw: makes an exercise from random numbers.
@@ -113,11 +159,16 @@ class Seeded:
         chapter = draw.__module__.rpartition(".")[2]  # where the room stands must not matter
         self.name = f"{chapter}.{draw.__name__}"
 
-    def __call__(self, seed: int = 0) -> Exercise:
-        check(is_int(seed, 0), "seed", seed, "an integer of at least 0")
+    def __call__(self, seed: int | str = 0) -> Exercise:
+        """Draw an exercise. A text is a seed, too: a student's number, in a class."""
+        number = isinstance(seed, str) and seed.isalnum() and seed.isascii()
+        allowed = "an integer of at least 0, or letters and digits"
+        check(number or is_int(seed, 0), "seed", seed, allowed)
         exercise = self.draw(Random(f"minivllm.exercises.{self.name} {seed}"))
-        again = f"{self.name}(seed={seed + 1})"
-        exercise.effort = effort(self.difficulty, self.minutes, again)
+        following = repr(f"{seed}b") if number else seed + 1
+        exercise.name, exercise.seed = self.name, seed
+        exercise.effort = effort(self.difficulty, self.minutes, f"{self.name}(seed={following})")
+        exercise.why = unwrap(_reasoning()[self.name])
         return exercise
 
     def __repr__(self) -> str:
@@ -145,4 +196,7 @@ class Folded:
             f"<details><summary>{title}</summary><pre>{html.escape(text)}</pre></details>"
             for title, text in self.texts.items()
         ]
-        return {"text/html": "".join(folded), "text/plain": f"<folded: {', '.join(self.texts)}>"}
+        return {"text/html": "".join(folded), "text/plain": repr(self)}
+
+    def __repr__(self) -> str:
+        return f"<folded: {', '.join(self.texts)}>"

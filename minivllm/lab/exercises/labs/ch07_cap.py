@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from minivllm.lab.exercises.answers import is_whole
 from minivllm.lab.exercises.labs.drawn_steps import drawn_steps
 from minivllm.lab.exercises.labs.function_lab import FunctionLab, WrongEntry, call
 from minivllm.lab.exercises.labs.recorded_steps import recorded_steps
+from minivllm.lab.exercises.labs.run import Fault
 
 
 def my_cap(num_new, token_budget, long_prefill_token_threshold, num_requests):
@@ -45,15 +47,30 @@ def check_cap(function: Callable, seed: int) -> str:
 
 def _check_number(function: Callable, num_new: int, budget: int, given: dict, right: int) -> None:
     got = call(function, num_new, budget, **given)
-    if got != right:
-        where = f"num_new={num_new}, token_budget={budget}, "
-        where += ", ".join(f"{name}={value}" for name, value in given.items())
-        raise WrongEntry(f"{where}: {got!r} is not it", str(right))
+    if got == right:
+        return
+    if not is_whole(got):
+        raise Fault(f"return a whole number, not {got!r}")
+    threshold, num_requests = given["long_prefill_token_threshold"], given["num_requests"]
+    rules = {
+        "no more than token_budget is left": got > budget,
+        "only num_new tokens are missing": got > num_new,
+        f"the threshold is {threshold}, and {num_requests} requests are there": (
+            num_requests > 1 and 0 < threshold < got
+        ),
+        "the threshold counts only while other requests are there": num_requests == 1,
+        "a threshold of 0 is none": not threshold,
+        "it may compute more: the smallest of the limits decides": True,
+    }
+    why = next(rule for rule, broken in rules.items() if broken)
+    where = f"num_new={num_new}, token_budget={budget}, "
+    where += ", ".join(f"{name}={value}" for name, value in given.items())
+    raise WrongEntry(f"{where}: not {got!r}, {why}", str(right))
 
 
 LAB = FunctionLab(
     "07",
     "Write the rule that cuts prompts into chunks.",
-    "Two limits; the second one holds only while somebody else is there.",
+    "Two limits; the second one holds only while other requests are there.",
     1, 10, my_cap, check_cap,
 )  # fmt: skip

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from minivllm.lab.exercises.answers import is_blank
 from minivllm.lab.exercises.exercise import Folded, effort
+from minivllm.lab.exercises.gradebook import note_points
 from minivllm.lab.exercises.labs.grading import Verdict
 from minivllm.lab.exercises.labs.milestones import note_passed
 from minivllm.lab.exercises.labs.run import Fault, describe_error
@@ -43,8 +45,17 @@ def call(function: Callable, *args, **kwargs) -> Any:
         raise Fault(describe_error(error)) from error
 
 
-def check_tensor(where: str, function: Callable, args: tuple, right) -> None:
-    """The reader's tensor beside the right one, entry by entry."""
+def check_tensor(
+    where: str, function: Callable, args: tuple, right, explain: Callable[[Any, int], str]
+) -> None:
+    """The reader's tensor beside the right one, entry by entry.
+
+    Args:
+        where: what a wrong entry is introduced with.
+        function, args: the reader's, and what it is called with.
+        right: the right tensor.
+        explain: called with a wrong tensor and the first wrong entry; returns why it is wrong.
+    """
     import torch
 
     got = call(function, *args)
@@ -52,11 +63,17 @@ def check_tensor(where: str, function: Callable, args: tuple, right) -> None:
         raise Fault(f"{where}: return a tensor of shape {list(right.shape)}")
     for index, (mine, theirs) in enumerate(zip(got.tolist(), right.tolist(), strict=True)):
         if mine != theirs and not math.isclose(mine, theirs, rel_tol=1e-6, abs_tol=1e-9):
-            raise WrongEntry(f"{where}: entry {index} is {mine:.4g}", f"{theirs:.4g}")
+            wrong = f"{where}: entry {index} is {mine:.4g}, {explain(got, index)}"
+            raise WrongEntry(wrong, f"{theirs:.4g}")
 
 
 def shorten(tensor) -> list[float]:
     return [round(x, 3) for x in tensor.tolist()]
+
+
+def how_to_begin(lab: str, what: str, mine: str) -> str:
+    """Return the sentence that ends every lab's task."""
+    return f"Copy this {what} into a cell, fill it, and call ask({lab}, {mine})."
 
 
 def with_stub(task: str, effort: str, stub: Any) -> str:
@@ -78,7 +95,7 @@ class FunctionLab:
         stub: the function to begin with; its docstring is the specification.
         check: called with a function and a seed; raises ``Fault`` unless the function is right;
             returns what it was held to.
-        solution_module: that of a solution which needs what the other labs do not; else it stands
+        solution_module: that of a solution which needs what the other labs do not; else it is
             beside the stub.
     """
 
@@ -131,12 +148,17 @@ class FunctionLab:
     def grade(self, function: Any, seed: int = 0) -> None:
         """Print what the check says of this function, on the inputs of this seed."""
         try:
-            verdict = self.verdict(function, seed)
+            verdict = None if is_blank(function) else self.verdict(function, seed)
         except NotImplementedError:
+            verdict = None
+        if verdict is None:
             print("not solved yet")
+            note_points(f"labs.{self.name}", seed, 0, "not solved yet")
             return
         print(verdict)
-        if verdict.outcome == "passed" and function is not self.solution:
+        passed = verdict.outcome == "passed" and function is not self.solution
+        note_points(f"labs.{self.name}", seed, passed, str(verdict))
+        if passed:
             note_passed(self.name)
 
     def show_help(self) -> Folded:
@@ -146,6 +168,7 @@ class FunctionLab:
 
     def __repr__(self) -> str:
         """The task, and the stub to copy."""
-        call = f"labs.{self.name}.grade({self.stub.__name__}"
-        task = f"{self.task} Copy this function into a cell, fill it, and call {call})."
-        return with_stub(task, effort(self.difficulty, self.minutes, f"{call}, seed=1)"), self.stub)
+        mine = self.stub.__name__
+        task = f"{self.task} {how_to_begin(f'labs.{self.name}', 'function', mine)}"
+        again = f"labs.{self.name}.grade({mine}, seed=1)"
+        return with_stub(task, effort(self.difficulty, self.minutes, again), self.stub)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
-from minivllm.lab.viz.draw.figure import Figure
-from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, draw_header, header_width
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, sheet
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO, PAPER
-from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
+from minivllm.lab.viz.draw.svg import Drawing, text_width
 from minivllm.structured_output.dfa import DEAD, DFA
 from minivllm.utils.validation import check
 
@@ -17,13 +18,17 @@ MAX_STATES = 40
 _END, _PATH = OKABE_ITO[2], OKABE_ITO[3]
 
 
-def automaton(dfa: DFA, notes: Sequence[str] = (), path: Sequence[int] = ()) -> Figure:
+def automaton(
+    dfa: DFA, notes: Sequence[str] = (), path: Sequence[int] = (), title: str | None = None,
+    mark: Sequence[Mark] = (),
+) -> Figure:  # fmt: skip
     """Draw a DFA from left to right. States in which a text may end are double circles.
 
     Args:
         dfa: of at most 40 states.
         notes: a few characters under each state.
         path: states in the order in which a text went through them: drawn orange.
+        title, mark: what it shows, and places to point at: (state, text).
 
     Raises:
         ValueError: if it has more states, or a state of the path is none of its.
@@ -32,7 +37,7 @@ def automaton(dfa: DFA, notes: Sequence[str] = (), path: Sequence[int] = ()) -> 
     check(dfa.num_states <= MAX_STATES, "dfa", f"{dfa.num_states} states", allowed)
     ok = all(0 <= state < dfa.num_states for state in path)
     check(ok, "path", path, f"states below {dfa.num_states}")
-    title = f"The automaton of {dfa.pattern}"
+    name = f"The automaton of {dfa.pattern}"
     ends = sum(dfa.accepting)
     facts = f"{dfa.num_states} states, the text may end in {ends} (double circles)"
     edges = _edges(dfa)
@@ -49,24 +54,25 @@ def automaton(dfa: DFA, notes: Sequence[str] = (), path: Sequence[int] = ()) -> 
     above = 50 if loops or any(b - a > 1 for a, b in _spans(edges, places)) else 22
     middle = HEADER_HEIGHT + above + RADIUS + (rows - 1) * ROW / 2
     below = 40 if any(b < a for a, b in _spans(edges, places)) else 20
-    width = max(2 * left + (len(columns) - 1) * column, header_width(title, facts))
-    height = middle + (rows - 1) * ROW / 2 + RADIUS + below + MARGIN
+    right = 2 * left + (len(columns) - 1) * column - MARGIN
+    bottom = middle + (rows - 1) * ROW / 2 + RADIUS + below
     at = {state: (left + x * column, middle + y * ROW) for state, (x, y) in places.items()}
-    text = "\n".join([title, facts, *_lines(dfa, edges, notes, path)])
-    drawing = Drawing(width, height, title, f"{title}; {facts}.")
-    draw_header(drawing, title, facts)
+    text = "\n".join([name, facts, *_lines(dfa, edges, notes, path)])
+    drawing = sheet(name, facts, f"{name}; {facts}.", right, bottom)
     x, y = at[0]
-    _arrow(drawing, f"M{x - RADIUS - 22:g} {y:g}H{x - RADIUS - 1:g}", (x - RADIUS, y), (1, 0), GREY)
+    drawing.arrow(f"M{x - RADIUS - 22:g} {y:g}H{x - RADIUS - 1:g}", (x - RADIUS, y), (1, 0), GREY)
     taken = set(pairwise(path))
     for (start, end), data in edges.items():
         colour = _PATH if (start, end) in taken else GREY
         _draw_edge(drawing, at[start], at[end], label_of(data), colour, column)
     for state, place in at.items():
         _draw_state(drawing, dfa, state, place, state in path)
+        circle = (place[0] - RADIUS, place[1] - RADIUS, 2 * RADIUS, 2 * RADIUS)
+        drawing.place((state,), *circle)
         if state < len(notes):
             x, y = place
             _label(drawing, x, y + RADIUS + 14, notes[state], GREY)
-    return Figure(drawing.to_string(), text, f"{title}; {facts}.")
+    return finish(drawing, text, title, mark)
 
 
 def label_of(data: Collection[int]) -> str:
@@ -151,7 +157,7 @@ def _draw_edge(drawing: Drawing, start, end, label: str, colour: str, column: fl
         tip = (x1 + 8, y1 - RADIUS + 2)
         bends = f"{x1 - 16:g} {y1 - 42:g} {x1 + 16:g} {y1 - 42:g}"
         path = f"M{x1 - 8:g} {tip[1]:g}C{bends} {tip[0]:g} {tip[1]:g}"
-        _arrow(drawing, path, tip, (-0.3, 1), colour)
+        drawing.arrow(path, tip, (-0.3, 1), colour)
         _label(drawing, x1, y1 - 40, label)
         return
     far = x2 <= x1 or x2 - x1 > 1.5 * column  # back, within a column, or past other states
@@ -160,30 +166,19 @@ def _draw_edge(drawing: Drawing, start, end, label: str, colour: str, column: fl
         dx, dy = (x2 - x1) / length, (y2 - y1) / length
         tip = (x2 - dx * (RADIUS + 1), y2 - dy * (RADIUS + 1))
         path = f"M{x1 + dx * RADIUS:g} {y1 + dy * RADIUS:g}L{tip[0]:g} {tip[1]:g}"
-        _arrow(drawing, path, tip, (dx, dy), colour)
+        drawing.arrow(path, tip, (dx, dy), colour)
         _label(drawing, (x1 + x2) / 2, (y1 + y2) / 2 - 5, label)
         return
     side = 1 if x2 <= x1 else -1  # back under them, ahead above them
     bend = (max if side > 0 else min)(y1, y2) + side * (RADIUS + 40)
     tip, middle = (x2, y2 + side * (RADIUS + 1)), (x1 + x2) / 2
     path = f"M{x1:g} {y1 + side * RADIUS:g}Q{middle:g} {bend:g} {tip[0]:g} {tip[1]:g}"
-    _arrow(drawing, path, tip, (x2 - middle, tip[1] - bend), colour)
+    drawing.arrow(path, tip, (x2 - middle, tip[1] - bend), colour)
     _label(drawing, middle, (y1 + y2 + 2 * side * RADIUS) / 4 + bend / 2 + 4, label)
 
 
-def _arrow(drawing: Drawing, path: str, tip, direction, colour: str) -> None:
-    drawing.path(path, fill="none", stroke=colour, stroke_width=1.3)
-    length = (direction[0] ** 2 + direction[1] ** 2) ** 0.5
-    dx, dy = direction[0] / length * 7, direction[1] / length * 7
-    (x, y), (px, py) = tip, (-dy * 0.45, dx * 0.45)
-    drawing.path(
-        f"M{x:g} {y:g}L{x - dx + px:g} {y - dy + py:g}L{x - dx - px:g} {y - dy - py:g}Z",
-        fill=colour,
-    )
-
-
 def _label(drawing: Drawing, x: float, y: float, label: str, fill: str = INK) -> None:
-    width = 11 * SANS_EM * len(label) + 4
+    width = text_width(label, 11) + 4
     drawing.rect(x - width / 2, y - 10, width, 12, fill=PAPER, fill_opacity=0.8)
     drawing.text(x, y, label, text_anchor="middle", font_size=11, fill=fill)
 

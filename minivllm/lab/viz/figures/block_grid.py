@@ -1,19 +1,13 @@
-"""The block grid: the whole pool, who holds which block, and how full each one is."""
+"""The block grid: the whole pool, which sequence holds which block, and how full each one is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from minivllm.lab.viz.draw import tiles as look
-from minivllm.lab.viz.draw.figure import Figure
-from minivllm.lab.viz.draw.layout import (
-    HEADER_HEIGHT,
-    MARGIN,
-    MAX_WIDTH,
-    Legend,
-    draw_header,
-    header_width,
-)
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, sheet
 from minivllm.lab.viz.draw.palette import GREY
 from minivllm.lab.viz.draw.pool import SLOT_WIDTH, Pool, draw_map, draw_tile, map_legend, tile_size
 from minivllm.lab.viz.draw.svg import Drawing
@@ -33,6 +27,8 @@ def block_grid(
     step: int | None = None,
     after: str = "schedule",
     decode: Callable[[int], str] | None = None,
+    title: str | None = None,
+    mark: Sequence[Mark] = (),
 ) -> Figure:
     """Draw the pool as a grid of physical blocks.
 
@@ -48,24 +44,21 @@ def block_grid(
         step: counted from 0; None is the last one, -1 the moment before the first.
         after: "schedule" (what the forward pass sees) or "update" (the end of the step).
         decode: turns a token id into text, to be shown inside the slots of a small pool.
+        title, mark: what it shows, and blocks to point at: (block id, text).
 
     Raises:
         ValueError: for a trace without steps, or a step or moment that it does not have.
     """
     snapshot = take_snapshot(trace, step, after)
     pool = Pool.of(trace, snapshot)
-    return Figure(_svg(pool, decode), _text(pool), pool.alt)
+    draw = _draw_tiles if pool.num_drawn <= MAX_TILES else _draw_map
+    return finish(draw(pool, decode), _text(pool), title, mark)
 
 
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _svg(pool: Pool, decode: look.Decode) -> str:
-    draw = _draw_tiles if pool.num_drawn <= MAX_TILES else _draw_map
-    return draw(pool, decode)
-
-
-def _draw_tiles(pool: Pool, decode: look.Decode) -> str:
+def _draw_tiles(pool: Pool, decode: look.Decode) -> Drawing:
     with_tokens = decode is not None and pool.detailed and pool.num_drawn <= MAX_WITH_TOKENS
     width, height = tile_size(pool, look.TEXT_SLOT_WIDTH if with_tokens else SLOT_WIDTH)
     fit = int((MAX_WIDTH - 2 * MARGIN + GAP) // (width + GAP))
@@ -74,51 +67,42 @@ def _draw_tiles(pool: Pool, decode: look.Decode) -> str:
     lines = cdiv(pool.num_drawn, columns)
     columns = min(columns, pool.num_drawn)
     entries = look.legend_entries(pool.blocks, any_cached=bool(pool.cached_and_free))
-    sheet = _Sheet(pool, columns * (width + GAP) - GAP, lines * (height + GAP), entries)
-    drawing = sheet.drawing
+    drawing = _paper(pool, columns * (width + GAP) - GAP, lines * (height + GAP), entries)
     with drawing.group(fill=GREY, font_size=11):  # what most texts have in common
         for block_id in range(pool.num_drawn):
             line, column = divmod(block_id, columns)
             box = MARGIN + column * (width + GAP), HEADER_HEIGHT + line * (height + GAP)
             block = pool.block(block_id)
-            changed = block is not None and block.is_new
-            draw_tile(drawing, pool, block_id, (*box, width, height), changed, decode, with_tokens)
-    return sheet.finish()
+            edge = look.CHANGED if block is not None and block.is_new else None
+            draw_tile(drawing, pool, block_id, (*box, width, height), edge, decode, with_tokens)
+            drawing.place((block_id,), *box, width, height)
+    return drawing
 
 
-def _draw_map(pool: Pool, _: look.Decode) -> str:
+def _draw_map(pool: Pool, _: look.Decode) -> Drawing:
     lines = cdiv(pool.num_drawn, MAP_COLUMNS)
     names = 44
     entries = map_legend([pool])
-    new = {block.block_id for block in pool.blocks if block.is_new}
+    new = {block.block_id: look.CHANGED for block in pool.blocks if block.is_new}
     if new:
         entries.append((look.changed_swatch, "allocated in this step"))
-    sheet = _Sheet(pool, names + MAP_COLUMNS * MAP_CELL, lines * MAP_CELL + GAP, entries)
-    with sheet.drawing.group(fill=GREY, font_size=11, text_anchor="end"):
+    drawing = _paper(pool, names + MAP_COLUMNS * MAP_CELL, lines * MAP_CELL + GAP, entries)
+    with drawing.group(fill=GREY, font_size=11, text_anchor="end"):
         for line in range(lines):
             y = HEADER_HEIGHT + line * MAP_CELL + 11
-            sheet.drawing.text(MARGIN + names - 8, y, line * MAP_COLUMNS)
-    draw_map(sheet.drawing, pool, MARGIN + names, HEADER_HEIGHT, MAP_COLUMNS, MAP_CELL, new)
-    return sheet.finish()
+            drawing.text(MARGIN + names - 8, y, line * MAP_COLUMNS)
+    draw_map(drawing, pool, MARGIN + names, HEADER_HEIGHT, MAP_COLUMNS, MAP_CELL, new)
+    return drawing
 
 
-class _Sheet:
-    """The paper: what is above the blocks, and below them."""
-
-    def __init__(self, pool: Pool, width: float, height: float, entries: list):
-        width = max(2 * MARGIN + width, header_width(pool.title, pool.facts))
-        self.pool, self.legend = pool, Legend(entries, width - 2 * MARGIN)
-        self.bottom = HEADER_HEIGHT + height
-        sheet_height = self.bottom + self.legend.height + (16 if pool.footnote else 0) + MARGIN / 2
-        self.drawing = Drawing(width, sheet_height, pool.title, pool.alt)
-        draw_header(self.drawing, pool.title, pool.facts)
-
-    def finish(self) -> str:
-        if self.pool.footnote:
-            self.drawing.text(MARGIN, self.bottom + 10, self.pool.footnote, fill=GREY)
-            self.bottom += 16
-        self.legend.draw(self.drawing, MARGIN, self.bottom)
-        return self.drawing.to_string()
+def _paper(pool: Pool, width: float, height: float, entries: list) -> Drawing:
+    """The header above the blocks, the footnote and the legend below."""
+    right, bottom = MARGIN + width, HEADER_HEIGHT + height
+    below = 16 if pool.footnote else 0
+    drawing = sheet(pool.title, pool.facts, pool.alt, right, bottom + below, entries)
+    if pool.footnote:
+        drawing.text(MARGIN, bottom + 10, pool.footnote, fill=GREY)
+    return drawing
 
 
 # -- in characters -------------------------------------------------------------------------------

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from minivllm.lab.viz.draw.figure import Figure
-from minivllm.lab.viz.draw.layout import MARGIN, draw_header, header_width
-from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO
-from minivllm.lab.viz.draw.svg import Drawing
+from minivllm.lab.viz.draw.bars import Bar, Part, draw_bars
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
+from minivllm.lab.viz.draw.palette import OKABE_ITO
 from minivllm.lab.viz.draw.wording import count
 from minivllm.utils.validation import check, is_number
 
-ROW, NAMES, BAR = 22, 84, 360  # pixels: a bucket's height, its bound, all observations
-TOP = 64
+LIGHT, DARK = {"fill": "#dcdcdc"}, {"fill": OKABE_ITO[0]}
 
 
-def buckets(cumulative: Mapping[str, int], quantile: float = 0.9, title: str = "Buckets") -> Figure:
+def buckets(
+    cumulative: Mapping[str, int], quantile: float = 0.9, title: str | None = None,
+    mark: Sequence[Mark] = (),
+) -> Figure:  # fmt: skip
     """Draw how many observations were at most as large as each bound, and the step between two.
 
     The light part of a bar came with a smaller bound already; the dark part is the bucket's own. A
@@ -25,7 +27,7 @@ def buckets(cumulative: Mapping[str, int], quantile: float = 0.9, title: str = "
         cumulative: by upper bound, as ``/metrics`` and ``Histogram.buckets`` have them: each counts
             all below it, too; the last bound is "+Inf".
         quantile: above 0, at most 1.
-        title: of the figure.
+        title, mark: what it shows, and buckets to point at: (upper bound, text).
 
     Raises:
         ValueError: if nothing was observed, the counts fall, or the quantile is none.
@@ -38,9 +40,15 @@ def buckets(cumulative: Mapping[str, int], quantile: float = 0.9, title: str = "
     rank = quantile * counts[-1]
     holds = next(bound for bound, number in cumulative.items() if number >= rank)
     facts = f"{count(counts[-1], 'observation')} · rank {rank:g} is in the bucket up to {holds}"
-    shown = _shown(cumulative)
-    alt = f"{title}: {facts}."
-    return Figure(_svg(shown, rank, holds, title, facts, alt), _text(shown, holds, facts), alt)
+    rows = _shown(cumulative)
+    bars = [
+        Bar(f"le {bound}", [Part(before, LIGHT), Part(number - before, DARK)],
+            f"{number} (+{number - before})", bold=bound == holds, key=bound)
+        for bound, before, number in rows
+    ]  # fmt: skip
+    line = (rank, f"rank {rank:g}")
+    drawing = draw_bars("Buckets", facts, f"Buckets: {facts}.", bars, counts[-1], 360, line=line)
+    return finish(drawing, _text(rows, holds, facts), title, mark)
 
 
 def _shown(cumulative: Mapping[str, int]) -> list[tuple[str, int, int]]:
@@ -51,30 +59,6 @@ def _shown(cumulative: Mapping[str, int]) -> list[tuple[str, int, int]]:
         before = number
     total = before
     return [row for row in rows if row[2] > 0 and (row[1] < total)]
-
-
-def _svg(rows: list[tuple[str, int, int]], rank: float, holds: str, *words: str) -> str:
-    title, facts, alt = words
-    total = rows[-1][2]
-    left, scale = MARGIN + NAMES, BAR / total
-    bottom = TOP + ROW * len(rows)
-    width = max(left + BAR + 110, header_width(title, facts))
-    drawing = Drawing(width, bottom + MARGIN, title, alt)
-    draw_header(drawing, title, facts)
-    for index, (bound, before, number) in enumerate(rows):
-        y = TOP + index * ROW
-        bold = {"font_weight": "bold"} if bound == holds else {}
-        drawing.text(left - 8, y + 15, f"le {bound}", text_anchor="end", **bold)
-        if before:
-            drawing.rect(left, y + 3, before * scale, ROW - 6, fill="#dcdcdc")
-        own = (left + before * scale, y + 3, (number - before) * scale, ROW - 6)
-        drawing.rect(*own, f"{number - before} in this bucket", fill=OKABE_ITO[0])
-        label = f"{number} (+{number - before})"
-        drawing.text(left + BAR + 10, y + 15, label, fill=GREY, **bold)
-    x = left + rank * scale
-    drawing.path(f"M{x:.2f} {TOP:g}V{bottom:g}", stroke=INK, stroke_dasharray="4 3")
-    drawing.path(f"M{left:g} {TOP:g}V{bottom:g}", stroke=LINE)
-    return drawing.to_string()
 
 
 def _text(rows: list[tuple[str, int, int]], holds: str, facts: str) -> str:

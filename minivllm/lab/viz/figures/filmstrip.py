@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from minivllm.lab.viz.draw import tiles as look
-from minivllm.lab.viz.draw.figure import Figure
-from minivllm.lab.viz.draw.layout import (
-    HEADER_HEIGHT,
-    MARGIN,
-    MAX_WIDTH,
-    Legend,
-    draw_header,
-    header_width,
-)
-from minivllm.lab.viz.draw.palette import GREY
-from minivllm.lab.viz.draw.pool import Pool, draw_map, draw_tile, map_legend, tile_size
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, sheet
+from minivllm.lab.viz.draw.palette import GREY, PAPER, Owner
+from minivllm.lab.viz.draw.pool import Edge, Pool, draw_map, draw_tile, map_legend, tile_size
 from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
 from minivllm.lab.viz.draw.wording import shorten
 from minivllm.lab.viz.model.filmstrip_model import (
@@ -25,10 +19,11 @@ from minivllm.lab.viz.model.filmstrip_model import (
     FilmstripModel,
     changed_blocks,
     eventful_steps,
+    host_blocks,
     plan_of,
     strip_text,
 )
-from minivllm.lab.viz.model.snapshot import HeldBlock, take_snapshot
+from minivllm.lab.viz.model.snapshot import take_snapshot
 from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.trace import Trace
 from minivllm.utils.math_utils import cdiv
@@ -39,21 +34,26 @@ SLOT_WIDTH = 12
 GAP, FRAME_GAP = 6, 26
 CAPTION = 40
 MAX_MARKED = 60  # changed squares of a map; more would hide what is below
-CHIP_WIDTH, CHIP_HEIGHT = 26, 18
+CHIP_WIDTH, CHIP_HEIGHT, HOST = 26, 18, 54
 MAP_COLUMNS, MAP_CELL = 40, 6
 
 
-def filmstrip(trace: Trace, steps: Iterable[int] | None = None, after: str = "schedule") -> Figure:
+def filmstrip(
+    trace: Trace, steps: Iterable[int] | None = None, after: str = "schedule",
+    title: str | None = None, mark: Sequence[Mark] = (),
+) -> Figure:  # fmt: skip
     """Draw a few steps side by side: each one's plan, pool and block tables.
 
-    Tiles and slots look as in ``block_grid``. A thick black edge is a block that a sequence got or
-    gave back in this step. Below each pool a row of block ids per sequence is its block table. A
-    large pool becomes a map of small squares; lines of blocks that were never used are left out.
+    Tiles and slots look as in ``block_grid``. A thick black edge is a block that a sequence got in
+    this step, a dashed one a block given back. Below each pool are the blocks of the host, with
+    arrows for what is swapped, and a row of block ids per sequence: its block table. A large pool
+    becomes a map of small squares; lines of blocks that were never used are left out.
 
     Args:
         trace: what the engine wrote.
         steps: which ones, at most 12; None chooses up to 6 in which blocks changed hands.
         after: "schedule" (what the forward pass sees) or "update" (the end of the step).
+        title, mark: what it shows, and blocks to point at: (step, block id, text).
 
     Raises:
         ValueError: for a trace without steps, more steps than fit, none, or one that it does not
@@ -65,10 +65,10 @@ def filmstrip(trace: Trace, steps: Iterable[int] | None = None, after: str = "sc
     frames = []
     for step in steps:
         pool = Pool.of(trace, take_snapshot(trace, step, after), whole=False)
-        changed = changed_blocks(trace, step, after)
-        frames.append(FilmFrame(step, plan_of(history, step), pool, changed))
+        changed, host = changed_blocks(trace, step, after), host_blocks(trace, step, after)
+        frames.append(FilmFrame(step, plan_of(history, step), pool, *changed, host))
     strip = FilmstripModel(frames, after)
-    return Figure(_svg(strip), strip_text(strip), strip.alt)
+    return finish(_drawing(strip), strip_text(strip), title, mark)
 
 
 # -- drawn ---------------------------------------------------------------------------------------
@@ -101,57 +101,84 @@ class _Sizes:
             pool_width = columns * (tile[0] + GAP) - GAP
             pool_height = cdiv(pool.num_drawn, columns) * (tile[1] + GAP) - GAP
         lines = width = 0
+        hosts = strip.num_host_blocks
+        host_height = HOST if hosts else 0
         if strip.with_tables:
             lines = max(len(frame.tables) for frame in strip.frames)
             longest = max((len(t.blocks) for f in strip.frames for t in f.tables), default=0)
             width = 30 + longest * (CHIP_WIDTH + 3)
-        height = CAPTION + pool_height + (12 + lines * (CHIP_HEIGHT + 5) if lines else 0)
-        return cls(columns, tile, pool_width, pool_height, max(pool_width, width), height)
+        height = CAPTION + pool_height + host_height
+        height += 12 + lines * (CHIP_HEIGHT + 5) if lines else 0
+        width = max(pool_width, width, 30 + hosts * (CHIP_WIDTH + 3))
+        return cls(columns, tile, pool_width, pool_height, width, height)
 
     @property
     def frames_in_a_line(self) -> int:
         return max(1, int((MAX_WIDTH - 2 * MARGIN + FRAME_GAP) // (self.width + FRAME_GAP)))
 
 
-def _svg(strip: FilmstripModel) -> str:
+def _drawing(strip: FilmstripModel) -> Drawing:
     sizes = _Sizes.of(strip)
     columns = min(sizes.frames_in_a_line, len(strip.frames))
     lines = cdiv(len(strip.frames), columns)
-    sheet_width = max(
-        2 * MARGIN + columns * (sizes.width + FRAME_GAP) - FRAME_GAP,
-        min(MAX_WIDTH, header_width(strip.title, strip.facts)),
-    )
-    legend = Legend(_legend(strip), sheet_width - 2 * MARGIN)
+    right = MARGIN + columns * (sizes.width + FRAME_GAP) - FRAME_GAP
     bottom = HEADER_HEIGHT + lines * (sizes.height + FRAME_GAP)
-    drawing = Drawing(sheet_width, bottom + legend.height + MARGIN / 2, strip.title, strip.alt)
-    draw_header(drawing, strip.title, strip.facts)
+    drawing = sheet(strip.title, strip.facts, strip.alt, right, bottom, _legend(strip))
     for index, frame in enumerate(strip.frames):
         line, column = divmod(index, columns)
         x = MARGIN + column * (sizes.width + FRAME_GAP)
         y = HEADER_HEIGHT + line * (sizes.height + FRAME_GAP)
         drawing.text(x, y + 14, f"step {frame.step}", font_size=13, font_weight="bold")
         plan = shorten(frame.plan, int(sizes.width / (11 * SANS_EM)))
-        drawing.text(x, y + 30, plan, fill=GREY, font_size=11)
+        drawing.text(x, y + 30, plan, sizes.width, fill=GREY, font_size=11)
         _draw_pool(drawing, strip, frame, sizes, x, y + CAPTION)
+        y += CAPTION + sizes.pool_height + 12
+        if strip.num_host_blocks:
+            _draw_host(drawing, frame, x, y + HOST - CHIP_HEIGHT - 12)
+            y += HOST
         if strip.with_tables:
-            _draw_tables(drawing, frame, x, y + CAPTION + sizes.pool_height + 12)
-    legend.draw(drawing, MARGIN, bottom)
-    return drawing.to_string()
+            _draw_tables(drawing, frame, x, y)
+    return drawing
 
 
 def _draw_pool(
     drawing: Drawing, strip: FilmstripModel, frame: FilmFrame, sizes: _Sizes, x: float, y: float
 ) -> None:
     if strip.as_map:
-        marked = frame.changed if len(frame.changed) <= MAX_MARKED else ()
-        draw_map(drawing, frame.pool, x, y, sizes.columns, MAP_CELL, marked)
+        edges = _edges(frame) if len(frame.changed) <= MAX_MARKED else {}
+        draw_map(drawing, frame.pool, x, y, sizes.columns, MAP_CELL, edges, (frame.step,))
         return
-    width, height = sizes.tile
+    (width, height), edges = sizes.tile, _edges(frame)
     with drawing.group(fill=GREY, font_size=11):
         for block_id in range(frame.pool.num_drawn):
             line, column = divmod(block_id, sizes.columns)
             box = (x + column * (width + GAP), y + line * (height + GAP), width, height)
-            draw_tile(drawing, frame.pool, block_id, box, block_id in frame.changed, plain=True)
+            draw_tile(drawing, frame.pool, block_id, box, edges.get(block_id), plain=True)
+            drawing.place((frame.step, block_id), *box)
+
+
+def _edges(frame: FilmFrame) -> dict[int, Edge]:
+    """Edges of the blocks that changed hands."""
+    return dict.fromkeys(frame.got, look.CHANGED) | dict.fromkeys(frame.gave, look.GIVEN_BACK)
+
+
+def _draw_host(drawing: Drawing, frame: FilmFrame, x: float, y: float) -> None:
+    """Chips of the host's blocks, and arrows between them and the pool for what is swapped."""
+    drawing.text(x, y + 13, "host" if frame.host else "host: nothing", fill=GREY, font_size=11)
+    for index, block in enumerate(frame.host):
+        left = x + 30 + index * (CHIP_WIDTH + 3)
+        owner, middle = block.owners[0], left + CHIP_WIDTH / 2
+        edge = look.outline(block.goes_out, owner.edge)
+        if block.partner is not None and not block.goes_out:
+            owner, edge = replace(owner, light=PAPER), look.GIVEN_BACK
+        letters = " ".join(owner.letter for owner in block.owners)
+        _draw_chip(drawing, owner, letters, left, y, edge, len(block.owners) > 1)
+        if block.partner is not None:
+            tile = drawing.places[frame.step, block.partner]
+            ends = [(tile[0] + tile[2] / 2, tile[1] + tile[3]), (middle, y)]
+            (x1, y1), (x2, y2) = ends if block.goes_out else ends[::-1]
+            line, colour = f"M{x1:g} {y1:g}L{x2:g} {y2:g}", block.owners[0].edge
+            drawing.arrow(line, (x2, y2), (x2 - x1, y2 - y1), colour)
 
 
 def _draw_tables(drawing: Drawing, frame: FilmFrame, x: float, y: float) -> None:
@@ -161,19 +188,21 @@ def _draw_tables(drawing: Drawing, frame: FilmFrame, x: float, y: float) -> None
             x + 22, y + 13, table.owner.letter, fill=table.owner.edge, font_weight="bold",
             text_anchor="end",
         )  # fmt: skip
-        with drawing.group(font_size=11, text_anchor="middle"):
-            for block in table.blocks:
-                left = x + 30 + block.logical * (CHIP_WIDTH + 3)
-                _draw_chip(drawing, block, left, y, block.block_id in frame.changed)
+        for block in table.blocks:
+            left = x + 30 + block.logical * (CHIP_WIDTH + 3)
+            edge = look.outline(block.block_id in frame.got, block.owner.edge)
+            _draw_chip(drawing, block.owner, block.block_id, left, y, edge, block.ref_count > 1)
         y += CHIP_HEIGHT + 5
 
 
-def _draw_chip(drawing: Drawing, block: HeldBlock, x: float, y: float, changed: bool) -> None:
-    edge = look.outline(changed, block.owner.edge)
-    drawing.rect(x, y, CHIP_WIDTH, CHIP_HEIGHT, rx=3, fill=block.owner.light, **edge)
-    if block.ref_count > 1:
+def _draw_chip(
+    drawing: Drawing, owner: Owner, label: str | int, x: float, y: float, edge: Edge, shared: bool
+) -> None:
+    drawing.rect(x, y, CHIP_WIDTH, CHIP_HEIGHT, rx=3, fill=owner.light, **edge)
+    if shared:
         drawing.hatch(x + 1, y + 13, CHIP_WIDTH - 2, CHIP_HEIGHT - 14)
-    drawing.text(x + CHIP_WIDTH / 2, y + 12, block.block_id)
+    middle = {"font_size": 11, "text_anchor": "middle"}
+    drawing.text(x + CHIP_WIDTH / 2, y + 12, label, CHIP_WIDTH - 4, shared, **middle)
 
 
 def _legend(strip: FilmstripModel) -> list:
@@ -186,5 +215,7 @@ def _legend(strip: FilmstripModel) -> list:
         cached = any(frame.pool.cached_and_free for frame in strip.frames)
         entries = look.legend_entries(blocks, any_cached=cached, any_new=False)
     if any(0 < len(frame.changed) <= most for frame in strip.frames):
-        entries.append((look.changed_swatch, "a sequence got it, or gave it back, in this step"))
+        entries.append((look.changed_swatch, "a sequence got it in this step"))
+        if any(frame.gave for frame in strip.frames):
+            entries.append((look.given_back_swatch, "given back in this step"))
     return entries

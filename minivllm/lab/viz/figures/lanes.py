@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
-from minivllm.lab.viz.draw.figure import Figure
-from minivllm.lab.viz.draw.layout import (
-    MARGIN,
-    NOBODY,
-    SWATCH_HEIGHT,
-    SWATCH_WIDTH,
-    Legend,
-    Swatch,
-    draw_header,
-    header_width,
-)
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
+from minivllm.lab.viz.draw.layout import MARGIN, NOBODY, box_swatch, sheet
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER, Owner, owners_of
-from minivllm.lab.viz.draw.step_axis import TOP, StepAxis
+from minivllm.lab.viz.draw.step_axis import TOP, StepAxis, draw_name
 from minivllm.lab.viz.draw.svg import Drawing
-from minivllm.lab.viz.draw.wording import count, pad, shorten
+from minivllm.lab.viz.draw.wording import count, pad
 from minivllm.trace import Trace
 from minivllm.trace.records import RequestAdded, Sampled, Scheduled
 from minivllm.utils.validation import check
@@ -75,7 +67,10 @@ class Run:
         return f"{count(self.last + 1, 'step')}, TTFT {waits}"
 
 
-def lanes(runs: Mapping[str, Trace], arrivals: Mapping[str, int] | None = None) -> Figure:
+def lanes(
+    runs: Mapping[str, Trace], arrivals: Mapping[str, int] | None = None, title: str | None = None,
+    mark: Sequence[Mark] = (),
+) -> Figure:  # fmt: skip
     """Draw the same requests under several rules, one below the other, as wide as the longest run.
 
     Hatched is a request that waits, full colour computes its prompt, light colour its tokens one by
@@ -84,7 +79,8 @@ def lanes(runs: Mapping[str, Trace], arrivals: Mapping[str, int] | None = None) 
     Args:
         runs: what the engine wrote, by the rule's name.
         arrivals: the step in which a request really came, by its id, where the engine has seen it
-            later: it may have waited at a door before the engine's queue.
+            later: it may have waited before the engine's queue.
+        title, mark: what it shows, and steps to point at: (run, request, step, text).
 
     Raises:
         ValueError: if there is no run, one without a token, or one with more than 24 requests or
@@ -93,7 +89,7 @@ def lanes(runs: Mapping[str, Trace], arrivals: Mapping[str, int] | None = None) 
     check(len(runs) > 0, "runs", runs, "at least one")
     read = [_read(name, trace, arrivals or {}) for name, trace in runs.items()]
     alt = f"Lanes of requests. {'; '.join(f'{run.name}: {run.facts}' for run in read)}."
-    return Figure(_svg(read, alt), _text(read), alt)
+    return finish(_drawing(read, alt), _text(read), title, mark)
 
 
 def _read(name: str, trace: Trace, arrivals: Mapping[str, int]) -> Run:
@@ -120,16 +116,16 @@ def _read(name: str, trace: Trace, arrivals: Mapping[str, int]) -> Run:
     return Run(name, found)
 
 
-def _svg(runs: list[Run], alt: str) -> str:
+def _drawing(runs: list[Run], alt: str) -> Drawing:
     axis = StepAxis(0, max(run.last for run in runs))
     title, most = "Lanes", max(len(run.lanes) for run in runs)
     facts = f"{count(len(runs), 'run')} of {count(most, 'request')} · a black bar is the end of one"
     heights = [HEAD + ROW * len(run.lanes) + GAP for run in runs]
     bottom = TOP + sum(heights)
-    width = max(axis.right + MARGIN, header_width(title, facts), 520.0)
-    legend = Legend([(_swatch(kind), text) for kind, text in LOOKS.items()], width - 2 * MARGIN)
-    drawing = Drawing(width, bottom + legend.height + MARGIN / 2, title, alt)
-    draw_header(drawing, title, facts)
+    legend = [
+        (box_swatch(kind == "waiting", **_look(kind, NOBODY)), text) for kind, text in LOOKS.items()
+    ]
+    drawing = sheet(title, facts, alt, axis.right, bottom, legend)
     axis.draw(drawing, bottom - GAP)
     y = TOP
     for run, height in zip(runs, heights, strict=True):
@@ -137,17 +133,17 @@ def _svg(runs: list[Run], alt: str) -> str:
         drawing.text(axis.x(0), y + 15, run.facts, fill=GREY)
         for row, lane in enumerate(run.lanes):
             _draw_lane(drawing, lane, axis, y + HEAD + row * ROW)
+            for step in range(lane.arrival, lane.last + 1):
+                key = (run.name, lane.owner.letter, step)
+                drawing.place(key, axis.x(step), y + HEAD + row * ROW, axis.cell, ROW)
         y += height
         drawing.path(f"M{MARGIN:g} {y - GAP / 2:g}H{axis.right:g}", stroke=LINE)
-    legend.draw(drawing, MARGIN, bottom)
-    return drawing.to_string()
+    return drawing
 
 
 def _draw_lane(drawing: Drawing, lane: Lane, axis: StepAxis, y: float) -> None:
     owner = lane.owner
-    letter = {"font_weight": "bold", "font_size": 13, "text_anchor": "end"}
-    drawing.text(MARGIN + 26, y + 16, owner.letter, fill=owner.edge, **letter)
-    drawing.text(MARGIN + 34, y + 16, shorten(owner.seq_id, 13), fill=GREY, font_size=11)
+    draw_name(drawing, owner, y + 16, 13)
     for kind, start, last in lane.spans():
         x = axis.x(start)
         box = (x + 1, y + 2, axis.x(last + 1) - x - 2, ROW - 4)
@@ -167,16 +163,6 @@ def _look(kind: str, owner: Owner) -> dict[str, str]:
     }[kind]
 
 
-def _swatch(kind: str) -> Swatch:
-    def draw(drawing: Drawing, x: float, y: float) -> None:
-        box = (x, y, SWATCH_WIDTH, SWATCH_HEIGHT)
-        drawing.rect(*box, rx=2, **_look(kind, NOBODY))
-        if kind == "waiting":
-            drawing.hatch(*box)
-
-    return draw
-
-
 def _text(runs: list[Run]) -> str:
     lines = ["Lanes"]
     for run in runs:
@@ -185,7 +171,7 @@ def _text(runs: list[Run]) -> str:
             cells = " " * lane.arrival
             for kind, start, last in lane.spans():
                 cells += KINDS[kind] * (last - start + 1)
-            name = pad(f"{lane.owner.letter} {shorten(lane.owner.seq_id, 13)}", 16)
+            name = pad(lane.owner.name(13), 16)
             lines.append(f"{name}{cells}|")
     signs = [f"{sign} {LOOKS[kind]}" for kind, sign in KINDS.items()]
     return "\n".join([*lines, "", "one column: a step  " + "  ".join([*signs, "| its end"])])

@@ -8,14 +8,16 @@ from math import atan2, degrees
 from typing import TYPE_CHECKING
 
 from minivllm.lab.sim.cost import Hardware
+from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Plot
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO
-from minivllm.lab.viz.draw.plots import LINES, MARKERS, new_figure, number, style_axes, to_png
+from minivllm.lab.viz.draw.plots import LINES, MARKERS, new_figure, number, plot, style_axes
 from minivllm.lab.viz.draw.wording import pad
 from minivllm.utils.validation import check, is_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Point = float | tuple[float, float]
 
@@ -23,7 +25,8 @@ Point = float | tuple[float, float]
 def roofline(
     machines: Hardware | Sequence[Hardware],
     points: Mapping[str, Mapping[object, Point]],
-    title: str = "",
+    title: str | None = None,
+    mark: Sequence[Mark] = (),
 ) -> Plot:
     """Draw the roof of a machine, and work below it, on logarithmic axes.
 
@@ -32,10 +35,10 @@ def roofline(
 
     Args:
         machines: their peaks. Of several, points belong to the first; the others' roofs are dashed.
-        points: by series and label. One number is operations per byte; the point stands on the
+        points: by series and label. One number is operations per byte; the point is on the
             roof, where that work is at best, hollow. Two are operations per byte and operations per
             second as measured, filled; a thin line leads to the roof above it.
-        title: above the axes.
+        title, mark: what it shows, and points to circle: (x, y, text).
 
     Raises:
         ValueError: if there is no machine or no point, or a point is not one or two numbers
@@ -49,7 +52,7 @@ def roofline(
         for label, point in named.items()
     ]
     check(len(read) > 0, "points", points, "at least one")
-    return Plot(_draw(roofs, read, title), _text(roofs, read), _alt(roofs, read))
+    return plot(_draw(roofs, read), _alt(roofs, read), _text(roofs, read), title, mark)
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def _read(machine: Hardware, series: str, label: str, point: Point) -> _Spot:
     return _Spot(series, label, intensity, (*numbers, roof)[1], roof, len(numbers) == 2, bound)
 
 
-def _draw(roofs: list[Hardware], spots: list[_Spot], title: str) -> bytes:
+def _draw(roofs: list[Hardware], spots: list[_Spot]) -> Figure:
     figure = new_figure(7.4, 4.1)
     axes = figure.subplots()
     style_axes(axes)
@@ -91,15 +94,16 @@ def _draw(roofs: list[Hardware], spots: list[_Spot], title: str) -> bytes:
         _draw_series(axes, [spot for spot in spots if spot.series == series], index)
     if any(spot.series for spot in spots):
         axes.legend(fontsize=9, frameon=False, loc="lower right")
-    if title:
-        axes.set_title(title, fontsize=11, loc="left", color=INK)
     figure.draw_without_rendering()  # from here on the axes know how steep a slope looks
     for index, machine in enumerate(roofs):
-        _draw_roof(axes, machine, index, machine.flops_per_s not in peaks[:index])
-    return to_png(figure)
+        _draw_roof(axes, machine, index, machine.flops_per_s not in peaks[:index], spots)
+    _name_spots(axes, spots)
+    return figure
 
 
-def _draw_roof(axes: Axes, machine: Hardware, index: int, names_peak: bool) -> None:
+def _draw_roof(
+    axes: Axes, machine: Hardware, index: int, names_peak: bool, spots: list[_Spot]
+) -> None:
     low, high = axes.get_xlim()
     begin = max(low, axes.get_ylim()[0] / machine.bytes_per_s)  # where the slope enters the picture
     xs = [begin, machine.ridge, high]
@@ -109,8 +113,21 @@ def _draw_roof(axes: Axes, machine: Hardware, index: int, names_peak: bool) -> N
               linewidth=1.8 if index == 0 else 1.1)  # fmt: skip
     look = {"fontsize": 9, "color": colour, "textcoords": "offset points"}
     (x0, y0), (x1, y1) = axes.transData.transform(list(zip(xs, ys, strict=True))[:2])
+    name = f"{machine.name}: {_si(machine.bytes_per_s)}B/s"
+    half = 2.8 * len(name)  # pixels of half the label, which goes where the slope is emptiest
+    length = ((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5
+    points = axes.transData.transform([(spot.intensity, spot.rate) for spot in spots])
+    middles = [half + 12 + (length - 2 * half) * part / 20 for part in range(17)]
+    gaps = [
+        min(abs((x - x0) * (x1 - x0) / length + (y - y0) * (y1 - y0) / length - at)
+            for x, y in points)
+        for at in middles
+    ]  # fmt: skip
+    roomy = [at for at, gap in zip(middles, gaps, strict=True) if gap > half + 8]
+    share = ((roomy or [middles[gaps.index(max(gaps))]])[0] - half) / length
+    place = axes.transData.inverted().transform((x0 + share * (x1 - x0), y0 + share * (y1 - y0)))
     axes.annotate(
-        f"{machine.name}: {_si(machine.bytes_per_s)}B/s", (begin, ys[0]), xytext=(6, 14),
+        name, place, xytext=(-4, 6),
         rotation=degrees(atan2(y1 - y0, x1 - x0)), rotation_mode="anchor", **look,
     )  # fmt: skip
     if names_peak:
@@ -123,12 +140,8 @@ def _draw_roof(axes: Axes, machine: Hardware, index: int, names_peak: bool) -> N
 
 
 def _draw_series(axes: Axes, spots: list[_Spot], index: int) -> None:
-    from matplotlib.patheffects import withStroke
-
     colour = OKABE_ITO[(3 - index) % len(OKABE_ITO)]
-    halo = withStroke(linewidth=2.5, foreground="white")
     for spot in spots:
-        up = 5 if spot.measured and index % 2 else -11  # where the label goes; a roof's are below
         if spot.measured:
             axes.vlines(spot.intensity, *sorted((spot.rate, spot.roof)), color=colour,
                         linewidth=0.8, linestyle=":")  # fmt: skip
@@ -137,9 +150,37 @@ def _draw_series(axes: Axes, spots: list[_Spot], index: int) -> None:
             color=colour, markerfacecolor=colour if spot.measured else "white", zorder=3,
             markersize=7.5, markeredgewidth=1.6, label=spot.series if spot is spots[0] else None,
         )  # fmt: skip
-        axes.annotate(spot.label, (spot.intensity, spot.rate), xytext=(7, up), fontsize=9,
-                      textcoords="offset points", color=INK, path_effects=[halo],
-                      zorder=4)  # fmt: skip
+
+
+def _name_spots(axes: Axes, spots: list[_Spot]) -> None:
+    """Label each point on the side where it covers least: no other label, no point, no edge."""
+    from matplotlib.patheffects import withStroke
+    from matplotlib.transforms import Bbox
+
+    halo = withStroke(linewidth=2.5, foreground="white")
+    inside = axes.bbox
+    taken = [text.get_window_extent() for text in axes.texts]
+    if axes.get_legend():
+        taken.append(axes.get_legend().get_window_extent())
+    places = axes.transData.transform([(spot.intensity, spot.rate) for spot in spots])
+    taken += [Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in places]
+    sides = [("left", 8, -13), ("right", -8, 5), ("left", 8, 5), ("right", -8, -13),
+             ("left", 8, -26), ("right", -8, 18), ("left", 8, 18), ("right", -8, -26)]  # fmt: skip
+    for spot in spots:
+        label = axes.annotate(
+            spot.label, (spot.intensity, spot.rate), fontsize=9, textcoords="offset points",
+            xytext=(0, 0), color=INK, path_effects=[halo], zorder=4,
+        )  # fmt: skip
+        found = []
+        for align, x, y in sides:
+            label.set(ha=align, position=(x, y))
+            box = label.get_window_extent()
+            outside = box.x0 < inside.x0 or box.x1 > inside.x1 or box.y0 < inside.y0
+            found.append((sum(map(box.overlaps, taken)) + 2 * outside, len(found), box))
+        _, best, box = min(found, key=lambda one: one[:2])
+        align, x, y = sides[best]
+        label.set(ha=align, position=(x, y))
+        taken.append(box)
 
 
 def _si(value: float) -> str:

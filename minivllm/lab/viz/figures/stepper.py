@@ -6,15 +6,15 @@ Where nothing is live (GitHub, nbviewer, nbconvert), a picture of a few steps sh
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
-from textwrap import wrap
 from typing import Any
 
+from minivllm.lab.viz.draw.claim import Mark, wrapped
 from minivllm.lab.viz.draw.figure import Figure
 from minivllm.lab.viz.draw.layout import MARGIN
 from minivllm.lab.viz.draw.palette import owners_of
-from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
+from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import listing
 from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.lab.viz.figures.block_table import block_table
@@ -32,6 +32,8 @@ def stepper(
     trace: Trace,
     steps: Iterable[int] | None = None,
     decode: Callable[[int], str] | None = None,
+    title: str | None = None,
+    mark: Sequence[Mark] = (),
 ) -> Stepper:
     """Walk through a run, forwards and backwards; meant to be the last line of a notebook's cell.
 
@@ -39,27 +41,29 @@ def stepper(
         trace: what the engine wrote.
         steps: those of the still picture, as for ``filmstrip``.
         decode: turns a token id into text, to be shown in place of the id.
+        title, mark: of the still picture, as for ``filmstrip``.
 
     Raises:
         ImportError: without ipywidgets.
         ValueError: for a trace without steps, or steps that it does not have.
     """
-    return Stepper(trace, steps, decode)
+    return Stepper(trace, steps, decode, title, mark)
 
 
 class Stepper:
-    """The widgets, and the still picture that stands for them where there are none.
+    """The widgets, and the still picture in their place where there are none.
 
     Setting ``slider.value`` from Python does what a reader does with the mouse.
     """
 
     def __init__(
-        self, trace: Trace, steps: Iterable[int] | None, decode: Callable[[int], str] | None
-    ):
+        self, trace: Trace, steps: Iterable[int] | None, decode: Callable[[int], str] | None,
+        title: str | None, mark: Sequence[Mark],
+    ):  # fmt: skip
         widgets = _ipywidgets()
         self.trace, self.decode = trace, decode
         self.frames = list(frames(trace, decode))
-        self.still = _still(trace, self.frames, steps)
+        self.still = _still(trace, self.frames, steps, title, mark)
         self._letters = {seq_id: owner.letter for seq_id, owner in owners_of(trace).items()}
         last = len(self.frames) - 1
         self.play = widgets.Play(min=0, max=last, interval=900)
@@ -98,10 +102,11 @@ class Stepper:
             if queue
         )
 
-    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
+    def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict[str, Any], dict]:
         """Widget, SVG and text: a front end shows the first of these that it can."""
         view = self.box._repr_mimebundle_()[WIDGET_VIEW]
-        return {WIDGET_VIEW: view, **self.still._repr_mimebundle_()}
+        data, metadata = self.still._repr_mimebundle_()
+        return {WIDGET_VIEW: view, **data}, metadata
 
     def __repr__(self) -> str:
         return self.still.text
@@ -123,10 +128,13 @@ def _fitted(svg: str) -> str:
     return svg.replace("<svg ", '<svg style="display: block; max-width: 100%; height: auto" ', 1)
 
 
-def _still(trace: Trace, all_frames: list[StepFrame], steps: Iterable[int] | None) -> Figure:
+def _still(
+    trace: Trace, all_frames: list[StepFrame], steps: Iterable[int] | None, title: str | None,
+    mark: Sequence[Mark],
+) -> Figure:  # fmt: skip
     """A filmstrip, and below it in words what happens in its steps."""
     steps = eventful_steps(trace) if steps is None else list(steps)
-    strip = filmstrip(trace, steps)
+    strip = filmstrip(trace, steps, title=title, mark=mark)
     told = [frame for frame in all_frames if frame.step in steps]
     words = "\n".join(f"step {frame.step}: {frame.words}" for frame in told)
     return Figure(_draw_words(strip, told), f"{strip.text}\n\n{words}", strip.alt)
@@ -135,15 +143,15 @@ def _still(trace: Trace, all_frames: list[StepFrame], steps: Iterable[int] | Non
 def _draw_words(strip: Figure, told: list[StepFrame]) -> str:
     root = ET.fromstring(strip.svg)
     width, height = float(root.get("width")), float(root.get("height"))
-    length = int((width - 2 * MARGIN - STEP_WIDTH) / (12 * SANS_EM))
-    lines = [(frame.step, wrap(frame.words, length)) for frame in told]
-    num_lines = sum(len(wrapped) for _, wrapped in lines)
+    room = width - 2 * MARGIN - STEP_WIDTH
+    lines = [(frame.step, wrapped(frame.words, room)) for frame in told]
+    num_lines = sum(len(sentences) for _, sentences in lines)
     sheet_height = height + num_lines * LINE_HEIGHT + len(lines) * GAP + MARGIN
     drawing = Drawing(width, sheet_height, "Steps of a run", strip.alt)
     y = height + 12
-    for step, wrapped in lines:
+    for step, sentences in lines:
         drawing.text(MARGIN, y, f"step {step}", font_weight="bold")
-        for line in wrapped:
+        for line in sentences:
             drawing.text(MARGIN + STEP_WIDTH, y, line)
             y += LINE_HEIGHT
         y += GAP
