@@ -1,15 +1,77 @@
-"""Exercises of notebook 21: how long each waits, what a hang-up frees, what a late reader gets."""
+"""Exercises of notebook 21: coroutines in one loop, who waits how long, what a hang-up frees."""
 
 from __future__ import annotations
 
+from itertools import accumulate
 from random import Random
 
 from minivllm.lab.exercises.answers import NotYet, compare, number_list, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
-from minivllm.lab.exercises.function_exercise import FunctionExercise
 from minivllm.utils.math_utils import cdiv
 
-# -- core: one at a time, or together ------------------------------------------------------------
+# -- core: coroutines in one event loop ----------------------------------------------------------
+
+
+@seeded(difficulty=2, minutes=6)
+def event_loop(rng: Random) -> Exercise:
+    """When does each coroutine end?"""
+    while True:
+        coroutines = {
+            name: [rng.randint(1, 9) for _ in range(3)] for name in ("ada", "ben", "cleo")
+        }
+        undisturbed = _undisturbed_ends(coroutines)
+        timers = {
+            end - last for end, (_, _, last) in zip(undisturbed, coroutines.values(), strict=True)
+        }
+        if len(timers) == 3 and _solve_event_loop(coroutines) != undisturbed:
+            break
+    return Exercise(
+        _check_event_loop,
+        "The first parts run one after the other. Then the loop takes the one whose timer is over "
+        "first; if it is busy until later, the coroutine begins later.",
+        _solve_event_loop,
+        "Three coroutines start at the same moment, in this order, in one event loop. Each one "
+        "computes for a number of milliseconds, awaits a timer, and computes again: [computes, "
+        "timer, computes]. After how many milliseconds does each end? Answer with a list.",
+        {"coroutines": coroutines},
+    )
+
+
+def _undisturbed_ends(coroutines) -> list[int]:
+    """End of each, if the loop were free as soon as its timer is over."""
+    before = accumulate((first for first, _, _ in coroutines.values()), initial=0)
+    return [begin + sum(parts) for begin, parts in zip(before, coroutines.values(), strict=False)]
+
+
+def _solve_event_loop(coroutines):
+    now, wakes = 0, []
+    for name, (first, timer, _) in coroutines.items():
+        now += first  # the loop is busy with one at a time
+        wakes.append((now + timer, name))
+    ends = {}
+    for wake, name in sorted(wakes):
+        now = ends[name] = max(now, wake) + coroutines[name][2]
+    return [ends[name] for name in coroutines]
+
+
+def _check_event_loop(answer, coroutines) -> str:
+    right, undisturbed = _solve_event_loop(coroutines), _undisturbed_ends(coroutines)
+    mine = number_list(answer, "one for each coroutine")
+    if len(mine) != len(right):
+        raise NotYet(f"give {len(right)} numbers, one for each coroutine.")
+    for index, (name, parts) in enumerate(coroutines.items()):
+        got, end = mine[index], right[index]
+        mistakes = {
+            f"{name}: that is its own time, and others compute in the same loop.": sum(parts),
+            f"{name}: the loop was busy when its timer was over.": undisturbed[index],
+        }
+        value = f"{name} ends after {end} ms, not {got}."
+        compare(got, end, mistakes, f"{name} does not end after {got} ms.", value)
+    computed = sum(first + last for first, _, last in coroutines.values())
+    return f"of {max(right)} ms the loop computed for {computed}; timers run beside each other."
+
+
+# -- stretch: one at a time, or together ---------------------------------------------------------
 
 
 @seeded(difficulty=2, minutes=8)
@@ -92,7 +154,7 @@ def _check_first_tokens(answer, output_tokens) -> str:
     return f"the last one waits for {last[1]} steps in place of {last[0]}, with one place more."
 
 
-# -- stretch: what a hang-up frees ---------------------------------------------------------------
+# -- design: what a hang-up frees ----------------------------------------------------------------
 
 
 @seeded(difficulty=3, minutes=10)
@@ -187,68 +249,3 @@ def _check_hang_up(answer, block_size, usable_blocks, prompt_tokens, steps, hang
     value = f"after that schedule() {right[1]} blocks are free, not {left}."
     compare(left, right[1], mistakes, wrong, value)
     return f"{freed} blocks come back between two steps, and C no longer waits."
-
-
-# -- design: what a late reader gets -------------------------------------------------------------
-
-
-@seeded(difficulty=2, minutes=6)
-def late_reader(rng: Random) -> Exercise:
-    """How many tokens does each output hold?"""
-    return FunctionExercise(
-        "A stream of deltas. tokens_of_step says how many tokens the engine makes in each step "
-        "(none while the request is preempted, several where drafts were right). The reader takes "
-        "an output after each of the steps in read_after, counted from 1. How many tokens does "
-        "each output hold? Write late_reader(tokens_of_step, read_after); it returns a list.",
-        "What is new is joined to what has not been read. A read takes all of it.",
-        _solve_late_reader,
-        calls=[_stream(rng) for _ in range(40)],
-        learnt="fewer outputs than tokens: a client that counts events as tokens reports too "
-        "little speed.",
-        mistakes={
-            "these are all tokens so far; a delta holds what is new.": lambda tokens, reads: (
-                [sum(tokens[:after]) for after in reads]
-            ),
-            "an output joins all tokens since the last read.": lambda tokens, reads: (
-                [tokens[after - 1] for after in reads]
-            ),
-            "steps count from 1: read_after 3 is after the third.": lambda tokens, reads: [
-                sum(tokens[max(0, before - 1) : after - 1])
-                for before, after in zip([0, *reads], reads, strict=False)
-            ],
-            "a step may make no token, or several.": lambda tokens, reads: [
-                after - before for before, after in zip([0, *reads], reads, strict=False)
-            ],
-            "the step of the last read is in the last output already.": lambda tokens, reads: [
-                sum(tokens[max(0, before - 1) : after])
-                for before, after in zip([0, *reads], reads, strict=False)
-            ],
-            "an output is what one read takes, not what one step makes.": lambda tokens, reads: (
-                tokens
-            ),
-            "the first output counts, too.": lambda tokens, reads: _solve_late_reader()(
-                tokens, reads
-            )[1:],
-        },
-    )
-
-
-def _stream(rng: Random) -> tuple[list[int], list[int]]:
-    tokens = [rng.choice([0, 1, 1, 1, 2, 3]) for _ in range(rng.randint(9, 13))]
-    tokens[0] = tokens[-1] = 1
-    reads, step = [1], 1
-    while step < len(tokens):
-        step = min(len(tokens), step + rng.randint(1, 4))
-        if sum(tokens[reads[-1] : step]):
-            reads.append(step)
-    return tokens, reads
-
-
-def _solve_late_reader():
-    def late_reader(tokens_of_step, read_after):
-        return [
-            sum(tokens_of_step[before:after])
-            for before, after in zip([0, *read_after], read_after, strict=False)
-        ]
-
-    return late_reader

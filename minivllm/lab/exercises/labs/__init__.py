@@ -29,7 +29,7 @@ from minivllm.lab.exercises.labs.ch12_top_p import LAB as top_p
 from minivllm.lab.exercises.labs.ch14_propose import LAB as propose
 from minivllm.lab.exercises.labs.ch15_mask import LAB as mask
 from minivllm.lab.exercises.labs.ch16_tool_stream import LAB as tool_stream
-from minivllm.lab.exercises.labs.ch21_join import LAB as join
+from minivllm.lab.exercises.labs.ch21b_join import LAB as join
 from minivllm.lab.exercises.labs.ch22_quantile import LAB as quantile
 from minivllm.lab.exercises.labs.class_lab import ClassLab, plug_in
 from minivllm.lab.exercises.labs.function_lab import FunctionLab

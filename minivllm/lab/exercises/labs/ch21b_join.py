@@ -1,4 +1,4 @@
-"""Lab of notebook 21: the slot of a stream, held to streams that are read late."""
+"""Lab of notebook 21b: the slot of a stream, held to streams that are read late."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _explain(got: Any, right: dict, delta: bool) -> str:
 
 
 LAB = FunctionLab(
-    "21",
+    "21b",
     "Write the slot that joins what a late reader has not read.",
     "When is what waits out of date, and when is it a part of what the reader must get?",
     2, 10, my_join, check_join,
