@@ -159,10 +159,10 @@ def hang_up(rng: Random) -> Exercise:
         _check_hang_up,
         "After s steps, the prompt and s - 1 tokens have K and V; the last token has none yet.",
         _solve_hang_up,
-        "A and B have begun together and have run for so many steps: the first one computed both "
-        "prompts. C waits, because its prompt does not fit. Now one client hangs up, and in the "
-        "next step C's whole prompt is computed, and one token of the other. How many blocks does "
-        "the hang-up free, and how many are free after that next step's schedule()?",
+        "A and B have begun together and have run for this number of steps; the first one computed "
+        "both prompts. C waits, because its prompt does not fit. Now one client hangs up, and in "
+        "the next step C's whole prompt is computed, and one token of the other. How many blocks "
+        "does the hang-up free, and how many are free after that next step's schedule()?",
         {
             "block_size": block_size,
             "usable_blocks": usable,

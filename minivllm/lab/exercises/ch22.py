@@ -143,7 +143,7 @@ def plan(rng: Random) -> Exercise:
         "average: half of its answer.",
         _solve_plan,
         "A server that keeps up: requests a second, mean TTFT and TPOT, mean lengths. How many "
-        "requests are in it on average, rounded up, and how many blocks do so many hold, each with "
+        "requests are in it on average, rounded up, and how many blocks do they hold, each with "
         "its prompt and half of its answer, rounded down? (A block that is begun counts whole.)",
         {
             "rate": rng.randint(2, 30),
