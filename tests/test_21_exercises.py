@@ -132,16 +132,6 @@ def test_typical_mistakes_with_a_hang_up_are_told():
     assert len(found) >= 4
 
 
-def test_a_late_reader_is_told_what_a_delta_is():
-    exercise = ch21b.late_reader(1)
-    right = exercise.solve()
-    so_far = [sum(right[: i + 1]) for i in range(len(right))]
-    with pytest.raises(NotYet, match="a delta holds what is new"):
-        exercise.check(so_far)
-    with pytest.raises(NotYet, match="give as many numbers"):
-        exercise.check(right[:-1])
-
-
 def test_an_event_that_has_begun_is_not_whole():
     exercise = ch21b.whole_events(0)
     right, pieces = exercise.solve(), exercise.given["pieces"]
@@ -168,8 +158,8 @@ def whole(pieces):
     [
         (whole, r"\[DONE\] ends the stream"),
         (lambda pieces: [f"data: {text}" for text in whole(pieces)[:-1]], "before the data of"),
-        (lambda pieces: whole(pieces)[:-2], r"event \d is lost"),
-        (lambda pieces: "".join(whole(pieces)[:-1]), "returns a list of strings"),
+        (lambda pieces: whole(pieces)[:-2], r"event \d, '.*', is lost"),
+        (lambda pieces: [text.encode() for text in whole(pieces)], "returns a list of strings"),
         (lambda pieces: [piece.decode() for piece in pieces], "raised UnicodeDecodeError"),
     ],
 )
@@ -185,8 +175,8 @@ def test_a_report_tells_which_mean_was_taken():
     exercise = ch22.report(0)
     ttft, tpot, itl = exercise.solve()
     for wrong, message in (
-        ([ttft + 17.5, tpot, itl], "from when that request was sent"),
-        ([ttft, itl, itl], "each request counts once"),
+        ([ttft + 17.5, tpot, itl], "from when that request was sent|less the time of sending"),
+        ([ttft, itl, itl], "you averaged the gaps"),
         ([ttft, tpot, tpot], "each gap counts once"),
         ([ttft + 1, tpot, itl], "the mean TTFT is not"),
     ):
@@ -222,17 +212,5 @@ def test_the_report_is_the_benchmarks():
 def test_a_quantile_is_told_which_bucket_and_where_in_it():
     exercise = ch22.quantile(0)
     for wrong, message in ((2.4, "another bucket"), (0.25, "that is a bound"), (0.3, "another pl")):
-        with pytest.raises(NotYet, match=message):
-            exercise.check(wrong)
-
-
-def test_a_plan_counts_half_an_answer():
-    exercise = ch22.plan(0)
-    at_once, blocks = exercise.solve()
-    for wrong, message in (
-        ([at_once - 1, blocks], "round up"),
-        ([at_once, blocks + 1], "do not hold"),
-        ([at_once + 50, blocks], "on average there are not"),
-    ):
         with pytest.raises(NotYet, match=message):
             exercise.check(wrong)

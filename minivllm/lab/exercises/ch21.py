@@ -56,6 +56,7 @@ def _solve_event_loop(coroutines):
 
 def _check_event_loop(answer, coroutines) -> str:
     right, undisturbed = _solve_event_loop(coroutines), _undisturbed_ends(coroutines)
+    in_a_row = list(accumulate(map(sum, coroutines.values())))
     mine = number_list(answer, "one for each coroutine")
     if len(mine) != len(right):
         raise NotYet(f"give {len(right)} numbers, one for each coroutine.")
@@ -64,6 +65,7 @@ def _check_event_loop(answer, coroutines) -> str:
         mistakes = {
             f"{name}: that is its own time, and others compute in the same loop.": sum(parts),
             f"{name}: the loop was busy when its timer was over.": undisturbed[index],
+            f"{name}: while a timer runs, the loop runs others.": in_a_row[index],
         }
         value = f"{name} ends after {end} ms, not {got}."
         compare(got, end, mistakes, f"{name} does not end after {got} ms.", value)
@@ -127,13 +129,29 @@ def _check_first_tokens(answer, output_tokens) -> str:
         for index, (got, right) in enumerate(
             zip(mine, _first_tokens(output_tokens, places), strict=True)
         ):
-            if got == right - 1:
-                raise NotYet(f"with {rule}, request {index}: its own prompt is a step, too.")
-            if got != right:
-                raise NotYet(
-                    f"with {rule}, request {index}: not after {got} steps.",
-                    f"with {rule}, request {index}: after {right} steps, not {got}.",
-                )
+            where = f"with {rule}, request {index}"
+            free = "a place is free in the step after its request's last token"
+            mistakes = {
+                "its own prompt is a step, too.": right - 1,
+                f"{free}, and one is free sooner.": _first_tokens(output_tokens, 1)[index],
+                f"{free}; there is only one place.": _first_tokens(output_tokens, 2)[index],
+                "it has its first token in the step of its prompt.": right + 1,
+                "it must wait until a place is free.": 1,
+                f"{free}, and each request before it needs a step for each of its tokens.": (
+                    index + 1
+                ),
+                "this is when its last token comes.": right + output_tokens[index] - 1,
+            }
+            if (got, places) == (_first_tokens(output_tokens, places)[index - 1], 2):
+                mistakes["the two places are taken when it comes: it has to wait."] = got
+            compare(
+                got,
+                right,
+                mistakes,
+                f"{where}: not after {got} steps. {free[0].upper()}{free[1:]}.",
+                f"{where}: after {right} steps, not {got}.",
+                at=f"{where}: ",
+            )
     last = [_first_tokens(output_tokens, places)[3] for places in (1, 2)]
     return f"the last one waits for {last[1]} steps in place of {last[0]}, with one place more."
 
@@ -159,10 +177,10 @@ def hang_up(rng: Random) -> Exercise:
         _check_hang_up,
         "After s steps, the prompt and s - 1 tokens have K and V; the last token has none yet.",
         _solve_hang_up,
-        "A and B have begun together and have run for this number of steps; the first one computed "
-        "both prompts. C waits, because its prompt does not fit. Now one client hangs up, and in "
-        "the next step C's whole prompt is computed, and one token of the other. How many blocks "
-        "does the hang-up free, and how many are free after that next step's schedule()?",
+        "A and B have begun together and have run for a number of steps; the first computed both "
+        "prompts. C waits, because its prompt does not fit. Now one client hangs up, and in the "
+        "next step C's whole prompt is computed, and one token of the other. How many blocks does "
+        "the hang-up free, and how many are free after that next step's schedule()?",
         {
             "block_size": block_size,
             "usable_blocks": usable,
@@ -191,14 +209,28 @@ def _solve_hang_up(block_size, usable_blocks, prompt_tokens, steps, hangs_up):
 def _check_hang_up(answer, block_size, usable_blocks, prompt_tokens, steps, hangs_up) -> str:
     freed, left = whole_numbers(answer, ("freed", "free after the next schedule()"))
     right = _solve_hang_up(block_size, usable_blocks, prompt_tokens, steps, hangs_up)
-    prompt, last = prompt_tokens[hangs_up], "its last token was sampled, but has no K and V"
+    prompt = prompt_tokens[hangs_up]
     mistakes = {
-        f"{last}, so no slot yet.": cdiv(prompt + steps, block_size),
-        "its answer has K and V in the cache, too.": cdiv(prompt, block_size),
+        "Its last token was sampled, but has no K and V, so no slot yet.": (
+            cdiv(prompt + steps, block_size)
+        ),
+        "Its answer has K and V in the cache, too.": cdiv(prompt, block_size),
     }
-    wrong = f"the hang-up does not free {freed} blocks."
+    at = (
+        f"{hangs_up} has {prompt} + {steps - 1} tokens with K and V, in blocks of {block_size}: "
+        f"not {freed}. "
+    )
+    mistakes |= {
+        "A block that is partly filled comes back, too.": (prompt + steps - 1) // block_size,
+        "Only the blocks of the one that hangs up come back.": right[0]
+        + _held(prompt_tokens["B" if hangs_up == "A" else "A"], steps, block_size),
+        "That is the other one.": _held(
+            prompt_tokens["B" if hangs_up == "A" else "A"], steps, block_size
+        ),
+    }
+    wrong = f"{at}Count the blocks that hold them."
     value = f"the hang-up frees {right[0]} blocks, not {freed}."
-    compare(freed, right[0], mistakes, wrong, value)
+    compare(freed, right[0], mistakes, wrong, value, at=at)
     stays = "B" if hangs_up == "A" else "A"
     unused = usable_blocks - _held(prompt_tokens[stays], steps, block_size)
     mistakes = {
@@ -206,8 +238,16 @@ def _check_hang_up(answer, block_size, usable_blocks, prompt_tokens, steps, hang
         f"{stays} goes on, and its next token begins a block.": (
             unused - cdiv(prompt_tokens["C"], block_size)
         ),
+        "C has not come in yet in this count, nor has the other one gone on.": freed,
+        f"the blocks of {stays} are still in use.": (
+            usable_blocks - cdiv(prompt_tokens["C"], block_size)
+        ),
+        "blocks that were free before count, too.": (freed - cdiv(prompt_tokens["C"], block_size)),
     }
-    wrong = f"after that schedule() not {left} blocks are free."
+    wrong = (
+        f"after that schedule() not {left} blocks are free: of {usable_blocks}, {stays} uses those "
+        f"of {prompt_tokens[stays]} + {steps} tokens and C those of {prompt_tokens['C']}."
+    )
     value = f"after that schedule() {right[1]} blocks are free, not {left}."
     compare(left, right[1], mistakes, wrong, value)
     return f"{freed} blocks come back between two steps, and C no longer waits."

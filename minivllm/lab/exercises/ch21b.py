@@ -69,6 +69,8 @@ def _check_whole_events(answer, pieces) -> str:
     for index, (got, total) in enumerate(zip(mine, right, strict=True)):
         if got == begun[index] != total:
             raise NotYet(f"after piece {index}: {got} have begun, and the last one is not whole.")
+        if got == total - 1 and index == len(pieces) - 1:
+            raise NotYet("[DONE] is an event, too, though it is no JSON.")
         if got != total:
             raise NotYet(
                 f"after piece {index}: not {got} events.",
@@ -83,6 +85,45 @@ def _check_whole_events(answer, pieces) -> str:
 @seeded(difficulty=2, minutes=6)
 def late_reader(rng: Random) -> Exercise:
     """How many tokens does each output hold?"""
+    return FunctionExercise(
+        "A stream of deltas. tokens_of_step says how many tokens the engine makes in each step "
+        "(none while the request is preempted, several where drafts were right). The reader takes "
+        "an output after each of the steps in read_after, counted from 1. How many tokens does "
+        "each output hold? Write late_reader(tokens_of_step, read_after); it returns a list.",
+        "What is new is joined to what has not been read. A read takes all of it.",
+        _solve_late_reader,
+        calls=[_stream(rng) for _ in range(40)],
+        learnt="fewer outputs than tokens: a client that counts events as tokens reports too "
+        "little speed.",
+        mistakes={
+            "these are all tokens so far; a delta holds what is new.": lambda tokens, reads: (
+                [sum(tokens[:after]) for after in reads]
+            ),
+            "an output joins all tokens since the last read.": lambda tokens, reads: (
+                [tokens[after - 1] for after in reads]
+            ),
+            "steps count from 1: read_after 3 is after the third.": lambda tokens, reads: [
+                sum(tokens[max(0, before - 1) : after - 1])
+                for before, after in zip([0, *reads], reads, strict=False)
+            ],
+            "a step may make no token, or several.": lambda tokens, reads: [
+                after - before for before, after in zip([0, *reads], reads, strict=False)
+            ],
+            "the step of the last read is in the last output already.": lambda tokens, reads: [
+                sum(tokens[max(0, before - 1) : after])
+                for before, after in zip([0, *reads], reads, strict=False)
+            ],
+            "an output is what one read takes, not what one step makes.": lambda tokens, reads: (
+                tokens
+            ),
+            "the first output counts, too.": lambda tokens, reads: _solve_late_reader()(
+                tokens, reads
+            )[1:],
+        },
+    )
+
+
+def _stream(rng: Random) -> tuple[list[int], list[int]]:
     tokens = [rng.choice([0, 1, 1, 1, 2, 3]) for _ in range(rng.randint(9, 13))]
     tokens[0] = tokens[-1] = 1
     reads, step = [1], 1
@@ -90,42 +131,17 @@ def late_reader(rng: Random) -> Exercise:
         step = min(len(tokens), step + rng.randint(1, 4))
         if sum(tokens[reads[-1] : step]):
             reads.append(step)
-    return Exercise(
-        _check_late_reader,
-        "What is new is joined to what has not been read. A read takes all of it.",
-        _solve_late_reader,
-        "A stream of deltas. tokens_of_step says how many tokens the engine makes in each step "
-        "(none while the request is preempted, several where drafts were right). The reader takes "
-        "an output after each of the steps in read_after, counted from 1. How many tokens does "
-        "each output hold? Answer with a list.",
-        {"tokens_of_step": tokens, "read_after": reads},
-    )
+    return tokens, reads
 
 
-def _solve_late_reader(tokens_of_step, read_after):
-    return [
-        sum(tokens_of_step[before:after])
-        for before, after in zip([0, *read_after], read_after, strict=False)
-    ]
+def _solve_late_reader():
+    def late_reader(tokens_of_step, read_after):
+        return [
+            sum(tokens_of_step[before:after])
+            for before, after in zip([0, *read_after], read_after, strict=False)
+        ]
 
-
-def _check_late_reader(answer, tokens_of_step, read_after) -> str:
-    right = _solve_late_reader(tokens_of_step, read_after)
-    mine = number_list(answer, "one for each output")
-    if len(mine) != len(right):
-        raise NotYet(f"there are {len(right)} reads: give as many numbers.")
-    for index, (got, tokens) in enumerate(zip(mine, right, strict=True)):
-        if got == sum(right[: index + 1]) != tokens:
-            raise NotYet(f"output {index}: {got} are all so far; a delta holds what is new.")
-        if got != tokens:
-            raise NotYet(
-                f"output {index} does not hold {got} tokens.",
-                f"output {index} holds {tokens} tokens, not {got}.",
-            )
-    return (
-        f"{sum(right)} tokens in {len(right)} outputs: a client that counts events as tokens "
-        f"reports {len(right) / sum(right):.0%} of the speed."
-    )
+    return late_reader
 
 
 # -- design: a client that reads events ----------------------------------------------------------
@@ -167,7 +183,10 @@ def _explain_read_events(arguments, got, right) -> None:
         raise NotYet("[DONE] ends the stream; it is no data.")
     if any("data:" in text for text in got):
         raise NotYet("'data: ' comes before the data of each event and is no part of it.")
-    if len(got) < len(right):
-        lost = next((i for i, pair in enumerate(zip(got, right, strict=False)) if len({*pair}) > 1),
-                    len(got))  # fmt: skip
-        raise NotYet(f"event {lost} is lost: it came in two pieces, or one piece held several.")
+    same = (mine == theirs for mine, theirs in zip(got, right, strict=False))
+    wrong = next((index for index, equal in enumerate(same) if not equal), len(got))
+    if wrong < len(right):
+        raise NotYet(
+            f"event {wrong}, {right[wrong]!r}, is lost or torn: it came in two pieces, or one "
+            "piece held several."
+        )

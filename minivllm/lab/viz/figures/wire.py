@@ -9,16 +9,7 @@ from itertools import groupby
 
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import (
-    HEADER_HEIGHT,
-    MARGIN,
-    SWATCH_HEIGHT,
-    SWATCH_WIDTH,
-    Legend,
-    Swatch,
-    draw_header,
-    header_width,
-)
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, box_swatch, sheet
 from minivllm.lab.viz.draw.palette import GREY, LINE, OKABE_ITO
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import pad
@@ -61,7 +52,7 @@ def wire(reads: Mapping[str, bytes], title: str | None = None, mark: Sequence[Ma
     alt = f"Bytes of a streamed answer: {facts}. " + " ".join(
         f"{name}: {_told(parts)}." for name, parts in rows.items()
     )
-    return finish(_svg(rows, facts, alt), _text(rows, facts), alt, title, mark)
+    return finish(_drawing(rows, facts, alt), _text(rows, facts), title, mark)
 
 
 def parts_of(received: bytes) -> list[tuple[str, int]]:
@@ -84,16 +75,13 @@ def _told(parts: list[tuple[str, int]]) -> str:
     return ", ".join(f"{kind} {sizes[kind]}" for kind in PARTS if sizes[kind])
 
 
-def _svg(rows: Mapping[str, list[tuple[str, int]]], facts: str, alt: str) -> Drawing:
-    name = "Bytes on the wire"
+def _drawing(rows: Mapping[str, list[tuple[str, int]]], facts: str, alt: str) -> Drawing:
     scale = BYTES / max(sum(size for _, size in parts) for parts in rows.values())
-    left, right = MARGIN + NAMES, MARGIN + NAMES + BYTES
-    width = max(right + COUNTS + MARGIN, header_width(name, facts))
+    left = MARGIN + NAMES
     used = [kind for kind in PARTS if any(kind in _sizes(parts) for parts in rows.values())]
-    legend = Legend([(_swatch(kind), PARTS[kind][1]) for kind in used], width - 2 * MARGIN)
+    legend = [(box_swatch(fill=PARTS[kind][0], stroke=LINE, rx=0), PARTS[kind][1]) for kind in used]
     bottom = HEADER_HEIGHT + ROW * len(rows) + 8
-    drawing = Drawing(width, bottom + legend.height + MARGIN / 2, name, alt)
-    draw_header(drawing, name, facts)
+    drawing = sheet("Bytes on the wire", facts, alt, left + BYTES + COUNTS, bottom, legend)
     for row, (label, parts) in enumerate(rows.items()):
         y, x = HEADER_HEIGHT + ROW * row, float(left)
         drawing.text(left - 8, y + 13, label, text_anchor="end")
@@ -107,15 +95,7 @@ def _svg(rows: Mapping[str, list[tuple[str, int]]], facts: str, alt: str) -> Dra
         sizes = _sizes(parts)
         counts = f"{sizes.total()} bytes" + (f", {sizes['text']} text" if sizes["text"] else "")
         drawing.text(x + 8, y + 13, counts, fill=GREY)
-    legend.draw(drawing, MARGIN, bottom)
     return drawing
-
-
-def _swatch(kind: str) -> Swatch:
-    def draw(drawing: Drawing, x: float, y: float) -> None:
-        drawing.rect(x, y, SWATCH_WIDTH, SWATCH_HEIGHT, fill=PARTS[kind][0], stroke=LINE)
-
-    return draw
 
 
 def _text(rows: Mapping[str, list[tuple[str, int]]], facts: str) -> str:
