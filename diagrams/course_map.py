@@ -48,8 +48,8 @@ def draw() -> Figure:
         f"The {len(found)} notebooks as boxes, {minutes} minutes of reading in all, each below "
         "those that it needs: 00 to 03 in a row, then memory (04), scheduling (05 to 07), caching "
         "(08) and kernels (09 to 11), which do not need each other; sampling (12), memory of a GPU "
-        "(13), speculative decoding (14), structured outputs (15), tool calling (16), serving "
-        "(21), its streams (21b) and its metrics (22), the roofline (A1), measuring a machine (A2)."
+        "(13), speculative decoding (14), structured outputs (15), tool calling (16), serving (21) "
+        "with streams (21b) and metrics (22), the roofline (A1) and measuring a machine (A2)."
     )
     width = 6 * WIDTH + 5 * GAP + 56
     page = Canvas(

@@ -10,6 +10,7 @@ from exercise_kinds import KINDS
 
 from minivllm.exercises import labs
 from minivllm.lab.exercises.answers import NotYet
+from minivllm.lab.exercises.function_exercise import FunctionExercise
 from minivllm.lab.exercises.labs.milestones import MILESTONES
 from minivllm.scheduling.policies import FCFSPolicy, SchedulingPolicy
 
@@ -64,3 +65,14 @@ def test_the_bank_has_every_kind_and_nine_of_ten_reasons():
     assert len(BANK) >= 300
     told = sum(reason != "" for *_, reason in BANK)
     assert told >= 0.9 * len(BANK)
+
+
+def test_two_of_five_ask_for_code():
+    """A function, a policy or a piece of the engine, and not only numbers."""
+    drawn = [kind(0) for kind in KINDS.values()]
+    code = [
+        e
+        for e in drawn
+        if isinstance(e, FunctionExercise) or "policy" in e.given.get("may_set", ())
+    ]
+    assert len(code) + len(LABS) >= 0.4 * (len(drawn) + len(LABS))

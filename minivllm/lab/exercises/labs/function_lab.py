@@ -95,7 +95,7 @@ class FunctionLab:
         stub: the function to begin with; its docstring is the specification.
         check: called with a function and a seed; raises ``Fault`` unless the function is right;
             returns what it was held to.
-        solution_module: that of a solution which needs what the other labs do not; else it stands
+        solution_module: that of a solution which needs what the other labs do not; else it is
             beside the stub.
     """
 

@@ -52,7 +52,7 @@ def wire(reads: Mapping[str, bytes], title: str | None = None, mark: Sequence[Ma
     alt = f"Bytes of a streamed answer: {facts}. " + " ".join(
         f"{name}: {_told(parts)}." for name, parts in rows.items()
     )
-    return finish(_drawing(rows, facts, alt), _text(rows, facts), title, mark)
+    return finish(_svg(rows, facts, alt), _text(rows, facts), title, mark)
 
 
 def parts_of(received: bytes) -> list[tuple[str, int]]:
@@ -75,13 +75,14 @@ def _told(parts: list[tuple[str, int]]) -> str:
     return ", ".join(f"{kind} {sizes[kind]}" for kind in PARTS if sizes[kind])
 
 
-def _drawing(rows: Mapping[str, list[tuple[str, int]]], facts: str, alt: str) -> Drawing:
+def _svg(rows: Mapping[str, list[tuple[str, int]]], facts: str, alt: str) -> Drawing:
+    name = "Bytes on the wire"
     scale = BYTES / max(sum(size for _, size in parts) for parts in rows.values())
     left = MARGIN + NAMES
     used = [kind for kind in PARTS if any(kind in _sizes(parts) for parts in rows.values())]
-    legend = [(box_swatch(fill=PARTS[kind][0], stroke=LINE, rx=0), PARTS[kind][1]) for kind in used]
+    legend = [(box_swatch(fill=PARTS[kind][0], stroke=LINE), PARTS[kind][1]) for kind in used]
     bottom = HEADER_HEIGHT + ROW * len(rows) + 8
-    drawing = sheet("Bytes on the wire", facts, alt, left + BYTES + COUNTS, bottom, legend)
+    drawing = sheet(name, facts, alt, left + BYTES + COUNTS, bottom, legend)
     for row, (label, parts) in enumerate(rows.items()):
         y, x = HEADER_HEIGHT + ROW * row, float(left)
         drawing.text(left - 8, y + 13, label, text_anchor="end")
