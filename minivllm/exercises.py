@@ -12,6 +12,7 @@ from minivllm.lab.exercises import (
     ch06b,
     ch07,
     ch08,
+    ch08b,
     ch09,
     ch10,
     ch11,
@@ -28,10 +29,11 @@ from minivllm.lab.exercises import (
     quiz,
 )
 from minivllm.lab.exercises.exercise import ask
+from minivllm.lab.exercises.lesson_table import lesson_table
 from minivllm.lab.exercises.requests import make_request
 
 __all__ = [
     "ask", "ch00", "ch01", "ch02", "ch03", "ch04", "ch04b", "ch05", "ch06", "ch06b", "ch07", "ch08",
-    "ch09", "ch10", "ch11", "ch12", "ch13", "ch14", "ch15", "ch16", "ch21", "ch22", "chA1", "chA2",
-    "labs", "make_request", "quiz",
+    "ch08b", "ch09", "ch10", "ch11", "ch12", "ch13", "ch14", "ch15", "ch16", "ch21", "ch22", "chA1",
+    "chA2", "labs", "lesson_table", "make_request", "quiz",
 ]  # fmt: skip

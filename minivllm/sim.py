@@ -17,6 +17,7 @@ from minivllm.lab.sim.cost import (
 )
 from minivllm.lab.sim.dry_run import dry_run
 from minivllm.lab.sim.loop import make_scheduler, runner_output
+from minivllm.lab.sim.prefix_hits import prefix_hits
 from minivllm.lab.sim.replay import replay
 from minivllm.lab.sim.result import percentiles
 from minivllm.lab.sim.run import simulate
@@ -28,7 +29,7 @@ __all__ = [
     "HARDWARE", "MODELS", "NUM_SLOTS", "Acceptance", "BuddyPool", "ContiguousKVCacheManager",
     "CostModel", "FirstFitPool", "Hardware", "ModelShape", "SimRequest", "Work", "alpaca_like",
     "attended_pairs", "dry_run", "make_scheduler", "measure_sharing", "measure_waste",
-    "percentiles", "replay", "runner_output", "sharegpt_like", "simulate",
+    "percentiles", "prefix_hits", "replay", "runner_output", "sharegpt_like", "simulate",
 ]  # fmt: skip
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ import numpy
 import pytest
 from exercise_kinds import KINDS
 
-from minivllm.exercises import ch02, ch03, ch08, ch11, ch13, chA1
+from minivllm.exercises import ch02, ch03, ch08, ch08b, ch11, ch13, chA1
 from minivllm.lab.exercises.answers import NotYet
+from minivllm.lab.exercises.ch08 import tokens_found
 
 SEEDS = range(30)
 FEW = {"ch16.promises": 12}  # all that there are, but a few that the seeds do not meet
@@ -151,6 +152,14 @@ def off_by(by, key=0):
         ("ch07.slo", lambda a: 4096, r"the ITL p99 is [\d.]+ ms, [\d.]+ ms are promised: smaller"),
         ("ch08.hits", off_by(1, 3), r"\d+ is no multiple of \d; only full blocks count"),
         ("ch08.hits", lambda a: a[1:], "give 6 numbers, one per prompt; you have 5"),
+        ("ch08b.shared", off_by(1, 3), r"the fourth prompt has .*: \d+ of its tokens begin an"),
+        ("ch08b.shared", lambda a: a[1:], "give 6 numbers, one per prompt; you have 5"),
+        ("ch08b.back", lambda a: (0, a[0] + a[1]), "its full blocks keep their hashes"),
+        ("ch08b.back", lambda a: (a[0], a[1] - 1), "the last token was sampled, but never comp"),
+        ("ch08b.back", off_by(99), r"A ends with \d+ tokens that have K and V, in \d+ blocks"),
+        ("ch08b.guesses", lambda a: a // 2, r"guesses each are done after [\d.]+ hours at most"),
+        ("ch08b.guesses", lambda a: 2 * a, r"\d+ is enough, but with \d+ it may take [\d.]+ hours"),
+        ("ch08b.guesses", lambda a: 3, "give one of the block sizes 1, 2, 4, 8, 16"),
         ("ch08.eviction", lambda a: [0] * 7, r"prompt \d: \d of its tokens are still there, not 0"),
         ("ch09.slots", lambda a: a[:3], "4 positions"),
         ("ch09.slots", off_by(1, 3), r"position \d+ is in block \d+, at offset \d+: in slot"),
@@ -219,24 +228,20 @@ def test_a_first_miss_names_the_entry_and_a_second_its_value(capsys):
     assert "If you miss it again" in capsys.readouterr().out
 
 
-def hits_with(**wanted):
-    """The first problem whose second prompt is of this kind."""
-    for seed in range(99):
-        exercise = ch08.hits(seed)
-        prompts, salts, size = (exercise.given[k] for k in ("prompts", "salts", "block_size"))
-        if len(prompts[1]) == wanted.get("length", 3) * size and salts[1] == wanted.get("salt"):
-            return exercise, exercise.solve()
-    raise AssertionError("no such problem")
-
-
-def test_the_last_token_is_never_found_and_a_salt_keeps_strangers_apart():
-    exercise, answer = hits_with(length=3)
-    full = len(exercise.given["prompts"][1])
+def test_the_last_token_is_never_found():
+    exercise = next(
+        e for e in map(ch08.hits, SEEDS) if len(e.given["prompts"][1]) == 3 * e.given["block_size"]
+    )
+    answer, full = exercise.solve(), len(exercise.given["prompts"][1])
     with pytest.raises(NotYet, match="one token must be computed to have logits"):
         exercise.check([answer[0], full, *answer[2:]])
-    exercise, answer = hits_with(length=4, salt="me")
-    with pytest.raises(NotYet, match="nobody with the salt 'me' was there before"):
-        exercise.check([answer[0], 3 * exercise.given["block_size"], *answer[2:]])
+
+
+def test_a_hit_under_another_salt_is_no_hit():
+    exercise = ch08b.shared(0)
+    unsalted = tokens_found(exercise.given["prompts"], exercise.given["block_size"], 200)
+    with pytest.raises(NotYet, match="would be found if all salts were equal, but no earlier"):
+        exercise.check(unsalted)
 
 
 def test_integers_of_other_libraries_are_whole_numbers():
