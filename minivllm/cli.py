@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from minivllm.lab.bench.command import app as bench_app
+from minivllm.lab.classroom.command import app as lab_app
+from minivllm.lab.classroom.command import grade
 from minivllm.logger import init_logger
 from minivllm.utils.console import exit_on_bad_input, needs_extra
 from minivllm.utils.validation import check
@@ -18,6 +20,8 @@ app = typer.Typer(
     help="vLLM small enough to read.", no_args_is_help=True, pretty_exceptions_enable=False
 )
 app.add_typer(bench_app, name="bench")
+app.add_typer(lab_app, name="lab")
+app.command()(grade)
 
 Model = Annotated[
     str | None, typer.Option(help="Hugging Face directory; none for the embedded model.")

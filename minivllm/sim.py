@@ -16,6 +16,7 @@ from minivllm.lab.sim.cost import (
     attended_pairs,
 )
 from minivllm.lab.sim.dry_run import dry_run
+from minivllm.lab.sim.launches import launch_each, launch_graph
 from minivllm.lab.sim.loop import make_scheduler, runner_output
 from minivllm.lab.sim.prefix_hits import prefix_hits
 from minivllm.lab.sim.replay import replay
@@ -28,8 +29,9 @@ from minivllm.lab.sim.workloads import SimRequest, alpaca_like, sharegpt_like
 __all__ = [
     "HARDWARE", "MODELS", "NUM_SLOTS", "Acceptance", "BuddyPool", "ContiguousKVCacheManager",
     "CostModel", "FirstFitPool", "Hardware", "ModelShape", "SimRequest", "Work", "alpaca_like",
-    "attended_pairs", "dry_run", "make_scheduler", "measure_sharing", "measure_waste",
-    "percentiles", "prefix_hits", "replay", "runner_output", "sharegpt_like", "simulate",
+    "attended_pairs", "dry_run", "launch_each", "launch_graph", "make_scheduler", "measure_sharing",
+    "measure_waste", "percentiles", "prefix_hits", "replay", "runner_output", "sharegpt_like",
+    "simulate",
 ]  # fmt: skip
 
 if __name__ == "__main__":

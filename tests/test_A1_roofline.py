@@ -92,7 +92,7 @@ def drawn(monkeypatch):
     """The figures that were drawn, as matplotlib has them."""
     figures = []
     monkeypatch.setattr(
-        "minivllm.lab.viz.figures.roofline.to_png", lambda figure: figures.append(figure) or b""
+        "minivllm.lab.viz.draw.plots.to_png", lambda figure: figures.append(figure) or b""
     )
     return figures
 
@@ -133,7 +133,8 @@ def test_what_it_says_in_words():
     assert roofline(TOY, POINTS, "a title").png == plot.png
     moved = POINTS | {"measured": {1: (1, 50)}}
     assert roofline(TOY, moved, "a title").png != plot.png
-    head, _, *rows = plot.text.splitlines()
+    title, head, _, *rows = plot.text.splitlines()
+    assert title == "a title"
     assert head == "toy: 400 FLOP/s, 100 B/s, ridge at 4 operations per byte"
     assert [row.split() for row in rows] == [
         ["decode", "batch", "1", "1", "100", "on", "it", "bandwidth"],

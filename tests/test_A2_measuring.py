@@ -11,19 +11,21 @@ from minivllm.models import ops
 
 
 def test_time_shares_are_of_the_sum_and_the_longest_comes_first():
-    figure = time_shares({"scheduler": 0.001, "products": 0.003, "nothing": 0.0}, "A step")
+    figure = time_shares({"scheduler": 0.001, "products": 0.003, "nothing": 0.0})
     lines = figure.text.splitlines()
-    assert lines[0] == "A step: 4.0 ms in all"
+    assert lines[0] == "Where the time went: 4.0 ms in all"
     assert [line.split()[0] for line in lines[1:]] == ["products", "scheduler", "nothing"]
     assert lines[1].count("█") == 38
-    assert figure.alt == "A step, 4.0 ms in all: products 75%, scheduler 25%, nothing 0%."
+    assert (
+        figure.alt == "Where the time went, 4.0 ms in all: products 75%, scheduler 25%, nothing 0%."
+    )
     assert figure.svg.count("<rect") == 1 + 3  # the paper, and a bar for each part
 
 
 @pytest.mark.parametrize("seconds", [{}, {"a": 0.0}, {"a": -1.0}, {"a": float("nan")}])
 def test_time_shares_need_time(seconds):
     with pytest.raises(ValueError, match="seconds must be numbers of at least 0, one above"):
-        time_shares(seconds, "A step")
+        time_shares(seconds)
 
 
 def test_the_exercises_fusion_is_the_engines():

@@ -91,8 +91,8 @@ def test_the_exit_ticket_can_be_solved(lecture, capsys):
 
 
 def test_the_page_asks_the_quiz_of_its_notebook(lecture):
-    assert f'quiz.ask("{lecture.number}")' in page_of(lecture)
-    assert lecture.number in quiz.NOTEBOOKS
+    assert f'ask(quiz["{lecture.number}"])' in page_of(lecture)
+    assert lecture.number in quiz
 
 
 # -- the site ------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ ROOMS = [
     "metrics", "trace", "kv", "spec_decode", "scheduling", "structured_output",
     "attention", "embedded", "models", "sampling", "cpu", "worker", "executor", "engine",
     "lab", "lab/contiguous", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench",
-    "cli", "sim", "viz", "exercises", "__main__",
+    "lab/classroom", "cli", "sim", "viz", "exercises", "__main__",
     "embedded/data", "embedded/training", "embedded/evaluation",
 ]  # fmt: skip
 HOUSES = {"lab", "embedded"}

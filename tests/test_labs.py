@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from minivllm import LLM, SamplingParams
-from minivllm.exercises import labs
+from minivllm.exercises import ask, ch05, labs
 from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.exercises.labs import grading
@@ -38,10 +38,25 @@ def test_a_stub_is_not_solved_yet(name, capsys):
     assert f"class {LABS[name].stub.__name__}" in repr(LABS[name])
 
 
+@pytest.mark.parametrize("name", LABS)
+def test_a_lab_is_asked_in_one_call(name, capsys):
+    lab = LABS[name]
+    ask(lab)
+    assert capsys.readouterr().out == f"{lab!r}\nnot solved yet\n<folded: Hint, Solution>\n"
+    ask(lab, dict)
+    assert f"give a class that extends {lab.base.__name__}, got <class" in capsys.readouterr().out
+
+
+def test_what_cannot_be_asked_is_refused():
+    with pytest.raises(ValueError, match=r"exercise must be an exercise \(ch05\.puzzle\(seed=0\)"):
+        ask(ch05.puzzle)
+
+
 @pytest.mark.parametrize("nonsense", [None, 3, "MyManager", dict, labs])
 def test_what_is_no_lab_is_told_so(nonsense, capsys):
     labs.grade(nonsense)
-    assert "give a class that extends KVCacheManager, BlockTable or" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "extends one of KVCacheManager, BlockTable, PrefixCache, or a function with" in told
 
 
 def drawn(seed):

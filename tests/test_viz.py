@@ -221,7 +221,9 @@ def test_letters():
 
 def test_one_figure_many_views(tmp_path):
     figure = block_grid(single())
-    assert figure._repr_mimebundle_() == {"image/svg+xml": figure.svg, "text/plain": figure.text}
+    data, metadata = figure._repr_mimebundle_()
+    assert data == {"image/svg+xml": figure.svg, "text/plain": figure.text}
+    assert metadata == {"image/svg+xml": {"alt": figure.alt}}
     assert str(figure) == repr(figure) == figure.text
     figure.save(tmp_path / "grid.svg")
     assert (tmp_path / "grid.svg").read_text(encoding="utf-8") == figure.svg
@@ -292,9 +294,11 @@ def test_timelines_are_compared_by_one_scale():
     figure = compare({"wide": wide, "narrow": narrow})
     assert figure.text.startswith("wide: timeline, steps 0–")
     assert timeline(narrow).text.partition("\n")[2] in figure.text
-    axes = [e for e in drawing(figure).iter(f"{SVG}svg") if e.get("data-step")]
-    assert len(axes) == 2
-    assert len({(e.get("data-first"), e.get("data-x"), e.get("data-step")) for e in axes}) == 1
+    alone = drawing(timeline(wide))
+    axis = ("data-first", "data-x", "data-step")
+    assert [drawing(figure).get(key) for key in axis] == [alone.get(key) for key in axis]
+    assert texts(figure).count("step") == 1
+    assert texts(figure).count("decode (1 token)") == 1
     # the second run alone would fill its lane with 5 tokens; beside the first one's 8 it does not
     heights = [LANE_HEIGHT * tokens / 8 for tokens in (8, 5)]
     assert bar_heights(figure)[::2] == pytest.approx(heights, abs=0.02)

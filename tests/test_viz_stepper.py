@@ -452,7 +452,8 @@ def test_the_queues_are_told():
 def test_one_bundle_is_live_and_still():
     trace = sampled()
     walk = stepper(trace, steps=[0, 1])
-    bundle = walk._repr_mimebundle_()
+    bundle, metadata = walk._repr_mimebundle_()
+    assert metadata == {"image/svg+xml": {"alt": walk.still.alt}}
     assert bundle.keys() == {WIDGET_VIEW, "image/svg+xml", "text/plain"}
     assert bundle[WIDGET_VIEW]["model_id"] == walk.box.model_id
     still, again = walk.still, stepper(sampled(), steps=[0, 1]).still

@@ -67,6 +67,7 @@ class Sampling:
         max_model_len = self.max_model_len
         for seq in samples:
             token_ids, num_kept = output.sampled_token_ids[seq.seq_id], 0
+            end: tuple[RequestStatus, int | None] | None
             for token_id in token_ids:
                 if token_id == NO_TOKEN or (
                     seq.grammar is not None and not seq.grammar.accept_tokens([token_id])

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from functools import update_wrapper
 from pprint import pformat
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from minivllm.lab.exercises.answers import NotYet, is_blank
+from minivllm.lab.exercises.gradebook import note_points
 from minivllm.utils.validation import check, is_int
 
 _missed: set[tuple[str, str]] = set()  # an exercise as it is shown, what was wrong with an answer
@@ -30,6 +31,7 @@ class Exercise:
         question: what is asked.
         given: the names and numbers of the problem, for the reader's own code, too.
         effort: how difficult and how long it is, and the next one of its kind.
+        name, seed: of its kind, and what it was drawn by.
     """
 
     judge: Callable[..., str]
@@ -38,6 +40,8 @@ class Exercise:
     question: str
     given: dict[str, Any] = field(default_factory=dict)
     effort: str = ""
+    name: str = ""
+    seed: int | str = 0
 
     def check(self, answer: Any) -> str:
         """Return what a right answer teaches.
@@ -55,13 +59,16 @@ class Exercise:
 
     def grade(self, answer: Any) -> None:
         """Print whether the answer is right, and if not, what is wrong. None is no answer yet."""
+        points = 0
         if is_blank(answer):
-            print("not solved yet")
-            return
-        try:
-            print(f"right: {self.check(answer)}")
-        except NotYet as explanation:
-            print(f"not yet: {self._told(explanation)}")
+            verdict = "not solved yet"
+        else:
+            try:
+                verdict, points = f"right: {self.check(answer)}", 1
+            except NotYet as explanation:
+                verdict = f"not yet: {self._told(explanation)}"
+        print(verdict)
+        note_points(self.name, self.seed, points, verdict)
 
     def _told(self, explanation: NotYet) -> str:
         """Return what is wrong; the right value only if it was missed before."""
@@ -91,15 +98,29 @@ class Exercise:
         return "\n".join([*lines, self.effort]).rstrip()
 
 
-def ask(exercise: Exercise, answer: Any = None) -> None:
+class Askable(Protocol):
+    """Anything with a question that can be graded: an exercise, a lab or a quiz."""
+
+    def grade(self, answer: Any) -> None: ...
+
+    def show_help(self) -> Folded: ...
+
+
+def ask(exercise: Askable, answer: Any = None) -> None:
     """Display an exercise, grade an answer, and fold the hint and the solution below it.
 
     Args:
-        exercise: of a chapter, drawn by a seed: ``ask(ch05.puzzle(seed=0), my_policy)``.
-        answer: None is no answer yet.
+        exercise: of a chapter, drawn by a seed, ``ask(ch05.puzzle(seed=0), my_policy)``; a lab,
+            ``ask(labs.cap, my_cap)``; or a quiz, ``ask(quiz["05"], "a b c a b")``.
+        answer: None is no answer yet. ``labs.cap.solution`` shows what a pass looks like.
+
+    Raises:
+        ValueError: for what cannot be asked, such as ``ch05.puzzle`` without a seed.
     """
     from IPython.display import display
 
+    known = hasattr(exercise, "grade") and hasattr(exercise, "show_help")
+    check(known, "exercise", exercise, 'an exercise (ch05.puzzle(seed=0)), a lab or quiz["05"]')
     display(exercise)
     exercise.grade(answer)
     display(exercise.show_help())
@@ -127,10 +148,14 @@ class Seeded:
         chapter = draw.__module__.rpartition(".")[2]  # where the room stands must not matter
         self.name = f"{chapter}.{draw.__name__}"
 
-    def __call__(self, seed: int = 0) -> Exercise:
-        check(is_int(seed, 0), "seed", seed, "an integer of at least 0")
+    def __call__(self, seed: int | str = 0) -> Exercise:
+        """Draw an exercise. A text is a seed, too: a student's number, in a class."""
+        ok = is_int(seed, 0) or (isinstance(seed, str) and seed != "")
+        check(ok, "seed", seed, "an integer of at least 0, or a text")
         exercise = self.draw(Random(f"minivllm.exercises.{self.name} {seed}"))
-        again = f"{self.name}(seed={seed + 1})"
+        following = f'"{seed}+"' if isinstance(seed, str) else seed + 1
+        again = f"{self.name}(seed={following})"
+        exercise.name, exercise.seed = self.name, seed
         exercise.effort = effort(self.difficulty, self.minutes, again)
         return exercise
 
@@ -159,4 +184,7 @@ class Folded:
             f"<details><summary>{title}</summary><pre>{html.escape(text)}</pre></details>"
             for title, text in self.texts.items()
         ]
-        return {"text/html": "".join(folded), "text/plain": f"<folded: {', '.join(self.texts)}>"}
+        return {"text/html": "".join(folded), "text/plain": repr(self)}
+
+    def __repr__(self) -> str:
+        return f"<folded: {', '.join(self.texts)}>"

@@ -6,6 +6,7 @@ timeline(llm.trace)
 """
 
 from minivllm.lab.viz.draw.figure import Figure, Plot
+from minivllm.lab.viz.draw.plots import plot
 from minivllm.lab.viz.figures.automaton import automaton
 from minivllm.lab.viz.figures.beam_tree import beam_tree
 from minivllm.lab.viz.figures.block_grid import block_grid
@@ -18,6 +19,7 @@ from minivllm.lab.viz.figures.gather_arrows import gather_arrows
 from minivllm.lab.viz.figures.knee import knee
 from minivllm.lab.viz.figures.lanes import lanes
 from minivllm.lab.viz.figures.latency import latency
+from minivllm.lab.viz.figures.launch_lanes import launch_lanes
 from minivllm.lab.viz.figures.memory_bars import memory_bars
 from minivllm.lab.viz.figures.ngram_lookup import ngram_lookup
 from minivllm.lab.viz.figures.pareto import pareto
@@ -39,8 +41,8 @@ from minivllm.lab.viz.page.page import save_html
 __all__ = [
     "Figure", "Plot", "TokenStrip", "automaton", "beam_tree", "block_grid", "block_table",
     "buckets", "call_stream", "compare", "draft_lanes", "filmstrip", "gather_arrows", "knee",
-    "lanes", "latency", "memory_bars", "ngram_lookup", "pareto", "prefix_tree",
-    "probability_lines", "program_loads", "queues", "rejection_bars", "roofline",
+    "lanes", "latency", "launch_lanes", "memory_bars", "ngram_lookup", "pareto", "plot",
+    "prefix_tree", "probability_lines", "program_loads", "queues", "rejection_bars", "roofline",
     "save_chrome_trace", "save_html", "speedups", "stepper", "time_shares", "timeline",
     "token_strips", "waste_bars",
 ]  # fmt: skip

@@ -1,10 +1,8 @@
 """Labs: write a piece of the engine, plug it in, and let it be graded as our own code is.
 
-``labs.allocate_slots``, ``labs.copy_on_write`` and ``labs.find_longest_cache_hit`` say what is to
-be written; ``labs.grade(MyClass)`` runs it. ``labs.schedule``, ``labs.cap``, ``labs.merge``,
-``labs.top_p``, ``labs.propose``, ``labs.mask``, ``labs.tool_stream``, ``labs.join``,
-``labs.quantile`` and ``labs.online_softmax``
-are functions; each grades its own, and so does ``labs.grade(my_cap)``, by its name.
+``labs.allocate_slots``, ``labs.copy_on_write`` and ``labs.find_longest_cache_hit`` ask for classes,
+all others for functions. ``ask(labs.cap, my_cap)`` says what is to be written and grades it;
+``labs.grade(my_cap)`` only grades, and finds the lab by the name or by the class it extends.
 ``labs.mini_engine`` puts pieces together, and ``labs.progress()`` prints which labs are passed.
 Each lab is a file of its own: stub, solution and check.
 """
@@ -13,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minivllm.lab.exercises.labs.assembly import mini_engine
+from minivllm.lab.exercises.labs.assembly import assemble, mini_engine
 from minivllm.lab.exercises.labs.ch03_allocate_slots import LAB as allocate_slots
 from minivllm.lab.exercises.labs.ch04_copy_on_write import LAB as copy_on_write
 from minivllm.lab.exercises.labs.ch05_schedule import LAB as schedule
@@ -30,14 +28,14 @@ from minivllm.lab.exercises.labs.ch22_quantile import LAB as quantile
 from minivllm.lab.exercises.labs.class_lab import ClassLab, plug_in
 from minivllm.lab.exercises.labs.function_lab import FunctionLab
 from minivllm.lab.exercises.labs.grading import Verdict, verdicts
-from minivllm.lab.exercises.labs.milestones import note_passed, progress
-from minivllm.utils.validation import check, is_int
+from minivllm.lab.exercises.labs.milestones import progress
 
 __all__ = [
     "ClassLab",
     "FunctionLab",
     "Verdict",
     "allocate_slots",
+    "assemble",
     "cap",
     "copy_on_write",
     "find_longest_cache_hit",
@@ -54,13 +52,11 @@ __all__ = [
     "schedule",
     "tool_stream",
     "top_p",
+    "verdicts",
 ]  # fmt: skip
 
-CLASS_LABS = {
-    "allocate_slots": allocate_slots,
-    "copy_on_write": copy_on_write,
-    "find_longest_cache_hit": find_longest_cache_hit,
-}
+_CLASSES = (allocate_slots, copy_on_write, find_longest_cache_hit)
+CLASS_LABS = {lab.name: lab for lab in _CLASSES}
 _FUNCTIONS = (
     schedule, cap, online_softmax, merge, top_p, propose, mask, tool_stream, join, quantile,
 )  # fmt: skip
@@ -77,25 +73,16 @@ def grade(answer: type | Callable, seed: int = 0) -> None:
     Raises:
         ValueError: for what is no seed.
     """
-    check(is_int(seed, 0), "seed", seed, "an integer of at least 0")
     name = getattr(answer, "__name__", "").removeprefix("my_")
-    if name in FUNCTION_LABS:
-        FUNCTION_LABS[name].grade(answer, seed)
+    lab = FUNCTION_LABS.get(name)
+    for each in CLASS_LABS.values():
+        if isinstance(answer, type) and issubclass(answer, each.base):
+            lab = each
+    if lab is None:
+        bases = ", ".join(each.base.__name__ for each in CLASS_LABS.values())
+        print(
+            f"not yet: give a class that extends one of {bases}, or a function with a stub's "
+            f"name, got {answer!r}."
+        )
         return
-    try:
-        manager_cls = plug_in(answer)
-    except ValueError as error:
-        print(f"not yet: {error}")
-        return
-    passed = True
-    try:
-        for verdict in verdicts(manager_cls, seed):
-            print(verdict)
-            passed = passed and verdict.outcome == "passed"
-    except NotImplementedError:
-        print("not solved yet")
-        return
-    if passed:
-        for lab_name, lab in CLASS_LABS.items():
-            if issubclass(answer, lab.stub.__bases__[0]) and answer is not lab.solution:
-                note_passed(lab_name)
+    lab.grade(answer, seed)

@@ -78,8 +78,8 @@ class AllocateSlots(KVCacheManager):
 
 
 LAB = ClassLab(
-    "Write allocate_slots, the method that every token's memory comes from. Copy this class into a "
-    "cell, fill it, and call labs.grade(MyManager).",
+    "allocate_slots",
+    "Write allocate_slots, the method that every token's memory comes from.",
     "Count everything that is needed before you take anything.",
     4,
     120,

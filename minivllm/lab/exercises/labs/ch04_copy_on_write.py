@@ -45,8 +45,8 @@ class CopyOnWrite(BlockTable):
 
 
 LAB = ClassLab(
-    "Write copy-on-write: when a block must be copied, and what happens then. Copy this class into "
-    "a cell, fill it, and call labs.grade(MyTable).",
+    "copy_on_write",
+    "Write copy-on-write: when a block must be copied, and what happens then.",
     "Of k sequences that share a block, k - 1 come here; the last one finds itself alone.",
     3,
     15,

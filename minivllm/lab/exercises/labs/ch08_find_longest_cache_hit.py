@@ -31,8 +31,8 @@ class LongestHit(PrefixCache):
 
 
 LAB = ClassLab(
-    "Write the lookup of the prefix cache. Copy this class into a cell, fill it, and call "
-    "labs.grade(MyCache).",
+    "find_longest_cache_hit",
+    "Write the lookup of the prefix cache.",
     "How many blocks may be found at most, so that one token is left?",
     3,
     30,

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from typing import Any
 
 from minivllm.kv.block_table import BlockTable
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.prefix_cache import PrefixCache
+from minivllm.lab.exercises.answers import is_blank
 from minivllm.lab.exercises.exercise import Folded, effort
-from minivllm.lab.exercises.labs.function_lab import with_stub
+from minivllm.lab.exercises.gradebook import note_points
+from minivllm.lab.exercises.labs.function_lab import how_to_begin, with_stub
+from minivllm.lab.exercises.labs.grading import verdicts
+from minivllm.lab.exercises.labs.milestones import note_passed
+from minivllm.utils.validation import check, is_int
 
 
 @dataclass(frozen=True, repr=False)
@@ -17,7 +23,8 @@ class ClassLab:
     """One class of the engine, a method of which is to be written by the reader.
 
     Args:
-        task: what is to be done.
+        name: that of the method, and of the lab.
+        task: what is to be done; how to begin is added to it.
         hint: one sentence.
         difficulty: of 5.
         minutes: about how long it takes.
@@ -25,6 +32,7 @@ class ClassLab:
         solution: a class that passes.
     """
 
+    name: str
     task: str
     hint: str
     difficulty: int
@@ -32,14 +40,53 @@ class ClassLab:
     stub: type
     solution: type
 
+    @property
+    def base(self) -> type:
+        """The class of the engine that an answer extends."""
+        return self.stub.__bases__[0]
+
+    def grade(self, answer: Any, seed: int = 0) -> None:
+        """Print a report: what passed, and the first thing that did not, explained.
+
+        Args:
+            answer: a class; None is no answer yet.
+            seed: another one draws other scenarios.
+
+        Raises:
+            ValueError: for what is no seed.
+        """
+        check(is_int(seed, 0), "seed", seed, "an integer of at least 0")
+        if is_blank(answer):
+            print("not solved yet")
+            note_points(f"labs.{self.name}", seed, 0, "not solved yet")
+            return
+        if not (isinstance(answer, type) and issubclass(answer, self.base)):
+            print(f"not yet: give a class that extends {self.base.__name__}, got {answer!r}.")
+            return
+        passed = True
+        try:
+            for verdict in verdicts(plug_in(answer), seed):
+                print(verdict)
+                passed = passed and verdict.outcome == "passed"
+        except NotImplementedError:
+            print("not solved yet")
+            note_points(f"labs.{self.name}", seed, 0, "not solved yet")
+            return
+        passed = passed and answer is not self.solution
+        note_points(f"labs.{self.name}", seed, passed, str(verdict))
+        if passed:
+            note_passed(self.name)
+
     def show_help(self) -> Folded:
         """The hint and the solution's source, each folded."""
         return Folded({"Hint": self.hint, "Solution": inspect.getsource(self.solution)})
 
     def __repr__(self) -> str:
         """The task, and the stub to copy."""
-        again = f"labs.grade({self.stub.__name__}, seed=1)"
-        return with_stub(self.task, effort(self.difficulty, self.minutes, again), self.stub)
+        mine = self.stub.__name__
+        task = f"{self.task} {how_to_begin(f'labs.{self.name}', 'class', mine)}"
+        again = f"labs.grade({mine}, seed=1)"
+        return with_stub(task, effort(self.difficulty, self.minutes, again), self.stub)
 
 
 def plug_in(cls: type) -> type[KVCacheManager]:

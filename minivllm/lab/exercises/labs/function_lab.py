@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from minivllm.lab.exercises.answers import is_blank
 from minivllm.lab.exercises.exercise import Folded, effort
+from minivllm.lab.exercises.gradebook import note_points
 from minivllm.lab.exercises.labs.grading import Verdict
 from minivllm.lab.exercises.labs.milestones import note_passed
 from minivllm.lab.exercises.labs.run import Fault, describe_error
@@ -57,6 +59,11 @@ def check_tensor(where: str, function: Callable, args: tuple, right) -> None:
 
 def shorten(tensor) -> list[float]:
     return [round(x, 3) for x in tensor.tolist()]
+
+
+def how_to_begin(lab: str, what: str, mine: str) -> str:
+    """Return the sentence that ends every lab's task."""
+    return f"Copy this {what} into a cell, fill it, and call ask({lab}, {mine})."
 
 
 def with_stub(task: str, effort: str, stub: Any) -> str:
@@ -131,12 +138,17 @@ class FunctionLab:
     def grade(self, function: Any, seed: int = 0) -> None:
         """Print what the check says of this function, on the inputs of this seed."""
         try:
-            verdict = self.verdict(function, seed)
+            verdict = None if is_blank(function) else self.verdict(function, seed)
         except NotImplementedError:
+            verdict = None
+        if verdict is None:
             print("not solved yet")
+            note_points(f"labs.{self.name}", seed, 0, "not solved yet")
             return
         print(verdict)
-        if verdict.outcome == "passed" and function is not self.solution:
+        passed = verdict.outcome == "passed" and function is not self.solution
+        note_points(f"labs.{self.name}", seed, passed, str(verdict))
+        if passed:
             note_passed(self.name)
 
     def show_help(self) -> Folded:
@@ -146,6 +158,7 @@ class FunctionLab:
 
     def __repr__(self) -> str:
         """The task, and the stub to copy."""
-        call = f"labs.{self.name}.grade({self.stub.__name__}"
-        task = f"{self.task} Copy this function into a cell, fill it, and call {call})."
-        return with_stub(task, effort(self.difficulty, self.minutes, f"{call}, seed=1)"), self.stub)
+        mine = self.stub.__name__
+        task = f"{self.task} {how_to_begin(f'labs.{self.name}', 'function', mine)}"
+        again = f"labs.{self.name}.grade({mine}, seed=1)"
+        return with_stub(task, effort(self.difficulty, self.minutes, again), self.stub)

@@ -1,66 +1,93 @@
 """The quiz: five questions for each notebook, with a reason for every wrong choice.
 
-``quiz.ask("03")`` prints the questions of notebook 03, which are in ``ch03.toml``;
-``quiz.grade("03", "b a c d a")`` answers them. A question alone is ``quiz.questions("03")[0]``, to
-be graded by one letter.
+``ask(quiz["03"])`` shows the questions of notebook 03, which are in ``ch03.toml``, and
+``ask(quiz["03"], "b a c d a")`` grades letters.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from minivllm.lab.exercises.answers import is_blank
+from minivllm.lab.exercises.exercise import Folded
+from minivllm.lab.exercises.gradebook import note_points
 from minivllm.lab.exercises.quiz.question import Question
-from minivllm.utils.validation import check
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-__all__ = ["NOTEBOOKS", "Question", "ask", "grade", "questions"]
+__all__ = ["QUIZZES", "Question", "Quiz", "Quizzes"]
 
 _FOLDER = Path(__file__).parent
 
-# The notebooks that have a quiz, by their number: "00" to "A1".
-NOTEBOOKS = sorted(path.stem.removeprefix("ch") for path in _FOLDER.glob("ch*.toml"))
+
+class Quiz:
+    """Questions of one notebook."""
+
+    def __init__(self, number: str, questions: list[Question]):
+        self.number = number
+        self.questions = questions
+
+    def grade(self, letters: Any) -> None:
+        """Print for each letter whether it is right and why or why not; then how many are.
+
+        Args:
+            letters: one a question, as ``"b a c d a"`` or as a list. None is no answer yet.
+        """
+        asked = self.questions
+        if is_blank(letters):
+            print("not answered yet")
+            note_points(f"quiz.{self.number}", 0, 0, "not answered yet")
+            return
+        given = letters.replace(",", " ").split() if isinstance(letters, str) else letters
+        if not isinstance(given, (list, tuple)) or len(given) != len(asked):
+            print(f'not yet: give {len(asked)} letters, like "{" ".join("a" * len(asked))}".')
+            return
+        for number, (question, letter) in enumerate(zip(asked, given, strict=True), start=1):
+            print(end=f"{number}. ")
+            question.grade(letter)
+        right = sum(q.is_right(letter) for q, letter in zip(asked, given, strict=True))
+        print(result := f"{right} of {len(asked)}")
+        note_points(f"quiz.{self.number}", 0, right / len(asked), result)
+
+    def show_help(self) -> Folded:
+        """The right letters with their reasons, folded."""
+        lines = [f"{n}. {q.answer}: {q.because}" for n, q in enumerate(self.questions, start=1)]
+        return Folded({"Answers": "\n".join(lines)})
+
+    def __repr__(self) -> str:
+        """The questions with their choices."""
+        return "\n\n".join(f"{n}. {q!r}" for n, q in enumerate(self.questions, start=1))
 
 
-def questions(notebook: str) -> list[Question]:
-    """Return the five questions of a notebook.
+class Quizzes(Mapping[str, Quiz]):
+    """Quizzes by the number of their notebook, "00" to "A2"; a file is read when it is asked."""
 
-    Raises:
-        ValueError: if there is no such notebook.
-    """
-    check(notebook in NOTEBOOKS, "notebook", notebook, f"one of {', '.join(NOTEBOOKS)}")
-    text = (_FOLDER / f"ch{notebook}.toml").read_text(encoding="utf-8")
-    return [Question.parse(entry) for entry in tomllib.loads(text)["questions"]]
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(path.stem.removeprefix("ch") for path in _FOLDER.glob("ch*.toml")))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, notebook: str) -> Quiz:
+        if notebook not in list(self):
+            raise KeyError(f"notebook {notebook!r} has no quiz; these have: {', '.join(self)}")
+        text = (_FOLDER / f"ch{notebook}.toml").read_text(encoding="utf-8")
+        found = [Question.parse(entry) for entry in tomllib.loads(text)["questions"]]
+        return Quiz(notebook, found)
+
+    def ask(self, notebook: str) -> None:
+        """Print the questions of a notebook: the form of notebooks that do not use ``ask`` yet."""
+        print(self[notebook])
+
+    def grade(self, notebook: str, letters: Any) -> None:
+        """Grade letters, as ``Quiz.grade``: the form of notebooks that do not use ``ask`` yet."""
+        self[notebook].grade(letters)
 
 
-def ask(notebook: str) -> None:
-    """Print the questions of a notebook with their choices."""
-    print("\n\n".join(f"{n}. {q!r}" for n, q in enumerate(questions(notebook), start=1)))
-
-
-def grade(notebook: str, letters: Any) -> None:
-    """Print for each letter whether it is right and why or why not; then how many are.
-
-    Args:
-        notebook: its number, like "03".
-        letters: one a question, as ``"b a c d a"`` or as a list. None is no answer yet.
-    """
-    asked = questions(notebook)
-    if is_blank(letters):
-        print("not answered yet")
-        return
-    given = letters.replace(",", " ").split() if isinstance(letters, str) else letters
-    if not isinstance(given, (list, tuple)) or len(given) != len(asked):
-        print(f'not yet: give {len(asked)} letters, like "{" ".join("a" * len(asked))}".')
-        return
-    for number, (question, letter) in enumerate(zip(asked, given, strict=True), start=1):
-        print(end=f"{number}. ")
-        question.grade(letter)
-    right = sum(q.is_right(letter) for q, letter in zip(asked, given, strict=True))
-    print(f"{right} of {len(asked)}")
+QUIZZES = Quizzes()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from minivllm.lab.viz.draw.claim import Mark, add_claim, told
 from minivllm.lab.viz.draw.svg import Drawing
 
 
@@ -32,8 +32,9 @@ class Figure:
         """Write the SVG to a file."""
         Path(path).write_text(self.svg, encoding="utf-8")
 
-    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
-        return {"image/svg+xml": self.svg, "text/plain": self.text}
+    def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict, dict]:
+        data = {"image/svg+xml": self.svg, "text/plain": self.text}
+        return data, {"image/svg+xml": {"alt": self.alt}}
 
     def __str__(self) -> str:
         return self.text
@@ -41,16 +42,15 @@ class Figure:
     __repr__ = __str__  # so that a plain Python prompt shows the picture, too
 
 
-def below_each_other(title: str, figures: Sequence[Figure]) -> Figure:
-    """One figure of several."""
-    sizes = [re.search(r'width="([\d.]+)" height="([\d.]+)"', figure.svg) for figure in figures]
-    alt = " ".join(figure.alt for figure in figures)
-    width, height = max(float(s[1]) for s in sizes), sum(float(s[2]) for s in sizes)
-    body, y = Drawing(width, height, title, alt).to_string().removesuffix("</svg>"), 0.0
-    for figure, size in zip(figures, sizes, strict=True):
-        body += figure.svg.replace("<svg ", f'<svg y="{y:g}" ', 1)
-        y += float(size[2])
-    return Figure(f"{body}</svg>", "\n\n".join(figure.text for figure in figures), alt)
+def finish(
+    drawing: Drawing, text: str, alt: str, title: str | None = None, mark: Sequence[Mark] = ()
+) -> Figure:
+    """The figure of a drawing, with what its caller claims and points at."""
+    if title or mark:
+        text, alt = told(text, alt, title, mark)
+        add_claim(drawing, title, mark)
+        drawing.describe(title or drawing.root.find("title").text, alt)
+    return Figure(drawing.to_string(), text, alt)
 
 
 @dataclass(frozen=True, repr=False)

@@ -41,8 +41,9 @@ class Legend:
 
 
 def draw_header(drawing: Drawing, title: str, facts: str) -> None:
-    drawing.text(MARGIN, MARGIN + 12, title, font_size=15, font_weight="bold")
-    drawing.text(MARGIN, MARGIN + 30, facts, font_size=12, fill=GREY)
+    with drawing.group():  # its own, for a claim to take its place
+        drawing.text(MARGIN, MARGIN + 12, title, font_size=15, font_weight="bold")
+        drawing.text(MARGIN, MARGIN + 30, facts, font_size=12, fill=GREY)
 
 
 def header_width(title: str, facts: str) -> float:

@@ -15,6 +15,7 @@ INK = "#1a1a1a"  # text and marks
 GREY = "#5f5f5f"  # labels that step back (still 6:1 on white)
 LINE = "#b8b8b8"  # outlines of what is empty or free
 PAPER = "#ffffff"
+ACCENT = "#c2005c"  # marks that a figure's caller sets, and nothing else
 
 OKABE_ITO = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442")
 

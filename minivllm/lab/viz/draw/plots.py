@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from io import BytesIO
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from minivllm.lab.viz.draw.palette import GREY, LINE
+from minivllm.lab.viz.draw.claim import Mark, told
+from minivllm.lab.viz.draw.figure import Plot
+from minivllm.lab.viz.draw.palette import ACCENT, GREY, INK, LINE
+from minivllm.utils.validation import check
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,3 +62,56 @@ def label_decades(axis: Axis) -> None:
 def number(value: float) -> str:
     """Three digits that matter."""
     return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def plot(
+    figure: Figure, alt: str, text: str = "", title: str | None = None, mark: Sequence[Mark] = (),
+    panels: Mapping[str, Axes] | None = None,
+) -> Plot:  # fmt: skip
+    """Make a PNG with an alternative text of a figure of matplotlib.
+
+    Args:
+        figure: what is drawn.
+        alt: what it shows, in a sentence with numbers.
+        text: the same for a terminal; the alternative text if there is none.
+        title: what it shows, in one sentence: the first line.
+        mark: places to point at, as (x, y, text); in front of them the panel's name if there are
+            several.
+        panels: axes by name; None are all, by number, or the only one without a name.
+
+    Raises:
+        ValueError: if a mark is not inside its axes.
+    """
+    named = panels or dict(enumerate(figure.axes))
+    if title:
+        width = int(figure.get_figwidth() * 72 / (12 * 0.6))
+        figure.suptitle("\n".join(wrap(title, width)), x=0.01, ha="left", fontsize=12,
+                        fontweight="bold", color=INK)  # fmt: skip
+        for axes in figure.axes:
+            axes.set_title(axes.get_title("left"), loc="left", fontsize=10, color=GREY)
+    for *place, x, y, words in mark:
+        name = place[0] if place else next(iter(named))
+        allowed = f"(panel, x, y, text) with a panel of {list(named)}"
+        if len(named) == 1:
+            allowed = "(x, y, text)"
+        check(len(place) == (len(named) > 1) and name in named, "mark", (*place, x, y), allowed)
+        _annotate(named[name], x, y, words)
+    return Plot(to_png(figure), *told(text or alt, alt, title, mark))
+
+
+def _annotate(axes: Axes, x: float, y: float, words: str) -> None:
+    """A ring around the point, and words beside it, on the side where there is more room."""
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    inside = min(left, right) <= x <= max(left, right) and min(low, high) <= y <= max(low, high)
+    allowed = f"x from {number(left)} to {number(right)}, y from {number(low)} to {number(high)}"
+    check(inside, "mark", (x, y), allowed)
+    across, up = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))
+    axes.annotate(
+        "\n".join(wrap(words, 32)), (x, y),
+        xytext=(-22 if across > 0.5 else 22, -24 if up > 0.5 else 24), fontsize=9,
+        textcoords="offset points", ha="right" if across > 0.5 else "left", color=ACCENT, zorder=9,
+        fontweight="bold", arrowprops={"arrowstyle": "-", "color": ACCENT, "shrinkB": 6},
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+    )  # fmt: skip
+    axes.plot(x, y, marker="o", markersize=13, markerfacecolor="none", markeredgecolor=ACCENT,
+              markeredgewidth=1.6, zorder=9, scalex=False, scaley=False)  # fmt: skip

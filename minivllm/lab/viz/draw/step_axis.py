@@ -139,6 +139,8 @@ class StepAxis:
         drawing.path(f"M{self.x(self.first):g} {bottom:g}H{self.right:.2f}", stroke=LINE)
         d = self.bars(values, bottom, scale)
         drawing.path(d, fill="#c6c6c6")
+        for step in range(self.first, self.first + len(values)):
+            drawing.place((name, step), self.x(step), y, self.width(step), LANE_HEIGHT)
         if self.milliseconds is not None or self.fits(peak, self.first):
             with drawing.group(font_size=11, text_anchor="middle"):
                 for step, value in enumerate(values, self.first):

@@ -17,6 +17,9 @@ from minivllm.lab.viz.draw.palette import GREY, INK, PAPER
 SANS = "Helvetica, Arial, sans-serif"
 MONO = "Menlo, Consolas, DejaVu Sans Mono, monospace"
 SANS_EM, MONO_EM = 0.53, 0.61  # how wide a character is on average, in font sizes
+# and in DejaVu Sans, the widest of those that a machine may put in the place of ours
+_WIDTHS = dict.fromkeys("ijlI'|.,:; ·", 0.33) | dict.fromkeys('frt()[]-/"', 0.42)
+_WIDTHS |= dict.fromkeys("mwMW@%×→+=<>~", 0.86) | dict.fromkeys("…—", 1.0)
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -49,11 +52,29 @@ class Drawing:
                 **attributes,
             ),
         )
-        ET.SubElement(self.root, "title").text = _clean(title)
-        ET.SubElement(self.root, "desc").text = _clean(alt)
-        self._parent = self.root
+        ET.SubElement(self.root, "title")
+        ET.SubElement(self.root, "desc")
+        self.describe(title, alt)
+        self.places: dict[tuple, tuple[float, float, float, float]] = {}
+        self._parent, self._down, self._prefix = self.root, 0.0, ()
         self._has_hatch = False
         self.rect(0, 0, width, height, fill=PAPER)
+
+    def describe(self, title: str, alt: str) -> None:
+        """Set the words of a screen reader, which reads the label where a picture is inline."""
+        self.root.find("title").text = _clean(title)
+        self.root.find("desc").text = _clean(alt)
+        self.root.set("aria-label", _clean(alt))
+
+    def place(self, key: tuple, x: float, y: float, width: float, height: float) -> None:
+        """Name a part of the picture, so that a mark can point at it."""
+        self.places[self._prefix + key] = (x, y + self._down, width, height)
+
+    def resize(self, width: float, height: float) -> None:
+        """Another size for the paper; what is on it stays where it is."""
+        size = _attributes(width=width, height=height)
+        self.root.attrib |= size | {"viewBox": f"0 0 {size['width']} {size['height']}"}
+        self.root.find("rect").attrib |= size
 
     def rect(self, x, y, width, height, title=None, **attributes) -> None:
         self._add("rect", title, x=x, y=y, width=width, height=height, **attributes)
@@ -82,6 +103,15 @@ class Drawing:
         self._parent = ET.SubElement(outer, "g", _attributes(**attributes))
         yield
         self._parent = outer
+
+    @contextmanager
+    def shifted(self, down: float, *prefix: str) -> Iterator[None]:
+        """Group further down, whose places have these names in front of theirs."""
+        outer = self._down, self._prefix
+        self._down, self._prefix = self._down + down, self._prefix + prefix
+        with self.group(transform=f"translate(0 {down:g})"):
+            yield
+        self._down, self._prefix = outer
 
     def to_string(self) -> str:
         """The document. Ids come from its content: two figures on one page cannot clash."""
@@ -113,6 +143,12 @@ class Drawing:
         if title is not None:
             ET.SubElement(element, "title").text = _clean(title)
         return element
+
+
+def text_width(text: str, font_size: float = 12, bold: bool = False) -> float:
+    """Pixels that a text needs with the widest of the usual fonts."""
+    em = sum(_WIDTHS.get(c) or (0.7 if c.isupper() else 0.62) for c in text)
+    return em * font_size * (1.1 if bold else 1)
 
 
 def _attributes(**attributes) -> dict[str, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
-from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, draw_header, header_width
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO, PAPER
 from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
@@ -17,13 +18,17 @@ MAX_STATES = 40
 _END, _PATH = OKABE_ITO[2], OKABE_ITO[3]
 
 
-def automaton(dfa: DFA, notes: Sequence[str] = (), path: Sequence[int] = ()) -> Figure:
+def automaton(
+    dfa: DFA, notes: Sequence[str] = (), path: Sequence[int] = (), title: str | None = None,
+    mark: Sequence[Mark] = (),
+) -> Figure:  # fmt: skip
     """Draw a DFA from left to right. States in which a text may end are double circles.
 
     Args:
         dfa: of at most 40 states.
         notes: a few characters under each state.
         path: states in the order in which a text went through them: drawn orange.
+        title, mark: what it shows, and places to point at: (state, text).
 
     Raises:
         ValueError: if it has more states, or a state of the path is none of its.
@@ -32,7 +37,7 @@ def automaton(dfa: DFA, notes: Sequence[str] = (), path: Sequence[int] = ()) -> 
     check(dfa.num_states <= MAX_STATES, "dfa", f"{dfa.num_states} states", allowed)
     ok = all(0 <= state < dfa.num_states for state in path)
     check(ok, "path", path, f"states below {dfa.num_states}")
-    title = f"The automaton of {dfa.pattern}"
+    name = f"The automaton of {dfa.pattern}"
     ends = sum(dfa.accepting)
     facts = f"{dfa.num_states} states, the text may end in {ends} (double circles)"
     edges = _edges(dfa)
@@ -49,12 +54,12 @@ def automaton(dfa: DFA, notes: Sequence[str] = (), path: Sequence[int] = ()) -> 
     above = 50 if loops or any(b - a > 1 for a, b in _spans(edges, places)) else 22
     middle = HEADER_HEIGHT + above + RADIUS + (rows - 1) * ROW / 2
     below = 40 if any(b < a for a, b in _spans(edges, places)) else 20
-    width = max(2 * left + (len(columns) - 1) * column, header_width(title, facts))
+    width = max(2 * left + (len(columns) - 1) * column, header_width(name, facts))
     height = middle + (rows - 1) * ROW / 2 + RADIUS + below + MARGIN
     at = {state: (left + x * column, middle + y * ROW) for state, (x, y) in places.items()}
-    text = "\n".join([title, facts, *_lines(dfa, edges, notes, path)])
-    drawing = Drawing(width, height, title, f"{title}; {facts}.")
-    draw_header(drawing, title, facts)
+    text = "\n".join([name, facts, *_lines(dfa, edges, notes, path)])
+    drawing = Drawing(width, height, name, f"{name}; {facts}.")
+    draw_header(drawing, name, facts)
     x, y = at[0]
     _arrow(drawing, f"M{x - RADIUS - 22:g} {y:g}H{x - RADIUS - 1:g}", (x - RADIUS, y), (1, 0), GREY)
     taken = set(pairwise(path))
@@ -63,10 +68,12 @@ def automaton(dfa: DFA, notes: Sequence[str] = (), path: Sequence[int] = ()) -> 
         _draw_edge(drawing, at[start], at[end], label_of(data), colour, column)
     for state, place in at.items():
         _draw_state(drawing, dfa, state, place, state in path)
+        circle = (place[0] - RADIUS, place[1] - RADIUS, 2 * RADIUS, 2 * RADIUS)
+        drawing.place((state,), *circle)
         if state < len(notes):
             x, y = place
             _label(drawing, x, y + RADIUS + 14, notes[state], GREY)
-    return Figure(drawing.to_string(), text, f"{title}; {facts}.")
+    return finish(drawing, text, f"{name}; {facts}.", title, mark)
 
 
 def label_of(data: Collection[int]) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import (
     HEADER_HEIGHT,
     MARGIN,
@@ -30,8 +31,9 @@ LETTER_WIDTH = 22  # of what stands before the token in a box
 
 
 def beam_tree(
-    trace: Trace, request_id: str | None = None, decode: Callable[[int], str] | None = None
-) -> Figure:
+    trace: Trace, request_id: str | None = None, decode: Callable[[int], str] | None = None,
+    title: str | None = None, mark: Sequence[Mark] = (),
+) -> Figure:  # fmt: skip
     """Draw the beams of a request as a tree: one token to the right in each step.
 
     A box is a beam after one step: the sequence that it was, and the token drawn last. A dashed box
@@ -42,12 +44,13 @@ def beam_tree(
         trace: what the engine wrote.
         request_id: whose beams; None is the first request with several sequences.
         decode: turns a token id into text, to be shown in place of the id.
+        title, mark: what it shows, and beams to point at: (sequence, number of tokens, text).
 
     Raises:
         ValueError: for a request that was never forked.
     """
     tree = read_beam_tree(trace, request_id)
-    return Figure(_svg(tree, decode), _text(tree, decode), _alt(tree))
+    return finish(_svg(tree, decode), _text(tree, decode), _alt(tree), title, mark)
 
 
 def _title(tree: BeamTree) -> str:
@@ -71,7 +74,7 @@ def _alt(tree: BeamTree) -> str:
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _svg(tree: BeamTree, decode: Callable[[int], str] | None) -> str:
+def _svg(tree: BeamTree, decode: Callable[[int], str] | None) -> Drawing:
     depth = min(tree.depth, MAX_DEPTH)
     room = (MAX_WIDTH - 2 * MARGIN - ROOT_WIDTH) / depth - GAP
     longest = max(len(token_label(beam.tokens[-1], decode, 9)) for beam in tree.beams)
@@ -91,7 +94,7 @@ def _svg(tree: BeamTree, decode: Callable[[int], str] | None) -> str:
     x = MARGIN + ROOT_WIDTH
     _draw_children(drawing, tree.root, heights, x, HEADER_HEIGHT, box_width, decode)
     legend.draw(drawing, MARGIN, bottom)
-    return drawing.to_string()
+    return drawing
 
 
 def _rows(root: Beam) -> dict[tuple[int, ...], int]:
@@ -131,6 +134,7 @@ def _draw_box(
     owner = beam.owner
     label = token_label(beam.tokens[-1], decode, int((width - LETTER_WIDTH) / (11 * MONO_EM)))
     title = f"step {beam.step}, {owner.letter}"
+    drawing.place((owner.letter, len(beam.tokens)), x, y, width, BOX_HEIGHT)
     drawing.rect(x, y, width, BOX_HEIGHT, title, rx=4, **_look(beam, owner.light, owner.edge))
     drawing.text(x + 5, y + 16, owner.letter, fill=owner.edge, font_size=11, font_weight="bold")
     strike = {"text_decoration": "line-through", "fill": GREY} if beam.is_dropped else {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from minivllm.lab.viz.draw import tiles as look
-from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import (
     HEADER_HEIGHT,
     MARGIN,
@@ -33,6 +34,8 @@ def block_grid(
     step: int | None = None,
     after: str = "schedule",
     decode: Callable[[int], str] | None = None,
+    title: str | None = None,
+    mark: Sequence[Mark] = (),
 ) -> Figure:
     """Draw the pool as a grid of physical blocks.
 
@@ -48,24 +51,25 @@ def block_grid(
         step: counted from 0; None is the last one, -1 the moment before the first.
         after: "schedule" (what the forward pass sees) or "update" (the end of the step).
         decode: turns a token id into text, to be shown inside the slots of a small pool.
+        title, mark: what it shows, and blocks to point at: (block id, text).
 
     Raises:
         ValueError: for a trace without steps, or a step or moment that it does not have.
     """
     snapshot = take_snapshot(trace, step, after)
     pool = Pool.of(trace, snapshot)
-    return Figure(_svg(pool, decode), _text(pool), pool.alt)
+    return finish(_svg(pool, decode), _text(pool), pool.alt, title, mark)
 
 
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _svg(pool: Pool, decode: look.Decode) -> str:
+def _svg(pool: Pool, decode: look.Decode) -> Drawing:
     draw = _draw_tiles if pool.num_drawn <= MAX_TILES else _draw_map
     return draw(pool, decode)
 
 
-def _draw_tiles(pool: Pool, decode: look.Decode) -> str:
+def _draw_tiles(pool: Pool, decode: look.Decode) -> Drawing:
     with_tokens = decode is not None and pool.detailed and pool.num_drawn <= MAX_WITH_TOKENS
     width, height = tile_size(pool, look.TEXT_SLOT_WIDTH if with_tokens else SLOT_WIDTH)
     fit = int((MAX_WIDTH - 2 * MARGIN + GAP) // (width + GAP))
@@ -83,10 +87,11 @@ def _draw_tiles(pool: Pool, decode: look.Decode) -> str:
             block = pool.block(block_id)
             changed = block is not None and block.is_new
             draw_tile(drawing, pool, block_id, (*box, width, height), changed, decode, with_tokens)
+            drawing.place((block_id,), *box, width, height)
     return sheet.finish()
 
 
-def _draw_map(pool: Pool, _: look.Decode) -> str:
+def _draw_map(pool: Pool, _: look.Decode) -> Drawing:
     lines = cdiv(pool.num_drawn, MAP_COLUMNS)
     names = 44
     entries = map_legend([pool])
@@ -98,6 +103,10 @@ def _draw_map(pool: Pool, _: look.Decode) -> str:
         for line in range(lines):
             y = HEADER_HEIGHT + line * MAP_CELL + 11
             sheet.drawing.text(MARGIN + names - 8, y, line * MAP_COLUMNS)
+    for block_id in range(pool.num_drawn):
+        line, column = divmod(block_id, MAP_COLUMNS)
+        corner = (MARGIN + names + column * MAP_CELL, HEADER_HEIGHT + line * MAP_CELL)
+        sheet.drawing.place((block_id,), *corner, MAP_CELL, MAP_CELL)
     draw_map(sheet.drawing, pool, MARGIN + names, HEADER_HEIGHT, MAP_COLUMNS, MAP_CELL, new)
     return sheet.finish()
 
@@ -113,12 +122,12 @@ class _Sheet:
         self.drawing = Drawing(width, sheet_height, pool.title, pool.alt)
         draw_header(self.drawing, pool.title, pool.facts)
 
-    def finish(self) -> str:
+    def finish(self) -> Drawing:
         if self.pool.footnote:
             self.drawing.text(MARGIN, self.bottom + 10, self.pool.footnote, fill=GREY)
             self.bottom += 16
         self.legend.draw(self.drawing, MARGIN, self.bottom)
-        return self.drawing.to_string()
+        return self.drawing
 
 
 # -- in characters -------------------------------------------------------------------------------

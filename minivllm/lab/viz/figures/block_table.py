@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from minivllm.lab.viz.draw import tiles as look
-from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import (
     HEADER_HEIGHT,
     MARGIN,
@@ -43,6 +44,8 @@ def block_table(
     after: str = "schedule",
     sequences: Iterable[str] | None = None,
     decode: Callable[[int], str] | None = None,
+    title: str | None = None,
+    mark: Sequence[Mark] = (),
 ) -> Figure:
     """Draw block tables: logical blocks and their tokens above, physical blocks below.
 
@@ -57,6 +60,7 @@ def block_table(
         after: "schedule" (what the forward pass sees) or "update" (the end of the step).
         sequences: ids of the sequences to draw, in this order; None draws all that hold a block.
         decode: turns a token id into text, to be shown in place of the id.
+        title, mark: what it shows, and entries to point at: (sequence, logical block, text).
 
     Raises:
         ValueError: for a trace without steps, a step or moment that it does not have, or a sequence
@@ -64,13 +68,13 @@ def block_table(
     """
     snapshot = take_snapshot(trace, step, after)
     tables = BlockTables.of(snapshot, choose(snapshot, sequences))
-    return Figure(_svg(tables, decode), _text(tables, decode), tables.alt)
+    return finish(_svg(tables, decode), _text(tables, decode), tables.alt, title, mark)
 
 
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _svg(tables: BlockTables, decode: look.Decode) -> str:
+def _svg(tables: BlockTables, decode: look.Decode) -> Drawing:
     width, height = _entry_size(tables, decode)
     fit = max(1, int((MAX_WIDTH - 2 * MARGIN - NAMES + GAP) // (width + GAP)))
     columns = min(fit, max((len(table.blocks) for table in tables.drawn), default=1) or 1)
@@ -92,11 +96,13 @@ def _svg(tables: BlockTables, decode: look.Decode) -> str:
             line, column = divmod(block.logical, columns)
             x = MARGIN + NAMES + column * (width + GAP)
             draw_entry(drawing, block, x, y + line * height, width, decode)
+            key = (table.owner.letter, block.logical)
+            drawing.place(key, x, y + line * height, width, height - 14)
         y += num_lines * height
     if tables.footnote:
         drawing.text(MARGIN, bottom + 10, tables.footnote, fill=GREY)
     legend.draw(drawing, MARGIN, legend_top)
-    return drawing.to_string()
+    return drawing
 
 
 def _entry_size(tables: BlockTables, decode: look.Decode) -> tuple[float, float]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import MARGIN, draw_header, header_width
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO
 from minivllm.lab.viz.draw.svg import Drawing
@@ -15,7 +16,10 @@ ROW, NAMES, BAR = 22, 84, 360  # pixels: a bucket's height, its bound, all obser
 TOP = 64
 
 
-def buckets(cumulative: Mapping[str, int], quantile: float = 0.9, title: str = "Buckets") -> Figure:
+def buckets(
+    cumulative: Mapping[str, int], quantile: float = 0.9, title: str | None = None,
+    mark: Sequence[Mark] = (),
+) -> Figure:  # fmt: skip
     """Draw how many observations were at most as large as each bound, and the step between two.
 
     The light part of a bar came with a smaller bound already; the dark part is the bucket's own. A
@@ -25,7 +29,7 @@ def buckets(cumulative: Mapping[str, int], quantile: float = 0.9, title: str = "
         cumulative: by upper bound, as ``/metrics`` and ``Histogram.buckets`` have them: each counts
             all below it, too; the last bound is "+Inf".
         quantile: above 0, at most 1.
-        title: of the figure.
+        title, mark: what it shows, and buckets to point at: (upper bound, text).
 
     Raises:
         ValueError: if nothing was observed, the counts fall, or the quantile is none.
@@ -39,8 +43,9 @@ def buckets(cumulative: Mapping[str, int], quantile: float = 0.9, title: str = "
     holds = next(bound for bound, number in cumulative.items() if number >= rank)
     facts = f"{count(counts[-1], 'observation')} · rank {rank:g} is in the bucket up to {holds}"
     shown = _shown(cumulative)
-    alt = f"{title}: {facts}."
-    return Figure(_svg(shown, rank, holds, title, facts, alt), _text(shown, holds, facts), alt)
+    alt = f"Buckets: {facts}."
+    drawing = _svg(shown, rank, holds, "Buckets", facts, alt)
+    return finish(drawing, _text(shown, holds, facts), alt, title, mark)
 
 
 def _shown(cumulative: Mapping[str, int]) -> list[tuple[str, int, int]]:
@@ -53,7 +58,7 @@ def _shown(cumulative: Mapping[str, int]) -> list[tuple[str, int, int]]:
     return [row for row in rows if row[2] > 0 and (row[1] < total)]
 
 
-def _svg(rows: list[tuple[str, int, int]], rank: float, holds: str, *words: str) -> str:
+def _svg(rows: list[tuple[str, int, int]], rank: float, holds: str, *words: str) -> Drawing:
     title, facts, alt = words
     total = rows[-1][2]
     left, scale = MARGIN + NAMES, BAR / total
@@ -63,6 +68,7 @@ def _svg(rows: list[tuple[str, int, int]], rank: float, holds: str, *words: str)
     draw_header(drawing, title, facts)
     for index, (bound, before, number) in enumerate(rows):
         y = TOP + index * ROW
+        drawing.place((bound,), left, y + 2, BAR, ROW - 4)
         bold = {"font_weight": "bold"} if bound == holds else {}
         drawing.text(left - 8, y + 15, f"le {bound}", text_anchor="end", **bold)
         if before:
@@ -74,7 +80,7 @@ def _svg(rows: list[tuple[str, int, int]], rank: float, holds: str, *words: str)
     x = left + rank * scale
     drawing.path(f"M{x:.2f} {TOP:g}V{bottom:g}", stroke=INK, stroke_dasharray="4 3")
     drawing.path(f"M{left:g} {TOP:g}V{bottom:g}", stroke=LINE)
-    return drawing.to_string()
+    return drawing
 
 
 def _text(rows: list[tuple[str, int, int]], holds: str, facts: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header, header_width
 from minivllm.lab.viz.draw.palette import GREY, LINE, OKABE_ITO, PAPER
 from minivllm.lab.viz.draw.svg import MONO, MONO_EM, SANS_EM, Drawing
@@ -32,12 +33,16 @@ class StreamingParser(Protocol):
     def finish(self) -> list[Any]: ...
 
 
-def call_stream(parser: StreamingParser, pieces: Sequence[str]) -> Figure:
+def call_stream(
+    parser: StreamingParser, pieces: Sequence[str], title: str | None = None,
+    mark: Sequence[Mark] = (),
+) -> Figure:  # fmt: skip
     """Draw a row for each piece: what came, what the parser is in, and what it gave out.
 
     Args:
         parser: a fresh one; it is fed with the pieces, and then told that the text has ended.
         pieces: of the text, in order.
+        title, mark: what it shows, and pieces to point at: (number, text).
 
     Raises:
         ValueError: if there is no piece.
@@ -45,7 +50,7 @@ def call_stream(parser: StreamingParser, pieces: Sequence[str]) -> Figure:
     check(len(pieces) > 0, "pieces", pieces, "at least one")
     rows = follow(parser, pieces)
     calls = "1 whole call" if len(parser.whole) == 1 else f"{len(parser.whole)} whole calls"
-    title = f"{len(pieces)} pieces of a text, {calls}"
+    name = f"{len(pieces)} pieces of a text, {calls}"
     facts = _facts(rows)
     shown = [_shown(piece) for piece, _, _ in rows]
     piece_width = MONO_EM * 12 * max(map(len, shown)) + 2 * GAP
@@ -53,10 +58,10 @@ def call_stream(parser: StreamingParser, pieces: Sequence[str]) -> Figure:
     middle = left + piece_width + GAP
     right = middle + STATE_WIDTH + GAP
     given_width = max(sum(_width(what) + GAP for what in given) for _, _, given in rows)
-    width = max(right + given_width + MARGIN, header_width(title, facts))
+    width = max(right + given_width + MARGIN, header_width(name, facts))
     height = HEADER_HEIGHT + 20 + ROW * len(rows) + MARGIN
-    drawing = Drawing(width, height, title, f"{title}; {facts}.")
-    draw_header(drawing, title, facts)
+    drawing = Drawing(width, height, name, f"{name}; {facts}.")
+    draw_header(drawing, name, facts)
     heads = ((left, "in: the text"), (middle, "state"), (right, "out: the message"))
     for x, head in heads:
         drawing.text(x, HEADER_HEIGHT + 10, head, fill=GREY)
@@ -69,11 +74,13 @@ def call_stream(parser: StreamingParser, pieces: Sequence[str]) -> Figure:
             drawing.text(left + GAP, y + 13, text, font_family=MONO)
         drawing.rect(middle, y, STATE_WIDTH, ROW, fill=COLOURS[state], fill_opacity=0.35)
         drawing.text(middle + STATE_WIDTH / 2, y + 15, state, text_anchor="middle")
+        drawing.place((line + 1,), left, y - 1, middle + STATE_WIDTH - left, ROW - 2)
         x = right
         for kind, what in given:
             _draw_given(drawing, x, y, kind, what)
             x += _width((kind, what)) + GAP
-    return Figure(drawing.to_string(), _as_text(title, facts, rows), f"{title}; {facts}.")
+    text = _as_text(name, facts, rows)
+    return finish(drawing, text, f"{name}; {facts}.", title, mark)
 
 
 def follow(parser: StreamingParser, pieces: Sequence[str]) -> list[Row]:

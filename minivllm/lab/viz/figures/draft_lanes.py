@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import (
     HEADER_HEIGHT,
     MARGIN,
@@ -46,6 +47,8 @@ def draft_lanes(
     first: int | None = None,
     last: int | None = None,
     decode: Decode = None,
+    title: str | None = None,
+    mark: Sequence[Mark] = (),
 ) -> Figure:
     """Draw one sequence's steps as lanes over the positions of its text.
 
@@ -58,6 +61,7 @@ def draft_lanes(
         seq_id: which sequence; None is the first.
         first, last: steps, both included; None is the first and the last of the trace.
         decode: turns a token id into text, to be shown in place of the id.
+        title, mark: what it shows, and tokens to point at: (step, position, text).
 
     Raises:
         ValueError: for a sequence or steps that the trace does not have, or too many positions.
@@ -66,10 +70,11 @@ def draft_lanes(
     most = (MAX_WIDTH - 2 * MARGIN - NAMES) // NARROWEST
     num = len(model.positions)
     check(num <= most, "last", last, f"a step up to which {most} positions are drafted, not {num}")
-    return Figure(_svg(model, decode), _text(model, decode), f"{model.title}: {model.facts}.")
+    alt = f"{model.title}: {model.facts}."
+    return finish(_svg(model, decode), _text(model, decode), alt, title, mark)
 
 
-def _svg(model: DraftLanes, decode: Decode) -> str:
+def _svg(model: DraftLanes, decode: Decode) -> Drawing:
     positions = model.positions
     chip = min(WIDEST, (MAX_WIDTH - 2 * MARGIN - NAMES) // len(positions))
     right = MARGIN + NAMES + chip * len(positions)
@@ -93,7 +98,7 @@ def _svg(model: DraftLanes, decode: Decode) -> str:
         _draw_lane(drawing, lane, HEADER_HEIGHT + 16 + LANE * index, x, chip, decode)
     _draw_slots(drawing, model, strip + 4, x, chip)
     legend.draw(drawing, MARGIN, bottom)
-    return drawing.to_string()
+    return drawing
 
 
 def _draw_lane(
@@ -118,6 +123,7 @@ def _draw_lane(
             left, top = x(start + i), y + row * CHIP_HEIGHT
             box = (left + 1, top + 1, chip - 2, CHIP_HEIGHT - 2)
             drawing.rect(*box, rx=2, **LOOKS[kind])
+            drawing.place((lane.step, start + i), left, y, chip, 2 * CHIP_HEIGHT)
             if kind == "rejected":
                 drawing.hatch(*box)
             label = token_label(token, decode, max(1, int((chip - 4) / (11 * MONO_EM))))

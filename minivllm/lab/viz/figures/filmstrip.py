@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from minivllm.lab.viz.draw import tiles as look
-from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import (
     HEADER_HEIGHT,
     MARGIN,
@@ -43,7 +44,10 @@ CHIP_WIDTH, CHIP_HEIGHT = 26, 18
 MAP_COLUMNS, MAP_CELL = 40, 6
 
 
-def filmstrip(trace: Trace, steps: Iterable[int] | None = None, after: str = "schedule") -> Figure:
+def filmstrip(
+    trace: Trace, steps: Iterable[int] | None = None, after: str = "schedule",
+    title: str | None = None, mark: Sequence[Mark] = (),
+) -> Figure:  # fmt: skip
     """Draw a few steps side by side: each one's plan, pool and block tables.
 
     Tiles and slots look as in ``block_grid``. A thick black edge is a block that a sequence got or
@@ -54,6 +58,7 @@ def filmstrip(trace: Trace, steps: Iterable[int] | None = None, after: str = "sc
         trace: what the engine wrote.
         steps: which ones, at most 12; None chooses up to 6 in which blocks changed hands.
         after: "schedule" (what the forward pass sees) or "update" (the end of the step).
+        title, mark: what it shows, and blocks to point at: (step, block id, text).
 
     Raises:
         ValueError: for a trace without steps, more steps than fit, none, or one that it does not
@@ -68,7 +73,7 @@ def filmstrip(trace: Trace, steps: Iterable[int] | None = None, after: str = "sc
         changed = changed_blocks(trace, step, after)
         frames.append(FilmFrame(step, plan_of(history, step), pool, changed))
     strip = FilmstripModel(frames, after)
-    return Figure(_svg(strip), strip_text(strip), strip.alt)
+    return finish(_svg(strip), strip_text(strip), strip.alt, title, mark)
 
 
 # -- drawn ---------------------------------------------------------------------------------------
@@ -113,7 +118,7 @@ class _Sizes:
         return max(1, int((MAX_WIDTH - 2 * MARGIN + FRAME_GAP) // (self.width + FRAME_GAP)))
 
 
-def _svg(strip: FilmstripModel) -> str:
+def _svg(strip: FilmstripModel) -> Drawing:
     sizes = _Sizes.of(strip)
     columns = min(sizes.frames_in_a_line, len(strip.frames))
     lines = cdiv(len(strip.frames), columns)
@@ -136,7 +141,7 @@ def _svg(strip: FilmstripModel) -> str:
         if strip.with_tables:
             _draw_tables(drawing, frame, x, y + CAPTION + sizes.pool_height + 12)
     legend.draw(drawing, MARGIN, bottom)
-    return drawing.to_string()
+    return drawing
 
 
 def _draw_pool(
@@ -145,6 +150,10 @@ def _draw_pool(
     if strip.as_map:
         marked = frame.changed if len(frame.changed) <= MAX_MARKED else ()
         draw_map(drawing, frame.pool, x, y, sizes.columns, MAP_CELL, marked)
+        for block_id in range(frame.pool.num_drawn):
+            line, column = divmod(block_id, sizes.columns)
+            corner = (x + column * MAP_CELL, y + line * MAP_CELL)
+            drawing.place((frame.step, block_id), *corner, MAP_CELL, MAP_CELL)
         return
     width, height = sizes.tile
     with drawing.group(fill=GREY, font_size=11):
@@ -152,6 +161,7 @@ def _draw_pool(
             line, column = divmod(block_id, sizes.columns)
             box = (x + column * (width + GAP), y + line * (height + GAP), width, height)
             draw_tile(drawing, frame.pool, block_id, box, block_id in frame.changed, plain=True)
+            drawing.place((frame.step, block_id), *box)
 
 
 def _draw_tables(drawing: Drawing, frame: FilmFrame, x: float, y: float) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from minivllm.lab.sim.result import SimulationResult
+from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Plot
 from minivllm.lab.viz.draw.palette import GREY, INK, OKABE_ITO
 from minivllm.lab.viz.draw.plots import (
@@ -13,15 +15,20 @@ from minivllm.lab.viz.draw.plots import (
     label_decades,
     new_figure,
     number,
+    plot,
     style_axes,
-    to_png,
 )
 from minivllm.utils.validation import check, is_number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PARTS = {"p50": "half wait less", "p90": "nine of ten", "p99": "99 of 100"}
 
 
-def knee(runs: Mapping[float, SimulationResult]) -> Plot:
+def knee(
+    runs: Mapping[float, SimulationResult], title: str | None = None, mark: Sequence[Mark] = ()
+) -> Plot:
     """Draw TTFT, and how many requests are answered, over the rate at which they come.
 
     Left is the time to first token at three percentiles, on a logarithmic scale; right is how many
@@ -29,6 +36,7 @@ def knee(runs: Mapping[float, SimulationResult]) -> Plot:
 
     Args:
         runs: by request rate, in requests a second.
+        title, mark: what it shows, and points to circle: ("TTFT" or "requests", x, y, text).
 
     Raises:
         ValueError: if there are fewer than two, or a rate is no number above 0.
@@ -37,7 +45,9 @@ def knee(runs: Mapping[float, SimulationResult]) -> Plot:
     for rate in runs:
         check(is_number(rate) and rate > 0, "a rate", rate, "a number above 0")
     ordered = dict(sorted(runs.items()))
-    return Plot(_draw(ordered), _text(ordered), _alt(ordered))
+    figure = _draw(ordered)
+    panels = dict(zip(("TTFT", "requests"), figure.axes, strict=True))
+    return plot(figure, _alt(ordered), _text(ordered), title, mark, panels)
 
 
 def _came_and_done(run: SimulationResult) -> tuple[float, float]:
@@ -70,7 +80,7 @@ def _alt(runs: dict[float, SimulationResult]) -> str:
     )
 
 
-def _draw(runs: dict[float, SimulationResult]) -> bytes:
+def _draw(runs: dict[float, SimulationResult]) -> Figure:
     figure = new_figure(9.4, 3.4)
     waits, served = figure.subplots(1, 2)
     rates = list(runs)
@@ -94,4 +104,4 @@ def _draw(runs: dict[float, SimulationResult]) -> bytes:
         style_axes(axes)
         axes.set_xlim(left=0)
         axes.set_xlabel("rate: requests a second", fontsize=10, color=GREY)
-    return to_png(figure)
+    return figure

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
-from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import (
     MARGIN,
     NOBODY,
@@ -75,7 +76,10 @@ class Run:
         return f"{count(self.last + 1, 'step')}, TTFT {waits}"
 
 
-def lanes(runs: Mapping[str, Trace], arrivals: Mapping[str, int] | None = None) -> Figure:
+def lanes(
+    runs: Mapping[str, Trace], arrivals: Mapping[str, int] | None = None, title: str | None = None,
+    mark: Sequence[Mark] = (),
+) -> Figure:  # fmt: skip
     """Draw the same requests under several rules, one below the other, as wide as the longest run.
 
     Hatched is a request that waits, full colour computes its prompt, light colour its tokens one by
@@ -84,7 +88,8 @@ def lanes(runs: Mapping[str, Trace], arrivals: Mapping[str, int] | None = None) 
     Args:
         runs: what the engine wrote, by the rule's name.
         arrivals: the step in which a request really came, by its id, where the engine has seen it
-            later: it may have waited at a door before the engine's queue.
+            later: it may have waited before the engine's queue.
+        title, mark: what it shows, and steps to point at: (run, request, step, text).
 
     Raises:
         ValueError: if there is no run, one without a token, or one with more than 24 requests or
@@ -93,7 +98,7 @@ def lanes(runs: Mapping[str, Trace], arrivals: Mapping[str, int] | None = None) 
     check(len(runs) > 0, "runs", runs, "at least one")
     read = [_read(name, trace, arrivals or {}) for name, trace in runs.items()]
     alt = f"Lanes of requests. {'; '.join(f'{run.name}: {run.facts}' for run in read)}."
-    return Figure(_svg(read, alt), _text(read), alt)
+    return finish(_svg(read, alt), _text(read), alt, title, mark)
 
 
 def _read(name: str, trace: Trace, arrivals: Mapping[str, int]) -> Run:
@@ -120,7 +125,7 @@ def _read(name: str, trace: Trace, arrivals: Mapping[str, int]) -> Run:
     return Run(name, found)
 
 
-def _svg(runs: list[Run], alt: str) -> str:
+def _svg(runs: list[Run], alt: str) -> Drawing:
     axis = StepAxis(0, max(run.last for run in runs))
     title, most = "Lanes", max(len(run.lanes) for run in runs)
     facts = f"{count(len(runs), 'run')} of {count(most, 'request')} · a black bar is the end of one"
@@ -137,10 +142,13 @@ def _svg(runs: list[Run], alt: str) -> str:
         drawing.text(axis.x(0), y + 15, run.facts, fill=GREY)
         for row, lane in enumerate(run.lanes):
             _draw_lane(drawing, lane, axis, y + HEAD + row * ROW)
+            for step in range(lane.arrival, lane.last + 1):
+                key = (run.name, lane.owner.letter, step)
+                drawing.place(key, axis.x(step), y + HEAD + row * ROW, axis.cell, ROW)
         y += height
         drawing.path(f"M{MARGIN:g} {y - GAP / 2:g}H{axis.right:g}", stroke=LINE)
     legend.draw(drawing, MARGIN, bottom)
-    return drawing.to_string()
+    return drawing
 
 
 def _draw_lane(drawing: Drawing, lane: Lane, axis: StepAxis, y: float) -> None:

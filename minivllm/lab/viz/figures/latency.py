@@ -10,9 +10,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from minivllm.lab.sim.result import PERCENTILES, RequestTimes, SimulationResult, percentiles
+from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Plot
 from minivllm.lab.viz.draw.palette import GREY, INK, OKABE_ITO
-from minivllm.lab.viz.draw.plots import LINES, MARKERS, new_figure, number, style_axes, to_png
+from minivllm.lab.viz.draw.plots import LINES, MARKERS, new_figure, number, plot, style_axes
 from minivllm.lab.viz.draw.wording import count, pad, shorten
 from minivllm.lab.viz.model.times import Times
 from minivllm.trace import Trace
@@ -21,6 +22,7 @@ from minivllm.utils.validation import check
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MAX_SPANS = 400
 FEW = 20
@@ -71,7 +73,10 @@ class Latencies:
         return {measure: percentiles(values) for measure, values in self.values.items()}
 
 
-def latency(runs: Source | Mapping[str, Source], clock: str = "steps") -> Plot:
+def latency(
+    runs: Source | Mapping[str, Source], clock: str = "steps", title: str | None = None,
+    mark: Sequence[Mark] = (),
+) -> Plot:  # fmt: skip
     """Draw how long sequences wait for their first token, and between tokens.
 
     Of one run, first every sequence's span: hatched until its first token, solid until its last.
@@ -81,6 +86,7 @@ def latency(runs: Source | Mapping[str, Source], clock: str = "steps") -> Plot:
         runs: a trace or a simulation's result, or several by name to be compared.
         clock: of traces. "steps" is the same on every machine; "seconds" is what was measured. A
             simulation's result is always in its own seconds.
+        title, mark: what it shows, and points to circle: ("TTFT", "TPOT" or "ITL", x, y, text).
 
     Raises:
         ValueError: for a trace in which no token was sampled, or runs in different units.
@@ -90,7 +96,8 @@ def latency(runs: Source | Mapping[str, Source], clock: str = "steps") -> Plot:
     read = [read_latencies(source, clock, name) for name, source in named.items()]
     units = {run.unit for run in read}
     check(len(units) == 1, "runs", sorted(units), "all in the same unit; choose clock='seconds'")
-    return Plot(_draw_latency(read), _text(read), _alt(read))
+    figure, panels = _draw_latency(read)
+    return plot(figure, _alt(read), _text(read), title, mark, panels)
 
 
 def read_latencies(source: Source, clock: str = "steps", name: str = "") -> Latencies:
@@ -173,7 +180,7 @@ def _alt(runs: list[Latencies]) -> str:
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _draw_latency(runs: list[Latencies]) -> bytes:
+def _draw_latency(runs: list[Latencies]) -> tuple[Figure, dict[str, Axes]]:
     """The spans of a single run above, a curve per measure and run below."""
     measures = [m for m in LONG_NAMES if any(run.values[m] for run in runs)]
     if len(runs) == 1:
@@ -189,7 +196,7 @@ def _draw_latency(runs: list[Latencies]) -> bytes:
     panels[0].set_ylabel("share that waits no longer", fontsize=10, color=GREY)
     if len(runs) > 1:
         panels[-1].legend(fontsize=9, frameon=False, loc="lower right")
-    return to_png(figure)
+    return figure, dict(zip(measures, panels, strict=True))
 
 
 def _draw_spans(axes: Axes, run: Latencies) -> None:

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Plot
 from minivllm.lab.viz.draw.palette import GREY, INK, OKABE_ITO
-from minivllm.lab.viz.draw.plots import new_figure, style_axes, to_png
+from minivllm.lab.viz.draw.plots import new_figure, plot, style_axes
 from minivllm.lab.viz.draw.wording import pad
 from minivllm.utils.validation import check, is_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 HATCHES = ("", "///", "..", "xx", "\\\\")
 COLOURS = (OKABE_ITO[0], OKABE_ITO[3], OKABE_ITO[2], OKABE_ITO[1], OKABE_ITO[5])
 Bars = Mapping[str, Mapping[str, float]]
 
 
-def memory_bars(devices: Mapping[str, tuple[float, Bars]]) -> Plot:
+def memory_bars(
+    devices: Mapping[str, tuple[float, Bars]], title: str | None = None,
+    mark: Sequence[Mark] = (),
+) -> Plot:  # fmt: skip
     """Draw what fills memory: side by side a group of stacked bars for each device.
 
     Args:
         devices: by name, the bytes of the device, which the axis reaches up to, and its bars: by
             the model's name, the bytes of each part ("weights", "KV cache", ...), the lowest first.
             A device of less than one GiB is drawn in MiB.
+        title, mark: what it shows, and points to circle: (device, number of the bar, y, text),
+            without the device if there is one only.
 
     Raises:
         ValueError: if there is no bar, or a size is not a number above 0.
@@ -35,7 +42,9 @@ def memory_bars(devices: Mapping[str, tuple[float, Bars]]) -> Plot:
         sizes = [total, *(size for parts in bars.values() for size in parts.values())]
         ok = all(is_number(size) and size > 0 for size in sizes)
         check(ok, f"devices[{name!r}]", devices[name], "bytes above 0")
-    return Plot(_draw(devices), _text(devices), _alt(devices))
+    figure = _draw(devices)
+    panels = dict(zip(devices, figure.axes, strict=True))
+    return plot(figure, _alt(devices), _text(devices), title, mark, panels)
 
 
 def _part_names(devices: Mapping[str, tuple[float, Bars]]) -> list[str]:
@@ -48,7 +57,7 @@ def _unit(total: float) -> tuple[float, str]:
     return (2**30, "GiB") if total >= 2**30 else (2**20, "MiB")
 
 
-def _draw(devices: Mapping[str, tuple[float, Bars]]) -> bytes:
+def _draw(devices: Mapping[str, tuple[float, Bars]]) -> Figure:
     names = _part_names(devices)
     widths = [max(1.6, len(bars)) for _, bars in devices.values()]
     figure = new_figure(1.6 + 0.75 * sum(widths), 3.7)
@@ -60,9 +69,9 @@ def _draw(devices: Mapping[str, tuple[float, Bars]]) -> bytes:
     for axes in panels:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
-    figure.legend(handles.values(), handles, loc="outside upper center", ncol=5, frameon=False,
+    figure.legend(handles.values(), handles, loc="outside lower center", ncol=5, frameon=False,
                   fontsize=9)  # fmt: skip
-    return to_png(figure)
+    return figure
 
 
 def _draw_device(axes: Axes, name: str, total: float, bars: Bars, names: list[str]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header, header_width
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER
 from minivllm.lab.viz.draw.svg import MONO, Drawing
@@ -22,8 +23,9 @@ Chips = list[tuple[int, dict]]
 
 
 def ngram_lookup(
-    token_ids: Sequence[int], min_n: int, max_n: int, k: int, decode: Decode = None
-) -> Figure:
+    token_ids: Sequence[int], min_n: int, max_n: int, k: int, decode: Decode = None,
+    title: str | None = None, mark: Sequence[Mark] = (),
+) -> Figure:  # fmt: skip
     """Draw a row for each length of n-gram, the longest first: its first occurrence, and the end.
 
     The first row that finds anything makes the draft; what shorter n-grams found is dashed.
@@ -33,24 +35,26 @@ def ngram_lookup(
         min_n, max_n: the shortest and the longest n-gram that is looked up.
         k: how many tokens to draft.
         decode: turns a token id into text, to be shown in place of the id.
+        title, mark: what it shows, and rows to point at: (length, text).
     """
     tokens, n = list(token_ids), len(token_ids)
     drafts = propose(tokens, min_n, max_n, k, n + k)
     found = {length: _first(tokens, length) for length in range(max_n, min_n - 1, -1)}
     chosen = next((length for length, start in found.items() if start is not None), None)
-    title = f"N-gram lookup in {count(n, 'token')}"
+    head = f"N-gram lookup in {count(n, 'token')}"
     told = " ".join(token_label(token, decode, 12) for token in drafts)
     facts = f"{chosen} tokens match, the draft is {told}" if drafts else "nothing is found"
     facts = facts.replace("1 tokens match", "1 token matches")
-    lines = [title, facts, ""]
+    lines = [head, facts, ""]
     left = max_n + BEFORE + k
-    width = max(MARGIN + NAMES + CHIP * (left + 1 + max_n) + MARGIN, header_width(title, facts))
+    width = max(MARGIN + NAMES + CHIP * (left + 1 + max_n) + MARGIN, header_width(head, facts))
     bottom = HEADER_HEIGHT + ROW * len(found)
-    drawing = Drawing(width, bottom + 26, title, f"{title}: {facts}.")
-    draw_header(drawing, title, facts)
+    drawing = Drawing(width, bottom + 26, head, f"{head}: {facts}.")
+    draw_header(drawing, head, facts)
     for index, (length, start) in enumerate(found.items()):
         y = HEADER_HEIGHT + 4 + ROW * index
         drawing.text(MARGIN, y + 15, f"last {length}", font_weight="bold")
+        drawing.place((length,), MARGIN + NAMES, y - 1, CHIP * left, HEIGHT + 2)
         end = [(token, MATCH if i >= max_n - length else OTHER)
                for i, token in enumerate(tokens[-max_n:])]  # fmt: skip
         _draw(drawing, end, MARGIN + NAMES + CHIP * (left + 1), y, decode)
@@ -68,12 +72,12 @@ def ngram_lookup(
         drawing.text(middle, y + 15, "…", text_anchor="middle")
         names = [" ".join(token_label(t, decode, 12) for t in ids)
                  for ids in (tokens[start : start + length], follows)]  # fmt: skip
-        mark = "  <- the draft" if length == chosen else ""
-        lines.append(f"last {length}: {names[0]} | at position {start}, then {names[1]}{mark}")
+        arrow = "  <- the draft" if length == chosen else ""
+        lines.append(f"last {length}: {names[0]} | at position {start}, then {names[1]}{arrow}")
     drawing.text(MARGIN + NAMES, bottom + 12, "its first occurrence, and what followed", fill=GREY)
     tail = MARGIN + NAMES + CHIP * (left + 1)
     drawing.text(tail, bottom + 12, "the end of the text", fill=GREY)
-    return Figure(drawing.to_string(), "\n".join(lines), f"{title}: {facts}.")
+    return finish(drawing, "\n".join(lines), f"{head}: {facts}.", title, mark)
 
 
 def _first(tokens: list[int], length: int) -> int | None:

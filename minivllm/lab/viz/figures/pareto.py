@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from minivllm.lab.sim.result import SimulationResult
+from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Plot
 from minivllm.lab.viz.draw.palette import GREY, INK, OKABE_ITO
-from minivllm.lab.viz.draw.plots import new_figure, number, style_axes, to_png
+from minivllm.lab.viz.draw.plots import new_figure, number, plot, style_axes
 from minivllm.lab.viz.draw.wording import pad
 from minivllm.utils.validation import check, is_number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Point = tuple[float, float] | SimulationResult
 
@@ -18,7 +23,8 @@ def pareto(
     points: Mapping[object, Point],
     x: str = "TTFT at p99 (ms)",
     y: str = "ITL at p99 (ms)",
-    title: str = "",
+    title: str | None = None,
+    mark: Sequence[Mark] = (),
 ) -> Plot:
     """Draw settings as points in the plane of two costs; a line joins those that none beats.
 
@@ -28,7 +34,7 @@ def pareto(
         points: by setting (a token budget, say), two numbers; or a simulation's result, of which
             TTFT and ITL at p99 are taken, in milliseconds.
         x, y: what the numbers are.
-        title: above the axes.
+        title, mark: what it shows, and points to circle: (x, y, text).
 
     Raises:
         ValueError: if there is no point, or one is not two finite numbers.
@@ -39,7 +45,8 @@ def pareto(
         ok = len(pair) == 2 and all(map(is_number, pair))
         check(ok, f"points[{name!r}]", pair, "two finite numbers")
     best = frontier(named)
-    return Plot(_draw(named, best, x, y, title), _text(named, best, x, y), _alt(named, best, x, y))
+    figure, text = _draw(named, best, x, y), _text(named, best, x, y)
+    return plot(figure, _alt(named, best, x, y), text, title, mark)
 
 
 def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
@@ -57,9 +64,7 @@ def _pair(point: Point) -> tuple[float, float]:
     return tuple(point)
 
 
-def _draw(
-    points: dict[str, tuple[float, float]], best: list[str], x: str, y: str, title: str
-) -> bytes:
+def _draw(points: dict[str, tuple[float, float]], best: list[str], x: str, y: str) -> Figure:
     figure = new_figure(6.4, 4.2)
     axes = figure.subplots()
     style_axes(axes)
@@ -78,9 +83,7 @@ def _draw(
     axes.margins(0.14)
     axes.set_xlabel(x, fontsize=10, color=GREY)
     axes.set_ylabel(y, fontsize=10, color=GREY)
-    if title:
-        axes.set_title(title, fontsize=11, loc="left", color=INK)
-    return to_png(figure)
+    return figure
 
 
 def _text(points: dict[str, tuple[float, float]], best: list[str], x: str, y: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from minivllm.lab.viz.draw import tiles as look
-from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import (
     HEADER_HEIGHT,
     MARGIN,
@@ -36,6 +37,8 @@ def prefix_tree(
     step: int | None = None,
     after: str = "schedule",
     decode: Callable[[int], str] | None = None,
+    title: str | None = None,
+    mark: Sequence[Mark] = (),
 ) -> Figure:
     """Draw the hash chain of the prefix cache as a tree, beginnings at the left.
 
@@ -50,6 +53,7 @@ def prefix_tree(
         step: counted from 0; None is the last one, -1 the moment before the first.
         after: "schedule" (what the forward pass sees) or "update" (the end of the step).
         decode: turns a token id into text, to be shown in place of the id.
+        title, mark: what it shows, and blocks to point at: (block id, text).
 
     Raises:
         ValueError: for a trace without steps, or a step or moment that it does not have.
@@ -59,7 +63,7 @@ def prefix_tree(
     tree = read_prefix_tree(trace, step, after)
     moment = "before the first step" if step == -1 else f"step {step}, after {after}"
     picture = _Picture(moment, tree, fold(tree), owners_of(trace), decode)
-    return Figure(_svg(picture), _text(picture), picture.alt)
+    return finish(_svg(picture), _text(picture), picture.alt, title, mark)
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ def _changed(node: Node) -> bool:
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _svg(picture: _Picture) -> str:
+def _svg(picture: _Picture) -> Drawing:
     root = picture.root
     deepest = max(box.depth + bool(box.num_hidden_blocks) for box in root.walk())
     width = max(_x(deepest) + BOX_WIDTH + MARGIN, header_width(picture.title, picture.facts), 420.0)
@@ -157,7 +161,7 @@ def _svg(picture: _Picture) -> str:
         drawing.text(MARGIN + ROOT_WIDTH / 2, y + BOX_HEIGHT / 2 + 4, "root")
     _draw_children(drawing, picture, root, MARGIN + ROOT_WIDTH, y)
     legend.draw(drawing, MARGIN, bottom)
-    return drawing.to_string()
+    return drawing
 
 
 def _x(depth: int) -> float:
@@ -209,6 +213,8 @@ def _draw_box(drawing: Drawing, picture: _Picture, box: Branch, x: float, y: flo
         for offset in (6, 3):
             drawing.rect(x + offset, y + offset, width, height, rx=4, fill=PAPER, **edge)
     drawing.rect(x, y, width, height, rx=4, fill=fill, **edge)
+    for block_id in (block_id for one in box.nodes for block_id in one.block_ids):
+        drawing.place((block_id,), x, y, width, height)
     left = x + 7
     if node.ref_count > 1:
         drawing.hatch(x + 2, y + 2, 8, height - 4)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import (
     MARGIN,
     NOBODY,
@@ -86,7 +88,7 @@ class Queues:
         return said + "."
 
 
-def queues(trace: Trace) -> Figure:
+def queues(trace: Trace, title: str | None = None, mark: Sequence[Mark] = ()) -> Figure:
     """Draw the running list, the swapped and the waiting queue after every ``schedule()``.
 
     In a small run each column is a queue of letters: running ones at the bottom in order of
@@ -95,13 +97,15 @@ def queues(trace: Trace) -> Figure:
 
     Args:
         trace: what the engine wrote.
+        title, mark: what it shows, and places to point at: (step, text), or (sequence, step, text)
+            where there are letters.
 
     Raises:
         ValueError: for a trace without steps.
     """
     check(trace.num_steps > 0, "trace", trace, "of an engine that has run at least one step")
     model = Queues(_read(trace), owners_of(trace), trace.num_blocks - 1)
-    return Figure(_svg(model), _text(model), model.alt)
+    return finish(_svg(model), _text(model), model.alt, title, mark)
 
 
 def _read(trace: Trace) -> list[Moment]:
@@ -120,7 +124,7 @@ def _read(trace: Trace) -> list[Moment]:
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _svg(queues: Queues) -> str:
+def _svg(queues: Queues) -> Drawing:
     axis = StepAxis(0, len(queues.moments) - 1)
     tallest = max(moment.size for moment in queues.moments)
     chips = tallest <= MAX_CHIPS and len(queues.moments) <= MAX_STEPS
@@ -134,10 +138,12 @@ def _svg(queues: Queues) -> str:
     axis.draw(drawing, lane_top + LANE_HEIGHT)
     draw = _draw_chips if chips else _draw_areas
     draw(drawing, queues, axis, TOP + height)
+    for step in range(len(queues.moments)):
+        drawing.place((step,), axis.x(step), TOP, axis.cell, height)
     blocks = [moment.num_blocks for moment in queues.moments]
     axis.draw_lane(drawing, lane_top, "blocks", "usable", blocks, queues.num_usable_blocks)
     legend.draw(drawing, MARGIN, bottom)
-    return drawing.to_string()
+    return drawing
 
 
 def _draw_chips(drawing: Drawing, queues: Queues, axis: StepAxis, bottom: float) -> None:
@@ -154,6 +160,7 @@ def _draw_chips(drawing: Drawing, queues: Queues, axis: StepAxis, bottom: float)
                     y -= CHIP_HEIGHT
                     box = (axis.x(step) + 2, y + 1, axis.cell - 4, CHIP_HEIGHT - 2)
                     gave_way = seq_id in moment.preempted
+                    drawing.place((queues.owners[seq_id].letter, step), *box)
                     _draw_chip(drawing, name, queues.owners[seq_id], box, gave_way)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import (
     HEADER_HEIGHT,
     MARGIN,
@@ -24,7 +25,10 @@ SHARED, MISSING = {"fill": "#8fd3bf", "stroke": "#00523c"}, {"fill": "#f7d98a", 
 TOO_MUCH = {"fill": PAPER, "stroke": GREY}
 
 
-def rejection_bars(target_probs: Mapping[str, float], draft_probs: Mapping[str, float]) -> Figure:
+def rejection_bars(
+    target_probs: Mapping[str, float], draft_probs: Mapping[str, float], title: str | None = None,
+    mark: Sequence[Mark] = (),
+) -> Figure:  # fmt: skip
     """Draw, token by token, the part of two distributions that is in both, and what is in one only.
 
     A draft is kept with probability min(target, draft) and thrown away where the draft model says
@@ -33,6 +37,7 @@ def rejection_bars(target_probs: Mapping[str, float], draft_probs: Mapping[str, 
 
     Args:
         target_probs, draft_probs: by token, in the same order; each sums to 1.
+        title, mark: what it shows, and bars to point at: (token, text).
 
     Raises:
         ValueError: if the tokens differ, or a sum is not 1.
@@ -44,18 +49,19 @@ def rejection_bars(target_probs: Mapping[str, float], draft_probs: Mapping[str, 
         check(ok, name, probs, "probabilities that sum to 1")
     pairs = {token: (target_probs[token], draft_probs[token]) for token in target_probs}
     shared = sum(min(pair) for pair in pairs.values())
-    title = "What the rejection sampler does with a draft"
+    head = "What the rejection sampler does with a draft"
     facts = f"accepted {shared:.0%} · drawn again {1 - shared:.0%} · below: target | draft"
-    width = max(2 * MARGIN + (BAR + GAP) * len(pairs), header_width(title, facts), 560)
+    width = max(2 * MARGIN + (BAR + GAP) * len(pairs), header_width(head, facts), 560)
     legend = Legend(_ENTRIES, width - 2 * MARGIN)
     bottom = HEADER_HEIGHT + 16 + HIGHEST
-    drawing = Drawing(width, bottom + 40 + legend.height, title, f"{title}: {facts}.")
-    draw_header(drawing, title, facts)
+    drawing = Drawing(width, bottom + 40 + legend.height, head, f"{head}: {facts}.")
+    draw_header(drawing, head, facts)
     scale = HIGHEST / max(max(pair) for pair in pairs.values())
     for i, (token, (target, draft)) in enumerate(pairs.items()):
         x, low = MARGIN + GAP / 2 + (BAR + GAP) * i, min(target, draft) * scale
         high = max(target, draft) * scale
         drawing.rect(x, bottom - low, BAR, low, **SHARED)
+        drawing.place((token,), x, bottom - high, BAR, high)
         box = (x, bottom - high, BAR, high - low)
         drawing.rect(*box, **(MISSING if target > draft else TOO_MUCH))
         if draft > target:
@@ -65,9 +71,9 @@ def rejection_bars(target_probs: Mapping[str, float], draft_probs: Mapping[str, 
             numbers = f"{target:.2f} | {draft:.2f}"
             drawing.text(x + BAR / 2, bottom + 31, numbers, font_size=11, fill=GREY)
     legend.draw(drawing, MARGIN, bottom + 36)
-    lines = [f"{title}: {facts}", "token  target  draft  in both"]
+    lines = [f"{head}: {facts}", "token  target  draft  in both"]
     lines += [f"{t:5}  {p:6.2f}  {q:5.2f}  {min(p, q):7.2f}" for t, (p, q) in pairs.items()]
-    return Figure(drawing.to_string(), "\n".join(lines), f"{title}: {facts}.")
+    return finish(drawing, "\n".join(lines), f"{head}: {facts}.", title, mark)
 
 
 def _swatch(look: dict, hatched: bool = False) -> Swatch:

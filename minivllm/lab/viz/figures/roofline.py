@@ -8,14 +8,16 @@ from math import atan2, degrees
 from typing import TYPE_CHECKING
 
 from minivllm.lab.sim.cost import Hardware
+from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Plot
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO
-from minivllm.lab.viz.draw.plots import LINES, MARKERS, new_figure, number, style_axes, to_png
+from minivllm.lab.viz.draw.plots import LINES, MARKERS, new_figure, number, plot, style_axes
 from minivllm.lab.viz.draw.wording import pad
 from minivllm.utils.validation import check, is_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Point = float | tuple[float, float]
 
@@ -23,7 +25,8 @@ Point = float | tuple[float, float]
 def roofline(
     machines: Hardware | Sequence[Hardware],
     points: Mapping[str, Mapping[object, Point]],
-    title: str = "",
+    title: str | None = None,
+    mark: Sequence[Mark] = (),
 ) -> Plot:
     """Draw the roof of a machine, and work below it, on logarithmic axes.
 
@@ -35,7 +38,7 @@ def roofline(
         points: by series and label. One number is operations per byte; the point stands on the
             roof, where that work is at best, hollow. Two are operations per byte and operations per
             second as measured, filled; a thin line leads to the roof above it.
-        title: above the axes.
+        title, mark: what it shows, and points to circle: (x, y, text).
 
     Raises:
         ValueError: if there is no machine or no point, or a point is not one or two numbers
@@ -49,7 +52,7 @@ def roofline(
         for label, point in named.items()
     ]
     check(len(read) > 0, "points", points, "at least one")
-    return Plot(_draw(roofs, read, title), _text(roofs, read), _alt(roofs, read))
+    return plot(_draw(roofs, read), _alt(roofs, read), _text(roofs, read), title, mark)
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def _read(machine: Hardware, series: str, label: str, point: Point) -> _Spot:
     return _Spot(series, label, intensity, (*numbers, roof)[1], roof, len(numbers) == 2, bound)
 
 
-def _draw(roofs: list[Hardware], spots: list[_Spot], title: str) -> bytes:
+def _draw(roofs: list[Hardware], spots: list[_Spot]) -> Figure:
     figure = new_figure(7.4, 4.1)
     axes = figure.subplots()
     style_axes(axes)
@@ -91,12 +94,10 @@ def _draw(roofs: list[Hardware], spots: list[_Spot], title: str) -> bytes:
         _draw_series(axes, [spot for spot in spots if spot.series == series], index)
     if any(spot.series for spot in spots):
         axes.legend(fontsize=9, frameon=False, loc="lower right")
-    if title:
-        axes.set_title(title, fontsize=11, loc="left", color=INK)
     figure.draw_without_rendering()  # from here on the axes know how steep a slope looks
     for index, machine in enumerate(roofs):
         _draw_roof(axes, machine, index, machine.flops_per_s not in peaks[:index])
-    return to_png(figure)
+    return figure
 
 
 def _draw_roof(axes: Axes, machine: Hardware, index: int, names_peak: bool) -> None:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Plot
 from minivllm.lab.viz.draw.palette import GREY, INK, OKABE_ITO
-from minivllm.lab.viz.draw.plots import LINES, MARKERS, new_figure, style_axes, to_png
+from minivllm.lab.viz.draw.plots import LINES, MARKERS, new_figure, plot, style_axes
 from minivllm.lab.viz.draw.wording import pad
 from minivllm.utils.validation import check, is_number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Curves = Mapping[str, Mapping[float, float]]
 
 
-def speedups(curves: Curves, x: str, title: str = "", log: bool = False) -> Plot:
+def speedups(
+    curves: Curves, x: str, title: str | None = None, log: bool = False,
+    mark: Sequence[Mark] = (),
+) -> Plot:  # fmt: skip
     """Draw each curve of speed-ups; above 1 it is a gain, below 1 a loss.
 
     Args:
         curves: by name, speed-ups by setting; all have the same settings.
         x: what the setting is.
-        title: above the axes.
+        title, mark: what it shows, and points to circle: (setting, speed-up, text).
         log: the settings are drawn in equal steps of their logarithm.
 
     Raises:
@@ -30,10 +38,10 @@ def speedups(curves: Curves, x: str, title: str = "", log: bool = False) -> Plot
     for name, curve in curves.items():
         ok = list(curve) == settings and all(map(is_number, curve.values()))
         check(ok, f"curves[{name!r}]", curve, f"a number for each of {settings}")
-    return Plot(_draw(curves, x, title, log), _text(curves, x), _alt(curves, x))
+    return plot(_draw(curves, x, log), _alt(curves, x), _text(curves, x), title, mark)
 
 
-def _draw(curves: Curves, x: str, title: str, log: bool) -> bytes:
+def _draw(curves: Curves, x: str, log: bool) -> Figure:
     figure = new_figure(6.8, 3.8)
     axes = figure.subplots()
     style_axes(axes)
@@ -51,9 +59,7 @@ def _draw(curves: Curves, x: str, title: str, log: bool) -> bytes:
     axes.set_xlabel(x, fontsize=10, color=GREY)
     axes.set_ylabel("speed-up", fontsize=10, color=GREY)
     axes.legend(fontsize=9, frameon=False)
-    if title:
-        axes.set_title(title, fontsize=11, loc="left", color=INK)
-    return to_png(figure)
+    return figure
 
 
 def _text(curves: Curves, x: str) -> str:

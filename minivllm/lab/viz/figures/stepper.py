@@ -6,11 +6,12 @@ Where nothing is live (GitHub, nbviewer, nbconvert), a picture of a few steps sh
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from textwrap import wrap
 from typing import Any
 
+from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure
 from minivllm.lab.viz.draw.layout import MARGIN
 from minivllm.lab.viz.draw.palette import owners_of
@@ -32,6 +33,8 @@ def stepper(
     trace: Trace,
     steps: Iterable[int] | None = None,
     decode: Callable[[int], str] | None = None,
+    title: str | None = None,
+    mark: Sequence[Mark] = (),
 ) -> Stepper:
     """Walk through a run, forwards and backwards; meant to be the last line of a notebook's cell.
 
@@ -39,12 +42,13 @@ def stepper(
         trace: what the engine wrote.
         steps: those of the still picture, as for ``filmstrip``.
         decode: turns a token id into text, to be shown in place of the id.
+        title, mark: of the still picture, as for ``filmstrip``.
 
     Raises:
         ImportError: without ipywidgets.
         ValueError: for a trace without steps, or steps that it does not have.
     """
-    return Stepper(trace, steps, decode)
+    return Stepper(trace, steps, decode, title, mark)
 
 
 class Stepper:
@@ -54,12 +58,13 @@ class Stepper:
     """
 
     def __init__(
-        self, trace: Trace, steps: Iterable[int] | None, decode: Callable[[int], str] | None
-    ):
+        self, trace: Trace, steps: Iterable[int] | None, decode: Callable[[int], str] | None,
+        title: str | None, mark: Sequence[Mark],
+    ):  # fmt: skip
         widgets = _ipywidgets()
         self.trace, self.decode = trace, decode
         self.frames = list(frames(trace, decode))
-        self.still = _still(trace, self.frames, steps)
+        self.still = _still(trace, self.frames, steps, title, mark)
         self._letters = {seq_id: owner.letter for seq_id, owner in owners_of(trace).items()}
         last = len(self.frames) - 1
         self.play = widgets.Play(min=0, max=last, interval=900)
@@ -98,10 +103,11 @@ class Stepper:
             if queue
         )
 
-    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
+    def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict[str, Any], dict]:
         """Widget, SVG and text: a front end shows the first of these that it can."""
         view = self.box._repr_mimebundle_()[WIDGET_VIEW]
-        return {WIDGET_VIEW: view, **self.still._repr_mimebundle_()}
+        data, metadata = self.still._repr_mimebundle_()
+        return {WIDGET_VIEW: view, **data}, metadata
 
     def __repr__(self) -> str:
         return self.still.text
@@ -123,10 +129,13 @@ def _fitted(svg: str) -> str:
     return svg.replace("<svg ", '<svg style="display: block; max-width: 100%; height: auto" ', 1)
 
 
-def _still(trace: Trace, all_frames: list[StepFrame], steps: Iterable[int] | None) -> Figure:
+def _still(
+    trace: Trace, all_frames: list[StepFrame], steps: Iterable[int] | None, title: str | None,
+    mark: Sequence[Mark],
+) -> Figure:  # fmt: skip
     """A filmstrip, and below it in words what happens in its steps."""
     steps = eventful_steps(trace) if steps is None else list(steps)
-    strip = filmstrip(trace, steps)
+    strip = filmstrip(trace, steps, title=title, mark=mark)
     told = [frame for frame in all_frames if frame.step in steps]
     words = "\n".join(f"step {frame.step}: {frame.words}" for frame in told)
     return Figure(_draw_words(strip, told), f"{strip.text}\n\n{words}", strip.alt)

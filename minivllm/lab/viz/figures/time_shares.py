@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header, header_width
 from minivllm.lab.viz.draw.palette import GREY, OKABE_ITO
 from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
@@ -16,12 +17,14 @@ LONGEST = 360  # pixels of 100 %
 CELLS = 50  # characters of 100 %
 
 
-def time_shares(seconds: Mapping[str, float], title: str) -> Figure:
+def time_shares(
+    seconds: Mapping[str, float], title: str | None = None, mark: Sequence[Mark] = ()
+) -> Figure:
     """Draw the parts of a whole as bars, the longest first.
 
     Args:
         seconds: by part; together they are the whole.
-        title: what was measured.
+        title, mark: what it shows, and bars to point at: (part, text).
 
     Raises:
         ValueError: if there is no part, or its seconds are not numbers of at least 0, or all 0.
@@ -33,11 +36,12 @@ def time_shares(seconds: Mapping[str, float], title: str) -> Figure:
     shares = {name: value / whole for name, value in parts}
     facts = f"{1e3 * whole:.1f} ms in all"
     told = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-    alt = f"{title}, {facts}: {told}."
-    return Figure(_svg(shares, title, facts, alt), _text(shares, title, facts), alt)
+    head = "Where the time went"
+    alt = f"{head}, {facts}: {told}."
+    return finish(_svg(shares, head, facts, alt), _text(shares, head, facts), alt, title, mark)
 
 
-def _svg(shares: dict[str, float], title: str, facts: str, alt: str) -> str:
+def _svg(shares: dict[str, float], title: str, facts: str, alt: str) -> Drawing:
     names = max(map(len, shares)) * 12 * SANS_EM + 10
     width = max(2 * MARGIN + names + LONGEST + 50, header_width(title, facts))
     drawing = Drawing(width, HEADER_HEIGHT + LINE * len(shares) + MARGIN, title, alt)
@@ -45,10 +49,11 @@ def _svg(shares: dict[str, float], title: str, facts: str, alt: str) -> str:
     left = MARGIN + names
     for line, (name, share) in enumerate(shares.items()):
         y = HEADER_HEIGHT + LINE * line
+        drawing.place((name,), left, y + 3, LONGEST * share, LINE - 8)
         drawing.text(left - 8, y + 15, name, text_anchor="end")
         drawing.rect(left, y + 3, LONGEST * share, LINE - 8, fill=OKABE_ITO[0])
         drawing.text(left + LONGEST * share + 6, y + 15, f"{share:.0%}", fill=GREY)
-    return drawing.to_string()
+    return drawing
 
 
 def _text(shares: dict[str, float], title: str, facts: str) -> str:

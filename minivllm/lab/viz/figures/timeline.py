@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from minivllm.lab.sim.cost import CostModel
-from minivllm.lab.viz.draw.figure import Figure, below_each_other
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import MARGIN, Legend, draw_header, header_width
 from minivllm.lab.viz.draw.palette import GREY, LINE, PAPER
-from minivllm.lab.viz.draw.step_axis import LANE_HEIGHT, ROOM, TOP, StepAxis, lane_top
-from minivllm.lab.viz.draw.svg import Drawing
+from minivllm.lab.viz.draw.step_axis import LANE_HEIGHT, NAMES, ROOM, TOP, StepAxis, lane_top
+from minivllm.lab.viz.draw.svg import Drawing, text_width
 from minivllm.lab.viz.draw.wording import TERMINAL, pad, shorten, sparkline
 from minivllm.lab.viz.figures.timeline_rows import Rows
 from minivllm.lab.viz.model.timeline_model import Cell, TimelineWindow, read_history
@@ -19,6 +20,7 @@ from minivllm.utils.math_utils import cdiv
 from minivllm.utils.validation import check, is_int
 
 LANE_GAP = 18
+HEAD = 26  # of a run among several
 MARK = {"prefill": "█", "verify": "+", "decode": "•", "idle": "·", "waiting": "░", "": " "}
 LEGEND = {
     "prefill": "█ prefill",
@@ -34,6 +36,8 @@ def timeline(
     first: int | None = None,
     last: int | None = None,
     clock: str | CostModel = "steps",
+    title: str | None = None,
+    mark: Sequence[Mark] = (),
 ) -> Figure:
     """Draw what every request did in every step, with the step's budget and blocks below.
 
@@ -49,12 +53,14 @@ def timeline(
         last: the last step drawn, itself included; None is the last there is.
         clock: "steps" draws all equally wide; "seconds" as wide as they took by the trace's clock;
             a ``CostModel`` as wide as they would take on its hardware.
+        title, mark: what it shows, and places to point at: (sequence's letter, "tokens" or
+            "blocks", step, text).
 
     Raises:
-        ValueError: for a trace without steps, a range of steps that it does not have, or another
-            clock.
+        ValueError: for a trace without steps, a range of steps or a place to mark that it does not
+            have, or another clock.
     """
-    return draw_window(_window(trace, first, last, clock))
+    return draw_window(_window(trace, first, last, clock), title, mark)
 
 
 def compare(
@@ -62,14 +68,18 @@ def compare(
     first: int | None = None,
     last: int | None = None,
     clock: str | CostModel = "steps",
+    title: str | None = None,
+    mark: Sequence[Mark] = (),
 ) -> Figure:
-    """Draw the timelines of several runs below each other, all by the same scales.
+    """Draw the timelines of several runs below each other, with one axis and one legend.
 
     A step (or a millisecond) is as wide in each of them, and so is a token or block high.
 
     Args:
         traces: what the engines wrote, each with the name of its run.
         first, last, clock: as for ``timeline``; a run that is over sooner ends where it does.
+        title, mark: what it shows, and places to point at: (run, sequence's letter, "tokens" or
+            "blocks", step, text).
 
     Raises:
         ValueError: as ``timeline``, or if there is nothing to compare.
@@ -86,15 +96,15 @@ def compare(
     longest = max(sum(window.milliseconds or [0]) for window in windows.values())
     lanes = zip(*(window.lanes for window in windows.values()), strict=True)
     tops = [max(lane_top(values, limit) for _, _, values, limit in lane) for lane in lanes]
-    figures = []
+    rows = {}
     for name, window in windows.items():
         axis = StepAxis(begin, stop)
         if window.milliseconds:
             axis = StepAxis(window.first, window.last, window.milliseconds, ROOM / longest)
-        title = f"{name}: {window.title.lower()}"
-        svg, text = _svg(window, axis, title, tops), _text(window, title)
-        figures.append(Figure(svg, text, f"{name}: {window.alt}"))
-    return below_each_other("Timelines with one scale", figures)
+        rows[name] = Rows(window, axis)
+    text = "\n\n".join(_text(w, f"{name}: {w.title.lower()}") for name, w in windows.items())
+    alt = " ".join(f"{name}: {window.alt}" for name, window in windows.items())
+    return finish(_svg(rows, tops, alt), text, alt, title, mark)
 
 
 def _window(
@@ -110,41 +120,72 @@ def _window(
     return TimelineWindow.of(history, first, last, step_milliseconds(trace, history, clock))
 
 
-def draw_window(window: TimelineWindow) -> Figure:
+def draw_window(
+    window: TimelineWindow, title: str | None = None, mark: Sequence[Mark] = ()
+) -> Figure:
     """The timeline of these steps; see ``timeline``."""
-    axis = StepAxis(window.first, window.last, window.milliseconds)
-    return Figure(_svg(window, axis, window.title), _text(window, window.title), window.alt)
+    rows = Rows(window, StepAxis(window.first, window.last, window.milliseconds))
+    drawing = _svg({"": rows}, [None] * len(window.lanes), window.alt)
+    return finish(drawing, _text(window, window.title), window.alt, title, mark)
 
 
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _svg(window: TimelineWindow, axis: StepAxis, title: str, tops: list[int] | None = None) -> str:
-    """``tops`` are the values at the full height of each lane, if it is not up to them."""
-    rows = Rows(window, axis)
-    width = max(axis.right + MARGIN, header_width(title, window.facts))
-    legend = Legend(rows.legend_entries(), width - 2 * MARGIN)
-    lanes_top = rows.bottom + (16 if window.footnote else 0) + LANE_GAP
-    num_lanes = len(window.lanes) + (window.num_drafts > 0)
-    bottom = lanes_top + num_lanes * (LANE_HEIGHT + LANE_GAP)
+def _svg(runs: Mapping[str, Rows], tops: Sequence[int | None], alt: str) -> Drawing:
+    """Runs below each other; ``tops`` are the values at the full height of each lane."""
+    window = next(iter(runs.values())).window
+    widest = max((rows.axis for rows in runs.values()), key=lambda axis: axis.right)
+    title, facts, head = window.title, window.facts, 0
+    if "" not in runs:
+        title, head = "Timelines with one scale", HEAD
+        facts = " · ".join(f"{name}: {len(r.window.steps)} steps" for name, r in runs.items())
+    entries = {text: (swatch, text) for r in runs.values() for swatch, text in r.legend_entries()}
+    texts = [facts, *(f"{name}: {r.window.facts}" for name, r in runs.items() if name)]
+    width = max(widest.right + MARGIN, *(header_width(title, text) for text in texts), 0)
+    legend = Legend(list(entries.values()), width - 2 * MARGIN)
+    heights = {name: head + _height(rows) for name, rows in runs.items()}
+    bottom = TOP + sum(heights.values())
     drawing = Drawing(
-        width, bottom + legend.height + MARGIN / 2, title, window.alt,
+        width, bottom + legend.height + MARGIN / 2, title, alt,
         # where a page finds the column of a step
-        data_first=window.first, data_x=axis.x(window.first), data_step=axis.cell,
+        data_first=window.first, data_x=widest.x(window.first), data_step=widest.cell,
         data_top=float(TOP), data_bottom=float(bottom - LANE_GAP),
     )  # fmt: skip
-    draw_header(drawing, title, window.facts)
-    axis.draw(drawing, bottom - LANE_GAP)
+    draw_header(drawing, title, facts)
+    widest.draw(drawing, bottom - LANE_GAP)
+    down = head
+    for name, rows in runs.items():
+        with drawing.shifted(down, *([name] if name else [])):
+            if name:
+                drawing.text(MARGIN, TOP - 8, name, font_weight="bold")
+                x = MARGIN + max(NAMES, text_width(name, bold=True) + 12)
+                drawing.text(x, TOP - 8, rows.window.facts, fill=GREY)
+            _draw_run(drawing, rows, tops)
+        down += heights[name]
+    legend.draw(drawing, MARGIN, bottom)
+    return drawing
+
+
+def _height(rows: Rows) -> float:
+    window = rows.window
+    num_lanes = len(window.lanes) + (window.num_drafts > 0)
+    footnote = 16 if window.footnote else 0
+    return rows.bottom - TOP + footnote + LANE_GAP + num_lanes * (LANE_HEIGHT + LANE_GAP)
+
+
+def _draw_run(drawing: Drawing, rows: Rows, tops: Sequence[int | None]) -> None:
+    """All but the axis."""
+    window, axis = rows.window, rows.axis
     rows.draw(drawing)
     if window.footnote:
         drawing.text(MARGIN, rows.bottom + 14, window.footnote, fill=GREY)
-    for index, lane in enumerate(window.lanes):
-        y = lanes_top + index * (LANE_HEIGHT + LANE_GAP)
-        axis.draw_lane(drawing, y, *lane, top=tops and tops[index])
+    y = rows.bottom + (16 if window.footnote else 0) + LANE_GAP
+    for lane, top in zip(window.lanes, tops, strict=True):
+        axis.draw_lane(drawing, y, *lane, top=top)
+        y += LANE_HEIGHT + LANE_GAP
     if window.num_drafts:
-        _draw_draft_lane(drawing, axis, window, bottom - LANE_GAP - LANE_HEIGHT)
-    legend.draw(drawing, MARGIN, bottom)
-    return drawing.to_string()
+        _draw_draft_lane(drawing, axis, window, y)
 
 
 def _draw_draft_lane(drawing: Drawing, axis: StepAxis, window: TimelineWindow, y: float) -> None:

@@ -49,6 +49,10 @@ class Rows:
         return self.height < 12
 
     def draw(self, drawing: Drawing) -> None:
+        for row, (owner, _) in enumerate(self.window.rows):
+            for step in range(self.window.first, self.window.last + 1):
+                box = (self.axis.x(step), TOP + row * self.height, self.axis.width(step))
+                drawing.place((owner.letter, step), *box, self.height)
         if self.num_runs <= MAX_CELLS:
             self._draw_cells(drawing)
         else:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO
 from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
@@ -34,12 +35,16 @@ class TokenStrip:
     note: str = ""
 
 
-def token_strips(strips: Sequence[TokenStrip], vocab_size: int) -> Figure:
+def token_strips(
+    strips: Sequence[TokenStrip], vocab_size: int, title: str | None = None,
+    mark: Sequence[Mark] = (),
+) -> Figure:  # fmt: skip
     """Draw the vocabulary once for each place: allowed tokens blue, the chosen one orange.
 
     Args:
         strips: from the first place to the last.
         vocab_size: how many tokens there are; ids run line by line from the left.
+        title, mark: what it shows, and strips to point at: (label, text).
 
     Raises:
         ValueError: if there is no strip, or an id that is not in the vocabulary.
@@ -53,19 +58,20 @@ def token_strips(strips: Sequence[TokenStrip], vocab_size: int) -> Figure:
     cell = STRIP_WIDTH / per_line
     left = MARGIN + 12 * SANS_EM * max(len(strip.label) for strip in strips) + 10
     right = max(len(_facts(strip, vocab_size)) for strip in strips) * 12 * SANS_EM
-    title = f"What may come next, of {vocab_size:,} tokens"
-    alt = f"{title}: " + "; ".join(f"{s.label}: {_facts(s, vocab_size)}" for s in strips) + "."
+    head = f"What may come next, of {vocab_size:,} tokens"
+    alt = f"{head}: " + "; ".join(f"{s.label}: {_facts(s, vocab_size)}" for s in strips) + "."
     pitch = LINES * LINE_HEIGHT + GAP
     height = HEADER_HEIGHT + pitch * len(strips) + MARGIN
-    drawing = Drawing(left + STRIP_WIDTH + 12 + right + MARGIN, height, title, alt)
+    drawing = Drawing(left + STRIP_WIDTH + 12 + right + MARGIN, height, head, alt)
     facts = "every token is a cell: blue may come, grey may not"
     if any(strip.chosen is not None for strip in strips):
         facts += ", orange came"
-    draw_header(drawing, title, facts)
+    draw_header(drawing, head, facts)
     for index, strip in enumerate(strips):
         y = HEADER_HEIGHT + pitch * index
         drawing.text(left - 8, y + 14, strip.label, text_anchor="end")
         drawing.rect(left, y, STRIP_WIDTH, LINES * LINE_HEIGHT, fill=_PALE, stroke=LINE)
+        drawing.place((strip.label,), left, y, STRIP_WIDTH, LINES * LINE_HEIGHT)
         lit = "".join(
             f"M{left + cell * (first % per_line):.1f} {y + first // per_line * LINE_HEIGHT}"
             f"h{max(1.2, cell * count):.1f}v{LINE_HEIGHT}h{-max(1.2, cell * count):.1f}z"
@@ -80,7 +86,7 @@ def token_strips(strips: Sequence[TokenStrip], vocab_size: int) -> Figure:
         drawing.text(left + STRIP_WIDTH + 12, y + 14, _facts(strip, vocab_size), fill=GREY)
     width = max(len(strip.label) for strip in strips)
     lines = [f"{s.label:{width}s}  {_facts(s, vocab_size)}" for s in strips]
-    return Figure(drawing.to_string(), "\n".join([title, *lines]), alt)
+    return finish(drawing, "\n".join([head, *lines]), alt, title, mark)
 
 
 def _facts(strip: TokenStrip, vocab_size: int) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from minivllm.lab.contiguous.manager import SlotUsage
 from minivllm.lab.sim.result import SimulationResult
 from minivllm.lab.sim.waste import PaperBar, WasteRow
-from minivllm.lab.viz.draw.figure import Figure
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import (
     HEADER_HEIGHT,
     MARGIN,
@@ -43,8 +44,9 @@ Usage = SlotUsage | SimulationResult | Trace
 
 
 def waste_bars(
-    usages: Mapping[str, Usage] | Iterable[WasteRow], title: str = "Where the KV memory goes"
-) -> Figure:
+    usages: Mapping[str, Usage] | Iterable[WasteRow], title: str | None = None,
+    mark: Sequence[Mark] = (),
+) -> Figure:  # fmt: skip
     """Draw one bar per way of managing memory, as shares of all its slots.
 
     Args:
@@ -52,7 +54,7 @@ def waste_bars(
             the mean over time), or a ``Trace`` (the mean over steps); or the rows of
             ``minivllm.lab.sim.waste.measure_waste``, drawn with the bars of the PagedAttention
             paper's figure 2 beside ours.
-        title: of the figure.
+        title, mark: what it shows, and parts to point at: (bar, part, text).
 
     Raises:
         ValueError: if there is nothing to draw, or a trace has no steps.
@@ -66,8 +68,9 @@ def waste_bars(
     spread = " to ".join(f"{share:.1%}" for share in dict.fromkeys((tokens[0], tokens[-1])))
     facts = f"{spread} of all slots hold tokens"
     told = "; ".join(f"{bar.name}: {bar.words}" for bar in bars)
-    alt = f"{title}, in shares of all slots: {told}."
-    return Figure(_svg(bars, title, facts, alt), _text(bars, title, facts), alt)
+    head = "Where the KV memory goes"
+    alt = f"{head}, in shares of all slots: {told}."
+    return finish(_svg(bars, head, facts, alt), _text(bars, head, facts), alt, title, mark)
 
 
 def mean_usage(trace: Trace) -> SlotUsage:
@@ -142,7 +145,7 @@ def _shares(usage: SlotUsage) -> SlotUsage:
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _svg(bars: list[_Bar], title: str, facts: str, alt: str) -> str:
+def _svg(bars: list[_Bar], title: str, facts: str, alt: str) -> Drawing:
     width = 2 * MARGIN + NAMES + BAR_WIDTH
     used = {name for bar in bars for name, share in bar.parts}
     legend = Legend(
@@ -157,6 +160,10 @@ def _svg(bars: list[_Bar], title: str, facts: str, alt: str) -> str:
     for bar, height in zip(bars, heights, strict=True):
         drawing.text(MARGIN, y + 17, shorten(bar.name, 22), font_weight="bold")
         _draw_bar(drawing, bar.parts, x, y, BAR_HEIGHT)
+        end = x
+        for part, share in bar.parts:
+            drawing.place((bar.name, part), end, y, share * BAR_WIDTH, BAR_HEIGHT)
+            end += share * BAR_WIDTH
         with drawing.group(font_size=11, fill=GREY):
             drawing.text(x, y + BAR_HEIGHT + 14, bar.words)
             if bar.paper:
@@ -167,7 +174,7 @@ def _svg(bars: list[_Bar], title: str, facts: str, alt: str) -> str:
             _draw_bar(drawing, bar.paper_parts, x, top, THIN_BAR)
         y += height
     legend.draw(drawing, MARGIN, bottom)
-    return drawing.to_string()
+    return drawing
 
 
 def _draw_bar(

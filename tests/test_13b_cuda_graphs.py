@@ -14,6 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from minivllm import LLM, SamplingParams
 from minivllm.attention.metadata import AttentionMetadata
+from minivllm.exercises import ch13b
+from minivllm.sim import launch_each, launch_graph
 from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, capture_sizes
 from minivllm.worker.model_input import ModelInput
 
@@ -264,3 +266,27 @@ def test_a_backend_knows_whether_it_can_be_recorded(tiny_qwen2, backend, monkeyp
     else:
         with pytest.raises(AssertionError, match=r"aten|a look"):
             engine.model_runner.capture_decodes([2], 64, Strict())
+
+
+# ---- launches, as the notebook draws them ----------------------------------------------------
+
+
+def test_kernels_wait_for_their_launch_and_for_the_one_before():
+    short = launch_each([2.0] * 4, 5.0)
+    assert [launch.gpu for launch in short] == [(5, 7), (10, 12), (15, 17), (20, 22)]
+    long = launch_each([9.0, 1.0, 9.0], 5.0)
+    assert [launch.gpu for launch in long] == [(5, 14), (14, 15), (15, 24)]
+    assert [launch.cpu for launch in long] == [(0, 5), (5, 10), (10, 15)]
+    graph = launch_graph([9.0, 1.0], 5.0)
+    assert graph == [((0, 5), (5, 14)), (None, (14, 15))]
+    with pytest.raises(ValueError, match="launch_us must be a number above 0, got 0"):
+        launch_each([1.0], 0)
+    with pytest.raises(ValueError, match="kernels_us must be numbers above 0"):
+        launch_graph([], 5.0)
+
+
+def test_padded_rows_are_the_runners_own():
+    graphs = CUDAGraphRunner(lambda ids, *_: ids[:, None], [2, 8], 16, 4, CPU, CallsAgain())
+    rows = ch13b.rows(seed=3).solve()
+    for query_lens in ([1], [1] * 3, [1] * 8, [1] * 9, [2, 1], [7]):
+        assert rows([2, 8], query_lens) == graphs.size_for(query_lens)

@@ -1,0 +1,1 @@
+"""Classroom: a repository for a reader's own engine, and the grading of notebooks."""

@@ -1,0 +1,31 @@
+"""Alternative text: a stored picture says in words what it shows, wherever it is looked at."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+
+# How many plots of matplotlib's own have none yet. This list may only shrink.
+WITHOUT = {
+    "01_kv_cache": 1, "02_contiguous_waste": 1, "04b_beam_search": 1, "09_paged_attention": 1,
+    "10_triton_paged_attention": 1, "11_split_kv": 1,
+}  # fmt: skip
+
+
+def pictures(path):
+    """Cell number, kind and alternative text of each stored picture."""
+    for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
+        for output in cell.get("outputs", ()):
+            for kind in output.get("data", {}).keys() & {"image/png", "image/svg+xml"}:
+                alt = output["metadata"].get(kind, {}).get("alt", "")
+                inside = re.search("<desc>(.+?)</desc>", "".join(output["data"][kind]))
+                yield number, kind, alt or (inside[1] if inside else "")
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_every_picture_has_an_alternative_text(path):
+    without = [(number, kind) for number, kind, alt in pictures(path) if len(alt) < 20]
+    assert len(without) <= WITHOUT.get(path.stem, 0), f"return viz.plot(figure, alt) in {without}"

@@ -1,0 +1,158 @@
+"""Claims and marks: every figure says in its first line what it shows, and points at it."""
+
+import inspect
+import xml.etree.ElementTree as ET
+
+import pytest
+from test_14_draft_figures import speculating
+from test_22_figures import four
+from test_viz_figures import SVG, check_figure, chunked, drawing, forking, preempting, sharing
+
+import minivllm.viz as viz
+from minivllm.entrypoints.openai.tool_parsers.hermes_tool_parser import HermesToolParser
+from minivllm.lab.contiguous.manager import SlotUsage
+from minivllm.lab.sim.cost import Hardware
+from minivllm.lab.sim.workloads import alpaca_like
+from minivllm.lab.viz.draw.svg import text_width
+from minivllm.sim import dry_run, launch_graph, simulate
+from minivllm.structured_output.dfa import DFA
+
+CLAIM = "A and B wait while C is read, and nothing else makes the rest of this sentence long"
+TOY = Hardware("toy", flops_per_s=400.0, bytes_per_s=100.0, memory_bytes=1.0)
+PROBS = {"x": 0.75, "y": 0.25}
+
+
+def drafted():
+    return speculating()
+
+
+def runs():
+    return {"one": dry_run(four(), max_num_seqs=1, num_blocks=40, block_size=4)}
+
+
+def rates():
+    return {
+        rate: simulate(alpaca_like(20, rate, seed=0), num_blocks=40, block_size=16)
+        for rate in (5.0, 40.0)
+    }
+
+
+FIGURES = {  # by name: its arguments, a place that it has, and one that it has not
+    "automaton": ((DFA("a+b"),), (1,), (9,)),
+    "beam_tree": ((forking,), ("A2", 1), ("Z", 1)),
+    "block_grid": ((chunked,), (4,), (99,)),
+    "block_table": ((chunked,), ("C", 1), ("C", 9)),
+    "buckets": (({"1": 2, "+Inf": 3},), ("1",), ("2",)),
+    "call_stream": ((HermesToolParser(), ["a", "b"]), (2,), (3,)),
+    "compare": (({"a": chunked, "b": preempting},), ("b", "C", 3), ("b", "C", 99)),
+    "draft_lanes": ((drafted,), (2, 9), (2, 99)),
+    "filmstrip": ((chunked, [0, 3]), (3, 4), (2, 4)),
+    "gather_arrows": (({"A": [0, 1], "B": [4]}, 2, 4), ("A", 1), ("B", 1)),
+    "lanes": ((runs,), ("one", "B", 2), ("one", "B", 99)),
+    "launch_lanes": (({"graph": launch_graph([2.0, 3.0], 5.0)},), ("graph", "GPU"), ("x", "GPU")),
+    "ngram_lookup": (([1, 2, 3, 1, 2], 1, 2, 2), (2,), (3,)),
+    "prefix_tree": ((sharing,), (1,), (99,)),
+    "probability_lines": (({"row": PROBS}, 0.5), ("row", "x"), ("row", "z")),
+    "program_loads": (({"program 0": [3, 4]},), ("program 0", 1), ("program 0", 2)),
+    "queues": ((preempting,), ("C", 3), ("C", 99)),
+    "rejection_bars": ((PROBS, PROBS), ("x",), ("z",)),
+    "stepper": ((chunked, [0, 3]), (3, 4), (2, 4)),
+    "time_shares": (({"a": 0.1, "b": 0.2},), ("b",), ("c",)),
+    "timeline": ((chunked,), ("blocks", 4), ("rows", 4)),
+    "token_strips": (([viz.TokenStrip("s", {1})], 10), ("s",), ("t",)),
+    "waste_bars": (({"paged": SlotUsage(6, 0, 2, 0, 0, 0)},), ("paged", "tokens"), ("paged", "x")),
+}
+PLOTS = {
+    "knee": ((rates,), ("TTFT", 5.0, 20.0), ("TTFT", -5.0, 20.0)),
+    "latency": ((chunked,), ("ITL", 1, 0.5), ("ITL", 1, 1.5)),
+    "memory_bars": (({"L4": (9.0, {"a": {"weights": 5.0}})},), (0, 0.000001), (0, 7.0)),
+    "pareto": (({"a": (1, 2), "b": (2, 1)},), (1, 2), (9, 9)),
+    "roofline": ((TOY, {"": {"here": 4.0}}), (4.0, 400.0), (4.0, 40000.0)),
+    "speedups": (({"k": {1: 2.0, 2: 1.0}}, "batch"), (2, 1.0), (3, 1.0)),
+}
+NOT_DRAWN = {"save_chrome_trace", "save_html", "show", "plot"}  # ``plot`` is below all of PLOTS
+
+
+def call(name, **keywords):
+    """A world is made when it is asked for: tests that are not run cost nothing."""
+    made = []
+    for argument in (FIGURES | PLOTS)[name][0]:
+        if isinstance(argument, dict):
+            argument = {key: run() if callable(run) else run for key, run in argument.items()}
+        made.append(argument() if inspect.isfunction(argument) or hasattr(argument, "cache_info")
+                    else argument)  # fmt: skip
+    figure = getattr(viz, name)(*made, **keywords)
+    return getattr(figure, "still", figure)
+
+
+def test_every_figure_takes_a_claim_and_marks():
+    drawn = {name for name in viz.__all__ if name.islower()} - NOT_DRAWN
+    assert drawn == FIGURES.keys() | PLOTS.keys()
+    for name in drawn | {"plot"}:
+        parameters = inspect.signature(getattr(viz, name)).parameters
+        assert parameters["title"].default is None
+        assert parameters["mark"].default == ()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_claim_is_above_todays_title_and_marks_are_at_their_places(name):
+    _, place, missing = FIGURES[name]
+    plain, mark = call(name), [(*place, "look here")]
+    figure = call(name, title=CLAIM, mark=mark)
+    if name != "stepper":  # whose sentences are longer than a terminal is wide
+        check_figure(figure, call(name, title=CLAIM, mark=mark))
+    root = drawing(figure)
+    texts = list(root.iter(f"{SVG}text"))
+    bold = [t for t in texts if t.get("font-weight") == "bold" and t.get("font-size") == "15"]
+    assert " ".join(text.text for text in bold) == CLAIM
+    for line in bold:
+        room = float(root.get("width")) - float(line.get("x"))
+        assert text_width(line.text, 15, bold=True) <= room
+    title = ET.fromstring(plain.svg).find(f".//{SVG}text[@font-size='15']")
+    if name != "stepper":  # there the words of the steps come first
+        assert texts[len(bold)].text.startswith(title.text)
+    assert [text.text for text in texts].count("look here") == 1
+    assert figure.alt.startswith(CLAIM)
+    assert "look here" in figure.alt
+    assert "look here" in figure.text
+    with pytest.raises(ValueError, match=r"mark must be .*places are .*got"):
+        call(name, mark=[(*missing, "nothing is here")])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLOTS)
+def test_a_plot_says_and_points_too(name):
+    _, place, missing = PLOTS[name]
+    plot, plain = call(name, title=CLAIM, mark=[(*place, "look here")]), call(name)
+    assert plot.png != plain.png
+    assert plot.alt.startswith(CLAIM)
+    assert "look here" in plot.alt
+    assert plot.text.splitlines()[0] == CLAIM
+    with pytest.raises(ValueError, match=r"mark must be x from .* y from .*, got"):
+        call(name, mark=[(*missing, "nothing is here")])
+
+
+def test_marks_that_meet_have_a_line_each_and_stay_inside():
+    marks = [("A", 0, "the first of them"), ("A", 1, "and one beside it"), ("C", 3, "x" * 60)]
+    figure = viz.timeline(chunked(), mark=marks)
+    check_figure(figure, figure)
+    words = {words for *_, words in marks}
+    found = [e for e in drawing(figure).iter(f"{SVG}text") if e.text in words]
+    assert len({e.get("y") for e in found}) == 3
+    for text in found:
+        right = float(text.get("x")) + text_width(text.text, bold=True)
+        assert right <= float(drawing(figure).get("width"))
+
+
+def test_a_figure_of_matplotlibs_gets_an_alternative_text():
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    figure.subplots().plot([1, 2], [1, 4])
+    plot = viz.plot(figure, "A line from 1 to 4.", title="It rises", mark=[(2, 4, "here")])
+    assert plot.alt == "It rises. A line from 1 to 4. Marked: 2 4: here."
+    assert plot._repr_mimebundle_()[1] == {"image/png": {"alt": plot.alt}}
+    two = Figure()
+    two.subplots(1, 2)
+    with pytest.raises(ValueError, match=r"mark must be \(panel, x, y, text\)"):
+        viz.plot(two, "Two.", mark=[(0, 0, "where?")])
