@@ -1,4 +1,4 @@
-"""Exercises of notebook 12: who survives the filters, what is held back, how many to draw."""
+"""Exercises of notebook 12: tokens that survive the filters, held-back text, number of samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from minivllm.lab.exercises.answers import NotYet, whole_number
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.function_exercise import FunctionExercise
 
-# -- core: who survives ------------------------------------------------------------------------
+# -- core: which tokens survive -----------------------------------------------------------------
 
 
 @seeded(difficulty=2, minutes=5)

@@ -78,12 +78,12 @@ def longest(rng: Random) -> Exercise:
     """The largest max_model_len that starts, and the largest that keeps a promise."""
     return Exercise(
         _check_longest,
-        "One of the blocks is the null block. The last token of a sequence is sampled, and nobody "
-        "reads its K and V.",
+        "One of the blocks is the null block. The last token of a sequence is sampled, and "
+        "its K and V are never read.",
         _solve_longest,
-        "A pool has so many blocks, the null block among them. What is the largest max_model_len "
-        "with which the engine starts, and the largest one with which it logs a maximum "
-        "concurrency of at least this? Answer with a pair (starts, concurrent).",
+        "A pool has num_blocks blocks, the null block among them. What is the largest "
+        "max_model_len with which the engine starts, and the largest one with which it logs a "
+        "maximum concurrency of at least this? Answer with a pair (starts, concurrent).",
         {
             "num_blocks": rng.randint(200, 4000),
             "block_size": rng.choice([8, 16, 32]),
@@ -145,10 +145,10 @@ def gpu(rng: Random) -> Exercise:
                 "step. A step of t tokens needs t times the activations of one.",
                 _solve_gpu,
                 "These GPUs, with (GiB, price of an hour), are for hire. The engine must log a "
-                "maximum concurrency of at least so many chats of max_model_len tokens. Blocks are "
-                "so small that you may forget about them. Which is the cheapest GPU that does it, "
-                f"and what is the largest max_num_batched_tokens among {BUDGETS} on it? Answer "
-                "with a pair like ('S', 2048).",
+                "maximum concurrency of at least this number of chats of max_model_len tokens. "
+                "Blocks are so small that you may forget about them. Which is the cheapest GPU "
+                f"that does it, and what is the largest max_num_batched_tokens among {BUDGETS} on "
+                "it? Answer with a pair like ('S', 2048).",
                 given,
             )
 
