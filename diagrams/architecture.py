@@ -1,4 +1,4 @@
-"""The house: who owns whom, from LLM down to the KV cache. Every class named here exists."""
+"""Architecture: which object owns which, from LLM to the KV cache. Every class here exists."""
 
 from __future__ import annotations
 
@@ -80,14 +80,20 @@ def draw() -> Figure:
     page.region(24, 270, 440, 404, "scheduling/, kv/", "pure Python: only numbers")
     page.region(496, 270, 440, 404, "torch: tensors", "worker/, models/, attention/, sampling/")
     scheduler = page.box(
-        52, 306, 216, 62, "Scheduler", ("who runs next, under", "one token budget?"), colour=GREEN
+        52, 306, 216, 62, "Scheduler", ("what runs next, under", "one token budget?"), colour=GREEN
     )
     policy = page.box(
-        296, 306, 156, 62, "SchedulingPolicy", ("who comes first,", "who gives way?"), colour=GREEN
+        296,
+        306,
+        156,
+        62,
+        "SchedulingPolicy",
+        ("which comes first,", "which gives way?"),
+        colour=GREEN,
     )
     manager = page.box(
-        100, 428, 288, 66, "KVCacheManager", ("is there room, and which blocks?", "the only door"),
-        colour=ORANGE,
+        100, 428, 288, 66, "KVCacheManager",
+        ("is there room, and which blocks?", "all ask it for blocks"), colour=ORANGE,
     )  # fmt: skip
     pool = page.box(40, 562, 184, 46, "BlockPool", ("free blocks, ref counts",), colour=ORANGE)
     table = page.box(264, 562, 184, 46, "BlockTable", ("one per sequence",), colour=ORANGE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minivllm.lab.viz.draw.figure import Figure
-from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER
+from minivllm.lab.viz.draw.palette import GREY, INK, LINE
 from minivllm.lab.viz.draw.svg import MONO, Drawing
 
 # Okabe-Ito, thinned: fill and edge.
@@ -87,12 +87,11 @@ class Canvas:
         first = y + height / 2 + 5 - len(notes) * 8
         family = {"font_family": MONO} if mono else {}
         with self.drawing.group(text_anchor="middle"):
-            self.drawing.text(
-                x + width / 2, first, name, font_weight="bold", font_size=14, **family
-            )
+            bold = {"font_weight": "bold", "font_size": 14, **family}
+            self.drawing.text(x + width / 2, first, name, width - 8, **bold)
             with self.drawing.group(fill="#3d3d3d", font_size=12):
                 for index, note in enumerate(notes, start=1):
-                    self.drawing.text(x + width / 2, first + 17 * index, note)
+                    self.drawing.text(x + width / 2, first + 17 * index, note, width - 8)
         self.lines.append(name + (": " + " ".join(notes) if notes else ""))
         return Box(name, x, y, width, height)
 
@@ -112,10 +111,8 @@ class Canvas:
     def label(self, text: str, at: Point, anchor: str = "middle") -> None:
         """Words beside a line; ``|`` breaks them. White behind them keeps them readable."""
         for index, line in enumerate(text.split("|")):
-            self.drawing.text(
-                at[0], at[1] + 15 * index, line, text_anchor=anchor, font_size=12,
-                stroke=PAPER, stroke_width=4, paint_order="stroke", stroke_linejoin="round",
-            )  # fmt: skip
+            y = at[1] + 15 * index
+            self.drawing.text(at[0], y, line, halo=True, text_anchor=anchor, font_size=12)
 
     def words(self, x, y, text: str, **attributes) -> None:
         """A line of free text."""

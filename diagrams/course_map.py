@@ -21,7 +21,7 @@ ROWS = (
     ("13", "04", "05", "08", "09"),
     ("04b", "06", "12", "21", "07", "10"),
     ("06b", "14", "15", "22", "11", "A1"),
-    ("13b", "16", "08b", "A2"),
+    ("13b", "16", "08b", "A4", "A2"),
 )
 TRACK_COLOURS = {"90 minutes": ORANGE, "systems": BLUE, "kernels": GREEN}
 TRACK_INITIALS = {"90 minutes": "90", "systems": "S", "kernels": "K"}

@@ -13,7 +13,10 @@ from minivllm import LLM, SamplingParams
 from minivllm.viz import Figure, timeline
 
 HERE = Path(__file__).parent
-DIAGRAMS = ("architecture", "life_of_a_request", "life_of_a_block", "one_step", "course_map")
+DIAGRAMS = (
+    "architecture", "life_of_a_request", "life_of_a_block", "one_step", "one_step_small",
+    "course_map",
+)  # fmt: skip
 
 
 def load(name: str):
@@ -24,6 +27,8 @@ def load(name: str):
 
 
 def draw_diagram(name: str) -> Figure:
+    if name == "one_step_small":
+        return load("one_step").draw_small()
     return load(name).draw()
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from canvas import BLUE, GREEN, GREY, ORANGE, RED, Canvas
+from canvas import BLUE, GREEN, GREY, ORANGE, PLAIN, RED, Canvas
 
 from minivllm.lab.viz.draw.figure import Figure
 
 ALT = (
     "One step: schedule lets running sequences go on, brings swapped ones back, then admits "
     "waiting ones under one token budget and writes a SchedulerOutput. execute_model swaps and "
-    "copies blocks, lays all tokens in one flat batch, runs the model, and samples for those that "
-    "caught up. update_from_output appends the tokens, forks, finishes and frees. Then outputs are "
-    "made."
+    "copies blocks, puts all tokens in one flat batch, runs the model, and draws a token for each "
+    "request whose tokens are all computed. update_from_output appends the tokens, forks, finishes "
+    "and frees. Then outputs are made."
 )
 
 
@@ -24,26 +24,26 @@ def draw() -> Figure:
     )  # fmt: skip
     columns = (
         (24, "1  schedule()", "Scheduler", GREEN, (
-            ("running first", "each takes its tokens to come,", "as far as the budget reaches"),
+            ("running first", "each takes its next tokens,", "while the budget lasts"),
             ("no room?", "the last admitted gives way:", "recomputed, or swapped out"),
-            ("swapped ones return", "unless somebody gave way"),
-            ("then waiting ones", "less their cache hit;", "nobody overtakes the first"),
+            ("swapped ones return", "if none gave way in this step"),
+            ("then waiting ones", "in order of arrival; cached", "tokens are not computed"),
         )),
         (258, "2  execute_model(plan)", "ModelRunner", RED, (
             ("swaps, then copies", "before anything is read"),
-            ("one flat batch", "all tokens side by side, with", "AttentionMetadata to tell whose"),
-            ("the model", "each layer writes K and V into", "slots, reads blocks by the table"),
-            ("logits → tokens", "only for the rows of those", "that have caught up"),
+            ("one flat batch", "all tokens in one row; metadata", "says whose each one is"),
+            ("the model", "each layer writes K and V to", "slots, and reads by the table"),
+            ("logits → tokens", "for requests whose tokens", "are all computed now"),
         )),
         (492, "3  update_from_output()", "Scheduler", GREEN, (
-            ("count", "what is computed catches up"),
+            ("count", "the tokens now computed"),
             ("append", "the token that was drawn"),
-            ("fork", "n samples of a finished prompt", "share all of its blocks"),
-            ("finish and free", "EOS, stop, length; the blocks", "serve the very next step"),
+            ("fork", "n samples of one prompt", "share its blocks"),
+            ("finish and free", "EOS, stop, length: the blocks", "are free for the next step"),
         )),
         (726, "4  process_outputs()", "OutputProcessor", BLUE, (
-            ("detokenize", "hold back what may yet", "become a stop string"),
-            ("RequestOutput", "for everyone with a new token"),
+            ("detokenize", "keep back what may become", "a stop string"),
+            ("RequestOutput", "for each with a new token"),
         )),
     )  # fmt: skip
     heads = []
@@ -66,4 +66,28 @@ def draw() -> Figure:
     page.arrow([back.top, (480, 446), (530, 446), (530, 436)], colour=GREY)
     page.words(606, 474, "Trace writes a record for each of these,")
     page.words(606, 491, "if asked to: state_at(step) rebuilds all.")
+    return page.figure()
+
+
+SMALL = (
+    ("add_request()", PLAIN, ("a prompt waits", "to be scheduled")),
+    ("1  schedule()", GREEN, ("which requests compute", "which tokens")),
+    ("2  execute_model()", RED, ("the model, once, for all", "of these tokens")),
+    ("3  update", GREEN, ("append each new token;", "free what has finished")),
+    ("4  outputs", BLUE, ("tokens to text,", "text to its reader")),
+)
+
+
+def draw_small() -> Figure:
+    """The four parts and a sentence each, for the first lecture."""
+    told = "; ".join(f"{name.lstrip('1234 ')}: {' '.join(notes)}" for name, _, notes in SMALL)
+    alt = f"One step in four boxes, in a circle behind a box for requests that come: {told}."
+    page = Canvas("One step", "The engine repeats it until no request is left.", alt, 960, 190)
+    boxes = []
+    for index, (name, colour, notes) in enumerate(SMALL):
+        boxes.append(page.box(24 + 187 * index, 76, 164, 74, name, notes, colour, mono=False))
+    for left, right in pairwise(boxes):
+        page.arrow([left.right, right.left])
+    last, first = boxes[-1].bottom, boxes[1].bottom
+    page.arrow([last, (last[0], 172), (first[0], 172), first], "the next step", (570, 176))
     return page.figure()

@@ -15,29 +15,22 @@ class RequestStatus(IntEnum):
     WAITING = 0
     RUNNING = 1
     PREEMPTED = 2
-    FINISHED_STOPPED = 3
-    FINISHED_LENGTH_CAPPED = 4
-    FINISHED_ABORTED = 5
-    FINISHED_DROPPED = 6  # a beam that gave way to better ones
-    FINISHED_ERROR = 7  # nothing was left to sample
+    FINISHED_STOPPED = 3, "stop"
+    FINISHED_LENGTH_CAPPED = 4, "length"
+    FINISHED_ABORTED = 5, "abort"
+    FINISHED_DROPPED = 6, "dropped"  # a beam that gave way to better ones
+    FINISHED_ERROR = 7, "error"  # nothing was left to sample
+
+    finish_reason: str | None  # of a CompletionOutput
+
+    def __new__(cls, value: int, finish_reason: str | None = None):
+        status = int.__new__(cls, value)
+        status._value_, status.finish_reason = value, finish_reason
+        return status
 
     @property
     def is_finished(self) -> bool:
         return self > RequestStatus.PREEMPTED
-
-    @property
-    def finish_reason(self) -> str | None:
-        """The ``finish_reason`` of a CompletionOutput."""
-        return _FINISH_REASON.get(self)
-
-
-_FINISH_REASON = {
-    RequestStatus.FINISHED_STOPPED: "stop",
-    RequestStatus.FINISHED_LENGTH_CAPPED: "length",
-    RequestStatus.FINISHED_ABORTED: "abort",
-    RequestStatus.FINISHED_DROPPED: "dropped",
-    RequestStatus.FINISHED_ERROR: "error",
-}
 
 
 class Sequence:
@@ -96,11 +89,6 @@ class Sequence:
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
-
-    @property
-    def num_tokens_with_spec(self) -> int:
-        """Number of tokens, draft tokens included."""
-        return len(self.token_ids) + len(self.spec_token_ids)
 
     @property
     def num_output_tokens(self) -> int:

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
-from minivllm.config.structured_outputs import (
-    GuidedDecodingParams,
-    StructuredOutputsParams,
-    one_of_both_names,
-)
+from minivllm.config import compat
+from minivllm.config.compat import GuidedDecodingParams
+from minivllm.config.structured_outputs import StructuredOutputsParams
+from minivllm.logger import init_logger
 from minivllm.utils.validation import check, is_int, is_number, is_only, is_text, known_names_only
+
+logger = init_logger(__name__)
 
 _SAMPLING_EPS = 1e-5  # below this temperature: greedy
 MIN_TEMPERATURE = 1e-2  # a temperature between the two is raised to this one
@@ -26,16 +27,6 @@ _FLAGS = (
     "ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens",
     "include_stop_str_in_output",
 )  # fmt: skip
-# Fields of vLLM's of which we have the default only, and why.
-_ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
-    "best_of": (None, "draw n with logprobs=0 and keep those with the best cumulative_logprob"),
-    "logprob_token_ids": (None, "logprobs=-1 reports all tokens"),
-    "flat_logprobs": (False, "logprobs are dicts of Logprob"),
-    "stream_interval": (None, "a stream has an output for every token"),
-    "thinking_token_budget": (None, "no part of an output is counted by itself"),
-    "repetition_detection": (None, "penalties discourage repetition"),
-    "extra_args": (None, "nothing reads them"),
-}
 
 
 class RequestOutputKind(Enum):
@@ -122,7 +113,7 @@ class SamplingParams:
     truncate_prompt_tokens: int | None = None
     skip_reading_prefix_cache: bool | None = None
 
-    # known, so that a refusal can say why; see _ONLY_THE_DEFAULT
+    # known, so that a refusal can say why; see SAMPLING_DEFAULTS_ONLY
     best_of: int | None = None
     logprob_token_ids: list[int] | None = None
     flat_logprobs: bool = False
@@ -142,15 +133,10 @@ class SamplingParams:
         self.seed = None if is_only(self.seed, -1) else self.seed  # as in vLLM
         self._check_numbers()
         self._check_tokens_and_text()
-        both = self.structured_outputs, self.guided_decoding
-        self.structured_outputs, self.guided_decoding = one_of_both_names(*both), None
-        for name, (default, why) in _ONLY_THE_DEFAULT.items():
-            value = getattr(self, name)
-            check(is_only(value, default), name, value, f"{default!r} in minivllm ({why})")
+        self.structured_outputs, self.guided_decoding = compat.structured_outputs(self), None
+        compat.check_defaults_only(self, compat.SAMPLING_DEFAULTS_ONLY)
         if _SAMPLING_EPS <= self.temperature < MIN_TEMPERATURE:
-            from minivllm.logger import init_logger
-
-            init_logger(__name__).warning(
+            logger.warning(
                 "temperature %s is so small that logits could overflow; %s is used instead.",
                 self.temperature,
                 MIN_TEMPERATURE,

@@ -19,6 +19,7 @@ from minivllm.lab.sim.dry_run import dry_run
 from minivllm.lab.sim.launches import launch_each, launch_graph
 from minivllm.lab.sim.loop import make_scheduler, runner_output
 from minivllm.lab.sim.prefix_hits import prefix_hits
+from minivllm.lab.sim.recordings import GOLDEN, load_recording
 from minivllm.lab.sim.replay import replay
 from minivllm.lab.sim.result import percentiles
 from minivllm.lab.sim.run import simulate
@@ -27,11 +28,11 @@ from minivllm.lab.sim.waste import NUM_SLOTS, measure_waste
 from minivllm.lab.sim.workloads import SimRequest, alpaca_like, sharegpt_like
 
 __all__ = [
-    "HARDWARE", "MODELS", "NUM_SLOTS", "Acceptance", "BuddyPool", "ContiguousKVCacheManager",
-    "CostModel", "FirstFitPool", "Hardware", "ModelShape", "SimRequest", "Work", "alpaca_like",
-    "attended_pairs", "dry_run", "launch_each", "launch_graph", "make_scheduler", "measure_sharing",
-    "measure_waste", "percentiles", "prefix_hits", "replay", "runner_output", "sharegpt_like",
-    "simulate",
+    "GOLDEN", "HARDWARE", "MODELS", "NUM_SLOTS", "Acceptance", "BuddyPool",
+    "ContiguousKVCacheManager", "CostModel", "FirstFitPool", "Hardware", "ModelShape", "SimRequest",
+    "Work", "alpaca_like", "attended_pairs", "dry_run", "launch_each", "launch_graph",
+    "load_recording", "make_scheduler", "measure_sharing", "measure_waste", "percentiles",
+    "prefix_hits", "replay", "runner_output", "sharegpt_like", "simulate",
 ]  # fmt: skip
 
 if __name__ == "__main__":

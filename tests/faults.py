@@ -41,7 +41,6 @@ COMPUTING = (
 UPDATING = (
     "scheduler.update_from_output",
     "scheduler.kv_manager.fork",
-    "scheduler._append",
     "scheduler._fork",
     "scheduler._finish",
     "scheduler.next_output.finish",

@@ -189,11 +189,12 @@ def test_bars_share_what_both_distributions_have():
     figure = rejection_bars(target, draft)
     check_figure(figure, rejection_bars(target, draft))
     assert "accepted 70% · drawn again 30%" in figure.alt
-    heights = [
-        float(e.get("height")) for e in drawing(figure).iter(f"{SVG}rect")
+    widths = [
+        float(e.get("width")) for e in drawing(figure).iter(f"{SVG}rect")
         if e.get("fill") == "#8fd3bf" and float(e.get("width")) > 30
     ]  # fmt: skip
-    assert [round(h / sum(heights), 3) for h in heights] == [0.571, 0.143, 0.286]
+    assert [round(width / sum(widths), 3) for width in widths] == [0.571, 0.143, 0.286]
+    assert {"p 0.40", "q 0.70", "q 0.10", "p 0.30", "q 0.20"} <= set(texts(figure))
     with pytest.raises(ValueError, match="of the tokens"):
         rejection_bars(target, {"A": 1.0})
     with pytest.raises(ValueError, match="draft_probs must be probabilities that sum to 1"):

@@ -299,6 +299,10 @@ def test_the_engine_chooses_the_backend(tiny_chat):
         ({"structured_outputs_config": {"bakend": "fsm"}}, "did you mean 'backend'"),
         ({"structured_outputs_config": "fsm"}, "structured_outputs_config must be a dict"),
         ({"guided_decoding_backend": "x"}, "guided_decoding_backend must be one of"),
+        (
+            {"guided_decoding_backend": "fsm", "structured_outputs_config": {"backend": "fsm"}},
+            "guided_decoding_backend must be None beside structured_outputs_config, got 'fsm'",
+        ),
     ]:
         with pytest.raises(ValueError, match=words):
             make_llm(tiny_chat, **bad)

@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from minivllm import EngineArgs
-from minivllm.engine.arg_utils import _ONLY_THE_DEFAULT, AsyncEngineArgs
+from minivllm.config.compat import ENGINE_DEFAULTS_ONLY
+from minivllm.engine.arg_utils import AsyncEngineArgs
 from minivllm.entrypoints.openai.cli_args import engine_args, parse_args
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
@@ -58,7 +59,7 @@ VALUES = {
     "disable_log_stats": True,
     "enable_log_requests": True,
     "engine_process": True,
-    **{name: default for name, (default, _) in _ONLY_THE_DEFAULT.items()},
+    **{name: default for name, (default, _) in ENGINE_DEFAULTS_ONLY.items()},
 }
 CLASSES = {"kv_cache_manager_cls"}
 
@@ -98,7 +99,7 @@ def test_an_argument_is_the_same_from_python_typed_and_in_a_file(tmp_path, capsy
         return
     arguments = arguments_of(name)
     wanted = AsyncEngineArgs(**arguments)
-    assert name in _ONLY_THE_DEFAULT or wanted != AsyncEngineArgs(), "the value says nothing"
+    assert name in ENGINE_DEFAULTS_ONLY or wanted != AsyncEngineArgs(), "the value says nothing"
     assert engine_args(parse_args(typed(arguments))) == wanted
     assert engine_args(parse_args(typed(arguments, dotted=True))) == wanted
     for between in "_-":

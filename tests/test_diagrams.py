@@ -47,7 +47,7 @@ def test_the_committed_picture_is_current(name):
 def test_it_is_readable_on_github(name):
     root = root_of(name)
     tags = {element.tag.removeprefix(SVG) for element in root.iter()}
-    assert tags <= {"svg", "title", "desc", "g", "rect", "path", "text"}
+    assert tags <= {"svg", "title", "desc", "style", "g", "rect", "path", "text"}
     paper = root.find(f"{SVG}rect")
     assert (paper.get("width"), paper.get("fill")) == (root.get("width"), "#ffffff")
     assert len(root.find(f"{SVG}desc").text) > 100

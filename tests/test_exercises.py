@@ -1,6 +1,7 @@
 """Every solution passes its check, and the usual wrong answers are told what is wrong."""
 
 import html
+import textwrap
 
 import pytest
 from exercise_kinds import KINDS
@@ -24,6 +25,8 @@ def test_the_solution_is_right(name, capsys):
     shown = exercise.show_help()._repr_mimebundle_()["text/html"]
     assert shown.count("<details>") == 2
     assert html.escape(exercise.hint) in shown
+    assert 25 <= len(exercise.why.split()) <= 100
+    assert html.escape("\n".join(textwrap.wrap(exercise.why, 90))) in shown
     assert exercise.solution.__name__ in shown
 
 

@@ -89,7 +89,7 @@ MISTAKES = {
     "more run than may": (SCHEDULE, "num_running == max_num_seqs", "False"),
     "no room is looked for": (SCHEDULE, "num_blocks(num_tokens) <= num_free_blocks", "True"),
     "the budget is forgotten": (SCHEDULE, "num_computed, token_budget)", "num_computed, 10**6)"),
-    "cut though nobody else is there": (CAP, " and num_requests > 1", ""),
+    "cut though no other request is there": (CAP, " and num_requests > 1", ""),
     "the threshold is forgotten": (CAP, "num_new = long_prefill_token_threshold", "pass"),
     "a mean": (MERGE, "(lse - lse.max()).exp()", "(lse * 0).exp()"),
     "no maximum": (MERGE, "(lse - lse.max())", "lse"),

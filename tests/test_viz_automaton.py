@@ -1,6 +1,5 @@
 """Figures of notebook 15: the automaton, and strips of the vocabulary."""
 
-import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -77,6 +76,15 @@ def test_strips_light_the_allowed_tokens():
         "12  6 allowed, mass 50 %",
         "x   all allowed",
     ]
-    lit = [e.get("d") for e in ET.fromstring(figure.svg).iter(f"{SVG}path")]
-    assert len(re.findall("M", lit[0])) == 4  # 0-2, 19 at the end of a line, 20, 99
-    assert len(re.findall("M", lit[1])) == 5  # five whole lines
+    classes = {"low": range(20), "single": {20}}
+    table = token_strips(strips, 100, classes=classes)
+    assert str(table).splitlines()[1:] == [
+        "12  6 allowed, mass 50 %: low 4, single 1, other 1",
+        "x   all allowed: low 20, single 1, other 79",
+    ]
+    tooltips = [e.text for e in ET.fromstring(table.svg).iter(f"{SVG}title")][1:]
+    assert tooltips[:3] == ["low: 4 of 20", "single: 1 of 1", "other: 1 of 79"]
+    fills = [e.get("fill") for e in ET.fromstring(table.svg).iter(f"{SVG}rect")]
+    assert fills.count("#8cc3e6") == 1 + 4  # all of a class: in the legend, one above, three below
+    framed = [e for e in ET.fromstring(table.svg).iter(f"{SVG}rect") if e.get("fill") == "none"]
+    assert len(framed) == 2  # the class of the token that came, and in the legend

@@ -1,6 +1,7 @@
 """Claims and marks: every figure says in its first line what it shows, and points at it."""
 
 import inspect
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -13,6 +14,7 @@ from minivllm.entrypoints.openai.tool_parsers.hermes_tool_parser import HermesTo
 from minivllm.lab.contiguous.manager import SlotUsage
 from minivllm.lab.sim.cost import Hardware
 from minivllm.lab.sim.workloads import alpaca_like
+from minivllm.lab.viz.draw.palette import ACCENT, GREY, INK, PAPER, dark, owners_of
 from minivllm.lab.viz.draw.svg import text_width
 from minivllm.sim import dry_run, launch_graph, simulate
 from minivllm.structured_output.dfa import DFA
@@ -156,3 +158,70 @@ def test_a_figure_of_matplotlibs_gets_an_alternative_text():
     two.subplots(1, 2)
     with pytest.raises(ValueError, match=r"mark must be \(panel, x, y, text\)"):
         viz.plot(two, "Two.", mark=[(0, 0, "where?")])
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_text_fits_with_dejavu_sans_and_reads_on_dark_paper(name):
+    """DejaVu Sans is the widest of the fonts that stand in for Helvetica; matplotlib brings it."""
+    root = drawing(call(name, title=CLAIM))
+    rules = "".join(style.text for style in root.iter(f"{SVG}style"))
+    colours = dict(re.findall(r'\[fill="(#\w+)"\]\{fill:(#\w+)\}', rules))
+    assert contrast(colours["#ffffff"], colours["#5f5f5f"]) > 4.5
+    for text, look in inherited(root, {"font-size": "12"}):
+        if text.get("textLength") is None:
+            width, x = font_width(text.text, look), float(text.get("x"))
+            left = x - {"middle": width / 2, "end": width}.get(look.get("text-anchor"), 0)
+            assert left >= 0, text.text
+            assert left + width <= float(root.get("width")), text.text
+
+
+def inherited(element, look):
+    """Texts with all attributes that hold for them."""
+    look = look | element.attrib
+    if element.tag == f"{SVG}text":
+        yield element, look
+    for child in element:
+        yield from inherited(child, look)
+
+
+def font_width(text, look):
+    from matplotlib import font_manager
+    from matplotlib.ft2font import FT2Font
+
+    bold = look.get("font-weight", "normal")
+    found = font_manager.findfont(font_manager.FontProperties("DejaVu Sans", weight=bold))
+    font = FT2Font(found)
+    font.set_size(float(look["font-size"]), 72)
+    font.set_text(text)
+    return font.get_width_height()[0] / 64
+
+
+def contrast(one, other):
+    """The ratio of the Web Content Accessibility Guidelines."""
+
+    def luminance(colour):
+        channels = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+        linear = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+        return sum(share * c for share, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_colour_of_text_reads_on_both_papers():
+    owners = owners_of(forking()).values()
+    pairs = [(INK, PAPER), (GREY, PAPER), (ACCENT, PAPER)]
+    pairs += [(o.edge, PAPER) for o in owners] + [(INK, o.light) for o in owners]
+    for text, paper in pairs:
+        assert contrast(text, paper) > 4.5
+        assert contrast(dark(text), dark(paper)) > 4.5
+    for owner in owners:  # full colours stay as they are, and so does the ink upon them
+        assert (dark(owner.solid), dark(owner.ink)) == (owner.solid, owner.ink)
+    assert len({owner.light for owner in owners if owner.letter.startswith("A")}) == 3
+
+
+def test_a_halo_is_a_text_of_its_own_below():
+    texts = list(drawing(viz.timeline(preempting())).iter(f"{SVG}text"))
+    halo, cross = [text for text in texts if text.text == "×"][-2:]
+    assert (halo.get("stroke"), cross.get("stroke")) == (PAPER, None)
+    assert not any(text.get("paint-order") for text in texts)

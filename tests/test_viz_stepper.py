@@ -91,6 +91,7 @@ def test_one_step_in_words():
             [(Sampled, "a", 51), (Sampled, "b", 52), (BlocksFreed, "b", (4, 8, 9)),
              (Finished, "b", "length"), (Sampled, "e", 53)],
         ),
+        decode=lambda token: f"w{token}",
     )  # fmt: skip
     assert plan == (
         "D is preempted and gives back blocks 3, 5 and 10; C takes 4 of its 12 prompt tokens; "
@@ -98,8 +99,7 @@ def test_one_step_in_words():
         "A and B decode; block 7 is copied to 9 for B; C gets block 3 and E block 10."
     )
     assert result == (
-        "A draws token 51, B token 52 and E token 53; B finishes (length) and gives back blocks "
-        "4, 8 and 9."
+        "A draws “w51”, B “w52” and E “w53”; B finishes (length) and gives back blocks 4, 8 and 9."
     )
 
 
@@ -206,10 +206,10 @@ def test_of_many_the_first_are_named():
     assert frame.before.endswith("E (2 tokens) and 4 others arrive.")
     assert "; 4 others compute 8 tokens; " in frame.plan
     assert frame.plan.endswith("E block 5 and 4 others 4 blocks.")
-    assert "E token 7 and 4 others one each; " in frame.result
-    assert frame.result.endswith(
-        "A, B, C, D, E and 4 others finish (length) and give back 9 blocks."
-    )
+    ends = "A, B, C, D, E and 4 others finish (length) and give back 9 blocks."
+    assert frame.result == ends, "ids of tokens tell a reader nothing"
+    (named,) = frames(trace, lambda token: f"w{token}")
+    assert named.result.endswith("E “w7” and 4 others one each; " + ends)
 
 
 def test_between_the_steps_and_after_the_last():
@@ -253,12 +253,12 @@ def test_every_kind_of_record_has_its_words():
                "token_id": 5, "reason": "stop", "time": 0.0,
                "draft_token_ids": (5, 6), "num_accepted": 1}  # fmt: skip
     decode = (Scheduled, "a", "running", 12, 1, True)
-    silent = tell((prompt("a", 1, 2, 3), []), ([decode], []))
+    silent = tell((prompt("a", 1, 2, 3), []), ([decode], []), decode=str)
     for kind in kinds - silent_kinds:
         names = [field.name for field in dataclasses.fields(kind)][1:]
         record = (kind, *(samples[name] for name in names))
         gone = [(SwappedOut, "a", (0,))] if kind is SwappedIn else []
-        told = tell((prompt("a", 1, 2, 3), gone), ([record, decode], []))
+        told = tell((prompt("a", 1, 2, 3), gone), ([record, decode], []), decode=str)
         assert told != silent, f"{kind.__name__} is not told"
 
 

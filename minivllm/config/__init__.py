@@ -1,31 +1,115 @@
-"""Configuration: what an engine is told, in groups. (vLLM: vllm/config/)"""
+"""VllmConfig: an engine's configuration in groups, made by ``EngineArgs.create_engine_config``.
 
-from minivllm.config.vllm import (
-    ATTENTION_BACKENDS,
-    DEVICES,
-    DTYPES,
-    LOAD_FORMATS,
-    CacheConfig,
-    DeviceConfig,
-    Limits,
-    LoadConfig,
-    ObservabilityConfig,
-    ParallelConfig,
-    SchedulerConfig,
-    VllmConfig,
-)
+Each part of the engine is given the group that it reads. (vLLM: vllm/config/)
+"""
 
-__all__ = [
-    "ATTENTION_BACKENDS",
-    "DEVICES",
-    "DTYPES",
-    "LOAD_FORMATS",
-    "CacheConfig",
-    "DeviceConfig",
-    "Limits",
-    "LoadConfig",
-    "ObservabilityConfig",
-    "ParallelConfig",
-    "SchedulerConfig",
-    "VllmConfig",
-]
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from minivllm.config.speculative import SpeculativeConfig
+from minivllm.config.structured_outputs import StructuredOutputsConfig
+
+DTYPES = {"auto": None, "float32": "float32", "float": "float32", "float16": "float16",
+          "half": "float16", "bfloat16": "bfloat16"}  # fmt: skip
+DEVICES = ("auto", "cpu", "cuda")
+ATTENTION_BACKENDS = ("auto", "paged_torch", "paged_numba", "paged_triton", "reference")
+# load_format: which kinds of weight files to look for, in this order
+LOAD_FORMATS = {"auto": ("safetensors", "pt"), "safetensors": ("safetensors",), "pt": ("pt",),
+                "dummy": ()}  # fmt: skip
+
+
+class Limits(NamedTuple):
+    """Limits of a sequence and of a step, in tokens; and of sequences that run at once."""
+
+    max_model_len: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """Limits of a step, scheduling policy and way of preemption. Sizes are in tokens."""
+
+    max_num_batched_tokens: int = 4096  # the token budget of a step
+    max_num_seqs: int = 256  # sequences that run at once
+    max_model_len: int = 4096  # the longest sequence, prompt and output
+    enable_chunked_prefill: bool = True  # False: what an admitted sequence lacks is never split
+    # the most that one sequence computes in a step while there are others; 0 is no limit
+    long_prefill_token_threshold: int = 0
+    policy: Any = "fcfs"  # a name of POLICIES, or one of your own
+    preemption_mode: str | None = None  # "recompute", "swap"; None: swap if there are siblings
+    num_speculative_tokens: int = 0  # the most drafts that a sequence has
+    # what a draft model needs beside: slots for K and V beyond the scheduled tokens, and room in a
+    # step's budget for one more token per sequence
+    num_lookahead_tokens: int = 0
+    num_drafting_slots: int = 0
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """The KV cache: the size of its blocks, and what its number of blocks comes from."""
+
+    block_size: int = 16  # positions per block
+    gpu_memory_utilization: float = 0.9  # of a GPU: weights, activations and KV cache together
+    kv_cache_memory_bytes: int | None = None  # the KV cache's size, instead of measuring
+    num_gpu_blocks_override: int | None = None  # its blocks, the null block included
+    swap_space_bytes: int = 0  # host memory for requests that are swapped out
+    enable_prefix_caching: bool = True  # reuse full blocks of equal prefixes
+    kv_cache_manager_cls: Any = None  # a subclass of KVCacheManager of your own
+
+
+@dataclass(frozen=True)
+class LoadConfig:
+    """Source and format of the weights."""
+
+    model_directory: Path
+    tokenizer_directory: Path | None  # None: token ids in, token ids out
+    load_format: str = "auto"
+    use_tqdm_on_load: bool = True
+    draft_model_directory: Path | None = None
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """The device, and the attention backend that reads the KV cache on it."""
+
+    device: Any  # a torch.device
+    attention_backend: str = "auto"
+    enforce_eager: bool = False  # True: no CUDA graphs; on a CPU the model's plain modules
+
+
+@dataclass(frozen=True)
+class ObservabilityConfig:
+    """Traces, metrics and log lines of a running engine."""
+
+    trace: bool = False  # record every state change, for figures
+    disable_log_stats: bool = True  # False: a line in the log every few seconds
+
+
+@dataclass(frozen=True)
+class VllmConfig:
+    """All groups. ``seed`` and ``max_logprobs`` are for requests that come in."""
+
+    model_config: Any  # a ModelConfig; that room is below this one
+    load_config: LoadConfig
+    device_config: DeviceConfig
+    scheduler_config: SchedulerConfig = field(default_factory=SchedulerConfig)
+    cache_config: CacheConfig = field(default_factory=CacheConfig)
+    observability_config: ObservabilityConfig = field(default_factory=ObservabilityConfig)
+    structured_outputs_config: StructuredOutputsConfig = field(
+        default_factory=StructuredOutputsConfig
+    )
+    speculative_config: SpeculativeConfig | None = None  # None: one token a step
+    draft_model_config: Any = None  # a ModelConfig, too
+    seed: int = 0  # where requests without a seed of their own get theirs
+    max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all
+
+    @property
+    def kv_bytes_per_block(self) -> int:
+        """Bytes of K and V of one block, over all layers of the model and of its draft."""
+        models = (self.model_config, self.draft_model_config)
+        per_token = sum(m.kv_bytes_per_token() for m in models if m is not None)
+        return per_token * self.cache_config.block_size

@@ -1,13 +1,13 @@
 """SpeculativeConfig: method and number of draft tokens.
 
-It is checked when it is made, and knows vLLM 0.6.6's names, too. (vLLM: vllm/config/speculative.py)
+It is checked when it is made. (vLLM: vllm/config/speculative.py)
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 from minivllm.logger import init_logger
 from minivllm.utils.validation import check, is_int, shown
@@ -18,13 +18,10 @@ METHODS = ("ngram", "draft_model", "custom_class")
 DRAFT_SAMPLE_METHODS = ("greedy", "probabilistic")
 NGRAM_MODELS = ("ngram", "[ngram]")  # names of a draft model that mean none
 MAX_SPECULATIVE_TOKENS = 128  # vLLM's limit
-# Arguments of the engine that say a part of it: short names of its keys, and those of 0.6.6.
+# Arguments of the engine that are short for its keys.
 SHORT_NAMES = {
     "spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens",
 }  # fmt: skip
-OLD_NAMES = ("speculative_model", "num_speculative_tokens", "ngram_prompt_lookup_max",
-             "ngram_prompt_lookup_min")  # fmt: skip
-OTHER_NAMES = (*SHORT_NAMES, *OLD_NAMES)
 
 
 @dataclass(frozen=True)
@@ -104,18 +101,10 @@ def num_useful_drafts(
     return min(k, left - 1)
 
 
-class SlotsForDrafts(NamedTuple):
-    """Slots of a step that drafts take, in tokens; see ``SchedulerConfig``."""
-
-    num_speculative_tokens: int = 0
-    num_lookahead_tokens: int = 0
-    num_drafting_slots: int = 0
-
-
 def slots_for_drafts(
     config: SpeculativeConfig | None, max_model_len: int, max_num_batched_tokens: int
-) -> SlotsForDrafts:
-    """Slots for drafts within these limits.
+) -> dict[str, int]:
+    """Fields of ``SchedulerConfig`` for drafts within these limits.
 
     K and V of a draft model lie behind the model's (lookahead), and it reads one token more.
 
@@ -123,47 +112,41 @@ def slots_for_drafts(
         ValueError: if a sequence or a step is too short for that.
     """
     if config is None:
-        return SlotsForDrafts()
+        return {}
     k, most = config.num_speculative_tokens, max_model_len - 1
     check(k <= most, "num_speculative_tokens", k, f"at most {most}, below max_model_len")
     if config.method != "draft_model":
-        return SlotsForDrafts(k)
+        return {"num_speculative_tokens": k}
     allowed = "at least 2: a draft model computes one token more than the model"
     check(max_num_batched_tokens > 1, "max_num_batched_tokens", max_num_batched_tokens, allowed)
-    return SlotsForDrafts(k, num_lookahead_tokens=k, num_drafting_slots=1)
+    return {"num_speculative_tokens": k, "num_lookahead_tokens": k, "num_drafting_slots": 1}
 
 
 def make_speculative_config(
-    config: SpeculativeConfig | dict | None, others: dict[str, Any]
+    config: SpeculativeConfig | dict | None, short: dict[str, Any]
 ) -> SpeculativeConfig | None:
     """Make the SpeculativeConfig from the engine's arguments; None without speculation.
 
     Args:
         config: what ``speculative_config`` says.
-        others: what the arguments of ``OTHER_NAMES`` say. The short ones win over ``config``.
+        short: what the arguments of ``SHORT_NAMES`` say; they win over ``config``.
 
     Raises:
-        ValueError: for bad ones, for an unknown key, or for both ways at once.
+        ValueError: for bad ones, or an unknown key.
     """
-    given = {name: value for name, value in others.items() if value is not None}
-    short = [name for name in SHORT_NAMES if name in given]
-    old = [name for name in OLD_NAMES if name in given]
+    short = {name: value for name, value in short.items() if value is not None}
     if isinstance(config, SpeculativeConfig):
         config = {field.name: getattr(config, field.name) for field in fields(config)}
     check(config is None or isinstance(config, dict), "speculative_config", config, "a dict")
-    if old:
-        beside = short[0] if short else "speculative_config"
-        check(config is None and not short, old[0], given[old[0]], f"None beside {beside}")
-        return _from_old_names(others, old[0])
-    config = dict(config or {}) if config is not None or short else None
-    if config is None:
+    if config is None and not short:
         return None
-    for name in short:
+    config = dict(config or {})
+    for name, value in short.items():
         before = config.get(SHORT_NAMES[name])
         if before is not None:
             message = "%s=%s is used, not the %s of speculative_config."
-            logger.warning(message, name, shown(given[name]), shown(before))
-        config[SHORT_NAMES[name]] = given[name]
+            logger.warning(message, name, shown(value), shown(before))
+        config[SHORT_NAMES[name]] = value
     try:
         return _from_dict(config)
     except ValueError as error:
@@ -180,19 +163,3 @@ def _from_dict(config: dict[str, Any]) -> SpeculativeConfig:
     check(k is not None, "speculative_config['num_speculative_tokens']", k,
           "given, there or as spec_tokens")  # fmt: skip
     return SpeculativeConfig(**config)
-
-
-def _from_old_names(others: dict[str, Any], first: str) -> SpeculativeConfig:
-    """From 0.6.6's four arguments. Its ``ngram_prompt_lookup_min`` is 1 by default."""
-    for name in ("speculative_model", "num_speculative_tokens"):
-        check(others[name] is not None, name, None, f"given beside {first}")
-    lookup_max, lookup_min = (others[f"ngram_prompt_lookup_{end}"] for end in ("max", "min"))
-    if others["speculative_model"] in NGRAM_MODELS:
-        check(lookup_max is not None, "ngram_prompt_lookup_max", None, "given for n-grams")
-        lookup_min = lookup_min if lookup_min is not None else 1
-    return SpeculativeConfig(
-        others["num_speculative_tokens"],
-        model=others["speculative_model"],
-        prompt_lookup_max=lookup_max,
-        prompt_lookup_min=lookup_min,
-    )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
+from minivllm.logger import init_logger, without_warnings
 from minivllm.utils.validation import (
     InvalidParameter,
     check,
@@ -21,6 +22,8 @@ from minivllm.utils.validation import (
     known_names_only,
     shown,
 )
+
+logger = init_logger(__name__)
 
 KINDS = ("json", "regex", "choice", "grammar", "json_object")
 # "fsm" is the automaton of this package, "guidance" the llguidance library, "auto" either.
@@ -75,30 +78,24 @@ class StructuredOutputsParams:
                 f"You must use one kind of structured outputs constraint: {', '.join(KINDS)}."
             )
         self.kind = given[0]
-        getattr(self, f"_check_{self.kind}")(getattr(self, self.kind))
+        self._check_form(self.kind, getattr(self, self.kind))
         for name in ("disable_any_whitespace", "disable_additional_properties"):
             check(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         if self.whitespace_pattern is not None:
             _check_whitespace_pattern(self.whitespace_pattern)
 
-    def _check_json(self, schema: Any) -> None:
-        check_schema("json", schema)
-
-    def _check_regex(self, regex: Any) -> None:
-        ok = is_text(regex) and regex != ""
-        check(ok, "regex", regex, "a non-empty string without lone surrogates")
-
-    def _check_choice(self, choice: Any) -> None:
-        ok = isinstance(choice, (list, tuple)) and len(choice) > 0
-        ok = ok and all(is_text(text) for text in choice)
-        check(ok, "choice", choice, "a list of at least one string, without lone surrogates")
-
-    def _check_grammar(self, grammar: Any) -> None:
-        ok = is_text(grammar) and grammar.strip() != ""
-        check(ok, "grammar", grammar, "a non-empty string without lone surrogates")
-
-    def _check_json_object(self, wanted: Any) -> None:
-        check(wanted is True, "json_object", wanted, "True, or None")
+    def _check_form(self, kind: str, value: Any) -> None:
+        if kind == "json":
+            check_schema("json", value)
+        elif kind == "json_object":
+            check(value is True, kind, value, "True, or None")
+        elif kind == "choice":
+            ok = isinstance(value, (list, tuple)) and len(value) > 0
+            ok = ok and all(is_text(text) for text in value)
+            check(ok, kind, value, "a list of at least one string, without lone surrogates")
+        else:  # of a grammar blanks say nothing, of a regular expression they do
+            ok = is_text(value) and (value.strip() if kind == "grammar" else value) != ""
+            check(ok, kind, value, "a non-empty string without lone surrogates")
 
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""
@@ -108,55 +105,6 @@ class StructuredOutputsParams:
             if getattr(self, f.name) != f.default
         )
         return f"StructuredOutputsParams({', '.join(shown)})"
-
-
-@known_names_only
-@dataclass
-class GuidedDecodingParams:
-    """vLLM 0.6.6's name for it; ``SamplingParams(guided_decoding=...)`` takes it.
-
-    Args:
-        json, regex, choice, grammar, json_object, whitespace_pattern: as above.
-        backend: of this request alone; None is the engine's.
-
-    Raises:
-        ValueError: as above, and for an unknown backend.
-    """
-
-    json: str | dict | None = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
-    json_object: bool | None = None
-    backend: str | None = None
-    whitespace_pattern: str | None = None
-
-    def __post_init__(self):
-        self.structured_outputs()
-
-    def structured_outputs(self) -> StructuredOutputsParams:
-        """Convert to ``StructuredOutputsParams``, today's name."""
-        params = StructuredOutputsParams(
-            self.json, self.regex, self.choice, self.grammar, self.json_object or None,
-            whitespace_pattern=self.whitespace_pattern,
-        )  # fmt: skip
-        if self.backend is not None:
-            params._backend = check_backend("backend", self.backend)
-        return params
-
-
-def one_of_both_names(structured_outputs: Any, guided_decoding: Any) -> Any:
-    """The form under either name in ``SamplingParams``, today's or 0.6.6's. Raises for others."""
-    ok = structured_outputs is None or isinstance(structured_outputs, StructuredOutputsParams)
-    allowed = "a StructuredOutputsParams, or None"
-    check(ok, "structured_outputs", structured_outputs, allowed)
-    if guided_decoding is None:
-        return structured_outputs
-    ok = isinstance(guided_decoding, GuidedDecodingParams)
-    check(ok, "guided_decoding", guided_decoding, "a GuidedDecodingParams, or None")
-    ok = structured_outputs is None
-    check(ok, "guided_decoding", guided_decoding, "None beside structured_outputs")
-    return guided_decoding.structured_outputs()
 
 
 @known_names_only
@@ -185,21 +133,17 @@ class StructuredOutputsConfig:
 
 
 def make_structured_outputs_config(
-    config: StructuredOutputsConfig | dict | None, guided_decoding_backend: str | None
+    config: StructuredOutputsConfig | dict | None,
 ) -> StructuredOutputsConfig:
-    """Make the config from the engine's arguments. Raises ``ValueError`` if bad or doubled."""
+    """Make the config from the engine's argument. Raises ``ValueError`` if it is bad."""
     if isinstance(config, StructuredOutputsConfig):
         return config
     ok = config is None or isinstance(config, dict)
     check(ok, "structured_outputs_config", config, "a dict, such as {'backend': 'guidance'}")
-    if guided_decoding_backend is None:
-        try:
-            return StructuredOutputsConfig(**(config or {}))
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"structured_outputs_config: {error}") from error
-    name = "guided_decoding_backend"
-    check(config is None, name, guided_decoding_backend, "None beside structured_outputs_config")
-    return StructuredOutputsConfig(check_backend(name, guided_decoding_backend))
+    try:
+        return StructuredOutputsConfig(**(config or {}))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"structured_outputs_config: {error}") from error
 
 
 def check_backend(name: str, backend: Any) -> str:
@@ -216,9 +160,7 @@ def check_backend(name: str, backend: Any) -> str:
 @cache
 def _say_what_is_used(backend: str) -> None:
     """Log which backend is used instead; once for each name."""
-    from minivllm.logger import init_logger
-
-    init_logger(__name__).info(
+    logger.info(
         "The backend %s is not used here: the package's own automaton serves choices and regular "
         "expressions, llguidance the rest.",
         backend,
@@ -277,8 +219,6 @@ def _schema_of_class(model: Any) -> Any:
 
 
 def _check_whitespace_pattern(pattern: Any) -> None:
-    from minivllm.logger import without_warnings
-
     name, wanted = "whitespace_pattern", "a regular expression without lone surrogates, or None"
     check(is_text(pattern), name, pattern, wanted)
     try:

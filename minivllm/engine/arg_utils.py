@@ -21,12 +21,12 @@ from minivllm.config import (
     Limits,
     LoadConfig,
     ObservabilityConfig,
-    ParallelConfig,
     SchedulerConfig,
     VllmConfig,
+    compat,
 )
 from minivllm.config.speculative import (
-    OTHER_NAMES,
+    SHORT_NAMES,
     SpeculativeConfig,
     make_speculative_config,
     slots_for_drafts,
@@ -45,25 +45,9 @@ from minivllm.utils.validation import (
     is_int,
     is_number,
     is_one_of,
-    is_only,
     is_text,
     known_names_only,
 )
-
-# Arguments of vLLM's LLM(...) that scripts pass, of which we have the default only, and why.
-_ONLY_THE_DEFAULT: dict[str, tuple[Any, str]] = {
-    "task": ("generate", "text is what comes out"),
-    "tokenizer_mode": ("auto", "the fast tokenizer is used whenever there is one"),
-    "trust_remote_code": (False, "no code that comes with a model is ever run"),
-    "tensor_parallel_size": (1, "one device runs the whole model"),
-    "pipeline_parallel_size": (1, "one device runs the whole model"),
-    "use_v2_block_manager": (True, "there is no other"),
-    "quantization": (None, "weights are used as they are stored"),
-    "cpu_offload_gb": (0, "weights stay on one device"),
-    "hf_overrides": (None, "config.json is used as it is"),
-    "enable_lora": (False, "there are no adapters yet"),
-}
-
 
 _MOST = 2**50  # of tokens, blocks or bytes: no machine has more
 
@@ -135,7 +119,7 @@ class EngineArgs:
     trace: bool = False  # record every state change, for figures; online the last 1,000 steps
     disable_log_stats: bool = True  # False: a line in the log every few seconds
 
-    # accepted so that vLLM scripts run; see _ONLY_THE_DEFAULT
+    # accepted so that vLLM scripts run; see ENGINE_DEFAULTS_ONLY
     task: str = "generate"
     tokenizer_mode: str = "auto"
     trust_remote_code: bool = False
@@ -162,9 +146,8 @@ class EngineArgs:
             value = getattr(self, name)
             ok = (optional and value is None) or (is_int(value, low) and value <= _MOST)
             allowed = f"an integer of at least {low}" + (", or None" if optional else "")
-            check(
-                ok, name, value, f"{allowed} and at most 2**50" if is_int(value, low) else allowed
-            )
+            allowed += " and at most 2**50" if is_int(value, low) else ""
+            check(ok, name, value, allowed)
 
         int_from("max_logprobs", -1)
         int_from("block_size", 1)
@@ -182,13 +165,13 @@ class EngineArgs:
         ok = is_number(self.swap_space) and 0 <= self.swap_space <= total
         allowed = f"a number of GiB from 0 to the {total:.1f} that this machine has"
         check(ok, "swap_space", self.swap_space, allowed)
-        self.structured_outputs_config = make_structured_outputs_config(
-            self.structured_outputs_config, self.guided_decoding_backend
-        )
+        structured_outputs = compat.structured_outputs_config(self)
+        self.structured_outputs_config = make_structured_outputs_config(structured_outputs)
         self.speculative_config = make_speculative_config(
-            self.speculative_config, {name: getattr(self, name) for name in OTHER_NAMES}
+            compat.speculative_config(self), {name: getattr(self, name) for name in SHORT_NAMES}
         )
-        for name in OTHER_NAMES:  # they are in it now
+        # they are in these two now
+        for name in (*SHORT_NAMES, *compat.SPECULATIVE_NAMES, "guided_decoding_backend"):
             setattr(self, name, None)
         ok = self.preemption_mode is None or is_one_of(self.preemption_mode, ("recompute", "swap"))
         check(ok, "preemption_mode", self.preemption_mode, "'recompute', 'swap' or None")
@@ -203,9 +186,7 @@ class EngineArgs:
             if field.type == "bool":
                 value = getattr(self, field.name)
                 check(isinstance(value, bool), field.name, value, "True or False")
-        for name, (default, why) in _ONLY_THE_DEFAULT.items():
-            value = getattr(self, name)
-            check(is_only(value, default), name, value, f"{default!r} in minivllm ({why})")
+        compat.check_defaults_only(self, compat.ENGINE_DEFAULTS_ONLY)
 
     def resolve_limits(self, model_max_len: int, gpu: tuple[str, int] | None = None) -> Limits:
         """Limits of a step and of a sequence: those given, else vLLM's defaults for ``LLM``.
@@ -218,12 +199,8 @@ class EngineArgs:
             ValueError: if a limit asks for more than the model or the other limits can give.
         """
         max_len = self.max_model_len or model_max_len
-        check(
-            max_len <= model_max_len,
-            "max_model_len",
-            max_len,
-            f"at most the {model_max_len} positions that this model knows",
-        )
+        allowed = f"at most the {model_max_len} positions that this model knows"
+        check(max_len <= model_max_len, "max_model_len", max_len, allowed)
         budget, max_num_seqs = 4096, 256
         if gpu is not None:  # more on large ones, but for the A100 (vLLM: get_batch_defaults)
             large = gpu[1] >= 70 * 2**30 and "a100" not in gpu[0].lower()
@@ -232,13 +209,10 @@ class EngineArgs:
             budget = max(budget, max_len)
         budget = self.max_num_batched_tokens or budget
         limits = Limits(max_len, budget, self.max_num_seqs or max_num_seqs)
-        check(
-            self.enable_chunked_prefill or limits.max_num_batched_tokens >= max_len,
-            "max_num_batched_tokens",
-            limits.max_num_batched_tokens,
-            f"at least max_model_len={max_len} when enable_chunked_prefill=False, "
-            "since a prompt is then never split",
-        )
+        ok = self.enable_chunked_prefill or budget >= max_len
+        allowed = f"at least max_model_len={max_len} when enable_chunked_prefill=False, since a "
+        allowed += "prompt is then never split"
+        check(ok, "max_num_batched_tokens", budget, allowed)
         return limits
 
     def create_engine_config(self) -> VllmConfig:
@@ -270,7 +244,7 @@ class EngineArgs:
                 self.long_prefill_token_threshold,
                 make_policy(self.scheduling_policy),
                 self.preemption_mode,
-                *slots_for_drafts(speculative_config, *limits[:2]),
+                **slots_for_drafts(speculative_config, *limits[:2]),
             ),
             CacheConfig(
                 self.block_size,
@@ -281,9 +255,8 @@ class EngineArgs:
                 self.enable_prefix_caching,
                 self.kv_cache_manager_cls,
             ),
-            ParallelConfig(self.tensor_parallel_size, self.pipeline_parallel_size),
             ObservabilityConfig(self.trace, self.disable_log_stats),
-            make_structured_outputs_config(self.structured_outputs_config, None),
+            make_structured_outputs_config(self.structured_outputs_config),
             speculative_config,
             draft[1],
             seed=self.seed,

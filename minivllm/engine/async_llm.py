@@ -52,11 +52,12 @@ class AsyncLLM:
         self.kv_cache_config, self.model_config = cache, client.vllm_config.model_config
         self.max_model_len = self.vllm_config.scheduler_config.max_model_len
         self.input_processor = client.input_processor
-        self.output_processor = OutputProcessor(self.tokenizer)
+        self.output_processor = handler.output_processor = OutputProcessor(self.tokenizer)
         blocks = cache.num_blocks, cache.num_host_blocks
-        self.metrics = EngineMetrics.from_config(self.vllm_config, *blocks)
-        stat_logger = None if args.disable_log_stats else LoggingStatLogger(self.metrics)
-        handler.attach(client.submit, self.output_processor, self.metrics, stat_logger)
+        self.metrics = handler.metrics = EngineMetrics.from_config(self.vllm_config, *blocks)
+        if not args.disable_log_stats:
+            handler.stat_logger = LoggingStatLogger(self.metrics)
+        handler.submit = client.submit
         self._paused = False
         weakref.finalize(self, self._client.shutdown)  # at the latest when Python ends
 
@@ -107,16 +108,10 @@ class AsyncLLM:
         sampling_params: SamplingParams | BeamSearchParams,
         priority: int = 0,
     ) -> RequestOutputCollector:
-        """Queue a prompt. This waits only for the end of a request that had the same id.
+        """Queue a prompt; arguments and errors are those of ``generate``.
 
-        Args:
-            request_id, prompt, sampling_params, priority: as for ``generate``.
-
-        Returns:
-            The queue of its outputs. Give it to ``release`` in the end.
-
-        Raises:
-            ValueError, EngineDeadError: as ``generate``.
+        This waits only for the end of a request that had the same id. Returns the queue of its
+        outputs: give it to ``release`` in the end.
         """
         handler = self.output_handler
         handler.bind_to_loop()

@@ -112,13 +112,14 @@ class EngineCore:
         try:
             # 0. Propose drafts for the sequences that have a new token.
             if self.drafter is not None:
-                self._propose_drafts(self.drafter)
+                drafts = self.drafter.draft(self._to_draft_for, self._model_drafts)
+                self.scheduler.update_draft_token_ids(drafts)
             # 1. Schedule: how many tokens of each sequence, and the slots of their K and V.
             scheduler_output = self.scheduler.schedule()
-            if self.structured_output_manager is not None:
-                scheduler_output.grammar_output = self.structured_output_manager.grammar_output(
-                    scheduler_output, self.scheduler.sequences
-                )
+            manager = self.structured_output_manager
+            if manager is not None and scheduler_output.has_structured_output_requests:
+                grammar_output = manager.grammar_output(scheduler_output, self.scheduler.sequences)
+                scheduler_output.grammar_output = grammar_output
             # 2. Run the model, and sample.
             output = self.executor.execute_model(scheduler_output)
             checkpoint = Checkpoint(self.scheduler.running)
@@ -130,10 +131,6 @@ class EngineCore:
             self._to_draft_for = []
             self.scheduler.reset(checkpoint)
             raise
-
-    def _propose_drafts(self, drafter: Drafter) -> None:
-        drafts = drafter.draft(self._to_draft_for, self._model_drafts)
-        self.scheduler.update_draft_token_ids(drafts)
 
     def make_stats(self) -> SchedulerStats:
         """Make the SchedulerStats: queues and KV cache as they are now."""

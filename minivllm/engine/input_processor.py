@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -45,15 +45,6 @@ def load_tokenizer(directory: str | Path):
     said = tokenizer.deprecation_warnings
     said["sequence-length-is-longer-than-the-specified-maximum"] = True
     return tokenizer
-
-
-@dataclass(frozen=True)
-class EngineInput:
-    """An encoded prompt: its token ids, and the cache salt that their K and V depend on."""
-
-    prompt_token_ids: list[int]
-    prompt: str | None = None  # the text behind the ids, if there was one
-    cache_salt: str | None = None
 
 
 class InputProcessor:
@@ -130,8 +121,7 @@ class InputProcessor:
         check(is_int(priority), "priority", priority, "an integer")
         ok = arrival_time is None or is_number(arrival_time)
         check(ok, "arrival_time", arrival_time, "a number of seconds, or None for now")
-        engine_input = self._encode(prompt)
-        token_ids = engine_input.prompt_token_ids
+        token_ids, text, cache_salt = self._encode(prompt)
         self._check_ids("prompt_token_ids", token_ids)
         beam_params, eos_token_ids = None, self._own_eos()
         if isinstance(params, BeamSearchParams):
@@ -145,18 +135,21 @@ class InputProcessor:
         else:
             self._check_logprobs(params)
         params = self._complete(params)
-        if params.truncate_prompt_tokens is not None:
-            token_ids = token_ids[-self._num_to_keep(params.truncate_prompt_tokens) :]
+        if (keep := params.truncate_prompt_tokens) is not None:
+            most = self.max_model_len - 1  # one more token must fit, the first of the output
+            allowed = f"at most {most}, one less than max_model_len"
+            check(keep <= most, "truncate_prompt_tokens", keep, allowed)
+            token_ids = token_ids[-(most if keep == -1 else keep) :]
         return Request(
             request_id,
             token_ids,
             params,
             eos_token_ids,
             seed=params.seed if params.seed is not None else self._seeds.getrandbits(63),
-            prompt=engine_input.prompt,
+            prompt=text,
             arrival_time=time.monotonic() if arrival_time is None else arrival_time,
             priority=priority,
-            cache_salt=engine_input.cache_salt,
+            cache_salt=cache_salt,
             beam_params=beam_params,
         )
 
@@ -243,13 +236,8 @@ class InputProcessor:
                 "of them; allow one more."
             )
 
-    def _num_to_keep(self, asked: int) -> int:
-        most = self.max_model_len - 1  # one more token must fit, the first of the output
-        ok = asked <= most
-        check(ok, "truncate_prompt_tokens", asked, f"at most {most}, one less than max_model_len")
-        return most if asked == -1 else asked
-
-    def _encode(self, prompt: str | list | dict) -> EngineInput:
+    def _encode(self, prompt: str | list | dict) -> tuple[list[int], str | None, str | None]:
+        """Encode a prompt: its token ids, the text behind them if there is one, its cache salt."""
         if isinstance(prompt, str):
             prompt = {"prompt": prompt}
         elif isinstance(prompt, (list, tuple)):
@@ -266,11 +254,11 @@ class InputProcessor:
             check(isinstance(ids, (list, tuple)), "prompt_token_ids", ids, "a list of integers")
             ok = text is None or is_text(text)
             check(ok, "prompt", text, "a string without lone surrogates")
-            return EngineInput(list(ids), text, salt)
+            return list(ids), text, salt
         check(is_text(text), "prompt", text, "a string without lone surrogates")
         if self.tokenizer is None:
             raise ValueError(
                 "skip_tokenizer_init=True leaves no tokenizer for a text prompt; "
                 "give {'prompt_token_ids': [...]}."
             )
-        return EngineInput(self.tokenizer.encode(text), text, salt)
+        return self.tokenizer.encode(text), text, salt

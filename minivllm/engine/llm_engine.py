@@ -108,9 +108,7 @@ class LLMEngine:
     def submit(self, request: Request, queue: OutputQueue | None = None) -> None:
         """Queue a request that the input processor has made. Raises like ``add_request``.
 
-        Args:
-            request: made by the input processor.
-            queue: takes its outputs; None: ``step`` returns them.
+        Its outputs go to ``queue``; None: ``step`` returns them.
         """
         self.engine_core.add_request(request)
         self.output_processor.add_request(request, queue)

@@ -30,9 +30,11 @@ class OutputHandler:
     holds no ``AsyncLLM``: that would live as long as the core's thread.
     """
 
-    output_processor: OutputProcessor
-    metrics: EngineMetrics
-    stat_logger: LoggingStatLogger | None
+    # Set by AsyncLLM when the core is made, before its first message.
+    submit: Callable[[tuple], None]  # sends a message to the core
+    output_processor: OutputProcessor  # makes text
+    metrics: EngineMetrics  # count every step
+    stat_logger: LoggingStatLogger | None = None  # logs them, if given
 
     def __init__(self):
         self.dead: EngineDeadError | None = None  # why the engine has stopped
@@ -43,25 +45,6 @@ class OutputHandler:
         self._outputs: deque[EngineCoreOutputs] = deque()  # on their way to it
         self._calls: dict[int, asyncio.Future] = {}
         self._numbers = itertools.count()
-
-    def attach(
-        self,
-        submit: Callable[[tuple], None],
-        output_processor: OutputProcessor,
-        metrics: EngineMetrics,
-        stat_logger: LoggingStatLogger | None,
-    ) -> None:
-        """Set the objects that handle outputs, when the core is made and before its first message.
-
-        Args:
-            submit: sends a message to the core.
-            output_processor: makes text.
-            metrics: count every step.
-            stat_logger: logs them, if given.
-        """
-        self._submit = submit
-        self.output_processor = output_processor
-        self.metrics, self.stat_logger = metrics, stat_logger
 
     def add_call(self) -> tuple[int, asyncio.Future]:
         """Return a number for a call of the core, and the future of its result."""
@@ -109,7 +92,7 @@ class OutputHandler:
                 self._process(outputs)
             except Exception as error:  # else its requests would wait for ever
                 logger.error("the engine's outputs cannot be read: %r", error, exc_info=error)
-                self._submit(STOP)
+                self.submit(STOP)
                 return self.die(EngineDeadError(error))
             for number, value in outputs.utility_outputs:
                 self._end_call(number, value)
@@ -133,7 +116,7 @@ class OutputHandler:
         processed = processor.process_outputs(outputs)
         if processed.stopped:
             self.stopping += [request_id for request_id, _ in processed.stopped]
-            self._submit(("stop_sequences", processed.stopped))
+            self.submit(("stop_sequences", processed.stopped))
         self.metrics.record(stats, processed.iteration_stats)
         if self.stat_logger is not None:
             self.stat_logger.record()

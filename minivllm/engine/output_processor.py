@@ -28,23 +28,14 @@ class ProcessedOutputs:
 
 
 class OutputProcessor:
-    """Text and logprobs of all requests that are not finished.
-
-    Args:
-        tokenizer: a Hugging Face tokenizer, or None if no text is made.
-    """
+    """Text (if there is a Hugging Face tokenizer) and logprobs of all unfinished requests."""
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
         self.request_states: dict[str, RequestState] = {}
 
     def add_request(self, request: Request, queue: OutputQueue | None = None) -> None:
-        """Register a request: its outputs are made from now on.
-
-        Args:
-            request: the one that the core gets, too.
-            queue: takes its outputs; None returns them from ``process_outputs``.
-        """
+        """Register a request of the core's. Its outputs go to ``queue``, if that is given."""
         self.request_states[request.request_id] = RequestState(request, self.tokenizer, queue)
 
     def process_outputs(self, core_outputs: EngineCoreOutputs) -> ProcessedOutputs:

@@ -103,14 +103,10 @@ class RequestState:
         times, params = self.metrics, self.params
         first, last = times.first_token_time or now, times.last_token_time or now
         begun = times.first_scheduled_time or first
-        if self.beams is not None:
-            lengths = [len(beam.output.new_token_ids) for beam in self.beams]
-            reason = self.beams[0].finish_reason
-        else:
-            lengths = [len(sample.token_ids) for sample in self.samples]
-            reason = self.samples[0].finish_reason
+        sequences = self.samples if self.beams is None else self.beams
+        lengths = [len(sequence.token_ids) for sequence in sequences]
         return FinishedRequestStats(
-            finish_reason=reason or "error",
+            finish_reason=sequences[0].finish_reason or "error",
             e2e_latency=now - times.arrival_time,
             queued_time=begun - times.arrival_time,
             prefill_time=first - begun,
@@ -135,13 +131,17 @@ class RequestState:
     def make_output(self, now: float) -> RequestOutput | None:
         """The request's next output; None for FINAL_ONLY before the end."""
         kind, finished = self.params.output_kind, self.num_unfinished == 0
+        delta = kind is RequestOutputKind.DELTA
         if self.beams is not None:
             finished = all(beam.finish_reason is not None for beam in self.beams)
         if finished:
             self.metrics.finished_time = now
         if kind is RequestOutputKind.FINAL_ONLY and not finished:
             return None
-        delta = kind is RequestOutputKind.DELTA
+        if self.beams is not None:
+            outputs = [beam.completion(self.tokenizer, self.beam_params) for beam in self.beams]
+        else:
+            outputs = [s.completion(delta) for s in self.samples if not delta or s.has_news]
         prompt_logprobs = None
         if self.params.prompt_logprobs is not None and self.metrics.first_token_time is not None:
             prompt_logprobs = self._prompt_logprobs(delta)
@@ -150,16 +150,11 @@ class RequestState:
             self.prompt,
             self._ids_to_show,
             prompt_logprobs=prompt_logprobs,
-            outputs=self._completions(delta),
+            outputs=outputs,
             finished=finished,
             metrics=self.metrics,
             num_cached_tokens=self.num_cached_tokens,
         )
-
-    def _completions(self, delta: bool) -> list[CompletionOutput]:
-        if self.beams is not None:
-            return [beam.completion(self.tokenizer, self.beam_params) for beam in self.beams]
-        return [s.completion(delta) for s in self.samples if not delta or s.has_news]
 
     def _prompt_logprobs(self, delta: bool) -> list[dict[int, Logprob] | None] | None:
         """Prompt logprobs: an entry per prompt token, None for the first; DELTA sends them once."""
@@ -200,7 +195,7 @@ class SampleState:
         stop_string = None
         for i, token_id in enumerate(output.new_token_ids):
             if self.logprobs is not None and output.new_logprobs:
-                before = self._last_tokens(3)
+                before = (self.prompt_token_ids[-3:] + self.token_ids[-3:])[-3:]
                 self.logprobs.append(as_dict(output.new_logprobs[i], self.tokenizer, before))
                 self.sum_of_logprobs += output.new_logprobs[i].logprobs[0]
             self.token_ids.append(token_id)
@@ -214,10 +209,6 @@ class SampleState:
         else:
             self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
         return stop_string is not None and output.finish_reason is None
-
-    def _last_tokens(self, n: int) -> list[int]:
-        """The last few tokens, from the prompt where the output is too short."""
-        return (self.prompt_token_ids[-n:] + self.token_ids[-n:])[-n:]
 
     @property
     def has_news(self) -> bool:
@@ -258,11 +249,12 @@ class BeamState:
 
     def __init__(self, output: EngineCoreOutput):
         self.output = output
+        self.token_ids = output.new_token_ids
         self.finish_reason = output.finish_reason
 
     def completion(self, tokenizer, params: BeamSearchParams) -> CompletionOutput:
         """The whole beam as a CompletionOutput: a fork may have replaced its past."""
-        token_ids, text = self.output.new_token_ids, ""
+        token_ids, text = self.token_ids, ""
         if tokenizer is not None:
             stopped = self.finish_reason == "stop"
             whole = stopped and params.include_stop_str_in_output

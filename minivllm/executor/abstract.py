@@ -14,11 +14,7 @@ from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 
 
 class Executor(ABC):
-    """Calls the same method of every worker.
-
-    Args:
-        config: what the workers are made from.
-    """
+    """Calls the same method of every worker, which are made from the config."""
 
     def __init__(self, config: VllmConfig):
         self.config = config

@@ -13,15 +13,7 @@ from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
 from minivllm.kv.prefix_cache import PrefixCache
 from minivllm.kv.swap_space import SwapSpace
 from minivllm.request import Sequence
-from minivllm.trace import Trace
-from minivllm.trace.records import (
-    BlockCopied,
-    BlockForgotten,
-    BlocksAllocated,
-    BlocksCached,
-    BlocksFreed,
-    BlocksShared,
-)
+from minivllm.trace import Trace, records
 from minivllm.utils.math_utils import cdiv
 
 
@@ -63,13 +55,12 @@ class KVCacheManager:
     @property
     def usage(self) -> float:
         """The share of usable blocks that are not free, 0 to 1."""
-        pool = self.block_pool
-        return 1 - pool.num_free_blocks / pool.num_usable_blocks
+        pool = self.block_pool  # plain numbers, since every step asks
+        return 1 - pool.free_block_queue.num_free_blocks / (len(pool.blocks) - 1)
 
     def make_stats(self) -> dict[str, Any]:
         """Make the fields of SchedulerStats that tell about the KV cache."""
-        usable = len(self.block_pool.blocks) - 1
-        stats = {"kv_cache_usage": 1 - self.block_pool.free_block_queue.num_free_blocks / usable}
+        stats = {"kv_cache_usage": self.usage}
         if self.swap_space.tables:
             stats["cpu_cache_usage"] = self.swap_space.usage
         if self.prefix_cache is not None:
@@ -136,8 +127,10 @@ class KVCacheManager:
     def record_prefix_cache_query(self, seq: Sequence) -> None:
         """Count the prefix cache query of a sequence that was just admitted, and its hit."""
         if self.prefix_cache is not None and not seq.skip_reading_prefix_cache:
-            preempted = seq.request.num_preemptions > 0
-            self.prefix_cache.count(seq.num_tokens, seq.num_computed_tokens, preempted)
+            preempted, hits = seq.request.num_preemptions > 0, seq.num_computed_tokens
+            self.prefix_cache.stats.record(seq.num_tokens, hits, preempted)
+            if not preempted:  # a hit rate is that of arrivals
+                self.prefix_cache.recent.observe(seq.num_tokens, hits)
 
     def num_missing_blocks(self, seq: Sequence) -> int:
         """Number of blocks that an admitted sequence still lacks for all of its tokens."""
@@ -153,7 +146,7 @@ class KVCacheManager:
             table.blocks += hit
             table.num_cached_blocks = len(hit)
             if self.trace is not None:
-                self.trace.record(BlocksShared, seq.seq_id, tuple(b.block_id for b in hit))
+                self.trace.record(records.BlocksShared, seq.seq_id, tuple(b.block_id for b in hit))
 
     def allocate_slots(
         self, seq: Sequence, num_new_tokens: int, copies: list[KVCacheBlockCopy]
@@ -188,14 +181,16 @@ class KVCacheManager:
                 copy = table.copy_on_write(seq.seq_id, self.block_pool)
                 copies.append(copy)
                 if self.trace is not None:
-                    self.trace.record(BlockCopied, seq.seq_id, copy.src_block_id, copy.dst_block_id)
+                    self.trace.record(
+                        records.BlockCopied, seq.seq_id, copy.src_block_id, copy.dst_block_id
+                    )
             # 4. New blocks at the end.
             if missing:
                 new_blocks = self.block_pool.get_new_blocks(missing)
                 table.blocks += new_blocks
                 new_ids = [block.block_id for block in new_blocks]
                 if self.trace is not None:
-                    self.trace.record(BlocksAllocated, seq.seq_id, tuple(new_ids))
+                    self.trace.record(records.BlocksAllocated, seq.seq_id, tuple(new_ids))
         # 5. Blocks that this step fills can be found from now on, but none that holds a draft.
         if self.prefix_cache is not None:
             num_full = num_tokens // self.block_size
@@ -216,7 +211,7 @@ class KVCacheManager:
         table.num_cached_blocks = num_full
         if self.trace is not None:
             ids = tuple(block.block_id for block in table.blocks[first:num_full])
-            self.trace.record(BlocksCached, seq.seq_id, ids, tuple(hashes[first:num_full]))
+            self.trace.record(records.BlocksCached, seq.seq_id, ids, tuple(hashes[first:num_full]))
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Fork a block table: the child shares all blocks of the parent, until one of them writes.
@@ -248,7 +243,7 @@ class KVCacheManager:
                 if block.block_hash is not None and block.ref_cnt == 1:
                     self._forget(block)
         if self.trace is not None and table.blocks:
-            self.trace.record(BlocksFreed, seq.seq_id, tuple(table.block_ids))
+            self.trace.record(records.BlocksFreed, seq.seq_id, tuple(table.block_ids))
         self.block_pool.free_blocks(reversed(table.blocks))
 
     def reset_prefix_cache(self) -> bool:
@@ -274,7 +269,7 @@ class KVCacheManager:
         assert self.prefix_cache is not None, "it can be found"
         self.prefix_cache.remove(block)
         if self.trace is not None:
-            self.trace.record(BlockForgotten, block.block_id)
+            self.trace.record(records.BlockForgotten, block.block_id)
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` if a block is lost, counted wrongly or held by two owners."""

@@ -71,11 +71,7 @@ class PrefixCacheStats:
 
 
 class CachingMetrics:
-    """Hit rate of the last requests, a moving window.
-
-    Args:
-        max_recent_requests: how many.
-    """
+    """Queries and hits of the last ``max_recent_requests`` requests, a moving window."""
 
     def __init__(self, max_recent_requests: int = 1000):
         self._recent: deque[tuple[int, int]] = deque()  # tokens looked up, tokens found
@@ -90,11 +86,6 @@ class CachingMetrics:
             queries, hits = self._recent.popleft()
             self.queries -= queries
             self.hits -= hits
-
-    @property
-    def hit_rate(self) -> float:
-        """Share of tokens found, 0 to 1; 0 without a query."""
-        return self.hits / self.queries if self.queries else 0.0
 
 
 class PrefixCache:
@@ -141,12 +132,6 @@ class PrefixCache:
                 break
             hit.append(block)
         return hit
-
-    def count(self, num_tokens: int, num_hits: int, preempted: bool) -> None:
-        """Count an admitted sequence's query and hit. A hit rate is that of arrivals."""
-        self.stats.record(num_tokens, num_hits, preempted)
-        if not preempted:
-            self.recent.observe(num_tokens, num_hits)
 
     def get(self, block_hash: bytes) -> KVCacheBlock | None:
         """The block of this hash that was cached first; None if there is none."""

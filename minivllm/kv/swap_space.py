@@ -56,16 +56,11 @@ class SwapSpace:
         if self.pool is None or len(distinct) > self.num_free_blocks:
             return None
         home = dict(zip(distinct, self.pool.get_new_blocks(len(distinct)), strict=True))
-        self._point(tables, home)
-        return [KVCacheBlockSwap(src, dst.block_id) for src, dst in home.items()]
-
-    def _point(self, tables: dict[str, list[int]], home: dict[int, KVCacheBlock]) -> None:
-        for block in home.values():
-            block.ref_cnt = 0  # counted anew, by the tables that point to it
         for seq_id, table in tables.items():
             self.tables[seq_id] = [home[block_id] for block_id in table]
-            for block in self.tables[seq_id]:
-                block.ref_cnt += 1
+            self.pool.touch(self.tables[seq_id])
+        self.pool.free_blocks(home.values())  # each table has a reference of its own now
+        return [KVCacheBlockSwap(src, dst.block_id) for src, dst in home.items()]
 
     def distinct_blocks(self, seq_ids: list[str]) -> list[KVCacheBlock]:
         """The host blocks of these sequences, each once."""

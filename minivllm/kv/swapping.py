@@ -14,11 +14,7 @@ from minivllm.utils.math_utils import cdiv
 
 
 class Swapper:
-    """Moves the block tables of sequences between a KV cache and its swap space.
-
-    Args:
-        kv_manager: has the tables, and the host's blocks in ``swap_space``.
-    """
+    """Moves the block tables of sequences between a KV cache and its swap space."""
 
     def __init__(self, kv_manager: KVCacheManager):
         self.kv_manager = kv_manager
@@ -62,20 +58,18 @@ class Swapper:
 
     def swap_in(self, seqs: list[Sequence]) -> list[KVCacheBlockSwap]:
         """Give sequences new blocks for what they have on the host, shared as it was."""
-        manager = self.kv_manager
+        manager, pool = self.kv_manager, self.kv_manager.block_pool
         host = self.swap_space.distinct_blocks([seq.seq_id for seq in seqs])
-        home = dict(zip(host, manager.block_pool.get_new_blocks(len(host)), strict=True))
+        home = dict(zip(host, pool.get_new_blocks(len(host)), strict=True))
         swaps = [KVCacheBlockSwap(src.block_id, dst.block_id) for src, dst in home.items()]
-        for block in home.values():
-            block.ref_cnt = 0  # counted anew, by the tables that point to it
         for seq in seqs:
             table = manager.block_table_cls(manager.block_size)
             manager.block_tables[seq.seq_id] = table
             table.blocks = [home[block] for block in self.swap_space.tables[seq.seq_id]]
             table.num_cached_blocks = seq.num_computed_tokens // manager.block_size
-            for block in table.blocks:
-                block.ref_cnt += 1
+            pool.touch(table.blocks)
             self.swap_space.free(seq.seq_id)
             if manager.trace is not None:
                 manager.trace.record(SwappedIn, seq.seq_id, tuple(table.block_ids))
+        pool.free_blocks(home.values())  # each table has a reference of its own now
         return swaps

@@ -18,30 +18,32 @@ from minivllm.metrics.stats import FinishedRequestStats, IterationStats, Schedul
 # Upper bounds in seconds, as vLLM has them.
 _FIRST_TOKEN = (.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40,
                 80, 160, 640, 2560)  # fmt: skip
-_TOKEN = (
-    0.01,
-    0.025,
-    0.05,
-    0.075,
-    0.1,
-    0.15,
-    0.2,
-    0.3,
-    0.4,
-    0.5,
-    0.75,
-    1,
-    2.5,
-    5,
-    7.5,
-    10,
-    20,
-    40,
-    80,
-)
+_TOKEN = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40,
+          80)  # fmt: skip
 _REQUEST = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920,
             7680)  # fmt: skip
 _ITERATION = (1, *(2**power for power in range(3, 15)))
+_LENGTH = ()  # 1, 2, 5, 10, ... up to the longest sequence
+# Bounds of the histograms, and the field of FinishedRequestStats that each counts; None: it counts
+# something of every step.
+_HISTOGRAMS: dict[str, tuple[tuple[float, ...], str | None]] = {
+    "time_to_first_token_seconds": (_FIRST_TOKEN, None),
+    "inter_token_latency_seconds": (_TOKEN, None),
+    "request_time_per_output_token_seconds": (_TOKEN, "mean_time_per_output_token"),
+    "e2e_request_latency_seconds": (_REQUEST, "e2e_latency"),
+    "request_queue_time_seconds": (_REQUEST, "queued_time"),
+    "request_inference_time_seconds": (_REQUEST, "inference_time"),
+    "request_prefill_time_seconds": (_REQUEST, "prefill_time"),
+    "request_decode_time_seconds": (_REQUEST, "decode_time"),
+    "request_prompt_tokens": (_LENGTH, "num_prompt_tokens"),
+    "request_prefill_kv_computed_tokens": (_LENGTH, "num_computed_prompt_tokens"),
+    "request_generation_tokens": (_LENGTH, "num_generation_tokens"),
+    "request_max_num_generation_tokens": (_LENGTH, "max_num_generation_tokens"),
+    "request_params_max_tokens": (_LENGTH, "params_max_tokens"),
+    "request_params_n": ((1, 2, 5, 10, 20), "params_n"),
+    "iteration_tokens_total": (_ITERATION, None),
+    "request_num_preemptions": ((1, 2, 3, 4, 5, 10, 20), "num_preemptions"),
+}
 _REASONS = ("stop", "length", "abort", "error", "repetition")
 # The labels of cache_config_info; those without a setting here say "None".
 CACHE_LABELS = (
@@ -109,25 +111,7 @@ class EngineMetrics:
         self.finished = dict.fromkeys(_REASONS, 0)
         lengths = one_two_five(max_model_len)
         self.histograms = {
-            name: Buckets(bounds)
-            for name, bounds in (
-                ("time_to_first_token_seconds", _FIRST_TOKEN),
-                ("inter_token_latency_seconds", _TOKEN),
-                ("request_time_per_output_token_seconds", _TOKEN),
-                ("e2e_request_latency_seconds", _REQUEST),
-                ("request_queue_time_seconds", _REQUEST),
-                ("request_inference_time_seconds", _REQUEST),
-                ("request_prefill_time_seconds", _REQUEST),
-                ("request_decode_time_seconds", _REQUEST),
-                ("request_prompt_tokens", lengths),
-                ("request_prefill_kv_computed_tokens", lengths),
-                ("request_generation_tokens", lengths),
-                ("request_max_num_generation_tokens", lengths),
-                ("request_params_max_tokens", lengths),
-                ("request_params_n", (1, 2, 5, 10, 20)),
-                ("iteration_tokens_total", _ITERATION),
-                ("request_num_preemptions", (1, 2, 3, 4, 5, 10, 20)),
-            )
+            name: Buckets(bounds or lengths) for name, (bounds, _) in _HISTOGRAMS.items()
         }
 
     @classmethod
@@ -160,31 +144,12 @@ class EngineMetrics:
 
     def _record_finished(self, request: FinishedRequestStats) -> None:
         self.finished[request.finish_reason] += 1
-        values = {
-            "e2e_request_latency_seconds": request.e2e_latency,
-            "request_queue_time_seconds": request.queued_time,
-            "request_inference_time_seconds": request.inference_time,
-            "request_prefill_time_seconds": request.prefill_time,
-            "request_decode_time_seconds": request.decode_time,
-            "request_time_per_output_token_seconds": request.mean_time_per_output_token,
-            "request_prompt_tokens": request.num_prompt_tokens,
-            "request_prefill_kv_computed_tokens": request.num_computed_prompt_tokens,
-            "request_generation_tokens": request.num_generation_tokens,
-            "request_max_num_generation_tokens": request.max_num_generation_tokens,
-            "request_num_preemptions": request.num_preemptions,
-            "request_params_n": request.params_n,
-        }
-        if request.params_max_tokens is not None:
-            values["request_params_max_tokens"] = request.params_max_tokens
-        for name, value in values.items():
-            self.histograms[name].observe(value)
+        for name, (_, field) in _HISTOGRAMS.items():
+            if field is not None and (value := getattr(request, field)) is not None:
+                self.histograms[name].observe(value)
 
     def read(self, **labels: str) -> list[Metric]:
-        """Current values of all metrics.
-
-        Args:
-            **labels: that each has, such as model_name.
-        """
+        """Current values of all metrics, each with these labels, such as ``model_name``."""
         now = self.scheduler
         gauges = {
             "num_requests_running": now.num_running_reqs,
@@ -203,9 +168,10 @@ class EngineMetrics:
         }
         if self.spec_decoding is not None:
             counters |= self.spec_decoding.counters
+        of_the_cache = {name: value for name, value in labels.items() if name != "model_name"}
         metrics: list[Metric] = [
             *(Gauge(f"vllm:{name}", labels, value) for name, value in gauges.items()),
-            Gauge("vllm:cache_config_info", self._of_the_cache(labels), 1),
+            Gauge("vllm:cache_config_info", of_the_cache | self.cache_config, 1),
             *(Counter(f"vllm:{name}", labels, value) for name, value in counters.items()),
         ]
         if self.spec_decoding is not None:
@@ -227,7 +193,3 @@ class EngineMetrics:
             count = buckets["+Inf"]
             metrics.append(Histogram(f"vllm:{name}", labels, count, filled.sum, buckets))
         return metrics
-
-    def _of_the_cache(self, labels: dict[str, str]) -> dict[str, str]:
-        """``cache_config_info``: a gauge whose labels are the settings of the KV cache."""
-        return {k: v for k, v in labels.items() if k != "model_name"} | self.cache_config

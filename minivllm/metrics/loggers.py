@@ -16,11 +16,7 @@ logger = init_logger(__name__)
 
 
 class LoggingStatLogger:
-    """Logger of rates and gauges at intervals.
-
-    Args:
-        metrics: the counters that it reads.
-    """
+    """Logger of rates and gauges at intervals, from the counters in ``metrics``."""
 
     def __init__(self, metrics: EngineMetrics):
         self.metrics = metrics

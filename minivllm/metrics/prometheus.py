@@ -6,14 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
-from prometheus_client.core import (
-    Metric as Family,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
 from minivllm.metrics.reader import Counter, Gauge, Histogram, Metric, Vector
@@ -90,11 +84,7 @@ class _EngineCollector(Collector):
 
 
 def make_registry(read: Callable[[], list[Metric]]) -> CollectorRegistry:
-    """Make a registry of the process's, Python's and the engine's metrics.
-
-    Args:
-        read: returns these, with their labels.
-    """
+    """Make a registry of the metrics of the process, of Python and of an engine (``read``)."""
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)

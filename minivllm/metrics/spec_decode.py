@@ -55,11 +55,8 @@ class SpecDecodingStats:
     @property
     def counters(self) -> dict[str, int]:
         """vLLM's counters, by their names; ``num_accepted_tokens_per_pos`` has its own kind."""
-        return {
-            "spec_decode_num_drafts": self.num_drafts,
-            "spec_decode_num_draft_tokens": self.num_draft_tokens,
-            "spec_decode_num_accepted_tokens": self.num_accepted_tokens,
-        }
+        names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+        return {f"spec_decode_{name}": getattr(self, name) for name in names}
 
     @property
     def acceptance_rate(self) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -85,22 +86,12 @@ def _directory(
             "directory, a name like 'Qwen/Qwen3-0.6B', or no model at all for the embedded one."
         )
     hub, download = _hub()
-
-    def fetch(patterns: list[str]) -> Path:
-        return Path(
-            download(
-                str(name),
-                revision=revision,
-                cache_dir=download_dir,
-                allow_patterns=patterns,
-                ignore_patterns=_NOT_WANTED,
-            )
-        )
-
+    options = {"revision": revision, "cache_dir": download_dir, "ignore_patterns": _NOT_WANTED}
+    fetch = partial(download, str(name), **options)
     try:
-        directory = fetch(_CONFIG_AND_TOKENIZER)
+        directory = Path(fetch(allow_patterns=_CONFIG_AND_TOKENIZER))
         for file_format in LOAD_FORMATS[load_format]:
-            fetch([FILE_FORMATS[file_format].shards])
+            fetch(allow_patterns=[FILE_FORMATS[file_format].shards])
             if FILE_FORMATS[file_format].files(directory):
                 break
     except Exception as error:

@@ -94,12 +94,11 @@ class GatedMLP(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        sizes = {"gate_proj": config.intermediate_size, "up_proj": config.intermediate_size}
-        self.gate_up_proj = MergedColumnParallelLinear(config.hidden_size, sizes, config.mlp_bias)
+        width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        sizes = {"gate_proj": inner, "up_proj": inner}
+        self.gate_up_proj = MergedColumnParallelLinear(width, sizes, bias)
         self.act_and_mul = get_act_and_mul_fn(config.hidden_act)
-        self.down_proj = RowParallelLinear(
-            config.intermediate_size, config.hidden_size, config.mlp_bias
-        )
+        self.down_proj = RowParallelLinear(inner, width, bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down_proj(self.act_and_mul(self.gate_up_proj(x)))
@@ -110,13 +109,10 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.up_proj = ColumnParallelLinear(
-            config.hidden_size, config.intermediate_size, config.mlp_bias
-        )
+        width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        self.up_proj = ColumnParallelLinear(width, inner, bias)
         self.act_fn = get_act_fn(config.hidden_act)
-        self.down_proj = RowParallelLinear(
-            config.intermediate_size, config.hidden_size, config.mlp_bias
-        )
+        self.down_proj = RowParallelLinear(inner, width, bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down_proj(self.act_fn(self.up_proj(x)))

@@ -109,12 +109,9 @@ class ModelConfig:
                 if generation.get(theirs) is not None
             },
         }
-        check(
-            common["num_heads"] % common["num_kv_heads"] == 0,
-            "num_key_value_heads in config.json",
-            common["num_kv_heads"],
-            f"a divisor of the {common['num_heads']} attention heads",
-        )
+        num_heads, num_kv_heads = common["num_heads"], common["num_kv_heads"]
+        allowed, ok = f"a divisor of the {num_heads} attention heads", num_heads % num_kv_heads == 0
+        check(ok, "num_key_value_heads in config.json", num_kv_heads, allowed)
         return cls(**common | read_config(hf))
 
 

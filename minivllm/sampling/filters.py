@@ -55,10 +55,7 @@ def apply_top_p(logits: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
 class TopKTopPFilter:
     """Temperature, min_p, top_k and top_p of a batch, each for the rows that use it.
 
-    Args:
-        params: one per row, none of them greedy.
-        vocab_size: columns of the logits.
-        device: where the logits are.
+    Each row has its parameters, none of them greedy, and ``vocab_size`` logits on the device.
     """
 
     def __init__(self, params: list[SamplingParams], vocab_size: int, device: torch.device):

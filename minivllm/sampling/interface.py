@@ -32,14 +32,22 @@ class SamplingState:
 
 
 class LogitsProcessor(ABC):
-    """Changes the logits of a batch, in the rows whose parameters ask for it; one per batch."""
+    """Changes the logits of a batch, in the rows whose parameters ask for it; one per batch.
 
-    @classmethod
+    Args:
+        rows: those of ``rows_of``, at least one.
+        states: of the batch, one per row.
+        vocab_size: columns of the logits.
+        device: where the logits are.
+    """
+
     @abstractmethod
-    def of(
-        cls, states: Sequence[SamplingState], vocab_size: int, device: torch.device
-    ) -> LogitsProcessor | None:
-        """The processor of a batch, one state per row; None if no row asks for it."""
+    def __init__(self, rows: list[int], states: Sequence[SamplingState], vocab_size, device): ...
+
+    @staticmethod
+    @abstractmethod
+    def rows_of(states: Sequence[SamplingState]) -> list[int]:
+        """The rows whose parameters ask for it."""
 
     @abstractmethod
     def apply(self, logits: torch.Tensor) -> None:

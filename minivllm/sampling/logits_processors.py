@@ -20,15 +20,12 @@ logger = init_logger(__name__)
 class CallableLogitsProcessors(LogitsProcessor):
     """``logits_processors`` of the sampling parameters: a request's functions, on its row."""
 
-    def __init__(self, rows: list[tuple[int, SamplingState]]):
-        self.rows = rows
+    def __init__(self, rows: list[int], states: Sequence[SamplingState], vocab_size, device):
+        self.rows = [(row, states[row]) for row in rows]
 
-    @classmethod
-    def of(
-        cls, states: Sequence[SamplingState], vocab_size: int, device: torch.device
-    ) -> CallableLogitsProcessors | None:
-        rows = [(i, s) for i, s in enumerate(states) if s.sampling_params.logits_processors]
-        return cls(rows) if rows else None
+    @staticmethod
+    def rows_of(states: Sequence[SamplingState]) -> list[int]:
+        return [i for i, s in enumerate(states) if s.sampling_params.logits_processors]
 
     def apply(self, logits: torch.Tensor) -> None:
         for row, state in self.rows:
@@ -49,22 +46,15 @@ class CallableLogitsProcessors(LogitsProcessor):
 class AllowedTokens(LogitsProcessor):
     """Sets every logit outside ``allowed_token_ids`` to -inf."""
 
-    def __init__(self, rows: torch.Tensor, forbidden: torch.Tensor):
-        self.rows = rows  # int64 [m]
-        self.forbidden = forbidden  # bool [m, vocab]
-
-    @classmethod
-    def of(
-        cls, states: Sequence[SamplingState], vocab_size: int, device: torch.device
-    ) -> AllowedTokens | None:
-        allowed = [s.sampling_params.allowed_token_ids for s in states]
-        rows = [i for i, ids in enumerate(allowed) if ids is not None]
-        if not rows:
-            return None
-        forbidden = torch.ones(len(rows), vocab_size, dtype=torch.bool, device=device)
+    def __init__(self, rows: list[int], states: Sequence[SamplingState], vocab_size, device):
+        self.rows = make_tensor(rows, "int64", device)  # [m]
+        self.forbidden = torch.ones(len(rows), vocab_size, dtype=torch.bool, device=device)
         for i, row in enumerate(rows):
-            forbidden[i, allowed[row]] = False
-        return cls(make_tensor(rows, "int64", device), forbidden)
+            self.forbidden[i, states[row].sampling_params.allowed_token_ids] = False
+
+    @staticmethod
+    def rows_of(states: Sequence[SamplingState]) -> list[int]:
+        return [i for i, s in enumerate(states) if s.sampling_params.allowed_token_ids is not None]
 
     def apply(self, logits: torch.Tensor) -> None:
         logits[self.rows] = logits[self.rows].masked_fill(self.forbidden, -torch.inf)
@@ -73,22 +63,17 @@ class AllowedTokens(LogitsProcessor):
 class LogitBias(LogitsProcessor):
     """Adds ``logit_bias`` to the logits of the tokens it names."""
 
-    def __init__(self, rows: torch.Tensor, ids: torch.Tensor, values: torch.Tensor):
-        self.rows, self.ids, self.values = rows, ids, values  # [pairs]
+    def __init__(self, rows: list[int], states: Sequence[SamplingState], vocab_size, device):
+        biases = [(row, states[row].sampling_params.logit_bias or {}) for row in rows]
+        pairs = [(row, *item) for row, bias in biases for item in bias.items()]
+        columns = zip(zip(*pairs, strict=True), ("int64", "int64", "float32"), strict=True)
+        self.rows, self.ids, self.values = (  # [pairs]
+            make_tensor(column, dtype, device) for column, dtype in columns
+        )
 
-    @classmethod
-    def of(
-        cls, states: Sequence[SamplingState], vocab_size: int, device: torch.device
-    ) -> LogitBias | None:
-        triples = [
-            (row, token_id, value)
-            for row, s in enumerate(states)
-            for token_id, value in (s.sampling_params.logit_bias or {}).items()
-        ]
-        if not triples:
-            return None
-        columns = zip(zip(*triples, strict=True), ("int64", "int64", "float32"), strict=True)
-        return cls(*(make_tensor(column, dtype, device) for column, dtype in columns))
+    @staticmethod
+    def rows_of(states: Sequence[SamplingState]) -> list[int]:
+        return [i for i, s in enumerate(states) if s.sampling_params.logit_bias]
 
     def apply(self, logits: torch.Tensor) -> None:
         logits.index_put_((self.rows, self.ids), self.values, accumulate=True)

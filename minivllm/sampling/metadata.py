@@ -28,18 +28,15 @@ IN_ORDER: tuple[type[LogitsProcessor], ...] = (
 
 
 class SamplingMetadata:
-    """The sampling parameters of a batch, one state per row of its logits.
-
-    Args:
-        states: one per row.
-        vocab_size: columns of the logits.
-        device: where the logits are.
-    """
+    """The sampling parameters of a batch, one state per row of its logits, ``[n, vocab_size]``."""
 
     def __init__(self, states: Sequence[SamplingState], vocab_size: int, device: torch.device):
         self.states = states
-        made = (kind.of(states, vocab_size, device) for kind in IN_ORDER)
-        self.processors = [processor for processor in made if processor is not None]
+        self.processors = [
+            kind(rows, states, vocab_size, device)
+            for kind in IN_ORDER
+            if (rows := kind.rows_of(states))
+        ]
         # rows that draw; the others take the best token
         self.random_rows = [i for i, s in enumerate(states) if not s.sampling_params.greedy]
         self.random_index = make_tensor(self.random_rows, "int64", device)

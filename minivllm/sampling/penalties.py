@@ -42,12 +42,9 @@ class Penalties(LogitsProcessor):
         outputs = [s.output_token_ids for s in states]
         self.counts = count_tokens(outputs, vocab_size, device)  # of the output, int64 [m, vocab]
 
-    @classmethod
-    def of(
-        cls, states: Sequence[SamplingState], vocab_size: int, device: torch.device
-    ) -> Penalties | None:
-        rows = [i for i, s in enumerate(states) if _uses_any(s.sampling_params)]
-        return cls(rows, states, vocab_size, device) if rows else None
+    @staticmethod
+    def rows_of(states: Sequence[SamplingState]) -> list[int]:
+        return [i for i, s in enumerate(states) if _uses_any(s.sampling_params)]
 
     def apply(self, logits: torch.Tensor) -> None:
         x, in_output = logits[self.rows], self.counts > 0

@@ -84,14 +84,9 @@ class Sampler:
             numbers = make_tensor(metadata.numbers(), "float64", logits.device)
             token_ids[metadata.random_index] = sample_from_cdf(probs, numbers)
         logprobs = {}
-        if metadata.logprobs_rows:
-            logprobs = self._logprobs(raw, token_ids, metadata)
+        if rows := metadata.logprobs_rows:
+            wanted = [metadata.states[row].sampling_params.logprobs or 0 for row in rows]
+            logprobs = dict(
+                zip(rows, gather_logprobs(raw[rows], token_ids[rows], wanted), strict=True)
+            )
         return SamplerOutput(token_ids, logprobs, invalid)
-
-    @staticmethod
-    def _logprobs(
-        raw: torch.Tensor, token_ids: torch.Tensor, metadata: SamplingMetadata
-    ) -> dict[int, TokenLogprobs]:
-        rows = metadata.logprobs_rows
-        wanted = [metadata.states[row].sampling_params.logprobs or 0 for row in rows]
-        return dict(zip(rows, gather_logprobs(raw[rows], token_ids[rows], wanted), strict=True))

@@ -18,22 +18,19 @@ _NOTHING, _ANYTHING = -1, -2  # no token there yet; any token would do
 class MinTokens(LogitsProcessor):
     """No end-of-sequence or stop token before the output is long enough."""
 
-    def __init__(self, rows: torch.Tensor, ids: torch.Tensor, to_come: torch.Tensor):
-        self.rows, self.ids = rows, ids  # int64 [pairs]: which token is out of bounds in which row
-        self.to_come = to_come  # int64 [pairs]: for how many more steps
-
-    @classmethod
-    def of(
-        cls, states: Sequence[SamplingState], vocab_size: int, device: torch.device
-    ) -> MinTokens | None:
+    def __init__(self, rows: list[int], states: Sequence[SamplingState], vocab_size, device):
         triples = []
-        for row, s in enumerate(states):
-            to_come = s.sampling_params.min_tokens - (len(s.token_ids) - s.num_prompt_tokens)
-            if to_come > 0:
-                triples += [(row, i, to_come) for i in s.sampling_params.all_stop_token_ids]
-        if not triples:
-            return None
-        return cls(*(make_tensor(x, "int64", device) for x in zip(*triples, strict=True)))
+        for row in rows:
+            to_come, ids = _num_to_come(states[row]), states[row].sampling_params.all_stop_token_ids
+            triples += [(row, token_id, to_come) for token_id in ids]
+        # int64 [pairs]: which token is out of bounds in which row, and for how many more steps
+        self.rows, self.ids, self.to_come = make_tensor(triples, "int64", device).unbind(1)
+
+    @staticmethod
+    def rows_of(states: Sequence[SamplingState]) -> list[int]:
+        rows = [i for i, s in enumerate(states) if s.sampling_params.min_tokens]
+        stops = [i for i in rows if states[i].sampling_params.all_stop_token_ids]
+        return [i for i in stops if _num_to_come(states[i]) > 0]
 
     def apply(self, logits: torch.Tensor) -> None:
         now = logits[self.rows, self.ids]
@@ -43,36 +40,29 @@ class MinTokens(LogitsProcessor):
         self.to_come -= 1
 
 
+def _num_to_come(state: SamplingState) -> int:
+    """Number of tokens until the output has ``min_tokens``."""
+    return state.sampling_params.min_tokens + state.num_prompt_tokens - len(state.token_ids)
+
+
 class BadWords(LogitsProcessor):
     """A word's last token is impossible where the output ends with all its others."""
 
-    def __init__(
-        self, rows: torch.Tensor, begins: torch.Tensor, lasts: torch.Tensor, tails: torch.Tensor
-    ):
-        self.rows = rows  # int64 [words]: where each is bad
-        self.begins = begins  # int64 [words, longest - 1]: what comes before a word's last token
-        self.lasts = lasts  # int64 [words]
-        self.tails = tails  # int64 [n, longest - 1]: how each row's output ends
-
-    @classmethod
-    def of(
-        cls, states: Sequence[SamplingState], vocab_size: int, device: torch.device
-    ) -> BadWords | None:
-        words = [
-            (r, w) for r, s in enumerate(states) for w in s.sampling_params.bad_words_token_ids
-        ]
-        if not words:
-            return None
+    def __init__(self, rows: list[int], states: Sequence[SamplingState], vocab_size, device):
+        words = [(row, w) for row in rows for w in states[row].sampling_params.bad_words_token_ids]
         length = max(len(word) for _, word in words) - 1
         begins = [[_ANYTHING] * (length - len(word) + 1) + word[:-1] for _, word in words]
         outputs = [s.output_token_ids for s in states]
         tails = [([_NOTHING] * length + output)[len(output) :] for output in outputs]
-        return cls(
-            make_tensor([row for row, _ in words], "int64", device),
-            make_tensor(begins, "int64", device),
-            make_tensor([word[-1] for _, word in words], "int64", device),
-            make_tensor(tails, "int64", device),
-        )
+        self.rows = make_tensor([row for row, _ in words], "int64", device)  # [words]
+        # [words, longest - 1]: what comes before a word's last token
+        self.begins = make_tensor(begins, "int64", device)
+        self.lasts = make_tensor([word[-1] for _, word in words], "int64", device)  # [words]
+        self.tails = make_tensor(tails, "int64", device)  # [n, longest - 1]: each output's end
+
+    @staticmethod
+    def rows_of(states: Sequence[SamplingState]) -> list[int]:
+        return [i for i, s in enumerate(states) if s.sampling_params.bad_words_token_ids]
 
     def apply(self, logits: torch.Tensor) -> None:
         same = (self.begins == self.tails[self.rows]) | (self.begins == _ANYTHING)

@@ -11,9 +11,6 @@ class Checkpoint:
     """Tokens of running sequences before an update: all else can be computed again.
 
     Lists that an update replaces are kept as they are, and of those that it appends to, the length.
-
-    Args:
-        running: the sequences that may get tokens.
     """
 
     def __init__(self, running: Iterable[Sequence]):

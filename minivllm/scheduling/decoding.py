@@ -39,11 +39,7 @@ class Decoding(Protocol):
 
 
 class Sampling:
-    """Sampling: n independent samples of one prompt.
-
-    Args:
-        max_model_len: the longest sequence, prompt and output.
-    """
+    """Sampling: n independent samples of one prompt, each up to ``max_model_len`` tokens long."""
 
     in_lockstep = False
 
@@ -84,14 +80,10 @@ class Sampling:
 
 
 def check_stop(seq: Sequence, max_model_len: int) -> tuple[RequestStatus, int | None] | None:
-    """Check stop conditions: end-of-sequence token, stop token, length; the first counts.
+    """Check the last token: end of sequence, stop token, length; the first counts.
 
     Stop strings are found where text is made; see ``OutputProcessor``. (vLLM: ``check_stop`` in
     vllm/v1/core/sched/utils.py)
-
-    Args:
-        seq: has just got a token.
-        max_model_len: the longest sequence, prompt and output.
 
     Returns:
         The status it ends with and its stop reason, or None if it goes on.

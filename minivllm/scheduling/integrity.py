@@ -17,14 +17,9 @@ def check_integrity(
     manager: KVCacheManager,
     max_num_seqs: int,
 ) -> None:
-    """Raise ``AssertionError`` unless queues, requests and blocks are consistent.
+    """Raise ``AssertionError`` unless queues, unfinished requests and blocks are consistent.
 
-    Args:
-        requests: all that are not finished.
-        sequences: theirs, by id.
-        running, waiting, swapped: the queues.
-        manager: has their blocks.
-        max_num_seqs: the most sequences that may run, those to be forked included.
+    At most ``max_num_seqs`` sequences may run, those to be forked included.
     """
     manager.check_integrity()
     queued = [seq for r in (*waiting, *swapped) for seq in r.unfinished_seqs]

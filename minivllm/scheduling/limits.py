@@ -16,11 +16,7 @@ def check_limits(
 ) -> None:
     """Raise ``ValueError`` if a scheduler could not run this request even on its own.
 
-    Args:
-        request: not yet added.
-        config: the limits of a step and of a sequence.
-        policy: does it know priorities?
-        kv_manager: how much does the pool hold?
+    If it has a priority, the policy must know priorities; and the pool must hold all of it.
     """
     n, limit = len(request.prompt_token_ids), config.max_model_len
     if n == 0:

@@ -80,9 +80,8 @@ class SchedulerOutput:
     new_block_ids: dict[str, list[int]] = field(default_factory=dict)
     swaps_out: list[KVCacheBlockSwap] = field(default_factory=list)  # device to host, first of all
     swaps_in: list[KVCacheBlockSwap] = field(default_factory=list)  # host to device, then
-    kv_cache_block_copies: list[KVCacheBlockCopy] = field(
-        default_factory=list
-    )  # before the forward pass
+    # before the forward pass
+    kv_cache_block_copies: list[KVCacheBlockCopy] = field(default_factory=list)
     # the prompt is computed in this step: draw a token for each child, too, and let it begin
     forks: dict[str, list[str]] = field(default_factory=dict)
     scheduled_new_reqs: list[NewRequestData] = field(default_factory=list)
@@ -90,6 +89,7 @@ class SchedulerOutput:
     preempted_req_ids: list[str] = field(default_factory=list)  # their blocks are gone
     finished_req_ids: list[str] = field(default_factory=list)  # since the last plan: forget them
     beam_moves: list[BeamMove] = field(default_factory=list)  # what the last step's beams became
+    has_structured_output_requests: bool = False  # a sequence in the step has a grammar
     grammar_output: GrammarOutput | None = None  # of the sequences that get a token in this step
 
     @property

@@ -27,18 +27,10 @@ class LivelockError(ValueError):
 def check_progress(
     scheduler: Scheduler, scheduler_output: SchedulerOutput, more_to_come: bool = False
 ) -> None:
-    """Raise if no later step can schedule anything.
+    """Raise ``LivelockError`` if, after ``schedule()``, no later step can schedule anything.
 
     That is so after a step that schedules and preempts nothing while nothing runs, unless further
     requests are to come.
-
-    Args:
-        scheduler: just after its ``schedule()``.
-        scheduler_output: what that returned.
-        more_to_come: will further requests be added?
-
-    Raises:
-        LivelockError: a ``ValueError``.
     """
     happened = scheduler_output.num_scheduled_tokens or scheduler_output.preempted_req_ids
     if not (happened or scheduler.running or more_to_come):
@@ -46,11 +38,7 @@ def check_progress(
 
 
 def make_progress(scheduler: Scheduler, step: Callable[[], T]) -> T:
-    """Run a step of an engine. Returns its outputs.
-
-    Args:
-        scheduler: the engine's.
-        step: runs the step.
+    """Run a step of the scheduler's engine. Returns its outputs.
 
     Raises:
         LivelockError: if nothing has changed and nothing runs: the next step would be the same.

@@ -14,11 +14,7 @@ from minivllm.scheduling.policies import SchedulingPolicy
 
 
 class RequestQueue(list[Request]):
-    """List of requests by the policy's key, the next one first.
-
-    Args:
-        policy: gives each request its key.
-    """
+    """List of requests by the policy's key, the next one first."""
 
     def __init__(self, policy: SchedulingPolicy):
         super().__init__()

@@ -178,12 +178,11 @@ class Scheduler:
         admitted: list[Sequence] = []
         for seq in request.unfinished_seqs:  # several only after a preemption
             hit = manager.get_computed_blocks(seq)
-            num_new = seq.num_tokens_with_spec - len(hit) * manager.block_size
+            num_new = seq.num_tokens - len(hit) * manager.block_size
             fits = manager.can_fit_full_sequence(seq, hit, self._limit_chunk(num_new), promised)
             too_long = num_new > self.token_budget and not self.config.enable_chunked_prefill
             if not fits or (too_long and not admitted):
-                self._withdraw(admitted, output)
-                return False
+                return self._withdraw(admitted, output)
             manager.allocate_new_computed_blocks(seq, hit)
             admitted.append(seq)
             num_new = 0 if too_long else self._limit_chunk(self._num_new_tokens(seq, output))
@@ -202,6 +201,7 @@ class Scheduler:
             output.forks.update(request.decoding.forks_at_prompt_end(seq))
         if seq.spec_token_ids:
             output.take_drafts(seq, stop - seq.num_tokens)
+        output.has_structured_output_requests |= seq.grammar is not None
         self.token_budget -= num_new + self._num_drafting_slots
 
     def _start_step(self) -> SchedulerOutput:
@@ -278,14 +278,15 @@ class Scheduler:
         request.num_preemptions += 1
         self.preemptor.log(request, swapped, self.num_preemptions)
 
-    def _withdraw(self, admitted: list[Sequence], output: SchedulerOutput) -> None:
-        """Undo the admission of sequences whose sibling did not fit."""
+    def _withdraw(self, admitted: list[Sequence], output: SchedulerOutput) -> bool:
+        """Undo the admission of sequences whose sibling did not fit. Returns False."""
         for seq in reversed(admitted):
             resumed = seq.seq_id in output.resumed_req_ids
             self.token_budget += output.unschedule(seq, self._num_drafting_slots)
             seq.status = RequestStatus.PREEMPTED if resumed else RequestStatus.WAITING
             self.kv_manager.free(seq)
             seq.num_computed_tokens = 0
+        return False
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, output: ModelRunnerOutput

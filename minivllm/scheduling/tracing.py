@@ -11,13 +11,7 @@ from minivllm.trace.records import Scheduled
 
 
 def trace_schedule(trace: Trace, running: Iterable[Sequence], output: SchedulerOutput) -> None:
-    """Record which sequences compute how many tokens.
-
-    Args:
-        trace: gets a record for each, and the end of planning.
-        running: in order of admission.
-        output: the plan.
-    """
+    """Record how many tokens each sequence computes, in order of admission, and the plan's end."""
     kinds = {data.seq_id: "new" for data in output.scheduled_new_reqs}
     kinds |= dict.fromkeys(output.resumed_req_ids, "resumed")
     for seq in running:

@@ -146,17 +146,13 @@ class StructuredOutputManager:
         return GrammarOutput(seq_ids, self.grammar_bitmask(grammars)) if seq_ids else None
 
     def grammar_bitmask(
-        self, grammars: Iterable[tuple[StructuredOutputGrammar, list[int]]]
+        self, grammars: list[tuple[StructuredOutputGrammar, list[int]]]
     ) -> np.ndarray:
-        """Fill a bitmask: for each grammar a row, and one more behind each draft token.
+        """Fill a bitmask, int32 ``[rows, words]``: a row for each grammar, and behind each draft.
 
         Args:
             grammars: with the draft tokens that follow, all of which the grammar accepts.
-
-        Returns:
-            int32 ``[rows, words]``: for each grammar a row, and one more per draft.
         """
-        grammars = list(grammars)
         num_rows = sum(1 + len(drafts) for _, drafts in grammars)
         bitmask = np.empty((num_rows, num_words(self.vocab_size)), dtype=np.int32)
         row = 0

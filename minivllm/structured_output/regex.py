@@ -64,7 +64,8 @@ class NFA:
         self.pattern = pattern
         self.edges: list[list[tuple[int, int, int]]] = []  # by state: low byte, high byte, target
         self.jumps: list[list[int]] = []  # by state: targets
-        self._check_flags(tree.state.flags)
+        if unknown := tree.state.flags & ~_ALLOWED_FLAGS:
+            raise self._refuse(f"the flags {re.RegexFlag(unknown)!r}")
         self._dot_is_all = bool(tree.state.flags & re.DOTALL)
         start = self._new_state()
         self.end = self._sequence(list(tree), start, first=True, last=True)
@@ -83,10 +84,6 @@ class NFA:
         return UnsupportedRegex(
             f"regex must do without {what} for the backend 'fsm', got {self.pattern!r}."
         )
-
-    def _check_flags(self, flags: int) -> None:
-        if flags & ~_ALLOWED_FLAGS:
-            raise self._refuse(f"the flags {re.RegexFlag(flags & ~_ALLOWED_FLAGS)!r}")
 
     # -- each method reads a part of the tree from a state on, and returns the state behind it -----
     # A part never leads back to the state it starts in, so several may start in the same one.

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -74,12 +74,7 @@ class Vocabulary:
     def from_tokenizer(
         cls, tokenizer, vocab_size: int, eos_token_ids: frozenset[int]
     ) -> Vocabulary:
-        """Make the vocabulary of a fast Hugging Face tokenizer.
-
-        Args:
-            tokenizer: of the model.
-            vocab_size: how many logits the model has, which may be more.
-            eos_token_ids: the model's end-of-sequence tokens.
+        """Make the vocabulary of a fast Hugging Face tokenizer; the model may have more logits.
 
         Raises:
             ValueError: if its tokens cannot be taken apart into bytes.
@@ -94,11 +89,7 @@ class Vocabulary:
         for i in special | set(eos_token_ids):
             if i < vocab_size:
                 tokens[i] = None
-
-        def encode(text: str) -> list[int]:
-            return tokenizer.encode(text, add_special_tokens=False)
-
-        return cls(tokens, eos_token_ids, encode)
+        return cls(tokens, eos_token_ids, partial(tokenizer.encode, add_special_tokens=False))
 
 
 def _spelling(tokenizer) -> Callable[[str], bytes]:

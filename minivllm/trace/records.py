@@ -30,31 +30,31 @@ class StepStarted(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class BlocksAllocated(Record):
+class BlocksOfSequence(Record):
+    """Base of records about blocks of a sequence."""
+
+    seq_id: str
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksAllocated(BlocksOfSequence):
     """A sequence's block table grew by these blocks."""
 
-    seq_id: str
-    block_ids: tuple[int, ...]
-
 
 @dataclass(frozen=True, slots=True)
-class BlocksShared(Record):
+class BlocksShared(BlocksOfSequence):
     """A sequence's block table began with these blocks: a hit in the prefix cache."""
 
-    seq_id: str
-    block_ids: tuple[int, ...]
-
 
 @dataclass(frozen=True, slots=True)
-class BlocksCached(Record):
+class BlocksCached(BlocksOfSequence):
     """These blocks will be full after this step, and can be found by others from now on.
 
     They stay so until they are allocated again or forgotten. Each one's name is a digest of the
     name of the block before it and of its own tokens.
     """
 
-    seq_id: str
-    block_ids: tuple[int, ...]
     block_hashes: tuple[bytes, ...]
 
 
@@ -83,11 +83,8 @@ class Forked(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class BlocksFreed(Record):
+class BlocksFreed(BlocksOfSequence):
     """A sequence gave back its whole table, listed in the order of its positions."""
-
-    seq_id: str
-    block_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +100,13 @@ class Preempted(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class SwappedOut(Record):
+class SwappedOut(BlocksOfSequence):
     """A running sequence gave way and what it has computed is kept in these host blocks."""
-
-    seq_id: str
-    block_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SwappedIn(Record):
+class SwappedIn(BlocksOfSequence):
     """A sequence is back from the host, in these blocks."""
-
-    seq_id: str
-    block_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

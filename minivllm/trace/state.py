@@ -6,28 +6,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from minivllm.trace.records import (
-    BlockCopied,
-    BlockForgotten,
-    BlocksAllocated,
-    BlocksCached,
-    BlocksFreed,
-    BlocksShared,
-    Finished,
-    Forked,
-    Preempted,
-    Record,
-    RequestAdded,
-    Sampled,
-    Scheduled,
-    StepEnded,
-    StepFailed,
-    StepPlanned,
-    StepStarted,
-    SwappedIn,
-    SwappedOut,
-    Verified,
-)
+from minivllm.trace import records
+from minivllm.trace.records import Record
 
 ALIVE = {"waiting", "running", "preempted", "swapped"}  # the status of those not finished
 
@@ -103,41 +83,41 @@ class State:
 
     def apply(self, record: Record) -> None:
         """Apply one record."""
-        if isinstance(record, RequestAdded):
+        if isinstance(record, records.RequestAdded):
             prompt = list(record.prompt_token_ids)
             self.sequences[record.request_id] = SequenceState(
                 record.request_id, record.request_id, prompt, num_prompt_tokens=len(prompt)
             )
             self.waiting.insert(record.queue_index, record.request_id)
             return
-        if isinstance(record, (StepStarted, StepPlanned)):
+        if isinstance(record, (records.StepStarted, records.StepPlanned)):
             return
-        if isinstance(record, BlockForgotten):
+        if isinstance(record, records.BlockForgotten):
             self.contents.pop(record.block_id, None)
             return
-        if isinstance(record, StepFailed):
+        if isinstance(record, records.StepFailed):
             self._restart(record.waiting)
             return
-        if isinstance(record, StepEnded):
+        if isinstance(record, records.StepEnded):
             for seq in self.sequences.values():
                 seq.num_computed_tokens += seq.num_scheduled_tokens
                 seq.num_scheduled_tokens = 0
             return
         seq = self.sequences[record.seq_id]  # type: ignore[attr-defined]
         match record:
-            case BlocksAllocated():
+            case records.BlocksAllocated():
                 seq.block_ids.extend(record.block_ids)
                 self._hand_out(record.block_ids)
-            case BlocksShared():
+            case records.BlocksShared():
                 seq.block_ids.extend(record.block_ids)
                 for block_id in record.block_ids:
                     self.free_queue.pop(block_id, None)
-            case BlocksCached():
+            case records.BlocksCached():
                 self._cache(seq, record.block_ids)
-            case BlockCopied():
+            case records.BlockCopied():
                 seq.block_ids[-1] = record.dst_block_id
                 self._hand_out((record.dst_block_id,))
-            case Forked():
+            case records.Forked():
                 self.sequences[record.child_id] = replace(
                     seq,
                     seq_id=record.child_id,
@@ -148,28 +128,28 @@ class State:
                     s for s in self.running if self.sequences[s].request_id == seq.request_id
                 ]
                 self.running.insert(self.running.index(siblings[-1]) + 1, record.child_id)
-            case BlocksFreed():
+            case records.BlocksFreed():
                 seq.block_ids.clear()
                 self._give_back(record.block_ids)
-            case Preempted():
+            case records.Preempted():
                 self.running.remove(seq.seq_id)
                 if record.queue_index is not None:
                     self.waiting.insert(record.queue_index, seq.request_id)
                 seq.status = "preempted"
                 seq.num_computed_tokens = 0
                 seq.num_preemptions += 1
-            case SwappedOut():
+            case records.SwappedOut():
                 self.running.remove(seq.seq_id)
                 self.swapped.append(seq.seq_id)
                 seq.status = "swapped"
                 seq.num_preemptions += 1
-            case SwappedIn():
+            case records.SwappedIn():
                 self.swapped.remove(seq.seq_id)
                 self.running.append(seq.seq_id)
                 seq.block_ids = list(record.block_ids)
                 seq.status = "running"
                 self._hand_out(record.block_ids)
-            case Scheduled():
+            case records.Scheduled():
                 if record.kind != "running":
                     if seq.request_id in self.waiting:
                         self.waiting.remove(seq.request_id)
@@ -178,11 +158,11 @@ class State:
                 seq.status = "running"
                 seq.num_computed_tokens = record.num_computed_tokens  # a hit counts as computed
                 seq.num_scheduled_tokens = record.num_tokens
-            case Verified():
+            case records.Verified():
                 seq.num_scheduled_tokens -= len(record.draft_token_ids) - record.num_accepted
-            case Sampled():
+            case records.Sampled():
                 seq.token_ids.append(record.token_id)
-            case Finished():
+            case records.Finished():
                 if seq.seq_id in self.running:
                     self.running.remove(seq.seq_id)
                 elif seq.seq_id in self.swapped:

@@ -41,15 +41,18 @@ class InputBatch:
 
     def __init__(self):
         self.states: dict[str, CachedRequestState] = {}
+        self.num_prompt_logprobs: dict[str, int] = {}  # of those that asked for any
         self._sampling_metadata: SamplingMetadata | None = None  # of the last step that sampled
 
     def update(self, scheduler_output: SchedulerOutput) -> None:
         """Apply a SchedulerOutput: drop finished sequences, add new ones, extend block tables."""
         if scheduler_output.reset:
             self.states.clear()
+            self.num_prompt_logprobs.clear()
             self._sampling_metadata = None
         for seq_id in scheduler_output.finished_req_ids:
             self.states.pop(seq_id, None)  # it may have ended before it ran
+            self.num_prompt_logprobs.pop(seq_id, None)
         if scheduler_output.beam_moves:
             self._move_beams(scheduler_output.beam_moves)
         resumed = scheduler_output.resumed_req_ids  # their whole tables come below
@@ -63,6 +66,8 @@ class InputBatch:
                 new.num_prompt_tokens,
                 is_beam=new.is_beam,
             )
+            if (num_top := new.sampling_params.prompt_logprobs) is not None:
+                self.num_prompt_logprobs[new.seq_id] = num_top
         for copy in scheduler_output.kv_cache_block_copies:
             if copy.seq_id not in resumed:
                 self.states[copy.seq_id].block_ids[-1] = copy.dst_block_id

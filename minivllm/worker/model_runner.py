@@ -75,7 +75,9 @@ class ModelRunner:
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Compute one step. A chunk that ends before the last known token samples nothing."""
         self.input_batch.update(scheduler_output)
-        self._move_blocks(scheduler_output)
+        plan = scheduler_output
+        if plan.swaps_out or plan.swaps_in or plan.kv_cache_block_copies:
+            self._move_blocks(plan)
         if not scheduler_output.num_scheduled_tokens:
             return ModelRunnerOutput()
         token_ids, positions, metadata = self.prepare_inputs(scheduler_output)
@@ -83,8 +85,9 @@ class ModelRunner:
         if graphs is not None and graphs.has(metadata):
             forward = graphs.replay
         hidden = forward(token_ids, positions, metadata)
-        prompt_logprobs = self._prompt_logprobs(scheduler_output, hidden)
-        output = ModelRunnerOutput(prompt_logprobs=prompt_logprobs)
+        output = ModelRunnerOutput()
+        if self.input_batch.num_prompt_logprobs:
+            output.prompt_logprobs = self._prompt_logprobs(scheduler_output, hidden)
         seq_ids, rows = self._rows_to_sample(scheduler_output)
         if rows:
             if scheduler_output.forks:
@@ -181,12 +184,12 @@ class ModelRunner:
     def _prompt_logprobs(
         self, scheduler_output: SchedulerOutput, hidden: torch.Tensor
     ) -> dict[str, dict[int, TokenLogprobs]]:
-        """Prompt logprobs of this batch's positions, if asked for; see ``ModelRunnerOutput``."""
+        """Prompt logprobs of this batch's positions, as asked for; see ``ModelRunnerOutput``."""
         found, end = {}, 0
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             row, end = end, end + num_new
             state = self.input_batch[seq_id]
-            num_top = state.sampling_params.prompt_logprobs
+            num_top = self.input_batch.num_prompt_logprobs.get(seq_id)
             if num_top is None or len(state.token_ids) > state.num_prompt_tokens:
                 continue  # not asked for, or known: the request comes back from a preemption
             # the row of position p says how likely the token at p + 1 was

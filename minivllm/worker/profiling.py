@@ -17,14 +17,13 @@ from minivllm.scheduling.output import NewRequestData, SchedulerOutput
 from minivllm.utils.math_utils import cdiv
 
 
-def full_step(max_tokens: int, max_seqs: int, max_model_len: int, block_size: int):
+def full_step(
+    max_tokens: int, max_seqs: int, max_model_len: int, block_size: int
+) -> SchedulerOutput:
     """The SchedulerOutput of the largest step that the limits allow: most tokens, most logits.
 
     The first sequences are as long as they may be, the others have a token each. All blocks are the
     null block, so that a storage of one block is enough.
-
-    Returns:
-        A ``SchedulerOutput``.
     """
     lengths = [1] * min(max_tokens, max_seqs)
     left = max_tokens - len(lengths)

@@ -38,8 +38,7 @@ _TOUCHED = 2**28  # bytes of a CPU's KV cache that have memory from the beginnin
 class Worker:
     """One device with a model on it. Its methods are called in the order in which they stand here.
 
-    Args:
-        config: what to load, where, and within which limits.
+    The config says what to load, where, and within which limits.
     """
 
     def __init__(self, config: VllmConfig):
@@ -167,7 +166,19 @@ class Worker:
         if self._profile is None:
             if self._peak_activations is None:
                 self._peak_activations = self._activations()
-            self._profile = self._make_profile()
+            limits = self.config.scheduler_config
+            self._profile = MemoryProfile(
+                device=(describe_gpu(self.device) or ("cpu",))[0],
+                total=self.total,
+                weights=self._weight_bytes(),
+                activations=self._peak_activations,
+                overhead=self._overhead,
+                kv_cache=self.num_blocks * self.config.kv_bytes_per_block,
+                num_blocks=self.num_blocks,
+                block_size=self.block_size,
+                step_tokens=limits.max_num_batched_tokens,
+                step_seqs=min(limits.max_num_batched_tokens, limits.max_num_seqs),
+            )
             logger.info("%s", self._profile)
         return self._profile
 
@@ -188,24 +199,14 @@ class Worker:
 
     def _kv_cache(self, num_blocks: int, device: torch.device) -> KVCache:
         """Make a KV cache: layers of the model and of its draft, behind the same block ids."""
-        draft = None
-        if self.draft_config is not None:
-            draft = self._layers(self.draft_config, num_blocks, device, None)
-        return self._layers(self.model_config, num_blocks, device, draft)
 
-    def _layers(
-        self, config: ModelConfig, num_blocks: int, device: torch.device, draft: KVCache | None
-    ) -> KVCache:
-        return KVCache(
-            config.num_layers,
-            num_blocks,
-            self.block_size,
-            config.num_kv_heads,
-            config.head_dim,
-            config.dtype,
-            device,
-            draft,
-        )
+        def layers(config: ModelConfig, draft: KVCache | None = None) -> KVCache:
+            shape = config.num_layers, num_blocks, self.block_size
+            heads = config.num_kv_heads, config.head_dim
+            return KVCache(*shape, *heads, config.dtype, device, draft)
+
+        draft = None if self.draft_config is None else layers(self.draft_config)
+        return layers(self.model_config, draft)
 
     def _activations(self) -> int:
         """Bytes of activations: the peak of a full step, run on a KV cache of one block.
@@ -214,33 +215,14 @@ class Worker:
         """
         limits = self.config.scheduler_config
         runner = self._runner(1, 1)
-        step = full_step(
-            limits.max_num_batched_tokens,
-            limits.max_num_seqs,
-            limits.max_model_len,
-            self.block_size,
-        )
+        most = limits.max_num_batched_tokens, limits.max_num_seqs, limits.max_model_len
+        step = full_step(*most, self.block_size)
         with cpu.layers_as_modules(self.model):
             return peak_bytes(self.device, lambda: runner.execute_model(step))
 
     def _weight_bytes(self) -> int:
         models = [model for model in (self.model, self.draft_model) if model is not None]
         return sum(parameter.nbytes for model in models for parameter in model.parameters())
-
-    def _make_profile(self) -> MemoryProfile:
-        limits = self.config.scheduler_config
-        return MemoryProfile(
-            device=(describe_gpu(self.device) or ("cpu",))[0],
-            total=self.total,
-            weights=self._weight_bytes(),
-            activations=self._peak_activations or 0,
-            overhead=self._overhead,
-            kv_cache=self.num_blocks * self.config.kv_bytes_per_block,
-            num_blocks=self.num_blocks,
-            block_size=self.block_size,
-            step_tokens=limits.max_num_batched_tokens,
-            step_seqs=min(limits.max_num_batched_tokens, limits.max_num_seqs),
-        )
 
     @contextmanager
     def _out_of_memory_explained(self) -> Iterator[None]:

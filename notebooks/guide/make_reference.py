@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
 
-from minivllm import envs, sampling_params
-from minivllm.engine import arg_utils
+from minivllm import envs
+from minivllm.config.compat import ENGINE_DEFAULTS_ONLY, SAMPLING_DEFAULTS_ONLY
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.entrypoints.openai.cli_args import make_parser
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
@@ -142,13 +142,12 @@ def server_flags() -> Iterator[list[str]]:
 def reference() -> str:
     """The whole page."""
     header = ["name", "default", "meaning"]
-    engine_only, sampling_only = arg_utils._ONLY_THE_DEFAULT, sampling_params._ONLY_THE_DEFAULT
     variables = [[f"`{name}`", f"`{default}`", meaning] for name, default, meaning in envs.table()]
     return PAGE.format(
-        engine=table(header, list(rows(EngineArgs, comments, engine_only))),
-        engine_refused=refused(engine_only),
-        sampling=table(header, list(rows(SamplingParams, documented, sampling_only))),
-        sampling_refused=refused(sampling_only),
+        engine=table(header, list(rows(EngineArgs, comments, ENGINE_DEFAULTS_ONLY))),
+        engine_refused=refused(ENGINE_DEFAULTS_ONLY),
+        sampling=table(header, list(rows(SamplingParams, documented, SAMPLING_DEFAULTS_ONLY))),
+        sampling_refused=refused(SAMPLING_DEFAULTS_ONLY),
         beams=table(header, list(rows(BeamSearchParams, documented, {}))),
         server=table(["flag", "of", "meaning"], list(server_flags())),
         environment=table(header, variables),

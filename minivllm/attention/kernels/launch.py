@@ -23,10 +23,22 @@ def launch_decode(query: torch.Tensor, key_cache: torch.Tensor) -> dict:
         query: ``[num_seqs, num_heads, head_dim]``.
         key_cache: ``[num_blocks, block_size, num_kv_heads, head_dim]``.
     """
-    shape = _launch(query, key_cache)
-    shape["BLOCK_M"] = max(16, triton.next_power_of_2(shape["GROUP"]))
-    shape["BLOCK_N"] = max(16, min(64, 4096 // shape["HEAD_DIM_PADDED"]))
-    return shape | {"num_warps": 4, "num_stages": 5}
+    _, block_size, num_kv_heads, head_dim = key_cache.shape
+    group = query.shape[1] // num_kv_heads
+    padded = max(16, triton.next_power_of_2(head_dim))
+    return {
+        "BLOCK_SIZE": block_size,
+        "KV_HEADS": num_kv_heads,
+        "HEAD_DIM": head_dim,
+        "GROUP": group,
+        "HEAD_DIM_PADDED": padded,
+        # The interpreter multiplies 16-bit floats as if they were integers.
+        "UPCAST": query.device.type == "cpu",
+        "BLOCK_M": max(16, triton.next_power_of_2(group)),
+        "BLOCK_N": max(16, min(64, 4096 // padded)),
+        "num_warps": 4,
+        "num_stages": 5,
+    }
 
 
 def launch_varlen(query: torch.Tensor, key_cache: torch.Tensor, max_query_len: int) -> dict:
@@ -51,19 +63,6 @@ def launch_varlen(query: torch.Tensor, key_cache: torch.Tensor, max_query_len: i
     if _shared_memory(query.device) < 160 * 1024:
         shape["num_stages"] = 3
     return shape
-
-
-def _launch(query: torch.Tensor, key_cache: torch.Tensor) -> dict:
-    _, block_size, num_kv_heads, head_dim = key_cache.shape
-    return {
-        "BLOCK_SIZE": block_size,
-        "KV_HEADS": num_kv_heads,
-        "HEAD_DIM": head_dim,
-        "GROUP": query.shape[1] // num_kv_heads,
-        "HEAD_DIM_PADDED": max(16, triton.next_power_of_2(head_dim)),
-        # The interpreter multiplies 16-bit floats as if they were integers.
-        "UPCAST": query.device.type == "cpu",
-    }
 
 
 @cache

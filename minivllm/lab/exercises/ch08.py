@@ -12,6 +12,8 @@ from minivllm.lab.sim import dry_run
 from minivllm.lab.sim.prefix_hits import prefix_hits
 from minivllm.scheduling.policies import SchedulingPolicy
 
+PLACES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")
+
 # -- core: what is found -----------------------------------------------------------------------
 
 
@@ -86,7 +88,7 @@ def _check_hits(answer, block_size, prompts) -> str:
     for i, (mine, theirs) in enumerate(zip(got, right, strict=True)):
         if mine == theirs:
             continue
-        where = f"prompt {i} ({len(prompts[i])} tokens)"
+        where = f"the {PLACES[i]} prompt ({len(prompts[i])} tokens)"
         if mine % block_size:
             raise NotYet(f"{where}: {mine} is no multiple of {block_size}; only full blocks count.")
         if mine == len(prompts[i]):
@@ -164,15 +166,16 @@ def _check_eviction(answer, block_size, num_blocks, prompts) -> str:
     for i, (mine, theirs) in enumerate(zip(got, right, strict=True)):
         if mine == theirs:
             continue
+        where = f"the {PLACES[i]} prompt"
         if mine == kept[i]:
             taken = (
-                f"prompt {i}: {mine} tokens were known, but the pool has {num_blocks - 1} usable "
+                f"{where}: {mine} tokens were known, but the pool has {num_blocks - 1} usable "
                 "blocks, and what came since took some of them"
             )
             raise NotYet(f"{taken}.", f"{taken}: {theirs} are left.")
         raise NotYet(
-            f"prompt {i}: not {mine} of its tokens are still there.",
-            f"prompt {i}: {theirs} of its tokens are still there, not {mine}.",
+            f"{where}: not {mine} of its tokens are still there.",
+            f"{where}: {theirs} of its tokens are still there, not {mine}.",
         )
     return f"{sum(right)} tokens found; a pool without end would have found {sum(kept)}."
 

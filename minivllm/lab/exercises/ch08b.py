@@ -11,13 +11,11 @@ from minivllm.lab.exercises.answers import (
     whole_number,
     whole_numbers,
 )
-from minivllm.lab.exercises.ch08 import tokens_found
+from minivllm.lab.exercises.ch08 import PLACES, tokens_found
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.trace.records import Finished, Preempted, Scheduled
-
-PLACES = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 # -- core: which requests share -----------------------------------------------------------------
 
@@ -32,7 +30,7 @@ def shared(rng: Random) -> Exercise:
         return [rng.randint(1, 9) for _ in range(rng.randint(1, block_size))]
 
     while True:
-        prompts = [table + more() for _ in PLACES]
+        prompts = [table + more() for _ in range(6)]
         for i in rng.sample(range(1, 6), 3):  # these go on where an earlier one ended
             prompts[i] = prompts[rng.randrange(i)] + more()
         salts = rng.choices([None, "a", "b"], k=6)

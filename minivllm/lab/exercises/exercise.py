@@ -7,13 +7,14 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import update_wrapper
+from functools import cache, update_wrapper
 from pprint import pformat
 from random import Random
 from typing import Any, Protocol
 
 from minivllm.lab.exercises.answers import NotYet, is_blank
 from minivllm.lab.exercises.gradebook import note_points
+from minivllm.lab.exercises.texts import read_toml, unwrap
 from minivllm.utils.validation import check, is_int
 
 _missed: set[tuple[str, str]] = set()  # an exercise as it is shown, what was wrong with an answer
@@ -32,6 +33,7 @@ class Exercise:
         given: the names and numbers of the problem, for the reader's own code, too.
         effort: how difficult and how long it is, and the next one of its kind.
         name, seed: of its kind, and what it was drawn by.
+        why: the reasoning that leads to the solution, whatever the numbers are.
     """
 
     judge: Callable[..., str]
@@ -42,6 +44,7 @@ class Exercise:
     effort: str = ""
     name: str = ""
     seed: int | str = 0
+    why: str = ""
 
     def check(self, answer: Any) -> str:
         """Return what a right answer teaches.
@@ -85,9 +88,10 @@ class Exercise:
         return self.solution(**self.given)
 
     def show_help(self) -> Folded:
-        """The hint and the solution's source, each folded."""
+        """The hint, and the reasoning with the solution's source, each folded."""
         source = textwrap.dedent(inspect.getsource(self.solution))
-        return Folded({"Hint": self.hint, "Solution": source})
+        reasoning = "\n".join(textwrap.wrap(self.why, 90))
+        return Folded({"Hint": self.hint, "Solution": f"{reasoning}\n\n{source}"})
 
     def __repr__(self) -> str:
         """The question, below it what is given, and at the end the effort."""
@@ -131,10 +135,17 @@ def effort(difficulty: int, minutes: int, again: str) -> str:
     return f"Difficulty {difficulty} of 5, about {minutes} minutes. Then without help: {again}."
 
 
+@cache
+def _reasoning() -> dict[str, str]:
+    """By kind, a paragraph of ``why.toml``."""
+    return read_toml("why.toml")
+
+
 class Seeded:
     """A kind of exercise: called with a seed, it draws one.
 
-    The same seed gives the same problem, on every machine; another one a fresh one.
+    The same seed gives the same problem, on every machine; another one a fresh one. A string is a
+    seed, too: with a student's number, ``ch03.translation(seed="20260123")``, each has their own.
 
     Args:
         draw: makes an exercise from random numbers.
@@ -150,13 +161,14 @@ class Seeded:
 
     def __call__(self, seed: int | str = 0) -> Exercise:
         """Draw an exercise. A text is a seed, too: a student's number, in a class."""
-        ok = is_int(seed, 0) or (isinstance(seed, str) and seed != "")
-        check(ok, "seed", seed, "an integer of at least 0, or a text")
+        number = isinstance(seed, str) and seed.isalnum() and seed.isascii()
+        allowed = "an integer of at least 0, or letters and digits"
+        check(number or is_int(seed, 0), "seed", seed, allowed)
         exercise = self.draw(Random(f"minivllm.exercises.{self.name} {seed}"))
-        following = f'"{seed}+"' if isinstance(seed, str) else seed + 1
-        again = f"{self.name}(seed={following})"
+        following = repr(f"{seed}b") if number else seed + 1
         exercise.name, exercise.seed = self.name, seed
-        exercise.effort = effort(self.difficulty, self.minutes, again)
+        exercise.effort = effort(self.difficulty, self.minutes, f"{self.name}(seed={following})")
+        exercise.why = unwrap(_reasoning()[self.name])
         return exercise
 
     def __repr__(self) -> str:

@@ -30,6 +30,9 @@ class MyManager(KVCacheManager):
            before, are added to it.
 
         Returns: the ids of the new blocks, often none.
+
+        A first step takes about 30 minutes: only 1 and 3, without copies and without the cache.
+        It is graded first; then 2 and 4 complete the method.
         """
         raise NotImplementedError
 
@@ -85,4 +88,5 @@ LAB = ClassLab(
     120,
     MyManager,
     AllocateSlots,
+    begins_simply=True,
 )

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from minivllm.lab.exercises.answers import is_whole
 from minivllm.lab.exercises.labs.drawn_steps import drawn_steps
 from minivllm.lab.exercises.labs.function_lab import FunctionLab, WrongEntry, call
-from minivllm.lab.exercises.labs.recorded_steps import recorded_steps
+from minivllm.lab.exercises.labs.recorded_steps import RecordedStep, recorded_steps
 from minivllm.lab.exercises.labs.run import Fault
+from minivllm.utils.math_utils import cdiv
 
 
 def my_schedule(running, waiting, token_budget, max_num_seqs, num_free_blocks, block_size):
@@ -69,25 +70,48 @@ def check_schedule(function: Callable, seed: int) -> str:
         got = call(function, dict(step.running), dict(step.waiting), **limits)
         if not isinstance(got, dict) or not all(map(is_whole, got.values())):
             raise Fault("return a dict of whole numbers, tokens by name")
-        _compare_plans(f"{step.name}, {limits}", got, step.plan)
+        _compare_plans(step, got)
         steps += 1
     if seed:
         return f"equal to the engine's own plan in {steps} drawn steps"
     return f"equal to vLLM's own plan in {steps} recorded steps"
 
 
-def _compare_plans(where: str, got: dict, right: dict) -> None:
-    for name, num_tokens in right.items():
-        if got.get(name) != num_tokens:
-            what = (
-                "gets tokens in this step" if name not in got else "gets another number of tokens"
-            )
-            raise WrongEntry(f"{where}: {name} {what}", f"{name}: {num_tokens}")
-    for name in got:
-        if name not in right:
-            raise WrongEntry(f"{where}: {name} gets no tokens in this step", f"{right}")
-    if list(got) != list(right):
-        raise WrongEntry(f"{where}: the order is another one", f"{list(right)}")
+def _compare_plans(step: RecordedStep, got: dict) -> None:
+    """Walk through the requests in order, with the budget and the blocks that are left."""
+    size, where = step.config["block_size"], _state(step)
+    budget, free = step.config["max_num_batched_tokens"], step.num_free_blocks
+    for name in (*step.running, *step.waiting):
+        num_tokens, num_computed = step.running.get(name) or (step.waiting[name], 0)
+        right = step.plan.get(name, 0)
+        mine = got.get(name, 0)
+        if mine != right or (not right and name in got):
+            why = f"{name} lacks {num_tokens - num_computed} tokens, and {budget} are left"
+            if name in step.waiting and not right and budget:
+                need = cdiv(num_tokens, size)
+                why = f"{name} needs {need} blocks for all of its tokens, and {free} are free"
+                if sum(map(bool, step.plan.values())) >= step.config["max_num_seqs"]:
+                    why = f"{step.config['max_num_seqs']} requests run already"
+                elif need <= free:
+                    why = f"{name} may not overtake a request that does not fit"
+            raise WrongEntry(f"{where}: {name} does not get {mine}. {why}", f"{step.plan}")
+        budget -= right
+        free -= cdiv(num_computed + right, size) - cdiv(num_computed, size)
+    if list(got) != list(step.plan):
+        raise WrongEntry(f"{where}: the order is another one", f"{list(step.plan)}")
+
+
+def _state(step: RecordedStep) -> str:
+    """Return everything that the plan of a step is made from, a line for each."""
+    config = step.config
+    return (
+        f"{step.name}\n"
+        f"    running   {step.running or 'none'}, of at most {config['max_num_seqs']}\n"
+        f"    waiting   {step.waiting or 'none'}\n"
+        f"    free      {step.num_free_blocks} blocks of {config['block_size']}\n"
+        f"    budget    {config['max_num_batched_tokens']}\n"
+        "    "
+    )
 
 
 LAB = FunctionLab(

@@ -45,15 +45,28 @@ def check_cap(function: Callable, seed: int) -> str:
 
 def _check_number(function: Callable, num_new: int, budget: int, given: dict, right: int) -> None:
     got = call(function, num_new, budget, **given)
-    if got != right:
-        where = f"num_new={num_new}, token_budget={budget}, "
-        where += ", ".join(f"{name}={value}" for name, value in given.items())
-        raise WrongEntry(f"{where}: {got!r} is not it", str(right))
+    if got == right:
+        return
+    threshold, num_requests = given["long_prefill_token_threshold"], given["num_requests"]
+    mistakes = {
+        f"the threshold is {threshold}, and {num_requests} requests are there": min(
+            num_new, budget
+        ),
+        "no more than token_budget is left": min(num_new, threshold or num_new),
+        "the threshold counts only while other requests are there": min(threshold, budget),
+        "a threshold of 0 is none": 0,
+        "no more than num_new tokens are missing": budget,
+    }
+    told = next((why for why, mistaken in mistakes.items() if got == mistaken), "")
+    where = f"num_new={num_new}, token_budget={budget}, "
+    where += ", ".join(f"{name}={value}" for name, value in given.items())
+    why = f"not {got!r}: {told}" if told else f"{got!r} breaks one of the limits"
+    raise WrongEntry(f"{where}: {why}", str(right))
 
 
 LAB = FunctionLab(
     "07",
     "Write the rule that cuts prompts into chunks.",
-    "Two limits; the second one holds only while somebody else is there.",
+    "Two limits; the second one holds only while other requests are there.",
     1, 10, my_cap, check_cap,
 )  # fmt: skip

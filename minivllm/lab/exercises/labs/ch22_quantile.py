@@ -19,7 +19,7 @@ def my_quantile(buckets, q):
 
     The rank is q times the number of observations. The first bucket that reaches it holds the
     quantile, and observations are taken to be spread evenly between its bounds; below the first
-    bound lies 0. In the last bucket, which has no end, the answer is the largest bound that is a
+    bound is 0. In the last bucket, which has no end, the answer is the largest bound that is a
     number. Without observations it is nan.
 
     Returns: a float.

@@ -13,7 +13,7 @@ from minivllm.lab.exercises.answers import is_blank
 from minivllm.lab.exercises.exercise import Folded, effort
 from minivllm.lab.exercises.gradebook import note_points
 from minivllm.lab.exercises.labs.function_lab import how_to_begin, with_stub
-from minivllm.lab.exercises.labs.grading import verdicts
+from minivllm.lab.exercises.labs.grading import first_step, verdicts
 from minivllm.lab.exercises.labs.milestones import note_passed
 from minivllm.utils.validation import check, is_int
 
@@ -30,6 +30,7 @@ class ClassLab:
         minutes: about how long it takes.
         stub: the class to begin with; its docstrings are the specification.
         solution: a class that passes.
+        begins_simply: whether scenarios without sharing and caching are graded first, alone.
     """
 
     name: str
@@ -39,6 +40,7 @@ class ClassLab:
     minutes: int
     stub: type
     solution: type
+    begins_simply: bool = False
 
     @property
     def base(self) -> type:
@@ -63,9 +65,13 @@ class ClassLab:
         if not (isinstance(answer, type) and issubclass(answer, self.base)):
             print(f"not yet: give a class that extends {self.base.__name__}, got {answer!r}.")
             return
-        passed = True
+        manager_cls, passed = plug_in(answer), True
         try:
-            for verdict in verdicts(plug_in(answer), seed):
+            if self.begins_simply:
+                print(verdict := first_step(manager_cls))
+                if verdict.outcome == "FAILED":
+                    return
+            for verdict in verdicts(manager_cls, seed):
                 print(verdict)
                 passed = passed and verdict.outcome == "passed"
         except NotImplementedError:

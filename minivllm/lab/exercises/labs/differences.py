@@ -37,13 +37,13 @@ def _owners(mine: Moment, right: Moment) -> Iterator[str]:
             yield f"you gave block {block_id} to {taker}, which {_and(holders)} still reads"
         elif ref_cnt < len(holders):
             yield (
-                f"block {block_id} stands in {holders[0]}'s table and is still free: blocks are "
+                f"block {block_id} is in {holders[0]}'s table and is still free: blocks are "
                 "taken with block_pool.get_new_blocks"
             )
         elif ref_cnt > len(holders):
             yield (
-                f"block {block_id} has {ref_cnt} references, and stands in the tables of "
-                f"{_and(holders) or 'nobody'}: a reference too many was added, or one not dropped"
+                f"block {block_id} has {ref_cnt} references, and is in the tables of "
+                f"{_and(holders) or 'none'}: a reference too many was added, or one not dropped"
             )
 
 
@@ -55,8 +55,8 @@ def _cached(mine: Moment, right: Moment) -> Iterator[str]:
         for block_id in table:
             if block_id in right.cached and block_id not in mine.cached:
                 yield (
-                    f"block {block_id} of {seq_id} is full after this step, and nobody can find "
-                    "it: it is not in the prefix cache"
+                    f"block {block_id} of {seq_id} is full after this step, and cannot be "
+                    "found: it is not in the prefix cache"
                 )
             if block_id in mine.cached and block_id not in right.cached:
                 yield f"block {block_id} of {seq_id} can be found, but is not full after this step"
@@ -100,7 +100,7 @@ def _copies(mine: Moment, right: Moment) -> Iterator[str]:
             ]
             yield (
                 f"{seq_id} writes position {position} into block {copy.src_block_id}, which "
-                f"{_and(others) or 'somebody else'} still reads: it must be copied first"
+                f"{_and(others) or 'another sequence'} still reads: it must be copied first"
             )
         elif seq_id in got and got[seq_id] != copy:
             mistaken = got[seq_id]
@@ -111,7 +111,7 @@ def _copies(mine: Moment, right: Moment) -> Iterator[str]:
             )
     for seq_id, copy in got.items():
         if seq_id not in want:
-            yield f"block {copy.src_block_id} is copied for {seq_id}, though nobody else reads it"
+            yield f"block {copy.src_block_id} is copied for {seq_id}, though no other reads it"
 
 
 def _tables(mine: Moment, right: Moment) -> Iterator[str]:
@@ -145,10 +145,10 @@ def _new_blocks(mine: Moment, right: Moment) -> Iterator[str]:
 def _preemptions(mine: Moment, right: Moment) -> Iterator[str]:
     for seq_id in mine.scheduler_output.preempted_req_ids:
         if seq_id not in right.scheduler_output.preempted_req_ids:
-            yield f"{seq_id} had to give way, though there was room for everybody"
+            yield f"{seq_id} was preempted, though there was room for all"
     for seq_id in right.scheduler_output.preempted_req_ids:
         if seq_id not in mine.scheduler_output.preempted_req_ids:
-            yield f"{seq_id} should have given way: there were too few free blocks"
+            yield f"{seq_id} should have been preempted: there were too few free blocks"
 
 
 def _tokens(mine: Moment, right: Moment) -> Iterator[str]:
@@ -166,7 +166,7 @@ def _pool(mine: Moment, right: Moment) -> Iterator[str]:
             holders = [s for s, table in right.tables.items() if block_id in table]
             yield (
                 f"block {block_id} has {mine.ref_counts[block_id]} references; {want} is right, "
-                f"from {_and(holders) or 'nobody'}"
+                f"from {_and(holders) or 'no table'}"
             )
     if mine.free != right.free:
         yield f"the free queue is {mine.free}; {right.free} is right"

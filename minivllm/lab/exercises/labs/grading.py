@@ -9,7 +9,7 @@ from typing import Any
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.exercises.labs.differences import difference
 from minivllm.lab.exercises.labs.run import Fault, describe_error, run
-from minivllm.lab.exercises.labs.scenarios import scenarios
+from minivllm.lab.exercises.labs.scenarios import Scenario, scenarios
 from minivllm.lab.sim.recordings import GOLDEN, load_recording
 from minivllm.lab.sim.replay import replay_steps
 
@@ -48,20 +48,36 @@ def verdicts(manager_cls: type[KVCacheManager], seed: int = 0) -> Iterator[Verdi
             yield Verdict(name, "FAILED", f"{fault}.")
 
 
-def _check_books(manager_cls: type[KVCacheManager], seed: int) -> str:
+def _check_integrity(manager_cls: type[KVCacheManager], seed: int) -> str:
     served, steps = scenarios(seed), 0
     for scenario in served:
         try:
-            steps += sum(1 for _ in run(scenario, manager_cls, check_books=True))
+            steps += sum(1 for _ in run(scenario, manager_cls, check_integrity=True))
         except Fault as fault:
             raise Fault(f"{scenario.name!r}, {fault}") from fault
     return f"check_integrity() holds after each of {steps} steps in {len(served)} small scenarios"
 
 
+def first_step(manager_cls: type[KVCacheManager]) -> Verdict:
+    """Verdict on the simplest scenarios: no sample shares a block, and nothing is cached."""
+    simple = [scenario for scenario in scenarios(0) if scenario.is_simple]
+    try:
+        _compare_decisions(manager_cls, simple)
+    except Fault as fault:
+        return Verdict("first step", "FAILED", f"{fault}.")
+    text = f"right in {len(simple)} small scenarios without samples and without a cache"
+    return Verdict("first step", "passed", text)
+
+
 def _check_decisions(manager_cls: type[KVCacheManager], seed: int) -> str:
-    for scenario in scenarios(seed):
-        right = run(scenario, KVCacheManager, check_books=False)
-        mine = run(scenario, manager_cls, check_books=False)
+    _compare_decisions(manager_cls, scenarios(seed))
+    return "every block, copy, hit and preemption is the engine's"
+
+
+def _compare_decisions(manager_cls: type[KVCacheManager], served: list[Scenario]) -> None:
+    for scenario in served:
+        right = run(scenario, KVCacheManager, check_integrity=False)
+        mine = run(scenario, manager_cls, check_integrity=False)
         try:
             for theirs, ours in zip(right, mine, strict=True):
                 different = difference(ours, theirs)
@@ -69,7 +85,6 @@ def _check_decisions(manager_cls: type[KVCacheManager], seed: int) -> str:
                     raise Fault(different)
         except Fault as fault:
             raise Fault(f"{scenario.name!r}, {fault}") from fault
-    return "every block, copy, hit and preemption is the engine's"
 
 
 def _check_golden(manager_cls: type[KVCacheManager], seed: int) -> str:
@@ -118,9 +133,9 @@ def _check_oracle(manager_cls: type[KVCacheManager], seed: int) -> str:
     return "every token of a random model is the one that recomputing everything gives"
 
 
-SMALL = ("books", "decisions")
+SMALL = ("integrity", "decisions")
 CHECKS: dict[str, Callable[[type[KVCacheManager], int], str]] = {
-    "books": _check_books,
+    "integrity": _check_integrity,
     "decisions": _check_decisions,
     "golden": _check_golden,
     "oracle": _check_oracle,

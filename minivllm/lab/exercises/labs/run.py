@@ -36,14 +36,14 @@ class Moment:
 
 
 def run(
-    scenario: Scenario, manager_cls: type[KVCacheManager], check_books: bool
+    scenario: Scenario, manager_cls: type[KVCacheManager], check_integrity: bool
 ) -> Iterator[Moment]:
     """The moments of a run, one after the other.
 
     Args:
         scenario: what to serve.
-        manager_cls: who manages the blocks.
-        check_books: let ``check_integrity`` look after every half of a step.
+        manager_cls: the class under test.
+        check_integrity: let ``check_integrity`` look after every half of a step.
 
     Raises:
         Fault: if the code of the class raises, an invariant is broken, or it goes on for ever.
@@ -51,8 +51,8 @@ def run(
     scheduled: list[Moment] = []  # what the latest step decided, until it is handed out
 
     def execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-        if check_books:
-            _check_books(scheduler, step)
+        if check_integrity:
+            _check_counts(scheduler, step)
         scheduled.append(_moment(step, scheduler, scheduler_output))
         return fake_execute(scheduler, scheduler_output)
 
@@ -61,8 +61,8 @@ def run(
         scheduler = scenario.scheduler(manager_cls)
         for _ in run_steps(scheduler, scenario.requests(), execute, max_steps=MAX_STEPS):
             yield scheduled.pop()
-            if check_books:
-                _check_books(scheduler, step)
+            if check_integrity:
+                _check_counts(scheduler, step)
             step += 1
     except (Fault, NotImplementedError):
         raise
@@ -70,13 +70,13 @@ def run(
         raise Fault(str(error).rstrip(".")) from error
     except LivelockError as error:
         waiting = ", ".join(scheduler.requests)
-        raise Fault(f"step {step}: nothing runs, and nobody is ever admitted: {waiting}") from error
+        raise Fault(f"step {step}: nothing runs, and none is ever admitted: {waiting}") from error
     except Exception as error:
         yield from scheduled  # a wrong decision is told before what it led to
         raise Fault(f"step {step}: {describe_error(error)}") from error
 
 
-def _check_books(scheduler: Scheduler, step: int) -> None:
+def _check_counts(scheduler: Scheduler, step: int) -> None:
     """The real checks, whatever the class under test has made of its own."""
     try:
         KVCacheManager.check_integrity(scheduler.kv_manager)

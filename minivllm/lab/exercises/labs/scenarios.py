@@ -30,6 +30,12 @@ class Scenario:
     requests: Callable[[], list[Request]]
     settings: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_simple(self) -> bool:
+        """True if no block is shared, cached or swapped."""
+        shares = any(request.sampling_params.n > 1 for request in self.requests())
+        return not (shares or self.settings.keys() & {"enable_prefix_caching", "num_host_blocks"})
+
     def scheduler(self, manager_cls: type[KVCacheManager]) -> Scheduler:
         """A scheduler with a manager of this class; the requests have not arrived yet."""
         settings = {

@@ -6,24 +6,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from minivllm.lab.exercises.answers import is_blank
 from minivllm.lab.exercises.exercise import Folded
 from minivllm.lab.exercises.gradebook import note_points
 from minivllm.lab.exercises.quiz.question import Question
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from minivllm.lab.exercises.texts import FOLDER, read_toml
 
 __all__ = ["QUIZZES", "Question", "Quiz", "Quizzes"]
-
-_FOLDER = Path(__file__).parent
 
 
 class Quiz:
@@ -69,7 +61,7 @@ class Quizzes(Mapping[str, Quiz]):
     """Quizzes by the number of their notebook, "00" to "A2"; a file is read when it is asked."""
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(path.stem.removeprefix("ch") for path in _FOLDER.glob("ch*.toml")))
+        return iter(sorted(p.stem.removeprefix("ch") for p in FOLDER.glob("quiz/ch*.toml")))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -77,9 +69,8 @@ class Quizzes(Mapping[str, Quiz]):
     def __getitem__(self, notebook: str) -> Quiz:
         if notebook not in list(self):
             raise KeyError(f"notebook {notebook!r} has no quiz; these have: {', '.join(self)}")
-        text = (_FOLDER / f"ch{notebook}.toml").read_text(encoding="utf-8")
-        found = [Question.parse(entry) for entry in tomllib.loads(text)["questions"]]
-        return Quiz(notebook, found)
+        entries = read_toml(f"quiz/ch{notebook}.toml")["questions"]
+        return Quiz(notebook, [Question.parse(entry) for entry in entries])
 
     def ask(self, notebook: str) -> None:
         """Print the questions of a notebook: the form of notebooks that do not use ``ask`` yet."""

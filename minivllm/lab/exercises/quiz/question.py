@@ -8,13 +8,9 @@ from random import Random
 from typing import Any
 
 from minivllm.lab.exercises.answers import NotYet, is_blank
+from minivllm.lab.exercises.texts import unwrap
 
 LETTERS = "abcd"
-
-
-def unwrap(text: str) -> str:
-    """Return a text of a TOML file in one line: a line break there counts as a blank."""
-    return " ".join(text.split())
 
 
 @dataclass(frozen=True, repr=False)

@@ -49,7 +49,7 @@ def add_claim(drawing: Drawing, claim: str | None, mark: Sequence[Mark]) -> None
     needed = min(NARROWEST, 2 * MARGIN + text_width(claim or "", 15, bold=True))
     ends = [box[0] + 2 + text_width(words, bold=True) + MARGIN for box, words in callouts]
     width = max(width, needed, min(MAX_WIDTH, max(ends, default=0)))
-    lines = _wrapped(claim, width - 2 * MARGIN) if claim else texts[:1]
+    lines = wrapped(claim, width - 2 * MARGIN, 15, True) if claim else texts[:1]
     greys = texts if claim else texts[1:]
     if text_width(" · ".join(greys)) <= width - 2 * MARGIN:
         greys = [" · ".join(greys)]
@@ -72,11 +72,11 @@ def add_claim(drawing: Drawing, claim: str | None, mark: Sequence[Mark]) -> None
     drawing.resize(width, height + down)
 
 
-def _wrapped(text: str, width: float) -> list[str]:
+def wrapped(text: str, width: float, font_size: float = 12, bold: bool = False) -> list[str]:
     """Lines that fit with any of the usual fonts."""
-    for length in range(len(text), 10, -1):
+    for length in range(int(width / font_size * 3), 10, -1):
         lines = wrap(text, length)
-        if max(text_width(line, 15, bold=True) for line in lines) <= width:
+        if max(text_width(line, font_size, bold) for line in lines) <= width:
             return lines
     return wrap(text, 10)
 

@@ -43,14 +43,14 @@ class Figure:
 
 
 def finish(
-    drawing: Drawing, text: str, alt: str, title: str | None = None, mark: Sequence[Mark] = ()
+    drawing: Drawing, text: str, title: str | None = None, mark: Sequence[Mark] = ()
 ) -> Figure:
     """The figure of a drawing, with what its caller claims and points at."""
     if title or mark:
-        text, alt = told(text, alt, title, mark)
+        text, alt = told(text, drawing.alt, title, mark)
         add_claim(drawing, title, mark)
         drawing.describe(title or drawing.root.find("title").text, alt)
-    return Figure(drawing.to_string(), text, alt)
+    return Figure(drawing.to_string(), text, drawing.alt)
 
 
 @dataclass(frozen=True, repr=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from minivllm.lab.viz.draw.palette import GREY, Owner
-from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
+from minivllm.lab.viz.draw.palette import GREY, ON_DARK, PAPER, Owner
+from minivllm.lab.viz.draw.svg import Drawing, text_width
 
 MARGIN = 16
 MAX_WIDTH = 960
@@ -15,7 +15,7 @@ SWATCH_WIDTH = 20
 SWATCH_HEIGHT = 14
 
 # A legend speaks of all requests, so its swatches have the colour of none.
-NOBODY = Owner("", "", solid="#6e6e6e", light="#dadada", edge="#4a4a4a", ink="#ffffff")
+NOBODY = Owner("", "", solid="#6e6e6e", light="#dadada", edge="#4a4a4a", ink=ON_DARK)
 
 Swatch = Callable[[Drawing, float, float], None]
 
@@ -27,12 +27,12 @@ class Legend:
         self._placed: list[tuple[float, float, Swatch, str]] = []
         x, y = 0.0, 0.0
         for swatch, label in entries:
-            needed = SWATCH_WIDTH + 6 + len(label) * 12 * SANS_EM
+            needed = SWATCH_WIDTH + 6 + text_width(label)
             if x > 0 and x + needed > width:
                 x, y = 0.0, y + LEGEND_LINE
             self._placed.append((x, y, swatch, label))
             x += needed + 14
-        self.height = y + LEGEND_LINE
+        self.height = y + LEGEND_LINE if entries else 0.0
 
     def draw(self, drawing: Drawing, x: float, y: float) -> None:
         for dx, dy, swatch, label in self._placed:
@@ -40,12 +40,35 @@ class Legend:
             drawing.text(x + dx + SWATCH_WIDTH + 6, y + dy + 14, label, fill=GREY)
 
 
-def draw_header(drawing: Drawing, title: str, facts: str) -> None:
+def sheet(
+    title: str, facts: str, alt: str, right: float, bottom: float,
+    legend: Sequence[tuple[Swatch, str]] = (), **attributes,
+) -> Drawing:  # fmt: skip
+    """Paper for a picture that ends at (right, bottom), with its header above and legend below.
+
+    It is wide enough for the header, and for the legend in one line if any paper is.
+    """
+    row = sum(SWATCH_WIDTH + 20 + text_width(label) for _, label in legend)
+    words = max(text_width(title, 15, bold=True), text_width(facts), row)
+    width = max(right + MARGIN, min(MAX_WIDTH, 2 * MARGIN + words))
+    placed = Legend(legend, width - 2 * MARGIN)
+    height = bottom + placed.height + MARGIN / 2
+    drawing = Drawing(width, height, title, alt, **attributes)
     with drawing.group():  # its own, for a claim to take its place
-        drawing.text(MARGIN, MARGIN + 12, title, font_size=15, font_weight="bold")
-        drawing.text(MARGIN, MARGIN + 30, facts, font_size=12, fill=GREY)
+        room = width - 2 * MARGIN
+        drawing.text(MARGIN, MARGIN + 12, title, room, font_size=15, font_weight="bold")
+        drawing.text(MARGIN, MARGIN + 30, facts, room, font_size=12, fill=GREY)
+    placed.draw(drawing, MARGIN, bottom)
+    return drawing
 
 
-def header_width(title: str, facts: str) -> float:
-    """The narrowest figure whose header fits."""
-    return 2 * MARGIN + max(len(title) * 15 * 0.6, len(facts) * 12 * SANS_EM)
+def box_swatch(hatched: bool = False, **look) -> Swatch:
+    """A small box that looks like what the legend explains."""
+
+    def draw(drawing: Drawing, x: float, y: float) -> None:
+        box = (x, y, SWATCH_WIDTH, SWATCH_HEIGHT)
+        drawing.rect(*box, **{"rx": 2, "fill": PAPER, **look})
+        if hatched:
+            drawing.hatch(*box)
+
+    return draw

@@ -6,8 +6,11 @@ letters never do, so a figure is read by its letters and only helped by its colo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import re
+from colorsys import hls_to_rgb, rgb_to_hls
+from dataclasses import dataclass
 
+from minivllm.lab.viz.draw.wording import shorten
 from minivllm.trace import Trace
 from minivllm.trace.records import Forked, Record, RequestAdded
 
@@ -16,6 +19,8 @@ GREY = "#5f5f5f"  # labels that step back (still 6:1 on white)
 LINE = "#b8b8b8"  # outlines of what is empty or free
 PAPER = "#ffffff"
 ACCENT = "#c2005c"  # marks that a figure's caller sets, and nothing else
+
+ON_DARK, ON_LIGHT = "#fefefe", "#1b1b1b"  # text on a full colour, which no page changes
 
 OKABE_ITO = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442")
 
@@ -31,6 +36,21 @@ class Owner:
     edge: str
     ink: str  # text on ``solid``
 
+    @property
+    def label(self) -> tuple[str, str]:
+        """Letter and id in one: only the letter if the id is the same, or counts as it does."""
+        number, _, sample = self.seq_id.partition("/")
+        if number.isdecimal() and len(number) < 4 and letter(int(number)) + sample == self.letter:
+            return self.letter, ""
+        if re.fullmatch(rf"{self.letter}\d*", number + sample):
+            return number + sample, ""
+        return self.letter, self.seq_id
+
+    def name(self, length: int) -> str:
+        """The same for a terminal, the id shortened to this length."""
+        first, rest = self.label
+        return f"{first} {shorten(rest, length)}".rstrip()
+
 
 def letter(index: int) -> str:
     """A to Z, then AA, AB, ... like the columns of a spreadsheet."""
@@ -44,7 +64,7 @@ def letter(index: int) -> str:
 def owners_of(trace: Trace) -> dict[str, Owner]:
     """Every sequence of a trace with its letter and colours, in order of arrival.
 
-    Samples of one request share its colour, stand behind it, and are told apart by a number.
+    Samples of one request come after it, in tints of its colour, and are told apart by a number.
     """
     arrivals, before = Arrivals(), trace.first_step - 1
     state = trace.beginning()  # what records have led to that have been forgotten
@@ -89,8 +109,8 @@ class Arrivals:
                 # Some do not come here: a beam's id can be born again.
                 request_id = self._request_of[seq_id]
                 parent, number = self.owners[request_id], len(self._families[request_id])
-                name = f"{parent.letter}{number}"
-                self._add(replace(parent, seq_id=child_id, letter=name), request_id)
+                name, tint = f"{parent.letter}{number}", TINTS[(number - 1) % len(TINTS)]
+                self._add(_coloured(child_id, name, _mix(parent.solid, *tint)), request_id)
 
     def forget(self, request_id: str) -> None:
         """A request and its samples are no longer to be drawn; their letters do not come again."""
@@ -110,17 +130,23 @@ class Arrivals:
 
 
 def _owner(seq_id: str, index: int) -> Owner:
-    solid = OKABE_ITO[index % len(OKABE_ITO)]
+    return _coloured(seq_id, letter(index), OKABE_ITO[index % len(OKABE_ITO)])
+
+
+def _coloured(seq_id: str, name: str, solid: str) -> Owner:
     red, green, blue = _channels(solid)
-    dark = 0.30 * red + 0.59 * green + 0.11 * blue < 140
-    return Owner(
-        seq_id,
-        letter(index),
-        solid,
-        light=_mix(solid, 255, 0.68),
-        edge=_mix(solid, 0, 0.45),
-        ink=PAPER if dark else INK,
-    )
+    is_dark = 0.30 * red + 0.59 * green + 0.11 * blue < 140
+    ink = ON_DARK if is_dark else ON_LIGHT
+    return Owner(seq_id, name, solid, _mix(solid, 255, 0.68), _mix(solid, 0, 0.45), ink)
+
+
+def dark(colour: str) -> str:
+    """The partner of a colour on dark paper: as light as it is dark. Full colours stay."""
+    if colour in KEPT or not colour.startswith("#"):
+        return colour
+    hue, lightness, saturation = rgb_to_hls(*(c / 255 for c in _channels(colour)))
+    swapped = hls_to_rgb(hue, 0.93 - 0.82 * lightness, saturation)
+    return "#" + "".join(f"{round(255 * c):02x}" for c in swapped)
 
 
 def _channels(colour: str) -> tuple[int, ...]:
@@ -133,8 +159,14 @@ def _mix(colour: str, other: int, amount: float) -> str:
     return "#" + "".join(f"{c:02x}" for c in mixed)
 
 
+# Amounts of white or black in the colours of a request's samples; the first has none.
+TINTS = ((255, 0.35), (0, 0.35), (255, 0.6))
+
+_SAMPLES = [_mix(colour, *tint) for colour in OKABE_ITO for tint in TINTS]
+KEPT = {ON_DARK, ON_LIGHT, *OKABE_ITO, *_SAMPLES}
+
 # Every pair of a solid colour and the ink upon it that owners have, numbered for a style sheet.
 COLOURS = {
     (owner.solid, owner.ink): index
-    for index, owner in enumerate(_owner("", index) for index in range(len(OKABE_ITO)))
+    for index, owner in enumerate(_coloured("", "", solid) for solid in (*OKABE_ITO, *_SAMPLES))
 }

@@ -83,6 +83,9 @@ def plot(
         ValueError: if a mark is not inside its axes.
     """
     named = panels or dict(enumerate(figure.axes))
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if type(axis.get_major_formatter()).__name__ == "LogFormatterSciNotation":
+            label_decades(axis)  # 600, where matplotlib writes 6 x 10^2
     if title:
         width = int(figure.get_figwidth() * 72 / (12 * 0.6))
         figure.suptitle("\n".join(wrap(title, width)), x=0.01, ha="left", fontsize=12,

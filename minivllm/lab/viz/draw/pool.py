@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
 from minivllm.lab.viz.draw import tiles as look
 from minivllm.lab.viz.draw.layout import SWATCH_HEIGHT, Swatch
-from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER
+from minivllm.lab.viz.draw.palette import GREY, LINE, PAPER
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import count, ordinal
 from minivllm.lab.viz.model.snapshot import MAX_SLOTS, CachedTile, HeldBlock, Snapshot
@@ -21,6 +21,7 @@ MAX_DETAILED = 64  # more blocks than this are drawn without their slots
 SLOT_WIDTH = 18
 
 Box = tuple[float, float, float, float]  # x, y, width, height
+Edge = dict[str, str | float]
 
 
 @dataclass(frozen=True)
@@ -118,21 +119,22 @@ def tile_size(pool: Pool, slot_width: float = SLOT_WIDTH) -> tuple[float, float]
 
 
 def draw_tile(
-    drawing: Drawing, pool: Pool, block_id: int, box: Box, changed: bool,
+    drawing: Drawing, pool: Pool, block_id: int, box: Box, edge: Edge | None = None,
     decode: look.Decode = None, with_tokens: bool = False, plain: bool = False,
 ) -> None:  # fmt: skip
-    """One block, inside a group that sets small grey type. What changed has a thick edge.
+    """One block, inside a group that sets small grey type.
 
-    ``plain`` leaves out what takes many bytes: tokens and tooltips.
+    ``edge`` says that it changed hands. ``plain`` leaves out what takes many bytes: tokens and
+    tooltips.
     """
     block = pool.block(block_id)
     if block is not None:
-        _draw_held(drawing, pool, block_id, box, changed)
+        _draw_held(drawing, pool, block_id, box, edge)
     elif block_id in pool.cached_and_free:
         block = pool.cached_and_free[block_id].block
-        _draw_cached(drawing, pool, block_id, box, changed)
+        _draw_cached(drawing, pool, block_id, box, edge)
     else:
-        _draw_bare(drawing, block_id, box, changed)
+        _draw_bare(drawing, block_id, box, edge)
     if block is not None and pool.detailed:
         slots = (box[0] + 4, box[1] + 24, box[2] - 8, block)
         if plain:
@@ -141,11 +143,11 @@ def draw_tile(
             look.draw_slots(drawing, *slots, decode, with_tokens)
 
 
-def _draw_held(drawing: Drawing, pool: Pool, block_id: int, box: Box, changed: bool) -> None:
+def _draw_held(drawing: Drawing, pool: Pool, block_id: int, box: Box, edge: Edge | None) -> None:
     """All but the slots, which come on top."""
     block = pool.block(block_id)
     x, y, width, height = box
-    drawing.rect(*box, rx=4, fill=PAPER, **look.outline(changed, block.owner.edge))
+    drawing.rect(*box, rx=4, fill=PAPER, **(edge or {"stroke": block.owner.edge}))
     drawing.text(x + 5, y + 15, block_id)
     bold = {"fill": block.owner.edge, "font_size": 12, "font_weight": "bold"}
     if pool.detailed:
@@ -160,12 +162,11 @@ def _draw_held(drawing: Drawing, pool: Pool, block_id: int, box: Box, changed: b
         look.draw_fill_bar(drawing, x + 4, y + 34, width - 8, 6, block)
 
 
-def _draw_cached(drawing: Drawing, pool: Pool, block_id: int, box: Box, changed: bool) -> None:
+def _draw_cached(drawing: Drawing, pool: Pool, block_id: int, box: Box, edge: Edge | None) -> None:
     """Draw a cached block: the sequences that had it, and its place in the free queue."""
     tile = pool.cached_and_free[block_id]
     x, y, width, height = box
-    edge = {**look.DOTTED, **(look.CHANGED if changed else {})}
-    drawing.rect(*box, rx=4, fill=PAPER, **edge)
+    drawing.rect(*box, rx=4, fill=PAPER, **look.DOTTED | (edge or {}))
     drawing.text(x + 5, y + 15, block_id)
     letter = {"fill": tile.block.owner.edge, "font_size": 12}
     if pool.detailed:
@@ -177,11 +178,11 @@ def _draw_cached(drawing: Drawing, pool: Pool, block_id: int, box: Box, changed:
         drawing.text(middle, y + height - 4, ordinal(tile.place), text_anchor="middle")
 
 
-def _draw_bare(drawing: Drawing, block_id: int, box: Box, changed: bool) -> None:
+def _draw_bare(drawing: Drawing, block_id: int, box: Box, edge: Edge | None) -> None:
     """A free block, or the null block, which no sequence ever holds."""
     x, y, width, _ = box
-    edge = look.CHANGED if changed else {"stroke": LINE}
-    drawing.rect(*box, rx=4, fill="#eeeeee" if block_id == 0 else PAPER, **edge)
+    fill = "#eeeeee" if block_id == 0 else PAPER
+    drawing.rect(*box, rx=4, fill=fill, **(edge or {"stroke": LINE}))
     drawing.text(x + 5, y + 15, block_id)
     if block_id == 0:
         drawing.text(x + width - 5, y + 15, "null", text_anchor="end")
@@ -206,29 +207,29 @@ def kind_of(pool: Pool, block_id: int) -> str:
 
 def draw_map(
     drawing: Drawing, pool: Pool, x: float, y: float, columns: int, cell: int,
-    changed: Container[int],
+    edges: Mapping[int, Edge],
 ) -> None:  # fmt: skip
     """Squares in lines of ``columns``. Equal neighbours are one path, so the file stays small."""
     boxes: dict[str, str] = dict.fromkeys(KINDS, "")
-    dots, marks = "", ""
+    dots = ""
     for first in range(0, pool.num_drawn, columns):
         line = range(first, min(first + columns, pool.num_drawn))
         top = y + first // columns * cell
-        for (kind, is_changed), run in groupby(line, lambda b: (kind_of(pool, b), b in changed)):
+        for kind, run in groupby(line, lambda block_id: kind_of(pool, block_id)):
             ids = list(run)
             left, width = x + (ids[0] - first) * cell, len(ids) * cell
             box = f"M{left:g} {top:g}h{width:g}v{cell}h-{width:g}z"
             boxes[kind] += box
             if kind == "cached":
                 dots += f"M{left + cell / 2:g} {top + cell / 2:g}h{width - cell + 0.1:g}"
-            if is_changed:
-                marks += box
     for kind, d in boxes.items():
         if d:
             _draw_kind(drawing, kind, d, dots, cell)
     _draw_lattice(drawing, pool.num_drawn, x, y, columns, cell)
-    if marks:
-        drawing.path(marks, fill="none", stroke=INK, stroke_width=1.8)
+    for block_id, edge in edges.items():
+        line, column = divmod(block_id, columns)
+        corner = (x + column * cell, y + line * cell)
+        drawing.rect(*corner, cell, cell, fill="none", **edge | {"stroke_width": 1.8})
 
 
 def map_legend(pools: Iterable[Pool]) -> list[tuple[Swatch, str]]:

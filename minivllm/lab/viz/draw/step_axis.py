@@ -8,11 +8,12 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH
-from minivllm.lab.viz.draw.palette import GREY, INK, LINE
+from minivllm.lab.viz.draw.palette import GREY, INK, LINE, Owner
 from minivllm.lab.viz.draw.svg import Drawing
+from minivllm.lab.viz.draw.wording import shorten
 from minivllm.utils.math_utils import cdiv
 
-NAMES = 128  # width of what stands to the left of the steps
+NAMES = 128  # width of what is to the left of the steps
 TOP = HEADER_HEIGHT + 14  # below the step numbers
 SEPARATE = 12  # narrower steps are not told apart: equal neighbours are drawn as one
 MAX_BARS = 400  # of a lane; of more steps each bar is the highest of several
@@ -125,7 +126,7 @@ class StepAxis:
         peak = max(values)
         top = lane_top(values, limit) if top is None else top
         scale = LANE_HEIGHT / max(1, top)
-        bottom = y + LANE_HEIGHT
+        bottom, full_height = y + LANE_HEIGHT, top
         drawing.text(MARGIN, y + 14, name, font_weight="bold")
         with drawing.group(fill=GREY, font_size=11):
             drawing.text(MARGIN, y + 28, f"{limit_name} {limit}")
@@ -146,9 +147,10 @@ class StepAxis:
                 for step, value in enumerate(values, self.first):
                     if not self.fits(value, step):
                         continue
-                    top = bottom - value * scale
+                    top, line = bottom - value * scale, bottom - limit * scale
                     label_y = top + 12 if value * scale >= 14 else top - 3
-                    drawing.text(self.x(step + 0.5), label_y, value)
+                    struck = limit <= full_height and label_y - 10 < line < label_y + 2
+                    drawing.text(self.x(step + 0.5), line - 4 if struck else label_y, value)
 
     def bars(self, values: Sequence[int], bottom: float, scale: float) -> str:
         """The outline of one bar per step, or per group of steps."""
@@ -168,3 +170,13 @@ def lane_top(values: Sequence[int], limit: int) -> int:
     """Value at the full height of a lane: the limit, unless all values are far below it."""
     peak = max(values)
     return limit if peak * 4 >= limit else peak
+
+
+def draw_name(drawing: Drawing, owner: Owner, baseline: float, size: int) -> None:
+    """A row's letter and id, or one of them where that says it all."""
+    name, rest = owner.label
+    bold = {"font_weight": "bold", "font_size": size, "text_anchor": "end"}
+    drawing.text(MARGIN + 26, baseline, name, 26, fill=owner.edge, **bold)
+    if rest:
+        rest, room = shorten(rest, 13), NAMES - 40
+        drawing.text(MARGIN + 34, baseline, rest, room, fill=GREY, font_size=11)

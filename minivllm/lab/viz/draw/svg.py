@@ -1,7 +1,8 @@
 """Drawing: the few SVG elements our figures need, on top of the standard library's XML.
 
 GitHub strips ``<style>`` and shows an SVG on whatever background the reader chose, so everything
-is a presentation attribute and the paper is part of the picture.
+is a presentation attribute and the paper is part of the picture. A style sheet only exchanges
+colours where the reader prefers a dark page; whatever ignores it shows the light picture.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from minivllm.lab.viz.draw.palette import GREY, INK, PAPER
+from minivllm.lab.viz.draw.palette import GREY, INK, PAPER, dark
 
 SANS = "Helvetica, Arial, sans-serif"
 MONO = "Menlo, Consolas, DejaVu Sans Mono, monospace"
 SANS_EM, MONO_EM = 0.53, 0.61  # how wide a character is on average, in font sizes
+NARROW = 0.87  # width of a text in Helvetica, measured by that in DejaVu Sans
 # and in DejaVu Sans, the widest of those that a machine may put in the place of ours
 _WIDTHS = dict.fromkeys("ijlI'|.,:; ·", 0.33) | dict.fromkeys('frt()[]-/"', 0.42)
 _WIDTHS |= dict.fromkeys("mwMW@%×→+=<>~", 0.86) | dict.fromkeys("…—", 1.0)
@@ -46,6 +48,7 @@ class Drawing:
                 height=height,
                 viewBox=f"0 0 {_value(width)} {_value(height)}",
                 role="img",
+                data_figure="",  # whose colours the style sheet may exchange
                 font_family=SANS,
                 font_size=12,
                 fill=INK,
@@ -57,11 +60,13 @@ class Drawing:
         self.describe(title, alt)
         self.places: dict[tuple, tuple[float, float, float, float]] = {}
         self._parent, self._down, self._prefix = self.root, 0.0, ()
+        self._inherited: list[dict] = [{"font_size": 12}]
         self._has_hatch = False
         self.rect(0, 0, width, height, fill=PAPER)
 
     def describe(self, title: str, alt: str) -> None:
         """Set the words of a screen reader, which reads the label where a picture is inline."""
+        self.alt = alt
         self.root.find("title").text = _clean(title)
         self.root.find("desc").text = _clean(alt)
         self.root.set("aria-label", _clean(alt))
@@ -82,9 +87,31 @@ class Drawing:
     def path(self, d: str, title=None, **attributes) -> None:
         self._add("path", title, d=d, **attributes)
 
-    def text(self, x, y, content, **attributes) -> None:
-        """A line of text whose baseline is at ``y``."""
-        self._add("text", None, x=x, y=y, **attributes).text = _clean(str(content))
+    def text(
+        self, x, y, content, room: float | None = None, halo: bool = False, **attributes
+    ) -> None:
+        """A line of text whose baseline is at ``y``.
+
+        Args:
+            x, y: of its anchor.
+            content: what it says.
+            room: pixels that it may take; with a wide font it is pressed together.
+            halo: paper around the letters. It is a text of its own below them: not every
+                converter knows ``paint-order``.
+            **attributes: of the element.
+        """
+        content, look = _clean(str(content)), {**self._inherited[-1], **attributes}
+        if not content:
+            return
+        mono, bold = look.get("font_family") == MONO, look.get("font_weight") == "bold"
+        needed = text_width(content, look["font_size"], bold, mono)
+        if room is not None and needed > room:  # with our own fonts it takes less, and stays so
+            length = min(room, needed * NARROW)
+            attributes |= {"textLength": length, "lengthAdjust": "spacingAndGlyphs"}
+        if halo:
+            edge = {"fill": PAPER, "stroke": PAPER, "stroke_width": 3, "stroke_linejoin": "round"}
+            self._add("text", None, x=x, y=y, **attributes | edge).text = content
+        self._add("text", None, x=x, y=y, **attributes).text = content
 
     def hatch(self, x, y, width, height) -> None:
         """Diagonal lines over whatever is there."""
@@ -101,8 +128,10 @@ class Drawing:
         """Group whose elements inherit these attributes."""
         outer = self._parent
         self._parent = ET.SubElement(outer, "g", _attributes(**attributes))
+        self._inherited.append({**self._inherited[-1], **attributes})
         yield
         self._parent = outer
+        self._inherited.pop()
 
     @contextmanager
     def shifted(self, down: float, *prefix: str) -> Iterator[None]:
@@ -115,6 +144,9 @@ class Drawing:
 
     def to_string(self) -> str:
         """The document. Ids come from its content: two figures on one page cannot clash."""
+        style = ET.Element("style")
+        style.text = self._dark_twin()
+        self.root.insert(2, style)
         ET.indent(self.root, space="")  # one element a line makes a readable diff
         if self._has_hatch:
             name = "hatch-" + hashlib.sha256(ET.tostring(self.root)).hexdigest()[:8]
@@ -124,6 +156,15 @@ class Drawing:
                     if element.get(key) in new_names:
                         element.set(key, new_names[element.get(key)])
         return ET.tostring(self.root, encoding="unicode")
+
+    def _dark_twin(self) -> str:
+        """Rules that exchange each colour of this picture for its partner on dark paper."""
+        rules = [f"[data-figure]{{fill:{dark(INK)}}}"]
+        used = {(k, e.get(k)) for e in self.root.iter() for k in ("fill", "stroke") if e.get(k)}
+        for key, colour in sorted(used):
+            if (partner := dark(colour)) != colour:
+                rules.append(f'[data-figure] [{key}="{colour}"]{{{key}:{partner}}}')
+        return f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}"
 
     def _define_hatch(self) -> None:
         if self._has_hatch:
@@ -145,8 +186,10 @@ class Drawing:
         return element
 
 
-def text_width(text: str, font_size: float = 12, bold: bool = False) -> float:
+def text_width(text: str, font_size: float = 12, bold: bool = False, mono: bool = False) -> float:
     """Pixels that a text needs with the widest of the usual fonts."""
+    if mono:
+        return MONO_EM * len(text) * font_size
     em = sum(_WIDTHS.get(c) or (0.7 if c.isupper() else 0.62) for c in text)
     return em * font_size * (1.1 if bold else 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minivllm.lab.viz.draw.layout import NOBODY, SWATCH_HEIGHT, SWATCH_WIDTH, Swatch
+from minivllm.lab.viz.draw.layout import NOBODY, Swatch, box_swatch
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER, Owner
 from minivllm.lab.viz.draw.svg import MONO, MONO_EM, Drawing
 from minivllm.lab.viz.draw.wording import token_label
@@ -19,6 +19,10 @@ TEXT_MARK = {"filled": "■", "written": "+", "empty": "□"}
 
 DOTTED = {"stroke": GREY, "stroke_dasharray": "2 3"}  # edge of a free block that is cached
 CHANGED = {"stroke": INK, "stroke_width": 2.5}  # edge of what this step changed
+GIVEN_BACK = {"stroke": INK, "stroke_width": 2, "stroke_dasharray": "5 3"}
+
+changed_swatch, given_back_swatch = box_swatch(**CHANGED), box_swatch(**GIVEN_BACK)
+hatched_swatch = box_swatch(hatched=True, stroke=NOBODY.edge)
 
 Decode = Callable[[int], str] | None
 
@@ -106,7 +110,7 @@ def legend_entries(
         entries.append((hatched_swatch, "block shared by ×N sequences"))
     if any_cached:
         what = "free, but still cached (3rd: two others are reused before it)"
-        entries.append((_swatch(**DOTTED), what))
+        entries.append((box_swatch(**DOTTED), what))
     return entries
 
 
@@ -128,19 +132,5 @@ def _tooltip(slot: Slot, decode: Decode) -> str:
     return f"{where}token {slot.token}{text}, {slot.state}"
 
 
-def _swatch(**attributes) -> Swatch:
-    look = {"rx": 2, "fill": PAPER, **attributes}
-    return lambda drawing, x, y: drawing.rect(x, y, SWATCH_WIDTH, SWATCH_HEIGHT, **look)
-
-
-def changed_swatch(drawing: Drawing, x: float, y: float) -> None:
-    drawing.rect(x, y, SWATCH_WIDTH, SWATCH_HEIGHT, rx=2, fill=PAPER, **CHANGED)
-
-
 def _slot_swatch(state: str) -> Swatch:
-    return _swatch(**{"stroke": NOBODY.edge, **_look(state, NOBODY)})
-
-
-def hatched_swatch(drawing: Drawing, x: float, y: float) -> None:
-    drawing.rect(x, y, SWATCH_WIDTH, SWATCH_HEIGHT, rx=2, fill=PAPER, stroke=NOBODY.edge)
-    drawing.hatch(x, y, SWATCH_WIDTH, SWATCH_HEIGHT)
+    return box_swatch(**{"stroke": NOBODY.edge, **_look(state, NOBODY)})

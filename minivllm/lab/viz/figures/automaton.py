@@ -7,9 +7,9 @@ from itertools import pairwise
 
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, draw_header, header_width
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, sheet
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO, PAPER
-from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
+from minivllm.lab.viz.draw.svg import Drawing, text_width
 from minivllm.structured_output.dfa import DEAD, DFA
 from minivllm.utils.validation import check
 
@@ -54,12 +54,11 @@ def automaton(
     above = 50 if loops or any(b - a > 1 for a, b in _spans(edges, places)) else 22
     middle = HEADER_HEIGHT + above + RADIUS + (rows - 1) * ROW / 2
     below = 40 if any(b < a for a, b in _spans(edges, places)) else 20
-    width = max(2 * left + (len(columns) - 1) * column, header_width(name, facts))
-    height = middle + (rows - 1) * ROW / 2 + RADIUS + below + MARGIN
+    right = 2 * left + (len(columns) - 1) * column - MARGIN
+    bottom = middle + (rows - 1) * ROW / 2 + RADIUS + below
     at = {state: (left + x * column, middle + y * ROW) for state, (x, y) in places.items()}
     text = "\n".join([name, facts, *_lines(dfa, edges, notes, path)])
-    drawing = Drawing(width, height, name, f"{name}; {facts}.")
-    draw_header(drawing, name, facts)
+    drawing = sheet(name, facts, f"{name}; {facts}.", right, bottom)
     x, y = at[0]
     _arrow(drawing, f"M{x - RADIUS - 22:g} {y:g}H{x - RADIUS - 1:g}", (x - RADIUS, y), (1, 0), GREY)
     taken = set(pairwise(path))
@@ -73,7 +72,7 @@ def automaton(
         if state < len(notes):
             x, y = place
             _label(drawing, x, y + RADIUS + 14, notes[state], GREY)
-    return finish(drawing, text, f"{name}; {facts}.", title, mark)
+    return finish(drawing, text, title, mark)
 
 
 def label_of(data: Collection[int]) -> str:
@@ -190,7 +189,7 @@ def _arrow(drawing: Drawing, path: str, tip, direction, colour: str) -> None:
 
 
 def _label(drawing: Drawing, x: float, y: float, label: str, fill: str = INK) -> None:
-    width = 11 * SANS_EM * len(label) + 4
+    width = text_width(label, 11) + 4
     drawing.rect(x - width / 2, y - 10, width, 12, fill=PAPER, fill_opacity=0.8)
     drawing.text(x, y, label, text_anchor="middle", font_size=11, fill=fill)
 

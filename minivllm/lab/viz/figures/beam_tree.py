@@ -11,12 +11,9 @@ from minivllm.lab.viz.draw.layout import (
     MARGIN,
     MAX_WIDTH,
     NOBODY,
-    SWATCH_HEIGHT,
-    SWATCH_WIDTH,
-    Legend,
     Swatch,
-    draw_header,
-    header_width,
+    box_swatch,
+    sheet,
 )
 from minivllm.lab.viz.draw.palette import GREY, LINE, PAPER
 from minivllm.lab.viz.draw.svg import MONO, MONO_EM, Drawing
@@ -26,8 +23,8 @@ from minivllm.trace import Trace
 
 MAX_DEPTH = 20  # tokens; of longer beams only the beginning is drawn
 ROOT_WIDTH = 52
-ROW, BOX_HEIGHT, GAP = 34, 24, 26
-LETTER_WIDTH = 22  # of what stands before the token in a box
+ROW, BOX_HEIGHT, GAP = 34, 26, 26
+WORD, LETTER_WIDTH = 14, 18  # size of a token in its box, and room of the place below it
 
 
 def beam_tree(
@@ -50,7 +47,7 @@ def beam_tree(
         ValueError: for a request that was never forked.
     """
     tree = read_beam_tree(trace, request_id)
-    return finish(_svg(tree, decode), _text(tree, decode), _alt(tree), title, mark)
+    return finish(_drawing(tree, decode), _text(tree, decode), title, mark)
 
 
 def _title(tree: BeamTree) -> str:
@@ -74,26 +71,21 @@ def _alt(tree: BeamTree) -> str:
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _svg(tree: BeamTree, decode: Callable[[int], str] | None) -> Drawing:
+def _drawing(tree: BeamTree, decode: Callable[[int], str] | None) -> Drawing:
     depth = min(tree.depth, MAX_DEPTH)
     room = (MAX_WIDTH - 2 * MARGIN - ROOT_WIDTH) / depth - GAP
     longest = max(len(token_label(beam.tokens[-1], decode, 9)) for beam in tree.beams)
-    box_width = min(room, LETTER_WIDTH + longest * 11 * MONO_EM + 10)
+    box_width = min(room, max(56, longest * WORD * MONO_EM + LETTER_WIDTH + 10))
     heights = _rows(tree.root)
-    title, facts = _title(tree), _facts(tree)
     right = MARGIN + ROOT_WIDTH + depth * (GAP + box_width)
-    width = max(right + MARGIN, header_width(title, facts), 420.0)
-    legend = Legend(_legend(tree), width - 2 * MARGIN)
     bottom = HEADER_HEIGHT + heights[()] * ROW + 8
-    drawing = Drawing(width, bottom + legend.height + MARGIN / 2, title, _alt(tree))
-    draw_header(drawing, title, facts)
+    drawing = sheet(_title(tree), _facts(tree), _alt(tree), right, bottom, _legend(tree))
     root = (MARGIN, HEADER_HEIGHT, ROOT_WIDTH, BOX_HEIGHT)
     drawing.rect(*root, rx=4, fill="#eeeeee", stroke=LINE)
     with drawing.group(font_size=11, fill=GREY, text_anchor="middle"):
         drawing.text(MARGIN + ROOT_WIDTH / 2, HEADER_HEIGHT + 16, "prompt")
     x = MARGIN + ROOT_WIDTH
     _draw_children(drawing, tree.root, heights, x, HEADER_HEIGHT, box_width, decode)
-    legend.draw(drawing, MARGIN, bottom)
     return drawing
 
 
@@ -132,15 +124,16 @@ def _draw_box(
     decode: Callable[[int], str] | None,
 ) -> None:  # fmt: skip
     owner = beam.owner
-    label = token_label(beam.tokens[-1], decode, int((width - LETTER_WIDTH) / (11 * MONO_EM)))
+    label = token_label(beam.tokens[-1], decode, int((width - LETTER_WIDTH) / (WORD * MONO_EM)))
     title = f"step {beam.step}, {owner.letter}"
     drawing.place((owner.letter, len(beam.tokens)), x, y, width, BOX_HEIGHT)
     drawing.rect(x, y, width, BOX_HEIGHT, title, rx=4, **_look(beam, owner.light, owner.edge))
-    drawing.text(x + 5, y + 16, owner.letter, fill=owner.edge, font_size=11, font_weight="bold")
+    place = {"font_size": 11, "fill": GREY, "text_anchor": "end"}
+    drawing.text(x + width - 4, y + BOX_HEIGHT - 4, owner.letter, LETTER_WIDTH, **place)
     strike = {"text_decoration": "line-through", "fill": GREY} if beam.is_dropped else {}
-    middle = x + (LETTER_WIDTH + width) / 2
-    with drawing.group(font_size=11, font_family=MONO, text_anchor="middle"):
-        drawing.text(middle, y + 16, label, **strike)
+    middle = x + (width - LETTER_WIDTH) / 2 + 2
+    word = {"font_size": WORD, "font_family": MONO, "font_weight": "bold"}
+    drawing.text(middle, y + 18, label, text_anchor="middle", **word, **strike)
 
 
 def _look(beam: Beam, fill: str, edge: str) -> dict[str, str | float]:
@@ -152,19 +145,17 @@ def _look(beam: Beam, fill: str, edge: str) -> dict[str, str | float]:
 def _legend(tree: BeamTree) -> list[tuple[Swatch, str]]:
     beams = tree.beams
     meanings = {
-        "a beam after one step: its sequence, its last token": Beam((), 0, None, children=beams),
+        "a beam: its last token, and small its sequence": Beam((), 0, None, children=beams),
         "dropped: nothing that was kept continues it": Beam((), 0, None),
         "returned": Beam((), 0, None, is_final=True),
     }
-    entries = [(_swatch(beam), text) for text, beam in meanings.items()]
+    entries = [
+        (box_swatch(**_look(beam, NOBODY.light, NOBODY.edge)), text)
+        for text, beam in meanings.items()
+    ]
     if tree.depth > MAX_DEPTH:
         entries.append((lambda *_: None, f"only the first {MAX_DEPTH} tokens are drawn"))
     return entries
-
-
-def _swatch(beam: Beam) -> Swatch:
-    look = _look(beam, NOBODY.light, NOBODY.edge)
-    return lambda drawing, x, y: drawing.rect(x, y, SWATCH_WIDTH, SWATCH_HEIGHT, rx=2, **look)
 
 
 # -- in characters -------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The block grid: the whole pool, who holds which block, and how full each one is."""
+"""The block grid: the whole pool, which sequence holds which block, and how full each one is."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ from collections.abc import Callable, Sequence
 from minivllm.lab.viz.draw import tiles as look
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import (
-    HEADER_HEIGHT,
-    MARGIN,
-    MAX_WIDTH,
-    Legend,
-    draw_header,
-    header_width,
-)
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, sheet
 from minivllm.lab.viz.draw.palette import GREY
 from minivllm.lab.viz.draw.pool import SLOT_WIDTH, Pool, draw_map, draw_tile, map_legend, tile_size
 from minivllm.lab.viz.draw.svg import Drawing
@@ -58,15 +51,11 @@ def block_grid(
     """
     snapshot = take_snapshot(trace, step, after)
     pool = Pool.of(trace, snapshot)
-    return finish(_svg(pool, decode), _text(pool), pool.alt, title, mark)
+    draw = _draw_tiles if pool.num_drawn <= MAX_TILES else _draw_map
+    return finish(draw(pool, decode), _text(pool), title, mark)
 
 
 # -- drawn ---------------------------------------------------------------------------------------
-
-
-def _svg(pool: Pool, decode: look.Decode) -> Drawing:
-    draw = _draw_tiles if pool.num_drawn <= MAX_TILES else _draw_map
-    return draw(pool, decode)
 
 
 def _draw_tiles(pool: Pool, decode: look.Decode) -> Drawing:
@@ -78,56 +67,46 @@ def _draw_tiles(pool: Pool, decode: look.Decode) -> Drawing:
     lines = cdiv(pool.num_drawn, columns)
     columns = min(columns, pool.num_drawn)
     entries = look.legend_entries(pool.blocks, any_cached=bool(pool.cached_and_free))
-    sheet = _Sheet(pool, columns * (width + GAP) - GAP, lines * (height + GAP), entries)
-    drawing = sheet.drawing
+    drawing = _paper(pool, columns * (width + GAP) - GAP, lines * (height + GAP), entries)
     with drawing.group(fill=GREY, font_size=11):  # what most texts have in common
         for block_id in range(pool.num_drawn):
             line, column = divmod(block_id, columns)
             box = MARGIN + column * (width + GAP), HEADER_HEIGHT + line * (height + GAP)
             block = pool.block(block_id)
-            changed = block is not None and block.is_new
-            draw_tile(drawing, pool, block_id, (*box, width, height), changed, decode, with_tokens)
+            edge = look.CHANGED if block is not None and block.is_new else None
+            draw_tile(drawing, pool, block_id, (*box, width, height), edge, decode, with_tokens)
             drawing.place((block_id,), *box, width, height)
-    return sheet.finish()
+    return drawing
 
 
 def _draw_map(pool: Pool, _: look.Decode) -> Drawing:
     lines = cdiv(pool.num_drawn, MAP_COLUMNS)
     names = 44
     entries = map_legend([pool])
-    new = {block.block_id for block in pool.blocks if block.is_new}
+    new = {block.block_id: look.CHANGED for block in pool.blocks if block.is_new}
     if new:
         entries.append((look.changed_swatch, "allocated in this step"))
-    sheet = _Sheet(pool, names + MAP_COLUMNS * MAP_CELL, lines * MAP_CELL + GAP, entries)
-    with sheet.drawing.group(fill=GREY, font_size=11, text_anchor="end"):
+    drawing = _paper(pool, names + MAP_COLUMNS * MAP_CELL, lines * MAP_CELL + GAP, entries)
+    with drawing.group(fill=GREY, font_size=11, text_anchor="end"):
         for line in range(lines):
             y = HEADER_HEIGHT + line * MAP_CELL + 11
-            sheet.drawing.text(MARGIN + names - 8, y, line * MAP_COLUMNS)
+            drawing.text(MARGIN + names - 8, y, line * MAP_COLUMNS)
     for block_id in range(pool.num_drawn):
         line, column = divmod(block_id, MAP_COLUMNS)
         corner = (MARGIN + names + column * MAP_CELL, HEADER_HEIGHT + line * MAP_CELL)
-        sheet.drawing.place((block_id,), *corner, MAP_CELL, MAP_CELL)
-    draw_map(sheet.drawing, pool, MARGIN + names, HEADER_HEIGHT, MAP_COLUMNS, MAP_CELL, new)
-    return sheet.finish()
+        drawing.place((block_id,), *corner, MAP_CELL, MAP_CELL)
+    draw_map(drawing, pool, MARGIN + names, HEADER_HEIGHT, MAP_COLUMNS, MAP_CELL, new)
+    return drawing
 
 
-class _Sheet:
-    """The paper: what is above the blocks, and below them."""
-
-    def __init__(self, pool: Pool, width: float, height: float, entries: list):
-        width = max(2 * MARGIN + width, header_width(pool.title, pool.facts))
-        self.pool, self.legend = pool, Legend(entries, width - 2 * MARGIN)
-        self.bottom = HEADER_HEIGHT + height
-        sheet_height = self.bottom + self.legend.height + (16 if pool.footnote else 0) + MARGIN / 2
-        self.drawing = Drawing(width, sheet_height, pool.title, pool.alt)
-        draw_header(self.drawing, pool.title, pool.facts)
-
-    def finish(self) -> Drawing:
-        if self.pool.footnote:
-            self.drawing.text(MARGIN, self.bottom + 10, self.pool.footnote, fill=GREY)
-            self.bottom += 16
-        self.legend.draw(self.drawing, MARGIN, self.bottom)
-        return self.drawing
+def _paper(pool: Pool, width: float, height: float, entries: list) -> Drawing:
+    """The header above the blocks, the footnote and the legend below."""
+    right, bottom = MARGIN + width, HEADER_HEIGHT + height
+    below = 16 if pool.footnote else 0
+    drawing = sheet(pool.title, pool.facts, pool.alt, right, bottom + below, entries)
+    if pool.footnote:
+        drawing.text(MARGIN, bottom + 10, pool.footnote, fill=GREY)
+    return drawing
 
 
 # -- in characters -------------------------------------------------------------------------------

@@ -7,22 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from minivllm.lab.viz.draw import tiles as look
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import (
-    HEADER_HEIGHT,
-    MARGIN,
-    MAX_WIDTH,
-    Legend,
-    draw_header,
-    header_width,
-)
-from minivllm.lab.viz.draw.palette import GREY, PAPER
-from minivllm.lab.viz.draw.svg import MONO_EM, SANS_EM, Drawing
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, sheet
+from minivllm.lab.viz.draw.palette import ACCENT, GREY, ON_DARK, PAPER
+from minivllm.lab.viz.draw.svg import MONO_EM, SANS_EM, Drawing, text_width
 from minivllm.lab.viz.draw.tiles import Decode
 from minivllm.lab.viz.draw.wording import TERMINAL, num_columns, pad, shorten, token_label
 from minivllm.lab.viz.model.snapshot import (
     BlockTables,
     HeldBlock,
     SequenceTable,
+    Slot,
     choose,
     copy_note,
     physical,
@@ -33,9 +27,11 @@ from minivllm.lab.viz.model.snapshot import (
 )
 from minivllm.trace import Trace
 from minivllm.utils.math_utils import cdiv
+from minivllm.utils.validation import check
 
-NAMES = 182  # width of what stands to the left of the blocks
+NAMES = 182  # width of what is to the left of the blocks
 GAP = 10
+WAY = 58  # height of the slots that a followed position leads to
 
 
 def block_table(
@@ -46,6 +42,7 @@ def block_table(
     decode: Callable[[int], str] | None = None,
     title: str | None = None,
     mark: Sequence[Mark] = (),
+    follow: tuple[str, int] | None = None,
 ) -> Figure:
     """Draw block tables: logical blocks and their tokens above, physical blocks below.
 
@@ -61,33 +58,42 @@ def block_table(
         sequences: ids of the sequences to draw, in this order; None draws all that hold a block.
         decode: turns a token id into text, to be shown in place of the id.
         title, mark: what it shows, and entries to point at: (sequence, logical block, text).
+        follow: a sequence's letter and a position: the way from its token through the table to its
+            slot is drawn, and the other entries are pale.
 
     Raises:
-        ValueError: for a trace without steps, a step or moment that it does not have, or a sequence
-            that has not arrived by then.
+        ValueError: for a trace without steps, a step or moment that it does not have, a sequence
+            that has not arrived by then, or a position to follow without a slot.
     """
     snapshot = take_snapshot(trace, step, after)
     tables = BlockTables.of(snapshot, choose(snapshot, sequences))
-    return finish(_svg(tables, decode), _text(tables, decode), tables.alt, title, mark)
+    found = [
+        (block, slot)
+        for block in tables.blocks
+        for slot in block.slots
+        if (block.owner.letter, slot.position) == follow
+    ]
+    ok = follow is None or (found and tables.detailed)
+    check(ok, "follow", follow, "a sequence's letter and one of its positions, in small tables")
+    drawing = _drawing(tables, decode, *found)
+    return finish(drawing, _text(tables, decode), title, mark)
 
 
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _svg(tables: BlockTables, decode: look.Decode) -> Drawing:
+def _drawing(
+    tables: BlockTables, decode: look.Decode, way: tuple[HeldBlock, Slot] | None = None
+) -> Drawing:
     width, height = _entry_size(tables, decode)
     fit = max(1, int((MAX_WIDTH - 2 * MARGIN - NAMES + GAP) // (width + GAP)))
     columns = min(fit, max((len(table.blocks) for table in tables.drawn), default=1) or 1)
-    sheet_width = max(
-        2 * MARGIN + NAMES + columns * (width + GAP) - GAP, header_width(tables.title, tables.facts)
-    )
-    legend = Legend(look.legend_entries(tables.blocks), sheet_width - 2 * MARGIN)
+    right = MARGIN + NAMES + columns * (width + GAP) - GAP
     lines = [max(1, cdiv(len(table.blocks), columns)) for table in tables.drawn]
     bottom = HEADER_HEIGHT + sum(lines) * height
-    legend_top = bottom + (18 if tables.footnote else 0)
-    sheet_height = legend_top + legend.height + MARGIN / 2
-    drawing = Drawing(sheet_width, sheet_height, tables.title, tables.alt)
-    draw_header(drawing, tables.title, tables.facts)
+    legend = look.legend_entries(tables.blocks)
+    below = (18 if tables.footnote else 0) + (WAY if way else 0)
+    drawing = sheet(tables.title, tables.facts, tables.alt, right, bottom + below, legend)
     y = HEADER_HEIGHT
     draw_entry = _draw_entry if tables.detailed else _draw_small_entry
     for table, num_lines in zip(tables.drawn, lines, strict=True):
@@ -95,14 +101,50 @@ def _svg(tables: BlockTables, decode: look.Decode) -> Drawing:
         for block in table.blocks:
             line, column = divmod(block.logical, columns)
             x = MARGIN + NAMES + column * (width + GAP)
-            draw_entry(drawing, block, x, y + line * height, width, decode)
+            with drawing.group(**{} if way is None or block is way[0] else {"opacity": 0.45}):
+                draw_entry(drawing, block, x, y + line * height, width, decode)
+            if way and block is way[0]:
+                place = (x, y + line * height, width, bottom)
             key = (table.owner.letter, block.logical)
             drawing.place(key, x, y + line * height, width, height - 14)
         y += num_lines * height
+    if way:
+        _draw_way(drawing, *way, *place)
     if tables.footnote:
-        drawing.text(MARGIN, bottom + 10, tables.footnote, fill=GREY)
-    legend.draw(drawing, MARGIN, legend_top)
+        drawing.text(MARGIN, bottom + below - 8, tables.footnote, fill=GREY)
     return drawing
+
+
+def _draw_way(
+    drawing: Drawing, block: HeldBlock, slot: Slot, x: float, y: float, width: float, bottom: float
+) -> None:
+    """One arrow from a token to the table's entry, and one from there to its slot in the pool."""
+    size = len(block.slots)
+    columns = min(size, look.SLOTS_PER_LINE)
+    offset, cell = slot.position % size, width / columns
+    token_x = x + (offset % columns + 0.5) * cell
+    token_y = y + 16 + (offset // columns + 1) * look.SLOT_HEIGHT
+    chip, top = y + _chip_top(block), bottom + 14
+    line = {"fill": "none", "stroke": ACCENT, "stroke_width": 2}
+    box = (token_x - cell / 2, token_y - look.SLOT_HEIGHT, cell, look.SLOT_HEIGHT)
+    drawing.rect(*box, rx=3, **line)
+    drawing.rect(x, chip - 1, width, 24, rx=5, **line)
+    room = (width - 4) / size  # the block in the pool: a box for each slot
+    for index, other in enumerate(block.slots):
+        left, here = x + 2 + index * room, index == offset
+        look_ = {"fill": ACCENT if here else PAPER, "stroke": ACCENT if here else GREY}
+        drawing.rect(left + 1, top, room - 2, 18, rx=2, **look_)
+        if size <= look.SLOTS_PER_LINE:
+            ink = {"fill": ON_DARK if here else GREY, "text_anchor": "middle", "font_size": 11}
+            drawing.text(left + room / 2, top + 13, other.slot, room - 4, **ink)
+    ends = ((token_x, token_y, chip - 1), (x + 2 + (offset + 0.5) * room, chip + 23, top))
+    for middle, start, end in ends:
+        d = f"M{middle:g} {start:g}V{end:g}m-4 -5l4 5l4 -5"
+        drawing.path(d, **line)
+    told = f"position {slot.position} = {block.logical} · {size} + {offset}: block "
+    told += f"{block.block_id}, slot {block.block_id} · {size} + {offset} = {slot.slot}"
+    most = float(drawing.root.get("width")) - MARGIN - text_width(told, bold=True)
+    drawing.text(max(MARGIN, min(x, most)), top + 34, told, fill=ACCENT, font_weight="bold")
 
 
 def _entry_size(tables: BlockTables, decode: look.Decode) -> tuple[float, float]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from minivllm.lab.viz.draw.bars import Bar, Part, draw_bars
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import MARGIN, draw_header, header_width
-from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO
-from minivllm.lab.viz.draw.svg import Drawing
+from minivllm.lab.viz.draw.palette import OKABE_ITO
 from minivllm.lab.viz.draw.wording import count
 from minivllm.utils.validation import check, is_number
 
-ROW, NAMES, BAR = 22, 84, 360  # pixels: a bucket's height, its bound, all observations
-TOP = 64
+LIGHT, DARK = {"fill": "#dcdcdc"}, {"fill": OKABE_ITO[0]}
 
 
 def buckets(
@@ -42,10 +40,15 @@ def buckets(
     rank = quantile * counts[-1]
     holds = next(bound for bound, number in cumulative.items() if number >= rank)
     facts = f"{count(counts[-1], 'observation')} · rank {rank:g} is in the bucket up to {holds}"
-    shown = _shown(cumulative)
-    alt = f"Buckets: {facts}."
-    drawing = _svg(shown, rank, holds, "Buckets", facts, alt)
-    return finish(drawing, _text(shown, holds, facts), alt, title, mark)
+    rows = _shown(cumulative)
+    bars = [
+        Bar(f"le {bound}", [Part(before, LIGHT), Part(number - before, DARK)],
+            f"{number} (+{number - before})", bold=bound == holds, key=bound)
+        for bound, before, number in rows
+    ]  # fmt: skip
+    line = (rank, f"rank {rank:g}")
+    drawing = draw_bars("Buckets", facts, f"Buckets: {facts}.", bars, counts[-1], 360, line=line)
+    return finish(drawing, _text(rows, holds, facts), title, mark)
 
 
 def _shown(cumulative: Mapping[str, int]) -> list[tuple[str, int, int]]:
@@ -56,31 +59,6 @@ def _shown(cumulative: Mapping[str, int]) -> list[tuple[str, int, int]]:
         before = number
     total = before
     return [row for row in rows if row[2] > 0 and (row[1] < total)]
-
-
-def _svg(rows: list[tuple[str, int, int]], rank: float, holds: str, *words: str) -> Drawing:
-    title, facts, alt = words
-    total = rows[-1][2]
-    left, scale = MARGIN + NAMES, BAR / total
-    bottom = TOP + ROW * len(rows)
-    width = max(left + BAR + 110, header_width(title, facts))
-    drawing = Drawing(width, bottom + MARGIN, title, alt)
-    draw_header(drawing, title, facts)
-    for index, (bound, before, number) in enumerate(rows):
-        y = TOP + index * ROW
-        drawing.place((bound,), left, y + 2, BAR, ROW - 4)
-        bold = {"font_weight": "bold"} if bound == holds else {}
-        drawing.text(left - 8, y + 15, f"le {bound}", text_anchor="end", **bold)
-        if before:
-            drawing.rect(left, y + 3, before * scale, ROW - 6, fill="#dcdcdc")
-        own = (left + before * scale, y + 3, (number - before) * scale, ROW - 6)
-        drawing.rect(*own, f"{number - before} in this bucket", fill=OKABE_ITO[0])
-        label = f"{number} (+{number - before})"
-        drawing.text(left + BAR + 10, y + 15, label, fill=GREY, **bold)
-    x = left + rank * scale
-    drawing.path(f"M{x:.2f} {TOP:g}V{bottom:g}", stroke=INK, stroke_dasharray="4 3")
-    drawing.path(f"M{left:g} {TOP:g}V{bottom:g}", stroke=LINE)
-    return drawing
 
 
 def _text(rows: list[tuple[str, int, int]], holds: str, facts: str) -> str:

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header, header_width
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, sheet
 from minivllm.lab.viz.draw.palette import GREY, LINE, OKABE_ITO, PAPER
-from minivllm.lab.viz.draw.svg import MONO, MONO_EM, SANS_EM, Drawing
+from minivllm.lab.viz.draw.svg import MONO, MONO_EM, Drawing, text_width
 from minivllm.utils.validation import check
 
 ROW, BOX, STATE_WIDTH, GAP = 22, 18, 84, 8
@@ -58,10 +58,8 @@ def call_stream(
     middle = left + piece_width + GAP
     right = middle + STATE_WIDTH + GAP
     given_width = max(sum(_width(what) + GAP for what in given) for _, _, given in rows)
-    width = max(right + given_width + MARGIN, header_width(name, facts))
-    height = HEADER_HEIGHT + 20 + ROW * len(rows) + MARGIN
-    drawing = Drawing(width, height, name, f"{name}; {facts}.")
-    draw_header(drawing, name, facts)
+    bottom = HEADER_HEIGHT + 20 + ROW * len(rows) + MARGIN / 2
+    drawing = sheet(name, facts, f"{name}; {facts}.", right + given_width, bottom)
     heads = ((left, "in: the text"), (middle, "state"), (right, "out: the message"))
     for x, head in heads:
         drawing.text(x, HEADER_HEIGHT + 10, head, fill=GREY)
@@ -79,8 +77,7 @@ def call_stream(
         for kind, what in given:
             _draw_given(drawing, x, y, kind, what)
             x += _width((kind, what)) + GAP
-    text = _as_text(name, facts, rows)
-    return finish(drawing, text, f"{name}; {facts}.", title, mark)
+    return finish(drawing, _as_text(name, facts, rows), title, mark)
 
 
 def follow(parser: StreamingParser, pieces: Sequence[str]) -> list[Row]:
@@ -126,14 +123,14 @@ def _shown(text: str) -> str:
 
 def _width(given: tuple[str, str]) -> float:
     kind, what = given
-    return 12 * (SANS_EM * (len(kind) + 2) + MONO_EM * len(_shown(what))) + 2 * GAP
+    return text_width(kind + "  ") + 12 * MONO_EM * len(_shown(what)) + 2 * GAP
 
 
 def _draw_given(drawing: Drawing, x: float, y: float, kind: str, what: str) -> None:
     colour = COLOURS["call" if kind == "name" else kind]
     drawing.rect(x, y, _width((kind, what)), BOX, rx=2, fill=PAPER, stroke=colour, stroke_width=2)
     drawing.text(x + GAP, y + 13, kind, fill=GREY)
-    left = x + GAP + 12 * SANS_EM * (len(kind) + 2)
+    left = x + GAP + text_width(kind + "  ")
     drawing.text(left, y + 13, _shown(what), font_family=MONO)
 
 

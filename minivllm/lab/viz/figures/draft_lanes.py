@@ -10,12 +10,9 @@ from minivllm.lab.viz.draw.layout import (
     HEADER_HEIGHT,
     MARGIN,
     MAX_WIDTH,
-    SWATCH_HEIGHT,
-    SWATCH_WIDTH,
-    Legend,
     Swatch,
-    draw_header,
-    header_width,
+    box_swatch,
+    sheet,
 )
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER
 from minivllm.lab.viz.draw.svg import MONO, MONO_EM, Drawing
@@ -70,22 +67,17 @@ def draft_lanes(
     most = (MAX_WIDTH - 2 * MARGIN - NAMES) // NARROWEST
     num = len(model.positions)
     check(num <= most, "last", last, f"a step up to which {most} positions are drafted, not {num}")
-    alt = f"{model.title}: {model.facts}."
-    return finish(_svg(model, decode), _text(model, decode), alt, title, mark)
+    return finish(_drawing(model, decode), _text(model, decode), title, mark)
 
 
-def _svg(model: DraftLanes, decode: Decode) -> Drawing:
+def _drawing(model: DraftLanes, decode: Decode) -> Drawing:
     positions = model.positions
     chip = min(WIDEST, (MAX_WIDTH - 2 * MARGIN - NAMES) // len(positions))
     right = MARGIN + NAMES + chip * len(positions)
-    width = max(right + MARGIN, header_width(model.title, model.facts), 620)
-    legend = Legend(_legend(model), width - 2 * MARGIN)
     strip = HEADER_HEIGHT + 14 + LANE * len(model.lanes)
     bottom = strip + 2 * CHIP_HEIGHT + 20
-    drawing = Drawing(
-        width, bottom + legend.height + MARGIN / 2, model.title, f"{model.title}: {model.facts}."
-    )
-    draw_header(drawing, model.title, model.facts)
+    alt = f"{model.title}: {model.facts}."
+    drawing = sheet(model.title, model.facts, alt, right, bottom, _legend(model))
 
     def x(position: int) -> float:
         return MARGIN + NAMES + chip * (position - positions.start)
@@ -97,7 +89,6 @@ def _svg(model: DraftLanes, decode: Decode) -> Drawing:
     for index, lane in enumerate(model.lanes):
         _draw_lane(drawing, lane, HEADER_HEIGHT + 16 + LANE * index, x, chip, decode)
     _draw_slots(drawing, model, strip + 4, x, chip)
-    legend.draw(drawing, MARGIN, bottom)
     return drawing
 
 
@@ -127,10 +118,9 @@ def _draw_lane(
             if kind == "rejected":
                 drawing.hatch(*box)
             label = token_label(token, decode, max(1, int((chip - 4) / (11 * MONO_EM))))
-            halo = {"stroke": PAPER, "stroke_width": 3, "paint_order": "stroke"}
             drawing.text(
-                left + chip / 2, top + 14, label, font_size=11, font_family=MONO,
-                text_anchor="middle", **(halo if kind == "rejected" else {}),
+                left + chip / 2, top + 14, label, chip - 4, kind == "rejected", font_size=11,
+                font_family=MONO, text_anchor="middle",
             )  # fmt: skip
 
 
@@ -150,10 +140,8 @@ def _draw_slots(
         if times and not right:
             drawing.hatch(*box)
         if times:
-            drawing.text(
-                x(position) + chip / 2, y + 15, f"{times}×", font_size=11, text_anchor="middle",
-                stroke=PAPER, stroke_width=3, paint_order="stroke",
-            )  # fmt: skip
+            middle = {"font_size": 11, "text_anchor": "middle"}
+            drawing.text(x(position) + chip / 2, y + 15, f"{times}×", halo=True, **middle)
         first = position == model.positions.start
         if position % size == 0:
             drawing.path(f"M{x(position):g} {y - 4}v{CHIP_HEIGHT + 20}", stroke=INK, stroke_width=2)
@@ -166,18 +154,13 @@ def _legend(model: DraftLanes) -> list[tuple[Swatch, str]]:
     kinds = {"known", "drawn"}
     kinds |= {"accepted" for lane in model.lanes if lane.num_accepted}
     kinds |= {"rejected" for lane in model.lanes if lane.num_accepted < len(lane.drafts)}
-    entries = [(_swatch(kind), text) for kind, text in MEANINGS.items() if kind in kinds]
+    entries = [
+        (box_swatch(kind == "rejected", **LOOKS[kind]), text)
+        for kind, text in MEANINGS.items()
+        if kind in kinds
+    ]
     text = "slot: how often it was written"
-    return [*entries, (_swatch("known"), text + "; hatched: last by a rejected draft")]
-
-
-def _swatch(kind: str) -> Swatch:
-    def draw(drawing: Drawing, x: float, y: float) -> None:
-        drawing.rect(x, y, SWATCH_WIDTH, SWATCH_HEIGHT, rx=2, **LOOKS[kind])
-        if kind == "rejected":
-            drawing.hatch(x, y, SWATCH_WIDTH, SWATCH_HEIGHT)
-
-    return draw
+    return [*entries, (box_swatch(**LOOKS["known"]), text + "; hatched: last by a rejected draft")]
 
 
 def _text(model: DraftLanes, decode: Decode) -> str:

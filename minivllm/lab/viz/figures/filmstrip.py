@@ -8,16 +8,9 @@ from dataclasses import dataclass
 from minivllm.lab.viz.draw import tiles as look
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import (
-    HEADER_HEIGHT,
-    MARGIN,
-    MAX_WIDTH,
-    Legend,
-    draw_header,
-    header_width,
-)
-from minivllm.lab.viz.draw.palette import GREY
-from minivllm.lab.viz.draw.pool import Pool, draw_map, draw_tile, map_legend, tile_size
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, sheet
+from minivllm.lab.viz.draw.palette import GREY, PAPER
+from minivllm.lab.viz.draw.pool import Edge, Pool, draw_map, draw_tile, map_legend, tile_size
 from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
 from minivllm.lab.viz.draw.wording import shorten
 from minivllm.lab.viz.model.filmstrip_model import (
@@ -26,6 +19,7 @@ from minivllm.lab.viz.model.filmstrip_model import (
     FilmstripModel,
     changed_blocks,
     eventful_steps,
+    host_blocks,
     plan_of,
     strip_text,
 )
@@ -40,8 +34,10 @@ SLOT_WIDTH = 12
 GAP, FRAME_GAP = 6, 26
 CAPTION = 40
 MAX_MARKED = 60  # changed squares of a map; more would hide what is below
-CHIP_WIDTH, CHIP_HEIGHT = 26, 18
+CHIP_WIDTH, CHIP_HEIGHT, HOST = 26, 18, 54
 MAP_COLUMNS, MAP_CELL = 40, 6
+
+Point = tuple[float, float]
 
 
 def filmstrip(
@@ -50,9 +46,10 @@ def filmstrip(
 ) -> Figure:  # fmt: skip
     """Draw a few steps side by side: each one's plan, pool and block tables.
 
-    Tiles and slots look as in ``block_grid``. A thick black edge is a block that a sequence got or
-    gave back in this step. Below each pool a row of block ids per sequence is its block table. A
-    large pool becomes a map of small squares; lines of blocks that were never used are left out.
+    Tiles and slots look as in ``block_grid``. A thick black edge is a block that a sequence got in
+    this step, a dashed one a block given back. Below each pool are the blocks of the host, with
+    arrows for what is swapped, and a row of block ids per sequence: its block table. A large pool
+    becomes a map of small squares; lines of blocks that were never used are left out.
 
     Args:
         trace: what the engine wrote.
@@ -70,10 +67,10 @@ def filmstrip(
     frames = []
     for step in steps:
         pool = Pool.of(trace, take_snapshot(trace, step, after), whole=False)
-        changed = changed_blocks(trace, step, after)
-        frames.append(FilmFrame(step, plan_of(history, step), pool, changed))
+        changed, host = changed_blocks(trace, step, after), host_blocks(trace, step, after)
+        frames.append(FilmFrame(step, plan_of(history, step), pool, *changed, host))
     strip = FilmstripModel(frames, after)
-    return finish(_svg(strip), strip_text(strip), strip.alt, title, mark)
+    return finish(_drawing(strip), strip_text(strip), title, mark)
 
 
 # -- drawn ---------------------------------------------------------------------------------------
@@ -106,41 +103,43 @@ class _Sizes:
             pool_width = columns * (tile[0] + GAP) - GAP
             pool_height = cdiv(pool.num_drawn, columns) * (tile[1] + GAP) - GAP
         lines = width = 0
+        hosts = strip.num_host_blocks
+        host_height = HOST if hosts else 0
         if strip.with_tables:
             lines = max(len(frame.tables) for frame in strip.frames)
             longest = max((len(t.blocks) for f in strip.frames for t in f.tables), default=0)
             width = 30 + longest * (CHIP_WIDTH + 3)
-        height = CAPTION + pool_height + (12 + lines * (CHIP_HEIGHT + 5) if lines else 0)
-        return cls(columns, tile, pool_width, pool_height, max(pool_width, width), height)
+        height = CAPTION + pool_height + host_height
+        height += 12 + lines * (CHIP_HEIGHT + 5) if lines else 0
+        width = max(pool_width, width, 30 + hosts * (CHIP_WIDTH + 3))
+        return cls(columns, tile, pool_width, pool_height, width, height)
 
     @property
     def frames_in_a_line(self) -> int:
         return max(1, int((MAX_WIDTH - 2 * MARGIN + FRAME_GAP) // (self.width + FRAME_GAP)))
 
 
-def _svg(strip: FilmstripModel) -> Drawing:
+def _drawing(strip: FilmstripModel) -> Drawing:
     sizes = _Sizes.of(strip)
     columns = min(sizes.frames_in_a_line, len(strip.frames))
     lines = cdiv(len(strip.frames), columns)
-    sheet_width = max(
-        2 * MARGIN + columns * (sizes.width + FRAME_GAP) - FRAME_GAP,
-        min(MAX_WIDTH, header_width(strip.title, strip.facts)),
-    )
-    legend = Legend(_legend(strip), sheet_width - 2 * MARGIN)
+    right = MARGIN + columns * (sizes.width + FRAME_GAP) - FRAME_GAP
     bottom = HEADER_HEIGHT + lines * (sizes.height + FRAME_GAP)
-    drawing = Drawing(sheet_width, bottom + legend.height + MARGIN / 2, strip.title, strip.alt)
-    draw_header(drawing, strip.title, strip.facts)
+    drawing = sheet(strip.title, strip.facts, strip.alt, right, bottom, _legend(strip))
     for index, frame in enumerate(strip.frames):
         line, column = divmod(index, columns)
         x = MARGIN + column * (sizes.width + FRAME_GAP)
         y = HEADER_HEIGHT + line * (sizes.height + FRAME_GAP)
         drawing.text(x, y + 14, f"step {frame.step}", font_size=13, font_weight="bold")
         plan = shorten(frame.plan, int(sizes.width / (11 * SANS_EM)))
-        drawing.text(x, y + 30, plan, fill=GREY, font_size=11)
+        drawing.text(x, y + 30, plan, sizes.width, fill=GREY, font_size=11)
         _draw_pool(drawing, strip, frame, sizes, x, y + CAPTION)
+        y += CAPTION + sizes.pool_height + 12
+        if strip.num_host_blocks:
+            _draw_host(drawing, frame, x, y + HOST - CHIP_HEIGHT - 12)
+            y += HOST
         if strip.with_tables:
-            _draw_tables(drawing, frame, x, y + CAPTION + sizes.pool_height + 12)
-    legend.draw(drawing, MARGIN, bottom)
+            _draw_tables(drawing, frame, x, y)
     return drawing
 
 
@@ -148,20 +147,57 @@ def _draw_pool(
     drawing: Drawing, strip: FilmstripModel, frame: FilmFrame, sizes: _Sizes, x: float, y: float
 ) -> None:
     if strip.as_map:
-        marked = frame.changed if len(frame.changed) <= MAX_MARKED else ()
-        draw_map(drawing, frame.pool, x, y, sizes.columns, MAP_CELL, marked)
+        edges = _edges(frame) if len(frame.changed) <= MAX_MARKED else {}
+        draw_map(drawing, frame.pool, x, y, sizes.columns, MAP_CELL, edges)
         for block_id in range(frame.pool.num_drawn):
             line, column = divmod(block_id, sizes.columns)
             corner = (x + column * MAP_CELL, y + line * MAP_CELL)
             drawing.place((frame.step, block_id), *corner, MAP_CELL, MAP_CELL)
         return
-    width, height = sizes.tile
+    (width, height), edges = sizes.tile, _edges(frame)
     with drawing.group(fill=GREY, font_size=11):
         for block_id in range(frame.pool.num_drawn):
             line, column = divmod(block_id, sizes.columns)
             box = (x + column * (width + GAP), y + line * (height + GAP), width, height)
-            draw_tile(drawing, frame.pool, block_id, box, block_id in frame.changed, plain=True)
+            draw_tile(drawing, frame.pool, block_id, box, edges.get(block_id), plain=True)
             drawing.place((frame.step, block_id), *box)
+
+
+def _edges(frame: FilmFrame) -> dict[int, Edge]:
+    """Edges of the blocks that changed hands."""
+    return dict.fromkeys(frame.got, look.CHANGED) | dict.fromkeys(frame.gave, look.GIVEN_BACK)
+
+
+def _draw_host(drawing: Drawing, frame: FilmFrame, x: float, y: float) -> None:
+    """Chips of the host's blocks, and arrows between them and the pool for what is swapped."""
+    drawing.text(x, y + 13, "host" if frame.host else "host: nothing", fill=GREY, font_size=11)
+    for index, block in enumerate(frame.host):
+        left = x + 30 + index * (CHIP_WIDTH + 3)
+        comes_back = block.partner is not None and not block.goes_out
+        edge = look.GIVEN_BACK if comes_back else look.outline(block.goes_out, block.owners[0].edge)
+        box, fill = (left, y, CHIP_WIDTH, CHIP_HEIGHT), PAPER if comes_back else None
+        drawing.rect(*box, rx=3, fill=fill or block.owners[0].light, **edge)
+        if len(block.owners) > 1:
+            drawing.hatch(left + 1, y + 12, CHIP_WIDTH - 2, CHIP_HEIGHT - 13)
+        middle = left + CHIP_WIDTH / 2
+        letters = " ".join(owner.letter for owner in block.owners)
+        drawing.text(
+            middle, y + 12, letters, CHIP_WIDTH - 4, True, font_size=11, text_anchor="middle"
+        )
+        if block.partner is not None:
+            tile = drawing.places[frame.step, block.partner]
+            ends = [(tile[0] + tile[2] / 2, tile[1] + tile[3]), (middle, y)]
+            _draw_arrow(drawing, *(ends if block.goes_out else ends[::-1]), block.owners[0].edge)
+
+
+def _draw_arrow(drawing: Drawing, start: Point, end: Point, colour: str) -> None:
+    (x, y), (dx, dy) = end, (end[0] - start[0], end[1] - start[1])
+    length = (dx * dx + dy * dy) ** 0.5
+    dx, dy = dx / length * 6, dy / length * 6
+    head = f"M{x - dx - dy / 2:.1f} {y - dy + dx / 2:.1f}L{x:.1f} {y:.1f}"
+    head += f"L{x - dx + dy / 2:.1f} {y - dy - dx / 2:.1f}"
+    d = f"M{start[0]:.1f} {start[1]:.1f}L{x:.1f} {y:.1f}{head}"
+    drawing.path(d, fill="none", stroke=colour, stroke_width=1.4)
 
 
 def _draw_tables(drawing: Drawing, frame: FilmFrame, x: float, y: float) -> None:
@@ -196,5 +232,7 @@ def _legend(strip: FilmstripModel) -> list:
         cached = any(frame.pool.cached_and_free for frame in strip.frames)
         entries = look.legend_entries(blocks, any_cached=cached, any_new=False)
     if any(0 < len(frame.changed) <= most for frame in strip.frames):
-        entries.append((look.changed_swatch, "a sequence got it, or gave it back, in this step"))
+        entries.append((look.changed_swatch, "a sequence got it in this step"))
+        if any(frame.gave for frame in strip.frames):
+            entries.append((look.given_back_swatch, "given back in this step"))
     return entries

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header, header_width
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, sheet
 from minivllm.lab.viz.draw.palette import GREY, LINE, OKABE_ITO, PAPER
-from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.utils.validation import check
 
 SLOT, BLOCK_GAP, DROP = 17, 6, 70
@@ -42,11 +41,10 @@ def gather_arrows(
     shared = gathered - len({slot for own in slots.values() for slot in own})
     facts = f"{gathered} slots are copied, {shared} of them twice"
     under = sum(len(own) + 1 for own in slots.values()) * SLOT
-    width = max(left(num_blocks * block_size), 2 * MARGIN + under, header_width(name, facts))
+    right = max(left(num_blocks * block_size), MARGIN + under)
     top = HEADER_HEIGHT + 16
     bottom = top + SLOT + DROP
-    drawing = Drawing(width + MARGIN, bottom + SLOT + 34, name, f"{name}; {facts}.")
-    draw_header(drawing, name, facts)
+    drawing = sheet(name, facts, f"{name}; {facts}.", right, bottom + SLOT + 26)
     for block in range(num_blocks):
         drawing.text(left(block * block_size), top - 4, f"block {block}", font_size=11, fill=GREY)
     for slot in range(num_blocks * block_size):
@@ -66,4 +64,4 @@ def gather_arrows(
             x += SLOT
         x += SLOT
     text = "\n".join(f"{seq_id}: {' '.join(map(str, own))}" for seq_id, own in slots.items())
-    return finish(drawing, f"{name}\n{facts}\n{text}", f"{name}; {facts}.", title, mark)
+    return finish(drawing, f"{name}\n{facts}\n{text}", title, mark)

@@ -9,20 +9,11 @@ from itertools import groupby
 
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import (
-    MARGIN,
-    NOBODY,
-    SWATCH_HEIGHT,
-    SWATCH_WIDTH,
-    Legend,
-    Swatch,
-    draw_header,
-    header_width,
-)
+from minivllm.lab.viz.draw.layout import MARGIN, NOBODY, box_swatch, sheet
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER, Owner, owners_of
-from minivllm.lab.viz.draw.step_axis import TOP, StepAxis
+from minivllm.lab.viz.draw.step_axis import TOP, StepAxis, draw_name
 from minivllm.lab.viz.draw.svg import Drawing
-from minivllm.lab.viz.draw.wording import count, pad, shorten
+from minivllm.lab.viz.draw.wording import count, pad
 from minivllm.trace import Trace
 from minivllm.trace.records import RequestAdded, Sampled, Scheduled
 from minivllm.utils.validation import check
@@ -98,7 +89,7 @@ def lanes(
     check(len(runs) > 0, "runs", runs, "at least one")
     read = [_read(name, trace, arrivals or {}) for name, trace in runs.items()]
     alt = f"Lanes of requests. {'; '.join(f'{run.name}: {run.facts}' for run in read)}."
-    return finish(_svg(read, alt), _text(read), alt, title, mark)
+    return finish(_drawing(read, alt), _text(read), title, mark)
 
 
 def _read(name: str, trace: Trace, arrivals: Mapping[str, int]) -> Run:
@@ -125,16 +116,16 @@ def _read(name: str, trace: Trace, arrivals: Mapping[str, int]) -> Run:
     return Run(name, found)
 
 
-def _svg(runs: list[Run], alt: str) -> Drawing:
+def _drawing(runs: list[Run], alt: str) -> Drawing:
     axis = StepAxis(0, max(run.last for run in runs))
     title, most = "Lanes", max(len(run.lanes) for run in runs)
     facts = f"{count(len(runs), 'run')} of {count(most, 'request')} · a black bar is the end of one"
     heights = [HEAD + ROW * len(run.lanes) + GAP for run in runs]
     bottom = TOP + sum(heights)
-    width = max(axis.right + MARGIN, header_width(title, facts), 520.0)
-    legend = Legend([(_swatch(kind), text) for kind, text in LOOKS.items()], width - 2 * MARGIN)
-    drawing = Drawing(width, bottom + legend.height + MARGIN / 2, title, alt)
-    draw_header(drawing, title, facts)
+    legend = [
+        (box_swatch(kind == "waiting", **_look(kind, NOBODY)), text) for kind, text in LOOKS.items()
+    ]
+    drawing = sheet(title, facts, alt, axis.right, bottom, legend)
     axis.draw(drawing, bottom - GAP)
     y = TOP
     for run, height in zip(runs, heights, strict=True):
@@ -147,15 +138,12 @@ def _svg(runs: list[Run], alt: str) -> Drawing:
                 drawing.place(key, axis.x(step), y + HEAD + row * ROW, axis.cell, ROW)
         y += height
         drawing.path(f"M{MARGIN:g} {y - GAP / 2:g}H{axis.right:g}", stroke=LINE)
-    legend.draw(drawing, MARGIN, bottom)
     return drawing
 
 
 def _draw_lane(drawing: Drawing, lane: Lane, axis: StepAxis, y: float) -> None:
     owner = lane.owner
-    letter = {"font_weight": "bold", "font_size": 13, "text_anchor": "end"}
-    drawing.text(MARGIN + 26, y + 16, owner.letter, fill=owner.edge, **letter)
-    drawing.text(MARGIN + 34, y + 16, shorten(owner.seq_id, 13), fill=GREY, font_size=11)
+    draw_name(drawing, owner, y + 16, 13)
     for kind, start, last in lane.spans():
         x = axis.x(start)
         box = (x + 1, y + 2, axis.x(last + 1) - x - 2, ROW - 4)
@@ -175,16 +163,6 @@ def _look(kind: str, owner: Owner) -> dict[str, str]:
     }[kind]
 
 
-def _swatch(kind: str) -> Swatch:
-    def draw(drawing: Drawing, x: float, y: float) -> None:
-        box = (x, y, SWATCH_WIDTH, SWATCH_HEIGHT)
-        drawing.rect(*box, rx=2, **_look(kind, NOBODY))
-        if kind == "waiting":
-            drawing.hatch(*box)
-
-    return draw
-
-
 def _text(runs: list[Run]) -> str:
     lines = ["Lanes"]
     for run in runs:
@@ -193,7 +171,7 @@ def _text(runs: list[Run]) -> str:
             cells = " " * lane.arrival
             for kind, start, last in lane.spans():
                 cells += KINDS[kind] * (last - start + 1)
-            name = pad(f"{lane.owner.letter} {shorten(lane.owner.seq_id, 13)}", 16)
+            name = pad(lane.owner.name(13), 16)
             lines.append(f"{name}{cells}|")
     signs = [f"{sign} {LOOKS[kind]}" for kind, sign in KINDS.items()]
     return "\n".join([*lines, "", "one column: a step  " + "  ".join([*signs, "| its end"])])

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from minivllm.lab.sim.launches import Launch
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, sheet
 from minivllm.lab.viz.draw.palette import GREY, OKABE_ITO
-from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
+from minivllm.lab.viz.draw.svg import text_width
 from minivllm.utils.validation import check
 
 LINE, GAP = 22, 14
@@ -37,12 +37,10 @@ def launch_lanes(
         for name in runs
     )
     head = "Launches and kernels"
-    names = max(len(f"{name} CPU") for name in runs) * 12 * SANS_EM + 10
+    names = max(text_width(f"{name} GPU") for name in runs) + 10
     scale = LONGEST / max(ends.values())
-    height = HEADER_HEIGHT + (2 * LINE + GAP) * len(runs) + MARGIN
-    width = 2 * MARGIN + names + LONGEST + 80
-    drawing = Drawing(width, height, head, f"{head}. {told}.")
-    draw_header(drawing, head, "time from left to right")
+    right, bottom = MARGIN + names + LONGEST + 80, HEADER_HEIGHT + (2 * LINE + GAP) * len(runs)
+    drawing = sheet(head, "time from left to right", f"{head}. {told}.", right, bottom)
     y, left = float(HEADER_HEIGHT), MARGIN + names
     for name, launches in runs.items():
         for lane, color, spans in (
@@ -58,6 +56,4 @@ def launch_lanes(
         end = left + scale * ends[name]
         drawing.text(end + 6, y - 7, f"{ends[name]:,.0f} µs", fill=GREY)
         y += GAP
-    return finish(
-        drawing, f"{head}\n  " + told.replace("; ", "\n  "), f"{head}. {told}.", title, mark
-    )
+    return finish(drawing, f"{head}\n  " + told.replace("; ", "\n  "), title, mark)

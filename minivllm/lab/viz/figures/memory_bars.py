@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-HATCHES = ("", "///", "..", "xx", "\\\\")
+HATCHES = ("", "//", "", "\\\\", "")
 COLOURS = (OKABE_ITO[0], OKABE_ITO[3], OKABE_ITO[2], OKABE_ITO[1], OKABE_ITO[5])
 Bars = Mapping[str, Mapping[str, float]]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header, header_width
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, sheet
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER
 from minivllm.lab.viz.draw.svg import MONO, Drawing
 from minivllm.lab.viz.draw.wording import count, token_label
@@ -47,10 +47,9 @@ def ngram_lookup(
     facts = facts.replace("1 tokens match", "1 token matches")
     lines = [head, facts, ""]
     left = max_n + BEFORE + k
-    width = max(MARGIN + NAMES + CHIP * (left + 1 + max_n) + MARGIN, header_width(head, facts))
+    right = MARGIN + NAMES + CHIP * (left + 1 + max_n)
     bottom = HEADER_HEIGHT + ROW * len(found)
-    drawing = Drawing(width, bottom + 26, head, f"{head}: {facts}.")
-    draw_header(drawing, head, facts)
+    drawing = sheet(head, facts, f"{head}: {facts}.", right, bottom + 18)
     for index, (length, start) in enumerate(found.items()):
         y = HEADER_HEIGHT + 4 + ROW * index
         drawing.text(MARGIN, y + 15, f"last {length}", font_weight="bold")
@@ -77,7 +76,7 @@ def ngram_lookup(
     drawing.text(MARGIN + NAMES, bottom + 12, "its first occurrence, and what followed", fill=GREY)
     tail = MARGIN + NAMES + CHIP * (left + 1)
     drawing.text(tail, bottom + 12, "the end of the text", fill=GREY)
-    return finish(drawing, "\n".join(lines), f"{head}: {facts}.", title, mark)
+    return finish(drawing, "\n".join(lines), title, mark)
 
 
 def _first(tokens: list[int], length: int) -> int | None:

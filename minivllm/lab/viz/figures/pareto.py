@@ -99,4 +99,4 @@ def _alt(points: dict[str, tuple[float, float]], best: list[str], x: str, y: str
     told = "; ".join(
         f"{name}: {number(points[name][0])}, {number(points[name][1])}" for name in best
     )
-    return f"{x} against {y} for {len(points)} settings; nobody beats {told}."
+    return f"{x} against {y} for {len(points)} settings; none beats {told}."

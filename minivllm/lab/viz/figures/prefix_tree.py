@@ -8,18 +8,9 @@ from dataclasses import dataclass
 from minivllm.lab.viz.draw import tiles as look
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import (
-    HEADER_HEIGHT,
-    MARGIN,
-    SWATCH_HEIGHT,
-    SWATCH_WIDTH,
-    Legend,
-    Swatch,
-    draw_header,
-    header_width,
-)
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, Swatch, box_swatch, sheet
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER, Owner, owners_of
-from minivllm.lab.viz.draw.svg import MONO, MONO_EM, SANS_EM, Drawing
+from minivllm.lab.viz.draw.svg import MONO, MONO_EM, SANS_EM, Drawing, text_width
 from minivllm.lab.viz.draw.wording import count, shorten, token_label
 from minivllm.lab.viz.model.prefix_model import Branch, Node, PrefixTree, fold, read_prefix_tree
 from minivllm.trace import Trace
@@ -63,7 +54,7 @@ def prefix_tree(
     tree = read_prefix_tree(trace, step, after)
     moment = "before the first step" if step == -1 else f"step {step}, after {after}"
     picture = _Picture(moment, tree, fold(tree), owners_of(trace), decode)
-    return finish(_svg(picture), _text(picture), picture.alt, title, mark)
+    return finish(_drawing(picture), _text(picture), title, mark)
 
 
 @dataclass(frozen=True)
@@ -147,20 +138,16 @@ def _changed(node: Node) -> bool:
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _svg(picture: _Picture) -> Drawing:
+def _drawing(picture: _Picture) -> Drawing:
     root = picture.root
     deepest = max(box.depth + bool(box.num_hidden_blocks) for box in root.walk())
-    width = max(_x(deepest) + BOX_WIDTH + MARGIN, header_width(picture.title, picture.facts), 420.0)
-    legend = Legend(_legend(picture), width - 2 * MARGIN)
-    bottom = HEADER_HEIGHT + _height(root)
-    drawing = Drawing(width, bottom + legend.height + MARGIN / 2, picture.title, picture.alt)
-    draw_header(drawing, picture.title, picture.facts)
+    words, right = (picture.title, picture.facts, picture.alt), _x(deepest) + BOX_WIDTH
+    drawing = sheet(*words, right, HEADER_HEIGHT + _height(root), _legend(picture))
     y = HEADER_HEIGHT
     drawing.rect(MARGIN, y, ROOT_WIDTH, BOX_HEIGHT, rx=4, fill="#eeeeee", stroke=LINE)
     with drawing.group(font_size=11, fill=GREY, text_anchor="middle"):
         drawing.text(MARGIN + ROOT_WIDTH / 2, y + BOX_HEIGHT / 2 + 4, "root")
     _draw_children(drawing, picture, root, MARGIN + ROOT_WIDTH, y)
-    legend.draw(drawing, MARGIN, bottom)
     return drawing
 
 
@@ -220,13 +207,13 @@ def _draw_box(drawing: Drawing, picture: _Picture, box: Branch, x: float, y: flo
         drawing.hatch(x + 2, y + 2, 8, height - 4)
         left += 7
     room, ink = x + width - 5 - left, GREY if node.state == "evicted" else INK
-    drawing.text(left, y + 15, picture.where(box), font_weight="bold", fill=ink)
+    digest = box.nodes[0].name.hex()[:4] if len(node.name) == 32 else ""  # not before the trace
+    name_room = room - text_width(digest, 11, mono=True) - 3
+    drawing.text(left, y + 15, picture.where(box), name_room, font_weight="bold", fill=ink)
     with drawing.group(font_size=11, fill=GREY):
-        drawing.text(left, y + height - 7, picture.who(box, int(room / (11 * SANS_EM))))
+        drawing.text(left, y + height - 7, picture.who(box, int(room / (11 * SANS_EM))), room)
         with drawing.group(font_family=MONO):
-            if len(node.name) == 32:  # not so if it was registered before the trace began
-                digest = node.name.hex()[:4]
-                drawing.text(x + width - 6, y + 15, digest, text_anchor="end")
+            drawing.text(x + width - 6, y + 15, digest, text_anchor="end")
             tokens = picture.tokens(box, int(room / (11 * MONO_EM)))
             drawing.text(left, y + 34, tokens, fill=ink)
 
@@ -235,21 +222,16 @@ def _legend(picture: _Picture) -> list[tuple[Swatch, str]]:
     nodes = [node for box in picture.root.walk() if box.depth for node in box.nodes]
     states = {node.state for node in nodes}
     meanings = {
-        "held": ({"stroke": GREY, "fill": "#dadada"}, "held by somebody"),
+        "held": ({"stroke": GREY, "fill": "#dadada"}, "held by a sequence"),
         "free": (look.DOTTED, "free, but still cached"),
         "evicted": (EVICTED, "evicted: its block holds something else"),
     }
-    entries = [(_swatch(**look_), text) for s, (look_, text) in meanings.items() if s in states]
+    entries = [(box_swatch(**look_), text) for s, (look_, text) in meanings.items() if s in states]
     if any(node.ref_count > 1 for node in nodes):
         entries.append((look.hatched_swatch, "held by ×N sequences"))
     if any(map(_changed, nodes)):
         entries.append((look.changed_swatch, "registered or hit in this step"))
     return entries
-
-
-def _swatch(**attributes) -> Swatch:
-    look_ = {"rx": 2, "fill": PAPER, **attributes}
-    return lambda drawing, x, y: drawing.rect(x, y, SWATCH_WIDTH, SWATCH_HEIGHT, **look_)
 
 
 # -- in characters -------------------------------------------------------------------------------

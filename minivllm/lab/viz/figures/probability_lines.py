@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from minivllm.lab.viz.draw.bars import Bar, Part, draw_bars
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header
-from minivllm.lab.viz.draw.palette import GREY, INK, OKABE_ITO, PAPER
-from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
+from minivllm.lab.viz.draw.palette import GREY, OKABE_ITO, PAPER
 from minivllm.utils.validation import check
-
-LINE_WIDTH, BAR, PITCH = 620, 24, 34
 
 
 def probability_lines(
@@ -38,33 +35,22 @@ def probability_lines(
     hits = {name: drawn_token(probs, number) for name, probs in rows.items()}
     head = f"The number {number:g} in {len(rows)} distributions"
     facts = "; ".join(f"{name}: {hit}" for name, hit in hits.items())
-    left = MARGIN + 12 * SANS_EM * max(map(len, rows)) + MARGIN
-    height = HEADER_HEIGHT + PITCH * len(rows) + 24
-    drawing = Drawing(left + LINE_WIDTH + MARGIN, height, head, f"{head}; {facts}.")
-    draw_header(drawing, head, "the token whose interval the number falls into is drawn")
-    for line, (name, probs) in enumerate(rows.items()):
-        edge, y = 0.0, HEADER_HEIGHT + PITCH * line
-        drawing.text(MARGIN, y + 16, name)
-        drawing.rect(left, y, LINE_WIDTH, BAR, fill=PAPER, stroke=GREY)
-        for token, prob in probs.items():
-            x = left + round(edge * LINE_WIDTH)  # whole pixels: two processors draw the same
-            edge += prob
-            width = left + round(edge * LINE_WIDTH) - x
-            drawing.place((name, token), x, y, width, BAR)
-            colour = OKABE_ITO[tokens.index(token) % len(OKABE_ITO)]
-            drawing.rect(x, y, width, BAR, f"{token}: {prob:.3f}", fill=colour,
-                         fill_opacity=0.45, stroke=GREY)  # fmt: skip
-            if width > 12 * SANS_EM * len(token) + 4:
-                drawing.text(x + width / 2, y + 16, token, text_anchor="middle")
-    at, bottom = left + number * LINE_WIDTH, HEADER_HEIGHT + PITCH * len(rows)
-    drawing.path(f"M{at:g} {HEADER_HEIGHT - 6}V{bottom}", stroke=INK, stroke_width=2)
-    drawing.text(at, bottom + 14, f"{number:g}", text_anchor="middle")
+    looks = [{"fill": c, "fill_opacity": 0.45, "stroke": GREY} for c in OKABE_ITO]
+    look_of = {token: looks[i % len(looks)] for i, token in enumerate(tokens)}
+    bars = []
+    for name, probs in rows.items():
+        parts = [Part(prob, look_of[token], token, token) for token, prob in probs.items()]
+        rest = Part(max(0.0, 1 - sum(probs.values())), {"fill": PAPER, "stroke": GREY})
+        bars.append(Bar(name, [*parts, rest], height=24))
+    told = "the token whose interval the number falls into is drawn"
+    alt, line = f"{head}; {facts}.", (number, f"{number:g}")
+    drawing = draw_bars(head, told, alt, bars, 1, 620, line=line)
     lines = [
         f"{name}: {' '.join(f'{token} {prob:.3f}' for token, prob in probs.items())}"
         f" -> {hits[name]}"
         for name, probs in rows.items()
     ]
-    return finish(drawing, "\n".join([head, *lines]), f"{head}; {facts}.", title, mark)
+    return finish(drawing, "\n".join([head, *lines]), title, mark)
 
 
 def drawn_token(probs: Mapping[str, float], number: float) -> str:

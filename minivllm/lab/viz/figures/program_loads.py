@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header, header_width
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, sheet
 from minivllm.lab.viz.draw.palette import GREY, OKABE_ITO
-from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
+from minivllm.lab.viz.draw.svg import text_width
 from minivllm.utils.validation import check
 
 BOX_WIDTH, LINE_HEIGHT = 34, 20
@@ -21,7 +21,8 @@ def program_loads(
     """Draw a row for each program, and in it the blocks that it reads, from left to right.
 
     Args:
-        loads: by the program's name, physical block ids in the order in which it reads them.
+        loads: by the program's name, physical block ids in the order in which it reads them. Names
+            such as "program 2: A" are drawn as "A", sorted by it, with the program small beside.
         colour_of: by block id, the number of its colour; blocks that are not there have the first.
         title, mark: what it shows, and reads to point at: (program, how many before it, text).
 
@@ -30,18 +31,22 @@ def program_loads(
     """
     check(len(loads) > 0, "loads", loads, "at least one program")
     colour_of = colour_of or {}
+    if all(": " in name for name in loads):
+        loads = dict(sorted(loads.items(), key=lambda item: item[0].partition(": ")[2]))
     longest = max(map(len, loads.values()))
     total = sum(map(len, loads.values()))
     head = f"{len(loads)} programs, at most {longest} blocks one after another"
     facts = f"{total} blocks read in all"
-    labels = 12 * SANS_EM * max(map(len, loads)) + MARGIN
-    width = max(MARGIN + labels + BOX_WIDTH * longest + MARGIN, header_width(head, facts))
-    height = HEADER_HEIGHT + LINE_HEIGHT * len(loads) + MARGIN
-    drawing = Drawing(width, height, head, f"{head}; {facts}.")
-    draw_header(drawing, head, facts)
+    labels = max(map(text_width, loads)) + MARGIN
+    right = MARGIN + labels + BOX_WIDTH * longest
+    bottom = HEADER_HEIGHT + LINE_HEIGHT * len(loads) + MARGIN / 2
+    drawing = sheet(head, facts, f"{head}; {facts}.", right, bottom)
     for line, (name, blocks) in enumerate(loads.items()):
         y = HEADER_HEIGHT + LINE_HEIGHT * line
-        drawing.text(MARGIN, y + 13, name)
+        program, _, sequence = name.rpartition(": ")
+        drawing.text(MARGIN, y + 13, sequence, font_weight="bold" if program else "normal")
+        left = MARGIN + text_width(sequence, bold=True) + 8
+        drawing.text(left, y + 13, program, fill=GREY, font_size=11)
         for i, block in enumerate(blocks):
             x = MARGIN + labels + BOX_WIDTH * i
             colour = OKABE_ITO[colour_of.get(block, 0) % len(OKABE_ITO)]
@@ -49,4 +54,4 @@ def program_loads(
             drawing.place((name, i), x, y, BOX_WIDTH - 2, 17)
             drawing.text(x + BOX_WIDTH / 2 - 1, y + 13, block, text_anchor="middle")
     text = "\n".join(f"{name}: {' '.join(map(str, blocks))}" for name, blocks in loads.items())
-    return finish(drawing, f"{head}\n{facts}\n{text}", f"{head}; {facts}.", title, mark)
+    return finish(drawing, f"{head}\n{facts}\n{text}", title, mark)

@@ -1,4 +1,4 @@
-"""The queues: who runs, who is on the host and who waits, step by step, in what order."""
+"""The queues: what runs, what is on the host and what waits, step by step, in order."""
 
 from __future__ import annotations
 
@@ -7,16 +7,7 @@ from dataclasses import dataclass
 
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import (
-    MARGIN,
-    NOBODY,
-    SWATCH_HEIGHT,
-    SWATCH_WIDTH,
-    Legend,
-    Swatch,
-    draw_header,
-    header_width,
-)
+from minivllm.lab.viz.draw.layout import MARGIN, NOBODY, Swatch, box_swatch, sheet
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER, Owner, owners_of
 from minivllm.lab.viz.draw.step_axis import LANE_HEIGHT, TOP, StepAxis
 from minivllm.lab.viz.draw.svg import Drawing
@@ -92,7 +83,7 @@ def queues(trace: Trace, title: str | None = None, mark: Sequence[Mark] = ()) ->
     """Draw the running list, the swapped and the waiting queue after every ``schedule()``.
 
     In a small run each column is a queue of letters: running ones at the bottom in order of
-    admission, the swapped above, then the waiting ones (hatched), the next one first; × marks who
+    admission, the swapped above, then the waiting ones (hatched), the next one first; × marks what
     gave way in this step. A long run, or a long queue, shows how many there are of each.
 
     Args:
@@ -105,7 +96,7 @@ def queues(trace: Trace, title: str | None = None, mark: Sequence[Mark] = ()) ->
     """
     check(trace.num_steps > 0, "trace", trace, "of an engine that has run at least one step")
     model = Queues(_read(trace), owners_of(trace), trace.num_blocks - 1)
-    return finish(_svg(model), _text(model), model.alt, title, mark)
+    return finish(_drawing(model), _text(model), title, mark)
 
 
 def _read(trace: Trace) -> list[Moment]:
@@ -124,17 +115,15 @@ def _read(trace: Trace) -> list[Moment]:
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _svg(queues: Queues) -> Drawing:
+def _drawing(queues: Queues) -> Drawing:
     axis = StepAxis(0, len(queues.moments) - 1)
     tallest = max(moment.size for moment in queues.moments)
     chips = tallest <= MAX_CHIPS and len(queues.moments) <= MAX_STEPS
     height = (tallest * CHIP_HEIGHT + 12) if chips else AREA_HEIGHT
-    width = max(axis.right + MARGIN, header_width(queues.title, queues.facts), 420.0)
-    legend = Legend(_legend(queues, chips), width - 2 * MARGIN)
     lane_top = TOP + height + LANE_GAP
     bottom = lane_top + LANE_HEIGHT + LANE_GAP
-    drawing = Drawing(width, bottom + legend.height + MARGIN / 2, queues.title, queues.alt)
-    draw_header(drawing, queues.title, queues.facts)
+    words, legend = (queues.title, queues.facts, queues.alt), _legend(queues, chips)
+    drawing = sheet(*words, axis.right, bottom, legend)
     axis.draw(drawing, lane_top + LANE_HEIGHT)
     draw = _draw_chips if chips else _draw_areas
     draw(drawing, queues, axis, TOP + height)
@@ -142,7 +131,6 @@ def _svg(queues: Queues) -> Drawing:
         drawing.place((step,), axis.x(step), TOP, axis.cell, height)
     blocks = [moment.num_blocks for moment in queues.moments]
     axis.draw_lane(drawing, lane_top, "blocks", "usable", blocks, queues.num_usable_blocks)
-    legend.draw(drawing, MARGIN, bottom)
     return drawing
 
 
@@ -234,23 +222,13 @@ def _legend(queues: Queues, chips: bool) -> list[tuple[Swatch, str]]:
         "swapped": "swapped out to the host",
         "waiting": "waiting",
     }
-    entries = [
-        (_swatch(name, chips), text) for name, text in meanings.items() if queues.peaks[name]
-    ]
+    entries = []
+    for name in filter(queues.peaks.get, meanings):
+        look = _chip_look(name, NOBODY) if chips else {**_area_look(name), "rx": 0}
+        entries.append((box_swatch(name == "waiting", **look), meanings[name]))
     if queues.num_preemptions:
         entries.append((cross_swatch, "preempted in this step"))
     return entries
-
-
-def _swatch(name: str, chips: bool) -> Swatch:
-    def draw(drawing: Drawing, x: float, y: float) -> None:
-        box = (x, y, SWATCH_WIDTH, SWATCH_HEIGHT)
-        look = _chip_look(name, NOBODY) if chips else _area_look(name)
-        drawing.rect(*box, rx=3 if chips else 0, **look)
-        if name == "waiting":
-            drawing.hatch(*box)
-
-    return draw
 
 
 # -- in characters -------------------------------------------------------------------------------

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from minivllm.lab.viz.draw.bars import Bar, Part, draw_bars
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import (
-    HEADER_HEIGHT,
-    MARGIN,
-    SWATCH_HEIGHT,
-    SWATCH_WIDTH,
-    Legend,
-    Swatch,
-    draw_header,
-    header_width,
-)
+from minivllm.lab.viz.draw.layout import box_swatch
 from minivllm.lab.viz.draw.palette import GREY, INK, PAPER
-from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.utils.validation import check
 
-BAR, GAP, HIGHEST = 54, 26, 190
 SHARED, MISSING = {"fill": "#8fd3bf", "stroke": "#00523c"}, {"fill": "#f7d98a", "stroke": INK}
 TOO_MUCH = {"fill": PAPER, "stroke": GREY}
 
@@ -50,43 +40,32 @@ def rejection_bars(
     pairs = {token: (target_probs[token], draft_probs[token]) for token in target_probs}
     shared = sum(min(pair) for pair in pairs.values())
     head = "What the rejection sampler does with a draft"
-    facts = f"accepted {shared:.0%} · drawn again {1 - shared:.0%} · below: target | draft"
-    width = max(2 * MARGIN + (BAR + GAP) * len(pairs), header_width(head, facts), 560)
-    legend = Legend(_ENTRIES, width - 2 * MARGIN)
-    bottom = HEADER_HEIGHT + 16 + HIGHEST
-    drawing = Drawing(width, bottom + 40 + legend.height, head, f"{head}: {facts}.")
-    draw_header(drawing, head, facts)
-    scale = HIGHEST / max(max(pair) for pair in pairs.values())
-    for i, (token, (target, draft)) in enumerate(pairs.items()):
-        x, low = MARGIN + GAP / 2 + (BAR + GAP) * i, min(target, draft) * scale
-        high = max(target, draft) * scale
-        drawing.rect(x, bottom - low, BAR, low, **SHARED)
-        drawing.place((token,), x, bottom - high, BAR, high)
-        box = (x, bottom - high, BAR, high - low)
-        drawing.rect(*box, **(MISSING if target > draft else TOO_MUCH))
-        if draft > target:
-            drawing.hatch(*box)
-        with drawing.group(text_anchor="middle"):
-            drawing.text(x + BAR / 2, bottom + 16, token, font_weight="bold")
-            numbers = f"{target:.2f} | {draft:.2f}"
-            drawing.text(x + BAR / 2, bottom + 31, numbers, font_size=11, fill=GREY)
-    legend.draw(drawing, MARGIN, bottom + 36)
+    facts = f"accepted {shared:.0%} · drawn again {1 - shared:.0%} · p: target, q: draft"
+    bars = [
+        Bar(token, list(_parts(*pair)), "" if min(pair) else "p {:.2f}, q {:.2f}".format(*pair),
+            height=30, bold=True)
+        for token, pair in pairs.items()
+    ]  # fmt: skip
+    whole = max(max(pair) for pair in pairs.values())
+    drawing = draw_bars(head, facts, f"{head}: {facts}.", bars, whole, 480, _ENTRIES)
     lines = [f"{head}: {facts}", "token  target  draft  in both"]
     lines += [f"{t:5}  {p:6.2f}  {q:5.2f}  {min(p, q):7.2f}" for t, (p, q) in pairs.items()]
-    return finish(drawing, "\n".join(lines), f"{head}: {facts}.", title, mark)
+    return finish(drawing, "\n".join(lines), title, mark)
 
 
-def _swatch(look: dict, hatched: bool = False) -> Swatch:
-    def draw(drawing: Drawing, x: float, y: float) -> None:
-        drawing.rect(x, y, SWATCH_WIDTH, SWATCH_HEIGHT, **look)
-        if hatched:
-            drawing.hatch(x, y, SWATCH_WIDTH, SWATCH_HEIGHT)
-
-    return draw
+def _parts(target: float, draft: float) -> Iterator[Part]:
+    """The part in both, and after it the part in one only; each ends at p or at q."""
+    p, q = f"p {target:.2f}", f"q {draft:.2f}"
+    low, high = sorted((target, draft))
+    if low:
+        yield Part(low, SHARED, f"p = {q}" if target == draft else p if target < draft else q)
+    if high > low:
+        missing, label = target > draft, (p if target > draft else q) if low else ""
+        yield Part(high - low, MISSING if missing else TOO_MUCH, label, hatched=not missing)
 
 
 _ENTRIES = [
-    (_swatch(SHARED), "min(target, draft): accepted"),
-    (_swatch(TOO_MUCH, hatched=True), "said too often: rejected"),
-    (_swatch(MISSING), "said too seldom: drawn instead"),
+    (box_swatch(**SHARED), "min(p, q): accepted"),
+    (box_swatch(hatched=True, **TOO_MUCH), "said too often: rejected"),
+    (box_swatch(**MISSING), "said too seldom: drawn instead"),
 ]

@@ -35,7 +35,7 @@ def roofline(
 
     Args:
         machines: their peaks. Of several, points belong to the first; the others' roofs are dashed.
-        points: by series and label. One number is operations per byte; the point stands on the
+        points: by series and label. One number is operations per byte; the point is on the
             roof, where that work is at best, hollow. Two are operations per byte and operations per
             second as measured, filled; a thin line leads to the roof above it.
         title, mark: what it shows, and points to circle: (x, y, text).
@@ -97,6 +97,7 @@ def _draw(roofs: list[Hardware], spots: list[_Spot]) -> Figure:
     figure.draw_without_rendering()  # from here on the axes know how steep a slope looks
     for index, machine in enumerate(roofs):
         _draw_roof(axes, machine, index, machine.flops_per_s not in peaks[:index])
+    _name_spots(axes, spots)
     return figure
 
 
@@ -111,7 +112,7 @@ def _draw_roof(axes: Axes, machine: Hardware, index: int, names_peak: bool) -> N
     look = {"fontsize": 9, "color": colour, "textcoords": "offset points"}
     (x0, y0), (x1, y1) = axes.transData.transform(list(zip(xs, ys, strict=True))[:2])
     axes.annotate(
-        f"{machine.name}: {_si(machine.bytes_per_s)}B/s", (begin, ys[0]), xytext=(6, 14),
+        f"{machine.name}: {_si(machine.bytes_per_s)}B/s", (begin, ys[0]), xytext=(2, 18),
         rotation=degrees(atan2(y1 - y0, x1 - x0)), rotation_mode="anchor", **look,
     )  # fmt: skip
     if names_peak:
@@ -124,12 +125,8 @@ def _draw_roof(axes: Axes, machine: Hardware, index: int, names_peak: bool) -> N
 
 
 def _draw_series(axes: Axes, spots: list[_Spot], index: int) -> None:
-    from matplotlib.patheffects import withStroke
-
     colour = OKABE_ITO[(3 - index) % len(OKABE_ITO)]
-    halo = withStroke(linewidth=2.5, foreground="white")
     for spot in spots:
-        up = 5 if spot.measured and index % 2 else -11  # where the label goes; a roof's are below
         if spot.measured:
             axes.vlines(spot.intensity, *sorted((spot.rate, spot.roof)), color=colour,
                         linewidth=0.8, linestyle=":")  # fmt: skip
@@ -138,9 +135,37 @@ def _draw_series(axes: Axes, spots: list[_Spot], index: int) -> None:
             color=colour, markerfacecolor=colour if spot.measured else "white", zorder=3,
             markersize=7.5, markeredgewidth=1.6, label=spot.series if spot is spots[0] else None,
         )  # fmt: skip
-        axes.annotate(spot.label, (spot.intensity, spot.rate), xytext=(7, up), fontsize=9,
-                      textcoords="offset points", color=INK, path_effects=[halo],
-                      zorder=4)  # fmt: skip
+
+
+def _name_spots(axes: Axes, spots: list[_Spot]) -> None:
+    """Label each point on the side where it covers least: no other label, no point, no edge."""
+    from matplotlib.patheffects import withStroke
+    from matplotlib.transforms import Bbox
+
+    halo = withStroke(linewidth=2.5, foreground="white")
+    inside = axes.bbox
+    taken = [text.get_window_extent() for text in axes.texts]
+    if axes.get_legend():
+        taken.append(axes.get_legend().get_window_extent())
+    places = axes.transData.transform([(spot.intensity, spot.rate) for spot in spots])
+    taken += [Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in places]
+    sides = [("left", 8, -13), ("right", -8, 5), ("left", 8, 5), ("right", -8, -13),
+             ("left", 8, -26), ("right", -8, 18), ("left", 8, 18), ("right", -8, -26)]  # fmt: skip
+    for spot in spots:
+        label = axes.annotate(
+            spot.label, (spot.intensity, spot.rate), fontsize=9, textcoords="offset points",
+            xytext=(0, 0), color=INK, path_effects=[halo], zorder=4,
+        )  # fmt: skip
+        found = []
+        for align, x, y in sides:
+            label.set(ha=align, position=(x, y))
+            box = label.get_window_extent()
+            outside = box.x0 < inside.x0 or box.x1 > inside.x1 or box.y0 < inside.y0
+            found.append((sum(map(box.overlaps, taken)) + 2 * outside, len(found), box))
+        _, best, box = min(found, key=lambda one: one[:2])
+        align, x, y = sides[best]
+        label.set(ha=align, position=(x, y))
+        taken.append(box)
 
 
 def _si(value: float) -> str:

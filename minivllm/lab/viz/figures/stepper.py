@@ -8,14 +8,13 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
-from textwrap import wrap
 from typing import Any
 
-from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.claim import Mark, wrapped
 from minivllm.lab.viz.draw.figure import Figure
 from minivllm.lab.viz.draw.layout import MARGIN
 from minivllm.lab.viz.draw.palette import owners_of
-from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
+from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import listing
 from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.lab.viz.figures.block_table import block_table
@@ -52,7 +51,7 @@ def stepper(
 
 
 class Stepper:
-    """The widgets, and the still picture that stands for them where there are none.
+    """The widgets, and the still picture in their place where there are none.
 
     Setting ``slider.value`` from Python does what a reader does with the mouse.
     """
@@ -144,15 +143,15 @@ def _still(
 def _draw_words(strip: Figure, told: list[StepFrame]) -> str:
     root = ET.fromstring(strip.svg)
     width, height = float(root.get("width")), float(root.get("height"))
-    length = int((width - 2 * MARGIN - STEP_WIDTH) / (12 * SANS_EM))
-    lines = [(frame.step, wrap(frame.words, length)) for frame in told]
-    num_lines = sum(len(wrapped) for _, wrapped in lines)
+    room = width - 2 * MARGIN - STEP_WIDTH
+    lines = [(frame.step, wrapped(frame.words, room)) for frame in told]
+    num_lines = sum(len(sentences) for _, sentences in lines)
     sheet_height = height + num_lines * LINE_HEIGHT + len(lines) * GAP + MARGIN
     drawing = Drawing(width, sheet_height, "Steps of a run", strip.alt)
     y = height + 12
-    for step, wrapped in lines:
+    for step, sentences in lines:
         drawing.text(MARGIN, y, f"step {step}", font_weight="bold")
-        for line in wrapped:
+        for line in sentences:
             drawing.text(MARGIN + STEP_WIDTH, y, line)
             y += LINE_HEIGHT
         y += GAP

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from minivllm.lab.viz.draw.bars import Bar, Part, draw_bars
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header, header_width
-from minivllm.lab.viz.draw.palette import GREY, OKABE_ITO
-from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
+from minivllm.lab.viz.draw.palette import OKABE_ITO
 from minivllm.lab.viz.draw.wording import pad
 from minivllm.utils.validation import check, is_number
 
-LINE = 24
-LONGEST = 360  # pixels of 100 %
 CELLS = 50  # characters of 100 %
 
 
@@ -37,23 +34,12 @@ def time_shares(
     facts = f"{1e3 * whole:.1f} ms in all"
     told = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
     head = "Where the time went"
-    alt = f"{head}, {facts}: {told}."
-    return finish(_svg(shares, head, facts, alt), _text(shares, head, facts), alt, title, mark)
-
-
-def _svg(shares: dict[str, float], title: str, facts: str, alt: str) -> Drawing:
-    names = max(map(len, shares)) * 12 * SANS_EM + 10
-    width = max(2 * MARGIN + names + LONGEST + 50, header_width(title, facts))
-    drawing = Drawing(width, HEADER_HEIGHT + LINE * len(shares) + MARGIN, title, alt)
-    draw_header(drawing, title, facts)
-    left = MARGIN + names
-    for line, (name, share) in enumerate(shares.items()):
-        y = HEADER_HEIGHT + LINE * line
-        drawing.place((name,), left, y + 3, LONGEST * share, LINE - 8)
-        drawing.text(left - 8, y + 15, name, text_anchor="end")
-        drawing.rect(left, y + 3, LONGEST * share, LINE - 8, fill=OKABE_ITO[0])
-        drawing.text(left + LONGEST * share + 6, y + 15, f"{share:.0%}", fill=GREY)
-    return drawing
+    bars = [
+        Bar(name, [Part(share, {"fill": OKABE_ITO[0]})], f"{share:.0%}", height=16)
+        for name, share in shares.items()
+    ]
+    drawing = draw_bars(head, facts, f"{head}, {facts}: {told}.", bars, 1, 360)
+    return finish(drawing, _text(shares, head, facts), title, mark)
 
 
 def _text(shares: dict[str, float], title: str, facts: str) -> str:

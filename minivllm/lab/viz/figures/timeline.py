@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from minivllm.lab.sim.cost import CostModel
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import MARGIN, Legend, draw_header, header_width
-from minivllm.lab.viz.draw.palette import GREY, LINE, PAPER
+from minivllm.lab.viz.draw.layout import MARGIN, sheet
+from minivllm.lab.viz.draw.palette import GREY, LINE
 from minivllm.lab.viz.draw.step_axis import LANE_HEIGHT, NAMES, ROOM, TOP, StepAxis, lane_top
 from minivllm.lab.viz.draw.svg import Drawing, text_width
-from minivllm.lab.viz.draw.wording import TERMINAL, pad, shorten, sparkline
+from minivllm.lab.viz.draw.wording import TERMINAL, pad, sparkline
 from minivllm.lab.viz.figures.timeline_rows import Rows
 from minivllm.lab.viz.model.timeline_model import Cell, TimelineWindow, read_history
 from minivllm.lab.viz.model.times import step_milliseconds
@@ -104,7 +104,7 @@ def compare(
         rows[name] = Rows(window, axis)
     text = "\n\n".join(_text(w, f"{name}: {w.title.lower()}") for name, w in windows.items())
     alt = " ".join(f"{name}: {window.alt}" for name, window in windows.items())
-    return finish(_svg(rows, tops, alt), text, alt, title, mark)
+    return finish(_drawing(rows, tops, alt), text, title, mark)
 
 
 def _window(
@@ -125,14 +125,14 @@ def draw_window(
 ) -> Figure:
     """The timeline of these steps; see ``timeline``."""
     rows = Rows(window, StepAxis(window.first, window.last, window.milliseconds))
-    drawing = _svg({"": rows}, [None] * len(window.lanes), window.alt)
-    return finish(drawing, _text(window, window.title), window.alt, title, mark)
+    drawing = _drawing({"": rows}, [None] * len(window.lanes), window.alt)
+    return finish(drawing, _text(window, window.title), title, mark)
 
 
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _svg(runs: Mapping[str, Rows], tops: Sequence[int | None], alt: str) -> Drawing:
+def _drawing(runs: Mapping[str, Rows], tops: Sequence[int | None], alt: str) -> Drawing:
     """Runs below each other; ``tops`` are the values at the full height of each lane."""
     window = next(iter(runs.values())).window
     widest = max((rows.axis for rows in runs.values()), key=lambda axis: axis.right)
@@ -140,31 +140,40 @@ def _svg(runs: Mapping[str, Rows], tops: Sequence[int | None], alt: str) -> Draw
     if "" not in runs:
         title, head = "Timelines with one scale", HEAD
         facts = " · ".join(f"{name}: {len(r.window.steps)} steps" for name, r in runs.items())
+        facts += _ratio([sum(rows.window.lanes[0][2]) for rows in runs.values()])
     entries = {text: (swatch, text) for r in runs.values() for swatch, text in r.legend_entries()}
-    texts = [facts, *(f"{name}: {r.window.facts}" for name, r in runs.items() if name)]
-    width = max(widest.right + MARGIN, *(header_width(title, text) for text in texts), 0)
-    legend = Legend(list(entries.values()), width - 2 * MARGIN)
+    heads = [text_width(r.window.facts) + _facts_x(name) for name, r in runs.items() if name]
     heights = {name: head + _height(rows) for name, rows in runs.items()}
     bottom = TOP + sum(heights.values())
-    drawing = Drawing(
-        width, bottom + legend.height + MARGIN / 2, title, alt,
+    drawing = sheet(
+        title, facts, alt, max(widest.right, *heads, 0), bottom, list(entries.values()),
         # where a page finds the column of a step
         data_first=window.first, data_x=widest.x(window.first), data_step=widest.cell,
         data_top=float(TOP), data_bottom=float(bottom - LANE_GAP),
     )  # fmt: skip
-    draw_header(drawing, title, facts)
     widest.draw(drawing, bottom - LANE_GAP)
     down = head
     for name, rows in runs.items():
         with drawing.shifted(down, *([name] if name else [])):
             if name:
                 drawing.text(MARGIN, TOP - 8, name, font_weight="bold")
-                x = MARGIN + max(NAMES, text_width(name, bold=True) + 12)
-                drawing.text(x, TOP - 8, rows.window.facts, fill=GREY)
+                drawing.text(_facts_x(name), TOP - 8, rows.window.facts, fill=GREY)
             _draw_run(drawing, rows, tops)
         down += heights[name]
-    legend.draw(drawing, MARGIN, bottom)
     return drawing
+
+
+def _ratio(tokens: list[int]) -> str:
+    """Tokens computed by two runs, where bars of one scale would hide the lesser."""
+    low, high = min(tokens), max(tokens)
+    if len(tokens) != 2 or low == 0 or high < 2 * low:
+        return ""
+    return f" · {tokens[0]:,} against {tokens[1]:,} tokens computed, {high / low:.3g} times"
+
+
+def _facts_x(name: str) -> float:
+    """Place of a run's facts beside its name."""
+    return MARGIN + max(NAMES, text_width(name, bold=True) + 12)
 
 
 def _height(rows: Rows) -> float:
@@ -202,12 +211,11 @@ def _draw_draft_lane(drawing: Drawing, axis: StepAxis, window: TimelineWindow, y
     drawing.hatch_path(outline)
     drawing.path(outline, fill="none", stroke=GREY, stroke_width=0.6)
     drawing.path(axis.bars(accepted, bottom, scale), fill="#c6c6c6")
-    halo = {"stroke": PAPER, "stroke_width": 3, "paint_order": "stroke"}
-    with drawing.group(font_size=11, text_anchor="middle", **halo):
+    with drawing.group(font_size=11, text_anchor="middle"):
         for step, (kept, of) in enumerate(zip(accepted, drafted, strict=True), axis.first):
             labels = (f"{kept}/{of}", f"{kept}") if of else ()
             if label := next((x for x in labels if axis.fits(x, step)), None):
-                drawing.text(axis.x(step + 0.5), bottom - 4, label)
+                drawing.text(axis.x(step + 0.5), bottom - 4, label, halo=True)
 
 
 # -- in characters -------------------------------------------------------------------------------
@@ -215,7 +223,7 @@ def _draw_draft_lane(drawing: Drawing, axis: StepAxis, window: TimelineWindow, y
 
 def _text(window: TimelineWindow, title: str) -> str:
     """Rows of requests, then the two lanes. Never wider than a terminal if that can be helped."""
-    names = [f"{owner.letter} {shorten(owner.seq_id, 10)}" for owner, _ in window.rows]
+    names = [owner.name(10) for owner, _ in window.rows]
     name_width = max(map(len, [*names, "tokens"])) + 1
     lanes = [values for _, _, values, _ in window.lanes]
     lanes += [_draft_shares(window)] if window.num_drafts else []

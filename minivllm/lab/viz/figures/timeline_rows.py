@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import groupby
 
-from minivllm.lab.viz.draw.layout import MARGIN, NOBODY, SWATCH_HEIGHT, SWATCH_WIDTH, Swatch
-from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER, Owner
-from minivllm.lab.viz.draw.step_axis import TOP, StepAxis
+from minivllm.lab.viz.draw.layout import NOBODY, SWATCH_HEIGHT, SWATCH_WIDTH, Swatch, box_swatch
+from minivllm.lab.viz.draw.palette import INK, LINE, PAPER, Owner
+from minivllm.lab.viz.draw.step_axis import TOP, StepAxis, draw_name
 from minivllm.lab.viz.draw.svg import Drawing
-from minivllm.lab.viz.draw.wording import count, shorten, span
+from minivllm.lab.viz.draw.wording import count, span
 from minivllm.lab.viz.model.timeline_model import Cell, TimelineWindow
 
 MAX_CELLS = 300  # more than this are drawn as paths, without tooltips
@@ -135,11 +135,7 @@ class Rows:
             return
         size = 13 if self.height >= 16 else 11
         baseline = y + max(self.height, 12) / 2 + size * 0.36
-        drawing.text(
-            MARGIN + 26, baseline, owner.letter, fill=owner.edge, font_weight="bold",
-            font_size=size, text_anchor="end",
-        )  # fmt: skip
-        drawing.text(MARGIN + 34, baseline, shorten(owner.seq_id, 13), fill=GREY, font_size=11)
+        draw_name(drawing, owner, baseline, size)
 
     # -- in a crowd ------------------------------------------------------------------------------
 
@@ -229,10 +225,8 @@ class Rows:
 
 def draw_cross(drawing: Drawing, x: float, y: float, size: float) -> None:
     """The mark of a preemption."""
-    drawing.text(
-        x, y + size * 0.33, "×", font_size=size, font_weight="bold", text_anchor="middle",
-        fill=INK, stroke=PAPER, stroke_width=3, paint_order="stroke",
-    )  # fmt: skip
+    bold = {"font_size": size, "font_weight": "bold", "text_anchor": "middle"}
+    drawing.text(x, y + size * 0.33, "×", halo=True, fill=INK, **bold)
 
 
 def cross_swatch(drawing: Drawing, x: float, y: float) -> None:
@@ -251,17 +245,12 @@ def _look(kind: str, owner: Owner) -> tuple[str, str]:
 
 
 def _swatch(kind: str, thin: bool) -> Swatch:
-    def draw(drawing: Drawing, x: float, y: float) -> None:
-        if thin and kind in THIN:
-            d = f"M{x:g} {y + SWATCH_HEIGHT / 2:g}h{SWATCH_WIDTH}"
-            drawing.path(d, stroke=NOBODY.solid, stroke_width=THIN[kind])
-            return
+    if not thin or kind not in THIN:
         fill, stroke = _look(kind, NOBODY)
-        drawing.rect(x, y, SWATCH_WIDTH, SWATCH_HEIGHT, rx=2, fill=fill, stroke=stroke)
-        if kind == "waiting":
-            drawing.hatch(x, y, SWATCH_WIDTH, SWATCH_HEIGHT)
-
-    return draw
+        return box_swatch(kind == "waiting", fill=fill, stroke=stroke)
+    d = "M{:g} {:g}h" + str(SWATCH_WIDTH)
+    look = {"stroke": NOBODY.solid, "stroke_width": THIN[kind]}
+    return lambda drawing, x, y: drawing.path(d.format(x, y + SWATCH_HEIGHT / 2), **look)
 
 
 def _end_swatch(drawing: Drawing, x: float, y: float) -> None:

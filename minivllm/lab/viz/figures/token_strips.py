@@ -1,21 +1,20 @@
-"""Token strips: the whole vocabulary as a strip, the tokens that may come next lit up in it."""
+"""Token strips: what may come next at each place of a text, a row each, by classes of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, draw_header
-from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO
-from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
-from minivllm.utils.math_utils import cdiv
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, box_swatch, sheet
+from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER
+from minivllm.lab.viz.draw.svg import text_width
 from minivllm.utils.validation import check
 
-STRIP_WIDTH, LINES, LINE_HEIGHT, GAP = 420, 5, 4, 12
-_PALE = "#ececec"
-_LIT, _CHOSEN = OKABE_ITO[0], OKABE_ITO[3]
+ROW, NARROWEST = 26, 74
+ALL, SOME, NONE = {"fill": "#8cc3e6"}, {"fill": "#d5e8f4"}, {"fill": PAPER}
+CHOSEN = {"fill": "none", "stroke": "#d55e00", "stroke_width": 3}
 
 
 @dataclass(frozen=True)
@@ -37,14 +36,18 @@ class TokenStrip:
 
 def token_strips(
     strips: Sequence[TokenStrip], vocab_size: int, title: str | None = None,
-    mark: Sequence[Mark] = (),
+    mark: Sequence[Mark] = (), classes: Mapping[str, Collection[int]] | None = None,
 ) -> Figure:  # fmt: skip
-    """Draw the vocabulary once for each place: allowed tokens blue, the chosen one orange.
+    """Draw a table: a row for each place, and how many tokens of each class may come there.
+
+    Full blue is a class of which every token may come, pale one of which some may. An orange frame
+    is the class of the token that came.
 
     Args:
         strips: from the first place to the last.
-        vocab_size: how many tokens there are; ids run line by line from the left.
-        title, mark: what it shows, and strips to point at: (label, text).
+        vocab_size: how many tokens there are.
+        title, mark: what it shows, and places to point at: (label, text) or (label, class, text).
+        classes: ids of tokens by the name of their class; all others are the last class.
 
     Raises:
         ValueError: if there is no strip, or an id that is not in the vocabulary.
@@ -54,52 +57,51 @@ def token_strips(
         ids = {*strip.allowed, *({strip.chosen} - {None})}
         ok = all(0 <= i < vocab_size for i in ids)
         check(ok, "allowed", sorted(ids)[-1:], f"token ids below {vocab_size}")
-    per_line = cdiv(vocab_size, LINES)
-    cell = STRIP_WIDTH / per_line
-    left = MARGIN + 12 * SANS_EM * max(len(strip.label) for strip in strips) + 10
-    right = max(len(_facts(strip, vocab_size)) for strip in strips) * 12 * SANS_EM
-    head = f"What may come next, of {vocab_size:,} tokens"
-    alt = f"{head}: " + "; ".join(f"{s.label}: {_facts(s, vocab_size)}" for s in strips) + "."
-    pitch = LINES * LINE_HEIGHT + GAP
-    height = HEADER_HEIGHT + pitch * len(strips) + MARGIN
-    drawing = Drawing(left + STRIP_WIDTH + 12 + right + MARGIN, height, head, alt)
-    facts = "every token is a cell: blue may come, grey may not"
+    named = {name: set(ids) for name, ids in (classes or {}).items()}
+    others = set(range(vocab_size)).difference(*named.values())
+    named |= {"other" if named else "all tokens": others}
+    head, facts = f"What may come next, of {vocab_size:,} tokens", "allowed tokens of each class"
+    counts = [[len(ids.intersection(strip.allowed)) for ids in named.values()] for strip in strips]
+    told = "; ".join(f"{strip.label}: {_facts(strip, vocab_size)}" for strip in strips)
+    left = MARGIN + max(text_width(strip.label) for strip in strips) + 10
+    heads = [f"{name} ({len(ids):,})" for name, ids in named.items()]
+    widths = [max(NARROWEST, text_width(name, 11) + 10) for name in heads]
+    right = left + sum(widths) + max(text_width(s.note) for s in strips) + 12
+    bottom = HEADER_HEIGHT + 20 + ROW * len(strips) + 6
+    legend = [(box_swatch(stroke=LINE, **ALL), "every token of the class may come"),
+              (box_swatch(stroke=LINE, **SOME), "some may")]  # fmt: skip
     if any(strip.chosen is not None for strip in strips):
-        facts += ", orange came"
-    draw_header(drawing, head, facts)
-    for index, strip in enumerate(strips):
-        y = HEADER_HEIGHT + pitch * index
-        drawing.text(left - 8, y + 14, strip.label, text_anchor="end")
-        drawing.rect(left, y, STRIP_WIDTH, LINES * LINE_HEIGHT, fill=_PALE, stroke=LINE)
-        drawing.place((strip.label,), left, y, STRIP_WIDTH, LINES * LINE_HEIGHT)
-        lit = "".join(
-            f"M{left + cell * (first % per_line):.1f} {y + first // per_line * LINE_HEIGHT}"
-            f"h{max(1.2, cell * count):.1f}v{LINE_HEIGHT}h{-max(1.2, cell * count):.1f}z"
-            for first, count in _runs(strip.allowed, per_line)
-        )
-        if lit:
-            drawing.path(lit, f"{len(strip.allowed)} tokens", fill=_LIT)
-        if strip.chosen is not None:
-            line, place = divmod(strip.chosen, per_line)
-            x = left + cell * (place + 0.5)
-            drawing.rect(x - 3, y + (line + 0.5) * LINE_HEIGHT - 3, 6, 6, fill=_CHOSEN, stroke=INK)
-        drawing.text(left + STRIP_WIDTH + 12, y + 14, _facts(strip, vocab_size), fill=GREY)
+        legend.append((box_swatch(**CHOSEN), "the token that came"))
+    drawing = sheet(head, facts, f"{head}: {told}.", right, bottom, legend)
+    for row, (strip, numbers) in enumerate(zip(strips, counts, strict=True)):
+        x, y = left, HEADER_HEIGHT + 20 + ROW * row
+        drawing.text(left - 8, y + 17, strip.label, text_anchor="end")
+        drawing.place((strip.label,), left, y, sum(widths), ROW)
+        for name, count, width in zip(named, numbers, widths, strict=True):
+            size = len(named[name])
+            look = NONE if count == 0 else ALL if count == size else SOME
+            drawing.rect(x, y, width, ROW, f"{name}: {count} of {size}", stroke=LINE, **look)
+            drawing.place((strip.label, name), x, y, width, ROW)
+            middle = {"text_anchor": "middle", "fill": INK if count else GREY}
+            drawing.text(x + width / 2, y + 17, f"{count:,}", **middle)
+            if strip.chosen in named[name]:
+                drawing.rect(x + 2, y + 2, width - 4, ROW - 4, **CHOSEN)
+            x += width
+        drawing.text(x + 12, y + 17, strip.note, fill=GREY)
+    x = left
+    for name, width in zip(heads, widths, strict=True):
+        middle = {"text_anchor": "middle", "fill": GREY, "font_size": 11}
+        drawing.text(x + width / 2, HEADER_HEIGHT + 13, name, **middle)
+        x += width
     width = max(len(strip.label) for strip in strips)
-    lines = [f"{s.label:{width}s}  {_facts(s, vocab_size)}" for s in strips]
-    return finish(drawing, "\n".join([head, *lines]), alt, title, mark)
+    lines = [f"{strip.label:{width}s}  {_facts(strip, vocab_size)}" for strip in strips]
+    if classes:
+        shares = (", ".join(f"{name} {n}" for name, n in zip(named, numbers, strict=True) if n)
+                  for numbers in counts)  # fmt: skip
+        lines = [f"{line}: {share or '-'}" for line, share in zip(lines, shares, strict=True)]
+    return finish(drawing, "\n".join([head, *lines]), title, mark)
 
 
 def _facts(strip: TokenStrip, vocab_size: int) -> str:
     count = "all" if len(strip.allowed) == vocab_size else f"{len(strip.allowed):,}"
     return f"{count} allowed" + (f", {strip.note}" if strip.note else "")
-
-
-def _runs(ids: Collection[int], per_line: int) -> list[tuple[int, int]]:
-    """Neighbours in the same line as (first id, how many)."""
-    runs: list[tuple[int, int]] = []
-    for i in sorted(ids):
-        if runs and sum(runs[-1]) == i and i % per_line:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((i, 1))
-    return runs

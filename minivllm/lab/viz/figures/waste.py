@@ -8,18 +8,11 @@ from dataclasses import dataclass
 from minivllm.lab.contiguous.manager import SlotUsage
 from minivllm.lab.sim.result import SimulationResult
 from minivllm.lab.sim.waste import PaperBar, WasteRow
+from minivllm.lab.viz.draw.bars import Bar, Part, draw_bars
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import (
-    HEADER_HEIGHT,
-    MARGIN,
-    SWATCH_HEIGHT,
-    SWATCH_WIDTH,
-    Legend,
-    Swatch,
-    draw_header,
-)
-from minivllm.lab.viz.draw.palette import GREY, INK, PAPER
+from minivllm.lab.viz.draw.layout import box_swatch
+from minivllm.lab.viz.draw.palette import GREY, INK, ON_DARK, ON_LIGHT, PAPER
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import pad, shorten
 from minivllm.trace import Trace
@@ -29,14 +22,13 @@ from minivllm.utils.validation import check
 
 # In the order of the bars: what it is called, its colour, and the ink on it.
 CLASSES = {
-    "tokens": ("hold K and V of tokens", "#0072b2", PAPER),
+    "tokens": ("hold K and V of tokens", "#0072b2", ON_DARK),
     "reserved": ("reserved: will be filled later", "#a6d0ea", INK),
-    "internal": ("internal: held, will never be filled", "#e69f00", INK),
+    "internal": ("internal: held, will never be filled", "#e69f00", ON_LIGHT),
     "rounding": ("rounding: the allocator's cut", "#f5d894", INK),
-    "external": ("external: free, but in pieces too small", "#d55e00", PAPER),
+    "external": ("external: free, but in pieces too small", "#d55e00", ON_DARK),
     "free": ("free", PAPER, INK),
 }
-NAMES, BAR_WIDTH, BAR_HEIGHT, THIN_BAR = 172, 600, 26, 14
 TEXT_WIDTH = 50  # characters of a bar in a terminal
 MARKS = dict(zip(CLASSES, "█▒▚░╳·", strict=True))
 
@@ -70,7 +62,7 @@ def waste_bars(
     told = "; ".join(f"{bar.name}: {bar.words}" for bar in bars)
     head = "Where the KV memory goes"
     alt = f"{head}, in shares of all slots: {told}."
-    return finish(_svg(bars, head, facts, alt), _text(bars, head, facts), alt, title, mark)
+    return finish(_drawing(bars, head, facts, alt), _text(bars, head, facts), title, mark)
 
 
 def mean_usage(trace: Trace) -> SlotUsage:
@@ -145,58 +137,31 @@ def _shares(usage: SlotUsage) -> SlotUsage:
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _svg(bars: list[_Bar], title: str, facts: str, alt: str) -> Drawing:
-    width = 2 * MARGIN + NAMES + BAR_WIDTH
-    used = {name for bar in bars for name, share in bar.parts}
-    legend = Legend(
-        [(_swatch(name), text) for name, (text, *_) in CLASSES.items() if name in used],
-        width - 2 * MARGIN,
-    )
-    heights = [BAR_HEIGHT + 28 + (THIN_BAR + 22 if bar.paper else 0) for bar in bars]
-    bottom = HEADER_HEIGHT + sum(heights)
-    drawing = Drawing(width, bottom + legend.height + MARGIN / 2, title, alt)
-    draw_header(drawing, title, facts)
-    x, y = MARGIN + NAMES, HEADER_HEIGHT
-    for bar, height in zip(bars, heights, strict=True):
-        drawing.text(MARGIN, y + 17, shorten(bar.name, 22), font_weight="bold")
-        _draw_bar(drawing, bar.parts, x, y, BAR_HEIGHT)
-        end = x
-        for part, share in bar.parts:
-            drawing.place((bar.name, part), end, y, share * BAR_WIDTH, BAR_HEIGHT)
-            end += share * BAR_WIDTH
-        with drawing.group(font_size=11, fill=GREY):
-            drawing.text(x, y + BAR_HEIGHT + 14, bar.words)
-            if bar.paper:
-                top = y + BAR_HEIGHT + 22
-                drawing.text(x - 12, top + 11, "paper", text_anchor="end")
-                drawing.text(x, top + THIN_BAR + 13, bar.paper_words)
+def _drawing(bars: list[_Bar], title: str, facts: str, alt: str) -> Drawing:
+    rows = []
+    for bar in bars:
+        name = shorten(bar.name, 22)
+        rows.append(Bar(name, _drawn(bar.parts), below=bar.words, height=26, bold=True))
         if bar.paper:
-            _draw_bar(drawing, bar.paper_parts, x, top, THIN_BAR)
-        y += height
-    legend.draw(drawing, MARGIN, bottom)
-    return drawing
+            paper = _drawn(bar.paper_parts)
+            rows.append(Bar(f"{name}: paper", paper, below=bar.paper_words, height=14))
+    used = {name for bar in bars for name, share in bar.parts}
+    legend = [
+        (box_swatch(fill=fill, stroke=GREY), text)
+        for name, (text, fill, _) in CLASSES.items()
+        if name in used
+    ]
+    return draw_bars(title, facts, alt, rows, 1, 600, legend)
 
 
-def _draw_bar(
-    drawing: Drawing, parts: list[tuple[str, float]], x: float, y: float, height: float
-) -> None:
-    drawing.rect(x, y, BAR_WIDTH, height, fill=PAPER, stroke=GREY, stroke_width=0.8)
+def _drawn(parts: list[tuple[str, float]]) -> list[Part]:
+    """A label says the share, and the name too where that fits."""
+    drawn = []
     for name, share in parts:
-        text, colour, ink = CLASSES[name]
-        width = share * BAR_WIDTH
-        tooltip = f"{share:.1%} {text}"
-        drawing.rect(x, y, width, height, tooltip, fill=colour, stroke=GREY, stroke_width=0.8)
-        label = f"{name} {share:.0%}" if width >= 90 else f"{share:.0%}"
-        if width >= 32 and height == BAR_HEIGHT:
-            drawing.text(x + width / 2, y + 17, label, fill=ink, font_size=11, text_anchor="middle")
-        x += width
-
-
-def _swatch(name: str) -> Swatch:
-    colour = CLASSES[name][1]
-    return lambda drawing, x, y: drawing.rect(
-        x, y, SWATCH_WIDTH, SWATCH_HEIGHT, rx=2, fill=colour, stroke=GREY
-    )
+        _, fill, ink = CLASSES[name]
+        label = f"{name} {share:.0%}" if share >= 0.16 else f"{share:.0%}"
+        drawn.append(Part(share, {"fill": fill, "stroke": GREY}, label, name, ink))
+    return drawn
 
 
 # -- in characters -------------------------------------------------------------------------------

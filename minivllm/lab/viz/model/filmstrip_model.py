@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minivllm.lab.viz.draw.palette import Owner, owners_of
 from minivllm.lab.viz.draw.pool import Pool
 from minivllm.lab.viz.draw.wording import count, shorten
 from minivllm.lab.viz.model.snapshot import SequenceTable
@@ -14,6 +15,7 @@ from minivllm.trace.records import (
     BlocksAllocated,
     BlocksFreed,
     BlocksShared,
+    Finished,
     Forked,
     Preempted,
     StepPlanned,
@@ -28,13 +30,29 @@ MAX_NAMED = 8  # sequences in a caption; of more, the decodes are only counted
 
 
 @dataclass(frozen=True)
+class HostBlock:
+    """A block of the host that holds something, or did before this step."""
+
+    block_id: int
+    owners: tuple[Owner, ...]
+    partner: int | None = None  # the block of the pool that it is copied from, or to
+    goes_out: bool = False  # to the host, in this step
+
+
+@dataclass(frozen=True)
 class FilmFrame:
     """One step of a filmstrip."""
 
     step: int
     plan: str  # "A 8 · B 1 · C ×"
     pool: Pool
-    changed: set[int]
+    got: set[int]  # blocks that a sequence got in this step
+    gave: set[int]  # and those that one gave back, and that none got
+    host: list[HostBlock]
+
+    @property
+    def changed(self) -> set[int]:
+        return self.got | self.gave
 
     @property
     def tables(self) -> list[SequenceTable]:
@@ -79,6 +97,11 @@ class FilmstripModel:
     def with_tables(self) -> bool:
         return not self.as_map and max(len(f.tables) for f in self.frames) <= MAX_TABLE_LINES
 
+    @property
+    def num_host_blocks(self) -> int:
+        """The most that a frame draws."""
+        return 0 if self.as_map else max(len(frame.host) for frame in self.frames)
+
 
 def eventful_steps(trace: Trace) -> list[int]:
     """Steps in which blocks changed hands, the first and the last of them included."""
@@ -109,18 +132,53 @@ def plan_of(history: History, step: int) -> str:
     return " · ".join(decoding + told) or "nothing to compute"
 
 
-def changed_blocks(trace: Trace, step: int, after: str) -> set[int]:
-    """Blocks that a sequence got or gave back in this step, up to this moment."""
-    changed: set[int] = set()
+def changed_blocks(trace: Trace, step: int, after: str) -> tuple[set[int], set[int]]:
+    """Blocks that a sequence got in this step, up to this moment, and those given back."""
+    got: set[int] = set()
+    gave: set[int] = set()
     for record in trace.at(step):
         match record:
             case StepPlanned() if after == "schedule":
                 break
             case BlockCopied():
-                changed.add(record.dst_block_id)
-            case BlocksAllocated() | BlocksShared() | BlocksFreed() | SwappedIn():
-                changed.update(record.block_ids)
-    return changed
+                got.add(record.dst_block_id)
+            case BlocksFreed():
+                gave.update(record.block_ids)
+            case BlocksAllocated() | BlocksShared() | SwappedIn():
+                got.update(record.block_ids)
+    return got, gave - got
+
+
+def host_blocks(trace: Trace, step: int, after: str) -> list[HostBlock]:
+    """Blocks of the host that are in use at this moment, or were given back in this step."""
+    held: dict[str, tuple[int, ...]] = {}
+    moved: dict[int, tuple[int, bool]] = {}  # by host block, its partner and the direction
+    names: dict[int, dict[str, None]] = {}
+    owners, before = owners_of(trace), None
+    for record in trace.until(step, after) if any(trace.of(SwappedOut)) else ():
+        match record:
+            case SwappedOut(at, seq_id, ids):
+                held[seq_id] = ids
+                if at == step:
+                    before = before or trace.state_at(step - 1, "update")
+                    pairs = zip(ids, before.sequences[seq_id].block_ids, strict=False)
+                    moved |= {host: (block_id, True) for host, block_id in pairs}
+            case SwappedIn(at, seq_id, ids):
+                came = held.pop(seq_id, ())
+                if at == step:
+                    pairs = zip(came, ids, strict=False)
+                    moved |= {host: (block_id, False) for host, block_id in pairs}
+                    for host in came:
+                        names.setdefault(host, {})[seq_id] = None
+            case Finished(_, seq_id):
+                held.pop(seq_id, None)
+    for seq_id, ids in held.items():
+        for host in ids:
+            names.setdefault(host, {})[seq_id] = None
+    return [
+        HostBlock(host, tuple(owners[seq_id] for seq_id in names[host]), *moved.get(host, ()))
+        for host in sorted(names)
+    ]
 
 
 def strip_text(strip: FilmstripModel) -> str:
@@ -137,9 +195,11 @@ def strip_text(strip: FilmstripModel) -> str:
         if len(frame.tables) > MAX_TABLE_LINES:
             lines.append(f"  {count(len(frame.tables) - MAX_TABLE_LINES, 'more table')}")
         cached = len(frame.pool.cached_and_free)
-        gone = sorted(frame.changed - frame.pool.holders.keys())
+        gone = sorted(frame.gave - frame.pool.holders.keys())
         free = [f"{frame.pool.snapshot.num_blocks - 1 - len(frame.pool.holders)} free"]
         free += [f"{cached} of them cached"] if cached else []
         free += [f"given back: {' '.join(map(str, gone))}"] if gone else []
         lines.append(shorten("  " + ", ".join(free), 96))
+        host = [f"{b.block_id} ({' '.join(o.letter for o in b.owners)})" for b in frame.host]
+        lines += [shorten(f"  host: {', '.join(host)}", 96)] if host else []
     return "\n".join([*lines, "", "! got or given back in this step  ×N shared"])

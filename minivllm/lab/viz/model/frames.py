@@ -77,7 +77,7 @@ class StepFrame:
 
     @property
     def ref_counts(self) -> dict[int, int]:
-        """In how many tables each held block stands, by block id."""
+        """Number of tables with each held block, by block id."""
         return dict(Counter(block_id for row in self.rows for block_id in row.block_ids))
 
     @property

@@ -22,7 +22,7 @@ class LiveRun:
         block_size: positions per block.
         max_num_batched_tokens: the token budget of a step.
         decode: turns a token id into text, to name the tokens that are drawn; None: by their ids.
-        called: what stands beside a letter in the timeline, made from a sequence's id.
+        called: what is beside a letter in the timeline, made from a sequence's id.
     """
 
     def __init__(

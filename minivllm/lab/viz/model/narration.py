@@ -41,7 +41,7 @@ class Narration:
 
     Args:
         owners: whose letters to use.
-        decode: turns a token id into text; None names drawn tokens by their ids.
+        decode: turns a token id into text; None leaves out which tokens are drawn.
     """
 
     def __init__(self, owners: dict[str, Owner], decode: Callable[[int], str] | None = None):
@@ -103,7 +103,7 @@ class Narration:
             case Verified(_, seq_id, drafts, num_accepted):
                 said = f"{self._name(seq_id)} keeps {num_accepted} of {count(len(drafts), 'draft')}"
                 self._moves.append(said)
-            case Sampled(_, seq_id, token_id):
+            case Sampled(_, seq_id, token_id) if self._decode is not None:
                 self._drawn.append((self._name(seq_id), self._token(token_id)))
             case Finished(_, seq_id, reason):
                 self._ends[reason].append((self._name(seq_id), self._freed.pop(seq_id, ())))
@@ -136,8 +136,6 @@ class Narration:
         return self._owners[seq_id].letter
 
     def _token(self, token_id: int) -> str:
-        if self._decode is None:
-            return f"token {token_id}"
         text = self._decode(token_id)
         return f"“{text if text.strip() else token_label(token_id, self._decode, 9)}”"
 
@@ -180,7 +178,7 @@ class Narration:
         return listing(parts).replace(" ", " gets ", 1)
 
     def _draws(self) -> str:
-        """ "A draws token 7, B token 5 and 9 others one each"."""
+        """ "A draws “the”, B “a” and 9 others one each"."""
         parts = [f"{name} {token}" for name, token in self._drawn[:MAX_NAMED]]
         if rest := self._drawn[MAX_NAMED:]:
             parts.append("1 other" if len(rest) == 1 else f"{len(rest)} others one each")

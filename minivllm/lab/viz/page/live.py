@@ -1,4 +1,4 @@
-"""The picture: a run that still goes on, as JSON that ``draw.js`` draws. Each one stands alone."""
+"""The picture: a run that still goes on, as JSON that ``draw.js`` draws. Each one is complete."""
 
 from __future__ import annotations
 
