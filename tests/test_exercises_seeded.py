@@ -160,7 +160,7 @@ def off_by(by, key=0):
         ("ch08b.guesses", lambda a: a // 2, r"guesses each are done after [\d.]+ hours at most"),
         ("ch08b.guesses", lambda a: 2 * a, r"\d+ is enough, but with \d+ it may take [\d.]+ hours"),
         ("ch08b.guesses", lambda a: 3, "give one of the block sizes 1, 2, 4, 8, 16"),
-        ("ch08.eviction", lambda a: [0] * 7, r"the \w+ prompt: \d of its tokens are still there, not"),
+        ("ch08.eviction", lambda a: [0] * 7, r"the \w+ prompt: \d of its tokens are still there"),
         ("ch09.slots", lambda a: a[:3], "4 positions"),
         ("ch09.slots", off_by(1, 3), r"position \d+ is in block \d+, at offset \d+: in slot"),
         ("ch09.batches", lambda a: a[::-1], "the other way round"),
