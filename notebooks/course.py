@@ -1,7 +1,8 @@
 """The course as a whole: ``python notebooks/course.py`` writes what follows from its notebooks.
 
-That is: the minutes in their headers, the overview in README.md beside this file, and the map of
-prerequisites, diagrams/course_map.svg. Run it when a notebook has changed, come or gone.
+That is: the minutes in their headers, 90_minutes.ipynb, the overview in README.md beside this file,
+and the map of prerequisites, diagrams/course_map.svg. Run it when a notebook has changed, come or
+gone.
 """
 
 import importlib.util
@@ -14,6 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
+import ninety  # noqa: E402
 from reading_time import ReadingTime, reading_time, write_minutes  # noqa: E402
 
 # What each notebook builds on. One that does not exist (yet) is passed over.
@@ -23,13 +25,14 @@ NEEDS = {
     "08b": ("06", "08"),
     "09": ("01", "03"), "10": ("09",), "11": ("09", "10"), "12": ("05",), "13": ("01", "03"),
     "13b": ("01", "03"),
-    "14": ("05", "12"), "15": ("12",), "16": ("12", "15"), "21": ("03", "05"), "22": ("07", "21"),
+    "14": ("05", "12"), "15": ("12",), "16": ("12", "15"), "21": ("03", "05"), "21b": ("21",),
+    "22": ("07", "21b"),
     "A1": ("07", "09"), "A2": ("A1",), "A4": ("05", "06", "08"),
 }  # fmt: skip
-# Of the first track only the cells tagged "core" are read; of the others whole notebooks.
+# The first track is pieces of its notebooks, in one of its own; the others are whole notebooks.
 TRACKS = {
-    "90 minutes": ("00", "03", "05", "08"),
-    "systems": ("00", "01", "02", "03", "04", "05", "06", "07", "08", "13", "21", "22"),
+    "90 minutes": tuple(ninety.PARTS),
+    "systems": ("00", "01", "02", "03", "04", "05", "06", "07", "08", "13", "21", "21b", "22"),
     "kernels": ("00", "01", "02", "03", "09", "10", "11", "A1"),
 }
 BEGIN, END = "<!-- written by course.py -->\n", "<!-- end -->"
@@ -56,8 +59,8 @@ class Lecture:
 
 
 def lectures() -> list[Lecture]:
-    """All notebooks in their order."""
-    return [read_lecture(path) for path in sorted(HERE.glob("*.ipynb"))]
+    """All lectures in their order; 90_minutes.ipynb is none."""
+    return [read_lecture(path) for path in sorted(HERE.glob("*.ipynb")) if path != ninety.PATH]
 
 
 def read_lecture(path: Path) -> Lecture:
@@ -99,6 +102,7 @@ def draw_map() -> None:
 if __name__ == "__main__":
     for notebook in HERE.glob("*.ipynb"):
         write_minutes(notebook)
+    ninety.write()
     (HERE / "README.md").write_text(readme(), encoding="utf-8")
     draw_map()
-    print("written: headers, notebooks/README.md, diagrams/course_map.svg")
+    print("written: headers, 90_minutes.ipynb, notebooks/README.md, diagrams/course_map.svg")

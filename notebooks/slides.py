@@ -1,15 +1,15 @@
 """Slides of the 90-minute track: ``python notebooks/slides.py`` writes slides.html.
 
-Taken are the cells tagged "core", with their stored outputs; nothing is run. A heading begins a new
-slide, all else goes below it. ``python notebooks/slides.py 05`` takes other notebooks, by number,
-and ``--to FILE`` writes elsewhere. The page loads reveal.js from the network when it is opened.
+Taken are the cells tagged "core", which are all of 90_minutes.ipynb, with their stored outputs;
+nothing is run. A heading begins a new slide, all else goes below it. ``python notebooks/slides.py
+05`` takes other notebooks, by number, and ``--to FILE`` writes elsewhere. The page loads reveal.js
+from the network when it is opened.
 """
 
 import argparse
 from pathlib import Path
 
 import nbformat
-from course import TRACKS
 from nbconvert import SlidesExporter
 
 HERE = Path(__file__).parent
@@ -56,7 +56,7 @@ def write_slides(paths: list[Path], target: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("numbers", nargs="*", default=TRACKS["90 minutes"])
+    parser.add_argument("numbers", nargs="*", default=["90"])
     parser.add_argument("--to", type=Path, default=Path("slides.html"))
     given = parser.parse_args()
     write_slides([next(HERE.glob(f"{number}_*.ipynb")) for number in given.numbers], given.to)

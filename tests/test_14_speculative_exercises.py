@@ -32,11 +32,15 @@ def test_a_lookup_has_a_text_for_each_mistake(seed):
     told(exercise, short, "of its last tokens occurred before|the first one counts")
     long = [draft + [1] * (k + 1) if draft else draft for draft in right]
     told(exercise, long, rf"\d drafts, and k is {k}")
-    told(exercise, [draft[:-1] for draft in right], "more can be copied")
+    told(exercise, [draft[:-1] for draft in right], "more can be copied|occurred before")
     told(exercise, [draft or [9] for draft in right], "has not occurred")
     cut = [[*draft, 9] if 0 < len(draft) < k else draft for draft in right]
     told(exercise, cut, "the text ends before")
-    told(exercise, [[9] * len(draft) for draft in right], "does not follow the first place")
+    told(
+        exercise,
+        [[9] * len(draft) for draft in right],
+        "does not follow the first place|drafts are what followed",
+    )
     told(exercise, [["a"], *right[1:]], "text 1: give token ids")
     told(exercise, right[:-1], "give 4 lists")
 
@@ -54,7 +58,10 @@ def test_the_books_of_a_verified_step(seed):
         (([1, 2], computed, blocks), "compare drafts and target"),
         ((new, computed + 1, blocks), "has not been through the model yet"),
         ((new, exercise.given["num_tokens"] + len(drafts), blocks), "rejected drafts do not count"),
-        ((new, computed - 1, blocks), "the last token before the step"),
+        (
+            (new, computed - 1, blocks),
+            "the last token before the step|accepted drafts are computed",
+        ),
         ((new, computed, blocks - 1), "none is given back"),
         ((new, computed, blocks + 1), r"the step wrote up to position \d+"),
         ((new, computed), "give a triple"),
@@ -62,20 +69,12 @@ def test_the_books_of_a_verified_step(seed):
         told(exercise, wrong, message)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_the_best_k_falls_with_the_batch(seed):
-    exercise = ch14.best_k(seed)
-    right = exercise.solve()
-    ks = list(right.values())
-    assert ks == sorted(ks, reverse=True)
-    assert ks[0] > ks[-1]
-    first, *_, last = right
-    if right[first] > 0:
-        told(exercise, {**right, first: 0}, r"k = 0 gives each sequence \d+ tokens.*a longer draft")
-    if right[last] < 5:
-        told(exercise, {**right, last: 5}, r"k = 5 gives each sequence \d+ tokens.*a shorter draft")
-    told(exercise, {**right, last: 2}, "k is one of 0, 1, 3, 5")
-    told(exercise, {first: right[first]}, "is missing")
+def test_the_best_k_falls_with_the_batch():
+    exercise = ch14.best_k(0)
+    for gained, milliseconds in exercise.calls:
+        ks = list(exercise.solve()(gained, milliseconds).values())
+        assert ks == sorted(ks, reverse=True)
+        assert ks[0] > ks[-1]
 
 
 # -- the lab -------------------------------------------------------------------------------------

@@ -225,7 +225,7 @@ def test_it_goes_on_for_so_many_steps(model):
         for steps in (1, 3):
             goal = trace.num_steps + steps
             await engine.resume_generation(num_steps=steps)
-            await soon(lambda goal=goal: trace.num_steps == goal)
+            assert trace.num_steps == goal
             await asyncio.sleep(0.1)
             assert trace.num_steps == goal
             assert await engine.is_paused()
@@ -240,6 +240,26 @@ def test_it_goes_on_for_so_many_steps(model):
         await engine.resume_generation()
         ids, _ = await ids_of(stream)
         assert len(ids) == 5
+        await engine.resume_generation(num_steps=9)  # nothing is left to do: no step is taken
+        assert await engine.is_paused()
+
+    asyncio.run(main())
+    engine.shutdown()
+
+
+def test_a_pause_and_a_resume_answer_all_that_wait_for_steps(model):
+    engine = AsyncLLM(AsyncEngineArgs(**model))
+
+    async def main():
+        stream = engine.generate(PROMPTS[0], greedy(LIMITS["max_model_len"] - 9), "a")
+        await anext(stream)
+        for end in (engine.pause_generation("keep"), engine.resume_generation()):
+            waits = [asyncio.ensure_future(engine.resume_generation(10**9)) for _ in range(2)]
+            await asyncio.sleep(0)
+            assert not any(wait.done() for wait in waits)
+            await end
+            await asyncio.gather(*waits)
+        await stream.aclose()
 
     asyncio.run(main())
     engine.shutdown()

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from minivllm.lab.exercises.texts import read_toml
+
 PACKAGE = Path(__file__).parents[1] / "minivllm"
 
 # A room imports only from rooms above it in this list (and from itself).
@@ -33,6 +35,7 @@ NEED_TORCH = {"attention", "models", "sampling", "cpu", "worker",
 NEED_TORCH_FILES = {
     "utils/tensors.py", "utils/platforms.py",
     "lab/exercises/labs/oracle_check.py", "lab/exercises/labs/kernel_harness.py",  # for grading
+    "lab/exercises/labs/kernel_ladder.py",
 }  # fmt: skip
 
 
@@ -219,6 +222,35 @@ def test_a_docstring_begins_with_its_object_or_an_imperative():
 VAGUE = re.compile(
     r"\b(?:whoever|somebody|so\s+many|what\s+there\s+is|in\s+vain|nobody)\b", re.IGNORECASE
 )
+# What a reader is asked and told: no pictures for a place in the batch, a lock or a check, either.
+PICTURES = re.compile(
+    VAGUE.pattern + r"|\b(?:seats?|books|doors?|diary|stands?(?!\s+for\b)|lies?|roof)\b",
+    re.IGNORECASE,
+)
+# Their text cells still have such words. The list may only shrink.
+WITH_PICTURES = {
+    "00",
+    "01",
+    "02",
+    "03",
+    "04",
+    "05",
+    "06",
+    "06b",
+    "07",
+    "09",
+    "10",
+    "11",
+    "12",
+    "13",
+    "14",
+    "15",
+    "16",
+    "21",
+    "22",
+    "A1",
+    "A2",
+}
 
 
 def test_the_package_speaks_plainly():
@@ -235,6 +267,38 @@ def test_the_package_speaks_plainly():
         words += [(t.start[0], t.string) for t in tokens if t.type == tokenize.COMMENT]
         found += [f"{path}:{line}: {m[0]}" for line, w in words for m in VAGUE.finditer(w)]
     assert not found, "\n".join(found)
+
+
+def texts_of(entry) -> list[str]:
+    """Every string in a value of a TOML file."""
+    if isinstance(entry, str):
+        return [entry]
+    entries = entry.values() if isinstance(entry, dict) else entry
+    return [text for each in entries for text in texts_of(each)]
+
+
+def test_the_exercises_speak_plainly():
+    """Questions, hints, verdicts and stubs; the quiz and the reasoning, which are in TOML."""
+    found, exercises = [], PACKAGE / "lab/exercises"
+    for path in sorted(exercises.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)]
+        found += [f"{path}: {m[0]}" for t in texts for m in PICTURES.finditer(str(t))]
+    for path in sorted(exercises.rglob("*.toml")):
+        texts = texts_of(read_toml(path.relative_to(exercises)))
+        found += [f"{path}: {m[0]}" for text in texts for m in PICTURES.finditer(text)]
+    assert not found, "\n".join(found)
+
+
+def test_the_notebooks_speak_plainly():
+    """Their text cells; a notebook that has lost its last picture leaves the list."""
+    found = {
+        path.name.partition("_")[0]
+        for path in (PACKAGE.parent / "notebooks").glob("*.ipynb")
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "markdown" and PICTURES.search("".join(cell["source"]))
+    }
+    assert found == WITH_PICTURES
 
 
 def folders() -> set[str]:

@@ -11,7 +11,8 @@ NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 
 
 def test_every_notebook_has_a_quiz():
-    assert {path.name.split("_")[0] for path in NOTEBOOKS} <= set(quiz)
+    numbers = {path.name.split("_")[0] for path in NOTEBOOKS if path.stem != "90_minutes"}
+    assert numbers <= set(quiz)
 
 
 @pytest.mark.parametrize("notebook", list(quiz))

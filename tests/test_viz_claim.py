@@ -62,6 +62,7 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "time_shares": (({"a": 0.1, "b": 0.2},), ("b",), ("c",)),
     "timeline": ((chunked,), ("blocks", 4), ("rows", 4)),
     "token_strips": (([viz.TokenStrip("s", {1})], 10), ("s",), ("t",)),
+    "wire": (({"end": b"0\r\n\r\n"},), ("end", "chunk"), ("end", "text")),
     "waste_bars": (({"paged": SlotUsage(6, 0, 2, 0, 0, 0)},), ("paged", "tokens"), ("paged", "x")),
 }
 PLOTS = {

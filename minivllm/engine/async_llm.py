@@ -238,13 +238,14 @@ class AsyncLLM:
             await self.reset_prefix_cache()
 
     async def resume_generation(self, num_steps: int | None = None) -> None:
-        """Go on; given a number (vLLM knows none), for that many steps, and then pause again.
+        """Go on; given a number (vLLM knows none), take that many steps, and pause again.
 
-        With nothing left to do it pauses earlier.
+        With nothing left to do it pauses earlier. Returns when the steps are taken and what they
+        brought is handed out.
         """
         check(num_steps is None or is_int(num_steps, 1), "num_steps", num_steps, "None, or over 0")
         self._paused = num_steps is not None
-        self._client.submit(("resume", num_steps))
+        await self._answer("resume", num_steps)
 
     def follow(self, follower: Callable[[list[Record]], None]) -> None:
         """Call a function with the trace's new records after every step; the trace keeps none.
@@ -276,9 +277,13 @@ class AsyncLLM:
 
     async def call(self, method: str, *arguments):
         """Call a method of the engine core between two steps. Returns or raises what it does."""
+        return await self._answer("call", method, arguments)
+
+    async def _answer(self, kind: str, *arguments):
+        """Send a message that the core answers. Returns or raises the answer."""
         number, future = self.output_handler.add_call()
         try:
-            self._client.submit(("call", number, method, arguments))
+            self._client.submit((kind, number, *arguments))
         except ValueError:
             self.output_handler.forget_call(number)
             raise

@@ -26,9 +26,9 @@ class EngineCoreLoop:
     """Loop of messages in, a step, and one message of outputs out.
 
     Messages are tuples: ``("add", request)``, ``("abort", request_ids)``,
-    ``("stop_sequences", sequences)``, ``("pause",)``, ``("resume", num_steps)``, ``("follow",)``
-    (from now on outputs bring the trace's records), ``("call", number, method, arguments)`` and
-    ``STOP``.
+    ``("stop_sequences", sequences)``, ``("pause",)``, ``("resume", number, num_steps)``,
+    ``("follow",)`` (from now on outputs bring the trace's records),
+    ``("call", number, method, arguments)`` and ``STOP``. A number is that of the answer.
 
     Args:
         core: the engine core; only ``run`` uses it.
@@ -48,6 +48,7 @@ class EngineCoreLoop:
         self._send = send
         self._paused = False
         self._steps_left: int | None = None  # until it pauses again; None: until it is told to
+        self._resumed: list[int] = []  # numbers of the messages that asked for these steps
         self._stuck_since: float | None = None  # when the policy began to admit no request
         self._trace: Trace | None = None  # its records go into the outputs
 
@@ -121,10 +122,18 @@ class EngineCoreLoop:
 
     def _on_pause(self, outputs: EngineCoreOutputs) -> None:
         self._paused, self._steps_left, self._stuck_since = True, None, None
+        self._answer_resumed(outputs)
 
-    def _on_resume(self, outputs: EngineCoreOutputs, num_steps: int | None = None) -> None:
+    def _on_resume(self, outputs: EngineCoreOutputs, number: int, num_steps: int | None) -> None:
         self._paused = False
         self._steps_left = None if num_steps is None else (self._steps_left or 0) + num_steps
+        self._resumed.append(number)
+        if num_steps is None:
+            self._answer_resumed(outputs)
+
+    def _answer_resumed(self, outputs: EngineCoreOutputs) -> None:
+        outputs.utility_outputs += [(number, None) for number in self._resumed]
+        self._resumed.clear()
 
     def _on_follow(self, outputs: EngineCoreOutputs) -> None:
         self._trace = self.core.trace

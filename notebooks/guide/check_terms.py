@@ -65,6 +65,17 @@ def explanation(term: str, notebook: str, cells: list[tuple[Place, str]]) -> int
     return None
 
 
+def first_use(term: str, cells: list[tuple[Place, str]]) -> Place | None:
+    """The first of these cells that uses a term and does not point to another notebook with it."""
+    for place, text in cells:
+        pointed = re.sub(r"`[^`]*`|^#.*", " ", text, flags=re.MULTILINE)
+        pointed = re.sub(r"\([^()]*notebooks? [^()]*\)", "", pointed)
+        pointed = re.sub(r"[^.:;]*\bnotebooks? \w+('s)?\b[^.:;]*", "", pointed)
+        if re.search(pattern(term), pointed, re.IGNORECASE):
+            return place
+    return None
+
+
 def findings() -> dict[str, str]:
     """By term, what is wrong with its first use."""
     cells, wrong = prose(), {}
@@ -73,13 +84,8 @@ def findings() -> dict[str, str]:
         if explained is None:
             wrong[term] = f"notebook {notebook} does not explain it: write **{term}** where it does"
             continue
-        for place, text in cells[:explained]:
-            pointed = re.sub(r"`[^`]*`|^#.*", " ", text, flags=re.MULTILINE)
-            pointed = re.sub(r"\([^()]*notebooks? [^()]*\)", "", pointed)
-            pointed = re.sub(r"[^.:;]*\bnotebooks? \w+('s)?\b[^.:;]*", "", pointed)
-            if re.search(pattern(term), pointed, re.IGNORECASE):
-                wrong[term] = f"used in {place}, explained in {cells[explained][0]}"
-                break
+        if used := first_use(term, cells[:explained]):
+            wrong[term] = f"used in {used}, explained in {cells[explained][0]}"
     return wrong
 
 

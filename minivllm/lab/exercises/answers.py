@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Real
 from operator import eq, index
 from typing import Any
 
@@ -27,6 +28,7 @@ def compare(
     wrong: str,
     value: str | None = None,
     same: Callable[[Any, Any], bool] = eq,
+    at: str = "",
 ) -> None:
     """Raise ``NotYet`` unless an answer is right.
 
@@ -36,12 +38,13 @@ def compare(
             one that fits is told.
         wrong, value: the message of any other answer, as ``NotYet`` takes it.
         same: what compares two of them.
+        at: the place of the answer, said before an explanation.
     """
     if same(answer, right):
         return
     for explanation, mistaken in mistakes.items():
         if same(answer, mistaken):
-            raise NotYet(explanation)
+            raise NotYet(f"{at}{explanation}")
     raise NotYet(wrong, value)
 
 
@@ -55,15 +58,22 @@ def is_blank(answer: Any) -> bool:
 
 
 def is_whole(value: Any) -> bool:
-    """True for an integer, also one of NumPy's or torch's; a bool is none."""
-    return hasattr(type(value), "__index__") and not isinstance(value, bool)
+    """True for an integer, also one of NumPy's or torch's, and for 42.0; a bool is none."""
+    if isinstance(value, bool):
+        return False
+    return hasattr(type(value), "__index__") or (isinstance(value, Real) and value == value // 1)
+
+
+def whole(value: Any) -> int:
+    """Return a value for which ``is_whole`` holds as an int."""
+    return index(value) if hasattr(type(value), "__index__") else int(value)
 
 
 def whole_number(answer: Any) -> int:
     """The answer, if it is a whole number; else a word about that."""
     if not is_whole(answer):
         raise NotYet("give a whole number.")
-    return index(answer)
+    return whole(answer)
 
 
 def whole_numbers(answer: Any, names: Sequence[str]) -> list[int]:
@@ -71,14 +81,14 @@ def whole_numbers(answer: Any, names: Sequence[str]) -> list[int]:
     ok = isinstance(answer, (list, tuple)) and len(answer) == len(names)
     if not ok or not all(map(is_whole, answer)):
         raise NotYet(f"give {len(names)} whole numbers: {', '.join(names)}.")
-    return list(map(index, answer))
+    return list(map(whole, answer))
 
 
 def number_list(answer: Any, what: str) -> list[int]:
     """A list of whole numbers of any length."""
     if not isinstance(answer, (list, tuple)) or not all(map(is_whole, answer)):
         raise NotYet(f"give a list of whole numbers: {what}.")
-    return list(map(index, answer))
+    return list(map(whole, answer))
 
 
 def numbers_by_name(answer: Any, names: Collection[Any], what: str) -> dict[Any, int]:
@@ -91,4 +101,4 @@ def numbers_by_name(answer: Any, names: Collection[Any], what: str) -> dict[Any,
         if name not in names:
             known = ", ".join(map(str, names)) if len(names) < 10 else f"{example} to {last}"
             raise NotYet(f"{name!r} is none of {known}.")
-    return {name: index(number) for name, number in answer.items()}
+    return {name: whole(number) for name, number in answer.items()}

@@ -1,13 +1,15 @@
-"""Exercises of notebook 00: blocks at the end, steps under a budget, a pool of the right size."""
+"""Exercises of notebook 00: blocks at the end, reading a timeline, a pool for chats."""
 
 from __future__ import annotations
 
+import re
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, compare, whole_number
+from minivllm.lab.exercises.answers import compare, whole_number, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
-from minivllm.trace.records import Preempted
+from minivllm.lab.viz import Figure, timeline
 
 # -- core: blocks at the end -------------------------------------------------------------------
 
@@ -47,93 +49,102 @@ def _solve_blocks(num_prompt, num_output, block_size) -> int:
     return -(-positions // block_size)
 
 
-# -- stretch: steps under a budget -------------------------------------------------------------
+# -- stretch: reading a timeline ---------------------------------------------------------------
 
 
-@seeded(difficulty=2, minutes=6)
-def steps(rng: Random) -> Exercise:
-    """How many steps does a crowd take under a token budget?"""
-    num_requests, budget = rng.randint(3, 6), rng.randint(12, 24)
-    num_prompt = rng.randint(budget + 4, 2 * budget - 2)
+@seeded(difficulty=2, minutes=4)
+def reading(rng: Random) -> Exercise:
+    """How long is a prompt, when does its first token come, and how long is the answer?"""
+    budget = rng.randint(6, 9)
+    a = make_request("A", rng.randint(3, budget - 1), rng.randint(4, 7))
+    b = make_request("B", rng.randint(budget + 4, 2 * budget + 4), rng.randint(4, 7))
+    trace = dry_run([a, b], num_blocks=33, block_size=4, max_num_batched_tokens=budget)
     return Exercise(
-        _check_steps,
-        "The first step computes a part of the first prompt, as much as the budget allows. Once "
-        "that prompt is done, its decode takes one token of every step's budget.",
-        _solve_steps,
-        "These requests arrive together; a step may compute so many tokens. How many steps until "
-        "the last token?",
+        _check_reading,
+        "The step that computes the last tokens of a prompt also gives the first token of the "
+        "answer. Each later step of the request gives one more.",
+        _solve_reading,
+        "This is a timeline as text: a number says how many tokens of a prompt a step computes, "
+        "a dot that it computes the token that the step before gave. A step has a budget, so a "
+        "prompt may take several. How many tokens does the prompt of B have? In which step does B "
+        "get its first token? How many tokens does it get in all? Answer with a triple (prompt "
+        "tokens, step, output tokens).",
+        {"timeline": timeline(trace)},
+    )
+
+
+def _row_of_b(timeline: Figure) -> list[str]:
+    """B's cells, from step 0 on: a number for prompt tokens, a dot for a decode."""
+    row = next(line for line in str(timeline).splitlines() if line.startswith("B "))
+    return re.findall(r"\d+|•", row)
+
+
+def _check_reading(answer, timeline) -> str:
+    row = _row_of_b(timeline)
+    chunks, decodes = [int(cell) for cell in row if cell != "•"], row.count("•")
+    prompt, step, output = whole_numbers(answer, ("prompt tokens", "step", "output tokens"))
+    only_one = f"prompt tokens: {chunks[0]} is only B's first chunk; add the chunks that follow."
+    compare(
+        prompt, sum(chunks), {only_one: chunks[0]}, "prompt tokens: add B's numbers; no dot counts."
+    )
+    last = len(chunks) - 1
+    late = f"step: the dot in step {last + 1} computes B's first token. Which step gave it?"
+    early = "step: only a part of B's prompt is computed in step 0, so no token comes of it."
+    wrong = "step: it is the step that computes the last tokens of B's prompt."
+    compare(step, last, {late: last + 1, early: 0}, wrong)
+    dots = "output tokens: you counted the dots. The step before the first dot gave a token, too."
+    wrong = "output tokens: B gets one in the step of its last chunk, and one with each dot."
+    compare(output, decodes + 1, {dots: decodes}, wrong)
+    return f"{len(chunks)} chunks and {decodes} decodes; the last chunk gives a token, too."
+
+
+def _solve_reading(timeline) -> tuple[int, int, int]:
+    row = _row_of_b(timeline)
+    chunks = [int(cell) for cell in row if cell != "•"]  # numbers: prompt tokens
+    first_token = len(chunks) - 1  # steps count from 0
+    return sum(chunks), first_token, len(row) - first_token  # one in each step from then on
+
+
+# -- design: a pool for chats ------------------------------------------------------------------
+
+
+@seeded(difficulty=2, minutes=4)
+def pool(rng: Random) -> Exercise:
+    """How large must a pool be that holds some chats at once?"""
+    block_size = rng.choice([8, 16, 32])
+    num_output = rng.randint(20, 90)
+    # one more than a multiple, such that the last token must not be counted
+    num_prompt = rng.randint(6, 30) * block_size - num_output + 1
+    return Exercise(
+        _check_pool,
+        "First count the blocks of one chat. No two chats share a block here.",
+        _solve_pool,
+        "A server should hold num_chats chats at once, each of num_prompt prompt and num_output "
+        "output tokens, up to their last steps. How many blocks must its pool have at least "
+        "(num_gpu_blocks_override)? Block 0 is one of them.",
         {
-            "num_requests": num_requests,
+            "num_chats": rng.randint(8, 40),
             "num_prompt": num_prompt,
-            "num_output": rng.randint(4, 7),
-            "budget": budget,
+            "num_output": num_output,
+            "block_size": block_size,
         },
     )
 
 
-def _check_steps(answer, num_requests, num_prompt, num_output, budget) -> str:
+def _check_pool(answer, num_chats, num_prompt, num_output, block_size) -> str:
     answer = whole_number(answer)
-    right = _solve_steps(num_requests, num_prompt, num_output, budget)
-    almost = "almost: a decode takes a token of the budget, too, so the last prompt waits."
-    wrong = f"{answer} is too {'few' if answer < right else 'many'}; draw the timeline."
-    compare(answer, right, {almost: right - 1}, wrong)
-    return f"the scheduler needs {right} steps."
+    right = _solve_pool(num_chats, num_prompt, num_output, block_size)
+    each = (right - 1) // num_chats
+    mistakes = {
+        "no block 0: it is in the pool, and no request ever gets it.": right - 1,
+        f"a chat writes {num_prompt + num_output - 1} positions: its last token is never "
+        "computed.": num_chats * (each + 1) + 1,
+    }
+    wrong = f"{answer} blocks are too {'few' if answer < right else 'many'}: a chat takes {each}."
+    compare(answer, right, mistakes, "count the blocks of one chat, then of all.", wrong)
+    return f"{num_chats} chats of {each} blocks, and block 0."
 
 
-def _solve_steps(num_requests, num_prompt, num_output, budget) -> int:
-    crowd = [(num_prompt, num_output)] * num_requests
-    return dry_run(crowd, num_blocks=64, max_num_batched_tokens=budget).num_steps
-
-
-# -- design: a pool of the right size ----------------------------------------------------------
-
-
-@seeded(difficulty=3, minutes=10)
-def pool(rng: Random) -> Exercise:
-    """Smallest pool in which no request is preempted."""
-    chats = [(rng.randint(8, 40), rng.randint(8, 24)) for _ in range(6)]
-    return Exercise(
-        _check_pool,
-        "Requests finish at different times, so the sum of all lengths is too careful.",
-        _solve_pool,
-        "Chats of these (prompt, output) tokens come together, none longer than max_model_len. "
-        "What is the smallest pool, block 0 included, in which no request is preempted (loses its "
-        "blocks because there are too few, and is computed again later)? To see it, draw "
-        "timeline(dry_run(chats, num_blocks=30, block_size=4, max_model_len=64)) from minivllm.sim "
-        "and change the 30; a cross marks where a request loses its blocks.",
-        {"chats": chats, "block_size": 4, "max_model_len": 64},
-    )
-
-
-def _preemptions(num_blocks: int, chats, block_size, max_model_len) -> int:
-    trace = dry_run(
-        chats, num_blocks=num_blocks, block_size=block_size, max_model_len=max_model_len
-    )
-    return sum(1 for _ in trace.of(Preempted))
-
-
-def _check_pool(answer, chats, block_size, max_model_len) -> str:
-    least = max_model_len // block_size + 1
-    if whole_number(answer) < least:
-        raise NotYet(
-            f"a pool must hold at least one sequence of {max_model_len} tokens: {least - 1} "
-            "blocks and block 0."
-        )
-    if answer > 1000:
-        raise NotYet("a thousand blocks would do, too.")
-    count = _preemptions(answer, chats, block_size, max_model_len)
-    if count:
-        raise NotYet(f"with {answer} blocks the engine preempts {count} times.")
-    if not _preemptions(answer - 1, chats, block_size, max_model_len):
-        raise NotYet(
-            f"nothing is preempted with {answer} blocks, nor with one less.",
-            f"nothing is preempted; {_solve_pool(chats, block_size, max_model_len)} blocks do.",
-        )
-    return f"{answer} blocks are enough, {answer - 1} are not."
-
-
-def _solve_pool(chats, block_size, max_model_len) -> int:
-    num_blocks = max_model_len // block_size + 1
-    while _preemptions(num_blocks, chats, block_size, max_model_len):
-        num_blocks += 1
-    return num_blocks
+def _solve_pool(num_chats, num_prompt, num_output, block_size) -> int:
+    positions = num_prompt + num_output - 1  # the last token is sampled, never computed
+    return num_chats * -(-positions // block_size) + 1  # block 0 is never given out

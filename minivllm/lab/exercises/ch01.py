@@ -38,8 +38,13 @@ def _check_bytes(answer, num_layers, num_heads, num_kv_heads, head_dim, bytes_pe
         "that is K or V, or numbers and not bytes; both are kept, 2 bytes each.": right // 2,
         f"{heads} are kept.": right // num_kv_heads * num_heads,
         "that is one layer.": right // num_layers,
+        "that is one head; K and V are kept for each KV head.": right // num_kv_heads,
+        "that is one number for each head; a key has head_dim of them.": right // head_dim,
+        "these are bits; a byte has 8.": 8 * right,
+        "that is one layer, and K or V.": right // num_layers // 2,
     }
-    compare(answer, right, mistakes, f"{answer} is not it; write down the shape of K first.")
+    shape = f"K of one layer is {num_kv_heads} heads of {head_dim} numbers, and V is as large."
+    compare(answer, right, mistakes, f"{answer} is not it. {shape}")
     return f"{right:,} bytes: a chat of 8,192 tokens fills {right * 8192 / 2**30:.2f} GiB."
 
 
@@ -65,14 +70,20 @@ def work(rng: Random) -> Exercise:
         _solve_work,
         calls=calls,
         learnt="this is what a preemption costs: notebook 06.",
-        explain=_explain_work,
+        mistakes={
+            "it had computed some of its own tokens before the loss, too.": (
+                lambda p, n, k: 2 * p + n - 1
+            ),
+            "its own tokens have to be computed again, too.": lambda p, n, k: 2 * (p + k - 1),
+            "that is a request that loses nothing.": lambda p, n, k: p + n - 1,
+            "that is what comes after the loss only.": lambda p, n, k: p + n,
+            "the k-th token was sampled and not yet computed when the cache was lost.": (
+                lambda p, n, k: 2 * p + n + k - 1
+            ),
+            "a token that is sampled last is never computed: once before the loss, and once at "
+            "the end.": lambda p, n, k: 2 * p + n + k,
+        },
     )
-
-
-def _explain_work(arguments, got, right) -> None:
-    _, _, k = arguments
-    if got == right - (k - 1):
-        raise NotYet("it had computed some of its own tokens before the loss, too.")
 
 
 def _solve_work():
@@ -95,10 +106,10 @@ def design(rng: Random) -> Exercise:
         _check_design,
         "Start from the bytes that one token may have: the room divided by all tokens.",
         _solve_design,
-        "Beside its weights a GPU has so many GiB left, and should serve so many chats of so many "
-        "tokens at once. Choose (KV heads, bytes per number) as generous as the memory allows: "
-        "twice as much must not fit. KV heads divide the query heads; a number takes 1, 2 or 4 "
-        "bytes.",
+        "Beside its weights a GPU has room_gib GiB left. It should serve num_chats chats of "
+        "chat_tokens tokens at once. Choose (KV heads, bytes per number) as generous as the "
+        "memory allows: twice as much must not fit. KV heads divide the query heads; a number "
+        "takes 1, 2 or 4 bytes.",
         {
             "room_gib": room,
             "num_chats": num_chats,
@@ -116,11 +127,14 @@ def _check_design(answer, room_gib, num_chats, chat_tokens, num_layers, num_head
     except (TypeError, ValueError):
         raise NotYet("give a pair (KV heads, bytes per number).") from None
     if kv_heads not in (1, 2, 4, 8, 16, 32) or bytes_per_number not in (1, 2, 4):
-        raise NotYet("KV heads must divide 32, and a number takes 1, 2 or 4 bytes.")
+        turned = kv_heads in (1, 2, 4) and bytes_per_number in (8, 16, 32)
+        order = " The KV heads come first." * turned
+        raise NotYet(f"KV heads must divide 32, and a number takes 1, 2 or 4 bytes.{order}")
     room = room_gib * 2**30
     needed = num_chats * chat_tokens * 2 * num_layers * kv_heads * head_dim * bytes_per_number
     if needed > room:
-        raise NotYet(f"that needs {needed / 2**30:.0f} GiB, and {room_gib} are left.")
+        half = " Half of it would fit." * (needed <= 2 * room)
+        raise NotYet(f"that needs {needed / 2**30:.0f} GiB, and {room_gib} are left.{half}")
     if needed * 2 <= room:
         raise NotYet(f"{needed / 2**30:.0f} GiB fit, but you could afford twice as much quality.")
     return f"{needed / 2**30:.0f} of {room_gib} GiB; others trade heads against precision."

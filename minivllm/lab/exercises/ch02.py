@@ -5,9 +5,10 @@ from __future__ import annotations
 from random import Random
 
 from minivllm.lab.contiguous.manager import ALLOCATORS, ContiguousKVCacheManager
-from minivllm.lab.contiguous.slab_pool import FirstFitPool, next_power_of_2
-from minivllm.lab.exercises.answers import NotYet, numbers_by_name, whole_number, whole_numbers
+from minivllm.lab.contiguous.slab_pool import next_power_of_2
+from minivllm.lab.exercises.answers import NotYet, numbers_by_name, whole_number
 from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.lab.exercises.function_exercise import FunctionExercise
 from minivllm.lab.exercises.requests import make_request
 
 # -- core: what every slot is doing ------------------------------------------------------------
@@ -87,10 +88,29 @@ def _check_waste(answer, num_slots, max_model_len, reservation, running) -> str:
             )
         if off and name == "free":
             raise NotYet(
-                f"free: {got[name]} is not what lies outside of the slabs.",
-                f"free: of {num_slots} slots, {num_slots - right[name]} lie in slabs, so "
+                f"free: {got[name]} is not the number of slots outside of the slabs.",
+                f"free: of {num_slots} slots, {num_slots - right[name]} are in slabs, so "
                 f"{right[name]} are free, not {got[name]}.",
             )
+        prompts = sum(prompt for prompt, _, _ in running.values())
+        mistakes = {
+            "tokens": {"an answer's tokens have K and V, too, not only the prompt's.": prompts},
+            "reserved": {
+                "what is filled already is not reserved any more.": right["tokens"]
+                + right["reserved"],
+                "slots that will never be filled are internal waste.": right["reserved"]
+                + right["internal"],
+                "these will never be filled: that is internal waste.": right["internal"],
+            },
+            "internal": {
+                "what will be filled later is reserved, not waste.": right["reserved"]
+                + right["internal"],
+                "these will be filled: they are reserved.": right["reserved"],
+            },
+        }
+        for explanation, mistaken in mistakes.get(name, {}).items():
+            if off and got[name] == mistaken:
+                raise NotYet(f"{name}: {explanation}")
         if off:
             each = ", ".join(f"{n} {count}" for n, count in parts[name].items())
             raise NotYet(
@@ -106,65 +126,62 @@ def _check_waste(answer, num_slots, max_model_len, reservation, running) -> str:
 @seeded(difficulty=2, minutes=5)
 def holes(rng: Random) -> Exercise:
     """Free slots that no request can use, because they are not in one piece."""
-    slabs = {name: rng.randint(6, 20) for name in "ABCDEF"}
-    left = sorted(rng.choice(["ABD", "ADE", "BCE", "BEF", "ACD", "CDF", "BDE", "ACF"]))
-    num_slots = sum(slabs.values()) + rng.randint(0, 12)
-    return Exercise(
-        _check_holes,
+    return FunctionExercise(
+        "A pool of num_slots slots hands out slabs from the left; slabs has their names and sizes "
+        "in order. Then those in left leave. Write holes(num_slots, slabs, left): how many slots "
+        "are free, and how many has the largest request that can be served now? It returns a pair "
+        "(free, largest).",
         "Draw the pool as a line. Free pieces that touch are one piece.",
         _solve_holes,
-        "A pool of slots hands out slabs from the left: A, B, C, D, E and F, of these sizes. Then "
-        "some of them leave. How many slots are free, and how many has the largest request that "
-        "can be served now? Answer with a pair (free, largest).",
-        {"num_slots": num_slots, "slabs": slabs, "left": left},
+        calls=[_pool_with_holes(rng) for _ in range(60)],
+        learnt="a larger request must wait although enough slots are free: external waste.",
+        mistakes={
+            "free pieces that touch are one piece.": lambda n, slabs, left: (
+                _free(n, slabs, left),
+                max([n - sum(slabs.values()), *(slabs[name] for name in left)]),
+            ),
+            "what follows the last slab is free, too.": lambda n, slabs, left: _solve_holes()(
+                sum(slabs.values()), slabs, left
+            ),
+            "the free slots are not in one piece.": lambda n, slabs, left: (
+                (_free(n, slabs, left),) * 2
+            ),
+            "that is the sum of what is held; the others are free.": lambda n, slabs, left: (
+                n - _free(n, slabs, left),
+                _solve_holes()(n, slabs, left)[1],
+            ),
+        },
     )
 
 
-def _solve_holes(num_slots, slabs, left):
-    pieces, piece = [], 0
-    for name, size in slabs.items():
-        if name in left:
-            piece += size
-        else:
-            pieces.append(piece)
-            piece = 0
-    pieces.append(piece + num_slots - sum(slabs.values()))
-    return sum(pieces), max(pieces)
+def _pool_with_holes(rng: Random) -> tuple:
+    slabs = {name: rng.randint(6, 20) for name in "ABCDEF"}
+    left = sorted(rng.choice(["ABD", "ADE", "BCE", "BEF", "ACD", "CDF", "BDE", "ACF"]))
+    return sum(slabs.values()) + rng.randint(0, 12), slabs, left
 
 
-def _check_holes(answer, num_slots, slabs, left) -> str:
-    pool = FirstFitPool(num_slots)
-    held = {name: pool.allocate(size) for name, size in slabs.items()}
-    for name in left:
-        pool.free(held[name])
-    free, largest = whole_numbers(answer, ("free", "largest"))
-    pieces = ", ".join(f"{p.start} to {p.stop - 1}" for p in pool.free_pieces)
-    if free != pool.num_free_blocks:
-        raise NotYet(
-            f"free: not {free}; count the slabs of who has left, and what lies after the last one.",
-            f"the free slots are {pieces}: that is {pool.num_free_blocks}, not {free}.",
-        )
-    if largest == free and len(pool.free_pieces) > 1:
-        raise NotYet(
-            f"largest: {free} are free, but not in one piece.",
-            f"{free} are free, but not in one piece: slots {pieces}.",
-        )
-    if not (pool.can_allocate(largest) if largest > 0 else False):
-        raise NotYet(
-            f"largest: no free piece has {largest} slots.",
-            f"no free piece has {largest} slots; they are {pieces}.",
-        )
-    if pool.can_allocate(largest + 1):
-        raise NotYet(
-            f"largest: {largest} slots fit, but a larger one would, too.",
-            f"{largest} slots fit, but a larger one would, too; the pieces are {pieces}.",
-        )
-    return f"a request for {largest + 1} slots must wait though {free} are free: external waste."
+def _free(num_slots: int, slabs: dict[str, int], left: list[str]) -> int:
+    return num_slots - sum(size for name, size in slabs.items() if name not in left)
+
+
+def _solve_holes():
+    def holes(num_slots, slabs, left):
+        pieces, piece = [], 0
+        for name, size in slabs.items():
+            if name in left:
+                piece += size
+            else:
+                pieces.append(piece)
+                piece = 0
+        pieces.append(piece + num_slots - sum(slabs.values()))  # what follows the last slab
+        return sum(pieces), max(pieces)
+
+    return holes
 
 
 # -- design: a reservation ---------------------------------------------------------------------
 
-FORBIDDEN = "'exact' is not for sale: nobody knows how long an answer will be."
+FORBIDDEN = "'exact' cannot be chosen: how long an answer will be is not known before."
 
 
 @seeded(difficulty=3, minutes=10)
@@ -217,7 +234,8 @@ def _check_reservation(answer, lengths, at_least) -> str:
     if rule not in ("max", "pow2") or allocator not in tuple(ALLOCATORS):
         raise NotYet("reservation is 'max' or 'pow2', allocator is 'buddy' or 'first_fit'.")
     longest = max(prompt + output for prompt, output in lengths)
-    if whole_number(max_model_len) < longest:
+    max_model_len = whole_number(max_model_len)
+    if max_model_len < longest:
         raise NotYet(f"max_model_len={max_model_len} refuses the request of {longest} tokens.")
     try:
         count = _num_admitted(512, lengths, rule, allocator, max_model_len)
@@ -225,6 +243,8 @@ def _check_reservation(answer, lengths, at_least) -> str:
         raise NotYet(f"{error}") from error
     if count < at_least:
         loose = " max_model_len is larger than any request needs." * (max_model_len > longest)
-        raise NotYet(f"{count} are admitted at once, {at_least} are asked for.{loose}")
-    left = "" if count == len(lengths) else "; the next does not fit, and nobody may overtake it"
+        rounded = " The buddy allocator rounds every slab up to a power of two."
+        why = loose or (rounded if allocator == "buddy" else " 'max' reserves the longest for all.")
+        raise NotYet(f"{count} are admitted at once, {at_least} are asked for.{why}")
+    left = "" if count == len(lengths) else "; the next does not fit, and none may overtake it"
     return f"{count} at once{left}."

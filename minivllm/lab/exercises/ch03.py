@@ -9,6 +9,7 @@ from minivllm.kv.block_table import BlockTable
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.exercises.answers import (
     NotYet,
+    compare,
     is_blank,
     number_list,
     whole_number,
@@ -19,6 +20,7 @@ from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import simulate
 from minivllm.lab.sim.workloads import SimRequest
 from minivllm.request import Sequence
+from minivllm.utils.math_utils import cdiv
 
 # -- core: translation of addresses ------------------------------------------------------------
 
@@ -63,31 +65,51 @@ def _check_translation(answer, block_table, block_size, positions) -> str:
         right = table.slot(position)
         logical, right_offset = divmod(position, block_size)
         right_block = right // block_size
-        if block == logical != right_block:
-            raise NotYet(
-                f"token {position} is in logical block {logical}; look it up in the table.",
-                f"token {position} is in logical block {logical}; the table says that this is "
-                f"block {right_block}.",
-            )
-        if block != right_block:
-            raise NotYet(
-                f"token {position} is not in block {block}.",
-                f"token {position} is in entry {position} // {block_size} = {logical} of the "
-                f"table, which is block {right_block}, not {block}.",
-            )
-        if offset != right_offset:
-            raise NotYet(
-                f"block {block} is right for token {position}, but its offset is not {offset}.",
-                f"block {block} is right for token {position}, but its offset is {position} mod "
-                f"{block_size} = {right_offset}, not {offset}.",
-            )
-        if slot != right:
-            raise NotYet(
-                f"block {block} and offset {offset} are right for token {position}; its slot is "
-                f"not {slot}.",
-                f"block {block} and offset {offset} are right for token {position}; its slot is "
-                f"{block} * {block_size} + {offset} = {right}, not {slot}.",
-            )
+        mistakes = {
+            f"that is logical block {logical}; look it up in the table.": logical,
+            "that is its offset; which entry of the table is it in?": right_offset,
+            "you took the entry before; entries count from 0.": block_table[logical - 1],
+            "you took the next entry; entries count from 0.": (
+                block_table[(logical + 1) % len(block_table)]
+            ),
+            "the entry is position // block_size; you took position % block_size.": (
+                block_table[right_offset % len(block_table)]
+            ),
+        }
+        compare(
+            block,
+            right_block,
+            mistakes,
+            f"position {position} is not in block {block}.",
+            f"position {position} is in entry {position} // {block_size} = {logical} of the "
+            f"table, which is block {right_block}, not {block}.",
+            at=f"position {position} is not in block {block}: ",
+        )
+        where = f"block {block} is right for position {position}, but its offset is"
+        compare(
+            offset,
+            right_offset,
+            {"offsets count from 0.": right_offset + 1, "that is the entry.": logical},
+            f"{where} not {offset}.",
+            f"{where} {position} mod {block_size} = {right_offset}, not {offset}.",
+            at=f"{where} not {offset}: ",
+        )
+        where = f"block {block} and offset {offset} are right for position {position}; its slot is"
+        mistakes = {
+            "that is the position; slots follow the physical blocks.": position,
+            "blocks count from 0, so block 1 begins at slot block_size.": right - block_size,
+            "the offset is missing.": block * block_size,
+            "a block has block_size slots: multiply.": block + offset,
+            "slots count from 0.": right + 1,
+        }
+        compare(
+            slot,
+            right,
+            mistakes,
+            f"{where} not {slot}.",
+            f"{where} {block} * {block_size} + {offset} = {right}, not {slot}.",
+            at=f"{where} not {slot}: ",
+        )
     return "this is all that paging adds to an attention kernel: one look into a table."
 
 
@@ -109,12 +131,13 @@ def tables(rng: Random) -> Exercise:
             events.append((kind, alive.pop(rng.randrange(len(alive))), 0))
     return Exercise(
         _check_tables,
-        "Free blocks wait in a queue, 1, 2, 3, ... at first. Who leaves puts its blocks back at "
-        "the front, so that its last block is the next one taken.",
+        "Free blocks wait in a queue, 1, 2, 3, ... at first. A sequence that leaves puts its "
+        "blocks back at the front, so that its last block is the next one taken.",
         _solve_tables,
-        "These events happen one after the other: a sequence arrives with so many tokens, grows by "
-        "so many, or leaves. Nothing is cached. What is the block table of each one that is still "
-        "there at the end? Answer with a dict of lists of block ids.",
+        "These events (kind, name, tokens) happen one after the other: a sequence arrives with "
+        "this number of tokens, grows by it, or leaves. Nothing is cached. What is the block "
+        "table of each one that is still there at the end? Answer with a dict of lists of block "
+        "ids.",
         {"block_size": block_size, "events": events},
     )
 
@@ -123,12 +146,33 @@ def _solve_tables(block_size, events):
     free, held, num_tokens = list(range(1, 100)), {}, {}
     for kind, name, count in events:
         if kind == "leave":
-            free = held.pop(name)[::-1] + free
+            free = held.pop(name)[::-1] + free  # the last block is the next one taken
             continue
         num_tokens[name] = num_tokens.get(name, 0) + count
         table = held.setdefault(name, [])
         while len(table) * block_size < num_tokens[name]:
             table.append(free.pop(0))
+    return held
+
+
+RETURNS = {
+    "a sequence that leaves gives its blocks back to the front of the queue: they are taken "
+    "next.": lambda table, free: free + table,
+    "of a sequence that left, the last block is taken first.": lambda table, free: table + free,
+}
+
+
+def _replay(block_size: int, events, give_back) -> dict[str, list[int]]:
+    """Tables where ``give_back(table, free)`` is the free queue after a sequence has left."""
+    free, held, num_tokens = list(range(1, 100)), {}, {}
+    for kind, name, count in events:
+        if kind == "leave":
+            free = give_back(held.pop(name), free)
+            continue
+        num_tokens[name] = num_tokens.get(name, 0) + count
+        num_new = cdiv(num_tokens[name], block_size) - len(held.setdefault(name, []))
+        held[name] += free[:num_new]
+        del free[:num_new]
     return held
 
 
@@ -161,6 +205,11 @@ def _check_tables(answer, block_size, events) -> str:
         if name not in right:
             raise NotYet(f"{name!r} has no table at the end; {', '.join(right)} have one.")
     for name, table in right.items():
+        if name not in answer:
+            raise NotYet(f"{name} is still there at the end, and its table is missing.")
+        for explanation, give_back in RETURNS.items():
+            if answer[name] == _replay(block_size, events, give_back)[name] != table:
+                raise NotYet(f"{name}'s table: {explanation}")
         got = number_list(answer.get(name, []), f"the block table of {name}")
         for entry, block_id in enumerate(table):
             if entry < len(got) and got[entry] != block_id:
@@ -172,9 +221,18 @@ def _check_tables(answer, block_size, events) -> str:
                     f"it was needed, the free queue began with {queue}.",
                 )
         if len(got) != len(table):
-            num_tokens = sum(count for _, who, count in events if who == name)
+            num_tokens = sum(tokens for _, one, tokens in events if one == name)
+            growth = [tokens for kind, one, tokens in events if one == name and kind == "grow"]
+            each = [cdiv(tokens, block_size) for _, one, tokens in events if one == name and tokens]
+            why = "count its tokens."
+            if len(got) == sum(each):
+                why = "when it grows, the last block may have room."
+            elif growth and len(got) == cdiv(num_tokens - sum(growth), block_size):
+                why = "it has grown."
+            elif len(got) == num_tokens // block_size:
+                why = "a block that is partly filled is held, too: round up."
             raise NotYet(
-                f"{name} does not hold {len(got)} blocks; count its tokens.",
+                f"{name} does not hold {len(got)} blocks: {why}",
                 f"{name} has {num_tokens} tokens, so it holds {len(table)} blocks of {block_size}, "
                 f"not {len(got)}.",
             )
@@ -217,16 +275,20 @@ def _solve_block_size(lengths, least_share):
 
 
 def _check_block_size(answer, lengths, least_share) -> str:
-    if whole_number(answer) not in SIZES:
+    answer = whole_number(answer)
+    if answer not in SIZES:
         raise NotYet(f"choose one of {', '.join(map(str, SIZES))}.")
     share = share_of_tokens(lengths, answer)
     if share < least_share:
         raise NotYet(
             f"blocks of {answer} are too large: {share:.1%} of the held slots hold tokens, and "
-            f"{least_share:.0%} are asked for."
+            f"{least_share:.0%} are asked for. The last block of each is half empty on average."
         )
     if answer < SIZES[-1]:
         larger = share_of_tokens(lengths, 2 * answer)
         if larger >= least_share:
-            raise NotYet(f"{share:.1%} hold tokens, but blocks of {2 * answer} do: {larger:.1%}.")
+            raise NotYet(
+                f"{share:.1%} hold tokens, and with blocks of {2 * answer} still {larger:.1%}: the "
+                "largest size is asked for."
+            )
     return f"{share:.1%} of the held slots hold tokens; vLLM's 16 is such a choice."

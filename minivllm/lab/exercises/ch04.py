@@ -6,11 +6,12 @@ from collections import Counter
 from itertools import count
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, numbers_by_name, whole_numbers
+from minivllm.lab.exercises.answers import NotYet, compare, numbers_by_name, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.trace.records import Preempted, SwappedOut
+from minivllm.utils.math_utils import cdiv
 
 # -- core: reference counts after some steps ---------------------------------------------------
 
@@ -21,11 +22,11 @@ def ref_counts(rng: Random) -> Exercise:
     return Exercise(
         _check_ref_counts,
         "The first step computes each prompt once, and then its samples share the blocks. Every "
-        "further step writes one token of each sample, into a block that nobody else holds.",
+        "further step writes one token of each sample, into a block of its own.",
         _solve_ref_counts,
         "Two requests, (prompt tokens, samples), arrive together in an empty, large pool that "
-        "hands out block 1 first; nothing is cached. What are the reference counts after so many "
-        "steps? Answer with a dict {block: count} of all blocks that somebody holds.",
+        "hands out block 1 first; nothing is cached. What are the reference counts after "
+        "num_steps steps? Answer with a dict {block: count} of all blocks that are in a table.",
         {
             "requests": {
                 "A": (rng.randint(5, 15), rng.randint(2, 4)),
@@ -62,7 +63,7 @@ def _check_ref_counts(answer, requests, block_size, num_steps) -> str:
     for block in sorted({*right, *got}):
         if block not in right:
             if got[block]:
-                raise NotYet(f"nobody holds block {block}; {len(right)} blocks are held.")
+                raise NotYet(f"no table has block {block}; {len(right)} blocks are held.")
             continue
         holders = [seq for seq in state.sequences.values() if block in seq.block_ids]
         names = ", ".join(seq.seq_id for seq in holders)
@@ -71,10 +72,32 @@ def _check_ref_counts(answer, requests, block_size, num_steps) -> str:
         if block not in got:
             raise NotYet(f"block {block} is missing: it has {where} of {names}.")
         if got[block] != right[block]:
-            raise NotYet(
-                f"block {block} has {where}; in how many tables does it stand? Not {got[block]}.",
-                f"block {block} has {where}, and stands in the tables of {names}: its count is "
+            of = holders[0].seq_id.split("/")[0]
+            num_prompt, n = requests[of]
+            if first + block_size <= num_prompt:
+                mistakes = {
+                    "the samples of a request share the full blocks of its prompt.": 1,
+                    "the other request has tables of its own.": sum(
+                        m for _, m in requests.values()
+                    ),
+                    f"a full block is never written, so all {n} samples keep it.": n - 1,
+                    f"only tables count, and there are {n}.": n + 1,
+                }
+            elif first < num_prompt:
+                mistakes = {
+                    "all samples but the last to write there took a copy.": n,
+                    "the last sample to write there finds itself alone and writes in place.": 0,
+                }
+            else:
+                mistakes = {"these are a sample's own tokens, so the block is its own.": n}
+            compare(
+                got[block],
+                right[block],
+                mistakes,
+                f"block {block} has {where}; in how many tables is it? Not {got[block]}.",
+                f"block {block} has {where}, and is in the tables of {names}: its count is "
                 f"{right[block]}, not {got[block]}.",
+                at=f"block {block} has {where}, and its count is not {got[block]}: ",
             )
     return f"{len(right)} blocks; without sharing it would be {sum(right.values())}."
 
@@ -140,12 +163,24 @@ def _check_samples(answer, num_slots, num_prompt, num_output, max_entries) -> st
         raise NotYet(f"with blocks of {block_size} a table grows to {entries} entries.")
     memory = (num_slots, num_prompt, num_output)
     wrong = _run_samples(block_size, n, *memory)
+    shared, own = num_prompt // block_size, entries - num_prompt // block_size
+    if wrong and n == (num_slots // block_size - cdiv(num_prompt, block_size)) // (
+        entries - cdiv(num_prompt, block_size)
+    ):
+        raise NotYet(
+            f"with blocks of {block_size} the prompt ends inside a block, and each sample needs a "
+            f"copy of it: {shared} blocks are shared, {own} are each sample's own."
+        )
     if wrong:
         raise NotYet(f"with blocks of {block_size}, {n} samples are too many: {wrong}")
     for other in range(1, 65):
         fits = -(-(num_prompt + num_output - 1) // other) <= max_entries
         if fits and _run_samples(other, n + 1, *memory) is None:
             what = f"blocks of {block_size}" if other == block_size else "another block size"
-            raise NotYet(f"{n} samples run, but {what} would hold {n + 1}.")
+            alone = num_slots // block_size // entries
+            raise NotYet(
+                f"{n} samples run, but {what} would hold {n + 1}."
+                f"{' Full blocks of the prompt are shared.' * (n <= alone)}"
+            )
     alone = num_slots // (entries * block_size)
     return f"{n} samples; without sharing the prompt it would be {alone}."

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.exercises.answers import NotYet, number_list
+from minivllm.lab.exercises.answers import NotYet, compare, number_list
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.requests import make_request
 from minivllm.request import Sequence
@@ -24,12 +24,12 @@ def copies(rng: Random) -> Exercise:
     num_beams = rng.choice([2, 3, 4])
     return Exercise(
         _check_copies,
-        "After a write everyone has a last block of its own. Who shares one again, and is the next "
-        "position in the middle of a block?",
+        "After a write each beam has a last block of its own. Which share one again, and is the "
+        "next position in the middle of a block?",
         _solve_copies,
         "A prompt is computed, and beams 0, 1, ... begin with all of its blocks. In each step each "
         "beam first writes K and V of one token; then beam i becomes a fork of beam parents[i], "
-        "and beams that nobody continues are freed. How many blocks does each step copy? Answer "
+        "and beams without a fork are freed. How many blocks does each step copy? Answer "
         "with a list of numbers, one for each list of parents.",
         {
             "num_prompt": rng.randint(5, 12),
@@ -89,20 +89,38 @@ def _check_copies(answer, num_prompt, block_size, parents) -> str:
     for step, (mine, theirs) in enumerate(zip(got, right, strict=True)):
         offset = (num_prompt + step) % block_size
         before = parents[step - 1] if step else [0] * len(parents[0])
-        groups = [f"{k} beams" for k in Counter(before).values() if k > 1]
+        sizes = [k for k in Counter(before).values() if k > 1]
+        groups = [f"{k} beams" for k in sizes]
         if mine != theirs and offset == 0:
             raise NotYet(
                 f"step {step} writes position {num_prompt + step}, the first of a block; it does "
-                f"not copy {mine}.",
-                f"step {step} writes position {num_prompt + step}, the first of a block: everyone "
+                f"not copy {mine}: each beam takes a new block.",
+                f"step {step} writes position {num_prompt + step}, the first of a block: each beam "
                 f"takes a new one and nothing is copied, not {mine}.",
             )
         if mine != theirs:
-            shared = f"of a block that is shared by {' and by '.join(groups) or 'nobody'}"
-            raise NotYet(
+            shared = f"of a block that is shared by {' and by '.join(groups) or 'no beams'}"
+            next_groups = Counter(parents[step]).values()
+            mistakes = {
+                "of k beams that share a block, the last finds itself alone and writes in place.": (
+                    sum(sizes)
+                ),
+                "the forks of this step come after its writes: they count in the next step.": (
+                    sum(k - 1 for k in next_groups)
+                ),
+                "one copy is made for each group; but each sharer needs a block of its own.": (
+                    len(sizes)
+                ),
+                "the block is partly filled, and others read it, so it is copied first.": 0,
+            }
+            compare(
+                mine,
+                theirs,
+                mistakes,
                 f"step {step} writes at offset {offset} {shared}: not {mine} copies.",
                 f"step {step} writes at offset {offset} {shared}; of k sharers, k - 1 copy: "
                 f"{theirs} copies, not {mine}.",
+                at=f"step {step} writes at offset {offset} {shared}, and does not copy {mine}: ",
             )
     return f"{sum(right)} blocks are copied; copying whole beams would be far more."
 
@@ -188,7 +206,8 @@ def _check_narrow(answer, rows, open_word, length) -> str:
     for width in (2, 3):
         found, mine = beams(language, length, width)[0]
         if width == 2 and not _misses(language, length, 2):
-            raise NotYet(f"width 2 finds {mine} ({found:.4f}), and no text is likelier.")
+            lost = "" if open_word in text[1:] else f" It does not use {open_word} at all."
+            raise NotYet(f"width 2 finds {mine} ({found:.4f}), and no text is likelier.{lost}")
         if width == 3 and _misses(language, length, 3):
             raise NotYet(
                 f"width 3 misses the likeliest text, too: it finds {mine} ({found:.4f}).",

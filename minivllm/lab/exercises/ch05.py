@@ -6,7 +6,7 @@ import math
 from functools import partial
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, numbers_by_name, whole_numbers
+from minivllm.lab.exercises.answers import NotYet, compare, numbers_by_name, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.puzzle import Puzzle, measure
 from minivllm.lab.exercises.requests import make_request
@@ -14,6 +14,7 @@ from minivllm.lab.sim import dry_run
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.trace import Trace
 from minivllm.trace.records import Scheduled
+from minivllm.utils.math_utils import cdiv
 
 # -- core: the budget of one step --------------------------------------------------------------
 
@@ -42,13 +43,13 @@ def _budget_of_step(trace: Trace, step: int, limits: dict[str, int]) -> Exercise
     computed = {name: seq.num_computed_tokens for name, seq in state.sequences.items()}
     return Exercise(
         partial(_check_budget, right={r.seq_id: r.num_tokens for r in plan}),
-        "Everyone wants num_tokens - num_computed_tokens. Running ones come first, in their order; "
-        "who comes when the budget is nearly spent gets what is left of it.",
+        "Each request wants num_tokens - num_computed_tokens. Running ones come first, in their "
+        "order; when the budget is nearly spent, a request gets what is left of it.",
         _solve_budget,
-        "This is how things stand before a step: (tokens, computed tokens) of each running "
-        "sequence, in order of admission, and the prompt of each waiting one. There are blocks "
-        "enough. How many tokens of each does the step compute? Answer with a dict; who gets none "
-        "may be left out.",
+        "Before a step, running has (tokens, computed tokens) of each running sequence, in order "
+        "of admission, and waiting has the prompt of each waiting one. There are blocks enough. "
+        "How many tokens of each does the step compute? Answer with a dict; requests that get "
+        "none may be left out.",
         {
             **limits,
             "running": {name: (num_tokens[name], computed[name]) for name in state.running},
@@ -84,9 +85,29 @@ def _check_budget(answer, right, max_num_batched_tokens, max_num_seqs, running, 
             why = f"{len(right)} sequences run already, and max_num_seqs is {max_num_seqs}"
         else:
             why = f"it wants {num_tokens} - {num_computed} = {wants}, and {left} are left"
-        raise NotYet(
-            f"{name} does not get {mine} tokens.",
+        has = f"{name} has {num_tokens} tokens and {num_computed} computed: it wants {wants}"
+        mistakes = {
+            f"{has}, and the budget allows them.": 1 if theirs == wants > 1 else None,
+            f"{has}; what is computed is not computed again.": num_tokens,
+            f"{has}, not what it has computed.": num_computed or None,
+            f"a running sequence comes before all waiting ones. {has}.": (
+                0 if theirs and name in running else None
+            ),
+            f"no phase is for decodes only: a prompt may join this step. {has}, and {left} are "
+            "left.": 0 if theirs else None,
+            f"{len(right)} sequences run already, and max_num_seqs is {max_num_seqs}.": (
+                mine if mine and not theirs and left else None
+            ),
+            f"only {left} of the budget are left for it.": (mine if mine > left else None),
+            f"{has} and gets less: {left} are left of the budget.": wants,
+        }
+        compare(
+            mine,
+            theirs,
+            mistakes,
+            f"{has}, and {left} of the budget are left.",
             f"{name} gets {theirs} tokens, not {mine}: {why}.",
+            at=f"{name} does not get {mine}: ",
         )
     return "prompts and decodes share one batch; there are no phases."
 
@@ -99,13 +120,13 @@ def batching(rng: Random) -> Exercise:
     """How many steps until all are served, with each way of batching?"""
     return Exercise(
         _check_batching,
-        "A static batch lasts as long as its longest member. With continuous batching a seat is "
+        "A static batch lasts as long as its longest member. With continuous batching a place is "
         "taken again in the step after it was left.",
         _solve_batching,
-        "These requests arrive together, with a short prompt each (its step gives the first token) "
-        "and outputs of so many tokens. At most max_num_seqs run at once. How many steps does "
-        "static batching take until all are served, and how many continuous batching? Answer with "
-        "a pair (static, continuous).",
+        "These requests arrive together, with a short prompt each (its step gives the first "
+        "token); outputs has their output tokens. At most max_num_seqs run at once. How many "
+        "steps does static batching take until all are served, and how many continuous batching? "
+        "Answer with a pair (static, continuous).",
         {
             "outputs": [rng.choice([1, 2, 3, 4, 9, 12, 15]) for _ in range(rng.randint(6, 8))],
             "max_num_seqs": rng.randint(2, 3),
@@ -116,11 +137,11 @@ def batching(rng: Random) -> Exercise:
 def _solve_batching(outputs, max_num_seqs):
     batches = range(0, len(outputs), max_num_seqs)
     static = sum(max(outputs[i : i + max_num_seqs]) for i in batches)
-    seats = [0] * max_num_seqs  # the step in which each is free again
+    places = [0] * max_num_seqs  # the step in which each is free again
     for num_steps in outputs:
-        first = seats.index(min(seats))
-        seats[first] += num_steps
-    return static, max(seats)
+        first = places.index(min(places))
+        places[first] += num_steps
+    return static, max(places)
 
 
 def _check_batching(answer, outputs, max_num_seqs) -> str:
@@ -137,11 +158,43 @@ def _check_batching(answer, outputs, max_num_seqs) -> str:
         starts = {r.seq_id: r.step for r in trace.of(Scheduled) if r.kind == "new"}
         begin = ", ".join(f"{i} in step {step}" for i, step in starts.items())
         name = "static" if policy == "static" else "continuous"
-        wrong = f"{name}: {mine} steps are too {'few' if mine < trace.num_steps else 'many'}."
-        raise NotYet(
-            wrong,
-            f"{wrong} It takes {trace.num_steps}; by their index, the requests begin like this: "
+        wrong = f"{name}: {mine} steps are too {'few' if mine < trace.num_steps else 'many'}"
+        total, batches = sum(outputs), range(0, len(outputs), max_num_seqs)
+        groups = [outputs[i : i + max_num_seqs] for i in batches]
+        lasts = " and ".join(str(max(group)) for group in groups)
+        if policy == "static":
+            near = f"A batch begins together and lasts as long as its longest: {lasts} steps."
+            mistakes = {
+                f"that is one request after another; a batch runs {max_num_seqs} at once.": total,
+                f"a prompt's step gives the first token, too. {near}": (
+                    trace.num_steps + len(groups)
+                ),
+                f"these are the steps without waiting for the longest. {near}": (
+                    cdiv(total, max_num_seqs)
+                ),
+                f"you changed the two over. {near}": _solve_batching(outputs, max_num_seqs)[1],
+                "that is the first batch; the others come after it.": max(groups[0]),
+            }
+        else:
+            near = f"Keep for each of the {max_num_seqs} places the step in which it is free."
+            mistakes = {
+                f"that is one request after another; {max_num_seqs} run at once.": total,
+                f"that is all tokens divided by the places; at the end a place is empty. {near}": (
+                    cdiv(total, max_num_seqs)
+                ),
+                f"with continuous batching no request waits for a whole batch. {near}": got[0],
+                f"the next request takes the place that is free first, in the step after. {near}": (
+                    trace.num_steps + 1
+                ),
+            }
+        compare(
+            mine,
+            trace.num_steps,
+            mistakes,
+            f"{wrong}: {near}",
+            f"{wrong}. It takes {trace.num_steps}; by their index, the requests begin like this: "
             f"{begin}.",
+            at=f"{wrong}: ",
         )
     return f"{got[0] - got[1]} of {got[0]} steps saved, with the same hardware."
 
@@ -162,16 +215,21 @@ def puzzle(rng: Random) -> Exercise:
         if usual["mean_finish"] > 1.3 * best["mean_finish"]:
             break
     return Puzzle(
-        "Two seats, and requests, (prompt, output) tokens, that are all there at once. Write a "
+        "Two places (max_num_seqs), and requests, (prompt, output) tokens, that arrive together. "
+        "Write a "
         "SchedulingPolicy that keeps the mean number of steps until a request is done, "
         "mean_finish, at most as large as the target; and all of them may not take more steps "
         "than the target.",
-        "Who should sit down first, if everybody else's time counts, too? (A real server does not "
-        "know how long an answer will be; here max_tokens tells.)",
+        "Which request should run first to keep the mean finishing time low? (A real server does "
+        "not know how long an answer will be; here max_tokens tells.)",
         _solve_puzzle,
         workload=workload,
         settings=settings,
         may_set=("policy",),
+        missed={
+            "mean_finish": "requests that wait behind a long one wait for all of it",
+            "steps": "a place was empty while requests waited",
+        },
         targets={"mean_finish": math.ceil(10 * best["mean_finish"]) / 10, "steps": best["steps"]},
     )
 

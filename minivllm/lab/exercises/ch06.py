@@ -1,4 +1,4 @@
-"""Exercises of notebook 06: who gives way, a policy that loses less, settings that avoid it."""
+"""Exercises of notebook 06: the victim, a policy that loses less, settings that avoid it."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def _victim_of_step(trace: Trace, step: int, policy: str, priorities: dict) -> E
     more, ties = "", ""
     if policy == "priority":
         more = ", priority"
-        ties = "Priority 0 is the most important; of equals, the first in the list gives way. "
+        ties = "Priority 0 is the most important; of equals, the first in the list is chosen. "
     return Exercise(
         partial(_check_victim, right=right),
-        "Go through the running list: whose next token needs a block? If none is free, somebody "
-        "gives all of its blocks back. Under fcfs that is the one admitted last.",
+        "Go through the running list: whose next token needs a block? If none is free, a "
+        "sequence gives all of its blocks back. Under fcfs that is the one admitted last.",
         _solve_victim,
         f"Before a step, every running sequence has (computed tokens, blocks{more}), in order of "
-        f"admission, and each has one more token to compute. Nothing is shared. {ties}Who is "
-        "preempted in this step? Answer with a list of names, in the order in which they give way.",
+        f"admission, and each has one more token to compute. Nothing is shared. {ties}Which "
+        "are preempted in this step? Answer with a list of names, in the order of preemption.",
         {
             "policy": policy,
             "block_size": trace.block_size,
@@ -109,12 +109,35 @@ def _check_victim(answer, right, policy, block_size, num_free_blocks, running) -
             rule = f"the one admitted last is {list(running)[-1]}"
         else:
             worst = max(priority for *_, priority in running.values())
-            rule = f"the least important have priority {worst}; the first of them gives way"
+            rule = f"the least important have priority {worst}; the first of them is chosen"
         if len(got) != len(right):
             rule += f"; {len(right)} must go, and you name {len(got)}"
+        chosen = _named_victim(list(got), right, policy, running)
         full = f"the blocks of {', '.join(needs)} are full and {num_free_blocks} are free"
-        raise NotYet(f"{full}; {rule}.")
+        raise NotYet(f"{chosen}{full}; {rule}.")
     return f"it computes {running[right[0]][0]} tokens again when it comes back."
+
+
+def _named_victim(got: list[str], right: list[str], policy: str, running) -> str:
+    """Return which rule was taken for the right one, or nothing."""
+    if sorted(got) == sorted(right):
+        return "the right ones in another order: "
+    first, names = got[:1], list(running)
+    if not got:
+        return "one must be preempted: "
+    if first == names[:1] and policy == "fcfs":
+        return f"{first[0]} came first, so it keeps its place: "
+    most = max(names, key=lambda name: running[name][0])
+    least = min(names, key=lambda name: running[name][0])
+    if policy == "priority":
+        best = min(priority for *_, priority in running.values())
+        if first != right[:1] and running[first[0]][2] == best:
+            return "a small number is a high priority: "
+        if first != right[:1] and first == names[-1:]:
+            return "priority decides here, not the order of admission: "
+    if first != right[:1] and first in ([most], [least]):
+        return "how much a sequence has computed is not asked: "
+    return ""
 
 
 # -- design: a cheaper preemption, and a smaller pool ------------------------------------------
@@ -135,13 +158,17 @@ def puzzle(rng: Random) -> Exercise:
             break
     return Puzzle(
         "The pool is too small for these requests, (prompt, output tokens, step of arrival), and "
-        "who is preempted computes everything again. Write a SchedulingPolicy with which all "
+        "a preempted request computes everything again. Write a SchedulingPolicy with which all "
         "requests together compute no more tokens, and take no more steps, than the targets say.",
         "A policy is asked for a victim(running). Each of them says what it would lose.",
         _solve_puzzle,
         workload=workload,
         settings=settings,
         may_set=("policy",),
+        missed={
+            "computed_tokens": "a victim that had computed much computes all of it again",
+            "steps": "requests that come back late end late",
+        },
         targets={
             "computed_tokens": int(1.1 * best["computed_tokens"]),
             "steps": usual["steps"],
@@ -172,24 +199,28 @@ def fit(rng: Random) -> Exercise:
         if not _fits_as_it_is(workload, settings, peak_blocks, steps):
             break
     return Puzzle(
-        "Serve these requests, (prompt, output tokens, step of arrival), in at most so many steps "
-        "with at most so many blocks (peak_blocks). The policy, the size of the pool and the "
-        "number of seats are yours to choose.",
-        "In a small pool who sits down late is preempted often. Who should be the last to sit "
-        "down?",
+        "Serve these requests, (prompt, output tokens, step of arrival), within the targets: "
+        "steps, and blocks at the highest point (peak_blocks). The policy, the size of the pool "
+        "and max_num_seqs are yours to choose.",
+        "In a small pool a request that is admitted late is preempted often. Which should be "
+        "admitted last?",
         _solve_fit,
         workload=workload,
         settings=settings,
         may_set=("policy", "num_blocks", "max_num_seqs"),
+        missed={
+            "peak_blocks": "the pool, less block 0, is the most that can be held",
+            "steps": "places are empty, or preempted requests compute their tokens again",
+        },
         targets={"steps": steps, "peak_blocks": peak_blocks},
     )
 
 
 def _fits_as_it_is(workload, settings, peak_blocks: int, steps: int) -> bool:
-    """True if the usual policy does it, too, with some pool and some number of seats."""
+    """True if the usual policy does it, too, with some pool and some number of places."""
     for num_blocks in (peak_blocks + 1, settings["num_blocks"]):
-        for seats in range(1, len(workload) + 1):
-            chosen = {"num_blocks": num_blocks, "max_num_seqs": seats}
+        for places in range(1, len(workload) + 1):
+            chosen = {"num_blocks": num_blocks, "max_num_seqs": places}
             found = measure(workload, **{**settings, **chosen})
             if found["peak_blocks"] <= peak_blocks and found["steps"] <= steps:
                 return True

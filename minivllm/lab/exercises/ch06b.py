@@ -72,17 +72,43 @@ def _check_cost(answer, again, swapped, block_size, preempted) -> str:
     right_blocks = sum(len(r.block_ids) for r in swapped.of(SwappedOut, SwappedIn))
     parts = ", ".join(f"{name} had computed {p + g - 1}" for name, p, g in preempted)
     sampled = "tokens: the last one of each was sampled, but not computed before it left."
+    generated = (
+        "tokens: a preempted request computes its own tokens again, too, not only the prompt."
+    )
+    prompts = "tokens: the prompt is computed again, too, not only what was generated."
     compare(
         tokens,
         right_tokens,
-        {sampled: right_tokens + len(preempted)},
+        {
+            sampled: right_tokens + len(preempted),
+            generated: sum(p for _, p, _ in preempted),
+            prompts: sum(g for _, _, g in preempted),
+            "tokens: all of them are lost, also those of full blocks: nothing is cached.": (
+                sum((p + g - 1) % block_size for _, p, g in preempted)
+            ),
+        },
         f"tokens: not {tokens}. Count what each of them had computed.",
         f"tokens: {parts}; you say {tokens}.",
     )
     compare(
         blocks,
         right_blocks,
-        {"blocks: that is one way; what was copied out must come back, too.": right_blocks // 2},
+        {
+            "blocks: that is one way; what was copied out must come back, too.": right_blocks // 2,
+            "blocks: a block that is partly filled is copied, too: round up for each request.": (
+                2 * sum((p + g - 1) // block_size for _, p, g in preempted)
+            ),
+            "blocks: round up for each request, since none shares its blocks.": (
+                2 * cdiv(right_tokens, block_size)
+            ),
+            "blocks: these are tokens, out and back.": 2 * right_tokens,
+            "blocks: the answer's tokens have K and V, too.": (
+                2 * sum(cdiv(p, block_size) for _, p, _ in preempted)
+            ),
+            "blocks: the last token has no K and V, so it needs no block.": (
+                2 * sum(cdiv(p + g, block_size) for _, p, g in preempted)
+            ),
+        },
         f"blocks: not {blocks}; those that hold tokens with K and V cross twice.",
         f"blocks: {right_blocks // 2} hold tokens with K and V and cross twice, so "
         f"{right_blocks} copies, not {blocks}.",
@@ -109,9 +135,9 @@ def start(rng: Random) -> Exercise:
         _solve_start,
         "A preempted request's tokens can be computed again in recompute_ms milliseconds. Or its "
         "blocks are copied to the host and back: each block in two pieces (K and V) of every "
-        "layer, over a bus of so many GB/s (of 1,000,000,000 bytes; a partly filled block moves "
-        "only its tokens' bytes). How many microseconds may each copy take to start, such that "
-        "swapping is just as slow as recomputing? Answer with a number; 2 % off is no matter.",
+        "layer, over a bus of bus_gb_per_s (GB/s of 1,000,000,000 bytes; a partly filled block "
+        "moves only its tokens' bytes). How many microseconds may each copy take to start, such "
+        "that swapping is just as slow as recomputing? Answer with a number; 2 % off is no matter.",
         {
             "model": name,
             "num_tokens": num_tokens,
@@ -157,6 +183,9 @@ def _check_start(answer, **given) -> str:
         "the bytes take time, too.": whole / (2 * pieces),
         "a block is in pieces in every layer.": right * given["num_layers"],
         "a block is copied, not a token.": right / given["block_size"],
+        "K and V are two pieces of each layer, and all of them go out and back.": 4 * right,
+        "these are milliseconds.": right / 1e3,
+        "this is the time of all copies together; each has its share.": right * 2 * pieces,
     }
     swapping = 2 * (moving + pieces * answer) / 1e3
     wrong = f"then swapping takes {'longer' if answer > right else 'less long'} than recomputing."

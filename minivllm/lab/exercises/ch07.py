@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, number_list, whole_number
+from minivllm.lab.exercises.answers import NotYet, compare, number_list, whole_number
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.puzzle import Puzzle, measure
 from minivllm.lab.exercises.requests import make_request
@@ -23,12 +23,13 @@ def chunks(rng: Random) -> Exercise:
     budget = rng.randint(12, 24)
     return Exercise(
         _check_chunks,
-        "A decode takes one token of the budget, and whoever runs comes first. The threshold is a "
-        "limit of its own, for each step.",
+        "A decode takes one token of the budget, and running requests come first. The threshold "
+        "is a limit of its own, for each step.",
         _solve_chunks,
-        "So many sequences decode when a long prompt arrives; nobody else comes, and nobody leaves "
-        "meanwhile. A long_prefill_token_threshold of 0 is none. How many tokens of the prompt "
-        "does each step compute, until all of it is done? Answer with a list.",
+        "num_decoding sequences decode when a prompt of num_prompt tokens arrives; no other "
+        "request comes, and none leaves meanwhile. A long_prefill_token_threshold of 0 is none. "
+        "How many tokens of the prompt does each step compute, until all of it is done? Answer "
+        "with a list.",
         {
             "num_decoding": rng.randint(1, 6),
             "num_prompt": rng.randint(40, 80),
@@ -60,10 +61,33 @@ def _check_chunks(answer, num_decoding, num_prompt, **limits) -> str:
             continue
         left = num_prompt - sum(right[:step])
         limit = f", the threshold is {threshold}" if threshold else ""
-        raise NotYet(
-            f"chunk {step} is not {mine} tokens; {left} are left of the prompt.",
+        mistakes = {
+            f"{num_decoding} decode first and take {num_decoding} of the {budget}.": budget,
+            f"the threshold is {threshold}: a prompt gets no more in one step.": (
+                min(budget - num_decoding, left) if threshold else None
+            ),
+            f"a threshold of 0 is none: the chunk is {budget} - {num_decoding}.": (
+                0 if not threshold else None
+            ),
+            "the threshold is no sum with the decodes: it limits the prompt alone.": (
+                threshold - num_decoding
+            ),
+            f"only {left} tokens are left of the prompt.": mine if mine > left else None,
+            f"all of the prompt does not fit into one step of {budget}.": num_prompt,
+            "one token for each decode, not for all together.": budget - 1,
+            "the budget is the same in every step, and so is the number of decodes.": (
+                theirs - num_decoding
+            ),
+        }
+        compare(
+            mine,
+            theirs,
+            mistakes,
+            f"chunk {step} is not {mine} tokens: {left} are left of the prompt, and {num_decoding} "
+            f"requests decode in the same step.",
             f"chunk {step} is {theirs} tokens, not {mine}: {left} are left of the prompt, and "
             f"{budget} - {num_decoding} = {budget - num_decoding} of the budget{limit}.",
+            at=f"chunk {step} is not {mine} tokens: ",
         )
     if len(got) != len(right):
         raise NotYet(
@@ -127,9 +151,11 @@ def _missed(served: SimulationResult, ttft_p90_ms: float, itl_p99_ms: float) -> 
     ttft, itl = served.ttft["p90"] * 1e3, served.itl["p99"] * 1e3
     missed = []
     if ttft > ttft_p90_ms:
-        missed.append(f"TTFT p90 is {ttft:.0f} ms, {ttft_p90_ms} ms are promised: larger steps")
+        missed.append(
+            f"TTFT p90 is {ttft:.0f} ms, {ttft_p90_ms} ms are promised: larger steps help"
+        )
     if itl > itl_p99_ms:
-        missed.append(f"ITL p99 is {itl:.1f} ms, {itl_p99_ms} ms are promised: smaller steps")
+        missed.append(f"ITL p99 is {itl:.1f} ms, {itl_p99_ms} ms are promised: smaller steps help")
     return missed
 
 
@@ -143,7 +169,8 @@ def _solve_slo(workload, ttft_p90_ms, itl_p99_ms):
 
 
 def _check_slo(answer, workload, **promise) -> str:
-    if not 1 <= whole_number(answer) <= 100_000:
+    answer = whole_number(answer)
+    if not 1 <= answer <= 100_000:
         raise NotYet("a budget is at least 1 token, and at most 100,000.")
     served = serve(workload, answer)
     missed = _missed(served, **promise)
@@ -158,7 +185,7 @@ def _check_slo(answer, workload, **promise) -> str:
 
 @seeded(difficulty=4, minutes=15)
 def puzzle(rng: Random) -> Exercise:
-    """Two limits that keep a document out of everybody's way."""
+    """Two limits that keep a document out of the way of others."""
     settings = {"num_blocks": 200, "block_size": 4, "max_num_batched_tokens": 128}
     while True:
         comes = rng.randint(2, 5)
@@ -179,8 +206,8 @@ def puzzle(rng: Random) -> Exercise:
             break
     return Puzzle(
         "A and B chat when a long document C arrives, and right after it two short questions D "
-        "and E, (prompt, output tokens, step of arrival). No step in which somebody decodes may "
-        "be larger than busiest_decode_step; nobody may wait longer for the first token than "
+        "and E, (prompt, output tokens, step of arrival). No step with a decode may "
+        "be larger than busiest_decode_step; no request may wait longer for the first token than "
         "slowest_first_token steps; and the mean time to the end must not suffer. Choose "
         "max_num_batched_tokens and long_prefill_token_threshold.",
         "With a small budget alone, C takes all of it and D and E wait for C. What is the "
@@ -189,6 +216,11 @@ def puzzle(rng: Random) -> Exercise:
         workload=workload,
         settings=settings,
         may_set=("max_num_batched_tokens", "long_prefill_token_threshold"),
+        missed={
+            "busiest_decode_step": "max_num_batched_tokens is the largest step that can be",
+            "slowest_first_token": "the document leaves a question no room in its step",
+            "mean_finish": "a small threshold slows the document, a large one the questions",
+        },
         targets=targets,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, number_list
+from minivllm.lab.exercises.answers import NotYet, compare, number_list
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.puzzle import Puzzle, measure
 from minivllm.lab.exercises.requests import make_request
@@ -12,14 +12,12 @@ from minivllm.lab.sim import dry_run
 from minivllm.lab.sim.prefix_hits import prefix_hits
 from minivllm.scheduling.policies import SchedulingPolicy
 
-PLACES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")
-
 # -- core: what is found -----------------------------------------------------------------------
 
 
 @seeded(difficulty=2, minutes=8)
 def hits(rng: Random) -> Exercise:
-    """How many tokens of each prompt are there already?"""
+    """How many tokens of each prompt are in the cache already?"""
     block_size = rng.choice([3, 4])
     table = [rng.randint(1, 9) for _ in range(3 * block_size)]
     other = rng.randrange(2 * block_size)
@@ -46,6 +44,17 @@ def hits(rng: Random) -> Exercise:
         "with a list of numbers.",
         {"block_size": block_size, "prompts": [first, *rest]},
     )
+
+
+def ordinal(index: int) -> str:
+    """The word for a place in a list."""
+    return ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")[index]
+
+
+def num_common(one: list[int], other: list[int]) -> int:
+    """Number of tokens that two prompts have in common at their beginning."""
+    pairs = zip(one, other, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 def _solve_hits(block_size, prompts):
@@ -88,7 +97,7 @@ def _check_hits(answer, block_size, prompts) -> str:
     for i, (mine, theirs) in enumerate(zip(got, right, strict=True)):
         if mine == theirs:
             continue
-        where = f"the {PLACES[i]} prompt ({len(prompts[i])} tokens)"
+        where = f"the {ordinal(i)} prompt ({len(prompts[i])} tokens)"
         if mine % block_size:
             raise NotYet(f"{where}: {mine} is no multiple of {block_size}; only full blocks count.")
         if mine == len(prompts[i]):
@@ -97,16 +106,23 @@ def _check_hits(answer, block_size, prompts) -> str:
                 f"{where}: even of a known prompt one token must be computed to have logits; the "
                 f"hit is {theirs} tokens.",
             )
+        if mine > theirs and not i:
+            raise NotYet(f"{where}: the cache is empty at first.")
         if mine > theirs:
+            most = max(num_common(prompts[i], earlier) for earlier in prompts[:i])
+            why = f"only the first {most} tokens begin a prompt that came before"
+            if most == len(prompts[i]):
+                why = "one token is always computed, and only full blocks count"
             raise NotYet(
-                f"{where}: fewer than {mine} are found. Nothing after the first unknown block "
-                "counts.",
+                f"{where}: fewer than {mine} are found: {why}. Nothing after the first unknown "
+                "block counts.",
                 f"{where}: tokens {theirs} to {theirs + block_size - 1} are not a block that "
                 f"followed the same tokens before, and nothing after it counts; {theirs}, not "
                 f"{mine}.",
             )
+        other = "" if mine else ": an earlier prompt begins with the same tokens"
         raise NotYet(
-            f"{where}: more than {mine} of its tokens are known, in full blocks.",
+            f"{where}: more than {mine} of its tokens are known, in full blocks{other}.",
             f"{where}: {theirs} of its tokens are known, in full blocks, not {mine}.",
         )
     return f"{sum(right)} of {sum(map(len, prompts))} tokens are not computed again."
@@ -166,17 +182,31 @@ def _check_eviction(answer, block_size, num_blocks, prompts) -> str:
     for i, (mine, theirs) in enumerate(zip(got, right, strict=True)):
         if mine == theirs:
             continue
-        where = f"the {PLACES[i]} prompt"
         if mine == kept[i]:
             taken = (
-                f"{where}: {mine} tokens were known, but the pool has {num_blocks - 1} usable "
-                "blocks, and what came since took some of them"
+                f"the {ordinal(i)} prompt: {mine} tokens were known, but the pool has "
+                f"{num_blocks - 1} usable blocks, and what came since took some of them"
             )
             raise NotYet(f"{taken}.", f"{taken}: {theirs} are left.")
-        raise NotYet(
-            f"{where}: not {mine} of its tokens are still there.",
-            f"{where}: {theirs} of its tokens are still there, not {mine}.",
-        )
+        where = f"the {ordinal(i)} prompt: "
+        mistakes = {
+            "only full blocks are found, of block_size tokens.": mine
+            if mine % block_size
+            else None,
+            "one token is always computed.": len(prompts[i]),
+            "a block keeps what it holds until it is handed out again.": 0 if theirs else None,
+            "a prompt loses its last blocks first; its beginning is still there.": (
+                mine if mine < theirs else None
+            ),
+            "no prompt with this beginning came before.": mine if not kept[i] else None,
+            "blocks that were handed out since are lost, and all after the first lost one.": (
+                mine if mine > theirs else None
+            ),
+        }
+        compare(
+            mine, theirs, mistakes, f"{where}not {mine} of its tokens are still there.",
+            f"{where}{theirs} of its tokens are still there, not {mine}.", at=where,
+        )  # fmt: skip
     return f"{sum(right)} tokens found; a pool without end would have found {sum(kept)}."
 
 
@@ -207,12 +237,15 @@ def puzzle(rng: Random) -> Exercise:
         "Long tables (tokens 1, tokens 2, ...), questions about them in turn, and a pool that "
         "cannot keep all tables. Each request is (prompt, output tokens). Write a SchedulingPolicy "
         "with which no more tokens are computed than the target.",
-        "A key may look at the prompt. Does a request find its table in the cache, if the request "
-        "before it asked about another one?",
+        "A key may look at the prompt. Which request finds its table in the cache, if the "
+        "one before asked about another table?",
         _solve_puzzle,
         workload=workload,
         settings=settings,
         may_set=("policy",),
+        missed={
+            "computed_tokens": "a table is computed again if another took its blocks in between"
+        },
         targets={"computed_tokens": best},
     )
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 from minivllm.lab.exercises.answers import (
     NotYet,
     compare,
     number_list,
-    whole_number,
     whole_numbers,
 )
-from minivllm.lab.exercises.ch08 import PLACES, tokens_found
+from minivllm.lab.exercises.ch08 import num_common, ordinal, tokens_found
 from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.lab.exercises.function_exercise import FunctionExercise
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.trace.records import Finished, Preempted, Scheduled
@@ -72,22 +73,34 @@ def _check_shared(answer, block_size, prompts, salts) -> str:
     if len(got) != len(right):
         raise NotYet(f"give {len(right)} numbers, one per prompt; you have {len(got)}.")
     for i, (mine, theirs) in enumerate(zip(got, right, strict=True)):
-        where, salt = f"the {PLACES[i]} prompt", f"the salt {salts[i]!r}"
-        if salts[i] is None:
-            salt = "no salt"
+        if mine == theirs:
+            continue
+        salt = "without a salt" if salts[i] is None else f"with the salt {salts[i]!r}"
+        where = f"the {ordinal(i)} prompt, {salt}"
+        earlier = [p for p, s in zip(prompts[:i], salts, strict=False) if s == salts[i]]
+        most = max((num_common(prompts[i], other) for other in earlier), default=0)
+        mistakes = {
+            f"{mine} is no multiple of {block_size}; only full blocks count.": (
+                mine if mine % block_size else None
+            ),
+            "the cache is empty at first.": None if i else mine,
+            f"no earlier prompt came {salt}.": None if earlier else mine,
+            "it would be so if all salts were equal; others' blocks have other hashes.": (
+                unsalted[i] if mine > theirs else None
+            ),
+            f"only its first {most} tokens begin an earlier prompt {salt}.": (
+                mine if mine > most else None
+            ),
+            "one token is always computed, and only full blocks count.": (
+                mine if mine > theirs else None
+            ),
+            f"an earlier prompt {salt} begins with the same tokens.": (0 if not mine else None),
+        }
         compare(
-            mine,
-            theirs,
-            {
-                f"{where}: {mine} tokens would be found if all salts were equal, but no earlier "
-                f"prompt with {salt} has left that many.": unsalted[i],
-                f"{where}: one token must be computed, so that there are logits.": len(prompts[i]),
-            },
-            f"{where} has {salt}: not {mine}. Compare it with the earlier prompts of that salt, "
-            "block by block.",
-            f"{where} has {salt}: {theirs} of its tokens begin an earlier prompt of that salt, in "
-            f"full blocks, not {mine}.",
-        )
+            mine, theirs, mistakes, f"{where}: more than {mine} of its tokens are known.",
+            f"{where}: {theirs} of its tokens are known, in full blocks, not {mine}.",
+            at=f"{where}: ",
+        )  # fmt: skip
     return f"{sum(right)} tokens are found; without salts it would be {sum(unsalted)}."
 
 
@@ -180,65 +193,62 @@ def _check_back(answer, **given) -> str:
 SIZES = (1, 2, 4, 8, 16)
 
 
-@seeded(difficulty=3, minutes=10)
-def guesses(rng: Random) -> Exercise:
+@seeded(difficulty=3, minutes=12)
+def guesses(rng: Random) -> FunctionExercise:
     """The smallest block size with which guessing a secret takes too long."""
-    while True:
-        given = {
-            "block_sizes": SIZES,
-            "num_values": rng.choice([10, 16, 26, 36, 62]),
-            "secret_tokens": rng.choice([16, 32, 48]),
-            "guesses_per_second": rng.choice([5, 10, 20, 50]),
-            "hours": rng.choice([1, 8, 24, 168, 720]),
-        }
-        if SIZES[0] < _solve_guesses(**given) < SIZES[-1]:
-            return Exercise(
-                _check_guesses,
-                "With blocks of b tokens there are num_values to the power of b guesses for each "
-                "block, and a block that is found need not be guessed again.",
-                _solve_guesses,
-                "A server has a prefix cache and no salts. A stranger knows all of a prompt but a "
-                "secret of secret_tokens tokens, each one of num_values; the secret begins where a "
-                "block begins. For each guess the stranger sees from the first token's time "
-                "whether one block more was found, and so goes on block by block. What is the "
-                "smallest of these block sizes with which finding all of the secret may take more "
-                "than this number of hours? Answer with a block size.",
-                given,
-            )
-
-
-def _most_hours(block_size: int, given: dict) -> float:
-    """Hours until the last of all guesses is made."""
-    blocks = given["secret_tokens"] // block_size
-    num_guesses = blocks * given["num_values"] ** block_size
-    return num_guesses / given["guesses_per_second"] / 3600
-
-
-def _solve_guesses(block_sizes, num_values, secret_tokens, guesses_per_second, hours):
-    for block_size in block_sizes:
-        num_guesses = secret_tokens // block_size * num_values**block_size
-        if num_guesses / guesses_per_second > hours * 3600:
-            return block_size
-
-
-def _check_guesses(answer, **given) -> str:
-    size, right = whole_number(answer), _solve_guesses(**given)
-    if size not in SIZES:
-        raise NotYet(f"give one of the block sizes {', '.join(map(str, SIZES))}.")
-    if size < right:
-        blocks = given["secret_tokens"] // size
-        raise NotYet(
-            f"{size}: {blocks} blocks with {given['num_values']} to the power of {size} guesses "
-            f"each are done after {_most_hours(size, given):,.2f} hours at most."
+    right, calls = _solve_guesses(), []
+    while len(calls) < 40:
+        call = (
+            rng.choice([10, 16, 26, 36, 62]),
+            rng.choice([16, 32, 48]),
+            rng.choice([5, 10, 20, 50]),
+            rng.choice([1, 8, 24, 168, 720]),
         )
-    if size > right:
-        raise NotYet(
-            f"{size} is enough, but a smaller one is, too.",
-            f"{size} is enough, but with {right} it may take {_most_hours(right, given):,.1f} "
-            "hours, too.",
-        )
-    half = SIZES[SIZES.index(right) - 1]
-    return (
-        f"with {half} it takes {_most_hours(half, given):,.2f} hours at most. A salt makes all "
-        "guesses useless, with blocks of any size."
+        if SIZES[0] < (right(*call) or 0) < SIZES[-1]:
+            calls.append(call)
+    return FunctionExercise(
+        "A server has a prefix cache and no salts. A stranger knows all of a prompt but a secret "
+        "of secret_tokens tokens, each one of num_values; it begins where a block begins. For each "
+        "guess the stranger sees from the first token's time whether one block more was found, "
+        "and so goes on block by block. Write guesses(num_values, secret_tokens, "
+        f"guesses_per_second, hours): the smallest of the block sizes {SIZES} with which finding "
+        "all of the secret may take more than these hours.",
+        "With blocks of b tokens there are num_values ** b guesses for each block, and a block "
+        "that is found need not be guessed again.",
+        _solve_guesses,
+        calls=calls,
+        learnt="a longer block only takes longer. A salt makes all guesses useless.",
+        mistakes={
+            "a block that is found need not be guessed again: the guesses of blocks add up.": (
+                lambda values, tokens, rate, hours: SIZES[0]
+            ),
+            "there are several blocks, and each takes its own guesses.": (
+                lambda values, tokens, rate, hours: _first_above(
+                    lambda size: values**size / rate, hours
+                )
+            ),
+            "an hour has 3,600 seconds.": lambda values, tokens, rate, hours: _first_above(
+                lambda size: tokens // size * values**size / rate, hours / 3600
+            ),
+            "it may be the last guess that is right: count all of them.": (
+                lambda values, tokens, rate, hours: _first_above(
+                    lambda size: tokens // size * values**size / rate / 2, hours
+                )
+            ),
+            "a smaller block size is enough, too.": lambda *_: SIZES[-1],
+        },
     )
+
+
+def _first_above(seconds: Callable[[int], float], hours: float) -> int | None:
+    return next((size for size in SIZES if seconds(size) > 3600 * hours), None)
+
+
+def _solve_guesses():
+    def guesses(num_values, secret_tokens, guesses_per_second, hours):
+        for block_size in (1, 2, 4, 8, 16):
+            num_guesses = secret_tokens // block_size * num_values**block_size
+            if num_guesses / guesses_per_second > hours * 3600:
+                return block_size
+
+    return guesses

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, number_list, whole_numbers
+from minivllm.lab.exercises.answers import NotYet, compare, number_list
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.function_exercise import FunctionExercise
+from minivllm.utils.math_utils import cdiv
 
 # -- core: slots by hand -----------------------------------------------------------------------
 
@@ -39,10 +40,28 @@ def _check_slots(answer, table, block_size, positions) -> str:
     right = _solve_slots(table, block_size, positions)
     for position, mine, theirs in zip(positions, answer, right, strict=True):
         if mine != theirs:
-            raise NotYet(
-                f"position {position} is not in slot {mine}.",
+            logical, offset = divmod(position, block_size)
+            mistakes = {
+                "that is the position; the table says which block it is in.": position,
+                "the block in the table counts, not the number of the entry.": position,
+                "blocks count from 0: block 1 begins at slot block_size.": theirs - block_size,
+                "the offset is missing.": theirs - offset,
+                "that is the block; a block has block_size slots.": theirs // block_size,
+                "slots count from 0.": theirs + 1,
+                "you took the next entry of the table.": ([*table, None][logical + 1] or 0)
+                * block_size
+                + offset,
+                "you took the entry before.": table[logical - 1] * block_size + offset,
+                "a block has block_size slots: multiply.": theirs // block_size + offset,
+            }
+            compare(
+                mine,
+                theirs,
+                mistakes,
+                f"position {position} is not in slot {mine}: find its block and its offset.",
                 f"position {position} is in block {theirs // block_size}, at offset "
                 f"{theirs % block_size}: in slot {theirs}, not {mine}.",
+                at=f"position {position} is not in slot {mine}: ",
             )
     apart = abs(right[2] - right[1])
     return (
@@ -74,6 +93,29 @@ def blocks_read(rng: Random) -> Exercise:
         _solve_blocks_read,
         calls=calls,
         learnt="blocks before the window are never read again, so they can be freed.",
+        mistakes={
+            "with the window the first positions are not read.": lambda table, size, n, w: table[
+                : cdiv(n, size)
+            ],
+            "the window counts tokens, not blocks.": lambda table, size, n, w: table[
+                max(0, cdiv(n, size) - w) : cdiv(n, size)
+            ],
+            "the token sees itself, too: w - 1 tokens before it.": lambda table, size, n, w: table[
+                max(0, n - 1 - w) // size : cdiv(n, size)
+            ],
+            "entries after the last token are not read.": lambda table, size, n, w: table[
+                max(0, n - w) // size :
+            ],
+            "the last block is read, too, if it is partly filled.": lambda table, size, n, w: table[
+                max(0, n - w) // size : n // size
+            ],
+            "a block that the window begins inside is read, too.": lambda table, size, n, w: table[
+                cdiv(max(0, n - w), size) : cdiv(n, size)
+            ],
+            "these are logical blocks; look them up in the table.": lambda table, size, n, w: list(
+                range(max(0, n - w) // size, cdiv(n, size))
+            ),
+        },
     )
 
 
@@ -91,43 +133,57 @@ def _solve_blocks_read():
 @seeded(difficulty=3, minutes=10)
 def batches(rng: Random) -> Exercise:
     """How many chats can be served in time, in place and with gathering?"""
-    return Exercise(
-        _check_batches,
+    calls = [
+        (
+            rng.choice([2000, 3350, 4800]),
+            rng.randint(8, 24),
+            131_072,
+            1024 * rng.randint(2, 8),
+            rng.choice([20, 30, 40]),
+        )
+        for _ in range(30)
+    ]
+    return FunctionExercise(
+        "A decode step may take some milliseconds on a GPU with a bandwidth of gb_per_second. It "
+        "moves the weights once, and K and V of each chat: once if they are read in place, three "
+        "times if they are gathered first (read, written, read again). How many chats fit into a "
+        "step? Write batches(gb_per_second, weights_gb, bytes_per_token, chat_tokens, "
+        "milliseconds); it returns a pair (in place, gathered). A GB is 1,000,000,000 bytes.",
         "How many GB can be moved in that time, and how many of them are the weights?",
         _solve_batches,
-        "A decode step may take so many milliseconds on a GPU with this bandwidth. It moves the "
-        "weights once, and K and V of each chat: once if they are read in place, three times if "
-        "they are gathered first (read, written, read again). How many chats fit into a step? "
-        "Answer (in place, gathered).",
-        {
-            "gb_per_second": rng.choice([2000, 3350, 4800]),
-            "weights_gb": rng.randint(8, 24),
-            "bytes_per_token": 131_072,
-            "chat_tokens": 1024 * rng.randint(2, 8),
-            "milliseconds": rng.choice([20, 30, 40]),
+        calls=calls,
+        learnt="reading in place serves three times as many people.",
+        mistakes={
+            "the other way round: gathering moves more.": lambda *given: _solve_batches()(*given)[
+                ::-1
+            ],
+            "the weights are read in every step, too.": lambda rate, weights, *rest: (
+                _solve_batches()(rate, 0, *rest)
+            ),
+            "gathering moves K and V three times: read, written, read again.": lambda *given: (
+                _solve_batches()(*given)[0],
+                _solve_batches()(*given)[0] // 2,
+            ),
+            "each chat has its own K and V, but the weights are read once for all.": (
+                lambda rate, weights, token, tokens, ms: tuple(
+                    int(ms / 1e3 * rate / (weights + times * token * tokens / 1e9))
+                    for times in (1, 3)
+                )
+            ),
+            "a millisecond is a thousandth of a second.": lambda rate, weights, token, tokens, ms: (
+                _solve_batches()(rate, weights, token, tokens, 1e3 * ms)
+            ),
+            "round down: a chat more takes too long.": lambda *given: tuple(
+                chats + 1 for chats in _solve_batches()(*given)
+            ),
         },
     )
 
 
-def _check_batches(answer, **given) -> str:
-    in_place, gathered = whole_numbers(answer, ["in place", "gathered"])
-    right = _solve_batches(**given)
-    if (in_place, gathered) == right:
-        return "reading in place serves three times as many people."
-    if (in_place, gathered) == right[::-1]:
-        raise NotYet("the other way round: gathering moves more.")
-    pairs = zip(("in place", "gathered"), (in_place, gathered), right, (1, 3), strict=True)
-    name, got, most, times = next(pair for pair in pairs if pair[1] != pair[2])
-    chats_gb = got * times * given["bytes_per_token"] * given["chat_tokens"] / 1e9
-    took = (given["weights_gb"] + chats_gb) / given["gb_per_second"] * 1e3
-    if got > most:
-        raise NotYet(f"{name}, {got} chats take {took:.1f} ms.")
-    raise NotYet(f"{name}, {got} chats take {took:.1f} ms; more would fit.")
+def _solve_batches():
+    def batches(gb_per_second, weights_gb, bytes_per_token, chat_tokens, milliseconds):
+        for_the_cache = milliseconds / 1e3 * gb_per_second - weights_gb  # GB beside the weights
+        chat = bytes_per_token * chat_tokens / 1e9
+        return int(for_the_cache / chat), int(for_the_cache / (3 * chat))
 
-
-def _solve_batches(
-    gb_per_second, weights_gb, bytes_per_token, chat_tokens, milliseconds
-) -> tuple[int, int]:
-    for_the_cache = milliseconds / 1e3 * gb_per_second - weights_gb  # GB beside the weights
-    chat = bytes_per_token * chat_tokens / 1e9
-    return int(for_the_cache / chat), int(for_the_cache / (3 * chat))
+    return batches

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, compare, whole_number
+from minivllm.lab.exercises.answers import compare, whole_number
 from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.lab.exercises.function_exercise import FunctionExercise
 
 SECOND_KERNEL = 256  # token times; on an H200 some 4 microseconds, to start the merge
 MOST_SPLITS = 512
@@ -70,7 +71,7 @@ def _check_merge(answer, results, lse, lengths) -> str:
     }
     wrong = f"the parts weigh {shares}."
     if not min(results) <= answer <= max(results):
-        wrong = "a weighted mean lies between the two results."
+        wrong = "a weighted mean is between the two results."
     compare(answer, right, means, wrong, same=lambda got, mean: abs(got - mean) < 1)
     return f"the parts weigh {shares}, although they read {lengths[0]} and {lengths[1]} tokens."
 
@@ -81,42 +82,47 @@ def _check_merge(answer, results, lse, lengths) -> str:
 @seeded(difficulty=3, minutes=10)
 def splits(rng: Random) -> Exercise:
     """In how many ranges should a batch's sequences be cut?"""
-    return Exercise(
-        _check_splits,
+    calls = [
+        (
+            rng.randint(1, 12),
+            rng.choice([2, 4, 8]),
+            rng.randrange(2048, 65537, 512),
+            rng.choice([72, 108, 132]),
+        )
+        for _ in range(20)
+    ]
+    return FunctionExercise(
+        "A batch decodes, and all of its num_seqs sequences have seq_len tokens. By the "
+        "notebook's model ch11.token_times, which number of ranges, of 1 to 512, is the fastest? "
+        "If several are, the smallest of them. Write fastest(num_seqs, num_kv_heads, seq_len, "
+        "num_processors).",
         "Try them all: num_programs is num_seqs * num_kv_heads.",
         _solve_splits,
-        "A batch decodes, and all of its sequences have seq_len tokens. By the notebook's model "
-        "token_times, which number of ranges is the fastest? If several are, the smallest of them.",
-        {
-            "num_seqs": rng.randint(1, 12),
-            "num_kv_heads": rng.choice([2, 4, 8]),
-            "seq_len": rng.randrange(2048, 65537, 512),
-            "num_processors": rng.choice([72, 108, 132]),
+        calls=calls,
+        learnt="few long sequences are cut into many ranges, a large batch into one.",
+        mistakes={
+            "each KV head of a sequence has a program of its own.": lambda seqs, heads, *rest: (
+                _solve_splits()(seqs, 1, *rest)
+            ),
+            "ranges that fill the processors just once are not always the fastest.": (
+                lambda seqs, heads, n, processors: max(1, processors // (seqs * heads))
+            ),
+            "the merge takes time, too: more ranges are not always faster.": lambda *given: (
+                MOST_SPLITS
+            ),
+            "one range each leaves processors without a program.": lambda *given: 1,
         },
     )
 
 
-def _solve_splits(num_seqs, num_kv_heads, seq_len, num_processors):
-    def time(num_splits):
-        return token_times(num_splits, num_seqs * num_kv_heads, seq_len, num_processors)
+def _solve_splits():
+    def fastest(num_seqs, num_kv_heads, seq_len, num_processors):
+        def time(num_splits):
+            return token_times(num_splits, num_seqs * num_kv_heads, seq_len, num_processors)
 
-    return min(range(1, MOST_SPLITS + 1), key=time)  # of equals, min takes the first
+        return min(range(1, MOST_SPLITS + 1), key=time)  # of equals, min takes the first
 
-
-def _check_splits(answer, num_seqs, num_kv_heads, seq_len, num_processors) -> str:
-    answer = whole_number(answer)
-    if not 1 <= answer <= MOST_SPLITS:
-        raise NotYet(f"give a number from 1 to {MOST_SPLITS}.")
-    batch = num_seqs * num_kv_heads, seq_len, num_processors
-    right = _solve_splits(num_seqs, num_kv_heads, seq_len, num_processors)
-    took, best, whole = (token_times(n, *batch) for n in (answer, right, 1))
-    if took > best:
-        raise NotYet(f"{answer} ranges take {took:,} token times; the best takes {best:,}.")
-    if answer > right:
-        raise NotYet(f"{answer} ranges are as fast as can be, but fewer would do.")
-    if right == 1:
-        return f"whole sequences take {whole:,} token times, and splitting would not help."
-    return f"{best:,} token times instead of {whole:,}: {whole / best:.1f} times as fast."
+    return fastest
 
 
 # -- design: how long a partition is -----------------------------------------------------------
@@ -125,47 +131,49 @@ def _check_splits(answer, num_seqs, num_kv_heads, seq_len, num_processors) -> st
 @seeded(difficulty=3, minutes=10)
 def partition(rng: Random) -> Exercise:
     """Ranges of a fixed length instead of a fixed number: which length?"""
-    shape = {
-        "max_num_seqs": rng.choice([32, 48, 64, 96, 128, 256]),
-        "num_heads": rng.choice([16, 28, 32, 40, 64]),
-        "head_dim": rng.choice([64, 80, 96, 128]),
-        "max_model_len": rng.choice([16_384, 32_768, 65_536, 131_072]),
-    }
-    room = _parts_mb(rng.choice([128, 256, 512, 1024, 2048]), **shape) * rng.uniform(1.1, 1.8)
-    return Exercise(
-        _check_partition,
+    return FunctionExercise(
+        "A kernel cuts every sequence into partitions of a fixed number of tokens, a power of two. "
+        "Short ones make more programs, but room for all parts (float32: head_dim numbers and an "
+        "lse) must be set aside once, for max_num_seqs requests of max_model_len tokens. Write "
+        "shortest(max_num_seqs, num_heads, head_dim, max_model_len, room_mb): the shortest length "
+        "that fits into room_mb (of 1,000,000 bytes).",
         "A part is head_dim numbers and an lse, of 4 bytes each. How many parts can there be?",
         _solve_partition,
-        "A kernel cuts every sequence into partitions of so many tokens, a power of two. Short "
-        "ones make more programs, but room for all parts (float32) must be set aside once, for "
-        "the largest batch of the longest requests. What is the shortest length that fits into "
-        "room_mb (of 1,000,000 bytes)?",
-        {**shape, "room_mb": math.ceil(room)},
+        calls=[_parts_and_room(rng) for _ in range(40)],
+        learnt="half of the length is twice the parts: programs are paid for with memory.",
+        mistakes={
+            "each head has parts of its own.": lambda seqs, heads, *rest: _solve_partition()(
+                seqs, 1, *rest
+            ),
+            "a float32 has 4 bytes.": lambda *given: _solve_partition()(*given[:4], 4 * given[4]),
+            "there must be room for all requests of a batch.": lambda seqs, *rest: (
+                _solve_partition()(1, *rest)
+            ),
+            "give a power of two.": lambda seqs, heads, dim, n, room: math.ceil(
+                n * seqs * heads * (dim + 1) * 4 / (room * 1e6)
+            ),
+            "that needs more than room_mb.": lambda *given: _solve_partition()(*given) // 2,
+            "half of that fits, too.": lambda *given: 2 * _solve_partition()(*given),
+        },
     )
 
 
-def _parts_mb(length, max_num_seqs, num_heads, head_dim, max_model_len) -> float:
-    num_parts = max_num_seqs * num_heads * -(-max_model_len // length)
-    return num_parts * (head_dim + 1) * 4 / 1e6
+def _parts_and_room(rng: Random) -> tuple:
+    num_seqs, num_heads = rng.choice([32, 48, 64, 96, 128, 256]), rng.choice([16, 28, 32, 40, 64])
+    head_dim, max_model_len = rng.choice([64, 80, 96, 128]), 1024 * rng.choice([16, 32, 64, 128])
+    length = rng.choice([128, 256, 512, 1024, 2048])
+    parts = num_seqs * num_heads * -(-max_model_len // length)
+    room_mb = parts * (head_dim + 1) * 4 / 1e6 * rng.uniform(1.1, 1.8)
+    return num_seqs, num_heads, head_dim, max_model_len, math.ceil(room_mb)
 
 
-def _solve_partition(max_num_seqs, num_heads, head_dim, max_model_len, room_mb):
-    rows = max_num_seqs * num_heads
-    parts_per_row = room_mb * 1e6 / (rows * (head_dim + 1) * 4)
-    length = 1
-    while max_model_len / length > parts_per_row:
-        length *= 2
-    return length
+def _solve_partition():
+    def shortest(max_num_seqs, num_heads, head_dim, max_model_len, room_mb):
+        rows = max_num_seqs * num_heads
+        parts_per_row = room_mb * 1e6 / (rows * (head_dim + 1) * 4)
+        length = 1
+        while max_model_len / length > parts_per_row:
+            length *= 2
+        return length
 
-
-def _check_partition(answer, room_mb, **shape) -> str:
-    answer = whole_number(answer)
-    if answer < 1 or answer & (answer - 1):
-        raise NotYet("give a power of two.")
-    needed = _parts_mb(answer, **shape)
-    if needed > room_mb:
-        raise NotYet(f"partitions of {answer} need {needed:,.0f} MB, and there are {room_mb:,}.")
-    half = answer // 2
-    if half and _parts_mb(half, **shape) <= room_mb:
-        raise NotYet(f"partitions of {half} fit, too, and a program reads half as much.")
-    return f"{needed:,.0f} MB, and no program reads more than {answer} tokens."
+    return shortest

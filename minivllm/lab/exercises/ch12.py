@@ -1,15 +1,15 @@
-"""Exercises of notebook 12: tokens that survive the filters, held-back text, number of samples."""
+"""Exercises of notebook 12: tokens that the filters leave, what is held back, how many to draw."""
 
 from __future__ import annotations
 
 import math
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, whole_number
+from minivllm.lab.exercises.answers import NotYet
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.function_exercise import FunctionExercise
 
-# -- core: which tokens survive -----------------------------------------------------------------
+# -- core: what is left ------------------------------------------------------------------------
 
 
 @seeded(difficulty=2, minutes=5)
@@ -87,6 +87,17 @@ def _check_survivors(answer, probs, min_p, top_k, top_p) -> str:
         if token not in after_top_k:
             raise NotYet(f"{token} is not among the {top_k} best that min_p has left.")
     mine = "".join(sorted(set(answer), key=kept.find))
+    undivided = "".join(t for i, t in enumerate(after_top_k)
+                        if sum(probs[b] for b in after_top_k[:i]) < top_p)  # fmt: skip
+    if mine != kept and {*answer} == {*undivided}:
+        raise NotYet(
+            "top_p adds up what the other filters left, divided by its sum; you took the "
+            "probabilities as they are given."
+        )
+    if mine != kept and {*answer} == {*after_top_k}:
+        raise NotYet("min_p and top_k are right; top_p takes away more.")
+    if {*answer} == {*kept[:-1]}:
+        raise NotYet("the token that reaches top_p is kept, too: one is missing.")
     total = sum(probs[t] for t in after_top_k)
     if len({*answer}) > len(kept):
         better = sum(probs[t] for t in kept) / total
@@ -162,33 +173,38 @@ def _solve_hold_back():
 @seeded(difficulty=2, minutes=10)
 def draws(rng: Random) -> Exercise:
     """How many samples, if a test can tell right from wrong?"""
-    return Exercise(
-        _check_draws,
+    calls = [(rng.randint(5, 60) / 100, rng.choice([0.9, 0.95, 0.99])) for _ in range(60)]
+    return FunctionExercise(
+        "A sample solves a task with probability p_right, and a test can tell. What is the "
+        "smallest number of independent samples of which at least one is right with probability "
+        "p_wanted? Write draws(p_right, p_wanted).",
         "n samples are all wrong with probability (1 - p) to the power of n.",
         _solve_draws,
-        "A sample solves a task with probability p_right, and a test can tell. The prompt is "
-        "computed once, each sample costs its tokens. What is the smallest n whose best sample "
-        "is right with probability p_wanted, if the samples are independent?",
-        {
-            "p_right": rng.randint(5, 60) / 100,
-            "p_wanted": rng.choice([0.9, 0.95, 0.99]),
-            "prompt_tokens": rng.randrange(500, 3000, 100),
-            "sample_tokens": rng.randrange(50, 400, 10),
+        calls=calls,
+        learnt="samples share their prompt, so each one costs only the tokens of its own answer.",
+        mistakes={
+            "round up: with fewer the probability is not reached.": lambda p, wanted: (
+                _solve_draws()(p, wanted) - 1
+            ),
+            "fewer do.": lambda p, wanted: _solve_draws()(p, wanted) + 1,
+            "that is a number of samples of which one is right in the mean.": lambda p, wanted: (
+                math.ceil(1 / p)
+            ),
+            "probabilities do not add up: count when all are wrong.": lambda p, wanted: math.ceil(
+                wanted / p
+            ),
+            "that many are all right with that probability; one is enough.": lambda p, wanted: (
+                math.ceil(math.log(1 - wanted) / math.log(p))
+            ),
+            "1 - p_wanted is the probability that all are wrong.": lambda p, wanted: math.ceil(
+                math.log(wanted) / math.log(1 - p)
+            ),
         },
     )
 
 
-def _solve_draws(p_right, p_wanted, **_):
-    return math.ceil(math.log(1 - p_wanted) / math.log(1 - p_right))
+def _solve_draws():
+    def draws(p_right, p_wanted):
+        return math.ceil(math.log(1 - p_wanted) / math.log(1 - p_right))
 
-
-def _check_draws(answer, p_right, p_wanted, prompt_tokens, sample_tokens) -> str:
-    n, right = whole_number(answer), _solve_draws(p_right, p_wanted)
-    if n < 1:
-        raise NotYet("at least one sample must be drawn.")
-    if n < right:
-        raise NotYet(f"{n} samples contain a right one with {1 - (1 - p_right) ** n:.1%} only.")
-    if n > right:
-        raise NotYet("fewer would do.", f"{right} would do.")
-    shared, alone = prompt_tokens + n * sample_tokens, n * (prompt_tokens + sample_tokens)
-    return f"{shared:,} tokens; as {n} requests without a prefix cache it would be {alone:,}."
+    return draws

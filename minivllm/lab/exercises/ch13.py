@@ -7,6 +7,7 @@ from random import Random
 from minivllm.kv.memory_profile import kv_bytes_per_token
 from minivllm.lab.exercises.answers import NotYet, compare, whole_number, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.lab.exercises.function_exercise import FunctionExercise
 
 # -- core: bytes and blocks --------------------------------------------------------------------
 
@@ -60,12 +61,19 @@ def _check_blocks(
     wrong += f"{bytes_per_number} bytes, which is not {per_token}."
     compare(per_token, right, mistakes, wrong)
     size, room = right * block_size, kv_cache_gib * 2**30
-    if num_blocks == room // right:
-        raise NotYet(f"{num_blocks} tokens fit; a block has {block_size} of them.")
-    if num_blocks * size > room:
-        raise NotYet(f"{num_blocks} blocks of {size:,} bytes are more than {room:,} bytes.")
-    if (num_blocks + 1) * size <= room:
-        raise NotYet(f"{num_blocks} blocks fit, and one more would, too.")
+    mistakes = {
+        f"{num_blocks} tokens fit; a block has {block_size} of them.": room // right,
+        "a GiB is 2**30 bytes.": kv_cache_gib * 10**9 // size,
+        f"{num_blocks} blocks fit, and one more would, too; is block 0 in the question?": (
+            room // size - 1
+        ),
+        "part of a block cannot be used: round down.": room // size + 1,
+        "a block is block_size tokens: divide by their bytes.": room // right * block_size,
+    }
+    wrong = f"{num_blocks} blocks of {size:,} bytes are more than {room:,} bytes."
+    if num_blocks * size <= room:
+        wrong = f"{num_blocks} blocks fit, and one more would, too."
+    compare(num_blocks, room // size, mistakes, wrong)
     mha = num_heads // num_kv_heads
     return f"with a KV head for each query head there would be {mha} times fewer."
 
@@ -76,47 +84,60 @@ def _check_blocks(
 @seeded(difficulty=3, minutes=10)
 def longest(rng: Random) -> Exercise:
     """The largest max_model_len that starts, and the largest that keeps a promise."""
-    return Exercise(
-        _check_longest,
-        "One of the blocks is the null block. The last token of a sequence is sampled, and "
-        "its K and V are never read.",
-        _solve_longest,
+    calls = [
+        (rng.randint(200, 4000), rng.choice([8, 16, 32]), rng.randint(3, 24)) for _ in range(40)
+    ]
+    return FunctionExercise(
         "A pool has num_blocks blocks, the null block among them. What is the largest "
         "max_model_len with which the engine starts, and the largest one with which it logs a "
-        "maximum concurrency of at least this? Answer with a pair (starts, concurrent).",
-        {
-            "num_blocks": rng.randint(200, 4000),
-            "block_size": rng.choice([8, 16, 32]),
-            "concurrency": rng.randint(3, 24),
+        "maximum concurrency of at least concurrency? Write longest(num_blocks, block_size, "
+        "concurrency); it returns a pair (starts, concurrent).",
+        "One of the blocks is the null block. The last token of a sequence is sampled, and its K "
+        "and V are never read.",
+        _solve_longest,
+        calls=calls,
+        learnt="an engine that starts with the first number serves one such sequence at a time.",
+        mistakes={
+            "starts: block 0 is the null block, and holds no token.": lambda blocks, size, c: (
+                blocks * size + 1,
+                (blocks - 1) * size // c,
+            ),
+            "block 0 is the null block, and holds no token.": lambda blocks, size, c: (
+                blocks * size,
+                blocks * size // c,
+            ),
+            "concurrent: block 0 is the null block, and holds no token.": (
+                lambda blocks, size, c: ((blocks - 1) * size + 1, blocks * size // c)
+            ),
+            "starts: one token more has no K and V to keep.": lambda blocks, size, c: (
+                (blocks - 1) * size,
+                (blocks - 1) * size // c,
+            ),
+            "concurrent: the log divides all tokens of the pool by max_model_len; it does not "
+            "leave out the last token.": lambda blocks, size, c: (
+                (blocks - 1) * size + 1,
+                (blocks - 1) * size // c + 1,
+            ),
+            "concurrent: the log's concurrency does not count whole blocks.": (
+                lambda blocks, size, c: (
+                    (blocks - 1) * size + 1,
+                    (blocks - 1) // c * size,
+                )
+            ),
+            "these are blocks; a block holds block_size tokens.": lambda blocks, size, c: (
+                blocks - 1,
+                (blocks - 1) // c,
+            ),
         },
     )
 
 
-def _solve_longest(num_blocks, block_size, concurrency):
-    capacity = (num_blocks - 1) * block_size
-    return capacity + 1, capacity // concurrency
+def _solve_longest():
+    def longest(num_blocks, block_size, concurrency):
+        capacity = (num_blocks - 1) * block_size  # block 0 is the null block
+        return capacity + 1, capacity // concurrency
 
-
-def _check_longest(answer, num_blocks, block_size, concurrency) -> str:
-    starts, concurrent = whole_numbers(answer, ("starts", "concurrent"))
-    capacity = (num_blocks - 1) * block_size
-    if starts == num_blocks * block_size or starts == num_blocks * block_size + 1:
-        raise NotYet("starts: block 0 is the null block, and holds no token.")
-    if starts == capacity:
-        raise NotYet(f"starts: {capacity} tokens have room, and one more has no K and V to keep.")
-    if starts > capacity + 1:
-        raise NotYet(f"starts: {starts} tokens leave {starts - 1} behind; {capacity} have room.")
-    if starts < capacity + 1:
-        raise NotYet(f"starts: {starts} fits, and {starts + 1} would, too.")
-    if concurrent < 1:
-        raise NotYet("concurrent: a sequence has at least one token.")
-    if capacity < concurrency * concurrent:
-        raise NotYet(f"concurrent: with {concurrent} the log says {capacity / concurrent:.4f}x.")
-    if capacity >= concurrency * (concurrent + 1):
-        raise NotYet(
-            f"concurrent: with {concurrent + 1} the log says {capacity / (concurrent + 1):.4f}x."
-        )
-    return "an engine that starts with the first number serves one such sequence at a time."
+    return longest
 
 
 # -- design: a GPU for a promise ---------------------------------------------------------------
@@ -145,10 +166,10 @@ def gpu(rng: Random) -> Exercise:
                 "step. A step of t tokens needs t times the activations of one.",
                 _solve_gpu,
                 "These GPUs, with (GiB, price of an hour), are for hire. The engine must log a "
-                "maximum concurrency of at least this number of chats of max_model_len tokens. "
-                "Blocks are so small that you may forget about them. Which is the cheapest GPU "
-                f"that does it, and what is the largest max_num_batched_tokens among {BUDGETS} on "
-                "it? Answer with a pair like ('S', 2048).",
+                "maximum concurrency of at least chats, each of max_model_len tokens. Blocks are "
+                "so small that rounding does not matter. Which is the cheapest GPU that does it, "
+                f"and what is the largest max_num_batched_tokens among {BUDGETS} on it? Answer "
+                "with a pair like ('S', 2048).",
                 given,
             )
 
@@ -189,7 +210,8 @@ def _check_gpu(answer, **given) -> str:
         most = max(0.0, _concurrency(name, BUDGETS[0], given))
         raise NotYet(
             f"{name} is too small: {most:.2f}x with steps of {BUDGETS[0]} tokens, and "
-            f"{given['chats']} chats are promised."
+            f"{given['chats']} chats are promised. Of its memory, weights and a step's activations "
+            "go first."
         )
     if name != fits[0][0]:
         raise NotYet(f"{name} keeps the promise, but a cheaper one does, too.")

@@ -117,6 +117,8 @@ def _explain_rows(arguments, got, right) -> None:
         raise NotYet(f"{len(query_lens)} sequences are more than the largest size, {sizes[-1]}.")
     if got is not None and got < len(query_lens):
         raise NotYet(f"a graph of {got} rows has no room for {len(query_lens)} sequences.")
+    if got == len(query_lens):
+        raise NotYet(f"a captured size holds these {got} decodes, so the batch is padded to it.")
     if got in sizes:
         raise NotYet(f"{got} rows are enough, but a smaller captured size is, too.")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, compare, is_whole, numbers_by_name
+from minivllm.lab.exercises.answers import NotYet, compare, is_whole
 from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.lab.exercises.function_exercise import FunctionExercise
 from minivllm.spec_decode.ngram import propose
 from minivllm.utils.math_utils import cdiv
 
@@ -98,6 +99,12 @@ def _check_lookup(answer, texts, min_n, max_n, k) -> str:
                 raise NotYet(f"text {number}: more than {n} of its last tokens occurred before.")
         if mine[: len(right)] == right:
             raise NotYet(f"text {number}: the text ends before, so there is less to copy.")
+        if not mine:
+            raise NotYet(f"text {number}: its last token, {text[-1]}, occurred before.")
+        if mine == text[-len(mine) :]:
+            raise NotYet(f"text {number}: drafts are what followed at the earlier place.")
+        if len(mine) > 1 and mine[1:] == right[: len(mine) - 1]:
+            raise NotYet(f"text {number}: copy what follows the earlier place, not the place.")
         if mine == right[: len(mine)]:
             raise NotYet(f"text {number}: more can be copied.")
         wrong = f"text {number}: {mine} does not follow the first place of its last tokens"
@@ -154,15 +161,27 @@ def _check_books(answer, num_tokens, block_size, drafts, target) -> str:
         raise NotYet("new tokens: they are the target's, not the drafts.")
     if mine != new:
         raise NotYet("new tokens: compare drafts and target place by place, up to a difference.")
+    if is_whole(my_computed) and my_computed == num_tokens - 1:
+        raise NotYet("computed: this is as before the step; its last token is computed now, too.")
     mistakes = {
+        "computed: these are the tokens before the step; accepted drafts are computed, too.": (
+            num_tokens
+        ),
         "computed: the token drawn last has not been through the model yet.": num_tokens + len(new),
         "computed: the K and V of rejected drafts do not count.": num_tokens + len(drafts),
     }
     wrong = "computed: the last token before the step, and the accepted drafts, are now."
     compare(my_computed, computed, mistakes, wrong)
-    given_back = "blocks: they were needed for all drafts, and none is given back."
+    mistakes = {
+        "blocks: they were needed for all drafts, and none is given back.": (
+            cdiv(computed, block_size)
+        ),
+        "blocks: a block that is partly filled is held, too: round up.": (
+            (num_tokens + len(drafts)) // block_size
+        ),
+    }
     wrong = f"blocks: the step wrote up to position {num_tokens + len(drafts) - 1}."
-    compare(my_blocks, blocks, {given_back: cdiv(computed, block_size)}, wrong)
+    compare(my_blocks, blocks, mistakes, wrong)
     return f"{len(new)} tokens gained; {my_blocks - cdiv(computed, block_size)} block waits."
 
 
@@ -174,6 +193,37 @@ KS = (0, 1, 3, 5)
 @seeded(difficulty=3, minutes=10)
 def best_k(rng: Random) -> Exercise:
     """The number of drafts that a batch can afford."""
+    return FunctionExercise(
+        "With k drafts a sequence gains tokens_per_step[k] tokens in a step, and a step lasts "
+        "step_ms[batch][k] milliseconds. Which k gives the most tokens a second, for each batch "
+        "size? Write best_k(tokens_per_step, step_ms); it returns a dict from batch size to k.",
+        "Divide: tokens that a sequence gains in a step, by the milliseconds of that step.",
+        _solve_best_k,
+        calls=[_speeds(rng) for _ in range(12)],
+        learnt="the fuller the batch, the fewer drafts: they are free only while the weights are "
+        "read.",
+        mistakes={
+            "the most tokens a step are not the most tokens a second.": lambda gained, times: (
+                dict.fromkeys(times, max(gained, key=gained.get))
+            ),
+            "a longer step may still give more tokens a second.": lambda gained, times: {
+                batch: min(of_k, key=of_k.get) for batch, of_k in times.items()
+            },
+            "the smallest batch does not decide for the others.": lambda gained, times: (
+                dict.fromkeys(times, _solve_best_k()(gained, times)[min(times)])
+            ),
+            "tokens are divided by time, not time by tokens.": lambda gained, times: {
+                batch: max(of_k, key=lambda k: of_k[k] / gained[k]) for batch, of_k in times.items()
+            },
+            "compare speeds, not what a draft adds to the one before.": lambda gained, times: {
+                batch: max(of_k, key=lambda k: gained[k] - of_k[k]) for batch, of_k in times.items()
+            },
+        },
+    )
+
+
+def _speeds(rng: Random) -> tuple[dict, dict]:
+    """Tokens and milliseconds of a step, where batch sizes differ in their best k, and clearly."""
     while True:
         a = rng.randint(50, 85) / 100
         gained = {k: round(sum(a**i for i in range(k + 1)), 2) for k in KS}
@@ -182,47 +232,22 @@ def best_k(rng: Random) -> Exercise:
             batch: {k: round(1 + max(weights, per_token * batch * (1 + k)), 1) for k in KS}
             for batch in sorted([1, *rng.sample([8, 12, 16, 24, 32, 48, 64, 128, 256], 3)])
         }
-        given = {"tokens_per_step": gained, "step_ms": milliseconds}
-        best = _solve_best_k(**given)
-        if len({*best.values()}) >= 3 and _lead(**given) > 0.03:
-            break
-    return Exercise(
-        _check_best_k,
-        "Divide: tokens that a sequence gains in a step, by the milliseconds of that step.",
-        _solve_best_k,
-        "With k drafts a sequence gains tokens_per_step[k] tokens in a step, and a step lasts "
-        "step_ms[batch][k] milliseconds. Which k gives the most tokens a second, for each batch "
-        "size? Answer with a dict from batch size to k.",
-        given,
-    )
+        best = _solve_best_k()(gained, milliseconds)
+        if len({*best.values()}) >= 3 and _lead(gained, milliseconds) > 0.03:
+            return gained, milliseconds
 
 
-def _solve_best_k(tokens_per_step, step_ms):
-    return {
-        batch: max(times, key=lambda k: tokens_per_step[k] / times[k])
-        for batch, times in step_ms.items()
-    }
+def _solve_best_k():
+    def best_k(tokens_per_step, step_ms):
+        return {
+            batch: max(times, key=lambda k: tokens_per_step[k] / times[k])
+            for batch, times in step_ms.items()
+        }
+
+    return best_k
 
 
 def _lead(tokens_per_step, step_ms) -> float:
     """Smallest lead of a best k over the next one."""
     rates = [sorted(tokens_per_step[k] / t for k, t in times.items()) for times in step_ms.values()]
     return min(best / second - 1 for *_, second, best in rates)
-
-
-def _check_best_k(answer, tokens_per_step, step_ms) -> str:
-    mine = numbers_by_name(answer, step_ms, "k for each batch size")
-    right = _solve_best_k(tokens_per_step, step_ms)
-    for batch, times in step_ms.items():
-        if batch not in mine:
-            raise NotYet(f"batch size {batch} is missing.")
-        if (k := mine[batch]) not in KS:
-            raise NotYet(f"batch {batch}: k is one of {', '.join(map(str, KS))}.")
-        if k != right[batch]:
-            rate = 1000 * tokens_per_step[k] / times[k]
-            other = "a shorter" if k > right[batch] else "a longer"
-            raise NotYet(
-                f"batch {batch}: k = {k} gives each sequence {rate:.0f} tokens a second; {other} "
-                "draft gives more."
-            )
-    return "the fuller the batch, the fewer drafts: they are free only while the weights are read."

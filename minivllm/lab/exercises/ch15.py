@@ -79,7 +79,9 @@ def _check_allowed(answer, pattern, so_far, tokens) -> str:
         if letter in answer and letter not in right:
             if token == END:
                 raise NotYet(f"{letter}: {so_far!r} does not match yet, so it may not end here.")
-            raise NotYet(f"{letter}: no text that matches begins with {so_far + token!r}.")
+            first = dfa.run((so_far + token[0]).encode()) != DEAD
+            only = f" Its first character alone, {token[0]!r}, could come." * first
+            raise NotYet(f"{letter}: no text that matches begins with {so_far + token!r}.{only}")
         if letter in right and letter not in answer:
             if token == END:
                 raise NotYet(f"one is missing: {so_far!r} matches as it is.")
@@ -136,7 +138,8 @@ def _check_states(answer, pattern) -> str:
     if number > right:
         raise NotYet("too many: some of your states let exactly the same texts follow.")
     if number < right:
-        raise NotYet("too few: two of your states let different texts follow.")
+        start = " The state before the first character counts, too." * (number == right - 1)
+        raise NotYet(f"too few: two of your states let different texts follow.{start}")
     return f"one for each of {right} answers to the question what may still come."
 
 
@@ -177,8 +180,24 @@ def _check_phone(answer, **given) -> str:
         raise NotYet(f"the automaton refuses it: {error}") from error
     text = _first_difference(mine, right := DFA(_solve_phone(**given)))
     if text is not None:
-        raise NotYet(f"{text!r} must {'' if right.matches(text) else 'not '}match.")
+        must = f"{text!r} must {'' if right.matches(text) else 'not '}match"
+        raise NotYet(f"{must}{_reason(text, **given)}.")
     return "no text tells your automaton from the right one; all pairs of states were compared."
+
+
+def _reason(text: str, digits, separator, country) -> str:
+    """Return what a text shows, where it can be said."""
+    number = re.escape(separator).join(rf"\d{{{n}}}" for n in digits)
+    if re.fullmatch(rf"\+{country} {number}", text):
+        return ": the country's number comes only before an area code"
+    if re.fullmatch(number, text):
+        return ": the area code may be missing"
+    if re.fullmatch(rf"\(\d{{2,3}}\) {number}", text):
+        return ": the country's number may be missing"
+    if re.fullmatch(r"\d*", text):
+        groups = " and ".join(map(str, digits))
+        return f": a number has groups of {groups} digits with {separator!r} between them"
+    return ""
 
 
 def _first_difference(one: DFA, other: DFA) -> str | None:

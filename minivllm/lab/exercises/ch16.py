@@ -1,12 +1,13 @@
-"""Exercises of notebook 16: what a stream gives out, who promises what, what a tool loop costs."""
+"""Exercises of notebook 16: deltas of a stream, what is guaranteed, the cost of a tool loop."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, whole_numbers
+from minivllm.lab.exercises.answers import NotYet
 from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.lab.exercises.function_exercise import FunctionExercise
 
 # -- core: what comes out at each piece --------------------------------------------------------
 
@@ -79,7 +80,12 @@ def _check_deltas(answer, pieces) -> str:
         if mine == right + "}" or (mine.endswith("}") and not right):
             raise NotYet(f"{where}: the call could still turn out to be none; a brace waits.")
         if '"name"' in mine or '"arguments"' in mine:
-            raise NotYet(f"{where}: only what stands in the arguments' own braces are arguments.")
+            raise NotYet(f"{where}: only what is in the arguments' own braces are arguments.")
+        if not mine:
+            what = "content" if "<" not in "".join(pieces[:number]) else "arguments"
+            raise NotYet(f"{where}: something is sure here that you hold back: {what}.")
+        if mine == piece:
+            raise NotYet(f"{where}: not all of a piece is content or arguments.")
         if len(mine) < len(right):
             raise NotYet(f"{where}: something is sure here that you hold back.")
         raise NotYet(
@@ -89,7 +95,7 @@ def _check_deltas(answer, pieces) -> str:
     return "joined, the pieces are what a parser of the whole text finds."
 
 
-# -- stretch: who promises what ----------------------------------------------------------------
+# -- stretch: what is guaranteed -----------------------------------------------------------------
 
 _STATEMENTS = {
     "A": "there is a call",
@@ -166,49 +172,79 @@ _BLOCK = 16
 @seeded(difficulty=3, minutes=10)
 def rounds(rng: Random) -> Exercise:
     """How many prompt tokens does a conversation with several calls compute?"""
-    return Exercise(
-        _check_rounds,
-        "Each round is a request of its own, with all that was said before; full blocks are found.",
-        _solve_rounds,
+    calls = [
+        (
+            rng.randrange(230, 400),
+            rng.randrange(20, 40),
+            rng.randrange(15, 90),
+            rng.randint(2, 6),
+        )
+        for _ in range(30)
+    ]
+    return FunctionExercise(
         "An assistant calls num_calls tools, one after another, and then answers in words. Each "
         "request's prompt is the one before, the call, and its result. How many prompt tokens are "
         f"computed in all, without prefix caching and with it (blocks of {_BLOCK}, an empty cache "
-        "at first, nothing evicted)? Answer with both numbers. The last token of an answer is "
-        "sampled and not computed.",
-        {
-            "prompt_tokens": rng.randrange(230, 400),
-            "call_tokens": rng.randrange(20, 40),
-            "result_tokens": rng.randrange(15, 90),
-            "num_calls": rng.randint(2, 6),
+        "at first, nothing evicted)? The last token of an answer is sampled and not computed. "
+        "Write rounds(prompt_tokens, call_tokens, result_tokens, num_calls); it returns a pair "
+        "(without, with caching).",
+        "Each round is a request of its own, with all that was said before; full blocks are found.",
+        _solve_rounds,
+        calls=calls,
+        learnt="a tool loop lives on the prefix cache, and more so with each call.",
+        mistakes={
+            "each call is answered by a request of its own, and its prompt is all that was said.": (
+                lambda prompt, call, result, n: (
+                    prompt + n * (call + result),
+                    _solve_rounds()(prompt, call, result, n)[1],
+                )
+            ),
+            "the last round, with the answer in words, is a request, too.": (
+                lambda prompt, call, result, n: _solve_rounds()(prompt, call, result, n - 1)
+            ),
+            "with caching: only full blocks are found.": lambda *given: (
+                _solve_rounds()(*given)[0],
+                _with_cache(*given, found=lambda length, call: length + call - 1),
+            ),
+            "with caching: the last token of a call was sampled and not computed.": lambda *given: (
+                _solve_rounds()(*given)[0],
+                _with_cache(*given, found=lambda length, call: (length + call) // _BLOCK * _BLOCK),
+            ),
+            "with caching: the call's tokens were computed, too, and not only the prompt.": (
+                lambda *given: (
+                    _solve_rounds()(*given)[0],
+                    _with_cache(*given, found=lambda length, call: length // _BLOCK * _BLOCK),
+                )
+            ),
+            "with caching: the first prompt is computed, too.": lambda prompt, *rest: (
+                _solve_rounds()(prompt, *rest)[0],
+                _solve_rounds()(prompt, *rest)[1] - prompt,
+            ),
+            "without, then with caching: the first number is the larger.": lambda *given: (
+                _solve_rounds()(*given)[::-1]
+            ),
         },
     )
 
 
-def _solve_rounds(prompt_tokens, call_tokens, result_tokens, num_calls):
-    without = with_cache = length = prompt_tokens
+def _with_cache(prompt_tokens, call_tokens, result_tokens, num_calls, found) -> int:
+    """Computed tokens where ``found(length, call_tokens)`` of the last request are in the cache."""
+    computed = length = prompt_tokens
     for _ in range(num_calls):
-        in_cache = length + call_tokens - 1  # all of the last request, but its last token
+        known = found(length, call_tokens)
         length += call_tokens + result_tokens
-        without += length
-        with_cache += length - in_cache // _BLOCK * _BLOCK
-    return without, with_cache
+        computed += length - known
+    return computed
 
 
-def _check_rounds(answer, **given) -> str:
-    answer = whole_numbers(answer, ["without the cache", "with it"])
-    right = _solve_rounds(**given)
-    num_requests = given["num_calls"] + 1
-    whys = (
-        f"there are {num_requests} requests, and each computes all of its prompt",
-        "a request finds the full blocks of what the one before has computed, its prompt and its "
-        "call but for the last token",
-    )
-    for where, got, tokens, why in zip(
-        ("without the cache", "with the cache"), answer, right, whys, strict=True
-    ):
-        if got != tokens:
-            more = "more" if got < tokens else "less"
-            raise NotYet(
-                f"{where} it is {more}: {why}.", f"{where} it is {tokens}, not {got}: {why}."
-            )
-    return f"{right[0] / right[1]:.1f} times fewer: a tool loop lives on the prefix cache."
+def _solve_rounds():
+    def rounds(prompt_tokens, call_tokens, result_tokens, num_calls):
+        without = with_cache = length = prompt_tokens
+        for _ in range(num_calls):
+            in_cache = length + call_tokens - 1  # all of the last request, but its last token
+            length += call_tokens + result_tokens
+            without += length
+            with_cache += length - in_cache // 16 * 16
+        return without, with_cache
+
+    return rounds

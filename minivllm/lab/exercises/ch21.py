@@ -1,14 +1,77 @@
-"""Exercises of notebook 21: who waits how long, what a hang-up frees, what a late reader gets."""
+"""Exercises of notebook 21: coroutines in one loop, who waits how long, what a hang-up frees."""
 
 from __future__ import annotations
 
+from itertools import accumulate
 from random import Random
 
 from minivllm.lab.exercises.answers import NotYet, compare, number_list, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.utils.math_utils import cdiv
 
-# -- core: one at a time, or together ------------------------------------------------------------
+# -- core: coroutines in one event loop ----------------------------------------------------------
+
+
+@seeded(difficulty=2, minutes=6)
+def event_loop(rng: Random) -> Exercise:
+    """When does each coroutine end?"""
+    while True:
+        coroutines = {
+            name: [rng.randint(1, 9) for _ in range(3)] for name in ("ada", "ben", "cleo")
+        }
+        undisturbed = _undisturbed_ends(coroutines)
+        timers = {
+            end - last for end, (_, _, last) in zip(undisturbed, coroutines.values(), strict=True)
+        }
+        if len(timers) == 3 and _solve_event_loop(coroutines) != undisturbed:
+            break
+    return Exercise(
+        _check_event_loop,
+        "The first parts run one after the other. Then the loop takes the one whose timer is over "
+        "first; if it is busy until later, the coroutine begins later.",
+        _solve_event_loop,
+        "Three coroutines start at the same moment, in this order, in one event loop. Each one "
+        "computes for a number of milliseconds, awaits a timer, and computes again: [computes, "
+        "timer, computes]. After how many milliseconds does each end? Answer with a list.",
+        {"coroutines": coroutines},
+    )
+
+
+def _undisturbed_ends(coroutines) -> list[int]:
+    """End of each, if the loop were free as soon as its timer is over."""
+    before = accumulate((first for first, _, _ in coroutines.values()), initial=0)
+    return [begin + sum(parts) for begin, parts in zip(before, coroutines.values(), strict=False)]
+
+
+def _solve_event_loop(coroutines):
+    now, wakes = 0, []
+    for name, (first, timer, _) in coroutines.items():
+        now += first  # the loop is busy with one at a time
+        wakes.append((now + timer, name))
+    ends = {}
+    for wake, name in sorted(wakes):
+        now = ends[name] = max(now, wake) + coroutines[name][2]
+    return [ends[name] for name in coroutines]
+
+
+def _check_event_loop(answer, coroutines) -> str:
+    right, undisturbed = _solve_event_loop(coroutines), _undisturbed_ends(coroutines)
+    mine = number_list(answer, "one for each coroutine")
+    if len(mine) != len(right):
+        raise NotYet(f"give {len(right)} numbers, one for each coroutine.")
+    for index, (name, parts) in enumerate(coroutines.items()):
+        got, end = mine[index], right[index]
+        mistakes = {
+            f"{name}: that is its own time, and others compute in the same loop.": sum(parts),
+            f"{name}: the loop was busy when its timer was over.": undisturbed[index],
+        }
+        value = f"{name} ends after {end} ms, not {got}."
+        compare(got, end, mistakes, f"{name} does not end after {got} ms.", value)
+    computed = sum(first + last for first, _, last in coroutines.values())
+    return f"of {max(right)} ms the loop computed for {computed}; timers run beside each other."
+
+
+# -- stretch: one at a time, or together ---------------------------------------------------------
 
 
 @seeded(difficulty=2, minutes=8)
@@ -64,18 +127,34 @@ def _check_first_tokens(answer, output_tokens) -> str:
         for index, (got, right) in enumerate(
             zip(mine, _first_tokens(output_tokens, places), strict=True)
         ):
-            if got == right - 1:
-                raise NotYet(f"with {rule}, request {index}: its own prompt is a step, too.")
-            if got != right:
-                raise NotYet(
-                    f"with {rule}, request {index}: not after {got} steps.",
-                    f"with {rule}, request {index}: after {right} steps, not {got}.",
-                )
+            where = f"with {rule}, request {index}"
+            free = "a place is free in the step after its request's last token"
+            mistakes = {
+                "its own prompt is a step, too.": right - 1,
+                f"{free}, and one is free sooner.": _first_tokens(output_tokens, 1)[index],
+                f"{free}; there is only one place.": _first_tokens(output_tokens, 2)[index],
+                "it has its first token in the step of its prompt.": right + 1,
+                "it must wait until a place is free.": 1,
+                f"{free}, and each request before it needs a step for each of its tokens.": (
+                    index + 1
+                ),
+                "this is when its last token comes.": right + output_tokens[index] - 1,
+            }
+            if (got, places) == (_first_tokens(output_tokens, places)[index - 1], 2):
+                mistakes["the two places are taken when it comes: it has to wait."] = got
+            compare(
+                got,
+                right,
+                mistakes,
+                f"{where}: not after {got} steps. {free[0].upper()}{free[1:]}.",
+                f"{where}: after {right} steps, not {got}.",
+                at=f"{where}: ",
+            )
     last = [_first_tokens(output_tokens, places)[3] for places in (1, 2)]
     return f"the last one waits for {last[1]} steps in place of {last[0]}, with one place more."
 
 
-# -- stretch: what a hang-up frees ---------------------------------------------------------------
+# -- design: what a hang-up frees ----------------------------------------------------------------
 
 
 @seeded(difficulty=3, minutes=10)
@@ -96,7 +175,7 @@ def hang_up(rng: Random) -> Exercise:
         _check_hang_up,
         "After s steps, the prompt and s - 1 tokens have K and V; the last token has none yet.",
         _solve_hang_up,
-        "A and B have begun together and have run for so many steps: the first one computed both "
+        "A and B have begun together and have run for steps steps: the first one computed both "
         "prompts. C waits, because its prompt does not fit. Now one client hangs up, and in the "
         "next step C's whole prompt is computed, and one token of the other. How many blocks does "
         "the hang-up free, and how many are free after that next step's schedule()?",
@@ -128,14 +207,28 @@ def _solve_hang_up(block_size, usable_blocks, prompt_tokens, steps, hangs_up):
 def _check_hang_up(answer, block_size, usable_blocks, prompt_tokens, steps, hangs_up) -> str:
     freed, left = whole_numbers(answer, ("freed", "free after the next schedule()"))
     right = _solve_hang_up(block_size, usable_blocks, prompt_tokens, steps, hangs_up)
-    prompt, last = prompt_tokens[hangs_up], "its last token was sampled, but has no K and V"
+    prompt = prompt_tokens[hangs_up]
     mistakes = {
-        f"{last}, so no slot yet.": cdiv(prompt + steps, block_size),
-        "its answer has K and V in the cache, too.": cdiv(prompt, block_size),
+        "Its last token was sampled, but has no K and V, so no slot yet.": (
+            cdiv(prompt + steps, block_size)
+        ),
+        "Its answer has K and V in the cache, too.": cdiv(prompt, block_size),
     }
-    wrong = f"the hang-up does not free {freed} blocks."
+    at = (
+        f"{hangs_up} has {prompt} + {steps - 1} tokens with K and V, in blocks of {block_size}: "
+        f"not {freed}. "
+    )
+    mistakes |= {
+        "A block that is partly filled comes back, too.": (prompt + steps - 1) // block_size,
+        "Only the blocks of the one that hangs up come back.": right[0]
+        + _held(prompt_tokens["B" if hangs_up == "A" else "A"], steps, block_size),
+        "That is the other one.": _held(
+            prompt_tokens["B" if hangs_up == "A" else "A"], steps, block_size
+        ),
+    }
+    wrong = f"{at}Count the blocks that hold them."
     value = f"the hang-up frees {right[0]} blocks, not {freed}."
-    compare(freed, right[0], mistakes, wrong, value)
+    compare(freed, right[0], mistakes, wrong, value, at=at)
     stays = "B" if hangs_up == "A" else "A"
     unused = usable_blocks - _held(prompt_tokens[stays], steps, block_size)
     mistakes = {
@@ -143,59 +236,16 @@ def _check_hang_up(answer, block_size, usable_blocks, prompt_tokens, steps, hang
         f"{stays} goes on, and its next token begins a block.": (
             unused - cdiv(prompt_tokens["C"], block_size)
         ),
+        "C has not come in yet in this count, nor has the other one gone on.": freed,
+        f"the blocks of {stays} are still in use.": (
+            usable_blocks - cdiv(prompt_tokens["C"], block_size)
+        ),
+        "blocks that were free before count, too.": (freed - cdiv(prompt_tokens["C"], block_size)),
     }
-    wrong = f"after that schedule() not {left} blocks are free."
+    wrong = (
+        f"after that schedule() not {left} blocks are free: of {usable_blocks}, {stays} uses those "
+        f"of {prompt_tokens[stays]} + {steps} tokens and C those of {prompt_tokens['C']}."
+    )
     value = f"after that schedule() {right[1]} blocks are free, not {left}."
     compare(left, right[1], mistakes, wrong, value)
     return f"{freed} blocks come back between two steps, and C no longer waits."
-
-
-# -- design: what a late reader gets -------------------------------------------------------------
-
-
-@seeded(difficulty=2, minutes=6)
-def late_reader(rng: Random) -> Exercise:
-    """How many tokens does each output hold?"""
-    tokens = [rng.choice([0, 1, 1, 1, 2, 3]) for _ in range(rng.randint(9, 13))]
-    tokens[0] = tokens[-1] = 1
-    reads, step = [1], 1
-    while step < len(tokens):
-        step = min(len(tokens), step + rng.randint(1, 4))
-        if sum(tokens[reads[-1] : step]):
-            reads.append(step)
-    return Exercise(
-        _check_late_reader,
-        "What is new is joined to what has not been read. A read takes all of it.",
-        _solve_late_reader,
-        "A stream of deltas. The engine makes so many tokens in each step (none while the request "
-        "is preempted, several where drafts were right). The reader takes an output after each of "
-        "the steps in read_after, counted from 1. How many tokens does each output hold? Answer "
-        "with a list.",
-        {"tokens_of_step": tokens, "read_after": reads},
-    )
-
-
-def _solve_late_reader(tokens_of_step, read_after):
-    return [
-        sum(tokens_of_step[before:after])
-        for before, after in zip([0, *read_after], read_after, strict=False)
-    ]
-
-
-def _check_late_reader(answer, tokens_of_step, read_after) -> str:
-    right = _solve_late_reader(tokens_of_step, read_after)
-    mine = number_list(answer, "one for each output")
-    if len(mine) != len(right):
-        raise NotYet(f"there are {len(right)} reads: give as many numbers.")
-    for index, (got, tokens) in enumerate(zip(mine, right, strict=True)):
-        if got == sum(right[: index + 1]) != tokens:
-            raise NotYet(f"output {index}: {got} are all so far; a delta holds what is new.")
-        if got != tokens:
-            raise NotYet(
-                f"output {index} does not hold {got} tokens.",
-                f"output {index} holds {tokens} tokens, not {got}.",
-            )
-    return (
-        f"{sum(right)} tokens in {len(right)} outputs: a client that counts events as tokens "
-        f"reports {len(right) / sum(right):.0%} of the speed."
-    )

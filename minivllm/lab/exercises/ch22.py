@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 from typing import Any
 
-from minivllm.lab.exercises.answers import NotYet, compare, whole_numbers
+from minivllm.lab.exercises.answers import NotYet, compare
 from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.lab.exercises.function_exercise import FunctionExercise
 from minivllm.utils.math_utils import cdiv
 from minivllm.utils.validation import is_number
 
@@ -48,6 +50,13 @@ def report(rng: Random) -> Exercise:
     )
 
 
+RULES = {
+    "TTFT": "the first token's time less the time of sending, one number for each request.",
+    "TPOT": "first one number for each request, (last - first) / (tokens - 1), then the mean.",
+    "ITL": "all gaps of both requests in one list, then the mean.",
+}
+
+
 def _solve_report(requests):
     ttft = [r["tokens_at"][0] - r["sent"] for r in requests.values()]
     gaps = [[b - a for a, b in zip(r["tokens_at"], r["tokens_at"][1:], strict=False)]
@@ -61,18 +70,39 @@ def _check_report(answer, requests) -> str:
     ttft, tpot, itl = _numbers(answer, ("TTFT", "TPOT", "ITL"))
     right = _solve_report(requests)
     sent = [r["sent"] for r in requests.values()]
+    gaps = [sum(b - a for a, b in pairwise(r["tokens_at"])) for r in requests.values()]
+    per_token = [gap / len(r["tokens_at"]) for gap, r in zip(gaps, requests.values(), strict=True)]
+    first, last = ([r["tokens_at"][i] for r in requests.values()] for i in (0, -1))
     with_first = [(r["tokens_at"][-1] - r["sent"]) / len(r["tokens_at"]) for r in requests.values()]
     mistakes = {
-        "TTFT": {"TTFT counts from when that request was sent.": right[0] + sum(sent) / len(sent)},
+        "TTFT": {
+            "TTFT counts from when that request was sent.": sum(first) / 2,
+            "TTFT ends with the first token, not with the last.": right[0] + sum(gaps) / 2,
+            "the mean of two: divide by 2.": 2 * right[0],
+            "TTFT is of both requests.": first[0] - sent[0],
+        },
         "TPOT": {
             "TPOT leaves out the first token, and the time to it.": sum(with_first) / 2,
-            "in TPOT each request counts once, however long its answer is.": right[2],
+            "you averaged the gaps; TPOT is first one number for each request.": right[2],
+            "n tokens have n - 1 gaps: divide by the gaps.": sum(per_token) / 2,
+            "the mean of two: divide by 2.": 2 * right[1],
+            "that is A alone; first one number for each request, then the mean.": gaps[0]
+            / (len(requests["A"]["tokens_at"]) - 1),
+            "that is the whole answer; TPOT is for each token after the first.": sum(gaps) / 2,
         },
-        "ITL": {"in ITL each gap counts once, so the long answer weighs more.": right[1]},
+        "ITL": {
+            "in ITL each gap counts once, so the long answer weighs more.": right[1],
+            "n tokens have n - 1 gaps: divide by the gaps.": (
+                sum(gaps) / sum(len(r["tokens_at"]) for r in requests.values())
+            ),
+            "the first gap is between the first and the second token; the time to the first is "
+            "TTFT.": (sum(last) - sum(sent)) / sum(len(r["tokens_at"]) for r in requests.values()),
+        },
     }
     for (name, told), got, mean in zip(mistakes.items(), (ttft, tpot, itl), right, strict=True):
         value = f"the mean {name} is {mean:g}, not {got:g}."
-        compare(got, mean, told, f"the mean {name} is not {got:g}.", value, _near)
+        compare(got, mean, told, f"the mean {name} is not {got:g}: {RULES[name]}", value, _near,
+                at=f"the mean {name} is not {got:g}: ")  # fmt: skip
     return f"TPOT {tpot:.1f} and ITL {itl:.1f} ms: the same gaps, weighed differently."
 
 
@@ -120,15 +150,37 @@ def _check_quantile(answer, buckets, q) -> str:
     at = next(i for i, count in enumerate(buckets.values()) if count >= rank)
     low, high = float(bounds[at - 1]), float(bounds[at])
     if not low <= answer <= high:
-        raise NotYet(f"{rank:g} of {buckets['+Inf']} must lie at or below it: another bucket.")
+        raise NotYet(
+            f"{rank:g} of {buckets['+Inf']} must be at or below it, and buckets are cumulative: "
+            "another bucket."
+        )
     if abs(answer - right) > 0.002:
         if answer in (low, high):
-            raise NotYet("that is a bound of the right bucket; say how far into it the rank lies.")
+            raise NotYet("that is a bound of the right bucket; say how far into it the rank is.")
+        below, count = ([0, *buckets.values()][i] for i in (at, at + 1))
+        mistakes = {
+            "that is the middle of the bucket; say how far into it the rank is.": (low + high) / 2,
+            "that is as far as the rank is from the end of the bucket.": low + high - right,
+            "that goes into the bucket by the share of all counts, not of this bucket's.": (
+                low + (high - low) * rank / buckets["+Inf"]
+            ),
+            "begin at the lower bound of the bucket.": right - low,
+            "count from the bucket before: it holds those below.": (
+                low + (high - low) * rank / count
+            ),
+            "that is from the lowest bound to this one; spread only this bucket.": (
+                high * rank / count
+            ),
+            "divide by the bucket's own count.": low + (high - low) * (rank - below) / count,
+        }
+        for explanation, mistaken in mistakes.items():
+            if abs(answer - mistaken) <= 0.002:
+                raise NotYet(explanation)
         raise NotYet(
             f"the right bucket, from {low} to {high}, but another place in it.",
             f"in the bucket from {low} to {high} it is {right:.3f}, not {answer:g}.",
         )
-    return f"the true value may lie anywhere from {low} to {high} s: buckets know no more."
+    return f"the true value may be anywhere from {low} to {high} s: buckets know no more."
 
 
 # -- design: Little's law ------------------------------------------------------------------------
@@ -137,52 +189,67 @@ def _check_quantile(answer, buckets, q) -> str:
 @seeded(difficulty=3, minutes=10)
 def plan(rng: Random) -> Exercise:
     """How many requests are there at once, and how many blocks do they hold?"""
-    return Exercise(
-        _check_plan,
+    calls = [
+        (
+            rng.randint(2, 30),
+            rng.randrange(50, 500, 50),
+            rng.randrange(10, 60, 5),
+            rng.randrange(100, 2000, 50),
+            rng.randrange(51, 500, 50),
+            16,
+        )
+        for _ in range(30)
+    ]
+    return FunctionExercise(
+        "A server that keeps up: rate requests arrive a second, with mean TTFT and TPOT in "
+        "milliseconds and mean lengths. How many requests are in it on average, rounded up, and "
+        "how many blocks do they hold, each with its prompt and half of its answer, rounded down? "
+        "(A block that is begun counts whole.) Write plan(rate, ttft_ms, tpot_ms, prompt_tokens, "
+        "output_tokens, block_size); it returns a pair (requests, blocks).",
         "L = rate * time in the system. Each request holds blocks for the context it has on "
         "average: half of its answer.",
         _solve_plan,
-        "A server that keeps up: requests a second, mean TTFT and TPOT, mean lengths. How many "
-        "requests are in it on average, rounded up, and how many blocks do so many hold, each with "
-        "its prompt and half of its answer, rounded down? (A block that is begun counts whole.)",
-        {
-            "rate": rng.randint(2, 30),
-            "ttft_ms": rng.randrange(50, 500, 50),
-            "tpot_ms": rng.randrange(10, 60, 5),
-            "prompt_tokens": rng.randrange(100, 2000, 50),
-            "output_tokens": rng.randrange(51, 500, 50),
-            "block_size": 16,
+        calls=calls,
+        learnt="max_num_seqs must be well above it: loads come in bursts, and means do not.",
+        mistakes={
+            "the first token is in the TTFT already: TPOT counts the others.": (
+                lambda rate, ttft, tpot, prompt, output, size: (
+                    cdiv(rate * (ttft + output * tpot), 1000),
+                    cdiv(rate * (ttft + output * tpot), 1000) * cdiv(prompt + output // 2, size),
+                )
+            ),
+            "the time to the first token is spent in the server, too.": lambda rate, _, *rest: (
+                _solve_plan()(rate, 0, *rest)
+            ),
+            "round up.": lambda *given: (
+                _solve_plan()(*given)[0] - 1,
+                (_solve_plan()(*given)[0] - 1) * cdiv(given[3] + given[4] // 2, given[5]),
+            ),
+            "on average a request has written only half of its answer.": lambda *given: (
+                _solve_plan()(*given)[0],
+                _solve_plan()(*given)[0] * cdiv(given[3] + given[4], given[5]),
+            ),
+            "the answer's tokens take blocks, too.": lambda *given: (
+                _solve_plan()(*given)[0],
+                _solve_plan()(*given)[0] * cdiv(given[3], given[5]),
+            ),
+            "round up the blocks of each request: none shares its last block.": lambda *given: (
+                _solve_plan()(*given)[0],
+                cdiv(_solve_plan()(*given)[0] * (given[3] + given[4] // 2), given[5]),
+            ),
+            "a second has 1000 milliseconds.": lambda rate, ttft, tpot, prompt, output, size: (
+                rate * (ttft + (output - 1) * tpot),
+                rate * (ttft + (output - 1) * tpot) * cdiv(prompt + output // 2, size),
+            ),
         },
     )
 
 
-def _solve_plan(rate, ttft_ms, tpot_ms, prompt_tokens, output_tokens, block_size):
-    milliseconds = ttft_ms + (output_tokens - 1) * tpot_ms  # in the system
-    at_once = -(-rate * milliseconds // 1000)
-    context = prompt_tokens + output_tokens // 2
-    return [at_once, at_once * -(-context // block_size)]
+def _solve_plan():
+    def plan(rate, ttft_ms, tpot_ms, prompt_tokens, output_tokens, block_size):
+        milliseconds = ttft_ms + (output_tokens - 1) * tpot_ms  # in the system
+        at_once = -(-rate * milliseconds // 1000)
+        context = prompt_tokens + output_tokens // 2
+        return at_once, at_once * -(-context // block_size)
 
-
-def _check_plan(answer, rate, ttft_ms, tpot_ms, prompt_tokens, output_tokens, block_size) -> str:
-    at_once, blocks = whole_numbers(answer, ("requests at once", "blocks"))
-    right = _solve_plan(rate, ttft_ms, tpot_ms, prompt_tokens, output_tokens, block_size)
-    twice = "the first token is in the TTFT already: TPOT counts the others."
-    compare(
-        at_once,
-        right[0],
-        {
-            twice: cdiv(rate * (ttft_ms + output_tokens * tpot_ms), 1000),
-            "round up.": right[0] - 1,
-        },
-        f"on average there are not {at_once} requests in the server.",
-        f"on average there are {right[0]} requests in the server, not {at_once}.",
-    )
-    half = "on average a request has written only half of its answer."
-    compare(
-        blocks,
-        right[1],
-        {half: at_once * cdiv(prompt_tokens + output_tokens, block_size)},
-        f"{at_once} requests do not hold {blocks} blocks.",
-        f"{at_once} requests hold {right[1]} blocks, not {blocks}.",
-    )
-    return f"max_num_seqs must be well above {at_once}: loads come in bursts, and means do not."
+    return plan

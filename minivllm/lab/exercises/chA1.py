@@ -6,6 +6,7 @@ from random import Random
 
 from minivllm.lab.exercises.answers import NotYet, compare, whole_number, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
+from minivllm.lab.exercises.function_exercise import FunctionExercise
 from minivllm.lab.sim.cost import HARDWARE, MODELS
 
 # -- core: a ridge, and the batch that reaches it ----------------------------------------------
@@ -20,9 +21,9 @@ def ridge(rng: Random) -> Exercise:
         "At the ridge both take the same time. A decode step multiplies each weight with one "
         "number of each sequence and adds up, and reads each weight once.",
         _solve_ridge,
-        "A GPU has these peaks, and weights of so many bytes each. How many operations per byte "
-        "are at its ridge? And from which batch on is a decode step bound by arithmetic, if its "
-        "contexts are so short that K and V do not count? Answer with a pair (ridge, batch).",
+        "A GPU has these peaks, and a weight has bytes_per_weight bytes. How many operations per "
+        "byte are at its ridge? And from which batch on is a decode step bound by arithmetic, if "
+        "its contexts are so short that K and V do not count? Answer with a pair (ridge, batch).",
         {
             "gflop_per_s": gb_per_s * rng.randrange(20, 401, 2),
             "gb_per_s": gb_per_s,
@@ -45,15 +46,21 @@ def _check_ridge(answer, gflop_per_s, gb_per_s, bytes_per_weight) -> str:
             f"ridge: in the time of one byte it can do {gflop_per_s:,} / {gb_per_s:,} operations, "
             f"which is not {at_ridge}."
         )
+    mistakes = {
+        "a product and a sum are two operations, so half of it is enough.": (
+            right * bytes_per_weight
+        ),
+        f"a weight has {bytes_per_weight} bytes.": -(-right // 2),
+        "that is the ridge; a batch of one does 2 operations with a weight.": right,
+        "round up: this batch is still bound by bandwidth.": right * bytes_per_weight // 2,
+    }
+    wrong = f"batch: {batch} is bound by arithmetic, and {batch - 1} would be, too."
     if batch < enough:
-        raise NotYet(
+        wrong = (
             f"batch: with {batch} there are {2 * batch} operations for the {bytes_per_weight} "
             f"bytes of a weight, and {right} for each byte could be done."
         )
-    if batch == 2 * enough:
-        raise NotYet("batch: a product and a sum are two operations, so half of it is enough.")
-    if batch > enough:
-        raise NotYet(f"batch: {batch} is bound by arithmetic, and {batch - 1} would be, too.")
+    compare(batch, enough, mistakes, wrong, at="batch: ")
     return f"weights of half as many bytes would get there with {-(-enough // 2)} sequences."
 
 
@@ -63,50 +70,67 @@ def _check_ridge(answer, gflop_per_s, gb_per_s, bytes_per_weight) -> str:
 @seeded(difficulty=3, minutes=10)
 def attention(rng: Random) -> Exercise:
     """Operations and bytes of one layer's decode attention, with grouped heads."""
-    num_kv_heads = rng.choice([1, 2, 4, 8])
-    return Exercise(
-        _check_attention,
+    return FunctionExercise(
+        "One layer's attention of a decode step, for batch sequences of context tokens each: how "
+        "many operations (products and sums) are its scores and weighted values, and how many "
+        "bytes of K and V are read? Write attention(batch, context, num_heads, num_kv_heads, "
+        "head_dim, bytes_per_number); it returns a pair (operations, bytes).",
         "For each query head: a dot product with each key, and as much again for the values. K and "
         "V are read once for all query heads of a group.",
         _solve_attention,
-        "One layer's attention of a decode step, for batch sequences of context tokens each: how "
-        "many operations (products and sums) are its scores and weighted values, and how many "
-        "bytes of K and V are read? Answer with a pair (operations, bytes).",
-        {
-            "batch": rng.randint(1, 64),
-            "context": rng.randrange(256, 8193, 256),
-            "num_heads": num_kv_heads * rng.randint(2, 16),
-            "num_kv_heads": num_kv_heads,
-            "head_dim": rng.choice([64, 80, 96, 128]),
-            "bytes_per_number": rng.choice([1, 2, 4]),
+        calls=[_shape(rng) for _ in range(30)],
+        learnt="operations per byte are 2 * the heads of a group / the bytes of a number: batch, "
+        "context and head size have cancelled out.",
+        mistakes={
+            "operations: every one of the query heads has its own.": (
+                lambda b, n, heads, kv_heads, dim, size: (
+                    4 * b * kv_heads * n * dim,
+                    2 * b * kv_heads * n * dim * size,
+                )
+            ),
+            "operations: this is half of it. A product and a sum are two, for keys and values.": (
+                lambda *shape: _part(shape, 0.5, 1)
+            ),
+            "operations: a product and a sum are two, both for keys and for values.": (
+                lambda *shape: _part(shape, 0.25, 1)
+            ),
+            "bytes: the query heads of a group share a KV head, and it is read once for them.": (
+                lambda *shape: _part(shape, 1, shape[2] // shape[3])
+            ),
+            "bytes: this is half of it. K is read, and V as well.": (
+                lambda *shape: _part(shape, 1, 0.5)
+            ),
+            "bytes: these are numbers; each has bytes_per_number bytes.": (
+                lambda *shape: _part(shape, 1, 1 / shape[5])
+            ),
+            "each sequence has K and V of its own: multiply by the batch.": (
+                lambda *shape: _part(shape, 1 / shape[0], 1 / shape[0])
+            ),
+            "bytes: each sequence has K and V of its own.": (
+                lambda *shape: _part(shape, 1, 1 / shape[0])
+            ),
         },
     )
 
 
-def _solve_attention(batch, context, num_heads, num_kv_heads, head_dim, bytes_per_number):
-    operations = batch * num_heads * context * (2 * head_dim + 2 * head_dim)
-    return operations, batch * num_kv_heads * context * 2 * head_dim * bytes_per_number
+def _shape(rng: Random) -> tuple[int, ...]:
+    num_kv_heads = rng.choice([1, 2, 4, 8])
+    batch, context = rng.randint(1, 64), rng.randrange(256, 8193, 256)
+    num_heads, head_dim = num_kv_heads * rng.randint(2, 16), rng.choice([64, 80, 96, 128])
+    return batch, context, num_heads, num_kv_heads, head_dim, rng.choice([1, 2, 4])
 
 
-def _check_attention(answer, **given) -> str:
-    operations, num_bytes = whole_numbers(answer, ("operations", "bytes"))
-    right, read = _solve_attention(**given)
-    group = given["num_heads"] // given["num_kv_heads"]
-    own = f"operations: every one of the {given['num_heads']} query heads has its own."
-    half = "operations: this is half of it. A product and a sum are two, for keys and values."
-    wrong = f"operations: a query head needs 4 * head_dim for a token, not {operations}."
-    compare(operations, right, {own: right // group, half: right // 2}, wrong)
-    mistakes = {
-        f"bytes: {group} query heads share a KV head, and it is read once for them.": read * group,
-        "bytes: this is half of it. K is read, and V as well.": read // 2,
-    }
-    wrong = "bytes: batch * context tokens, K and V of each, of num_kv_heads * head_dim numbers; "
-    compare(num_bytes, read, mistakes, f"{wrong}that is not {num_bytes}.")
-    size = given["bytes_per_number"]
-    return (
-        f"{2 * group / size:g} operations per byte: 2 * {group} query heads of a group / {size} "
-        "bytes. Batch, context and head size have cancelled out."
-    )
+def _part(shape: tuple[int, ...], of_operations: float, of_bytes: float) -> tuple[float, float]:
+    operations, num_bytes = _solve_attention()(*shape)
+    return operations * of_operations, num_bytes * of_bytes
+
+
+def _solve_attention():
+    def attention(batch, context, num_heads, num_kv_heads, head_dim, bytes_per_number):
+        operations = batch * num_heads * context * (2 * head_dim + 2 * head_dim)
+        return operations, batch * num_kv_heads * context * 2 * head_dim * bytes_per_number
+
+    return attention
 
 
 # -- design: tokens per second, at most --------------------------------------------------------
@@ -184,8 +208,12 @@ def _check_at_most(answer, **given) -> str:
         "moving and computing go on at the same time: take the longer, not their sum.": batch
         / (weight_seconds + kv_seconds + arithmetic),
     }
-    where = "above the roof" if answer > right else "below the roof; more is possible"
-    compare(answer, right, mistakes, f"{answer:,} tokens/s are {where}.", same=_near)
+    took = f"{answer:,} tokens/s mean a step of {1e3 * batch / max(1, answer):.2f} ms"
+    what = "compute all of it" if bound == "arithmetic" else "read all its bytes"
+    wrong = f"{took}, longer than it takes to read all bytes and to compute; more is possible."
+    if answer > right:
+        wrong = f"{took}, above the roofline: too short to {what}."
+    compare(answer, right, mistakes, wrong, same=_near)
     return (
         f"bound by {bound}: weights are read in {1e3 * weight_seconds:.2f} ms, K and V in "
         f"{1e3 * kv_seconds:.2f} ms, and computing takes {1e3 * arithmetic:.2f} ms."

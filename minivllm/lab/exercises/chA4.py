@@ -88,6 +88,8 @@ def _check(answer: Any, chosen: dict[str, dict[str, Any]]) -> str:
 
 
 def _check_place(name: str, file: str, symbol: str, right: dict[str, Any]) -> None:
+    if symbol.endswith(".py"):
+        raise NotYet(f"{name}: the file comes first, then the symbol.")
     symbol = symbol.strip().removesuffix("()")
     if _is_one_of(symbol, right["symbols"]):
         if not right["file"].endswith(file.strip().lstrip("/")) or not file.strip():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import mean
 from typing import Any
 
-from minivllm.lab.exercises.answers import NotYet
+from minivllm.lab.exercises.answers import NotYet, is_whole, whole
 from minivllm.lab.exercises.exercise import Exercise
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
@@ -14,7 +14,6 @@ from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.trace import Trace
 from minivllm.trace.records import Finished, Preempted, RequestAdded, Sampled, Scheduled, SwappedOut
-from minivllm.utils.validation import is_int
 
 
 def _arrivals(trace: Trace) -> dict[str, int]:
@@ -81,6 +80,7 @@ class Puzzle(Exercise):
         settings: arguments of ``dry_run``; what the answer does not change stays so.
         may_set: the names that an answer may change. "policy" is one of them, or the only one.
         targets: the most that each of these ``METRICS`` may be.
+        missed: by metric, what an answer that misses its target has not seen.
     """
 
     def __init__(
@@ -93,7 +93,9 @@ class Puzzle(Exercise):
         settings: dict[str, Any],
         may_set: tuple[str, ...],
         targets: dict[str, float],
+        missed: dict[str, str],
     ):
+        self.missed = missed
         given = {
             "workload": workload, "settings": settings, "may_set": may_set, "targets": targets
         }  # fmt: skip
@@ -122,8 +124,10 @@ class Puzzle(Exercise):
         for name, value in answer.items():
             if name not in may_set:
                 raise NotYet(f"{name!r} is not yours to change; {', '.join(may_set)} may be.")
-            if name != "policy" and not (is_int(value, 0) and value <= 10_000):
-                raise NotYet(f"{name} is a whole number from 0 to 10,000, not {value!r}.")
+            if name != "policy":
+                if not (is_whole(value) and 0 <= value <= 10_000):
+                    raise NotYet(f"{name} is a whole number from 0 to 10,000, not {value!r}.")
+                answer = {**answer, name: whole(value)}
             if isinstance(value, type) and issubclass(value, SchedulingPolicy):
                 answer = {**answer, name: value()}
         return dict(answer)
@@ -132,7 +136,7 @@ class Puzzle(Exercise):
         trace = self.run(answer)
         reached = {name: METRICS[name](trace) for name in targets}
         told = [
-            f"{name} is {reached[name]:.4g}, at most {most:.4g} is asked for"
+            f"{name} is {reached[name]:.4g}, at most {most:.4g} is asked for: {self.missed[name]}"
             for name, most in targets.items()
             if reached[name] > most
         ]

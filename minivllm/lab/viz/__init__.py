@@ -35,6 +35,7 @@ from minivllm.lab.viz.figures.time_shares import time_shares
 from minivllm.lab.viz.figures.timeline import compare, timeline
 from minivllm.lab.viz.figures.token_strips import TokenStrip, token_strips
 from minivllm.lab.viz.figures.waste import waste_bars
+from minivllm.lab.viz.figures.wire import wire
 from minivllm.lab.viz.page.chrome_trace import save_chrome_trace
 from minivllm.lab.viz.page.page import save_html
 
@@ -44,5 +45,5 @@ __all__ = [
     "lanes", "latency", "launch_lanes", "memory_bars", "ngram_lookup", "pareto", "plot",
     "prefix_tree", "probability_lines", "program_loads", "queues", "rejection_bars", "roofline",
     "save_chrome_trace", "save_html", "speedups", "stepper", "time_shares", "timeline",
-    "token_strips", "waste_bars",
+    "token_strips", "waste_bars", "wire",
 ]  # fmt: skip

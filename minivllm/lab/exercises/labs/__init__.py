@@ -17,13 +17,19 @@ from minivllm.lab.exercises.labs.ch04_copy_on_write import LAB as copy_on_write
 from minivllm.lab.exercises.labs.ch05_schedule import LAB as schedule
 from minivllm.lab.exercises.labs.ch07_cap import LAB as cap
 from minivllm.lab.exercises.labs.ch08_find_longest_cache_hit import LAB as find_longest_cache_hit
+from minivllm.lab.exercises.labs.ch10_copy import COPY as copy
+from minivllm.lab.exercises.labs.ch10_copy import MASKED_ADD as masked_add
+from minivllm.lab.exercises.labs.ch10_decode import DECODE as decode
+from minivllm.lab.exercises.labs.ch10_decode import DECODE_ONE as decode_one
 from minivllm.lab.exercises.labs.ch10_online_softmax import LAB as online_softmax
+from minivllm.lab.exercises.labs.ch10_rows import ROW_SOFTMAX as row_softmax
+from minivllm.lab.exercises.labs.ch10_rows import TABLE_SUM as table_sum
 from minivllm.lab.exercises.labs.ch11_merge import LAB as merge
 from minivllm.lab.exercises.labs.ch12_top_p import LAB as top_p
 from minivllm.lab.exercises.labs.ch14_propose import LAB as propose
 from minivllm.lab.exercises.labs.ch15_mask import LAB as mask
 from minivllm.lab.exercises.labs.ch16_tool_stream import LAB as tool_stream
-from minivllm.lab.exercises.labs.ch21_join import LAB as join
+from minivllm.lab.exercises.labs.ch21b_join import LAB as join
 from minivllm.lab.exercises.labs.ch22_quantile import LAB as quantile
 from minivllm.lab.exercises.labs.class_lab import ClassLab, plug_in
 from minivllm.lab.exercises.labs.function_lab import FunctionLab
@@ -37,11 +43,15 @@ __all__ = [
     "allocate_slots",
     "assemble",
     "cap",
+    "copy",
     "copy_on_write",
+    "decode",
+    "decode_one",
     "find_longest_cache_hit",
     "grade",
     "join",
     "mask",
+    "masked_add",
     "merge",
     "mini_engine",
     "online_softmax",
@@ -49,7 +59,9 @@ __all__ = [
     "progress",
     "propose",
     "quantile",
+    "row_softmax",
     "schedule",
+    "table_sum",
     "tool_stream",
     "top_p",
     "verdicts",
@@ -58,7 +70,8 @@ __all__ = [
 _CLASSES = (allocate_slots, copy_on_write, find_longest_cache_hit)
 CLASS_LABS = {lab.name: lab for lab in _CLASSES}
 _FUNCTIONS = (
-    schedule, cap, online_softmax, merge, top_p, propose, mask, tool_stream, join, quantile,
+    schedule, cap, copy, masked_add, table_sum, row_softmax, online_softmax, decode_one, decode,
+    merge, top_p, propose, mask, tool_stream, join, quantile,
 )  # fmt: skip
 FUNCTION_LABS = {lab.name: lab for lab in _FUNCTIONS}
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from minivllm.lab.exercises.answers import is_whole
 from minivllm.lab.exercises.labs.drawn_steps import drawn_steps
 from minivllm.lab.exercises.labs.function_lab import FunctionLab, WrongEntry, call
 from minivllm.lab.exercises.labs.recorded_steps import recorded_steps
+from minivllm.lab.exercises.labs.run import Fault
 
 
 def my_cap(num_new, token_budget, long_prefill_token_threshold, num_requests):
@@ -47,21 +49,23 @@ def _check_number(function: Callable, num_new: int, budget: int, given: dict, ri
     got = call(function, num_new, budget, **given)
     if got == right:
         return
+    if not is_whole(got):
+        raise Fault(f"return a whole number, not {got!r}")
     threshold, num_requests = given["long_prefill_token_threshold"], given["num_requests"]
-    mistakes = {
-        f"the threshold is {threshold}, and {num_requests} requests are there": min(
-            num_new, budget
+    rules = {
+        "no more than token_budget is left": got > budget,
+        "only num_new tokens are missing": got > num_new,
+        f"the threshold is {threshold}, and {num_requests} requests are there": (
+            num_requests > 1 and 0 < threshold < got
         ),
-        "no more than token_budget is left": min(num_new, threshold or num_new),
-        "the threshold counts only while other requests are there": min(threshold, budget),
-        "a threshold of 0 is none": 0,
-        "no more than num_new tokens are missing": budget,
+        "the threshold counts only while other requests are there": num_requests == 1,
+        "a threshold of 0 is none": not threshold,
+        "it may compute more: the smallest of the limits decides": True,
     }
-    told = next((why for why, mistaken in mistakes.items() if got == mistaken), "")
+    why = next(rule for rule, broken in rules.items() if broken)
     where = f"num_new={num_new}, token_budget={budget}, "
     where += ", ".join(f"{name}={value}" for name, value in given.items())
-    why = f"not {got!r}: {told}" if told else f"{got!r} breaks one of the limits"
-    raise WrongEntry(f"{where}: {why}", str(right))
+    raise WrongEntry(f"{where}: not {got!r}, {why}", str(right))
 
 
 LAB = FunctionLab(

@@ -41,9 +41,24 @@ def check_merge(function: Callable, seed: int) -> str:
         results = torch.stack([scores[part].softmax(0) @ values[part] for part in parts])
         lse = torch.stack([scores[part].logsumexp(0) for part in parts])
         check_tensor(
-            f"{name}, lse {shorten(lse)}", function, (results, lse), scores.softmax(0) @ values
+            f"{name}, lse {shorten(lse)}",
+            function,
+            (results, lse),
+            scores.softmax(0) @ values,
+            lambda got, _, results=results: _explain(got, results),
         )
     return "equal to attention over all keys at once, empty parts and large sums included"
+
+
+def _explain(got, results) -> str:
+    """Return the mistake that a wrong merge was made with, as far as it can be seen."""
+    if got.isnan().any() or got.isinf().any():
+        return "since exp of a large lse is infinite: subtract the largest one first"
+    if got.allclose(results.mean(0)):
+        return "the mean of the parts; a part weighs exp(lse)"
+    if (got > results.amax(0) + 1e-9).any() or (got < results.amin(0) - 1e-9).any():
+        return "and not between the parts: weights add up to 1"
+    return "but a part weighs exp(lse) of the sum of all exp(lse)"
 
 
 LAB = FunctionLab(

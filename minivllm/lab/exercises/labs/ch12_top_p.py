@@ -36,9 +36,16 @@ def check_top_p(function: Callable, seed: int) -> str:
     cases = 0
     for logits, top_p, right in _nuclei(seed):
         given = f"probabilities {shorten(logits.softmax(-1))}, top_p {top_p}"
-        check_tensor(given, function, (logits.clone(), top_p), right)
+        check_tensor(given, function, (logits.clone(), top_p), right, _explain)
         cases += 1
     return f"keeps what the engine keeps in {cases} rows, ties and masked tokens included"
+
+
+def _explain(got, index: int) -> str:
+    """Return the rule that a wrong entry breaks."""
+    if got[index].isinf():
+        return "but those before it (likelier, or first of equals) have not reached top_p"
+    return "but those before it (likelier, or first of equals) have reached top_p"
 
 
 def _nuclei(seed: int) -> Iterator[tuple]:

@@ -75,9 +75,21 @@ def check_mask(function: Callable, seed: int) -> str:
             for i in sorted({*got} ^ right):
                 where = f"{pattern!r}, state {state}: token {i}, {_TOKENS[i]}"
                 verdict = "may come" if i in right else "may not come"
-                raise WrongEntry(f"{where}, is judged wrongly", f"that it {verdict}")
+                why = _explain(i, i in right, stops, ends)
+                raise WrongEntry(f"{where}, is judged wrongly: {why}", f"that it {verdict}")
             places += 1
     return f"the engine's own masks in {places} states, broken characters and ends included"
+
+
+def _explain(token: int, may_come: bool, stops: set[int], ends: bool) -> str:
+    """Return the rule for this token."""
+    if token in stops and (ends or _TOKENS[token] is None):
+        return f"it ends the text, and this state does {'' if ends else 'not '}accept"
+    if _TOKENS[token] is None:
+        return "it has no bytes"
+    if may_come:
+        return "all of its bytes lead on from this state"
+    return "not all of its bytes lead on from this state"
 
 
 LAB = FunctionLab(

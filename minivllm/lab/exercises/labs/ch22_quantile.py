@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from minivllm.lab.exercises.labs.function_lab import FunctionLab, WrongEntry, call
 
@@ -62,7 +63,8 @@ def check_quantile(function: Callable, seed: int) -> str:
             math.isclose(got, right, abs_tol=1e-9) or (math.isnan(got) and math.isnan(right))
         )
         if not same:
-            raise WrongEntry(f"of {filled} the {q} quantile is not {got!r}", f"{right:.4g}")
+            why = _explain(got, filled, q)
+            raise WrongEntry(f"of {filled} the {q} quantile is not {got!r}{why}", f"{right:.4g}")
         cases += 1
     return f"as Prometheus says in {cases} histograms, empty ones and unbounded tails included"
 
@@ -79,6 +81,21 @@ def _quantile(filled: dict[str, int], q: float) -> float:
     below = list(filled.values())[index - 1] if index else 0
     inside = list(filled.values())[index] - below
     return low + (bounds[index] - low) * (rank - below) / inside
+
+
+def _explain(got: Any, filled: dict, q: float) -> str:
+    """Return what a wrong quantile forgets, as far as it can be seen."""
+    rank = q * filled["+Inf"]
+    bound = next(bound for bound, count in filled.items() if count >= rank)
+    if not rank:
+        return ": without observations there is none"
+    if bound == "+Inf":
+        return ": the last bucket has no end, so it is the largest bound that is a number"
+    if got == float(bound):
+        return ": that is the bucket's bound; go as far into the bucket as the rank does"
+    if not isinstance(got, (int, float)) or not got <= float(bound):
+        return f": {rank:g} of them are reached in the bucket up to {bound}"
+    return f": go into the bucket up to {bound} as far as {rank:g} is from the count below it"
 
 
 LAB = FunctionLab(

@@ -45,8 +45,17 @@ def call(function: Callable, *args, **kwargs) -> Any:
         raise Fault(describe_error(error)) from error
 
 
-def check_tensor(where: str, function: Callable, args: tuple, right) -> None:
-    """The reader's tensor beside the right one, entry by entry."""
+def check_tensor(
+    where: str, function: Callable, args: tuple, right, explain: Callable[[Any, int], str]
+) -> None:
+    """The reader's tensor beside the right one, entry by entry.
+
+    Args:
+        where: what a wrong entry is introduced with.
+        function, args: the reader's, and what it is called with.
+        right: the right tensor.
+        explain: called with a wrong tensor and the first wrong entry; returns why it is wrong.
+    """
     import torch
 
     got = call(function, *args)
@@ -54,7 +63,8 @@ def check_tensor(where: str, function: Callable, args: tuple, right) -> None:
         raise Fault(f"{where}: return a tensor of shape {list(right.shape)}")
     for index, (mine, theirs) in enumerate(zip(got.tolist(), right.tolist(), strict=True)):
         if mine != theirs and not math.isclose(mine, theirs, rel_tol=1e-6, abs_tol=1e-9):
-            raise WrongEntry(f"{where}: entry {index} is {mine:.4g}", f"{theirs:.4g}")
+            wrong = f"{where}: entry {index} is {mine:.4g}, {explain(got, index)}"
+            raise WrongEntry(wrong, f"{theirs:.4g}")
 
 
 def shorten(tensor) -> list[float]:
@@ -85,7 +95,7 @@ class FunctionLab:
         stub: the function to begin with; its docstring is the specification.
         check: called with a function and a seed; raises ``Fault`` unless the function is right;
             returns what it was held to.
-        solution_module: that of a solution which needs what the other labs do not; else it stands
+        solution_module: that of a solution which needs what the other labs do not; else it is
             beside the stub.
     """
 

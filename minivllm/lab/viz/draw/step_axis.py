@@ -149,7 +149,7 @@ class StepAxis:
                         continue
                     top, line = bottom - value * scale, bottom - limit * scale
                     label_y = top + 12 if value * scale >= 14 else top - 3
-                    struck = limit <= full_height and label_y - 10 < line < label_y + 2
+                    struck = limit <= full_height and label_y - 11 < line < label_y + 4
                     drawing.text(self.x(step + 0.5), line - 4 if struck else label_y, value)
 
     def bars(self, values: Sequence[int], bottom: float, scale: float) -> str:

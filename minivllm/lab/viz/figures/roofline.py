@@ -96,12 +96,14 @@ def _draw(roofs: list[Hardware], spots: list[_Spot]) -> Figure:
         axes.legend(fontsize=9, frameon=False, loc="lower right")
     figure.draw_without_rendering()  # from here on the axes know how steep a slope looks
     for index, machine in enumerate(roofs):
-        _draw_roof(axes, machine, index, machine.flops_per_s not in peaks[:index])
+        _draw_roof(axes, machine, index, machine.flops_per_s not in peaks[:index], spots)
     _name_spots(axes, spots)
     return figure
 
 
-def _draw_roof(axes: Axes, machine: Hardware, index: int, names_peak: bool) -> None:
+def _draw_roof(
+    axes: Axes, machine: Hardware, index: int, names_peak: bool, spots: list[_Spot]
+) -> None:
     low, high = axes.get_xlim()
     begin = max(low, axes.get_ylim()[0] / machine.bytes_per_s)  # where the slope enters the picture
     xs = [begin, machine.ridge, high]
@@ -111,8 +113,21 @@ def _draw_roof(axes: Axes, machine: Hardware, index: int, names_peak: bool) -> N
               linewidth=1.8 if index == 0 else 1.1)  # fmt: skip
     look = {"fontsize": 9, "color": colour, "textcoords": "offset points"}
     (x0, y0), (x1, y1) = axes.transData.transform(list(zip(xs, ys, strict=True))[:2])
+    name = f"{machine.name}: {_si(machine.bytes_per_s)}B/s"
+    half = 2.8 * len(name)  # pixels of half the label, which goes where the slope is emptiest
+    length = ((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5
+    points = axes.transData.transform([(spot.intensity, spot.rate) for spot in spots])
+    middles = [half + 12 + (length - 2 * half) * part / 20 for part in range(17)]
+    gaps = [
+        min(abs((x - x0) * (x1 - x0) / length + (y - y0) * (y1 - y0) / length - at)
+            for x, y in points)
+        for at in middles
+    ]  # fmt: skip
+    roomy = [at for at, gap in zip(middles, gaps, strict=True) if gap > half + 8]
+    share = ((roomy or [middles[gaps.index(max(gaps))]])[0] - half) / length
+    place = axes.transData.inverted().transform((x0 + share * (x1 - x0), y0 + share * (y1 - y0)))
     axes.annotate(
-        f"{machine.name}: {_si(machine.bytes_per_s)}B/s", (begin, ys[0]), xytext=(2, 18),
+        name, place, xytext=(-4, 6),
         rotation=degrees(atan2(y1 - y0, x1 - x0)), rotation_mode="anchor", **look,
     )  # fmt: skip
     if names_peak:

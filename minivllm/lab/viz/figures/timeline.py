@@ -157,7 +157,7 @@ def _drawing(runs: Mapping[str, Rows], tops: Sequence[int | None], alt: str) -> 
         with drawing.shifted(down, *([name] if name else [])):
             if name:
                 drawing.text(MARGIN, TOP - 8, name, font_weight="bold")
-                drawing.text(_facts_x(name), TOP - 8, rows.window.facts, fill=GREY)
+                drawing.text(_facts_x(name), TOP - 8, rows.window.facts, halo=True, fill=GREY)
             _draw_run(drawing, rows, tops)
         down += heights[name]
     return drawing

@@ -1,10 +1,11 @@
-"""Lab of notebook 21: the slot of a stream, held to streams that are read late."""
+"""Lab of notebook 21b: the slot of a stream, held to streams that are read late."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
 from random import Random
+from typing import Any
 
 from minivllm.lab.exercises.labs.function_lab import FunctionLab, WrongEntry, call
 from minivllm.lab.exercises.labs.run import Fault
@@ -74,14 +75,26 @@ def _check_stream(function: Callable, rng: Random, delta: bool) -> None:
         if got != right:
             kind = "deltas" if delta else "outputs so far"
             waits = "nothing waits" if pending is None else f"{pending} waits"
-            raise WrongEntry(f"{kind}: {waits} and {output} comes; {got!r} is next", f"{right}")
+            wrong = f"{kind}: {waits} and {output} comes; {got!r} is next"
+            raise WrongEntry(f"{wrong}{_explain(got, right, delta)}", f"{right}")
         pending = got
         if rng.random() < 0.4:  # the reader takes it
             pending = right = None
 
 
+def _explain(got: Any, right: dict, delta: bool) -> str:
+    """Return what a wrong output forgets."""
+    if not isinstance(got, dict) or got.keys() != right.keys():
+        return ""
+    if got["finish_reason"] != right["finish_reason"]:
+        return ": the finish_reason is that of the newer one"
+    if delta:
+        return ": nothing of it was read yet, so both texts and both lists of tokens are needed"
+    return ": an output so far holds all that came before; the older one is out of date"
+
+
 LAB = FunctionLab(
-    "21",
+    "21b",
     "Write the slot that joins what a late reader has not read.",
     "When is what waits out of date, and when is it a part of what the reader must get?",
     2, 10, my_join, check_join,

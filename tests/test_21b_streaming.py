@@ -1,4 +1,4 @@
-"""Streams whose events are sent as outputs come: slow clients, errors, people who leave."""
+"""Streams on the wire: events are sent as outputs come; slow clients, errors, hang-ups."""
 
 import asyncio
 import json
