@@ -102,8 +102,8 @@ class Canvas:
         """A line through points with a head at its end; its label at a place of its own."""
         d = "M" + "L".join(f"{x:g} {y:g}" for x, y in points)
         dash = {"stroke_dasharray": "5 4"} if dashed else {}
-        self.drawing.path(d, fill="none", stroke=colour, stroke_width=1.5, **dash)
-        self._head(points[-2], points[-1], colour)
+        (x1, y1), (x2, y2) = points[-2:]
+        self.drawing.arrow(d, (x2, y2), (x2 - x1, y2 - y1), colour, 1.5, **dash)
         if label:
             self.label(label, at, anchor)
             self.lines.append(f"  {label.replace('|', ' ')}")
@@ -118,13 +118,3 @@ class Canvas:
         """A line of free text."""
         self.drawing.text(x, y, text, **{"font_size": 12, "fill": GREY, **attributes})
         self.lines.append(text)
-
-    def _head(self, start: Point, end: Point, colour: str) -> None:
-        (x, y), (dx, dy) = end, (end[0] - start[0], end[1] - start[1])
-        length = (dx * dx + dy * dy) ** 0.5
-        dx, dy = dx / length, dy / length
-        back, side = (x - 9 * dx, y - 9 * dy), (4.5 * dy, -4.5 * dx)
-        self.drawing.path(
-            f"M{x:.1f} {y:.1f}L{back[0] + side[0]:.1f} {back[1] + side[1]:.1f}"
-            f"L{back[0] - side[0]:.1f} {back[1] - side[1]:.1f}Z", fill=colour,
-        )  # fmt: skip

@@ -94,18 +94,28 @@ def _check_reading(answer, timeline) -> str:
     row = _row_of_b(timeline)
     chunks, decodes = [int(cell) for cell in row if cell != "•"], row.count("•")
     prompt, step, output = whole_numbers(answer, ("prompt tokens", "step", "output tokens"))
-    only_one = f"prompt tokens: {chunks[0]} is only B's first chunk; add the chunks that follow."
-    compare(
-        prompt, sum(chunks), {only_one: chunks[0]}, "prompt tokens: add B's numbers; no dot counts."
-    )
+    mistakes = {
+        f"prompt tokens: {chunks[0]} is only B's first chunk; add the chunks that follow.": (
+            chunks[0]
+        ),
+        "prompt tokens: a dot is a token of the answer.": sum(chunks) + decodes,
+    }
+    compare(prompt, sum(chunks), mistakes, "prompt tokens: add the numbers in B's row.")
     last = len(chunks) - 1
-    late = f"step: the dot in step {last + 1} computes B's first token. Which step gave it?"
-    early = "step: only a part of B's prompt is computed in step 0, so no token comes of it."
+    mistakes = {
+        f"step: the dot in step {last + 1} computes B's first token. Which step gave it?": last + 1,
+        "step: only a part of B's prompt is computed in step 0, so no token comes of it.": 0,
+    }
     wrong = "step: it is the step that computes the last tokens of B's prompt."
-    compare(step, last, {late: last + 1, early: 0}, wrong)
-    dots = "output tokens: you counted the dots. The step before the first dot gave a token, too."
+    compare(step, last, mistakes, wrong)
+    mistakes = {
+        "output tokens: you counted the dots. The step before the first gave a token, too.": (
+            decodes
+        ),
+        "output tokens: a chunk that is not the prompt's last gives none.": len(row),
+    }
     wrong = "output tokens: B gets one in the step of its last chunk, and one with each dot."
-    compare(output, decodes + 1, {dots: decodes}, wrong)
+    compare(output, decodes + 1, mistakes, wrong)
     return f"{len(chunks)} chunks and {decodes} decodes; the last chunk gives a token, too."
 
 
@@ -159,7 +169,7 @@ def _check_pool(answer, num_chats, num_prompt, num_output, block_size) -> str:
         ),
     }
     wrong = f"{answer} blocks are too {'few' if answer < right else 'many'}: a chat takes {each}."
-    compare(answer, right, mistakes, "count the blocks of one chat, then of all.", wrong)
+    compare(answer, right, mistakes, wrong)
     return f"{num_chats} chats of {each} blocks, and block 0."
 
 

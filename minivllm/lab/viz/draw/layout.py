@@ -20,24 +20,16 @@ NOBODY = Owner("", "", solid="#6e6e6e", light="#dadada", edge="#4a4a4a", ink=ON_
 Swatch = Callable[[Drawing, float, float], None]
 
 
-class Legend:
-    """Pairs of a swatch and what it means, flowing into lines of a given width."""
-
-    def __init__(self, entries: Sequence[tuple[Swatch, str]], width: float):
-        self._placed: list[tuple[float, float, Swatch, str]] = []
-        x, y = 0.0, 0.0
-        for swatch, label in entries:
-            needed = SWATCH_WIDTH + 6 + text_width(label)
-            if x > 0 and x + needed > width:
-                x, y = 0.0, y + LEGEND_LINE
-            self._placed.append((x, y, swatch, label))
-            x += needed + 14
-        self.height = y + LEGEND_LINE if entries else 0.0
-
-    def draw(self, drawing: Drawing, x: float, y: float) -> None:
-        for dx, dy, swatch, label in self._placed:
-            swatch(drawing, x + dx, y + dy + 3)
-            drawing.text(x + dx + SWATCH_WIDTH + 6, y + dy + 14, label, fill=GREY)
+def _legend_places(legend: Sequence[tuple[Swatch, str]], width: float) -> list[tuple[float, int]]:
+    """Left edge and line of each entry: they flow into lines of this width."""
+    places, x, line = [], 0.0, 0
+    for _, label in legend:
+        needed = SWATCH_WIDTH + 6 + text_width(label)
+        if x > 0 and x + needed > width:
+            x, line = 0.0, line + 1
+        places.append((MARGIN + x, line))
+        x += needed + 14
+    return places
 
 
 def sheet(
@@ -51,14 +43,17 @@ def sheet(
     row = sum(SWATCH_WIDTH + 20 + text_width(label) for _, label in legend)
     words = max(text_width(title, 15, bold=True), text_width(facts), row)
     width = max(right + MARGIN, min(MAX_WIDTH, 2 * MARGIN + words))
-    placed = Legend(legend, width - 2 * MARGIN)
-    height = bottom + placed.height + MARGIN / 2
+    places = _legend_places(legend, width - 2 * MARGIN)
+    height = bottom + LEGEND_LINE * (1 + max((line for _, line in places), default=-1)) + MARGIN / 2
     drawing = Drawing(width, height, title, alt, **attributes)
     with drawing.group():  # its own, for a claim to take its place
         room = width - 2 * MARGIN
         drawing.text(MARGIN, MARGIN + 12, title, room, font_size=15, font_weight="bold")
         drawing.text(MARGIN, MARGIN + 30, facts, room, font_size=12, fill=GREY)
-    placed.draw(drawing, MARGIN, bottom)
+    for (swatch, label), (x, line) in zip(legend, places, strict=True):
+        y = bottom + LEGEND_LINE * line
+        swatch(drawing, x, y + 3)
+        drawing.text(x + SWATCH_WIDTH + 6, y + 14, label, fill=GREY)
     return drawing
 
 

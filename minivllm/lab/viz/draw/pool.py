@@ -207,9 +207,14 @@ def kind_of(pool: Pool, block_id: int) -> str:
 
 def draw_map(
     drawing: Drawing, pool: Pool, x: float, y: float, columns: int, cell: int,
-    edges: Mapping[int, Edge],
+    edges: Mapping[int, Edge], key: tuple = (),
 ) -> None:  # fmt: skip
     """Squares in lines of ``columns``. Equal neighbours are one path, so the file stays small."""
+    corners = {}
+    for block_id in range(pool.num_drawn):
+        line, column = divmod(block_id, columns)
+        corners[block_id] = (x + column * cell, y + line * cell)
+        drawing.place((*key, block_id), *corners[block_id], cell, cell)
     boxes: dict[str, str] = dict.fromkeys(KINDS, "")
     dots = ""
     for first in range(0, pool.num_drawn, columns):
@@ -227,9 +232,8 @@ def draw_map(
             _draw_kind(drawing, kind, d, dots, cell)
     _draw_lattice(drawing, pool.num_drawn, x, y, columns, cell)
     for block_id, edge in edges.items():
-        line, column = divmod(block_id, columns)
-        corner = (x + column * cell, y + line * cell)
-        drawing.rect(*corner, cell, cell, fill="none", **edge | {"stroke_width": 1.8})
+        thin = {**edge, "fill": "none", "stroke_width": 1.8}
+        drawing.rect(*corners[block_id], cell, cell, **thin)
 
 
 def map_legend(pools: Iterable[Pool]) -> list[tuple[Swatch, str]]:

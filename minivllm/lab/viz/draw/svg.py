@@ -23,6 +23,8 @@ NARROW = 0.87  # width of a text in Helvetica, measured by that in DejaVu Sans
 _WIDTHS = dict.fromkeys("ijlI'|.,:; ·", 0.33) | dict.fromkeys('frt()[]-/"', 0.42)
 _WIDTHS |= dict.fromkeys("mwMW@%×→+=<>~", 0.86) | dict.fromkeys("…—", 1.0)
 
+Point = tuple[float, float]
+
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -122,6 +124,18 @@ class Drawing:
         """The same over an area of any shape."""
         self._define_hatch()
         self.path(d, fill="url(#hatch)")
+
+    def arrow(
+        self, path: str, tip: Point, direction: Point, colour: str, width: float = 1.3,
+        **attributes,
+    ) -> None:  # fmt: skip
+        """A line with a head at its end, which points in this direction."""
+        self.path(path, fill="none", stroke=colour, stroke_width=width, **attributes)
+        (x, y), length = tip, (direction[0] ** 2 + direction[1] ** 2) ** 0.5
+        dx, dy = direction[0] / length * 8, direction[1] / length * 8
+        px, py = -dy * 0.45, dx * 0.45
+        left, right = f"{x - dx + px:g} {y - dy + py:g}", f"{x - dx - px:g} {y - dy - py:g}"
+        self.path(f"M{x:g} {y:g}L{left}L{right}Z", fill=colour)
 
     @contextmanager
     def group(self, **attributes) -> Iterator[None]:

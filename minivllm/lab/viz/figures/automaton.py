@@ -60,7 +60,7 @@ def automaton(
     text = "\n".join([name, facts, *_lines(dfa, edges, notes, path)])
     drawing = sheet(name, facts, f"{name}; {facts}.", right, bottom)
     x, y = at[0]
-    _arrow(drawing, f"M{x - RADIUS - 22:g} {y:g}H{x - RADIUS - 1:g}", (x - RADIUS, y), (1, 0), GREY)
+    drawing.arrow(f"M{x - RADIUS - 22:g} {y:g}H{x - RADIUS - 1:g}", (x - RADIUS, y), (1, 0), GREY)
     taken = set(pairwise(path))
     for (start, end), data in edges.items():
         colour = _PATH if (start, end) in taken else GREY
@@ -157,7 +157,7 @@ def _draw_edge(drawing: Drawing, start, end, label: str, colour: str, column: fl
         tip = (x1 + 8, y1 - RADIUS + 2)
         bends = f"{x1 - 16:g} {y1 - 42:g} {x1 + 16:g} {y1 - 42:g}"
         path = f"M{x1 - 8:g} {tip[1]:g}C{bends} {tip[0]:g} {tip[1]:g}"
-        _arrow(drawing, path, tip, (-0.3, 1), colour)
+        drawing.arrow(path, tip, (-0.3, 1), colour)
         _label(drawing, x1, y1 - 40, label)
         return
     far = x2 <= x1 or x2 - x1 > 1.5 * column  # back, within a column, or past other states
@@ -166,26 +166,15 @@ def _draw_edge(drawing: Drawing, start, end, label: str, colour: str, column: fl
         dx, dy = (x2 - x1) / length, (y2 - y1) / length
         tip = (x2 - dx * (RADIUS + 1), y2 - dy * (RADIUS + 1))
         path = f"M{x1 + dx * RADIUS:g} {y1 + dy * RADIUS:g}L{tip[0]:g} {tip[1]:g}"
-        _arrow(drawing, path, tip, (dx, dy), colour)
+        drawing.arrow(path, tip, (dx, dy), colour)
         _label(drawing, (x1 + x2) / 2, (y1 + y2) / 2 - 5, label)
         return
     side = 1 if x2 <= x1 else -1  # back under them, ahead above them
     bend = (max if side > 0 else min)(y1, y2) + side * (RADIUS + 40)
     tip, middle = (x2, y2 + side * (RADIUS + 1)), (x1 + x2) / 2
     path = f"M{x1:g} {y1 + side * RADIUS:g}Q{middle:g} {bend:g} {tip[0]:g} {tip[1]:g}"
-    _arrow(drawing, path, tip, (x2 - middle, tip[1] - bend), colour)
+    drawing.arrow(path, tip, (x2 - middle, tip[1] - bend), colour)
     _label(drawing, middle, (y1 + y2 + 2 * side * RADIUS) / 4 + bend / 2 + 4, label)
-
-
-def _arrow(drawing: Drawing, path: str, tip, direction, colour: str) -> None:
-    drawing.path(path, fill="none", stroke=colour, stroke_width=1.3)
-    length = (direction[0] ** 2 + direction[1] ** 2) ** 0.5
-    dx, dy = direction[0] / length * 7, direction[1] / length * 7
-    (x, y), (px, py) = tip, (-dy * 0.45, dx * 0.45)
-    drawing.path(
-        f"M{x:g} {y:g}L{x - dx + px:g} {y - dy + py:g}L{x - dx - px:g} {y - dy - py:g}Z",
-        fill=colour,
-    )
 
 
 def _label(drawing: Drawing, x: float, y: float, label: str, fill: str = INK) -> None:

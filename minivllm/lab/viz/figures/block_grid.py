@@ -91,10 +91,6 @@ def _draw_map(pool: Pool, _: look.Decode) -> Drawing:
         for line in range(lines):
             y = HEADER_HEIGHT + line * MAP_CELL + 11
             drawing.text(MARGIN + names - 8, y, line * MAP_COLUMNS)
-    for block_id in range(pool.num_drawn):
-        line, column = divmod(block_id, MAP_COLUMNS)
-        corner = (MARGIN + names + column * MAP_CELL, HEADER_HEIGHT + line * MAP_CELL)
-        drawing.place((block_id,), *corner, MAP_CELL, MAP_CELL)
     draw_map(drawing, pool, MARGIN + names, HEADER_HEIGHT, MAP_COLUMNS, MAP_CELL, new)
     return drawing
 

@@ -139,8 +139,7 @@ def _draw_way(
             drawing.text(left + room / 2, top + 13, other.slot, room - 4, **ink)
     ends = ((token_x, token_y, chip - 1), (x + 2 + (offset + 0.5) * room, chip + 23, top))
     for middle, start, end in ends:
-        d = f"M{middle:g} {start:g}V{end:g}m-4 -5l4 5l4 -5"
-        drawing.path(d, **line)
+        drawing.arrow(f"M{middle:g} {start:g}V{end:g}", (middle, end), (0, 1), ACCENT, 2)
     told = f"position {slot.position} = {block.logical} · {size} + {offset}: block "
     told += f"{block.block_id}, slot {block.block_id} · {size} + {offset} = {slot.slot}"
     most = float(drawing.root.get("width")) - MARGIN - text_width(told, bold=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minivllm.lab.viz.draw import tiles as look
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, sheet
-from minivllm.lab.viz.draw.palette import GREY, PAPER
+from minivllm.lab.viz.draw.palette import GREY, PAPER, Owner
 from minivllm.lab.viz.draw.pool import Edge, Pool, draw_map, draw_tile, map_legend, tile_size
 from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
 from minivllm.lab.viz.draw.wording import shorten
@@ -23,7 +23,7 @@ from minivllm.lab.viz.model.filmstrip_model import (
     plan_of,
     strip_text,
 )
-from minivllm.lab.viz.model.snapshot import HeldBlock, take_snapshot
+from minivllm.lab.viz.model.snapshot import take_snapshot
 from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.trace import Trace
 from minivllm.utils.math_utils import cdiv
@@ -36,8 +36,6 @@ CAPTION = 40
 MAX_MARKED = 60  # changed squares of a map; more would hide what is below
 CHIP_WIDTH, CHIP_HEIGHT, HOST = 26, 18, 54
 MAP_COLUMNS, MAP_CELL = 40, 6
-
-Point = tuple[float, float]
 
 
 def filmstrip(
@@ -148,11 +146,7 @@ def _draw_pool(
 ) -> None:
     if strip.as_map:
         edges = _edges(frame) if len(frame.changed) <= MAX_MARKED else {}
-        draw_map(drawing, frame.pool, x, y, sizes.columns, MAP_CELL, edges)
-        for block_id in range(frame.pool.num_drawn):
-            line, column = divmod(block_id, sizes.columns)
-            corner = (x + column * MAP_CELL, y + line * MAP_CELL)
-            drawing.place((frame.step, block_id), *corner, MAP_CELL, MAP_CELL)
+        draw_map(drawing, frame.pool, x, y, sizes.columns, MAP_CELL, edges, (frame.step,))
         return
     (width, height), edges = sizes.tile, _edges(frame)
     with drawing.group(fill=GREY, font_size=11):
@@ -173,31 +167,18 @@ def _draw_host(drawing: Drawing, frame: FilmFrame, x: float, y: float) -> None:
     drawing.text(x, y + 13, "host" if frame.host else "host: nothing", fill=GREY, font_size=11)
     for index, block in enumerate(frame.host):
         left = x + 30 + index * (CHIP_WIDTH + 3)
-        comes_back = block.partner is not None and not block.goes_out
-        edge = look.GIVEN_BACK if comes_back else look.outline(block.goes_out, block.owners[0].edge)
-        box, fill = (left, y, CHIP_WIDTH, CHIP_HEIGHT), PAPER if comes_back else None
-        drawing.rect(*box, rx=3, fill=fill or block.owners[0].light, **edge)
-        if len(block.owners) > 1:
-            drawing.hatch(left + 1, y + 12, CHIP_WIDTH - 2, CHIP_HEIGHT - 13)
-        middle = left + CHIP_WIDTH / 2
+        owner, middle = block.owners[0], left + CHIP_WIDTH / 2
+        edge = look.outline(block.goes_out, owner.edge)
+        if block.partner is not None and not block.goes_out:
+            owner, edge = replace(owner, light=PAPER), look.GIVEN_BACK
         letters = " ".join(owner.letter for owner in block.owners)
-        drawing.text(
-            middle, y + 12, letters, CHIP_WIDTH - 4, True, font_size=11, text_anchor="middle"
-        )
+        _draw_chip(drawing, owner, letters, left, y, edge, len(block.owners) > 1)
         if block.partner is not None:
             tile = drawing.places[frame.step, block.partner]
             ends = [(tile[0] + tile[2] / 2, tile[1] + tile[3]), (middle, y)]
-            _draw_arrow(drawing, *(ends if block.goes_out else ends[::-1]), block.owners[0].edge)
-
-
-def _draw_arrow(drawing: Drawing, start: Point, end: Point, colour: str) -> None:
-    (x, y), (dx, dy) = end, (end[0] - start[0], end[1] - start[1])
-    length = (dx * dx + dy * dy) ** 0.5
-    dx, dy = dx / length * 6, dy / length * 6
-    head = f"M{x - dx - dy / 2:.1f} {y - dy + dx / 2:.1f}L{x:.1f} {y:.1f}"
-    head += f"L{x - dx + dy / 2:.1f} {y - dy - dx / 2:.1f}"
-    d = f"M{start[0]:.1f} {start[1]:.1f}L{x:.1f} {y:.1f}{head}"
-    drawing.path(d, fill="none", stroke=colour, stroke_width=1.4)
+            (x1, y1), (x2, y2) = ends if block.goes_out else ends[::-1]
+            line, colour = f"M{x1:g} {y1:g}L{x2:g} {y2:g}", block.owners[0].edge
+            drawing.arrow(line, (x2, y2), (x2 - x1, y2 - y1), colour)
 
 
 def _draw_tables(drawing: Drawing, frame: FilmFrame, x: float, y: float) -> None:
@@ -207,19 +188,21 @@ def _draw_tables(drawing: Drawing, frame: FilmFrame, x: float, y: float) -> None
             x + 22, y + 13, table.owner.letter, fill=table.owner.edge, font_weight="bold",
             text_anchor="end",
         )  # fmt: skip
-        with drawing.group(font_size=11, text_anchor="middle"):
-            for block in table.blocks:
-                left = x + 30 + block.logical * (CHIP_WIDTH + 3)
-                _draw_chip(drawing, block, left, y, block.block_id in frame.changed)
+        for block in table.blocks:
+            left = x + 30 + block.logical * (CHIP_WIDTH + 3)
+            edge = look.outline(block.block_id in frame.got, block.owner.edge)
+            _draw_chip(drawing, block.owner, block.block_id, left, y, edge, block.ref_count > 1)
         y += CHIP_HEIGHT + 5
 
 
-def _draw_chip(drawing: Drawing, block: HeldBlock, x: float, y: float, changed: bool) -> None:
-    edge = look.outline(changed, block.owner.edge)
-    drawing.rect(x, y, CHIP_WIDTH, CHIP_HEIGHT, rx=3, fill=block.owner.light, **edge)
-    if block.ref_count > 1:
+def _draw_chip(
+    drawing: Drawing, owner: Owner, label: str | int, x: float, y: float, edge: Edge, shared: bool
+) -> None:
+    drawing.rect(x, y, CHIP_WIDTH, CHIP_HEIGHT, rx=3, fill=owner.light, **edge)
+    if shared:
         drawing.hatch(x + 1, y + 13, CHIP_WIDTH - 2, CHIP_HEIGHT - 14)
-    drawing.text(x + CHIP_WIDTH / 2, y + 12, block.block_id)
+    middle = {"font_size": 11, "text_anchor": "middle"}
+    drawing.text(x + CHIP_WIDTH / 2, y + 12, label, CHIP_WIDTH - 4, shared, **middle)
 
 
 def _legend(strip: FilmstripModel) -> list:
