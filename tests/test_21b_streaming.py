@@ -6,9 +6,11 @@ import json
 import pytest
 
 from minivllm.engine.output_collector import RequestOutputCollector
-from minivllm.entrypoints.openai.engine_request import EngineRequest
 from minivllm.entrypoints.openai.streaming.event_stream import SERVERS_SEND
-from minivllm.entrypoints.openai.streaming.generation_response import GenerationResponse
+from minivllm.entrypoints.openai.streaming.generation_response import (
+    EngineRequest,
+    GenerationResponse,
+)
 from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.sampling_params import SamplingParams
 

@@ -19,7 +19,7 @@ def little(monkeypatch):
     monkeypatch.setitem(machine.LARGE, "cpu", 2**20)
     monkeypatch.setitem(machine.MATRIX_SIZE, "cpu", 64)
     monkeypatch.setattr(cpu, "ROWS", {"float32": (("w2", False), ("w2", True))})
-    monkeypatch.setitem(workloads.WORKLOADS, "w2", (workloads.w2, 3))
+    monkeypatch.setitem(workloads.WORKLOADS["w2"], "num_requests", 3)
 
 
 def test_each_row_is_told(little, monkeypatch):

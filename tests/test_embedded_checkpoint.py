@@ -6,9 +6,9 @@ from transformers import AutoModelForCausalLM
 
 from minivllm.embedded import embedded_model_path
 from minivllm.embedded.data.corpus import fingerprint
-from minivllm.embedded.evaluation.evaluate import score
+from minivllm.embedded.evaluation.evaluate import answers, is_right
 from minivllm.embedded.evaluation.suites import all_suites, table_cases
-from minivllm.embedded.training.curriculum import MIXED, MOSTLY_LARGE
+from minivllm.embedded.training.curriculum import FULL_PLAN
 from minivllm.embedded.training.manifest import file_hashes, read_manifest
 
 pytestmark = pytest.mark.slow
@@ -30,9 +30,9 @@ def test_manifest_fits_the_files_and_the_text():
     manifest = read_manifest(CHECKPOINT)
     assert manifest["files"] == file_hashes(CHECKPOINT)
     read = {
-        "2-30 rows, continued": MIXED,
-        "mostly 12-30 rows, continued": MOSTLY_LARGE,
-        "2-30 rows, at the end": MIXED,
+        "2-30 rows, continued": FULL_PLAN.stages[3].mixture,
+        "mostly 12-30 rows, continued": FULL_PLAN.stages[4].mixture,
+        "2-30 rows, at the end": FULL_PLAN.stages[3].mixture,
     }
     seed = manifest["seed"]
     assert manifest["data"] == {
@@ -48,7 +48,8 @@ def llm():
 
 
 def share_right(llm, cases):
-    results = [right for label in score(llm, cases).values() for right in label]
+    found = answers(llm, cases)
+    results = [is_right(case, answer) for case, answer in zip(cases, found, strict=True)]
     return sum(results) / len(results)
 
 
@@ -56,7 +57,7 @@ def share_right(llm, cases):
 def test_tables_are_read_as_well_as_the_manifest_says(llm, rows, padded):
     drawing = "padded" if padded else "unpadded"
     promised = read_manifest(CHECKPOINT)["scores"]["suites"][f"table, {rows} rows, {drawing}"]
-    assert share_right(llm, table_cases("test", rows, padded, 24)) >= promised - 0.15
+    assert share_right(llm, table_cases("table", "test", rows, padded, 24)) >= promised - 0.15
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from minivllm.embedded.data.sample import Sample
 from minivllm.embedded.data.tables import TableShape, table_conversation
 from minivllm.embedded.data.tools import tool_chat
 from minivllm.embedded.evaluation.suites import all_suites, cases_of
-from minivllm.embedded.training.curriculum import FULL_PLAN, MOSTLY_LARGE, QUICK_PLAN
+from minivllm.embedded.training.curriculum import FULL_PLAN, QUICK_PLAN
 
 SEEDS = (0, 1, "evaluation")
 
@@ -104,7 +104,7 @@ def test_same_seed_gives_same_text_and_another_seed_another(stage):
 
 
 def test_held_out_names_are_not_in_the_training_text():
-    text = "".join(first_texts(MOSTLY_LARGE, 5, count=100))
+    text = "".join(first_texts(FULL_PLAN.stages[-1].mixture, 5, count=100))
     names = set(WORDS.held_out_last_names) - set(WORDS.streets)
     assert not [name for name in names if f" {name} " in text]
 

@@ -5,6 +5,7 @@ from transformers import AutoModelForCausalLM
 
 from minivllm import LLM, SamplingParams, embedded_draft_path, embedded_model_path
 from minivllm.embedded.training import distill
+from minivllm.embedded.training.curriculum import DRAFT_PLAN
 from minivllm.embedded.training.manifest import data_hashes, file_hashes, read_manifest
 from minivllm.lab.bench.speculation_texts import table_questions, texts
 from minivllm.lab.sim.acceptance import Acceptance
@@ -34,7 +35,7 @@ def test_it_is_small_and_has_the_models_own_tokens():
 def test_manifest_fits_the_files_and_the_text():
     manifest = read_manifest(DRAFT)
     assert manifest["files"] == file_hashes(DRAFT)
-    assert manifest["data"] == data_hashes(manifest["seed"], distill.PLAN.stages)
+    assert manifest["data"] == data_hashes(manifest["seed"], DRAFT_PLAN.stages)
 
 
 def engine(speculative_config):

@@ -16,7 +16,7 @@ from minivllm.embedded.data.tables import TableShape, table_conversation
 from minivllm.embedded.data.tools import TOOLS
 from minivllm.embedded.training import distill, train
 from minivllm.embedded.training.batches import Exchange, batches, encode, encoded_stream
-from minivllm.embedded.training.curriculum import MOSTLY_LARGE, QUICK_PLAN
+from minivllm.embedded.training.curriculum import DRAFT_PLAN, FULL_PLAN, QUICK_PLAN
 from minivllm.embedded.training.manifest import data_hashes, file_hashes, read_manifest
 from minivllm.embedded.training.network import make_network
 from minivllm.embedded.training.pointers import PointerBatch, pointer_loss, pointer_scores
@@ -40,7 +40,7 @@ def hugging_face_tokenizer():
 
 
 def first_texts(count):
-    source = samples(MOSTLY_LARGE, 9)
+    source = samples(FULL_PLAN.stages[-1].mixture, 9)
     return [next(source).text for _ in range(count)]
 
 
@@ -227,7 +227,7 @@ def draft_run(tmp_path, tokenizer):
 
 
 def one_batch(tokenizer):
-    stream = encoded_stream(distill.PLAN.stages[0].mixture, tokenizer, "draft")
+    stream = encoded_stream(DRAFT_PLAN.stages[0].mixture, tokenizer, "draft")
     return next(batches(stream, random.Random(1), 600))
 
 
@@ -265,7 +265,7 @@ def test_a_distilled_draft_drafts(draft_run):
     resumed = distill.DraftRun(draft_run.output, CHECKPOINT, seed=1, compile_layers=False)
     assert resumed.progress == draft_run.progress
     assert resumed.progress.steps == 2
-    assert read_manifest(draft_run.checkpoint)["data"] == data_hashes(1, distill.PLAN.stages)
+    assert read_manifest(draft_run.checkpoint)["data"] == data_hashes(1, DRAFT_PLAN.stages)
     settings = {"max_model_len": 128, "num_gpu_blocks_override": 20}
     params = SamplingParams(temperature=0, max_tokens=12)
     config = {"model": str(draft_run.checkpoint), "num_speculative_tokens": 2}

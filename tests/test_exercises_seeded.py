@@ -3,6 +3,7 @@
 import numpy
 import pytest
 from exercise_kinds import KINDS
+from hostile import HOSTILE, ITSELF, ITSELF_AS_DICT
 
 from minivllm.exercises import ch02, ch03, ch08, ch11, ch13, chA1
 from minivllm.lab.contiguous.slab_pool import FirstFitPool
@@ -63,6 +64,21 @@ def test_whatever_the_answer_is_it_gets_a_sentence(name, capsys):
         assert printed[1] == f"not yet: {caught.value.value or caught.value}"
     with pytest.raises(NotYet, match=r"give|is missing|cannot be read"):
         exercise.check(numpy.array([[1, 2], [3, 4]]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_no_answer_is_too_strange(name, capsys):
+    exercise = KINDS[name](0)
+    for answer in HOSTILE:
+        with pytest.raises(NotYet) as caught:
+            exercise.check(answer)
+        assert str(caught.value).endswith(".")
+        loop = answer is ITSELF_AS_DICT or answer is ITSELF
+        assert loop or "cannot be read" not in str(caught.value)
+        exercise.grade(answer)
+        out = capsys.readouterr().out
+        assert "not yet: " in out or out.endswith("not solved yet\n")
 
 
 @pytest.mark.parametrize("blank", [None, ..., [None, None], {"A": ...}, [(1, None, 3)]])

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -37,11 +38,13 @@ from minivllm.trace.records import (
     RequestAdded,
     Sampled,
     Scheduled,
+    SwappedIn,
     SwappedOut,
 )
 from minivllm.viz import (
     block_grid,
     block_table,
+    compare,
     filmstrip,
     gather_arrows,
     latency,
@@ -541,6 +544,65 @@ def test_a_number_is_drawn_in_the_interval_that_holds_it():
     for wrong, number in ((({}), 0.5), ({"all": {"a": 1.1}}, 0.5), (rows, 1.0)):
         with pytest.raises(ValueError, match="must be"):
             probability_lines(wrong, number)
+
+
+# -- one way, the host, names ----------------------------------------------------------------------
+
+
+def test_one_positions_way_from_table_to_slot():
+    figure = block_table(chunked(), 6, follow=("C", 10))
+    check_figure(figure, block_table(chunked(), 6, follow=("C", 10)))
+    assert "position 10 = 2 · 4 + 2: block 8, slot 8 · 4 + 2 = 34" in texts(figure)
+    pale = [e for e in drawing(figure).iter(f"{SVG}g") if e.get("opacity") == "0.45"]
+    assert len(pale) == 6 - 1  # all entries but its own
+    with pytest.raises(ValueError, match="follow must be a sequence's letter and one of its"):
+        block_table(chunked(), 6, follow=("C", 99))
+
+
+def test_a_filmstrip_shows_what_is_on_the_host():
+    trace = swapping()
+    (out,) = {record.step for record in trace.of(SwappedOut)}
+    (back,) = {record.step for record in trace.of(SwappedIn)}
+    figure = filmstrip(trace, [out - 1, out, back])
+    (record,) = trace.of(SwappedOut)
+    assert texts(figure).count("host: nothing") == 1
+    assert texts(figure).count("host") == 2
+    heads = [e for e in drawing(figure).iter(f"{SVG}path") if e.get("d").endswith("Z")]
+    assert len(heads) == 2 * len(record.block_ids)  # an arrow for each block, out and back
+    dashed = [e for e in drawing(figure).iter(f"{SVG}rect") if e.get("stroke-dasharray") == "5 3"]
+    gone = trace.state_at(out - 1, "update").sequences[record.seq_id].block_ids
+    assert len(dashed) >= len(gone) + len(record.block_ids)
+    host = f"host: {', '.join(f'{block} (C)' for block in record.block_ids)}"
+    assert figure.text.count(host) == 2
+
+
+def test_a_label_is_said_once():
+    owner = owners_of(chunked())["A"]
+    for seq_id, label in (("A", "A"), ("0", "A"), ("A0", "A0"), ("req-1", "A req-1"), ("1", "A 1")):
+        assert replace(owner, seq_id=seq_id).name(9) == label
+    sample = replace(owner, letter="A1", seq_id="0/1")
+    assert sample.name(9) == "A1"
+
+
+def test_programs_are_sorted_by_their_sequences():
+    figure = program_loads({"program 0: B": [1], "program 1: A": [2, 3]})
+    assert figure.text.splitlines()[2:] == ["program 1: A: 2 3", "program 0: B: 1"]
+    assert {"A", "B", "program 0", "program 1"} <= set(texts(figure))
+
+
+def test_a_lanes_number_is_never_struck_through():
+    figure = compare({"wide": serve([(0, "A", range(60), params(3))], 20, budget=64),
+                      "low": serve([(0, "A", range(60), params(3))], 20, budget=8)})  # fmt: skip
+    runs = [group for group in drawing(figure).iter(f"{SVG}g") if group.get("transform")]
+    assert len(runs) == 2
+    for run in runs:
+        dashes = [e.get("d") for e in run.iter(f"{SVG}path") if e.get("stroke-dasharray") == "4 3"]
+        limits = [float(re.search(r" ([\d.]+)H", d)[1]) for d in dashes]
+        numbers = [float(e.get("y")) for e in run.iter(f"{SVG}text") if e.text.isdigit()]
+        assert limits
+        assert numbers
+        assert not [(y, line) for y in numbers for line in limits if y - 9 < line < y + 1]
+    assert "60 against 60" not in texts(figure)[1]
 
 
 # -- curves ----------------------------------------------------------------------------------------

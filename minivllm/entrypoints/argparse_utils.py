@@ -9,7 +9,7 @@ import argparse
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,36 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
         """The values of these words. A wrong one ends the program with a sentence, as argparse."""
         words = self._with_file([self._dashes(word) for word in args])
         return self.parse_args(self._with_json(words))
+
+    def add_groups(
+        self,
+        groups: dict[str, Any],
+        choices: Mapping[str, Iterable[str]],
+        types: dict[str, Callable[[str], Any]] | None = None,
+    ) -> None:
+        """Groups of flags, as a TOML file describes them.
+
+        Args:
+            groups: of each its description, and of each of its flags the arguments of argparse.
+                A flag of the type "yes" has no value and another name, --no-x; one of the type
+                "on" has no value.
+            choices: of some flags, those that the code decides.
+            types: further types by their names; "int", "float" and "json" are known.
+        """
+        types = {"int": int, "float": float, "json": parse_json, **(types or {})}
+        for title, described in groups.items():
+            group = self.add_argument_group(title, described["description"])
+            for name, options in described["flags"].items():
+                if name in choices:
+                    options["choices"] = choices[name]
+                kind = options.pop("type", None)
+                if kind == "yes":
+                    options |= {"action": argparse.BooleanOptionalAction, "default": False}
+                elif kind == "on":
+                    options["action"] = "store_true"
+                elif kind is not None:
+                    options["type"] = types[kind]
+                group.add_argument(f"--{name}", **options)
 
     def refuse(self, reasons: dict[str, str]) -> None:
         """Flags that end the program with the reason why they are not there."""

@@ -11,28 +11,14 @@ from rich.markup import escape
 from minivllm.entrypoints.llm import LLM
 from minivllm.lab.viz import save_html, timeline
 from minivllm.sampling_params import SamplingParams
-
-PROMPTS = [
-    "Hello, my name is",
-    "The president of the United States is",
-    "The capital of France is",
-    "The future of AI is",
-]
-TABLE = """\
-| ID | Name | Age | Occupation | Country | Email | Phone Number | Address |
-|----|------|-----|------------|---------|-------|--------------|---------|
-| 1 | Ada Hart | 36 | Engineer | UK | ada.hart@example.com | 555-0142 | 12 Oak St, London |
-| 2 | Ben Ortiz | 29 | Nurse | Mexico | ben.ortiz@example.com | 555-7719 | 48 Elm Ave, Puebla |
-| 3 | Cleo Hart | 51 | Pilot | Canada | cleo.hart@example.com | 555-3308 | 7 Pine Rd, Toronto |
-| 4 | Dev Mehta | 42 | Teacher | India | dev.mehta@example.com | 555-9064 | 230 Lake Dr, Pune |
-"""
-QUESTIONS = ["How old is Cleo Hart?", "What is Ben Ortiz's phone number?"]
+from minivllm.utils.toml_data import load_toml
 
 
 def run_demo(report: Path) -> None:
     """Generate, chat, and write a report of the engine's steps."""
     console = Console(highlight=False, emoji=False)
     console.rule("[bold]minivllm demo")
+    asked = load_toml(__package__, "demo")
     start = time.perf_counter()
     llm = LLM(
         max_model_len=1024, num_gpu_blocks_override=97, max_num_batched_tokens=128, trace=True
@@ -40,14 +26,17 @@ def run_demo(report: Path) -> None:
     console.print(f"The embedded model is loaded ({time.perf_counter() - start:.1f} s).\n")
 
     params = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=24, seed=0)
-    outputs = llm.generate(PROMPTS, params)
+    outputs = llm.generate(asked["prompts"], params)
     for output in outputs:
         text = f"  [bold]{escape(output.prompt or '')}[/]{escape(output.outputs[0].text)}"
         console.print(text, soft_wrap=True)
 
     console.print("\nA table in the system prompt, asked twice:")
-    system = {"role": "system", "content": f"Answer questions about this table.\n\n{TABLE}"}
-    for question in QUESTIONS:
+    system = {
+        "role": "system",
+        "content": asked["system"],
+    }
+    for question in asked["questions"]:
         start = time.perf_counter()
         answer = llm.chat(
             [system, {"role": "user", "content": question}],

@@ -1,19 +1,13 @@
 """Lists of words and sentences, from TOML files that lie beside the code."""
 
-import sys
-from importlib.resources import files
 from types import SimpleNamespace
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from minivllm.utils.toml_data import load_toml
 
 
 def load_lists(package: str, name: str) -> SimpleNamespace:
     """The entries of ``name.toml`` in a package, as attributes; what is drawn is a list there."""
-    text = files(package).joinpath(f"{name}.toml").read_text(encoding="utf-8")
-    return SimpleNamespace(**tomllib.loads(text))
+    return SimpleNamespace(**load_toml(package, name))
 
 
 WORDS = load_lists(__package__, "words")

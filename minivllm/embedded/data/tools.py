@@ -45,41 +45,35 @@ _LISTS = load_lists(__package__, "tools")
 TOOLS = [Tool(**described) for described in _LISTS.tools]
 
 
-class _Values:
-    """Draws values for the slots of requests."""
-
-    def __init__(self, rng: random.Random, held_out: bool) -> None:
-        self.rng, self.held_out = rng, held_out
-
-    def draw(self, slot: str) -> str | int:
-        rng = self.rng
-        if slot in ("location", "city"):
-            listed = WORDS.held_out_cities if self.held_out else WORDS.cities
-            parts = [invented_word(rng).capitalize() for _ in range(rng.choice((1, 1, 2)))]
-            invented = " ".join(parts)
-            place = invented if rng.random() < 0.4 else rng.choice(listed)
-            if slot == "location" and rng.random() < 0.2:
-                place += ", " + rng.choice(WORDS.regions)
-            return place
-        if slot == "unit":
-            return rng.choice(("celsius", "fahrenheit"))
-        if slot == "symbol":
-            return "".join(rng.choice(ascii_uppercase) for _ in range(rng.randint(2, 5)))
-        if slot in ("query", "subject"):
-            return " ".join(invented_word(rng, 0.01) for _ in range(rng.randint(1, 3)))
-        if slot == "to" and rng.random() < 0.5:
-            population = Population(rng, 0.5, self.held_out)
-            return population.email(population.name())
-        if slot in ("from", "to"):
-            return rng.choice(_LISTS.currencies)
-        return rng.randint(1, rng.choice((9, 99, 999, 9999)))
+def _value(rng: random.Random, slot: str, held_out: bool) -> str | int:
+    """A value for a slot of requests."""
+    if slot in ("location", "city"):
+        listed = WORDS.held_out_cities if held_out else WORDS.cities
+        parts = [invented_word(rng).capitalize() for _ in range(rng.choice((1, 1, 2)))]
+        invented = " ".join(parts)
+        place = invented if rng.random() < 0.4 else rng.choice(listed)
+        if slot == "location" and rng.random() < 0.2:
+            place += ", " + rng.choice(WORDS.regions)
+        return place
+    if slot == "unit":
+        return rng.choice(("celsius", "fahrenheit"))
+    if slot == "symbol":
+        return "".join(rng.choice(ascii_uppercase) for _ in range(rng.randint(2, 5)))
+    if slot in ("query", "subject"):
+        return " ".join(invented_word(rng, 0.01) for _ in range(rng.randint(1, 3)))
+    if slot == "to" and rng.random() < 0.5:
+        population = Population(rng, 0.5, held_out)
+        return population.email(population.name())
+    if slot in ("from", "to"):
+        return rng.choice(_LISTS.currencies)
+    return rng.randint(1, rng.choice((9, 99, 999, 9999)))
 
 
 def request(rng: random.Random, tool: Tool, held_out: bool = False) -> tuple[str, dict]:
     """A random request for the tool and the arguments it asks for, in the schema's order."""
     template = rng.choice(tool.requests)
-    values = _Values(rng, held_out)
-    arguments = {slot: values.draw(slot) for slot in tool.parameters if f"{{{slot}}}" in template}
+    slots = [slot for slot in tool.parameters if f"{{{slot}}}" in template]
+    arguments = {slot: _value(rng, slot, held_out) for slot in slots}
     if "from" in arguments:
         arguments["from"], arguments["to"] = rng.sample(_LISTS.currencies, 2)
     if tool.name == "send_email":

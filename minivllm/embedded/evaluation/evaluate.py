@@ -41,14 +41,6 @@ def is_right(case: Case, answer: str) -> bool:
     return answer == case.expected
 
 
-def score(llm: LLM, cases: list[Case]) -> dict[str, list[bool]]:
-    """Right or wrong, by label."""
-    results: dict[str, list[bool]] = defaultdict(list)
-    for case, answer in zip(cases, answers(llm, cases), strict=True):
-        results[case.label].append(is_right(case, answer))
-    return results
-
-
 def main(
     model: Annotated[Path | None, typer.Option(help="Checkpoint directory.")] = None,
     count: Annotated[int, typer.Option(help="Cases per random suite.")] = 60,

@@ -9,13 +9,13 @@ import random
 
 from minivllm.embedded.data.lists import load_lists
 from minivllm.embedded.data.sample import Sample
-from minivllm.embedded.evaluation.usual_tables import COLUMNS, IN_WORDS, drawn_person, drawn_table
+from minivllm.embedded.evaluation.usual_tables import COLUMNS, ask_about, drawn_person, drawn_table
 
 _LISTS = load_lists(__package__, "long_talks")
 
 
 def long_talk(rng: random.Random, rows: int, padded: bool) -> Sample:
-    """Five questions about one table; one in eight is about a person who is not in it."""
+    """Five questions about one table."""
     some = rng.sample(COLUMNS, rng.randint(2, 7))
     columns = [column for column in COLUMNS if column in some or column == "Name"]
     asked = [column for column in columns if column != "Name"]
@@ -25,12 +25,5 @@ def long_talk(rng: random.Random, rows: int, padded: bool) -> Sample:
     sample = Sample("long talk")
     before, after = rng.choice(_LISTS.before), rng.choice(_LISTS.after)
     sample.turn("system", f"{before}\n\n{table}\n\n{after}".rstrip())
-    for _ in range(5):
-        person, column = rng.choice(people), rng.choice(asked)
-        absent = rng.random() < 1 / 8
-        name = rng.choice(_LISTS.absent) if absent else person["Name"]
-        cell = "not in the table" if absent else person[column]
-        sample.turn("user", rng.choice(_LISTS.questions[column]).format(name))
-        answer = f"The {IN_WORDS.get(column, column.lower())} of {name} is {cell}."
-        sample.answer(answer, "missing" if absent else column)
+    ask_about(rng, sample, people, asked, 5, _LISTS)
     return sample

@@ -10,6 +10,8 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
 from minivllm.embedded.data.facts import capital_questions, capital_sentence
 from minivllm.embedded.data.jsonfill import json_chat
@@ -58,32 +60,25 @@ def _drawn(seed: str, count: int, draw: Callable[[random.Random], Sample]) -> li
     return cases[:count]
 
 
-def table_cases(seed: str, rows: int, padded: bool, count: int) -> list[Case]:
-    """Questions about tables of this size with six to eight columns, three per table."""
-    shape = TableShape((rows, rows), (6, 8), (3, 3), float(padded), held_out=True)
-    name = f"{seed}-table-{rows}-{padded}"
-    return _drawn(name, count, lambda rng: table_conversation(rng, shape))
+def _practised(rng: random.Random, rows: int, padded: bool, **kind) -> Sample:
+    """Three questions about a table of six to eight columns, as in training but held out."""
+    shape = TableShape((rows, rows), (6, 8), (3, 3), float(padded), held_out=True, **kind)
+    return table_conversation(rng, shape)
 
 
-def everyday_cases(seed: str, rows: int, padded: bool, count: int) -> list[Case]:
-    """The same for people with real names from the held-out lists, who rarely share one."""
-    shape = TableShape(
-        (rows, rows), (6, 8), (3, 3), float(padded), invented=0.0, held_out=True, everyday=True
-    )
-    name = f"{seed}-everyday-{rows}-{padded}"
-    return _drawn(name, count, lambda rng: table_conversation(rng, shape))
+TABLES: dict[str, tuple[str, Callable[..., Sample]]] = {  # by name: in a suite's name, and a draw
+    "usual": ("usual table", usual_conversation),
+    "talk": ("long talk on a table", long_talk),
+    "table": ("table", _practised),
+    # real names from the held-out lists, which are rarely shared
+    "everyday": ("everyday table", partial(_practised, invented=0.0, everyday=True)),
+}
 
 
-def usual_cases(seed: str, rows: int, padded: bool, count: int) -> list[Case]:
-    """Tables and questions as people usually write them, from a generator of their own."""
-    name = f"{seed}-usual-{rows}-{padded}"
-    return _drawn(name, count, lambda rng: usual_conversation(rng, rows, padded))
-
-
-def talk_cases(seed: str, rows: int, padded: bool, count: int) -> list[Case]:
-    """Five questions about one table, with other text around it."""
-    name = f"{seed}-talk-{rows}-{padded}"
-    return _drawn(name, count, lambda rng: long_talk(rng, rows, padded))
+def table_cases(kind: str, seed: str, rows: int, padded: bool, count: int) -> list[Case]:
+    """Questions about tables of one of the ``TABLES``, of this size."""
+    _, draw = TABLES[kind]
+    return _drawn(f"{seed}-{kind}-{rows}-{padded}", count, lambda rng: draw(rng, rows, padded))
 
 
 def capital_cases(seed: str, count: int) -> list[Case]:
@@ -98,43 +93,27 @@ def capital_cases(seed: str, count: int) -> list[Case]:
     return cases[:count]
 
 
-def capital_text_cases() -> list[Case]:
-    """Every country, as a plain text to continue; scored up to the full stop."""
-    return [
+def all_suites(seed: str, count: int) -> dict[str, list[Case]]:
+    """All suites by name, those that are drawn at random with `count` cases each."""
+    sizes = {
+        "usual": [*product((3, 10, 30), (False, True))],
+        "talk": [(3, False), (10, True), (30, True)],
+    }
+    asked = [(size, kind) for kind in sizes for size in sizes[kind]]
+    asked += product(product((3, 10, 20, 30), (False, True)), ("table", "everyday"))
+    suites = {}
+    for (rows, padded), kind in asked:
+        name = f"{TABLES[kind][0]}, {rows} rows, {'padded' if padded else 'unpadded'}"
+        suites[name] = table_cases(kind, seed, rows, padded, count)
+    suites["capital, chat"] = capital_cases(seed, max(count, len(WORDS.capitals)))
+    suites["capital, text"] = [  # to continue; scored up to the full stop
         Case(f"The capital of {country} is", f" {capital}.", "capital text")
         for country, capital in WORDS.capitals.items()
     ]
-
-
-def small_talk_cases() -> list[Case]:
-    """Every known exchange, as it is usually put."""
-    return [
+    suites["small talk"] = [  # as each is usually put
         Case([{"role": "user", "content": requests[0]}], answer, "small talk")
         for requests, answer in exchanges()
     ]
-
-
-def all_suites(seed: str, count: int) -> dict[str, list[Case]]:
-    """All suites by name, those that are drawn at random with `count` cases each."""
-    suites = {}
-    for rows in (3, 10, 30):
-        for padded in (False, True):
-            drawing = "padded" if padded else "unpadded"
-            suites[f"usual table, {rows} rows, {drawing}"] = usual_cases(seed, rows, padded, count)
-    for rows, padded in ((3, False), (10, True), (30, True)):
-        drawing = "padded" if padded else "unpadded"
-        suites[f"long talk on a table, {rows} rows, {drawing}"] = talk_cases(
-            seed, rows, padded, count
-        )
-    for rows in (3, 10, 20, 30):
-        for padded in (False, True):
-            drawing = "padded" if padded else "unpadded"
-            suites[f"table, {rows} rows, {drawing}"] = table_cases(seed, rows, padded, count)
-            everyday = everyday_cases(seed, rows, padded, count)
-            suites[f"everyday table, {rows} rows, {drawing}"] = everyday
-    suites["capital, chat"] = capital_cases(seed, max(count, len(WORDS.capitals)))
-    suites["capital, text"] = capital_text_cases()
-    suites["small talk"] = small_talk_cases()
     suites["tool call"] = _drawn(f"{seed}-tool", count, lambda rng: tool_chat(rng, held_out=True))
     suites["json"] = _drawn(f"{seed}-json", count, lambda rng: json_chat(rng, held_out=True))
     return suites

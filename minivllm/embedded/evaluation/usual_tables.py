@@ -5,6 +5,7 @@ This generator shares no code and no word list with the one that makes the train
 """
 
 import random
+from types import SimpleNamespace
 
 from minivllm.embedded.data.lists import load_lists
 from minivllm.embedded.data.sample import Sample
@@ -24,13 +25,9 @@ def drawn_person(rng: random.Random, number: int, first: str) -> dict[str, str]:
         "Country": rng.choice(_LISTS.countries),
         "Email": f"{first}.{last}@example.com".lower(),
         "Phone Number": f"555-{rng.randint(0, 9999):04d}",
-        "Address": drawn_address(rng),
+        "Address": f"{rng.randint(1, 999)} {rng.choice(_LISTS.streets)}, "
+        f"{rng.choice(_LISTS.cities)}",
     }
-
-
-def drawn_address(rng: random.Random) -> str:
-    number, street = rng.randint(1, 999), rng.choice(_LISTS.streets)
-    return f"{number} {street}, {rng.choice(_LISTS.cities)}"
 
 
 def drawn_table(people: list[dict[str, str]], columns: list[str], padded: bool) -> str:
@@ -41,21 +38,33 @@ def drawn_table(people: list[dict[str, str]], columns: list[str], padded: bool) 
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
+def ask_about(
+    rng: random.Random,
+    sample: Sample,
+    people: list[dict[str, str]],
+    asked: list[str],
+    count: int,
+    lists: SimpleNamespace,
+) -> None:
+    """Questions about these columns; one in eight is about a person who is not in the table."""
+    for _ in range(count):
+        person, column = rng.choice(people), rng.choice(asked)
+        absent = rng.random() < 1 / 8
+        name = rng.choice(lists.absent) if absent else person["Name"]
+        cell = "not in the table" if absent else person[column]
+        sample.turn("user", rng.choice(lists.questions[column]).format(name))
+        answer = f"The {IN_WORDS.get(column, column.lower())} of {name} is {cell}."
+        sample.answer(answer, "missing" if absent else column)
+
+
 def usual_conversation(rng: random.Random, rows: int, padded: bool) -> Sample:
-    """Up to three questions about one table; one in eight is about a person who is not in it."""
+    """Up to three questions about one table."""
     some = rng.sample(COLUMNS, rng.randint(4, 8))
     columns = [column for column in COLUMNS if column in some or column == "Name"]
     firsts = rng.sample(_LISTS.first, rows)
     people = [drawn_person(rng, number, first) for number, first in enumerate(firsts, start=1)]
     sample = Sample("usual table")
     sample.turn("system", rng.choice(_LISTS.around).format(drawn_table(people, columns, padded)))
-    for _ in range(rng.randint(1, 3)):
-        person = rng.choice(people)
-        column = rng.choice([c for c in columns if c != "Name"])
-        absent = rng.random() < 1 / 8
-        name = rng.choice(_LISTS.absent) if absent else person["Name"]
-        cell = "not in the table" if absent else person[column]
-        sample.turn("user", rng.choice(_LISTS.questions[column]).format(name))
-        answer = f"The {IN_WORDS.get(column, column.lower())} of {name} is {cell}."
-        sample.answer(answer, "missing" if absent else column)
+    asked = [column for column in columns if column != "Name"]
+    ask_about(rng, sample, people, asked, rng.randint(1, 3), _LISTS)
     return sample

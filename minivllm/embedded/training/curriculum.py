@@ -1,10 +1,12 @@
 """Curriculum: stages of the training text, and the learning-rate schedule."""
 
-from bisect import bisect_right
 from dataclasses import dataclass
+
+import numpy as np
 
 from minivllm.embedded.data.corpus import Mixture
 from minivllm.embedded.data.tables import TableShape
+from minivllm.utils.toml_data import load_toml
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class Stage:
     batch_tokens: int = 8192
 
 
-Curve = tuple[tuple[float, float], ...]
+Curve = list[list[float]]
 """(share of the training, value) in order, with straight lines between."""
 
 
@@ -41,46 +43,23 @@ class Plan:
 
 def value_at(curve: Curve, progress: float) -> float:
     """The curve's value at this share of the training; level before and after its ends."""
-    after = bisect_right(curve, progress, key=lambda point: point[0])
-    if after in (0, len(curve)):
-        return curve[min(after, len(curve) - 1)][1]
-    (begin, low), (end, high) = curve[after - 1 : after + 1]
-    return low + (high - low) * (progress - begin) / (end - begin)
+    shares, values = zip(*curve, strict=True)
+    return float(np.interp(progress, shares, values))
 
 
-TINY = TableShape(rows=(2, 4), questions=(8, 14))
-SMALL = TableShape(rows=(2, 8), questions=(10, 18))
-MIDDLE = TableShape(rows=(5, 12), questions=(12, 24))
-LARGE = TableShape(rows=(12, 30), questions=(14, 30), padded_share=0.6)
-FULL = TableShape(rows=(24, 30), columns=(6, 8), questions=(20, 40), padded_share=0.7)
+def _plan(name: str) -> Plan:
+    """A plan of ``curriculum.toml``."""
+    data = load_toml(__package__, "curriculum")
 
-FEW = {"capital": 0.10, "capital text": 0.05, "small talk": 0.05, "prose": 0.05, "essay": 0.03,
-       "tool": 0.05, "json": 0.07}  # fmt: skip
-MORE = {"capital": 0.35, "capital text": 0.30, "small talk": 0.40, "prose": 0.50, "essay": 0.12,
-        "tool": 0.14, "json": 0.30}  # fmt: skip
-LAST = {"capital": 0.50, "capital text": 0.35, "small talk": 0.30, "prose": 0.35, "essay": 0.06,
-        "tool": 0.18, "json": 0.60}  # fmt: skip
+    def stage(tables: dict[str, float], skills: str, **described) -> Stage:
+        shapes = ((TableShape(**data["shapes"][shape]), part) for shape, part in tables.items())
+        return Stage(mixture=Mixture(tuple(shapes), data["skills"][skills]), **described)
 
-MIXED = Mixture(((SMALL, 0.17), (MIDDLE, 0.16), (LARGE, 0.13), (FULL, 0.06)), LAST)
-MOSTLY_LARGE = Mixture(((SMALL, 0.12), (MIDDLE, 0.11), (LARGE, 0.13), (FULL, 0.14)), LAST)
+    plan = data[name]
+    stages = tuple(stage(**described) for described in plan["stages"])
+    return Plan(stages, plan["rate"], plan["pointer_weight"])
 
-FULL_PLAN = Plan(
-    stages=(
-        Stage("2-4 rows", 0.13, Mixture(((TINY, 0.8),), FEW), 4096),
-        Stage("2-8 rows", 0.14, Mixture(((TINY, 0.2), (SMALL, 0.5)), FEW), 6144),
-        Stage("2-12 rows", 0.21, Mixture(((SMALL, 0.35), (MIDDLE, 0.3)), MORE)),
-        Stage("2-30 rows", 0.27, MIXED),
-        Stage("mostly 12-30 rows", 0.25, MOSTLY_LARGE),
-    ),
-    # Fast while circuits appear, slower while they sharpen, then to zero.
-    rate=((0.0, 0.0), (0.01, 1.0), (0.33, 1.0), (0.34, 0.3), (0.55, 0.3), (1.0, 0.0)),
-    # The supervision matters most while the circuits form.
-    pointer_weight=((0.0, 1.0), (0.5, 0.4)),
-)
 
-QUICK_PLAN = Plan(
-    (Stage("quick", 1.0, Mixture(((TableShape(questions=(4, 8), invented=0.0), 1.0),)), 2048),),
-    rate=((0.0, 0.0), (0.01, 1.0), (0.33, 1.0), (0.34, 0.3), (0.55, 0.3), (1.0, 0.0)),
-    pointer_weight=((0.0, 1.0), (0.5, 0.4)),
-)
-"""A plan for seconds instead of an hour, which shows that learning works."""
+FULL_PLAN = _plan("full")
+QUICK_PLAN = _plan("quick")
+DRAFT_PLAN = _plan("draft")

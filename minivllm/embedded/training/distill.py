@@ -17,39 +17,26 @@ import typer
 from transformers import Qwen2ForCausalLM
 
 from minivllm.embedded import embedded_model_path
-from minivllm.embedded.data.corpus import Mixture
-from minivllm.embedded.training import curriculum, workers
+from minivllm.embedded.training import workers
 from minivllm.embedded.training.batches import Batch
-from minivllm.embedded.training.curriculum import Plan, Stage
+from minivllm.embedded.training.curriculum import DRAFT_PLAN
 from minivllm.embedded.training.export import load_network
 from minivllm.embedded.training.tokenization import load_tokenizer
-from minivllm.embedded.training.train import Run, begin
+from minivllm.embedded.training.train import (
+    CompileLayers,
+    LogEvery,
+    Minutes,
+    Output,
+    Processes,
+    Run,
+    SaveEvery,
+    Steps,
+    begin,
+    train,
+)
 
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3,
          "num_attention_heads": 4}  # fmt: skip
-
-SPOKEN = curriculum.LAST | {"essay": 0.25}  # much is said in an essay, and nothing can be copied
-PLAN = Plan(
-    stages=(
-        Stage(
-            "a draft, 2-8 rows",
-            0.35,
-            Mixture(((curriculum.TINY, 0.4), (curriculum.SMALL, 0.5)), SPOKEN),
-            4096,
-        ),
-        Stage(
-            "a draft, 2-30 rows",
-            0.65,
-            Mixture(
-                ((curriculum.TINY, 0.15), (curriculum.SMALL, 0.3), (curriculum.MIDDLE, 0.2),
-                 (curriculum.LARGE, 0.1)), SPOKEN,
-            ),
-            4096,
-        ),
-    ),
-    rate=((0.0, 0.0), (0.02, 1.0), (0.4, 1.0), (1.0, 0.0)),
-    pointer_weight=((0.0, 1.0), (0.5, 0.4), (1.0, 0.1)),
-)  # fmt: skip
 
 
 def answers(network: Qwen2ForCausalLM, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -63,7 +50,7 @@ class DraftRun(Run):
 
     def __init__(self, output: Path, teacher: Path, seed: int, compile_layers: bool) -> None:
         self.teacher = load_network(teacher)
-        super().__init__(output, seed, SIZES, PLAN, compile_layers)
+        super().__init__(output, seed, SIZES, DRAFT_PLAN, compile_layers)
 
     @torch.no_grad()
     def set_start_values(self) -> None:
@@ -85,31 +72,15 @@ class DraftRun(Run):
         return loss, {"equal": equal}
 
 
-def distill(
-    output: Path,
-    teacher: Path,
-    seed: int,
-    compile_layers: bool,
-    budget: tuple[float, int | None, float, int],
-) -> None:
-    """Worker main: train a draft model; `budget` are the arguments of ``Run.run``."""
-    torch.set_num_threads(1)
-    run = DraftRun(output, teacher, seed, compile_layers)
-    run.run(*budget)
-    run.report()
-
-
 def main(
-    output: Annotated[Path, typer.Option(help="Directory of the run: new, or one to go on with.")],
-    minutes: Annotated[float, typer.Option(help="Training time in all sittings.")] = 20.0,
-    steps: Annotated[int | None, typer.Option(help="Budget in steps, instead of minutes.")] = None,
+    output: Output,
+    minutes: Minutes = 20.0,
+    steps: Steps = None,
     seed: Annotated[int, typer.Option(help="Of text and start values.")] = 0,
-    processes: Annotated[int, typer.Option(help="Workers, of one thread each.")] = 2,
-    save_every: Annotated[float, typer.Option(help="Minutes between checkpoints.")] = 5.0,
-    log_every: Annotated[int, typer.Option(help="Steps between log lines.")] = 50,
-    compile_layers: Annotated[
-        bool, typer.Option("--compile/--eager", help="Compile the layers with torch.compile.")
-    ] = True,
+    processes: Processes = 2,
+    save_every: SaveEvery = 5.0,
+    log_every: LogEvery = 50,
+    compile_layers: CompileLayers = True,
 ) -> None:
     """Train a draft of the embedded model from nothing, or go on where the run in OUTPUT stopped.
 
@@ -117,8 +88,8 @@ def main(
     """
     teacher = embedded_model_path()
     begin(output, {"seed": seed, "draft": True}, partial(load_tokenizer, teacher))
-    budget = (minutes, steps, save_every, log_every)
-    workers.in_workers(processes, distill, output, teacher, seed, compile_layers, budget)
+    make_run = partial(DraftRun, output, teacher, seed, compile_layers)
+    workers.in_workers(processes, train, make_run, (minutes, steps, save_every, log_every))
 
 
 if __name__ == "__main__":

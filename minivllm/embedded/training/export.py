@@ -11,6 +11,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen2ForCausalLM
 from minivllm.embedded.data.chat_format import chat_template
 from minivllm.embedded.training.network import ROPE_THETA
 from minivllm.embedded.training.tokenization import END_OF_TEXT, TURN_END
+from minivllm.utils.toml_data import load_toml
+
+# Of config.json, what the network has by the same name.
+_OWN = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+        "num_attention_heads", "num_key_value_heads", "max_position_embeddings",
+        "rms_norm_eps")  # fmt: skip
 
 
 def _write_json(path: Path, content: dict) -> None:
@@ -27,40 +33,18 @@ def export(network: Qwen2ForCausalLM, tokenizer: Tokenizer, directory: Path) -> 
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     tokenizer.save(str(directory / "tokenizer.json"))
     end, turn_end = tokenizer.token_to_id(END_OF_TEXT), tokenizer.token_to_id(TURN_END)
-    config = network.config
-    _write_json(
-        directory / "config.json",
-        {
-            "architectures": ["Qwen2ForCausalLM"],
-            "model_type": "qwen2",
-            "vocab_size": config.vocab_size,
-            "hidden_size": config.hidden_size,
-            "intermediate_size": config.intermediate_size,
-            "num_hidden_layers": config.num_hidden_layers,
-            "num_attention_heads": config.num_attention_heads,
-            "num_key_value_heads": config.num_key_value_heads,
-            "hidden_act": "silu",
-            "max_position_embeddings": config.max_position_embeddings,
-            "rope_theta": ROPE_THETA,
-            "rms_norm_eps": config.rms_norm_eps,
-            "tie_word_embeddings": True,
-            "use_sliding_window": False,
-            "attention_dropout": 0.0,
-            "initializer_range": 0.02,
-            "bos_token_id": None,
-            "eos_token_id": turn_end,
-            "dtype": "float32",
-        },
-    )
+    config, same = network.config, load_toml(__package__, "export")
+    own = {name: getattr(config, name) for name in _OWN}
+    special = {"rope_theta": ROPE_THETA, "bos_token_id": None, "eos_token_id": turn_end}
+    _write_json(directory / "config.json", same["config"] | own | special)
     _write_json(
         directory / "tokenizer_config.json",
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
+        same["tokenizer_config"]
+        | {
             "model_max_length": config.max_position_embeddings,
             "bos_token": None,
             "eos_token": TURN_END,
             "pad_token": END_OF_TEXT,
-            "clean_up_tokenization_spaces": False,
             "chat_template": chat_template(),
         },
     )

@@ -14,7 +14,6 @@ import torch
 from transformers import Qwen2ForCausalLM
 
 from minivllm.embedded.data.corpus import OTHER_SKILLS
-from minivllm.embedded.data.sample import Sample
 from minivllm.embedded.data.tables import TableShape, table_conversation
 from minivllm.embedded.training.batches import Encoded, encode
 from minivllm.embedded.training.export import load_network
@@ -48,19 +47,14 @@ def summary(counts: dict[str, tuple[int, int]]) -> str:
     return f"{rate(counts):.1%} ({', '.join(parts)})"
 
 
-def held_out_tables(seed: str, rows: int, padded: float, count: int) -> list[Sample]:
-    """Conversations about tables of people with held-out or invented names."""
-    shape = TableShape((rows, rows), (6, 8), (15, 15), padded, held_out=True)
-    return [table_conversation(random.Random(f"{seed}-{n}"), shape) for n in range(count)]
-
-
 def progress_report(directory: Path) -> str:
     """Exact-match rates of an exported checkpoint, one line per set."""
     network, tokenizer = load_network(directory), load_tokenizer(directory)
-    sets = {
-        f"{rows} rows": held_out_tables("progress", rows, 0.5, count)
-        for rows, count in ((4, 20), (10, 12), (30, 6))
-    }
+    sets = {}
+    for rows, count in ((4, 20), (10, 12), (30, 6)):  # of people with held-out or invented names
+        shape = TableShape((rows, rows), (6, 8), (15, 15), 0.5, held_out=True)
+        rngs = (random.Random(f"progress-{n}") for n in range(count))
+        sets[f"{rows} rows"] = [table_conversation(rng, shape) for rng in rngs]
     sets["other skills"] = [
         draw(random.Random(f"progress-{name}-{n}"))
         for name, draw in OTHER_SKILLS.items()

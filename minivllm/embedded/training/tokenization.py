@@ -22,6 +22,8 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 
+from minivllm.utils.toml_data import load_toml
+
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIAL_TOKENS = [END_OF_TEXT, TURN_START, TURN_END]
 WHOLE_TOKENS = ["<tools>", "</tools>", "<tool_call>", "</tool_call>", "<tool_response>",
@@ -30,30 +32,10 @@ LONGEST_RUN = 40
 REPEATS = 1000
 """How often the pieces that must become tokens are repeated in the tokenizer's training text."""
 
-SMALL_WORDS = (
-    "a about address age all am an and are as at be by can capital city country do does email for "
-    "from get give has have help how i id in is it job know language like listed live lives look "
-    "me model my name no not number occupation of old on one or people person phone please tell "
-    "that the their there they this time to table us use was we weather what which who will with "
-    "work would you your"
-).split()
-
-PATTERN = (
-    r"'(?:s|t|re|ve|m|ll|d)(?!\p{L})"
-    rf"| (?:{'|'.join(SMALL_WORDS)})(?!\p{{L}})"
-    r"| ?\| ?"
-    r"|\p{L}+"
-    r"|\p{N}{1,2}"
-    r"|-+"
-    r"|\n"
-    r"|[^\s\p{L}\p{N}|-]+ ?"
-    r"|\s+(?!\S)|\s"
-)
-
-QWEN2_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_DATA = load_toml(__package__, "tokenization")
+SMALL_WORDS = _DATA["small_words"].split()
+PATTERN = "|".join(_DATA["pattern"]).replace("SMALL_WORDS", "|".join(SMALL_WORDS))
+QWEN2_PATTERN = "|".join(_DATA["qwen2_pattern"])
 SPACE = "Ġ"
 """How byte-level BPE writes a space."""
 
@@ -66,16 +48,18 @@ def _runs_and_numbers() -> list[str]:
     return runs + ["".join(pair) for pair in product(digits, digits)]
 
 
+def _cut_by(tokenizer: Tokenizer, pattern: str) -> None:
+    """Let the pattern say where text is cut into words of bytes."""
+    split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, by_bytes])
+    tokenizer.decoder = decoders.ByteLevel()
+
+
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Learn the merges from sample texts; the same texts give the same tokenizer."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=False))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
+    _cut_by(tokenizer, PATTERN)
     trainer = BpeTrainer(
         vocab_size=vocab_size - len(WHOLE_TOKENS),
         special_tokens=SPECIAL_TOKENS,
@@ -135,13 +119,7 @@ def restate_for_qwen2(learnt: Tokenizer) -> Tokenizer:
 
     tokenizer = Tokenizer(models.BPE(vocabulary, [tuple(pair) for pair in merges]))
     tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(QWEN2_PATTERN), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
+    _cut_by(tokenizer, QWEN2_PATTERN)
     tokenizer.add_special_tokens(SPECIAL_TOKENS)
     whole += WHOLE_TOKENS + _cell_ends()
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token in whole])

@@ -64,7 +64,7 @@ def language_loss(network: Qwen2ForCausalLM, hidden: torch.Tensor, batch: Batch)
 
 def make_tokenizer(seed: int) -> Tokenizer:
     """Learn the tokenizer from the text of the last stage, which has everything in it."""
-    source = samples(curriculum.MOSTLY_LARGE, f"{seed}-tokenizer")
+    source = samples(curriculum.FULL_PLAN.stages[-1].mixture, f"{seed}-tokenizer")
     return train_tokenizer((next(source).text for _ in range(TOKENIZER_SAMPLES)), VOCABULARY)
 
 
@@ -101,6 +101,7 @@ class Run:
         compile_layers: bool = False,
     ) -> None:
         self.output, self.seed, self.plan = output, seed, plan
+        self.state_path, self.checkpoint = output / "state.pt", output / "checkpoint"
         self.tokenizer = load_tokenizer(output)
         self.network = make_network(self.tokenizer.get_vocab_size(), sizes, seed)
         self.set_start_values()
@@ -115,14 +116,6 @@ class Run:
             for layer in self.network.model.layers:
                 layer.compile(dynamic=True)
         self.decoder = workers.averaging(self.network.model)
-
-    @property
-    def state_path(self) -> Path:
-        return self.output / "state.pt"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.output / "checkpoint"
 
     def set_start_values(self) -> None:
         """Set start values beside `make_network`'s own."""
@@ -210,41 +203,44 @@ class Run:
         return mean_loss
 
 
-def train(
-    output: Path,
-    seed: int,
-    quick: bool,
-    compile_layers: bool,
-    budget: tuple[float, int | None, float, int],
-) -> None:
+def train(make_run: Callable[[], Run], budget: tuple[float, int | None, float, int]) -> None:
     """Train, in each worker; `budget` are the arguments of ``Run.run``."""
     torch.set_num_threads(1)
-    sizes, plan = (SMALL, curriculum.QUICK_PLAN) if quick else (FULL, curriculum.FULL_PLAN)
-    run = Run(output, seed, sizes, plan, compile_layers)
+    run = make_run()
     run.run(*budget)
     run.report()
 
 
+Output = Annotated[Path, typer.Option(help="Directory of the run: new, or one to go on with.")]
+Minutes = Annotated[float, typer.Option(help="Training time in all sittings.")]
+Steps = Annotated[int | None, typer.Option(help="Budget in steps, instead of minutes.")]
+Processes = Annotated[int, typer.Option(help="Workers, of one thread each.")]
+SaveEvery = Annotated[float, typer.Option(help="Minutes between checkpoints.")]
+LogEvery = Annotated[int, typer.Option(help="Steps between log lines.")]
+CompileLayers = Annotated[
+    bool, typer.Option("--compile/--eager", help="Compile the layers with torch.compile.")
+]
+
+
 def main(
-    output: Annotated[Path, typer.Option(help="Directory of the run: new, or one to go on with.")],
-    minutes: Annotated[float, typer.Option(help="Training time in all sittings.")] = 90.0,
-    steps: Annotated[int | None, typer.Option(help="Budget in steps, instead of minutes.")] = None,
+    output: Output,
+    minutes: Minutes = 90.0,
+    steps: Steps = None,
     seed: Annotated[int, typer.Option(help="Of text, tokenizer and start values.")] = 0,
-    processes: Annotated[int, typer.Option(help="Workers, of one thread each.")] = 2,
-    save_every: Annotated[float, typer.Option(help="Minutes between checkpoints.")] = 5.0,
-    log_every: Annotated[int, typer.Option(help="Steps between log lines.")] = 50,
+    processes: Processes = 2,
+    save_every: SaveEvery = 5.0,
+    log_every: LogEvery = 50,
     quick: Annotated[bool, typer.Option("--quick", help="A small network, small tables.")] = False,
-    compile_layers: Annotated[
-        bool, typer.Option("--compile/--eager", help="Compile the layers with torch.compile.")
-    ] = True,
+    compile_layers: CompileLayers = True,
 ) -> None:
     """Train a model from nothing, or go on where the run in the directory stopped.
 
     The Hugging Face directory of the model as it is lies in OUTPUT/checkpoint.
     """
     begin(output, {"seed": seed, "quick": quick}, partial(make_tokenizer, seed))
-    budget = (minutes, steps, save_every, log_every)
-    workers.in_workers(processes, train, output, seed, quick, compile_layers, budget)
+    sizes, plan = (SMALL, curriculum.QUICK_PLAN) if quick else (FULL, curriculum.FULL_PLAN)
+    make_run = partial(Run, output, seed, sizes, plan, compile_layers)
+    workers.in_workers(processes, train, make_run, (minutes, steps, save_every, log_every))
 
 
 if __name__ == "__main__":

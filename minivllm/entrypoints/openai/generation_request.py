@@ -12,8 +12,7 @@ from pydantic import Field, model_validator
 
 from minivllm.config.structured_outputs import StructuredOutputsParams
 from minivllm.entrypoints.openai.errors import RequestError
-from minivllm.entrypoints.openai.ignored_fields import IgnoredFields
-from minivllm.entrypoints.openai.protocol import INT64, StreamOptions
+from minivllm.entrypoints.openai.protocol import INT64, OpenAIBaseModel, StreamOptions
 from minivllm.entrypoints.openai.response_format import (
     ResponseFormat,
     StructuredOutputs,
@@ -42,6 +41,24 @@ _COPIED = (
 )  # fmt: skip
 
 _LONGEST_SALT = 128  # characters, as in vLLM
+
+
+class IgnoredFields(OpenAIBaseModel):
+    """Fields of vLLM's requests that change no answer here.
+
+    Clients of vLLM send them, and their types are checked as there. Fields that ask for a part that
+    this server lacks are refused, not ignored.
+    """
+
+    user: str | None = None
+    session_id: str | None = None
+    watermarking: bool | None = None
+    vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    ec_transfer_params: dict[str, Any] | None = None
+    return_token_offsets: bool | None = False
+    routed_experts_prompt_start: Annotated[int, Field(ge=0)] = 0
+    mm_payload: Literal["tensors", "none"] = "tensors"
 
 
 class GenerationRequest(IgnoredFields):

@@ -47,7 +47,9 @@ class PromptProcessor:
         more = self.args.default_chat_template_kwargs | asked
         if isinstance(request, ChatCompletionRequest):
             more = request.with_own_fields(more)
-        tools = None if self._hides_tools(request) else shown_tools(request.tools)
+        none = getattr(request, "tool_choice", None) == "none"
+        hidden = none and self.args.exclude_tools_when_tool_choice_none
+        tools = None if hidden else shown_tools(request.tools)
         tools = tools or more.get("tools")
         more = {name: value for name, value in more.items() if name not in NOT_THE_TEMPLATES}
         return apply_chat_template(
@@ -60,10 +62,6 @@ class PromptProcessor:
             chat_template_kwargs=more,
             chat_template_content_format=self.args.chat_template_content_format,
         )
-
-    def _hides_tools(self, request) -> bool:
-        none = getattr(request, "tool_choice", None) == "none"
-        return none and self.args.exclude_tools_when_tool_choice_none
 
     async def encode(self, text: str, add_special_tokens: bool, truncates: bool) -> list[int]:
         """Tokenize a text; a long one in a thread, so that the event loop goes on."""

@@ -43,35 +43,32 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
         (503, "too many requests wait"),
     )
 }
-_JSON = [Depends(json_only)]
+_posted = APIRouter(dependencies=[Depends(json_only)], responses=_ERRORS)  # bodies are JSON
 
 
 def _generation(answer: type, chunk: str) -> dict[int | str, dict[str, Any]]:
     stream = {"text/event-stream": {"schema": {"type": "string"}, "example": f"data: {chunk}"}}
-    return _ERRORS | {200: {"model": answer, "content": stream}}
+    return {200: {"model": answer, "content": stream}}
 
 
-@router.post(
+@_posted.post(
     "/v1/completions",
-    dependencies=_JSON,
     responses=_generation(CompletionResponse, '{"object": "text_completion", ...}'),
 )
 async def create_completion(request: CompletionRequest, raw: Request):
     return await raw.app.state.completion.create_completion(request, raw)
 
 
-@router.post(
+@_posted.post(
     "/v1/chat/completions",
-    dependencies=_JSON,
     responses=_generation(ChatCompletionResponse, '{"object": "chat.completion.chunk", ...}'),
 )
 async def create_chat_completion(request: ChatCompletionRequest, raw: Request):
     return await raw.app.state.chat.create_chat_completion(request, raw)
 
 
-@router.post(
+@_posted.post(
     "/invocations",
-    dependencies=_JSON,
     responses=_generation(CompletionResponse, '{"object": "text_completion", ...}'),
 )
 async def invocations(body: dict[str, Any], raw: Request):
@@ -102,16 +99,17 @@ async def show_model(name: str, raw: Request):
     return JSON(raw.app.state.models.show_model(name).model_dump())
 
 
-@router.post("/tokenize", dependencies=_JSON, response_model=TokenizeResponse, responses=_ERRORS)
+@_posted.post("/tokenize", response_model=TokenizeResponse)
 async def tokenize(request: TokenizeRequest, raw: Request):
     return JSON((await raw.app.state.tokenization.tokenize(request)).model_dump())
 
 
-@router.post(
-    "/detokenize", dependencies=_JSON, response_model=DetokenizeResponse, responses=_ERRORS
-)
+@_posted.post("/detokenize", response_model=DetokenizeResponse)
 async def detokenize(request: DetokenizeRequest, raw: Request):
     return JSON(raw.app.state.tokenization.detokenize(request).model_dump())
+
+
+router.include_router(_posted)
 
 
 @router.get("/health", responses={503: {"description": "the engine has stopped"}})

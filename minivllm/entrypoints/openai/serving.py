@@ -15,13 +15,13 @@ from weakref import WeakValueDictionary
 
 from fastapi import Request
 
-from minivllm.entrypoints.openai.engine_request import EngineRequest
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.logprobs import TokenNames
 from minivllm.entrypoints.openai.prompts import PromptProcessor
 from minivllm.entrypoints.openai.served_model import ServedModel
 from minivllm.entrypoints.openai.streaming.chunk_builder import show_stop_tokens
+from minivllm.entrypoints.openai.streaming.generation_response import EngineRequest
 from minivllm.entrypoints.openai.usage import UsagePolicy
 from minivllm.logger import init_logger
 from minivllm.outputs import RequestOutput
@@ -37,14 +37,11 @@ class OpenAIServing:
         self.served = served
         self.engine = served.engine
         self.args = served.args
+        self.tokenizer = served.engine.tokenizer
         self.prompts = PromptProcessor(served)
         self.usage = UsagePolicy(served.args)
         # By the engine's request id; also requests that the engine does not have yet.
         self._requests: WeakValueDictionary[str, EngineRequest] = WeakValueDictionary()
-
-    @property
-    def tokenizer(self):
-        return self.engine.tokenizer
 
     @staticmethod
     def request_id(prefix: str, request: GenerationRequest, raw: Request) -> str:

@@ -15,11 +15,11 @@ import torch
 from minivllm.lab.bench import machine
 from minivllm.lab.bench.engine import BenchEngine
 from minivllm.lab.bench.models import bench_model
+from minivllm.lab.bench.options import Model, Repeats, Threads
 from minivllm.lab.bench.report import Report
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.workloads import make_workload
 from minivllm.models.loader import load_config
-from minivllm.utils.validation import check, is_int
 
 ROWS = {  # by dtype: workloads, and whether a busy process runs beside them
     "float32": (("w1", False), ("w1", True), ("w2", False), ("w4", False)),
@@ -32,21 +32,12 @@ OPTIONS = {  # of the engine
 NARROWED_BY = "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS"
 
 
-def bench_cpu(model: str, repeats: int) -> None:
-    """Measure and print.
-
-    Args:
-        model: see ``minivllm.lab.bench.models``.
-        repeats: how often each row is run; the median counts.
-
-    Raises:
-        ValueError: for an unknown model, a number out of range.
-    """
-    check(is_int(repeats, 1), "repeats", repeats, "an integer of at least 1")
+def bench_cpu(model: Model = "tiny", repeats: Repeats = 5, threads: Threads = None) -> None:
+    """Measure and print; of each row's runs the median counts."""
     workload = {
         "model": model,
         "instructions": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
+        "threads": threads,
         "spin_count": os.environ.get("GOMP_SPINCOUNT"),
         "clock": f"wall time, median of {repeats}",
     }

@@ -7,57 +7,40 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import torch
+import typer
 
 from minivllm.lab.bench import machine
+from minivllm.lab.bench.options import Threads
 from minivllm.lab.bench.report import Report
+from minivllm.utils.toml_data import load_toml
 
-COMMANDS = {  # by device: arguments of ``minivllm bench``
-    "cpu": (
-        "scheduler",
-        "cpu",
-        "throughput --workload w1-short --model small --dtype bfloat16",
-        "kernels",
-        "speculation",
-        "structured",
-    ),
-    "cuda": (
-        "kernels --backend paged_triton --num-heads 32 --num-kv-heads 8 --head-dim 128 "
-        "--dtype bfloat16 --batch 64 --context 4096 --alone 32768 --prefill 8192",
-        "latency --model qwen3-0.6b --dtype bfloat16 --batch-size 256 --input-len 512 "
-        "--output-len 129",
-        "latency --model llama-8b --dtype bfloat16 --batch-size 64 --input-len 512 "
-        "--output-len 129",
-        "throughput --workload nano --model qwen3-0.6b --dtype bfloat16 --max-num-seqs 256 "
-        "--max-num-batched-tokens 16384 --repeats 1",
-    ),
-}
+COMMANDS = load_toml(__package__, "everything")  # by device: arguments of ``minivllm bench``
 
 
-def bench_all(dry_run: bool, output: Path | None) -> list[str]:
-    """Run and print. Each benchmark is a command of its own, so that a failure ends only that.
-
-    Args:
-        dry_run: print the commands, run nothing.
-        output: a file for the last line; it is written after every benchmark.
-
-    Returns:
-        The commands that failed.
-    """
+def bench_all(
+    output: Annotated[
+        Path | None,
+        typer.Option(help="A file for all results, as JSON; written after every benchmark."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option(help="Only say what would run.")] = False,
+    threads: Threads = None,
+) -> None:
+    """Run and print. Each benchmark is a command of its own, so that a failure ends only that."""
     device = machine.default_device().type
-    commands, num_threads = COMMANDS[device], torch.get_num_threads()
-    workload = {"device": device, "commands": len(commands), "threads": num_threads}
+    commands = COMMANDS[device]
+    workload = {"device": device, "commands": len(commands), "threads": threads}
     report = Report("all", workload)
     results: dict[str, dict[str, Any] | None] = {}
     for number, command in enumerate(commands, 1):
         report.note(f"\n[{number}/{len(commands)}] minivllm bench {command}")
-        results[command] = None if dry_run else _run(command, num_threads, report)
+        results[command] = None if dry_run else _run(command, threads, report)
         if output is not None:
             output.write_text(report.json(results) + "\n")
     report.finish(results, None)
-    return [] if dry_run else [command for command, line in results.items() if line is None]
+    if not dry_run and None in results.values():
+        raise typer.Exit(1)
 
 
 def _run(command: str, num_threads: int, report: Report) -> dict[str, Any] | None:

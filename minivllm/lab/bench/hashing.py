@@ -29,12 +29,7 @@ def hashing_us() -> float:
 def least_hashing_us(repeats: int = 4096) -> float:
     """µs for SHA-256 of as many bytes as are hashed for one block."""
     content = bytes(32 + 8 * BLOCK_SIZE)
-
-    def digest_as_much():
-        for _ in range(repeats):
-            sha256(content).digest()
-
-    return best_cpu_seconds(digest_as_much) / repeats * 1e6
+    return best_cpu_seconds(lambda: sha256(content).digest(), number=repeats) * 1e6
 
 
 def lookup_us(num_cached: int, num_hit: int = 64) -> tuple[float, float]:
@@ -54,17 +49,13 @@ def lookup_us(num_cached: int, num_hit: int = 64) -> tuple[float, float]:
         hashes = cache.block_hashes(chain_of(chain), num_hit)
         for block_hash in hashes[: num_cached - chain * num_hit]:
             cache.add(KVCacheBlock(0), block_hash)
-    known, stranger, repeats = chain_of(0), chain_of(-1), 200
+    known, stranger = chain_of(0), chain_of(-1)
     hits = len(cache.find_longest_cache_hit(known))
     assert hits == min(num_cached, num_hit)
     assert cache.find_longest_cache_hit(stranger) == []
 
-    def look_up(seq):
-        for _ in range(repeats):
-            cache.find_longest_cache_hit(seq)
-
-    hit = best_cpu_seconds(lambda: look_up(known)) / repeats / hits
-    miss = best_cpu_seconds(lambda: look_up(stranger)) / repeats
+    hit = best_cpu_seconds(lambda: cache.find_longest_cache_hit(known), number=200) / hits
+    miss = best_cpu_seconds(lambda: cache.find_longest_cache_hit(stranger), number=200)
     return hit * 1e6, miss * 1e6
 
 
@@ -74,8 +65,7 @@ def least_lookup_us(num_cached: int) -> float:
     known, wanted = dict.fromkeys(names, 0), names[:64]
 
     def get_each():
-        for _ in range(100):
-            for name in wanted:
-                known.get(name)
+        for name in wanted:
+            known.get(name)
 
-    return best_cpu_seconds(get_each) / 100 / len(wanted) * 1e6
+    return best_cpu_seconds(get_each, number=100) / len(wanted) * 1e6

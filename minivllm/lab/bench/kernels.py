@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+import typer
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from minivllm.attention.kv_cache import KVCache
@@ -21,9 +23,10 @@ from minivllm.config import ATTENTION_BACKENDS
 from minivllm.kv.block_table import slots_of
 from minivllm.lab.bench import machine
 from minivllm.lab.bench.models import DTYPES
+from minivllm.lab.bench.options import Dtype, Threads, count
 from minivllm.lab.bench.report import Report
 from minivllm.utils.math_utils import cdiv
-from minivllm.utils.validation import check, is_int
+from minivllm.utils.validation import check
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder
 
 Figures = dict[str, dict[str, float]]  # by case
@@ -63,40 +66,28 @@ class Case:
 
 
 def bench_kernels(
-    backends: list[str],
-    batch: int,
-    context: int,
-    alone: int,
-    prefill: int,
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
-    block_size: int,
-    dtype: str,
+    backends: Annotated[
+        list[str],
+        typer.Option("--backend", help="By name, repeatable; none: all that can run here."),
+    ] = [],  # noqa: B006 (typer copies it)
+    batch: Annotated[int, count("Sequences that decode.")] = 16,
+    context: Annotated[int, count("Tokens of each.")] = 1024,
+    alone: Annotated[int, count("Tokens of a sequence that decodes alone.")] = 16384,
+    prefill: Annotated[int, count("Tokens of a new prompt.")] = 512,
+    num_heads: Annotated[int, count("Of queries.")] = 32,
+    num_kv_heads: Annotated[int, count("Of keys and values.")] = 8,
+    head_dim: Annotated[int, count("Numbers per head.")] = 128,
+    block_size: Annotated[
+        int, count("Positions per block; those of a sequence are scattered over the pool.")
+    ] = 16,
+    dtype: Dtype = "float32",
+    threads: Threads = None,
 ) -> None:
-    """Measure and print, for every backend that can run here.
-
-    Args:
-        backends: by name; empty for all there are.
-        batch, context: of the decode.
-        alone: tokens of a sequence that decodes alone.
-        prefill: tokens of one new prompt.
-        num_heads, num_kv_heads, head_dim: of the layer.
-        block_size: positions per block; the blocks of a sequence are scattered over the pool.
-        dtype: of queries, K and V.
-
-    Raises:
-        ValueError: for an unknown backend, or a number out of range.
-    """
+    """Measure and print, for every backend that can run here."""
     known = [name for name in ATTENTION_BACKENDS if name != "auto"]
     for name in backends:
         check(name in known, "backends", name, f"one of {', '.join(known)}")
     check(dtype in DTYPES, "dtype", dtype, f"one of {', '.join(DTYPES)}")
-    for name, value in (("batch", batch), ("context", context), ("alone", alone),
-                        ("prefill", prefill), ("num_heads", num_heads),
-                        ("num_kv_heads", num_kv_heads), ("head_dim", head_dim),
-                        ("block_size", block_size)):  # fmt: skip
-        check(is_int(value, 1), name, value, "an integer of at least 1")
     ok = num_heads % num_kv_heads == 0
     check(ok, "num_heads", num_heads, f"a multiple of num_kv_heads={num_kv_heads}")
     device = machine.default_device()
@@ -115,7 +106,7 @@ def bench_kernels(
             "head_dim": head_dim,
             "block_size": block_size,
             "dtype": dtype,
-            "threads": torch.get_num_threads(),
+            "threads": threads,
             "clock": "the best of several calls, see machine.best_seconds",
         },
     )

@@ -3,58 +3,44 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from minivllm.lab.bench import machine
 from minivllm.lab.bench.engine import BenchEngine, Run
 from minivllm.lab.bench.models import bench_model
+from minivllm.lab.bench.options import Backend, Dtype, Model, Repeats, Threads, count
 from minivllm.lab.bench.report import Report, memory_note
 from minivllm.lab.bench.roofline import work_of
-from minivllm.lab.bench.workloads import BenchRequest, Round
+from minivllm.lab.bench.workloads import single_round
 from minivllm.lab.sim.result import percentiles
 from minivllm.models.loader import load_config
-from minivllm.models.model_config import ModelConfig
-from minivllm.utils.validation import check, is_int
 
 
 def bench_latency(
-    batch_size: int,
-    input_len: int,
-    output_len: int,
-    model: str,
-    dtype: str,
-    repeats: int,
-    attention_backend: str,
+    batch_size: Annotated[int, count("Requests at once.")] = 1,
+    input_len: Annotated[int, count("Tokens of each prompt.")] = 128,
+    output_len: Annotated[int, count("Tokens of each answer.", 2)] = 32,
+    model: Model = "tiny",
+    dtype: Dtype = "float32",
+    repeats: Repeats = 5,
+    attention_backend: Backend = "auto",
+    threads: Threads = None,
 ) -> None:
     """Measure and print. Every run is done twice: for one token each, and for all of them.
 
     The difference is the time of the decode steps after the first token. All prompts fit into one
     step, so that every step after it decodes the whole batch.
-
-    Args:
-        batch_size: requests at once.
-        input_len, output_len: tokens of each prompt and of each answer.
-        model: see ``minivllm.lab.bench.models``.
-        dtype: of weights, activations, K and V.
-        repeats: how often.
-        attention_backend: of ``LLM``.
-
-    Raises:
-        ValueError: for an unknown name, a number out of range.
     """
-    for name, value, low in (
-        ("batch_size", batch_size, 1),
-        ("input_len", input_len, 1),
-        ("output_len", output_len, 2),
-        ("repeats", repeats, 1),
-    ):
-        check(is_int(value, low), name, value, f"an integer of at least {low}")
     num_steps = output_len - 1
     with bench_model(model, dtype) as (directory, load_format):
         config = load_config(directory)
-        first, whole = _rounds(config.vocab_size, batch_size, input_len, output_len)
+        # the same prompts twice: to be answered with one token, and with all of them
+        first, whole = (
+            single_round(Random(0), batch_size, config.vocab_size, prompt=input_len, answer=n)
+            for n in (1, output_len)
+        )
         report = Report(
             "latency",
             {
@@ -63,7 +49,7 @@ def bench_latency(
                 "batch_size": batch_size,
                 "input_len": input_len,
                 "output_len": output_len,
-                "threads": torch.get_num_threads(),
+                "threads": threads,
                 "clock": f"wall time of {repeats} runs after one that warms up",
             },
         )
@@ -78,7 +64,23 @@ def bench_latency(
             attention_backend=attention_backend,
         )
         to_first, to_last = engine.repeat(first, repeats), engine.repeat(whole, repeats)
-    least = _ceiling(report, config, getattr(torch, dtype), first, whole, num_steps)
+    device, kind = machine.default_device(), getattr(torch, dtype)
+    peaks, cache_bytes = machine.measure(device, kind), machine.cache_bytes(device)
+    work_first, work = (
+        work_of(config, rounds, kind.itemsize, cache_bytes=cache_bytes) for rounds in (first, whole)
+    )
+    hardware = machine.as_hardware(peaks)
+    least = {
+        "ttft_s": work_first.least_seconds(hardware),
+        "step_s": hardware.least_seconds(work.decode) / num_steps,
+        "latency_s": work.least_seconds(hardware),
+    }
+    report.ceiling({**peaks, **least}, "measured here, and the roofline")
+    report.note(
+        f"A decode step of this batch reads {work.decode.num_bytes / num_steps / 1e6:,.0f} MB of "
+        f"weights, K and V, and computes {work.decode.flops / num_steps / 1e9:,.3g} GFLOP: "
+        f"{1e3 * least['step_s']:.3g} ms at least."
+    )
     results = _figures(to_first, to_last, num_steps, least)
     report.table(
         "milliseconds",
@@ -93,46 +95,6 @@ def bench_latency(
     )  # fmt: skip
     memory_note(report, to_last[-1].memory)
     report.finish(results, None)
-
-
-def _rounds(
-    vocab_size: int, batch_size: int, input_len: int, output_len: int
-) -> tuple[list[Round], list[Round]]:
-    """The same prompts twice: to be answered with one token, and with all of them."""
-    rng = Random(0)
-    prompts = [[rng.randrange(10, vocab_size) for _ in range(input_len)] for _ in range(batch_size)]
-    first, whole = ([[BenchRequest(p, n) for p in prompts]] for n in (1, output_len))
-    return first, whole
-
-
-def _ceiling(
-    report: Report,
-    config: ModelConfig,
-    dtype: torch.dtype,
-    first: list[Round],
-    whole: list[Round],
-    num_steps: int,
-) -> dict[str, float]:
-    """Measure the machine, and print the least seconds that this work can take on it."""
-    device = machine.default_device()
-    peaks, cache_bytes = machine.measure(device, dtype), machine.cache_bytes(device)
-    work_first, work = (
-        work_of(config, rounds, dtype.itemsize, cache_bytes=cache_bytes)
-        for rounds in (first, whole)
-    )
-    hardware = machine.as_hardware(peaks)
-    least = {
-        "ttft_s": work_first.least_seconds(hardware),
-        "step_s": hardware.least_seconds(work.decode) / num_steps,
-        "latency_s": work.least_seconds(hardware),
-    }
-    report.ceiling({**peaks, **least}, "measured here, and the roofline")
-    report.note(
-        f"A decode step of this batch reads {work.decode.num_bytes / num_steps / 1e6:,.0f} MB of "
-        f"weights, K and V, and computes {work.decode.flops / num_steps / 1e9:,.3g} GFLOP: "
-        f"{1e3 * least['step_s']:.3g} ms at least."
-    )
-    return least
 
 
 def _figures(

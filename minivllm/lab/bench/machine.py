@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,29 +42,7 @@ def best_seconds(function: Callable[[], object], device: torch.device, repeats: 
 
         return do_bench(function, return_mode="min") / 1e3
     function()
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - begin)
-    return min(times)
-
-
-def read_bytes_per_second(device: torch.device) -> float:
-    """Read bandwidth: the sum of a tensor too large for any cache."""
-    import torch
-
-    numbers = torch.ones(LARGE[device.type] // 4, device=device)
-    return numbers.nbytes / best_seconds(numbers.sum, device)
-
-
-def copy_bytes_per_second(device: torch.device) -> float:
-    """Copy bandwidth of such a tensor; bytes read and bytes written both count."""
-    import torch
-
-    src = torch.ones(LARGE[device.type] // 4, device=device)
-    dst = torch.empty_like(src)
-    return 2 * src.nbytes / best_seconds(lambda: dst.copy_(src), device)
+    return min(timeit.repeat(function, number=1, repeat=repeats))
 
 
 def flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
@@ -88,10 +67,18 @@ def flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
 def measure(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
     """Measured peaks in GB/s and GFLOP/s, and which bandwidth is the ceiling.
 
+    Reading is the sum of a tensor too large for any cache, and copying is that of such a tensor:
+    bytes read and bytes written both count.
+
     That of a CPU is reading, which is what decodes do. A GPU's is the copy: there a sum is no
     faster way to read, and the copy is what others quote.
     """
-    read, copy = read_bytes_per_second(device) / 1e9, copy_bytes_per_second(device) / 1e9
+    import torch
+
+    numbers = torch.ones(LARGE[device.type] // 4, device=device)
+    copied = torch.empty_like(numbers)
+    read = numbers.nbytes / best_seconds(numbers.sum, device) / 1e9
+    copy = 2 * numbers.nbytes / best_seconds(lambda: copied.copy_(numbers), device) / 1e9
     return {
         "read_gb_per_s": read,
         "copy_gb_per_s": copy,
@@ -124,17 +111,14 @@ def cache_bytes(device: torch.device) -> int:
 # -- CPU time ------------------------------------------------------------------------------------
 
 
-def cpu_seconds(function: Callable[[], object]) -> float:
-    """CPU time of one call."""
-    begin = time.process_time()
-    function()
-    return time.process_time() - begin
+def best_cpu_seconds(function: Callable[[], object], repeats: int = 7, number: int = 1) -> float:
+    """CPU time of a call, in the best of several rounds of ``number`` calls.
 
-
-def best_cpu_seconds(function: Callable[[], object], repeats: int = 7) -> float:
-    """The least CPU time of several calls, garbage collected before them and not between."""
+    Garbage is collected before them and not between.
+    """
     gc.collect()
-    return min(cpu_seconds(function) for _ in range(repeats))
+    times = timeit.repeat(function, timer=time.process_time, number=number, repeat=repeats)
+    return min(times) / number
 
 
 # -- memory --------------------------------------------------------------------------------------

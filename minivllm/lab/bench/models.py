@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 from minivllm.embedded import embedded_model_path
 from minivllm.lab.sim.shapes import SHAPES
@@ -21,16 +20,11 @@ from minivllm.utils.validation import check
 DTYPES = ("float32", "bfloat16", "float16")
 
 
-class BenchModel(NamedTuple):
-    """Directory of a model, and our engine's ``load_format`` for it."""
-
-    directory: Path
-    load_format: str
-
-
 @contextmanager
-def bench_model(model: str, dtype: str) -> Iterator[BenchModel]:
-    """Directory of a model: the caller's own, the embedded one, or one of random numbers.
+def bench_model(model: str, dtype: str) -> Iterator[tuple[Path, str]]:
+    """Directory of a model, and our engine's ``load_format`` for it.
+
+    It is the caller's own, the embedded one, or one of random numbers.
 
     Args:
         model: one of ``SHAPES``, "embedded", or the path of a Hugging Face directory.
@@ -44,9 +38,9 @@ def bench_model(model: str, dtype: str) -> Iterator[BenchModel]:
         names = ", ".join(map(repr, (*SHAPES, "embedded")))
         path = embedded_model_path() if model == "embedded" else Path(model)
         check(path.is_dir(), "model", model, f"one of {names} or a Hugging Face directory")
-        yield BenchModel(path, "auto")
+        yield path, "auto"
         return
     with TemporaryDirectory(prefix="minivllm-bench-") as name:
         directory = Path(name)
         (directory / "config.json").write_text(json.dumps(SHAPES[model] | {"dtype": dtype}))
-        yield BenchModel(directory, "dummy")
+        yield directory, "dummy"

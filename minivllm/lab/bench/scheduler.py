@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import time
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.bench.hashing import hashing_us, least_hashing_us, least_lookup_us, lookup_us
 from minivllm.lab.bench.machine import best_cpu_seconds
+from minivllm.lab.bench.options import count
 from minivllm.lab.bench.report import Report
 from minivllm.lab.bench.workloads import (
     BLOCK_SIZE,
@@ -36,17 +39,13 @@ POOL_SIZES = (1, 8, 64)  # times the blocks that a short run fills
 CACHE_SIZES = (100, 1_000, 10_000, 100_000)  # blocks
 
 
-def bench_scheduler(num_requests: int, num_steps: int) -> None:
-    """Measure and print.
-
-    Args:
-        num_requests: sequences that decode.
-        num_steps: done when the last figure of the longest run is taken.
-
-    Raises:
-        ValueError: for a number out of range.
-    """
-    check(is_int(num_requests, 1), "num_requests", num_requests, "an integer of at least 1")
+def bench_scheduler(
+    num_requests: Annotated[int, count("Sequences that decode.")] = 256,
+    num_steps: Annotated[
+        int, typer.Option(help="Of the longest run, up to its last figure.")
+    ] = 4096,
+) -> None:
+    """Measure and print."""
     ok = is_int(num_steps, SHORT_RUN) and num_steps <= LONGEST_RUN
     check(ok, "num_steps", num_steps, f"an integer from {SHORT_RUN} to {LONGEST_RUN}")
     workload = {

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 
+import numpy as np
 import torch
+import typer
 
 from minivllm.embedded import embedded_draft_path
 from minivllm.entrypoints.llm import LLM
 from minivllm.lab.bench import machine
+from minivllm.lab.bench.options import Repeats, Threads
 from minivllm.lab.bench.report import Report
 from minivllm.lab.bench.roofline import shape_of
 from minivllm.lab.bench.speculation_texts import Texts, texts
@@ -23,7 +26,6 @@ from minivllm.metrics.spec_decode import SpecDecodingStats
 from minivllm.request import Request, Sequence
 from minivllm.sampling_params import SamplingParams
 from minivllm.spec_decode.proposer import NgramProposer
-from minivllm.utils.validation import check, is_int
 
 NUM_ROWS = (1, 2, 4, 6, 9)  # of a sequence in a step
 BATCHES = ((1, 256), (1, 1500), (4, 256), (16, 256))  # sequences, tokens of each
@@ -33,27 +35,20 @@ PROPOSER_TOKENS = 4096
 
 
 def bench_speculation(
-    num_speculative_tokens: int,
-    prompt_lookup_min: int,
-    prompt_lookup_max: int,
-    draft_model: str,
-    draft_tokens: int,
-    repeats: int,
+    num_speculative_tokens: Annotated[int, typer.Option(help="The most n-gram drafts.")] = 5,
+    prompt_lookup_min: Annotated[int, typer.Option(help="The shortest n-gram.")] = 1,
+    prompt_lookup_max: Annotated[int, typer.Option(help="The longest n-gram.")] = 3,
+    draft_model: Annotated[
+        str, typer.Option(help="The directory of a draft model; embedded: the one that ships.")
+    ] = "embedded",
+    draft_tokens: Annotated[int, typer.Option(help="Its drafts of a step.")] = 3,
+    repeats: Repeats = 3,
+    threads: Threads = None,
 ) -> None:
     """Measure and print, with the embedded model, which knows what the texts ask.
 
-    Args:
-        num_speculative_tokens: the most n-gram drafts of a step.
-        prompt_lookup_min, prompt_lookup_max: the n-grams that are looked up.
-        draft_model: the directory of a draft model, or "embedded"; it is measured alone, and where
-            n-grams of at least two tokens are looked up first.
-        draft_tokens: its drafts of a step.
-        repeats: how often each engine answers each question; the best counts.
-
-    Raises:
-        FileNotFoundError, ValueError: for a draft model that cannot be had, a number out of range.
+    The draft model is measured alone, and where n-grams of at least two tokens are looked up first.
     """
-    check(is_int(repeats, 1), "repeats", repeats, "an integer of at least 1")
     ngram = {
         "method": "ngram", "num_speculative_tokens": num_speculative_tokens,
         "prompt_lookup_min": prompt_lookup_min, "prompt_lookup_max": prompt_lookup_max,
@@ -67,7 +62,7 @@ def bench_speculation(
             "model": "embedded",
             **ngram,
             "draft_model": draft_model,
-            "threads": torch.get_num_threads(),
+            "threads": threads,
             "clock": f"wall time at batch 1, the best of {repeats} answers to each question",
         },
     )
@@ -75,7 +70,16 @@ def bench_speculation(
     found: dict[str, Any] = {
         kind: _answers(engines, some, repeats) for kind, some in texts().items()
     }
-    _print_answers(report, found)
+    for name in list(configs)[1:]:
+        report.table(
+            f"{name}: answers at batch 1",
+            ("text", "tokens a step", "drafts accepted", "seconds over those without"),
+            [
+                (kind, one[name]["tokens_per_step"], f"{one[name]['accepted_share']:.0%}",
+                 one[name]["seconds_ratio"])
+                for kind, one in found.items()
+            ],
+        )  # fmt: skip
     found["step"] = _step_costs(report, engines["none"])
     found["proposer_us"] = _proposer_us(prompt_lookup_min, prompt_lookup_max, ngram)
     report.note(
@@ -92,33 +96,23 @@ def _engine(config: dict | None) -> LLM:
 # -- answers ---------------------------------------------------------------------------------------
 
 
-class _Counts(NamedTuple):
-    """Counters of an engine so far."""
-
-    tokens: int
-    steps: int
-    drafted: int
-    accepted: int
-
-    @classmethod
-    def of(cls, llm: LLM) -> _Counts:
-        metrics = llm.llm_engine.metrics
-        steps = sum(metrics.histograms["iteration_tokens_total"].counts)
-        drafts = metrics.spec_decoding or SpecDecodingStats(0)
-        return cls(
-            metrics.num_generation_tokens, steps, drafts.num_draft_tokens,
-            drafts.num_accepted_tokens,
-        )  # fmt: skip
+def _counts(llm: LLM) -> np.ndarray:
+    """Numbers of an engine so far: tokens, steps, drafts, accepted drafts."""
+    metrics = llm.llm_engine.metrics
+    steps = sum(metrics.histograms["iteration_tokens_total"].counts)
+    drafts = metrics.spec_decoding or SpecDecodingStats(0)
+    return np.array([metrics.num_generation_tokens, steps, drafts.num_draft_tokens,
+                     drafts.num_accepted_tokens])  # fmt: skip
 
 
 def _answers(engines: dict[str, LLM], some: Texts, repeats: int) -> dict[str, dict[str, Any]]:
     """Figures of each engine: tokens per step, and seconds over those without drafts."""
     seconds = dict.fromkeys(engines, 0.0)
-    before = {name: _Counts.of(llm) for name, llm in engines.items()}
+    before = {name: _counts(llm) for name, llm in engines.items()}
     for chat in some.chats:  # from here on its prompt is in the prefix cache
         for llm in engines.values():
             _answer(llm, chat, some.max_tokens)
-    after = {name: _Counts.of(llm) for name, llm in engines.items()}
+    after = {name: _counts(llm) for name, llm in engines.items()}
     for chat in some.chats:
         times: dict[str, list[float]] = {name: [] for name in engines}
         for _ in range(repeats):
@@ -128,9 +122,7 @@ def _answers(engines: dict[str, LLM], some: Texts, repeats: int) -> dict[str, di
             seconds[name] += min(times[name])
     found = {}
     for name in engines:
-        tokens, steps, drafted, accepted = (
-            now - then for now, then in zip(after[name], before[name], strict=True)
-        )
+        tokens, steps, drafted, accepted = (after[name] - before[name]).tolist()
         num_prompts = len(some.chats)  # each is computed in one step, which gives a token
         found[name] = {
             "tokens_per_step": (tokens - num_prompts) / (steps - num_prompts),
@@ -145,20 +137,6 @@ def _answer(llm: LLM, chat: list[dict[str, str]], max_tokens: int) -> float:
     begin = time.perf_counter()
     llm.chat(chat, SamplingParams(temperature=0, max_tokens=max_tokens), use_tqdm=False)
     return time.perf_counter() - begin
-
-
-def _print_answers(report: Report, found: dict[str, dict[str, dict[str, float]]]) -> None:
-    names = [name for name in next(iter(found.values())) if name != "none"]
-    for name in names:
-        report.table(
-            f"{name}: answers at batch 1",
-            ("text", "tokens a step", "drafts accepted", "seconds over those without"),
-            [
-                (kind, one[name]["tokens_per_step"], f"{one[name]['accepted_share']:.0%}",
-                 one[name]["seconds_ratio"])
-                for kind, one in found.items()
-            ],
-        )  # fmt: skip
 
 
 # -- steps -----------------------------------------------------------------------------------------

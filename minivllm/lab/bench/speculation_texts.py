@@ -6,6 +6,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
+from minivllm.utils.toml_data import load_toml
+
 Messages = list[dict[str, str]]
 
 
@@ -34,21 +36,9 @@ def table_questions(count: int = 20) -> list[Messages]:
 
 def texts() -> dict[str, Texts]:
     """All kinds, by name."""
-
-    def asked(form: str, *values: str) -> list[Messages]:
-        return [[{"role": "user", "content": form.format(value)}] for value in values]
-
-    people = ("Lucy Davis", "Omar Reyes", "Lena Novak", "Hugo Jansen", "Ines Costa")
-    facts = [
-        f"{name} can be reached at {name.lower().replace(' ', '.')}@example.com and answers the "
-        f"phone at 555-{1071 + 968 * i}."
-        for i, name in enumerate(people)
-    ]
-    topics = ("rivers", "music", "the sea", "bread", "winter", "trains")
-    countries = ("France", "Japan", "Peru", "Kenya", "Norway", "Canada")
-    return {
-        "table": Texts(table_questions(), 60),
-        "JSON": Texts(asked("Extract name, email and phone as a JSON object: {}", *facts), 60),
-        "capitals": Texts(asked("What is the capital of {}?", *countries), 40),
-        "essays": Texts(asked("Write a short essay about {}.", *topics), 120),
-    }
+    found = {"table": Texts(table_questions(), 60)}
+    for kind, described in load_toml(__package__, "speculation_texts").items():
+        requests = map(described["form"].format, described["values"])
+        chats = [[{"role": "user", "content": request}] for request in requests]
+        found[kind] = Texts(chats, described["max_tokens"])
+    return found

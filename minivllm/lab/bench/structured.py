@@ -7,54 +7,36 @@ batch of the embedded model writes such texts, and the time for masks is set bes
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from random import Random
-from typing import Any
+from typing import Annotated, Any
+from unittest import mock
 
 import numpy as np
-import torch
 
 from minivllm.embedded import embedded_model_path
 from minivllm.entrypoints.llm import LLM
 from minivllm.lab.bench.machine import best_cpu_seconds
+from minivllm.lab.bench.options import Threads, count
 from minivllm.lab.bench.report import Report
 from minivllm.lab.sim.result import percentiles
 from minivllm.sampling_params import SamplingParams, StructuredOutputsParams
 from minivllm.structured_output.backend_types import StructuredOutputGrammar
 from minivllm.structured_output.manager import StructuredOutputManager
-from minivllm.utils.validation import check, is_int
+from minivllm.utils.toml_data import load_toml
 from minivllm.worker import model_runner
 
 WALKS, PLACES, MAX_TOKENS = 50, 40, 100
 
-_PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
-FORMS: dict[str, dict[str, Any]] = {
-    "choice": {"choice": ["London", "Paris", "Rome"]},
-    "phone": {"regex": r"\d{3}-\d{4}"},
-    "lines": {"regex": r"([a-z ]+\n){60}"},
-    "counted": {"regex": "[a-z ]{400}"},  # a state for each letter
-    "schema": {"json": _PERSON},
-    "list": {"json": {"type": "array", "items": _PERSON, "minItems": 20}},
-}
+FORMS: dict[str, dict[str, Any]] = load_toml(__package__, "structured")
 LONG = ("lines", "counted", "list")  # whose texts do not end before MAX_TOKENS
 
 
-def bench_structured(batch_size: int) -> None:
-    """Measure and print.
-
-    Args:
-        batch_size: sequences that decode together.
-
-    Raises:
-        ValueError: for a number out of range, or without llguidance.
-    """
-    check(is_int(batch_size, 1), "batch_size", batch_size, "an integer of at least 1")
+def bench_structured(
+    batch_size: Annotated[int, count("Sequences that decode.")] = 16,
+    threads: Threads = None,
+) -> None:
+    """Measure and print. Needs llguidance."""
     llm = LLM(
         max_model_len=512, max_num_seqs=batch_size, num_gpu_blocks_override=33 * batch_size,
         model=str(embedded_model_path()),
@@ -68,12 +50,12 @@ def bench_structured(batch_size: int) -> None:
             "vocabulary": vocab_size,
             "batch_size": batch_size,
             "places": WALKS * PLACES,
-            "threads": torch.get_num_threads(),
+            "threads": threads,
             "clock": "CPU time of the thread",
         },
     )
     row = np.zeros((2, -(-vocab_size // 32)), dtype=np.int32)
-    least = best_cpu_seconds(lambda: [np.copyto(row[0], row[1]) for _ in range(1000)]) * 1e3
+    least = best_cpu_seconds(lambda: np.copyto(row[0], row[1]), number=1000) * 1e6
     report.ceiling({"us_per_row": least}, "to copy a row of bits that is there already")
     compile_ms = {name: _compile_ms(manager, form) for name, form in FORMS.items()}
     mask_us = {name: _mask_us(manager, form) for name, form in FORMS.items()}
@@ -151,11 +133,9 @@ def _step(llm: LLM, form: dict[str, Any], batch_size: int) -> dict[str, float]:
     }
 
 
-@contextmanager
-def _timed(owner: Any, function: str, name: str, spent: dict[str, float]) -> Iterator[None]:
-    """Add the CPU time of each call of ``owner.function`` to ``spent[name]``."""
-    honest: Callable[..., Any] = getattr(owner, function)
-    own = function in vars(owner)
+def _timed(owner: Any, function: str, name: str, spent: dict[str, float]) -> Any:
+    """Context manager: the CPU time of each call of ``owner.function`` adds to ``spent[name]``."""
+    honest = getattr(owner, function)
 
     def timed(*args, **kwargs):
         begin = time.thread_time()
@@ -164,8 +144,4 @@ def _timed(owner: Any, function: str, name: str, spent: dict[str, float]) -> Ite
         finally:
             spent[name] += time.thread_time() - begin
 
-    setattr(owner, function, timed)
-    try:
-        yield
-    finally:
-        setattr(owner, function, honest) if own else delattr(owner, function)
+    return mock.patch.object(owner, function, timed)

@@ -3,45 +3,40 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 
 from minivllm.lab.bench import machine
 from minivllm.lab.bench.engine import BenchEngine, Run
 from minivllm.lab.bench.models import bench_model
+from minivllm.lab.bench.options import Backend, Dtype, Model, Repeats, Threads
 from minivllm.lab.bench.report import Report, memory_note
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.workloads import Round, make_workload
 from minivllm.models.loader import load_config
-from minivllm.utils.validation import check, is_int
 
 
 def bench_throughput(
-    workload: str,
-    model: str,
-    num_requests: int | None,
-    dtype: str,
-    repeats: int,
-    max_num_seqs: int,
-    max_num_batched_tokens: int,
-    enable_prefix_caching: bool,
-    attention_backend: str,
+    workload: Annotated[
+        str,
+        typer.Option(help="nano, w1, w1-short, w2, w4, shared-prefix, multi-turn or n-samples."),
+    ] = "w1",
+    model: Model = "tiny",
+    num_requests: Annotated[int | None, typer.Option(help="None: the workload's own.")] = None,
+    dtype: Dtype = "float32",
+    repeats: Repeats = 3,
+    max_num_seqs: Annotated[int, typer.Option(help="Sequences at once.")] = 64,
+    max_num_batched_tokens: Annotated[int, typer.Option(help="Tokens per step.")] = 2048,
+    enable_prefix_caching: Annotated[
+        bool,
+        typer.Option("--prefix-caching/--no-prefix-caching", help="Reuse equal prefixes."),
+    ] = True,
+    attention_backend: Backend = "auto",
+    threads: Threads = None,
 ) -> None:
-    """Measure and print.
-
-    Args:
-        workload: by its name, see ``minivllm.lab.bench.workloads``.
-        model: see ``minivllm.lab.bench.models``.
-        num_requests: None for the workload's usual number.
-        dtype: of weights, activations, K and V.
-        repeats: how often the work is done; the best run counts.
-        max_num_seqs, max_num_batched_tokens, enable_prefix_caching, attention_backend: of ``LLM``.
-
-    Raises:
-        ValueError: for an unknown name, a number out of range.
-    """
-    check(is_int(repeats, 1), "repeats", repeats, "an integer of at least 1")
+    """Measure and print; the best of the runs counts."""
     with bench_model(model, dtype) as (directory, load_format):
         config = load_config(directory)
         rounds = make_workload(workload, num_requests, config.vocab_size)
@@ -55,7 +50,7 @@ def bench_throughput(
                 "max_num_seqs": max_num_seqs,
                 "max_num_batched_tokens": max_num_batched_tokens,
                 "prefix_caching": enable_prefix_caching,
-                "threads": torch.get_num_threads(),
+                "threads": threads,
                 "clock": f"wall time, best of {repeats} runs after one that warms up",
             },
         )

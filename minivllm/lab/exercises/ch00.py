@@ -10,6 +10,7 @@ from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.lab.viz import Figure, timeline
+from minivllm.utils.math_utils import cdiv
 
 # -- core: blocks at the end -------------------------------------------------------------------
 
@@ -25,7 +26,7 @@ def blocks(rng: Random) -> Exercise:
         _check_blocks,
         "Which token of a finished sequence has never been an input of the model?",
         _solve_blocks,
-        "A request has so many prompt tokens and generates so many output tokens. How many blocks "
+        "A request has num_prompt prompt tokens and generates num_output tokens. How many blocks "
         "does it hold in its last step?",
         {"num_prompt": num_prompt, "num_output": num_output, "block_size": block_size},
     )
@@ -35,12 +36,22 @@ def _check_blocks(answer, num_prompt, num_output, block_size) -> str:
     answer = whole_number(answer)
     written = num_prompt + num_output - 1
     right = -(-written // block_size)
-    last_counted = (
+    mistakes = {
         "you counted the last token, too. It is sampled in the last step, so its K and V "
-        "are never computed."
-    )
+        "are never computed.": right + 1,
+        "these are blocks for the prompt alone; the answer needs some, too.": (
+            cdiv(num_prompt, block_size)
+        ),
+        "these are blocks for the answer alone; the prompt needs some, too.": (
+            cdiv(num_output, block_size)
+        ),
+        "these are positions; a block holds block_size of them.": written,
+        "the last token takes no position, and the answer begins in the prompt's last block.": (
+            cdiv(num_prompt, block_size) + cdiv(num_output, block_size)
+        ),
+    }
     wrong = f"{answer} blocks hold {answer * block_size} positions; count what is needed."
-    compare(answer, right, {last_counted: right + 1}, wrong)
+    compare(answer, right, mistakes, wrong)
     return f"{written} positions are written, {right} blocks hold them."
 
 
@@ -83,18 +94,28 @@ def _check_reading(answer, timeline) -> str:
     row = _row_of_b(timeline)
     chunks, decodes = [int(cell) for cell in row if cell != "•"], row.count("•")
     prompt, step, output = whole_numbers(answer, ("prompt tokens", "step", "output tokens"))
-    only_one = f"prompt tokens: {chunks[0]} is only B's first chunk; add the chunks that follow."
-    compare(
-        prompt, sum(chunks), {only_one: chunks[0]}, "prompt tokens: add B's numbers; no dot counts."
-    )
+    mistakes = {
+        f"prompt tokens: {chunks[0]} is only B's first chunk; add the chunks that follow.": (
+            chunks[0]
+        ),
+        "prompt tokens: a dot is a token of the answer.": sum(chunks) + decodes,
+    }
+    compare(prompt, sum(chunks), mistakes, "prompt tokens: add the numbers in B's row.")
     last = len(chunks) - 1
-    late = f"step: the dot in step {last + 1} computes B's first token. Which step gave it?"
-    early = "step: only a part of B's prompt is computed in step 0, so no token comes of it."
+    mistakes = {
+        f"step: the dot in step {last + 1} computes B's first token. Which step gave it?": last + 1,
+        "step: only a part of B's prompt is computed in step 0, so no token comes of it.": 0,
+    }
     wrong = "step: it is the step that computes the last tokens of B's prompt."
-    compare(step, last, {late: last + 1, early: 0}, wrong)
-    dots = "output tokens: you counted the dots. The step before the first dot gave a token, too."
+    compare(step, last, mistakes, wrong)
+    mistakes = {
+        "output tokens: you counted the dots. The step before the first gave a token, too.": (
+            decodes
+        ),
+        "output tokens: a chunk that is not the prompt's last gives none.": len(row),
+    }
     wrong = "output tokens: B gets one in the step of its last chunk, and one with each dot."
-    compare(output, decodes + 1, {dots: decodes}, wrong)
+    compare(output, decodes + 1, mistakes, wrong)
     return f"{len(chunks)} chunks and {decodes} decodes; the last chunk gives a token, too."
 
 
@@ -139,9 +160,16 @@ def _check_pool(answer, num_chats, num_prompt, num_output, block_size) -> str:
         "no block 0: it is in the pool, and no request ever gets it.": right - 1,
         f"a chat writes {num_prompt + num_output - 1} positions: its last token is never "
         "computed.": num_chats * (each + 1) + 1,
+        "these are a chat's blocks and block 0; num_chats chats are there at once.": each + 1,
+        "these are blocks for the prompts alone; the answers need some, too.": (
+            num_chats * cdiv(num_prompt, block_size) + 1
+        ),
+        "no two chats share a block: round up for each of them.": (
+            cdiv(num_chats * (num_prompt + num_output - 1), block_size) + 1
+        ),
     }
     wrong = f"{answer} blocks are too {'few' if answer < right else 'many'}: a chat takes {each}."
-    compare(answer, right, mistakes, "count the blocks of one chat, then of all.", wrong)
+    compare(answer, right, mistakes, wrong)
     return f"{num_chats} chats of {each} blocks, and block 0."
 
 

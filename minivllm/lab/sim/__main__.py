@@ -71,34 +71,25 @@ def run_command(
     ] = None,
     max_num_seqs: Annotated[int, typer.Option(help="Sequences at once.")] = 256,
     max_num_batched_tokens: Annotated[int, typer.Option(help="Tokens per step.")] = 4096,
-    chunked_prefill: Annotated[bool, typer.Option(help="Split long prompts.")] = True,
-    prefix_caching: Annotated[bool, typer.Option(help="Reuse equal prefixes.")] = True,
+    enable_chunked_prefill: Annotated[
+        bool, typer.Option("--chunked-prefill/--no-chunked-prefill", help="Split long prompts.")
+    ] = True,
+    enable_prefix_caching: Annotated[
+        bool, typer.Option("--prefix-caching/--no-prefix-caching", help="Reuse equal prefixes.")
+    ] = True,
     max_concurrency: Annotated[
         int | None, typer.Option(help="Most requests that the client has under way.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="All numbers in a last line.")] = False,
 ) -> None:
     """Serve a workload in simulated time and say how that went."""
+    options = dict(locals())
+    for name in ("workload", "requests", "rate", "seed", "as_json"):
+        del options[name]
     with exit_on_bad_input():
         names = ", ".join(map(repr, WORKLOADS))
         check(workload in WORKLOADS, "workload", workload, f"one of {names}")
-        result = simulate(
-            WORKLOADS[workload](requests, rate, seed),
-            hardware=hardware,
-            model=model,
-            policy=policy,
-            manager=manager,
-            allocator=allocator,
-            num_blocks=num_blocks,
-            block_size=block_size,
-            gpu_memory_utilization=gpu_memory_utilization,
-            max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            enable_chunked_prefill=chunked_prefill,
-            enable_prefix_caching=prefix_caching,
-            max_concurrency=max_concurrency,
-        )
+        result = simulate(WORKLOADS[workload](requests, rate, seed), **options)
         typer.echo(f"{workload} on {model}, {hardware}, {manager}, {policy}")
         typer.echo(describe(result))
         if as_json:

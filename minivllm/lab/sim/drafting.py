@@ -96,9 +96,3 @@ class PaddingScheduler(Scheduler):
         room = num_hit + self.config.num_speculative_tokens + 2 <= self.config.max_model_len
         decodes_only = going_on.isdisjoint(self._unfinished_chunks)
         return lacks_one and room and decodes_only and bool(going_on or num_hit)
-
-
-def make_replay_scheduler(config: SchedulerConfig, kv_manager: KVCacheManager) -> Scheduler:
-    """The scheduler for a recording: with drafts it pads as vLLM's does."""
-    cls = PaddingScheduler if config.num_speculative_tokens else Scheduler
-    return cls(config, kv_manager)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.logger import silenced
 from minivllm.request import Request, Sequence
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
-from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.scheduling.progress import check_progress
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
@@ -99,41 +98,21 @@ class LimitedArrivals(Arrivals):
 
 
 def make_scheduler(
-    kv_manager: KVCacheManager,
-    *,
-    max_num_batched_tokens: int,
-    max_num_seqs: int,
-    max_model_len: int,
-    enable_chunked_prefill: bool = True,
-    long_prefill_token_threshold: int = 0,
-    policy: str | SchedulingPolicy = "fcfs",
-    preemption_mode: str | None = None,
-    trace: Trace | None = None,
+    kv_manager: KVCacheManager, trace: Trace | None = None, **limits: Any
 ) -> Scheduler:
-    """The engine's scheduler; arguments as for ``LLM``.
+    """The engine's scheduler; ``limits`` are fields of ``SchedulerConfig``, named as for ``LLM``.
 
     Raises:
         ValueError: for an unknown policy.
     """
-    config = SchedulerConfig(
-        max_num_batched_tokens,
-        max_num_seqs,
-        max_model_len,
-        enable_chunked_prefill,
-        long_prefill_token_threshold,
-        policy,
-        preemption_mode,
-    )
-    return Scheduler(config, kv_manager, trace)
-
-
-def fake_token(seq: Sequence) -> int:
-    """The made-up model: a function of all tokens so far, so that a lost one shows."""
-    return fake_tokens(seq.token_ids, 1)[0]
+    return Scheduler(SchedulerConfig(**limits), kv_manager, trace)
 
 
 def fake_tokens(token_ids: list[int], n: int) -> list[int]:
-    """The next ``n`` tokens of the made-up model."""
+    """The next ``n`` tokens of the made-up model.
+
+    Each is a function of all tokens so far, so that a lost one shows.
+    """
     total, num_tokens, made = sum(token_ids), len(token_ids), []
     for _ in range(n):
         made.append((total + num_tokens) % 1000 + 5)
@@ -142,7 +121,7 @@ def fake_tokens(token_ids: list[int], n: int) -> list[int]:
 
 
 def fake_execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-    """A ``fake_token`` for every sequence that this step lets catch up, and for its forks.
+    """One of ``fake_tokens`` for every sequence that this step lets catch up, and for its forks.
 
     Behind drafts that are right there are as many more.
     """

@@ -13,9 +13,9 @@ from typing import Any
 from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.drafting import (
+    PaddingScheduler,
     check_speculative,
     fake_drafts,
-    make_replay_scheduler,
     speculative_limits,
 )
 from minivllm.lab.sim.loop import Step, fake_execute, run_steps
@@ -30,6 +30,8 @@ from minivllm.utils.validation import check, is_int
 _NUMBERS = {"block_size": 1, "num_gpu_blocks": 2, "max_num_batched_tokens": 1, "max_num_seqs": 1,
             "long_prefill_token_threshold": 0, "max_model_len": 2}  # fmt: skip
 _MOST = 10**6  # of all of them: a step and a block take time and memory here, too
+_LIMITS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len",
+           "enable_chunked_prefill", "long_prefill_token_threshold")  # fmt: skip
 _SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill")
 _STATS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens",
           "num_accepted_tokens_per_pos")  # fmt: skip
@@ -84,16 +86,11 @@ def _prepare(
         config["num_gpu_blocks"], config["block_size"], config["enable_prefix_caching"]
     )
     speculative = config.get("speculative")
-    scheduler_config = SchedulerConfig(
-        max_num_batched_tokens=config["max_num_batched_tokens"],
-        max_num_seqs=config["max_num_seqs"],
-        max_model_len=config["max_model_len"],
-        enable_chunked_prefill=config["enable_chunked_prefill"],
-        long_prefill_token_threshold=config["long_prefill_token_threshold"],
-        policy=policy or config["policy"],
-        **(speculative_limits(speculative) if speculative is not None else {}),
-    )
-    scheduler = make_replay_scheduler(scheduler_config, manager)
+    limits = {name: config[name] for name in _LIMITS}
+    if speculative is not None:
+        limits |= speculative_limits(speculative)
+    cls = Scheduler if speculative is None else PaddingScheduler
+    scheduler = cls(SchedulerConfig(policy=policy or config["policy"], **limits), manager)
     return scheduler, [_request(entry) for entry in workload["requests"]], speculative
 
 

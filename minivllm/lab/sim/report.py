@@ -5,9 +5,21 @@ from __future__ import annotations
 from math import isnan
 from typing import Any
 
+from minivllm.lab.contiguous.manager import SlotUsage
 from minivllm.lab.sim.result import SimulationResult
 from minivllm.lab.sim.sharing import SharingRow
 from minivllm.lab.sim.waste import WasteRow
+from minivllm.utils.toml_data import load_toml
+
+_NOTES = load_toml(__package__, "report")  # below the tables
+
+
+# Of a result, in the order of the report.
+_NUMBERS = (
+    "seconds", "request_throughput", "input_throughput", "output_throughput", "ttft", "tpot", "itl",
+    "num_preemptions", "prefix_hit_rate", "tokens_in_held", "saved_by_sharing", "memory",
+    "memory_under_load", "num_blocks", "block_size", "num_steps", "wall_seconds",
+)  # fmt: skip
 
 
 def as_dict(result: SimulationResult) -> dict[str, Any]:
@@ -17,24 +29,14 @@ def as_dict(result: SimulationResult) -> dict[str, Any]:
     """
     return {
         "num_requests": len(result.requests),
-        "seconds": result.seconds,
-        "request_throughput": result.request_throughput,
-        "input_throughput": result.input_throughput,
-        "output_throughput": result.output_throughput,
-        "ttft": _without_nan(result.ttft),
-        "tpot": _without_nan(result.tpot),
-        "itl": _without_nan(result.itl),
-        "num_preemptions": result.num_preemptions,
-        "prefix_hit_rate": result.prefix_hit_rate,
-        "tokens_in_held": result.tokens_in_held,
-        "saved_by_sharing": result.saved_by_sharing,
-        "memory": result.memory._asdict(),
-        "memory_under_load": result.memory_under_load._asdict(),
-        "num_blocks": result.num_blocks,
-        "block_size": result.block_size,
-        "num_steps": result.num_steps,
-        "wall_seconds": result.wall_seconds,
+        **{name: _plain(getattr(result, name)) for name in _NUMBERS},
     }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, SlotUsage):
+        return value._asdict()
+    return _without_nan(value) if isinstance(value, dict) else value
 
 
 def describe(result: SimulationResult) -> str:
@@ -84,16 +86,8 @@ def describe_waste(rows: tuple[WasteRow, ...]) -> str:
             )
         )
     paged = rows[-1]
-    lines = [
-        *_aligned(table),
-        "",
-        "In brackets, quoted: figure 2 of the PagedAttention paper, whose bars add up to 100 %",
-        "but for rounding. External & others is, as there, all that is in nobody's reservation:",
-        "what the allocator rounds up, what is free in pieces that are too small for the next",
-        "request, and what would be too little for it even in one piece.",
-        f"Of the slots that paged sequences hold, {paged.waste_in_held:.1%} are empty.",
-    ]
-    return "\n".join(lines)
+    note = _NOTES["waste"].format(waste_in_held=paged.waste_in_held)
+    return "\n".join([*_aligned(table), "", note])
 
 
 def describe_sharing(rows: tuple[SharingRow, ...]) -> str:
@@ -105,17 +99,7 @@ def describe_sharing(rows: tuple[SharingRow, ...]) -> str:
         shares = (f"{row.saved[n]:.1%}" for n in sizes)
         name = f"{row.lengths}-like, {'beams' if row.beams else 'samples'}"
         table.append((name, *shares, f"{low:.1%} to {high:.1%}"))
-    return "\n".join(
-        [
-            *_aligned(table),
-            "",
-            "Blocks saved by sharing, divided by all blocks without it. The range on the right,",
-            "for n from 2 to 6, is quoted from section 6.3 of the PagedAttention paper. Ours is",
-            "another as far as lengths are: drawn from distributions with the data sets' means,",
-            "prompts and answers apart, all samples of a request equally long. And of the beams'",
-            "candidates random ones go on, where a model prefers some.",
-        ]
-    )
+    return "\n".join([*_aligned(table), "", _NOTES["sharing"]])
 
 
 def _aligned(table: list[tuple[str, ...]]) -> list[str]:

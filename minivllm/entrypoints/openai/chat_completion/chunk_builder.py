@@ -52,14 +52,9 @@ class ChatChunkBuilder(ChunkBuilder):
         self._skips_empty = skips_empty
         self._calls: dict[int, ToolStream] = {}
         self._shows_tokens = bool(request.return_token_ids or request.logprobs)
-        self._begun = False
-        self._prompt, self._cached = 0, 0
 
     def chunks(self, output: RequestOutput) -> Iterator[bytes]:
-        if not self._begun:
-            self._begun = True
-            self._prompt = len(output.prompt_token_ids)
-            self._cached = output.num_cached_tokens or 0
+        if self.begins(output):
             yield from self._first_chunks(output)
         for completion in output.outputs:
             self._tokens[completion.index] += len(completion.token_ids)
@@ -67,15 +62,12 @@ class ChatChunkBuilder(ChunkBuilder):
             for choice, ends in self._choices(completion):
                 yield self.writer.chunk(choice, ends, more)
 
-    def usage(self) -> dict:
-        details = self.usage_policy.prompt_details(self._prompt, self._cached)
-        return usage_dict(self._prompt, sum(self._tokens.values()), details)
-
     def _usage_so_far(self, num_tokens: int) -> dict[str, Any]:
         """Usage beside choices, if every chunk has it; with one key more than in completions."""
         if not self.always:
             return {}
-        return {"usage": usage_dict(self._prompt, num_tokens) | {"completion_tokens_details": None}}
+        (prompt,) = self._prompts.values()
+        return {"usage": usage_dict(prompt, num_tokens) | {"completion_tokens_details": None}}
 
     def _first_chunks(self, output: RequestOutput) -> Iterator[bytes]:
         """First chunks of each choice: its role and, with ``echo``, the text that is continued."""

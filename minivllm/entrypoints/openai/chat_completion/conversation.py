@@ -21,11 +21,6 @@ class FunctionDefinition(BaseModel):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
-    def shown(self) -> dict[str, Any]:
-        """The function for a chat template: ``strict`` only if it is set."""
-        shown = {"name": self.name, "description": self.description, "parameters": self.parameters}
-        return shown if self.strict is None else shown | {"strict": self.strict}
-
 
 class ChatCompletionToolsParam(BaseModel):
     """A function that the model may call. Unknown fields are left out."""
@@ -33,14 +28,13 @@ class ChatCompletionToolsParam(BaseModel):
     type: Literal["function"] = "function"
     function: FunctionDefinition
 
-    def shown(self) -> dict[str, Any]:
-        """The tool for a chat template."""
-        return {"type": self.type, "function": self.function.shown()}
-
 
 def shown_tools(tools: list[ChatCompletionToolsParam] | None) -> list[dict[str, Any]] | None:
-    """The tools for a chat template."""
-    return None if tools is None else [tool.shown() for tool in tools]
+    """The tools for a chat template: ``strict`` only if it is set."""
+    if tools is None:
+        return None
+    without = {"function": {"strict"}}
+    return [t.model_dump(exclude=without if t.function.strict is None else None) for t in tools]
 
 
 class NamedFunction(TypedDict):
@@ -95,4 +89,24 @@ class MediaFields(OpenAIBaseModel):
         for name in ("media_io_kwargs", "mm_processor_kwargs"):
             if getattr(self, name):
                 raise RequestError(f"{name} is for images and sounds; this server has none", name)
+        return self
+
+
+class ConversationFields(MediaFields):
+    """Fields of a conversation that the chat template renders."""
+
+    messages: list[Message]
+    tools: list[ChatCompletionToolsParam] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _check_ending(self):
+        if self.continue_final_message and self.add_generation_prompt:
+            raise RequestError(
+                "continue_final_message and add_generation_prompt cannot both be true"
+            )
         return self

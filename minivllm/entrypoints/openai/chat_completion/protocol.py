@@ -10,9 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, model_serializer, model_validator
 
 from minivllm.entrypoints.openai.chat_completion.conversation import (
-    ChatCompletionToolsParam,
-    MediaFields,
-    Message,
+    ConversationFields,
     NamedToolChoice,
 )
 from minivllm.entrypoints.openai.chat_completion.tool_choice import check_tool_choice
@@ -21,28 +19,21 @@ from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.protocol import UsageInfo
 
 
-class ChatCompletionRequest(GenerationRequest, MediaFields):
+class ChatCompletionRequest(GenerationRequest, ConversationFields):
     """A conversation to be answered, or its last message to be continued."""
 
-    messages: list[Message]
     n: Annotated[int, BeforeValidator(lambda n: 1 if n is None else n)] = 1
     echo: bool = False
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = False
     top_logprobs: int | None = None
-    tools: list[ChatCompletionToolsParam] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
     parallel_tool_calls: bool | None = True
     documents: list[dict[str, str]] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None
     )
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    add_special_tokens: bool = False
-    chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
     return_prompt_text: bool | None = None
     include_reasoning: bool = True  # for models that return it as a separate part
 
@@ -63,10 +54,6 @@ class ChatCompletionRequest(GenerationRequest, MediaFields):
     def _check_chat(self):
         if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs=true", "top_logprobs")
-        if self.continue_final_message and self.add_generation_prompt:
-            raise RequestError(
-                "continue_final_message and add_generation_prompt cannot both be true"
-            )
         if self.use_beam_search and self.tool_choice not in (None, "none", "auto"):
             raise RequestError("beams have no grammar to force a call; use use_beam_search=false")
         return self

@@ -42,26 +42,18 @@ class CompletionChunkBuilder(ChunkBuilder):
         self._offsets: dict[int, int] = defaultdict(int)  # of the text, by choice
         self._begun: set[int] = set()
         self._places = {one: place for place, one in enumerate(request_ids)}
-        self._prompts, self._cached = [0] * len(request_ids), 0  # tokens
 
     def chunks(self, output: RequestOutput) -> Iterator[bytes]:
         place = self._places[output.request_id]
-        if self._prompts[place] == 0:
-            self._prompts[place] = len(output.prompt_token_ids)
-            self._cached += output.num_cached_tokens or 0
+        self.begins(output)
         for completion in output.outputs:
             index = place * self.request.n + completion.index
             choice = self._piece(index, output, completion)
             self._tokens[index] += len(completion.token_ids)
             more = None
             if self.always:
-                more = {"usage": usage_dict(self._prompts[place], self._tokens[index])}
+                more = {"usage": usage_dict(self._prompts[output.request_id], self._tokens[index])}
             yield self.writer.chunk(choice, completion.finish_reason is not None, more)
-
-    def usage(self) -> dict:
-        prompts = sum(self._prompts)
-        details = self.usage_policy.prompt_details(prompts, self._cached)
-        return usage_dict(prompts, sum(self._tokens.values()), details)
 
     def _piece(self, index: int, output: RequestOutput, completion: CompletionOutput) -> str:
         """The choice of a chunk as JSON."""

@@ -20,12 +20,14 @@ from minivllm.entrypoints.openai.completion.protocol import (
     CompletionResponse,
     CompletionResponseChoice,
 )
-from minivllm.entrypoints.openai.engine_request import EngineRequest
 from minivllm.entrypoints.openai.errors import JSON
 from minivllm.entrypoints.openai.logprobs import prompt_logprobs
 from minivllm.entrypoints.openai.serving import OpenAIServing
 from minivllm.entrypoints.openai.streaming.event_stream import until_done_or_gone
-from minivllm.entrypoints.openai.streaming.generation_response import GenerationResponse
+from minivllm.entrypoints.openai.streaming.generation_response import (
+    EngineRequest,
+    GenerationResponse,
+)
 from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 

@@ -26,17 +26,14 @@ async def same_origin(raw: Request) -> None:
     any other name in it is a foreign domain that resolves to this machine (DNS rebinding).
     """
     host, origin = raw.headers.get("host", ""), raw.headers.get("origin")
-    known = raw.app.state.served.args.host not in LOOPBACK or _hostname(host) in LOOPBACK
+    name = urlsplit(f"//{host}").hostname
+    known = raw.app.state.served.args.host not in LOOPBACK or name in LOOPBACK
     if not known or (origin is not None and urlsplit(origin).netloc != host):
         raise RequestError(
             f"/glass is for pages of this server, not of {origin or host!r}",
             status=HTTPStatus.FORBIDDEN,
             kind="Forbidden",
         )
-
-
-def _hostname(host: str) -> str | None:
-    return urlsplit(f"//{host}").hostname
 
 
 router = APIRouter(

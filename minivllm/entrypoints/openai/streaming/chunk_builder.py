@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.streaming.chunk_writer import ChunkWriter
-from minivllm.entrypoints.openai.usage import UsagePolicy
+from minivllm.entrypoints.openai.usage import UsagePolicy, usage_dict
 from minivllm.outputs import RequestMetrics, RequestOutput
 
 
@@ -40,6 +40,8 @@ class ChunkBuilder(ABC):
         self._times: RequestMetrics | None = None  # of the last output
         # By choice; no list, since the request's n is not checked yet.
         self._tokens: dict[int, int] = defaultdict(int)
+        self._prompts: dict[str, int] = {}  # tokens of each, by the engine's request id
+        self._cached = 0
         # With an interval, by the engine's request id: output that is not in a chunk yet, or None.
         # A request has no entry before its first chunk.
         self._joined: dict[str, RequestOutput | None] = {}
@@ -70,9 +72,19 @@ class ChunkBuilder(ABC):
     def chunks(self, output: RequestOutput) -> Iterator[bytes]:
         """Yield the events for an output that is due."""
 
-    @abstractmethod
+    def begins(self, output: RequestOutput) -> bool:
+        """True for the first output of a prompt, whose tokens are then counted."""
+        if output.request_id in self._prompts:
+            return False
+        self._prompts[output.request_id] = len(output.prompt_token_ids)
+        self._cached += output.num_cached_tokens or 0
+        return True
+
     def usage(self) -> dict:
         """Usage of the whole answer."""
+        prompts = sum(self._prompts.values())
+        details = self.usage_policy.prompt_details(prompts, self._cached)
+        return usage_dict(prompts, sum(self._tokens.values()), details)
 
     def _join(self, output: RequestOutput) -> RequestOutput:
         waiting = self._joined.get(output.request_id)

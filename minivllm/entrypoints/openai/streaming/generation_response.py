@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import dataclass
 
 from minivllm.engine.async_llm import AsyncLLM
 from minivllm.engine.output_collector import RequestOutputCollector
-from minivllm.entrypoints.openai.engine_request import EngineRequest
 from minivllm.entrypoints.openai.streaming.chunk_builder import ChunkBuilder
 from minivllm.entrypoints.openai.streaming.chunk_writer import DONE, error_event
 from minivllm.entrypoints.openai.streaming.event_stream import EventStreamResponse, body_message
+from minivllm.sampling_params import BeamSearchParams, SamplingParams
+
+
+@dataclass
+class EngineRequest:
+    """The arguments of ``AsyncLLM.generate`` for one prompt of an HTTP request."""
+
+    request_id: str
+    prompt: dict
+    params: SamplingParams | BeamSearchParams
+    priority: int
 
 
 class GenerationResponse(EventStreamResponse):

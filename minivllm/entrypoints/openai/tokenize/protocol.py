@@ -5,16 +5,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
-from minivllm.entrypoints.openai.chat_completion.conversation import (
-    ChatCompletionToolsParam,
-    MediaFields,
-    Message,
-)
-from minivllm.entrypoints.openai.errors import RequestError
+from minivllm.entrypoints.openai.chat_completion.conversation import ConversationFields
 from minivllm.entrypoints.openai.protocol import INT64, OpenAIBaseModel
 
 
@@ -28,26 +23,11 @@ class TokenizeCompletionRequest(OpenAIBaseModel):
     return_token_strs: bool | None = False
 
 
-class TokenizeChatRequest(MediaFields):
+class TokenizeChatRequest(ConversationFields):
     """Body of /tokenize with a conversation, which the chat template renders."""
 
     model: str | None = None
-    messages: list[Message]
-    add_special_tokens: bool = False
     return_token_strs: bool | None = False
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[ChatCompletionToolsParam] | None = None
-
-    @model_validator(mode="after")
-    def _check_ending(self):
-        if self.continue_final_message and self.add_generation_prompt:
-            raise RequestError(
-                "continue_final_message and add_generation_prompt cannot both be true"
-            )
-        return self
 
 
 TokenizeRequest = TokenizeCompletionRequest | TokenizeChatRequest

@@ -8,6 +8,7 @@ import time
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from tqdm import tqdm
@@ -22,7 +23,6 @@ from minivllm.lab.bench.serving.datasets import (
     sharegpt_requests,
     table_requests,
 )
-from minivllm.lab.bench.serving.health import ask_health, health_figures
 from minivllm.lab.bench.serving.metrics import RequestFuncOutput, calculate_metrics
 from minivllm.lab.bench.serving.report import details, make_result, result_table, save_result
 from minivllm.utils.validation import check
@@ -30,6 +30,7 @@ from minivllm.utils.validation import check
 _USUAL_INPUT_LEN = 1024  # vLLM's, where it fits
 _CHAT_TEMPLATE = 32  # tokens of a prompt that a chat's template may add
 _MOST_ERRORS = 10  # that are printed
+_HEALTH_PAUSE = 0.02  # seconds between an answer of /health and the next question
 _PAUSE = 0.5  # seconds between two looks at a server that starts
 
 
@@ -66,7 +67,11 @@ async def _bench(args: Namespace) -> dict[str, Any]:
               for i in range(args.num_warmups))
         )  # fmt: skip
         print(f"{len(requests)} requests ({args.dataset_name}) to {model.name}")
-        times = arrival_times(_request_rates(args, len(requests)), args.burstiness, args.seed)
+        rates = [args.request_rate] * len(requests)
+        if args.ramp_up_strategy is not None:
+            ends = args.ramp_up_start_rps, args.ramp_up_end_rps
+            rates = ramp_up(len(requests), args.ramp_up_strategy, *ends)
+        times = arrival_times(rates, args.burstiness, args.seed)
         start, cpu = time.perf_counter(), time.process_time()
         health: list[float] = []
         asking = asyncio.ensure_future(ask_health(client, health)) if args.health else None
@@ -109,6 +114,29 @@ async def send(
         return await asyncio.gather(*(one(index, due) for index, due in enumerate(times)))
 
 
+async def ask_health(client: Client, seconds: list[float]) -> None:
+    """Ask /health again and again until cancelled, and note how long each answer took.
+
+    Raises:
+        ValueError: if it is not answered with status 200.
+    """
+    while True:
+        seconds.append(await client.health())
+        await asyncio.sleep(_HEALTH_PAUSE)
+
+
+def health_figures(seconds: list[float]) -> dict[str, float]:
+    """Figures of what ``ask_health`` has noted, in milliseconds; none if it was not asked."""
+    if not seconds:
+        return {}
+    return {
+        "health_requests": len(seconds),
+        "mean_health_ms": 1000 * fmean(seconds),
+        "median_health_ms": 1000 * median(seconds),
+        "max_health_ms": 1000 * max(seconds),
+    }
+
+
 async def _wait_for_model(args: Namespace) -> ServedModel:
     """The model that is served, as soon as the server says so."""
     until = time.monotonic() + args.ready_check_timeout_sec
@@ -122,14 +150,6 @@ async def _wait_for_model(args: Namespace) -> ServedModel:
                 if time.monotonic() >= until:
                     raise
             await asyncio.sleep(_PAUSE)
-
-
-def _request_rates(args: Namespace, num_requests: int) -> list[float]:
-    if args.ramp_up_strategy is None:
-        return [args.request_rate] * num_requests
-    return ramp_up(
-        num_requests, args.ramp_up_strategy, args.ramp_up_start_rps, args.ramp_up_end_rps
-    )
 
 
 def _tokenizer_of(model: ServedModel) -> str:

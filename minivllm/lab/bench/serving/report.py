@@ -14,31 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from minivllm.lab.bench.serving.metrics import LATENCIES, RequestFuncOutput
+from minivllm.utils.toml_data import load_toml
 
 _WIDTH = 50
-# A line of the table: its words, and the key of its value. What is None is left out.
-_LINES = (
-    ("Successful requests:", "completed"),
-    ("Failed requests:", "failed"),
-    ("Maximum request concurrency:", "max_concurrency"),
-    ("Request rate configured (RPS):", "request_rate"),
-    ("Benchmark duration (s):", "duration"),
-    ("Total input tokens:", "total_input_tokens"),
-    ("Total generated tokens:", "total_output_tokens"),
-    ("Request throughput (req/s):", "request_throughput"),
-    ("Request goodput (req/s):", "request_goodput"),
-    ("Output token throughput (tok/s):", "output_throughput"),
-    ("Peak output token throughput (tok/s):", "max_output_tokens_per_s"),
-    ("Peak concurrent requests:", "max_concurrent_requests"),
-    ("Total token throughput (tok/s):", "total_token_throughput"),
-    ("Client CPU time (s):", "client_cpu_s"),
-)
-_HEALTH = (
-    ("Answers:", "health_requests"),
-    ("Mean (ms):", "mean_health_ms"),
-    ("Median (ms):", "median_health_ms"),
-    ("Longest (ms):", "max_health_ms"),
-)
+_LINES = load_toml(__package__, "report")
 
 
 def result_table(result: dict[str, Any], percentiles: Sequence[float]) -> Iterator[str]:
@@ -49,7 +28,7 @@ def result_table(result: dict[str, Any], percentiles: Sequence[float]) -> Iterat
         percentiles: those that it holds.
     """
     yield f"{' Serving Benchmark Result ':=^{_WIDTH}}"
-    for words, key in _LINES:
+    for key, words in _LINES["load"].items():
         value = result[key]
         if value is not None and value != "inf":
             yield _line(words, value)
@@ -63,7 +42,7 @@ def result_table(result: dict[str, Any], percentiles: Sequence[float]) -> Iterat
             yield _line(f"P{p:g} {short} (ms):", result[f"p{p:g}_{name}_ms"])
     if "health_requests" in result:
         yield f"{'/health, meanwhile':-^{_WIDTH}}"
-        for words, key in _HEALTH:
+        for key, words in _LINES["health"].items():
             yield _line(words, result[key])
     yield "=" * _WIDTH
 
@@ -87,6 +66,8 @@ def make_result(
             measures itself.
     """
     rate = args.request_rate
+    names = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
+    ramp_up = {name: getattr(args, name) for name in names if args.ramp_up_strategy is not None}
     return {
         "date": datetime.now().strftime("%Y%m%d-%H%M%S"),
         "endpoint_type": args.backend,
@@ -99,15 +80,10 @@ def make_result(
         "request_rate": "inf" if math.isinf(rate) else rate,
         "burstiness": "inf" if math.isinf(args.burstiness) else args.burstiness,
         "max_concurrency": args.max_concurrency,
-        **_ramp_up(args),
+        **ramp_up,
         **figures,
         "client_cpu_s": client_cpu,
     }
-
-
-def _ramp_up(args: Namespace) -> dict[str, Any]:
-    names = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
-    return {} if args.ramp_up_strategy is None else {name: getattr(args, name) for name in names}
 
 
 def details(outputs: Sequence[RequestFuncOutput]) -> dict[str, list]:

@@ -19,7 +19,8 @@ class Figure:
     same trace, so that a test can compare them.
 
     Args:
-        svg: a complete SVG document, without styles, scripts or anything from elsewhere.
+        svg: a complete SVG document, without scripts or anything from elsewhere; its only styles
+            are the colours of a dark page.
         text: the same for a terminal, in aligned monospace without colour codes.
         alt: one sentence with the numbers that the picture shows.
     """

@@ -87,6 +87,7 @@ def plot(
         if type(axis.get_major_formatter()).__name__ == "LogFormatterSciNotation":
             label_decades(axis)  # 600, where matplotlib writes 6 x 10^2
     if title:
+        figure.set_layout_engine("constrained")  # which makes room for it
         width = int(figure.get_figwidth() * 72 / (12 * 0.6))
         figure.suptitle("\n".join(wrap(title, width)), x=0.01, ha="left", fontsize=12,
                         fontweight="bold", color=INK)  # fmt: skip

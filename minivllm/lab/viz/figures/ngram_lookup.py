@@ -90,6 +90,6 @@ def _draw(drawing: Drawing, chips: Chips, x: float, y: float, decode: Decode) ->
     for i, (token, look) in enumerate(chips):
         drawing.rect(x + CHIP * i + 1, y, CHIP - 2, HEIGHT, rx=2, **look)
         drawing.text(
-            x + CHIP * (i + 0.5), y + 15, token_label(token, decode, 7), font_size=11,
+            x + CHIP * (i + 0.5), y + 15, token_label(token, decode, 7), CHIP - 6, font_size=11,
             font_family=MONO, text_anchor="middle",
         )  # fmt: skip

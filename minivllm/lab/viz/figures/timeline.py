@@ -141,7 +141,12 @@ def _drawing(runs: Mapping[str, Rows], tops: Sequence[int | None], alt: str) -> 
         title, head = "Timelines with one scale", HEAD
         facts = " · ".join(f"{name}: {len(r.window.steps)} steps" for name, r in runs.items())
         facts += _ratio([sum(rows.window.lanes[0][2]) for rows in runs.values()])
-    entries = {text: (swatch, text) for r in runs.values() for swatch, text in r.legend_entries()}
+    preempted = any(cell.preempted for rows in runs.values() for cell in rows.window.cells)
+    entries = {
+        text: (swatch, text)
+        for rows in runs.values()
+        for swatch, text in rows.legend_entries(preempted)
+    }
     heads = [text_width(r.window.facts) + _facts_x(name) for name, r in runs.items() if name]
     heights = {name: head + _height(rows) for name, rows in runs.items()}
     bottom = TOP + sum(heights.values())

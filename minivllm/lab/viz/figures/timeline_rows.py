@@ -190,7 +190,8 @@ class Rows:
 
     # -- explained -------------------------------------------------------------------------------
 
-    def legend_entries(self) -> list[tuple[Swatch, str]]:
+    def legend_entries(self, preempted: bool) -> list[tuple[Swatch, str]]:
+        """Marks and their meanings; a prefill can be another where some run has preemptions."""
         cells = self.window.cells
         kinds = {cell.kind for cell in cells}
         labels = self.num_runs <= MAX_LABELS and any(
@@ -200,7 +201,6 @@ class Rows:
             if cell.kind == "prefill"
         )
         numbers = " (number: tokens)" if labels else ""
-        preempted = any(cell.preempted for cell in cells)
         meanings = {
             "prefill": ("prefill or recomputation" if preempted else "prefill chunk") + numbers,
             "decode": "decode (1 token)",

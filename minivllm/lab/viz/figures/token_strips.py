@@ -70,7 +70,7 @@ def token_strips(
     bottom = HEADER_HEIGHT + 20 + ROW * len(strips) + 6
     legend = [(box_swatch(stroke=LINE, **ALL), "every token of the class may come"),
               (box_swatch(stroke=LINE, **SOME), "some may")]  # fmt: skip
-    if any(strip.chosen is not None for strip in strips):
+    if classes and any(strip.chosen is not None for strip in strips):
         legend.append((box_swatch(**CHOSEN), "the token that came"))
     drawing = sheet(head, facts, f"{head}: {told}.", right, bottom, legend)
     for row, (strip, numbers) in enumerate(zip(strips, counts, strict=True)):
@@ -84,7 +84,7 @@ def token_strips(
             drawing.place((strip.label, name), x, y, width, ROW)
             middle = {"text_anchor": "middle", "fill": INK if count else GREY}
             drawing.text(x + width / 2, y + 17, f"{count:,}", **middle)
-            if strip.chosen in named[name]:
+            if classes and strip.chosen in named[name]:
                 drawing.rect(x + 2, y + 2, width - 4, ROW - 4, **CHOSEN)
             x += width
         drawing.text(x + 12, y + 17, strip.note, fill=GREY)
