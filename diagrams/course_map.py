@@ -21,7 +21,8 @@ ROWS = (
     ("13", "04", "05", "08", "09"),
     ("04b", "06", "12", "21", "07", "10"),
     ("06b", "14", "15", "21b", "11", "A1"),
-    ("13b", "16", "22", "A4", "A2"),
+    ("13b", "16", "08b", "22", "A4", "A2"),
+    ("A3",),
 )
 TRACK_COLOURS = {"90 minutes": ORANGE, "systems": BLUE, "kernels": GREEN}
 TRACK_INITIALS = {"90 minutes": "90", "systems": "S", "kernels": "K"}
@@ -49,7 +50,8 @@ def draw() -> Figure:
         "those that it needs: 00 to 03 in a row, then memory (04), scheduling (05 to 07), caching "
         "(08) and kernels (09 to 11), which do not need each other; sampling (12), memory of a GPU "
         "(13), speculative decoding (14), structured outputs (15), tool calling (16), serving (21) "
-        "with streams (21b) and metrics (22), the roofline (A1) and measuring a machine (A2)."
+        "with streams (21b) and metrics (22), the roofline (A1), measuring a machine (A2), "
+        "a CPU kernel (A3)."
     )
     width = 6 * WIDTH + 5 * GAP + 56
     page = Canvas(

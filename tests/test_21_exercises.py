@@ -158,8 +158,8 @@ def whole(pieces):
     [
         (whole, r"\[DONE\] ends the stream"),
         (lambda pieces: [f"data: {text}" for text in whole(pieces)[:-1]], "before the data of"),
-        (lambda pieces: whole(pieces)[:-2], r"event \d is lost"),
-        (lambda pieces: "".join(whole(pieces)[:-1]), "returns a list of strings"),
+        (lambda pieces: whole(pieces)[:-2], r"event \d, '.*', is lost"),
+        (lambda pieces: [text.encode() for text in whole(pieces)], "returns a list of strings"),
         (lambda pieces: [piece.decode() for piece in pieces], "raised UnicodeDecodeError"),
     ],
 )

@@ -133,6 +133,13 @@ def test_a_mistake_is_found_and_its_value_told_only_the_second_time(name, seed, 
     assert milestones.passed() == {}
 
 
+def test_a_wrong_plan_is_shown_the_state_that_it_was_made_from(capsys):
+    labs.schedule.grade(lambda *given, **limits: {})
+    out = capsys.readouterr().out
+    for line in ("running ", "waiting ", "free ", "budget "):
+        assert f"\n    {line}" in out
+
+
 def test_who_raises_is_told_where(capsys):
     labs.cap.grade(lambda *args, **kwargs: 1 // 0)
     assert "ZeroDivisionError in line" in capsys.readouterr().out

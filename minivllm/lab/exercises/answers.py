@@ -7,6 +7,8 @@ from numbers import Real
 from operator import eq, index
 from typing import Any
 
+MOST = 10**18  # no answer is as large; a longer number cannot even be shown
+
 
 class NotYet(Exception):
     """An answer is wrong; the message says in which way.
@@ -48,32 +50,38 @@ def compare(
     raise NotYet(wrong, value)
 
 
-def is_blank(answer: Any) -> bool:
+def is_blank(answer: Any, depth: int = 4) -> bool:
     """None and ``...`` stand for "no answer yet", also inside a list, a tuple or a dict."""
-    if isinstance(answer, Mapping):
-        return any(map(is_blank, answer.values()))
-    if isinstance(answer, (list, tuple)):
-        return any(map(is_blank, answer))
-    return answer is None or answer is ...
+    if answer is None or answer is ...:
+        return True
+    parts = answer.values() if isinstance(answer, Mapping) else answer
+    nested = isinstance(answer, (Mapping, list, tuple))
+    return nested and depth > 0 and any(is_blank(part, depth - 1) for part in parts)
+
+
+def whole(value: Any) -> int | None:
+    """Return an integer, also one of NumPy's or torch's, or 42 of 42.0; None for anything else."""
+    if isinstance(value, bool):
+        return None
+    try:
+        number = index(value)
+    except TypeError:
+        if not (isinstance(value, Real) and value == value // 1):
+            return None
+        number = int(value)
+    return number if abs(number) < MOST else None
 
 
 def is_whole(value: Any) -> bool:
-    """True for an integer, also one of NumPy's or torch's, and for 42.0; a bool is none."""
-    if isinstance(value, bool):
-        return False
-    return hasattr(type(value), "__index__") or (isinstance(value, Real) and value == value // 1)
-
-
-def whole(value: Any) -> int:
-    """Return a value for which ``is_whole`` holds as an int."""
-    return index(value) if hasattr(type(value), "__index__") else int(value)
+    """True for what ``whole`` takes for a number."""
+    return whole(value) is not None
 
 
 def whole_number(answer: Any) -> int:
     """The answer, if it is a whole number; else a word about that."""
-    if not is_whole(answer):
+    if (number := whole(answer)) is None:
         raise NotYet("give a whole number.")
-    return whole(answer)
+    return number
 
 
 def whole_numbers(answer: Any, names: Sequence[str]) -> list[int]:

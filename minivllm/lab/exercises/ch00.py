@@ -160,10 +160,13 @@ def _check_pool(answer, num_chats, num_prompt, num_output, block_size) -> str:
         "no block 0: it is in the pool, and no request ever gets it.": right - 1,
         f"a chat writes {num_prompt + num_output - 1} positions: its last token is never "
         "computed.": num_chats * (each + 1) + 1,
+        "these are a chat's blocks and block 0; num_chats chats are there at once.": each + 1,
         "these are blocks for the prompts alone; the answers need some, too.": (
             num_chats * cdiv(num_prompt, block_size) + 1
         ),
-        "these are blocks for a single chat.": each + 1,
+        "no two chats share a block: round up for each of them.": (
+            cdiv(num_chats * (num_prompt + num_output - 1), block_size) + 1
+        ),
     }
     wrong = f"{answer} blocks are too {'few' if answer < right else 'many'}: a chat takes {each}."
     compare(answer, right, mistakes, wrong)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, compare, whole_number
+from minivllm.lab.exercises.answers import NotYet, compare, whole_number, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.function_exercise import FunctionExercise
 
@@ -122,10 +122,7 @@ def design(rng: Random) -> Exercise:
 
 
 def _check_design(answer, room_gib, num_chats, chat_tokens, num_layers, num_heads, head_dim) -> str:
-    try:
-        kv_heads, bytes_per_number = answer
-    except (TypeError, ValueError):
-        raise NotYet("give a pair (KV heads, bytes per number).") from None
+    kv_heads, bytes_per_number = whole_numbers(answer, ("KV heads", "bytes per number"))
     if kv_heads not in (1, 2, 4, 8, 16, 32) or bytes_per_number not in (1, 2, 4):
         turned = kv_heads in (1, 2, 4) and bytes_per_number in (8, 16, 32)
         order = " The KV heads come first." * turned

@@ -144,6 +144,36 @@ def _solve_batching(outputs, max_num_seqs):
     return static, max(places)
 
 
+def _static_mistakes(outputs: list[int], places: int) -> tuple[str, dict[str, int]]:
+    """The rule of static batching, and by explanation the steps that a mistake leads to."""
+    static, continuous = _solve_batching(outputs, places)
+    first, total = max(outputs[:places]), sum(outputs)
+    rule = f"A batch begins together and lasts as long as its longest: the first one {first} steps."
+    return rule, {
+        f"that is one request after another; a batch runs {places} at once.": total,
+        f"a prompt's step gives the first token, too. {rule}": static + cdiv(len(outputs), places),
+        f"these are the steps without waiting for the longest. {rule}": cdiv(total, places),
+        f"you changed the two over. {rule}": continuous,
+        "that is the first batch; the others come after it.": first,
+    }
+
+
+def _continuous_mistakes(outputs: list[int], places: int) -> tuple[str, dict[str, int]]:
+    """The same of continuous batching."""
+    static, continuous = _solve_batching(outputs, places)
+    rule = f"Keep for each of the {places} places the step in which it is free."
+    return rule, {
+        f"that is one request after another; {places} run at once.": sum(outputs),
+        f"that is all tokens divided by the places; at the end a place is empty. {rule}": (
+            cdiv(sum(outputs), places)
+        ),
+        f"with continuous batching no request waits for a whole batch. {rule}": static,
+        f"the next request takes the place that is free first, in the step after. {rule}": (
+            continuous + 1
+        ),
+    }
+
+
 def _check_batching(answer, outputs, max_num_seqs) -> str:
     got = whole_numbers(answer, ("static", "continuous"))
     for mine, policy in zip(got, ("static", "fcfs"), strict=True):
@@ -159,34 +189,9 @@ def _check_batching(answer, outputs, max_num_seqs) -> str:
         begin = ", ".join(f"{i} in step {step}" for i, step in starts.items())
         name = "static" if policy == "static" else "continuous"
         wrong = f"{name}: {mine} steps are too {'few' if mine < trace.num_steps else 'many'}"
-        total, batches = sum(outputs), range(0, len(outputs), max_num_seqs)
-        groups = [outputs[i : i + max_num_seqs] for i in batches]
-        lasts = " and ".join(str(max(group)) for group in groups)
-        if policy == "static":
-            near = f"A batch begins together and lasts as long as its longest: {lasts} steps."
-            mistakes = {
-                f"that is one request after another; a batch runs {max_num_seqs} at once.": total,
-                f"a prompt's step gives the first token, too. {near}": (
-                    trace.num_steps + len(groups)
-                ),
-                f"these are the steps without waiting for the longest. {near}": (
-                    cdiv(total, max_num_seqs)
-                ),
-                f"you changed the two over. {near}": _solve_batching(outputs, max_num_seqs)[1],
-                "that is the first batch; the others come after it.": max(groups[0]),
-            }
-        else:
-            near = f"Keep for each of the {max_num_seqs} places the step in which it is free."
-            mistakes = {
-                f"that is one request after another; {max_num_seqs} run at once.": total,
-                f"that is all tokens divided by the places; at the end a place is empty. {near}": (
-                    cdiv(total, max_num_seqs)
-                ),
-                f"with continuous batching no request waits for a whole batch. {near}": got[0],
-                f"the next request takes the place that is free first, in the step after. {near}": (
-                    trace.num_steps + 1
-                ),
-            }
+        near, mistakes = _static_mistakes(outputs, max_num_seqs)
+        if policy == "fcfs":
+            near, mistakes = _continuous_mistakes(outputs, max_num_seqs)
         compare(
             mine,
             trace.num_steps,

@@ -13,6 +13,7 @@ from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, attended_pairs
 from minivllm.trace import Trace
 from minivllm.trace.records import Preempted, Scheduled, SwappedIn, SwappedOut
 from minivllm.utils.math_utils import cdiv
+from minivllm.utils.validation import is_number
 
 # -- core: what it costs --------------------------------------------------------------------
 
@@ -169,7 +170,7 @@ def _near(got: float, value: float) -> bool:
 
 
 def _check_start(answer, **given) -> str:
-    if isinstance(answer, bool) or not isinstance(answer, (int, float)):
+    if not is_number(answer) or abs(answer) > 1e9:
         raise NotYet("give a number of microseconds.")
     right = _solve_start(**given)
 

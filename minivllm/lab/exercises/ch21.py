@@ -56,6 +56,7 @@ def _solve_event_loop(coroutines):
 
 def _check_event_loop(answer, coroutines) -> str:
     right, undisturbed = _solve_event_loop(coroutines), _undisturbed_ends(coroutines)
+    in_a_row = list(accumulate(map(sum, coroutines.values())))
     mine = number_list(answer, "one for each coroutine")
     if len(mine) != len(right):
         raise NotYet(f"give {len(right)} numbers, one for each coroutine.")
@@ -64,6 +65,7 @@ def _check_event_loop(answer, coroutines) -> str:
         mistakes = {
             f"{name}: that is its own time, and others compute in the same loop.": sum(parts),
             f"{name}: the loop was busy when its timer was over.": undisturbed[index],
+            f"{name}: while a timer runs, the loop runs others.": in_a_row[index],
         }
         value = f"{name} ends after {end} ms, not {got}."
         compare(got, end, mistakes, f"{name} does not end after {got} ms.", value)
@@ -175,7 +177,7 @@ def hang_up(rng: Random) -> Exercise:
         _check_hang_up,
         "After s steps, the prompt and s - 1 tokens have K and V; the last token has none yet.",
         _solve_hang_up,
-        "A and B have begun together and have run for steps steps: the first one computed both "
+        "A and B have begun together and have run for a number of steps; the first computed both "
         "prompts. C waits, because its prompt does not fit. Now one client hangs up, and in the "
         "next step C's whole prompt is computed, and one token of the other. How many blocks does "
         "the hang-up free, and how many are free after that next step's schedule()?",

@@ -69,6 +69,8 @@ def _check_whole_events(answer, pieces) -> str:
     for index, (got, total) in enumerate(zip(mine, right, strict=True)):
         if got == begun[index] != total:
             raise NotYet(f"after piece {index}: {got} have begun, and the last one is not whole.")
+        if got == total - 1 and index == len(pieces) - 1:
+            raise NotYet("[DONE] is an event, too, though it is no JSON.")
         if got != total:
             raise NotYet(
                 f"after piece {index}: not {got} events.",
@@ -181,7 +183,10 @@ def _explain_read_events(arguments, got, right) -> None:
         raise NotYet("[DONE] ends the stream; it is no data.")
     if any("data:" in text for text in got):
         raise NotYet("'data: ' comes before the data of each event and is no part of it.")
-    if len(got) < len(right):
-        lost = next((i for i, pair in enumerate(zip(got, right, strict=False)) if len({*pair}) > 1),
-                    len(got))  # fmt: skip
-        raise NotYet(f"event {lost} is lost: it came in two pieces, or one piece held several.")
+    same = (mine == theirs for mine, theirs in zip(got, right, strict=False))
+    wrong = next((index for index, equal in enumerate(same) if not equal), len(got))
+    if wrong < len(right):
+        raise NotYet(
+            f"event {wrong}, {right[wrong]!r}, is lost or torn: it came in two pieces, or one "
+            "piece held several."
+        )

@@ -48,16 +48,16 @@ def _check_passes(answer, num_tokens, hidden_size, bytes_per_number) -> str:
         if found % one_pass:
             raise NotYet(f"{name}: this is not a multiple of {one_pass:,} bytes, one pass.")
         mistakes = {
-            "the sum reads x and the residual, and writes; the norm reads, and writes: five.": (
+            "The sum reads x and the residual, and writes; the norm reads, and writes: five.": (
                 right == 5 and found == 4 * one_pass
             ),
-            "one loop saves the read of a row that is still in the cache, and no more.": (
+            "One loop saves the read of a row that is still in the cache, and no more.": (
                 right == 4 and found in (2 * one_pass, 3 * one_pass)
             ),
-            "in one loop the norm finds the row in the cache.": (
+            "In one loop the norm finds the row in the cache.": (
                 right == 4 and found == 5 * one_pass
             ),
-            "the weight is small and does not count; a pass is one array of all rows.": (
+            "The weight is small and does not count; a pass is one array of all rows.": (
                 found == (right + 1) * one_pass
             ),
         }

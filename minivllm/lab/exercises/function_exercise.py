@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from types import MappingProxyType
 from typing import Any
@@ -103,6 +103,6 @@ def _first_wrong(got: Any, right: Any) -> Any:
 def _called(answer: Callable, arguments: tuple, like: Any) -> Any:
     """Result of a reader's function; a list is a tuple and a tuple a list, where one is asked."""
     got = answer(*deepcopy(arguments))
-    if isinstance(like, list) and not isinstance(got, str):
+    if isinstance(like, list) and isinstance(got, Iterable) and not isinstance(got, str):
         return list(got)
     return tuple(got) if isinstance(like, tuple) and isinstance(got, list) else got

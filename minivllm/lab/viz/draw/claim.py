@@ -74,11 +74,11 @@ def add_claim(drawing: Drawing, claim: str | None, mark: Sequence[Mark]) -> None
 
 def wrapped(text: str, width: float, font_size: float = 12, bold: bool = False) -> list[str]:
     """Lines that fit with any of the usual fonts."""
-    for length in range(int(width / font_size * 3), 10, -1):
-        lines = wrap(text, length)
-        if max(text_width(line, font_size, bold) for line in lines) <= width:
-            return lines
-    return wrap(text, 10)
+    lengths = range(int(width / font_size * 3), 10, -1)
+    fits = [wrap(text, n) for n in lengths]
+    fits = [w for w in fits if max(text_width(line, font_size, bold) for line in w) <= width]
+    fewest = [w for w in fits if len(w) == len(fits[0])]
+    return fewest[-1] if bold else fits[0]  # lines of a claim are about equally long
 
 
 def _left(box: Box, words: str, width: float) -> float:
