@@ -69,9 +69,7 @@ def draw() -> Figure:
 
 def _alt(found, columns, to_come) -> str:
     topics = [
-        f"{topic} ({', '.join(numbers)})"
-        for column in columns
-        for topic, numbers in column.items()
+        f"{topic} ({', '.join(numbers)})" for column in columns for topic, numbers in column.items()
     ]
     return (
         f"The {len(found)} notebooks as boxes, {sum(it.time.minutes for it in found.values())} "
