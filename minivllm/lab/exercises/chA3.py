@@ -103,22 +103,14 @@ def pack(rng: Random) -> Exercise:
         calls=calls,
         learnt="a tile reads its panel from one end to the other.",
         mistakes={
-            "this is the weight as it was, row by row.": lambda weight, lanes: [
+            "row by row, as it was; a panel goes input by input.": lambda weight, lanes: [
                 number for row in weight for number in row
             ],
-            "this is the whole weight transposed: one panel of all outputs.": lambda weight, lanes: [
+            "the whole weight transposed is one panel of all outputs.": lambda weight, lanes: [
                 row[i] for i in range(len(weight[0])) for row in weight
             ],
             "the last panel is narrower, and is there, too.": lambda weight, lanes: _solve_pack()(
                 weight[: len(weight) // lanes * lanes] or [[]], lanes
-            ),
-            "in a panel the numbers of one input come first, for all its outputs.": (
-                lambda weight, lanes: [
-                    number
-                    for first in range(0, len(weight), lanes)
-                    for row in weight[first : first + lanes]
-                    for number in row
-                ]
             ),
             "the lanes are outputs; you took lanes inputs.": lambda weight, lanes: [
                 row[i]
@@ -158,7 +150,7 @@ def tile(rng: Random) -> Exercise:
         "it loads vectors vectors and rows numbers, and runs rows * vectors instructions. To hide "
         "their latency it needs at least min_sums sums. Which tile of at most num_registers "
         "registers loads the least for each instruction? Answer with a pair (rows, vectors).",
-        {"num_registers": rng.choice([12, 16, 20, 24, 32]), "min_sums": rng.choice([6, 8, 10])},
+        {"num_registers": rng.randint(12, 32), "min_sums": rng.randint(5, 10)},
     )
 
 
