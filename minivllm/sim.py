@@ -20,6 +20,7 @@ from minivllm.lab.sim.cost import (
 from minivllm.lab.sim.dry_run import dry_run
 from minivllm.lab.sim.launches import launch_each, launch_graph
 from minivllm.lab.sim.loop import make_scheduler, runner_output
+from minivllm.lab.sim.prefix_hits import prefix_hits
 from minivllm.lab.sim.recordings import GOLDEN, load_recording
 from minivllm.lab.sim.replay import replay
 from minivllm.lab.sim.result import percentiles
@@ -33,7 +34,8 @@ __all__ = [
     "ContiguousKVCacheManager", "CostModel", "FirstFitPool", "Hardware", "ModelShape", "SimRequest",
     "Work", "alpaca_like", "attended_pairs", "chats", "chi_square", "dry_run", "launch_each",
     "launch_graph", "load_recording", "make_scheduler", "measure_sharing", "measure_waste",
-    "percentiles", "replay", "runner_output", "sharegpt_like", "simulate", "table_chat",
+    "percentiles", "prefix_hits", "replay", "runner_output", "sharegpt_like", "simulate",
+    "table_chat",
 ]  # fmt: skip
 
 if __name__ == "__main__":

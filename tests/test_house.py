@@ -230,13 +230,7 @@ PICTURES = re.compile(
 # Their text cells still have such words. The list may only shrink.
 WITH_PICTURES = {
     "07",
-    "09",
-    "10",
     "11",
-    "12",
-    "13",
-    "15",
-    "16",
     "A1",
     "A2",
 }
