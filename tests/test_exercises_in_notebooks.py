@@ -28,7 +28,6 @@ WITHOUT_ASK = {
     "15",
     "16",
     "A1",
-    "A2",
 }
 LAB = re.compile(rf"\blabs\.({'|'.join(LABS)})\b")
 BORROWED = {"chA1.at_most": "A2"}  # asked again there, with another seed
