@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from minivllm.lab.viz.draw.figure import Figure
-from minivllm.lab.viz.draw.palette import GREY, INK, LINE
+from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO
 from minivllm.lab.viz.draw.svg import MONO, Drawing
 
 # Okabe-Ito, thinned: fill and edge.
@@ -15,6 +17,8 @@ ORANGE = ("#fae8c4", "#a86f00")
 RED = ("#f8dccb", "#b04a00")
 PINK = ("#f4e1eb", "#8f4a72")
 PLAIN = ("#ffffff", "#5f5f5f")
+UNWRITTEN = ("#efefef", "#8a8a8a")
+FULL_BLUE, FULL_ORANGE, FULL_GREEN = OKABE_ITO[:3]  # for dots: the same on a dark page
 
 Point = tuple[float, float]
 
@@ -94,6 +98,15 @@ class Canvas:
                     self.drawing.text(x + width / 2, first + 17 * index, note, width - 8)
         self.lines.append(name + (": " + " ".join(notes) if notes else ""))
         return Box(name, x, y, width, height)
+
+    @contextmanager
+    def link(self, href: str) -> Iterator[None]:
+        """What is drawn inside leads there, where the picture is a document or part of a page."""
+        with self.drawing.group("a", href=href):
+            yield
+
+    def dot(self, x: float, y: float, colour: str) -> None:
+        self.drawing.path(f"M{x - 5:g} {y:g}a5 5 0 1 0 10 0a5 5 0 1 0-10 0Z", fill=colour)
 
     def arrow(
         self, points: list[Point], label: str = "", at: Point = (0, 0), anchor: str = "middle",

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from itertools import pairwise
 from pathlib import Path
 
-from canvas import BLUE, GREEN, ORANGE, PINK, PLAIN, Box, Canvas
+from canvas import FULL_BLUE, FULL_GREEN, FULL_ORANGE, ORANGE, PLAIN, UNWRITTEN, Box, Canvas
 
 from minivllm.lab.viz.draw.figure import Figure
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
-WIDTH, HEIGHT, GAP, ROW = 158, 66, 18, 102
-# The place of each notebook, row by row, so that arrows cross as little as may be.
-ROWS = (
-    ("00",),
-    ("01",),
-    ("02",),
-    ("03",),
-    ("13", "04", "05", "08", "09"),
-    ("04b", "06", "12", "21", "07", "10"),
-    ("06b", "14", "15", "21b", "11", "A1"),
-    ("13b", "16", "22", "A4", "A2"),
-    ("A3",),
+WIDTH, HEIGHT, GAP, MARGIN = 146, 62, 18, 24
+PAGE = 2 * MARGIN + 4 * WIDTH + 3 * GAP
+# The place of each notebook; a number without a notebook is passed over.
+FIRST = ("00", "01", "02", "03")
+# Below them the columns from left to right: topics, each to be read downwards.
+COLUMNS = (
+    {"Memory": ("04", "04b", "13", "13b"), "Known prefixes": ("08", "08b")},
+    {"Scheduling": ("05", "06", "06b", "07"), "Serving": ("21", "21b", "22")},
+    {"From logits to answers": ("12", "14", "14b", "15", "16"), "In vLLM": ("A4",)},
+    {"Kernels": ("09", "10", "11"), "Machines": ("A1", "A2", "A3")},
 )
-TRACK_COLOURS = {"90 minutes": ORANGE, "systems": BLUE, "kernels": GREEN}
-TRACK_INITIALS = {"90 minutes": "90", "systems": "S", "kernels": "K"}
+TRACK_COLOURS = {"90 minutes": FULL_ORANGE, "systems": FULL_BLUE, "kernels": FULL_GREEN}
 
 
 def load_course():
@@ -38,73 +36,122 @@ def load_course():
 
 
 def draw() -> Figure:
-    found = {it.number: it for it in load_course().lectures()}
-    rows = [[n for n in row if n in found] for row in ROWS]
-    rows = [row for row in rows if row]
-    missing = found.keys() - {n for row in rows for n in row}
-    if missing:
-        raise ValueError(f"give {sorted(missing)} a place in ROWS of course_map.py.")
-    minutes = sum(it.time.minutes for it in found.values())
-    alt = (
-        f"The {len(found)} notebooks as boxes, {minutes} minutes of reading in all, each below "
-        "those that it needs: 00 to 03 in a row, then memory (04), scheduling (05 to 07), caching "
-        "(08) and kernels (09 to 11), which do not need each other; sampling (12), memory of a GPU "
-        "(13), speculative decoding (14), structured outputs (15), tool calling (16), serving (21) "
-        "with streams (21b) and metrics (22), the roofline (A1), measuring a machine (A2) and a CPU kernel (A3)."
-    )
-    width = 6 * WIDTH + 5 * GAP + 56
+    course = load_course()
+    found = {it.number: it for it in course.lectures()}
+    columns = [
+        {topic: [n for n in numbers if n in found] for topic, numbers in column.items()}
+        for column in COLUMNS
+    ]
+    placed = {n for column in columns for numbers in column.values() for n in numbers}
+    if missing := found.keys() - placed - set(FIRST):
+        raise ValueError(f"give {sorted(missing)} a place in COLUMNS of course_map.py.")
     page = Canvas(
-        "What needs what", "Arrows lead from a notebook to those that build on it. Minutes are "
-        "for reading, exercises come on top.", alt, width, 90 + ROW * len(rows) + 28,
+        "What needs what", "Arrows, and “needs”, say what to read first. Minutes are for reading; "
+        "exercises take as long again.", _alt(found, columns, course.TO_COME), PAGE, 1,
     )  # fmt: skip
-    boxes = {}
-    for index, row in enumerate(rows):
-        left = (width - len(row) * WIDTH - (len(row) - 1) * GAP) / 2
-        for place, number in enumerate(row):
-            boxes[number] = _box(
-                page, found[number], left + place * (WIDTH + GAP), 84 + ROW * index
-            )
-    for number, box in boxes.items():
-        for needed in found[number].needs:
-            if needed in boxes and not _implied(needed, found[number].needs, found):
-                _arrow(page, boxes[needed], box)
-    page.words(
-        28, 90 + ROW * len(rows) + 10, "Tracks: 90 is the 90 minutes (orange), S systems (blue), "
-        "K kernels (green); pink is in S and K.",
-    )  # fmt: skip
+    page.drawing.root.set("role", "group")  # a screen reader passes over links in a picture
+    _legend(page)
+    _heading(page, MARGIN, 116, "First, in this order; all that follows needs them")
+    row = [_lecture(page, found[n], _left(i), 126) for i, n in enumerate(FIRST)]
+    for left, right in pairwise(row):
+        _arrow(page, left.right, right.left)
+    ends = [_column(page, found, columns[i], _left(i), 226) for i in range(len(columns))]
+    y = _capstone(page, max(ends) - 10)
+    _heading(page, MARGIN, y, "To come")
+    for index, (number, name) in enumerate(course.TO_COME.items()):
+        page.box(
+            _left(index), y + 10, WIDTH, HEIGHT - 16, number, (name,), UNWRITTEN, dashed=True,
+            mono=False,
+        )  # fmt: skip
+    page.drawing.resize(PAGE, y + 10 + HEIGHT - 16 + MARGIN)
     return page.figure()
 
 
-def _box(page: Canvas, it, x: float, y: float) -> Box:
+def _alt(found, columns, to_come) -> str:
+    topics = [
+        f"{topic} ({', '.join(numbers)})" for column in columns for topic, numbers in column.items()
+    ]
+    return (
+        f"The {len(found)} notebooks as boxes, {sum(it.time.minutes for it in found.values())} "
+        f"minutes of reading in all. {', '.join(FIRST)} in a row, below them topics, each read "
+        f"downwards: {'; '.join(topics)}. Then your own engine. To come: "
+        f"{', '.join(f'{name} ({number})' for number, name in to_come.items())}."
+    )
+
+
+def _left(column: int) -> float:
+    return MARGIN + column * (WIDTH + GAP)
+
+
+def _heading(page: Canvas, x: float, y: float, text: str) -> None:
+    page.words(x, y, text, font_size=13, font_weight="bold")
+
+
+def _legend(page: Canvas) -> None:
+    """The tracks with their dots, in the order that they have in a box."""
+    page.words(MARGIN, 84, "Tracks:")
+    x = MARGIN + 56
+    for track, colour in TRACK_COLOURS.items():
+        page.dot(x, 80, colour)
+        page.words(x + 10, 84, track)
+        x += 30 + 7 * len(track)
+
+
+def _column(page: Canvas, found, topics, x: float, y: float) -> float:
+    """Topics below each other; returns where the column ends."""
+    for topic, numbers in topics.items():
+        _heading(page, x, y, topic)
+        y, above = y + 10, None
+        for number in numbers:
+            arrow = above is not None and above.name in found[number].needs
+            also = _also_needed(number, above.name if arrow else None, found)
+            box = _lecture(page, found[number], x, y, also)
+            if arrow:
+                _arrow(page, above.bottom, box.top)
+            y, above = y + HEIGHT + GAP, box
+        y += 16
+    return y
+
+
+def _lecture(page: Canvas, it, x: float, y: float, also: list[str] = ()) -> Box:
+    """A notebook with its minutes, its tracks, and what it needs that no arrow shows."""
     name = it.path.stem.split("_", 1)[1].replace("_", " ")
-    initials = " ".join(TRACK_INITIALS[track] for track in it.tracks)
-    colours = [TRACK_COLOURS[track] for track in it.tracks]
-    colour = PLAIN if not colours else colours[0] if colours[0] == ORANGE else PINK
-    if len(colours) == 1:
-        colour = colours[0]
-    return page.box(
-        x, y, WIDTH, HEIGHT, it.number, (name, f"{it.time.minutes} min · {initials or '-'}"),
-        colour, mono=False,
-    )  # fmt: skip
+    needs = f" · needs {', '.join(also)}" if also else ""
+    with page.link(f"../notebooks/{it.path.name}"):
+        box = page.box(
+            x, y, WIDTH, HEIGHT, it.number, (name, f"{it.time.minutes} min{needs}"), PLAIN,
+            mono=False,
+        )  # fmt: skip
+        for index, (track, colour) in enumerate(TRACK_COLOURS.items()):
+            if track in it.tracks:
+                page.dot(x + WIDTH - 38 + 13 * index, y + 12, colour)
+    return box
 
 
-def _arrow(page: Canvas, start: Box, end: Box) -> None:
-    """From a box to one in the next row; around the rows in between if there are any."""
-    if end.y - start.y > ROW:
-        outside = 28 + 6 * WIDTH + 5 * GAP + GAP / 2
-        corners = [(outside, start.right[1]), (outside, end.right[1])]
-        points = [start.right, *corners, end.right]
-    else:
-        middle = (start.bottom[0] - end.top[0]) / 8
-        points = [start.bottom, (end.top[0] + middle, end.top[1] - 14), end.top]
-    page.arrow(points, colour="#8a8a8a")
+def _capstone(page: Canvas, y: float) -> float:
+    with page.link("../notebooks/guide/build_your_own.md"):
+        page.box(
+            MARGIN, y, PAGE - 2 * MARGIN, HEIGHT - 16, "Build your own engine",
+            ("five pieces, after 03, 04, 05, 08 and 10; six hours",), ORANGE, mono=False,
+        )  # fmt: skip
+    return y + HEIGHT + GAP
 
 
-def _implied(needed: str, needs: tuple[str, ...], found) -> bool:
-    """Is it needed by another one that is needed? Then its arrow would say nothing new."""
-    return any(needed in _all_needs(other, found) for other in needs if other != needed)
+def _arrow(page: Canvas, start, end) -> None:
+    page.arrow([start, end], colour="#8a8a8a")
 
 
-def _all_needs(number: str, found) -> set[str]:
+def _also_needed(number: str, arrow: str | None, found) -> list[str]:
+    """What it needs; not the first ones, nor what another one or its arrow implies."""
+    needs = [n for n in found[number].needs if n in found and n not in FIRST]
+    return [n for n in needs if n != arrow and not _implied(n, needs, found)]
+
+
+def _implied(needed: str, needs: list[str], found) -> bool:
+    """Is it needed by another one that is needed? Then to say so would be nothing new."""
+    return any(needed in all_needs(other, found) for other in needs if other != needed)
+
+
+def all_needs(number: str, found) -> set[str]:
     direct = set(found[number].needs) if number in found else set()
-    return direct.union(*(_all_needs(n, found) for n in direct))
+    return direct.union(*(all_needs(n, found) for n in direct))

@@ -6,6 +6,8 @@
 from minivllm.lab.contiguous.manager import ContiguousKVCacheManager
 from minivllm.lab.contiguous.slab_pool import BuddyPool, FirstFitPool
 from minivllm.lab.sim.acceptance import Acceptance
+from minivllm.lab.sim.chats import chats, table_chat
+from minivllm.lab.sim.chi_square import chi_square
 from minivllm.lab.sim.cost import (
     HARDWARE,
     MODELS,
@@ -18,6 +20,7 @@ from minivllm.lab.sim.cost import (
 from minivllm.lab.sim.dry_run import dry_run
 from minivllm.lab.sim.launches import launch_each, launch_graph
 from minivllm.lab.sim.loop import make_scheduler, runner_output
+from minivllm.lab.sim.prefix_hits import prefix_hits
 from minivllm.lab.sim.recordings import GOLDEN, load_recording
 from minivllm.lab.sim.replay import replay
 from minivllm.lab.sim.result import percentiles
@@ -29,9 +32,10 @@ from minivllm.lab.sim.workloads import SimRequest, alpaca_like, sharegpt_like
 __all__ = [
     "GOLDEN", "HARDWARE", "MODELS", "NUM_SLOTS", "Acceptance", "BuddyPool",
     "ContiguousKVCacheManager", "CostModel", "FirstFitPool", "Hardware", "ModelShape", "SimRequest",
-    "Work", "alpaca_like", "attended_pairs", "dry_run", "launch_each", "launch_graph",
-    "load_recording", "make_scheduler", "measure_sharing", "measure_waste", "percentiles", "replay",
-    "runner_output", "sharegpt_like", "simulate",
+    "Work", "alpaca_like", "attended_pairs", "chats", "chi_square", "dry_run", "launch_each",
+    "launch_graph", "load_recording", "make_scheduler", "measure_sharing", "measure_waste",
+    "percentiles", "prefix_hits", "replay", "runner_output", "sharegpt_like", "simulate",
+    "table_chat",
 ]  # fmt: skip
 
 if __name__ == "__main__":

@@ -22,11 +22,16 @@ from reading_time import ReadingTime, reading_time, write_minutes  # noqa: E402
 NEEDS = {
     "00": (), "01": ("00",), "02": ("01",), "03": ("01", "02"), "04": ("03",), "04b": ("04",),
     "05": ("01", "03"), "06": ("03", "04", "05"), "06b": ("06",), "07": ("05",), "08": ("03",),
+    "08b": ("06", "08"),
     "09": ("01", "03"), "10": ("09",), "11": ("09", "10"), "12": ("05",), "13": ("01", "03"),
     "13b": ("01", "03"),
     "14": ("05", "12"), "15": ("12",), "16": ("12", "15"), "21": ("03", "05"), "21b": ("21",),
     "22": ("07", "21b"),
     "A1": ("07", "09"), "A2": ("A1",), "A3": ("09", "A2"), "A4": ("05", "06", "08"),
+}  # fmt: skip
+# Those that are not written yet.
+TO_COME = {
+    "17": "LoRA adapters", "18": "quantization", "19": "pooling and pictures", "20": "parallelism",
 }  # fmt: skip
 # The first track is pieces of its notebooks, in one of its own; the others are whole notebooks.
 TRACKS = {
@@ -34,6 +39,7 @@ TRACKS = {
     "systems": ("00", "01", "02", "03", "04", "05", "06", "07", "08", "13", "21", "21b", "22"),
     "kernels": ("00", "01", "02", "03", "09", "10", "11", "A1"),
 }
+TRACK_LETTERS = {"90 minutes": "90", "systems": "S", "kernels": "K"}
 BEGIN, END = "<!-- written by course.py -->\n", "<!-- end -->"
 
 
@@ -70,18 +76,19 @@ def read_lecture(path: Path) -> Lecture:
 
 
 def overview() -> str:
-    """The table of README.md: order, minutes, prerequisites, objectives."""
+    """The table of README.md: order, minutes, prerequisites, tracks."""
     lines = [
-        "| | notebook | minutes | needs | tracks | afterwards you can | for the teacher |",
-        "|---|---|---|---|---|---|---|",
+        "| notebook | minutes | needs | tracks | teacher |",
+        "|---|---|---|---|---|",
     ]
     for it in lectures():
         lines.append(
-            f"| {it.number} | [{it.title}]({it.path.name}) | {it.time.minutes} "
-            f"| {', '.join(it.needs) or '-'} | {', '.join(it.tracks) or '-'} "
-            f"| {'; '.join(it.objectives)} | [teach/{it.number}.md](teach/{it.number}.md) |"
+            f"| [{it.number} · {it.title}]({it.path.name}) | {it.time.minutes} "
+            f"| {', '.join(it.needs)} | {' '.join(TRACK_LETTERS[track] for track in it.tracks)} "
+            f"| [page](teach/{it.number}.md) |"
         )
-    return "\n".join(lines) + "\n"
+    to_come = ", ".join(f"{number} {name}" for number, name in TO_COME.items())
+    return "\n".join([*lines, "", f"To come: {to_come}."]) + "\n"
 
 
 def readme() -> str:

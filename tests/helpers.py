@@ -59,6 +59,16 @@ def arrive(manager, name, token_ids, **kwargs):
     return seq
 
 
+def caching(num_blocks=20, block_size=4):
+    """Manager with a prefix cache."""
+    return KVCacheManager(num_blocks, block_size, enable_prefix_caching=True)
+
+
+def num_hit(manager, token_ids, **kwargs):
+    """Number of cached tokens that a sequence would find now."""
+    return len(manager.get_computed_blocks(sequence("?", token_ids, **kwargs))) * manager.block_size
+
+
 # -- the scheduler -----------------------------------------------------------------------------
 
 

@@ -1,22 +1,27 @@
-"""The prefix cache: what is found, what is forgotten, and that it changes no token."""
+"""The prefix cache: what is found, what is forgotten, and that it changes no token.
+
+Preempted requests, salts and resets: test_08b_preemption_and_salts.py.
+"""
 
 import pytest
-from helpers import arrive, can_admit, compute, make_scheduler, request, run, sequence, step
+from helpers import (
+    arrive,
+    caching,
+    can_admit,
+    compute,
+    make_scheduler,
+    num_hit,
+    request,
+    run,
+    sequence,
+    step,
+)
 
 from minivllm import LLM, SamplingParams
-from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.prefix_cache import hash_block_tokens
 from minivllm.lab.sim.loop import runner_output
 from minivllm.request import RequestStatus
 from minivllm.trace.records import BlocksShared, Scheduled
-
-
-def caching(num_blocks=20, block_size=4):
-    return KVCacheManager(num_blocks, block_size, enable_prefix_caching=True)
-
-
-def num_hit(manager, token_ids, **kwargs):
-    return len(manager.get_computed_blocks(sequence("?", token_ids, **kwargs))) * manager.block_size
 
 
 @pytest.mark.parametrize(
@@ -37,21 +42,13 @@ def test_a_hit_begins_at_the_beginning():
     assert num_hit(manager, [*range(4, 12)]) == 0
 
 
-def test_a_name_depends_on_everything_before_it():
+def test_a_hash_depends_on_everything_before_it():
     a, b = hash_block_tokens(bytes(32), [1, 2]), hash_block_tokens(bytes(32), [2, 1])
     assert len({a, b, hash_block_tokens(a, [5, 6]), hash_block_tokens(b, [5, 6])}) == 4
     assert hash_block_tokens(bytes(32), [1, 2], "salt") not in (
         a,
         hash_block_tokens(bytes(32), [1, 2], "other"),
     )
-
-
-def test_a_salt_keeps_strangers_apart():
-    manager = caching()
-    arrive(manager, "a", 12, cache_salt="x")
-    assert num_hit(manager, list(range(12))) == 0
-    assert num_hit(manager, list(range(12)), cache_salt="y") == 0
-    assert num_hit(manager, list(range(12)), cache_salt="x") == 8
 
 
 def test_looking_changes_nothing():
@@ -63,7 +60,7 @@ def test_looking_changes_nothing():
     assert [b.block_id for b in manager.block_pool.free_block_queue] == before
 
 
-def test_a_stale_name_is_gone_when_its_block_is_reused():
+def test_a_stale_hash_is_gone_when_its_block_is_reused():
     manager = caching(num_blocks=4)
     manager.free(arrive(manager, "a", 12))
     manager.free(arrive(manager, "b", [50, *range(1, 12)]))  # takes all three blocks
@@ -75,8 +72,8 @@ def test_eviction_takes_the_least_recently_used_and_a_prefix_after_its_rest():
     manager = caching(num_blocks=7)
     manager.free(arrive(manager, "old", [1] * 8))
     manager.free(arrive(manager, "new", [2] * 8))
-    manager.free(arrive(manager, "old again", [1] * 9))  # a hit refreshes; its tail has no name
-    arrive(manager, "c", [3] * 12)  # needs three: two never named, then the oldest named
+    manager.free(arrive(manager, "old again", [1] * 9))  # a hit refreshes; its tail has no hash
+    arrive(manager, "c", [3] * 12)  # needs three: two without a hash, then the oldest with one
     assert num_hit(manager, [1] * 9) == 8
     assert num_hit(manager, [2] * 9) == 4, "the tail of a sequence goes before its head"
 
@@ -85,7 +82,7 @@ def test_a_hit_on_free_blocks_counts_them_as_needed():
     manager = caching(num_blocks=5)
     manager.free(arrive(manager, "a", 12))
     other = arrive(manager, "b", [9] * 4)
-    seq = sequence("c", 17)  # 5 blocks; 3 are hits, but they lie among the free ones
+    seq = sequence("c", 17)  # 5 blocks; 3 are hits, but they are among the free ones
     hit = manager.get_computed_blocks(seq)
     assert len(hit) == 3
     assert not can_admit(manager, seq, hit)
@@ -135,16 +132,7 @@ def test_generated_tokens_are_found_and_the_last_one_never():
         stats.hits = 0
 
 
-def test_preempted_then_hit():
-    scheduler = make_scheduler(num_blocks=6, block_size=4, max_model_len=20, caching=True)
-    for name, first in (("a", 1), ("b", 2)):
-        scheduler.add_request(request(name, [first] * 8, max_tokens=8))
-    plans = run(scheduler)
-    back = next(plan for plan in plans if plan.resumed_req_ids)
-    assert back.num_computed_tokens["b"] > 0, "what was not evicted is not computed again"
-
-
-def test_a_step_called_off_leaves_no_names():
+def test_a_step_called_off_leaves_no_hashes():
     scheduler = make_scheduler(caching=True)
     scheduler.add_request(request("a", 12))
     scheduler.schedule()
@@ -163,17 +151,6 @@ def test_a_step_called_off_for_one_leaves_what_another_shares():
     scheduler.update_from_output(plan, runner_output({"b": 7}))
     scheduler.check_integrity()
     assert num_hit(scheduler.kv_manager, list(range(12))) == 8
-
-
-def test_reset_refuses_while_blocks_are_in_use():
-    manager = caching()
-    seq = arrive(manager, "a", 12)
-    assert not manager.reset_prefix_cache()
-    assert num_hit(manager, list(range(12))) == 8
-    manager.free(seq)
-    assert manager.reset_prefix_cache()
-    assert num_hit(manager, list(range(12))) == 0
-    manager.check_integrity()
 
 
 def test_in_the_engine(tiny_qwen2):
@@ -195,10 +172,6 @@ def test_in_the_engine(tiny_qwen2):
         llm.llm_engine.check_integrity()
     assert [len(r.block_ids) for r in llm.trace.of(BlocksShared)] == [8, 8]
     assert [r.num_tokens for r in llm.trace.of(Scheduled) if r.kind == "new"] == [34, 3, 2]
-    salted = {"prompt_token_ids": [*table, 91, 92], "cache_salt": "me"}
-    assert llm.generate(salted, params, use_tqdm=False)[0].num_cached_tokens == 0
-    assert llm.reset_prefix_cache()
-    assert llm.generate([*table, 91], params, use_tqdm=False)[0].num_cached_tokens == 0
     state = llm.trace.state_at(llm.trace.num_steps - 1)
     manager = llm.llm_engine.scheduler.kv_manager
     assert state.cached == {block.block_id for block in manager.prefix_cache}

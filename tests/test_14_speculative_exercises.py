@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import torch
 from test_14_draft_figures import speculating
 
 from minivllm.exercises import ch14, labs
@@ -10,6 +11,7 @@ from minivllm.lab.exercises.answers import NotYet
 from minivllm.lab.exercises.labs import milestones
 from minivllm.lab.sim.acceptance import Acceptance
 from minivllm.lab.sim.dry_run import dry_run
+from minivllm.sim import chats, chi_square, table_chat
 from minivllm.spec_decode.ngram import propose
 from minivllm.trace.records import Sampled, Verified
 
@@ -46,8 +48,8 @@ def test_a_lookup_has_a_text_for_each_mistake(seed):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_books_of_a_verified_step(seed):
-    exercise = ch14.books(seed)
+def test_what_a_verified_step_leaves(seed):
+    exercise = ch14.verify(seed)
     new, computed, blocks = exercise.solve()
     drafts, target = exercise.given["drafts"], exercise.given["target"]
     assert len(new) >= 2
@@ -156,3 +158,29 @@ def test_without_drafts_a_step_gains_one_token():
     assert Acceptance.of(plain) == Acceptance(1.0, 0.0, 1.0, ())
     only_prefill = dry_run([(5, 1)], num_blocks=20, block_size=4)
     assert Acceptance.of(only_prefill).tokens_per_step == 0
+
+
+# -- what the lecture measures on ------------------------------------------------------------------
+
+
+def test_answers_of_one_kind_are_in_their_prompts_and_others_are_not():
+    found = chats()
+    assert list(found) == ["tables", "JSON", "capitals", "essays"]
+    assert [len(messages) for messages in found.values()] == [12, 3, 5, 3]
+    asked = {chat[-1]["content"] for messages in found.values() for chat in messages}
+    assert len(asked) == 23
+    assert found["tables"][6] == table_chat("What is the email of Bob Brown?")
+    assert "bob.b@example.com" in found["tables"][6][0]["content"]
+    assert found["essays"][0] == [{"role": "user", "content": "Write a short essay about music."}]
+
+
+@pytest.mark.parametrize("num_outcomes", [2, 3, 4, 7])
+def test_a_p_value_is_that_of_the_gamma_function(num_outcomes):
+    probs = {f"{i}": 1 / num_outcomes for i in range(num_outcomes)}
+    shape = torch.tensor((num_outcomes - 1) / 2, dtype=torch.float64)
+    for extra in (0, 3, 40):
+        counts = {name: 100 + extra * (name == "0") for name in probs}
+        statistic, p_value = chi_square(counts, probs)
+        right = torch.special.gammaincc(shape, torch.tensor(statistic / 2, dtype=torch.float64))
+        assert p_value == pytest.approx(right.item())
+    assert chi_square(dict.fromkeys(probs, 5), probs) == (0, 1)

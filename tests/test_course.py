@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -107,3 +108,16 @@ def test_the_site_is_built_with_what_the_extra_names():
     command = "mkdocs build --strict -f .github/mkdocs.yml"
     assert command in workflow
     assert command in (NOTEBOOKS / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_map_leads_to_pages_of_the_site():
+    pytest.importorskip("mkdocs")
+    path = NOTEBOOKS.parent / ".github" / "mkdocs_hooks.py"
+    spec = importlib.util.spec_from_file_location("mkdocs_hooks", path)
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    home = SimpleNamespace(is_homepage=True)
+    page = hooks.on_page_markdown((NOTEBOOKS / "README.md").read_text("utf-8"), home, None, None)
+    links = re.findall(r'<a href="(.+?)[.]html">', page)
+    assert set(links) == {it.path.stem for it in LECTURES} | {"guide/build_your_own"}
+    assert "../notebooks" not in page

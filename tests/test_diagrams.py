@@ -47,7 +47,7 @@ def test_the_committed_picture_is_current(name):
 def test_it_is_readable_on_github(name):
     root = root_of(name)
     tags = {element.tag.removeprefix(SVG) for element in root.iter()}
-    assert tags <= {"svg", "title", "desc", "style", "g", "rect", "path", "text"}
+    assert tags <= {"svg", "title", "desc", "style", "g", "a", "rect", "path", "text"}
     paper = root.find(f"{SVG}rect")
     assert (paper.get("width"), paper.get("fill")) == (root.get("width"), "#ffffff")
     assert len(root.find(f"{SVG}desc").text) > 100
@@ -79,6 +79,24 @@ def test_every_box_is_wide_enough_for_its_words(name):
             if left < x < right and top < y < bottom:
                 em = 0.61 * 14 if text.get("font-family") else 0.5 * 12
                 assert len(text.text) * em <= right - left, text.text
+
+
+def test_the_boxes_of_the_map_lead_to_every_notebook():
+    links = {link.get("href") for link in root_of("course_map").iter(f"{SVG}a")}
+    assert all((HERE / link).is_file() for link in links)
+    named = {path.stem for path in (HERE.parent / "notebooks").glob("*.ipynb")}
+    assert {Path(link).stem for link in links} == named - {"90_minutes"} | {"build_your_own"}
+
+
+def test_the_map_is_true_to_what_its_notebooks_need():
+    course_map = draw.load("course_map")
+    found = {it.number: it for it in course_map.load_course().lectures()}
+    first = set(course_map.FIRST)
+    for number in found.keys() - first:
+        assert first <= course_map.all_needs(number, found), "all that follows needs them"
+    places = [n for column in course_map.COLUMNS for topic in column.values() for n in topic]
+    assert len(places) == len(set(places))
+    assert not found.keys() & course_map.load_course().TO_COME.keys()
 
 
 def test_every_class_in_the_architecture_exists():

@@ -5,7 +5,7 @@ import pytest
 from exercise_kinds import KINDS
 from hostile import HOSTILE, ITSELF, ITSELF_AS_DICT
 
-from minivllm.exercises import ch02, ch03, ch08, ch11, ch13, chA1
+from minivllm.exercises import ch02, ch03, ch11, ch13, chA1
 from minivllm.lab.contiguous.slab_pool import FirstFitPool
 from minivllm.lab.exercises.answers import NotYet
 
@@ -102,26 +102,6 @@ def test_a_first_miss_names_the_entry_and_a_second_its_value(capsys):
     assert f"of the table, which is block {block}" in value
     ch03.translation(12).grade([(50, 0, 0)] * 3)  # another problem is missed for the first time
     assert "If you miss it again" in capsys.readouterr().out
-
-
-def hits_with(**wanted):
-    """The first problem whose second prompt is of this kind."""
-    for seed in range(99):
-        exercise = ch08.hits(seed)
-        prompts, salts, size = (exercise.given[k] for k in ("prompts", "salts", "block_size"))
-        if len(prompts[1]) == wanted.get("length", 3) * size and salts[1] == wanted.get("salt"):
-            return exercise, exercise.solve()
-    raise AssertionError("no such problem")
-
-
-def test_the_last_token_is_never_found_and_a_salt_keeps_strangers_apart():
-    exercise, answer = hits_with(length=3)
-    full = len(exercise.given["prompts"][1])
-    with pytest.raises(NotYet, match="one token must be computed to have logits"):
-        exercise.check([answer[0], full, *answer[2:]])
-    exercise, answer = hits_with(length=4, salt="me")
-    with pytest.raises(NotYet, match="no earlier prompt used the salt 'me'"):
-        exercise.check([answer[0], 3 * exercise.given["block_size"], *answer[2:]])
 
 
 def test_a_students_number_is_a_seed():

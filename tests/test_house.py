@@ -231,11 +231,6 @@ PICTURES = re.compile(
 WITH_PICTURES = {
     "07",
     "11",
-    "12",
-    "13",
-    "14",
-    "15",
-    "16",
     "A1",
 }
 

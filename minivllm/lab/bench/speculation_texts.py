@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from itertools import cycle
-from pathlib import Path
 from typing import NamedTuple
 
+from minivllm.lab.exercises.lesson_table import lesson_table
 from minivllm.utils.toml_data import load_toml
 
 Messages = list[dict[str, str]]
@@ -18,16 +18,12 @@ class Texts(NamedTuple):
     max_tokens: int
 
 
-def table() -> str:
-    """Thirty people in a table of eight columns: the one of the notes on prefix caching."""
-    return (Path(__file__).parent / "people.md").read_text(encoding="utf-8")
-
-
 def table_questions(count: int = 20) -> list[Messages]:
     """Questions about the table's first people, one about each."""
-    rows = [[c.strip() for c in line.split("|")[1:-1]] for line in table().splitlines()]
+    table = lesson_table()
+    rows = [[c.strip() for c in line.split("|")[1:-1]] for line in table.splitlines()]
     asked = cycle(("age", "occupation", "country", "email", "phone number", "address"))
-    system = {"role": "system", "content": f"Answer questions about this table.\n\n{table()}"}
+    system = {"role": "system", "content": f"Answer questions about this table.\n\n{table}"}
     return [
         [system, {"role": "user", "content": f"What is the {column} of {row[1]}?"}]
         for row, column in zip(rows[2 : 2 + count], asked, strict=False)

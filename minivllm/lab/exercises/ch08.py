@@ -9,8 +9,8 @@ from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.puzzle import Puzzle, measure
 from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
+from minivllm.lab.sim.prefix_hits import prefix_hits
 from minivllm.scheduling.policies import SchedulingPolicy
-from minivllm.trace.records import Scheduled
 
 # -- core: what is found -----------------------------------------------------------------------
 
@@ -28,73 +28,76 @@ def hits(rng: Random) -> Exercise:
 
     first = table + question()
     rest = [
-        (table + question(), None),
-        (table, None),  # nothing but what is known
-        (changed + question(), None),
-        (first, "me"),
-        (first + question(), rng.choice([None, "me"])),
+        table + question(),
+        table,  # nothing but what is known
+        changed + question(),
+        first,  # word for word again
+        first + question(),
     ]
     rng.shuffle(rest)
-    prompts, salts = zip((first, None), *rest, strict=True)
     return Exercise(
         _check_hits,
-        "Whole blocks only, from the beginning, without a gap, and never the last token. A salt is "
-        "a part of the first block's hash.",
+        "Whole blocks only, from the beginning, without a gap, and never the last token.",
         _solve_hits,
         "These prompts are served one after the other, each with one output token, in a pool that "
-        "is large enough. A salt of None is none. How many tokens of each prompt are found in the "
-        "prefix cache? Answer with a list of numbers.",
-        {"block_size": block_size, "prompts": list(prompts), "salts": list(salts)},
+        "is large enough. How many tokens of each prompt are found in the prefix cache? Answer "
+        "with a list of numbers.",
+        {"block_size": block_size, "prompts": [first, *rest]},
     )
 
 
-def _ordinal(index: int) -> str:
+def ordinal(index: int) -> str:
+    """The word for a place in a list."""
     return ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")[index]
 
 
-def _common(one: list[int], other: list[int]) -> int:
+def num_common(one: list[int], other: list[int]) -> int:
     """Number of tokens that two prompts have in common at their beginning."""
     pairs = zip(one, other, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
-def _solve_hits(block_size, prompts, salts):
+def _solve_hits(block_size, prompts):
     known, answer = set(), []
-    for prompt, salt in zip(prompts, salts, strict=True):
+    for prompt in prompts:
         ends = range(block_size, len(prompt) + 1, block_size)
-        names = [(salt, *prompt[:end]) for end in ends]
+        prefixes = [tuple(prompt[:end]) for end in ends]
         hit = 0
-        for name in names[: (len(prompt) - 1) // block_size]:
-            if name not in known:
+        for prefix in prefixes[: (len(prompt) - 1) // block_size]:
+            if prefix not in known:
                 break
             hit += block_size
         answer.append(hit)
-        known.update(names)
+        known.update(prefixes)
     return answer
 
 
-def _found(prompts, salts, block_size: int, num_blocks: int) -> list[int]:
+def tokens_found(
+    prompts: list[list[int]],
+    block_size: int,
+    num_blocks: int,
+    salts: list[str | None] | None = None,
+) -> list[int]:
     """Hits of the engine, where each prompt is done before the next one arrives."""
     workload = [
-        make_request(str(i), prompt, 1, i, cache_salt=salt)
-        for i, (prompt, salt) in enumerate(zip(prompts, salts, strict=True))
+        make_request(str(i), prompt, 1, i, cache_salt=salts[i] if salts else None)
+        for i, prompt in enumerate(prompts)
     ]
     trace = dry_run(
         workload, num_blocks=num_blocks, block_size=block_size, enable_prefix_caching=True
     )
-    return [record.num_computed_tokens for record in trace.of(Scheduled)]
+    return list(prefix_hits(trace).values())
 
 
-def _check_hits(answer, block_size, prompts, salts) -> str:
+def _check_hits(answer, block_size, prompts) -> str:
     got = number_list(answer, "the tokens found of each prompt")
-    right = _found(prompts, salts, block_size, 200)
+    right = tokens_found(prompts, block_size, 200)
     if len(got) != len(right):
         raise NotYet(f"give {len(right)} numbers, one per prompt; you have {len(got)}.")
     for i, (mine, theirs) in enumerate(zip(got, right, strict=True)):
         if mine == theirs:
             continue
-        where = f"the {_ordinal(i)} prompt ({len(prompts[i])} tokens)"
-        begins = max((_common(prompts[i], p) for p in prompts[:i]), default=0)
+        where = f"the {ordinal(i)} prompt ({len(prompts[i])} tokens)"
         if mine % block_size:
             raise NotYet(f"{where}: {mine} is no multiple of {block_size}; only full blocks count.")
         if mine == len(prompts[i]):
@@ -105,17 +108,11 @@ def _check_hits(answer, block_size, prompts, salts) -> str:
             )
         if mine > theirs and not i:
             raise NotYet(f"{where}: the cache is empty at first.")
-        if mine > theirs and salts[i] not in salts[:i]:
-            raise NotYet(f"{where}: no earlier prompt used the salt {salts[i]!r}.")
         if mine > theirs:
-            same = [_common(prompts[i], p) for p, s in zip(prompts[:i], salts, strict=False)
-                    if s == salts[i]]  # fmt: skip
-            most = max(same)
+            most = max(num_common(prompts[i], earlier) for earlier in prompts[:i])
             why = f"only the first {most} tokens begin a prompt that came before"
             if most == len(prompts[i]):
                 why = "one token is always computed, and only full blocks count"
-            elif mine <= begins:
-                why = f"with the salt {salts[i]!r} {why}"
             raise NotYet(
                 f"{where}: fewer than {mine} are found: {why}. Nothing after the first unknown "
                 "block counts.",
@@ -123,7 +120,7 @@ def _check_hits(answer, block_size, prompts, salts) -> str:
                 f"followed the same tokens before, and nothing after it counts; {theirs}, not "
                 f"{mine}.",
             )
-        other = "" if mine else ": an earlier prompt begins with the same tokens and salt"
+        other = "" if mine else ": an earlier prompt begins with the same tokens"
         raise NotYet(
             f"{where}: more than {mine} of its tokens are known, in full blocks{other}.",
             f"{where}: {theirs} of its tokens are known, in full blocks, not {mine}.",
@@ -143,8 +140,8 @@ def eviction(rng: Random) -> Exercise:
         order = rng.choices(range(3), k=7)
         prompts = [[*tables[user], 10 + i] for i, user in enumerate(order)]
         num_blocks = rng.randint(6, 8)
-        found = _found(prompts, [None] * 7, block_size, num_blocks)
-        lost = [a != b for a, b in zip(found, _found(prompts, [None] * 7, 2, 99), strict=True)]
+        found = tokens_found(prompts, block_size, num_blocks)
+        lost = [a != b for a, b in zip(found, tokens_found(prompts, 2, 99), strict=True)]
         if any(lost) and any(found):
             break
     return Exercise(
@@ -163,23 +160,23 @@ def _solve_eviction(block_size, num_blocks, prompts):
     queue = [None] * (num_blocks - 1)  # what each free block holds; the first one is taken next
     answer = []
     for prompt in prompts:
-        names = [tuple(prompt[:end]) for end in range(block_size, len(prompt) + 1, block_size)]
+        ends = range(block_size, len(prompt) + 1, block_size)
+        prefixes = [tuple(prompt[:end]) for end in ends]
         num_hit = 0
-        while num_hit < (len(prompt) - 1) // block_size and names[num_hit] in queue:
+        while num_hit < (len(prompt) - 1) // block_size and prefixes[num_hit] in queue:
             num_hit += 1
-        for name in names[:num_hit]:
-            queue.remove(name)
+        for prefix in prefixes[:num_hit]:
+            queue.remove(prefix)
         partly = len(prompt) % block_size > 0
-        del queue[: len(names) + partly - num_hit]
-        queue = [None] * partly + queue + names[::-1]
+        del queue[: len(prefixes) + partly - num_hit]
+        queue = [None] * partly + queue + prefixes[::-1]
         answer.append(num_hit * block_size)
     return answer
 
 
 def _check_eviction(answer, block_size, num_blocks, prompts) -> str:
     got = number_list(answer, "the tokens found of each prompt")
-    none = [None] * len(prompts)
-    right, kept = (_found(prompts, none, block_size, n) for n in (num_blocks, 999))
+    right, kept = (tokens_found(prompts, block_size, n) for n in (num_blocks, 999))
     if len(got) != len(right):
         raise NotYet(f"give {len(right)} numbers, one per prompt; you have {len(got)}.")
     for i, (mine, theirs) in enumerate(zip(got, right, strict=True)):
@@ -187,11 +184,11 @@ def _check_eviction(answer, block_size, num_blocks, prompts) -> str:
             continue
         if mine == kept[i]:
             taken = (
-                f"the {_ordinal(i)} prompt: {mine} tokens were known, but the pool has "
+                f"the {ordinal(i)} prompt: {mine} tokens were known, but the pool has "
                 f"{num_blocks - 1} usable blocks, and what came since took some of them"
             )
             raise NotYet(f"{taken}.", f"{taken}: {theirs} are left.")
-        where = f"the {_ordinal(i)} prompt: "
+        where = f"the {ordinal(i)} prompt: "
         mistakes = {
             "only full blocks are found, of block_size tokens.": mine
             if mine % block_size

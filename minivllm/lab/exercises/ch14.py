@@ -116,7 +116,7 @@ def _check_lookup(answer, texts, min_n, max_n, k) -> str:
 
 
 @seeded(difficulty=3, minutes=8)
-def books(rng: Random) -> Exercise:
+def verify(rng: Random) -> Exercise:
     """Tokens, computed tokens and blocks after a step with drafts."""
     block_size, num_drafts = 4, rng.randint(4, 6)
     num_accepted = rng.randint(1, num_drafts - 2)
@@ -126,10 +126,10 @@ def books(rng: Random) -> Exercise:
     drafts = target[:num_drafts]
     drafts[num_accepted] = target[num_accepted] + 100  # those after it look right, and are not
     return Exercise(
-        _check_books,
+        _check_verify,
         "The step writes K and V of the last token and of all drafts. Which rows of the target "
         "saw only right tokens? The last token drawn has no K and V yet.",
-        _solve_books,
+        _solve_verify,
         "Before a step a sequence has num_tokens tokens; all but the last are computed. The step "
         "verifies these drafts, and target is what the target model draws: in place of each draft, "
         "and after the last one. After the step: which tokens are new, how many tokens are "
@@ -139,7 +139,7 @@ def books(rng: Random) -> Exercise:
     )
 
 
-def _solve_books(num_tokens, block_size, drafts, target):
+def _solve_verify(num_tokens, block_size, drafts, target):
     right = 0
     while right < len(drafts) and drafts[right] == target[right]:
         right += 1
@@ -147,11 +147,11 @@ def _solve_books(num_tokens, block_size, drafts, target):
     return target[: right + 1], num_tokens + right, blocks
 
 
-def _check_books(answer, num_tokens, block_size, drafts, target) -> str:
+def _check_verify(answer, num_tokens, block_size, drafts, target) -> str:
     ok = isinstance(answer, (list, tuple)) and len(answer) == 3
     if not ok or not isinstance(answer[0], (list, tuple)) or not all(map(is_whole, answer[1:])):
         raise NotYet("give a triple: a list of tokens, computed tokens, blocks.")
-    new, computed, blocks = _solve_books(num_tokens, block_size, drafts, target)
+    new, computed, blocks = _solve_verify(num_tokens, block_size, drafts, target)
     mine, my_computed, my_blocks = list(answer[0]), answer[1], answer[2]
     if mine == new[:-1]:
         raise NotYet("new tokens: in place of the first wrong draft the target's token counts.")

@@ -25,6 +25,7 @@ def make_request(entry: SimRequest, request_id: str, arrival_time: float) -> Req
         params,
         arrival_time=arrival_time,
         beam_params=beams,
+        cache_salt=entry.cache_salt,
     )
 
 

@@ -28,6 +28,7 @@ class SimRequest:
         after: the index of the request whose end this one waits for, or None.
         n: how many answers are asked for, all of them equally long.
         beams: they are those of a beam search of that width, not samples.
+        cache_salt: only requests with an equal one share cached blocks.
     """
 
     arrival_time: float
@@ -36,6 +37,7 @@ class SimRequest:
     after: int | None = None
     n: int = 1
     beams: bool = False
+    cache_salt: str | None = None
 
 
 def check_entry(entry: SimRequest, index: int) -> None:
@@ -57,6 +59,8 @@ def check_entry(entry: SimRequest, index: int) -> None:
         check(is_int(value, 1), f"{where}.{name}", value, "an integer of at least 1")
     ok = after is None or (is_int(after, 0) and after < index)
     check(ok, f"{where}.after", after, "None or the index of an earlier request")
+    ok = entry.cache_salt is None or isinstance(entry.cache_salt, str)
+    check(ok, f"{where}.cache_salt", entry.cache_salt, "None or a text")
 
 
 @dataclass(frozen=True)

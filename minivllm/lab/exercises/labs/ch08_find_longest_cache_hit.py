@@ -13,7 +13,7 @@ class MyCache(PrefixCache):
         """The blocks that hold the longest known prefix of a sequence.
 
         You have: self.block_hashes(seq, num_blocks), a list of the hashes of at least that many
-        blocks, from the first one on; self.get(name), a block of that name or None;
+        blocks, from the first one on; self.get(block_hash), the block of this hash or None;
         self.block_size; seq.num_tokens. Looking changes nothing, and at least one token must be
         left to compute.
         """
@@ -25,7 +25,8 @@ class LongestHit(PrefixCache):
 
     def find_longest_cache_hit(self, seq: Sequence) -> list[KVCacheBlock]:
         most = (seq.num_tokens - 1) // self.block_size
-        found = [self.get(name) for name in self.block_hashes(seq, most)[:most]]
+        hashes = self.block_hashes(seq, most)[:most]
+        found = [self.get(block_hash) for block_hash in hashes]
         return found[: found.index(None)] if None in found else found
 
 

@@ -138,10 +138,10 @@ class Drawing:
         self.path(f"M{x:g} {y:g}L{left}L{right}Z", fill=colour)
 
     @contextmanager
-    def group(self, **attributes) -> Iterator[None]:
-        """Group whose elements inherit these attributes."""
+    def group(self, tag: str = "g", **attributes) -> Iterator[None]:
+        """Group whose elements inherit these attributes; with the tag "a" it is a link."""
         outer = self._parent
-        self._parent = ET.SubElement(outer, "g", _attributes(**attributes))
+        self._parent = ET.SubElement(outer, tag, _attributes(**attributes))
         self._inherited.append({**self._inherited[-1], **attributes})
         yield
         self._parent = outer
