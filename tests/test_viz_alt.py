@@ -11,7 +11,6 @@ NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 # How many plots of matplotlib's own have none yet. This list may only shrink.
 WITHOUT = {
     "04b_beam_search": 1,
-    "11_split_kv": 1,
 }  # fmt: skip
 
 
