@@ -142,7 +142,7 @@ def test_what_it_says_in_words():
         ["measured", "1", "1", "25", "25%", "bandwidth"],
         ["measured", "x", "8", "500", "125%", "arithmetic"],
     ]
-    assert "measured x at 8, 125% of the roof" in plot.alt
+    assert "measured x at 8, 125% of the roofline" in plot.alt
     assert "decode batch 8 at 6;" in plot.alt
 
 

@@ -73,11 +73,11 @@ class Quizzes(Mapping[str, Quiz]):
         return Quiz(notebook, [Question.parse(entry) for entry in entries])
 
     def ask(self, notebook: str) -> None:
-        """Print the questions of a notebook: the form of notebooks that do not use ``ask`` yet."""
+        """Print the questions of a notebook, as in a terminal."""
         print(self[notebook])
 
     def grade(self, notebook: str, letters: Any) -> None:
-        """Grade letters, as ``Quiz.grade``: the form of notebooks that do not use ``ask`` yet."""
+        """Grade letters for the questions of a notebook; see ``Quiz.grade``."""
         self[notebook].grade(letters)
 
 

@@ -28,9 +28,9 @@ def roofline(
     title: str | None = None,
     mark: Sequence[Mark] = (),
 ) -> Plot:
-    """Draw the roof of a machine, and work below it, on logarithmic axes.
+    """Draw the roofline of a machine, and work below it, on logarithmic axes.
 
-    The roof rises with the operations that are done for each byte moved, as steeply as bandwidth
+    The roofline rises with the operations that are done for each byte moved, as steeply as bandwidth
     allows, up to the ridge; from there on it is flat, at the peak of arithmetic.
 
     Args:
@@ -199,12 +199,14 @@ def _text(roofs: list[Hardware], spots: list[_Spot]) -> str:
         f"ridge at {number(roof.ridge)} operations per byte"
         for roof in roofs
     ]
-    lines.append(f"{'':{width + label_width}}{'op/byte':>9}{'FLOP/s':>10}{'of roof':>9}  limit")
+    lines.append(
+        f"{'':{width + label_width}}{'op/byte':>9}{'FLOP/s':>10}{'of roofline':>13}  limit"
+    )
     for spot in spots:
         share = f"{spot.rate / spot.roof:.0%}" if spot.measured else "on it"
         lines.append(
             f"{pad(spot.series, width)}{pad(spot.label, label_width)}{number(spot.intensity):>9}"
-            f"{_si(spot.rate):>10}{share:>9}  {spot.bound}"
+            f"{_si(spot.rate):>10}{share:>13}  {spot.bound}"
         )
     return "\n".join(lines)
 
@@ -213,11 +215,11 @@ def _alt(roofs: list[Hardware], spots: list[_Spot]) -> str:
     machine = roofs[0]
     told = "; ".join(
         f"{spot.series} {spot.label} at {number(spot.intensity)}"
-        + (f", {spot.rate / spot.roof:.0%} of the roof" if spot.measured else "")
+        + (f", {spot.rate / spot.roof:.0%} of the roofline" if spot.measured else "")
         for spot in spots
     )
     return (
-        f"The roof of {machine.name} rises at {_si(machine.bytes_per_s)}B/s up to "
+        f"The roofline of {machine.name} rises at {_si(machine.bytes_per_s)}B/s up to "
         f"{number(machine.ridge)} operations per byte and is flat from there, at "
         f"{_si(machine.flops_per_s)}FLOP/s. Operations per byte: {told}."
     )
