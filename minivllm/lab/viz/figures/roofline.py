@@ -30,8 +30,8 @@ def roofline(
 ) -> Plot:
     """Draw the roofline of a machine, and work below it, on logarithmic axes.
 
-    The roofline rises with the operations that are done for each byte moved, as steeply as bandwidth
-    allows, up to the ridge; from there on it is flat, at the peak of arithmetic.
+    It rises with the operations that are done for each byte moved, as steeply as bandwidth allows,
+    up to the ridge; from there on it is flat, at the peak of arithmetic.
 
     Args:
         machines: their peaks. Of several, points belong to the first; the others' roofs are dashed.
