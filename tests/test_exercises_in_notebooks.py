@@ -18,12 +18,6 @@ ALL = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 NOTEBOOKS = [path for path in ALL if path.stem != "90_minutes"]  # which asks again what others do
 LABS = {name: getattr(labs, name) for name in MILESTONES if name != "mini_engine"}
 KIND = re.compile(r"\b(ch\w+\.\w+)\(seed=(\d+)\)")
-# These still print, grade and fold by themselves. The list may only shrink.
-WITHOUT_ASK = {
-    "11",
-    "A1",
-    "A2",
-}
 LAB = re.compile(rf"\blabs\.({'|'.join(LABS)})\b")
 BORROWED = {"chA1.at_most": "A2"}  # asked again there, with another seed
 
@@ -73,7 +67,8 @@ def test_exercises_labs_and_the_quiz_are_asked_in_one_form(section):
     old = re.compile(r"\.grade\(|\.show_help\(|\bquiz\.\w|^display\(|^print\(", re.MULTILINE)
     in_one_form = all("ask(" in source and not old.search(source) for source in code)
     its_quiz = re.search(rf"""^ask\(quiz\[["']{number}["']\]""", "\n".join(code), re.MULTILINE)
-    assert bool(in_one_form and its_quiz) == (number not in WITHOUT_ASK)
+    assert in_one_form
+    assert its_quiz
 
 
 def test_nothing_is_asked_that_is_no_exercise(section):

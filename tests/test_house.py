@@ -230,9 +230,6 @@ PICTURES = re.compile(
 # Their text cells still have such words. The list may only shrink.
 WITH_PICTURES = {
     "07",
-    "11",
-    "A1",
-    "A2",
 }
 
 
