@@ -59,7 +59,7 @@ def speculative_config(args: Any) -> Any:
     """The engine's ``speculative_config``, or the one that its arguments of 0.6.6 say.
 
     Raises:
-        ValueError: for both ways at once, or if one of the four is missing.
+        ValueError: for both ways at once, or without one that the method needs.
     """
     old = {n: getattr(args, n) for n in SPECULATIVE_NAMES if getattr(args, n) is not None}
     if not old:

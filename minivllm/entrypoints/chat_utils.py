@@ -87,8 +87,7 @@ def apply_chat_template(
         ("continue_final_message", continue_final_message),
     ):
         check(isinstance(flag, bool), name, flag, "True or False")
-    ok = tools is None or isinstance(tools, (list, tuple))
-    ok = ok and all(isinstance(t, dict) and all(isinstance(n, str) for n in t) for t in tools or ())
+    ok = tools is None or (isinstance(tools, (list, tuple)) and all(_is_schema(t) for t in tools))
     check(ok, "tools", tools, "a list of dicts, each the JSON schema of a function")
     more = {} if chat_template_kwargs is None else chat_template_kwargs
     ok = isinstance(more, dict) and all(isinstance(name, str) for name in more)
@@ -132,3 +131,7 @@ def render_chat(tokenizer, conversation: list[dict], **template_args: Any) -> di
     """
     text = apply_chat_template(tokenizer, conversation, **template_args)
     return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+
+
+def _is_schema(tool: Any) -> bool:
+    return isinstance(tool, dict) and all(isinstance(name, str) for name in tool)

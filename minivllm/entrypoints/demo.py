@@ -32,10 +32,7 @@ def run_demo(report: Path) -> None:
         console.print(text, soft_wrap=True)
 
     console.print("\nA table in the system prompt, asked twice:")
-    system = {
-        "role": "system",
-        "content": asked["system"],
-    }
+    system = {"role": "system", "content": asked["system"]}
     for question in asked["questions"]:
         start = time.perf_counter()
         answer = llm.chat(

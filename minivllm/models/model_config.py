@@ -110,7 +110,8 @@ class ModelConfig:
             },
         }
         num_heads, num_kv_heads = common["num_heads"], common["num_kv_heads"]
-        allowed, ok = f"a divisor of the {num_heads} attention heads", num_heads % num_kv_heads == 0
+        ok = num_heads % num_kv_heads == 0
+        allowed = f"a divisor of the {num_heads} attention heads"
         check(ok, "num_key_value_heads in config.json", num_kv_heads, allowed)
         return cls(**common | read_config(hf))
 

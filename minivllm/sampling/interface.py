@@ -42,7 +42,13 @@ class LogitsProcessor(ABC):
     """
 
     @abstractmethod
-    def __init__(self, rows: list[int], states: Sequence[SamplingState], vocab_size, device): ...
+    def __init__(
+        self,
+        rows: list[int],
+        states: Sequence[SamplingState],
+        vocab_size: int,
+        device: torch.device,
+    ): ...
 
     @staticmethod
     @abstractmethod

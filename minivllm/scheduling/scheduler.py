@@ -182,7 +182,8 @@ class Scheduler:
             fits = manager.can_fit_full_sequence(seq, hit, self._limit_chunk(num_new), promised)
             too_long = num_new > self.token_budget and not self.config.enable_chunked_prefill
             if not fits or (too_long and not admitted):
-                return self._withdraw(admitted, output)
+                self._withdraw(admitted, output)
+                return False
             manager.allocate_new_computed_blocks(seq, hit)
             admitted.append(seq)
             num_new = 0 if too_long else self._limit_chunk(self._num_new_tokens(seq, output))
@@ -278,15 +279,14 @@ class Scheduler:
         request.num_preemptions += 1
         self.preemptor.log(request, swapped, self.num_preemptions)
 
-    def _withdraw(self, admitted: list[Sequence], output: SchedulerOutput) -> bool:
-        """Undo the admission of sequences whose sibling did not fit. Returns False."""
+    def _withdraw(self, admitted: list[Sequence], output: SchedulerOutput) -> None:
+        """Undo the admission of sequences whose sibling did not fit."""
         for seq in reversed(admitted):
             resumed = seq.seq_id in output.resumed_req_ids
             self.token_budget += output.unschedule(seq, self._num_drafting_slots)
             seq.status = RequestStatus.PREEMPTED if resumed else RequestStatus.WAITING
             self.kv_manager.free(seq)
             seq.num_computed_tokens = 0
-        return False
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, output: ModelRunnerOutput

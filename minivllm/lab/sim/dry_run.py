@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.loop import run_steps
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
+from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.utils.validation import check, is_int
@@ -20,11 +20,17 @@ def dry_run(
     *,
     num_blocks: int,
     block_size: int = 16,
+    max_num_batched_tokens: int = 4096,
+    max_num_seqs: int = 256,
+    max_model_len: int = 4096,
     enable_prefix_caching: bool = False,
+    enable_chunked_prefill: bool = True,
+    long_prefill_token_threshold: int = 0,
+    policy: str | SchedulingPolicy = "fcfs",
+    preemption_mode: str | None = None,
     num_host_blocks: int = 0,
     kv_cache_manager_cls: type[KVCacheManager] = KVCacheManager,
     max_steps: int = 100_000,
-    **limits: Any,
 ) -> Trace:
     """Serve requests without a model, and return the trace of it.
 
@@ -39,16 +45,24 @@ def dry_run(
         num_host_blocks: the same in host memory, for swapping.
         kv_cache_manager_cls: a ``KVCacheManager`` of your own.
         max_steps: when to give up: with a manager of your own a request may run for ever.
-        block_size, enable_prefix_caching: as for ``LLM``.
-        **limits: as for ``LLM``, too: max_num_batched_tokens, max_num_seqs, max_model_len,
-            enable_chunked_prefill, long_prefill_token_threshold, policy, preemption_mode.
+        block_size, max_num_batched_tokens, max_num_seqs, max_model_len, enable_prefix_caching,
+            enable_chunked_prefill, long_prefill_token_threshold, policy, preemption_mode: as for
+            ``LLM``.
 
     Raises:
         ValueError: for a request that could never run, or a policy that never admits a request.
         RuntimeError: if a request still waits or runs after ``max_steps``.
     """
-    config = SchedulerConfig(**limits)
-    trace = Trace(num_blocks, block_size, config.max_num_batched_tokens)
+    config = SchedulerConfig(
+        max_num_batched_tokens,
+        max_num_seqs,
+        max_model_len,
+        enable_chunked_prefill,
+        long_prefill_token_threshold,
+        policy,
+        preemption_mode,
+    )
+    trace = Trace(num_blocks, block_size, max_num_batched_tokens)
     manager = kv_cache_manager_cls(
         num_blocks, block_size, enable_prefix_caching, num_host_blocks, trace
     )
