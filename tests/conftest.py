@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         chapter = re.match(r"test_(\d\d|A\d)", item.path.name)
         mark = f"chapter{chapter[1]}" if chapter else None
-        if item.path.parent == Path(__file__).parent and mark in known:
+        if Path(__file__).parent in item.path.parents and mark in known:
             item.add_marker(mark)
         if item.path.parent == Path(__file__).parent / "cpu":
             item.add_marker("cpu")

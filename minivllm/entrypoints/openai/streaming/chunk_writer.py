@@ -1,8 +1,8 @@
 """ChunkWriter: the chunks of a stream as server-sent events, in bytes.
 
 A pydantic model per chunk would cost more than all other work of the server for a token. So the
-constant parts are encoded once per stream. ``tests/test_21_serving.py`` compares chunks with whole
-answers.
+constant parts are encoded once per stream. ``tests/entrypoints/test_21_serving.py`` compares chunks
+with whole answers.
 """
 
 from __future__ import annotations

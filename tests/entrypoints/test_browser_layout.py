@@ -11,7 +11,7 @@ from minivllm.viz import save_html
 
 pytestmark = pytest.mark.browser
 WIDTHS = (400, 800, 1180, 1440, 1920)
-FAULTS = Path(__file__).with_name("page_layout.js").read_text()
+FAULTS = (Path(__file__).parents[1] / "page_layout.js").read_text()
 SECONDS = 20_000  # milliseconds
 
 

@@ -14,7 +14,7 @@ from minivllm.exercises import labs
 from minivllm.lab.exercises.exercise import effort
 from minivllm.lab.exercises.labs.milestones import MILESTONES
 
-ALL = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+ALL = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 NOTEBOOKS = [path for path in ALL if path.stem != "90_minutes"]  # which asks again what others do
 LABS = {name: getattr(labs, name) for name in MILESTONES if name != "mini_engine"}
 KIND = re.compile(r"\b(ch\w+\.\w+)\(seed=(\d+)\)")

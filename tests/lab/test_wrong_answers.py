@@ -19,7 +19,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-TEXT = (Path(__file__).parent / "data/wrong_answers.toml").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[1] / "data/wrong_answers.toml").read_text(encoding="utf-8")
 BANK = [(name, *row) for name, rows in tomllib.loads(TEXT).items() for row in rows]
 LABS = {f"labs.{name}" for name in MILESTONES} - {"labs.mini_engine"}
 

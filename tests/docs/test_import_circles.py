@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "minivllm"
+PACKAGE = Path(__file__).parents[2] / "minivllm"
 
 
 def modules_of(package: Path) -> dict[str, Path]:

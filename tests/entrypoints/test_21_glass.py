@@ -367,7 +367,7 @@ def test_the_page_loads_nothing_from_elsewhere(client):
 
 
 def test_what_the_guide_types():
-    page = (Path(__file__).parents[1] / "notebooks/guide/glass.md").read_text()
+    page = (Path(__file__).parents[2] / "notebooks/guide/glass.md").read_text()
     serve = shlex.split(re.search(r"```bash\nminivllm serve (.*)\n```", page)[1])
     load = shlex.split(re.search(r"`minivllm bench serve (.*?)`", page)[1])
     assert [serve[0], load[0]] == ["--glass", "--dataset-name"]

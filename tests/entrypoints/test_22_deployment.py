@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from minivllm.entrypoints.openai.cli_args import parse_args
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "minivllm" / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 GUIDE = ROOT / "notebooks" / "guide" / "deployment.md"

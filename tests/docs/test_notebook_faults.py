@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / ".ci" / "faults.py"
 _spec = importlib.util.spec_from_file_location("notebook_faults", SCRIPT)
 faults = sys.modules["notebook_faults"] = importlib.util.module_from_spec(_spec)

@@ -485,7 +485,7 @@ def test_without_ipywidgets_it_says_what_to_do(monkeypatch):
 @pytest.mark.slow
 def test_a_committed_stepper_is_compared_but_for_what_is_live(tmp_path):
     """Strict nbval passes over it, and fails if it shows something else."""
-    path = Path(__file__).parents[1] / "notebooks" / "execute.py"
+    path = Path(__file__).parents[2] / "notebooks" / "execute.py"
     spec = importlib.util.spec_from_file_location("execute", path)
     execute = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(execute)

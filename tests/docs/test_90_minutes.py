@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from exercise_kinds import KINDS
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CELLS = nbformat.read(NOTEBOOKS / "90_minutes.ipynb", as_version=4).cells
 CODE = [cell.source for cell in CELLS if cell.cell_type == "code"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from minivllm.exercises import quiz
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
 def test_the_deck(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from minivllm.exercises import ask, quiz
 
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
 
 def test_every_notebook_has_a_quiz():

@@ -12,7 +12,7 @@ from minivllm.spec_decode.ngram import NgramIndex, propose
 
 # 316 calls of vLLM 0.32.0's proposer: tokens, windows, k, max_model_len, and what it drafted.
 CASES = json.loads(
-    gzip.decompress((Path(__file__).parent / "data" / "ngram_cases.json.gz").read_bytes())
+    gzip.decompress((Path(__file__).parents[1] / "data" / "ngram_cases.json.gz").read_bytes())
 )
 
 

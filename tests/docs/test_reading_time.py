@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 _spec = importlib.util.spec_from_file_location("reading_time", NOTEBOOKS / "reading_time.py")
 reading = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(reading)

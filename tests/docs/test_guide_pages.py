@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob(".github/**/*.md"), *ROOT.glob("notebooks/**/*.md"),
      *ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("minivllm/**/*.md")]

@@ -12,7 +12,7 @@ import pytest
 
 from minivllm.exercises import quiz
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 _spec = importlib.util.spec_from_file_location("course", NOTEBOOKS / "course.py")
 course = sys.modules["course"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(course)

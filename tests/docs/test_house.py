@@ -14,7 +14,7 @@ import pytest
 
 from minivllm.lab.exercises.texts import read_toml
 
-PACKAGE = Path(__file__).parents[1] / "minivllm"
+PACKAGE = Path(__file__).parents[2] / "minivllm"
 
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parents[1] / "diagrams"
+HERE = Path(__file__).parents[2] / "diagrams"
 SVG = "{http://www.w3.org/2000/svg}"
 
 _spec = importlib.util.spec_from_file_location("draw_diagrams", HERE / "draw.py")

@@ -15,7 +15,7 @@ from minivllm.cli import app
 from minivllm.exercises import labs
 from minivllm.lab.classroom.repository import STUBS, new_repository
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def minivllm(*arguments):
