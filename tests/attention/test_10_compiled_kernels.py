@@ -23,7 +23,7 @@ def kernels(tmp_path_factory):
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     env["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
     env["PYTHONPATH"] = os.pathsep.join(sys.path)
-    command = [sys.executable, str(Path(__file__).with_name("compile_kernels.py"))]
+    command = [sys.executable, str(Path(__file__).parents[1] / "compile_kernels.py")]
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]

@@ -211,7 +211,7 @@ def test_a_docstring_begins_with_its_object_or_an_imperative():
     """First lines such as "Number of ...", "True if ...", "Return ..."."""
     found = [
         f"{path}:{docstring.lineno}: {first}"
-        for path in sorted([*PACKAGE.rglob("*.py"), *Path(__file__).parent.rglob("*.py")])
+        for path in sorted([*PACKAGE.rglob("*.py"), *Path(__file__).parents[1].rglob("*.py")])
         for docstring in docstrings(ast.parse(path.read_text()))
         for first in docstring.value.strip().splitlines()[:1]
         if RIDDLE.match(first)

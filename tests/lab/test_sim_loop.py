@@ -74,5 +74,5 @@ def test_a_manager_that_admits_nobody_fails_its_lab():
         def get_num_blocks_to_allocate(self, seq, hit):
             return 10**6
 
-    with pytest.raises(Fault, match=r"^step 0: nothing runs, and nobody is ever admitted: A$"):
-        list(run(scenarios(0)[0], Full, check_books=False))
+    with pytest.raises(Fault, match=r"^step 0: nothing runs, and none is ever admitted: A$"):
+        list(run(scenarios(0)[0], Full, check_integrity=False))
