@@ -285,8 +285,8 @@ def walk():
 @pytest.fixture
 def notebook(tmp_path, walk):
     """A file as it is committed: executed, and with nothing live in it."""
-    data = walk.still._repr_mimebundle_()
-    output = nbformat.v4.new_output("execute_result", data, execution_count=1)
+    data, metadata = walk.still._repr_mimebundle_()
+    output = nbformat.v4.new_output("execute_result", data, metadata=metadata, execution_count=1)
     cell = nbformat.v4.new_code_cell(CELL, id="stepper", outputs=[output], execution_count=1)
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     path = tmp_path / "stepper.ipynb"
@@ -300,7 +300,7 @@ def test_nbconvert_shows_the_still_picture(chromium, notebook, walk, saved_live)
 
     if saved_live:  # from a running notebook, whose widgets are gone when it is converted
         content = nbformat.read(notebook, as_version=4)
-        content.cells[0].outputs[0].data.update(walk._repr_mimebundle_())
+        content.cells[0].outputs[0].data.update(walk._repr_mimebundle_()[0])
         nbformat.write(content, notebook)
     page = notebook.with_suffix(".html")
     page.write_text(HTMLExporter().from_filename(notebook)[0], encoding="utf-8")

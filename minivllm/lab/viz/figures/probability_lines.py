@@ -39,7 +39,8 @@ def probability_lines(
     look_of = {token: looks[i % len(looks)] for i, token in enumerate(tokens)}
     bars = []
     for name, probs in rows.items():
-        parts = [Part(prob, look_of[token], token, token) for token, prob in probs.items()]
+        # rounded: a last digit that differs between processors moves nothing
+        parts = [Part(round(p, 4), look_of[token], token, token) for token, p in probs.items()]
         rest = Part(max(0.0, 1 - sum(probs.values())), {"fill": PAPER, "stroke": GREY})
         bars.append(Bar(name, [*parts, rest], height=24))
     told = "the token whose interval the number falls into is drawn"
