@@ -80,7 +80,8 @@ def _left_out(source: str, without: tuple[str, ...]) -> list[str]:
     lines, found = source.splitlines(), set()
     left_out: set[int] = set()
     inner: set[int] = set()  # lines of a ``try`` that has lost all its handlers
-    for node in ast.walk(ast.parse(source)):
+    nodes = list(ast.walk(ast.parse(source)))
+    for node in nodes:
         if not isinstance(node, (ast.stmt, ast.ExceptHandler)) or node.lineno == 1:
             continue
         texts = {text for text in without if text in lines[node.lineno - 1]}
@@ -91,8 +92,10 @@ def _left_out(source: str, without: tuple[str, ...]) -> list[str]:
         while lines[first - 1].lstrip().startswith("#"):  # what is said of it
             first -= 1
         left_out.update(range(first, node.end_lineno))
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Try) and all(h.lineno - 1 in left_out for h in node.handlers):
+    for node in nodes:
+        if not isinstance(node, ast.Try) or not node.handlers or node.finalbody:
+            continue
+        if all(handler.lineno - 1 in left_out for handler in node.handlers):
             left_out.add(node.lineno - 1)
             inner.update(range(node.lineno, node.body[-1].end_lineno))
     if missing := [text for text in without if text not in found]:

@@ -113,6 +113,21 @@ def test_points_seeds_and_what_is_lacking(tmp_path):
 
 
 @pytest.mark.slow
+def test_an_answer_that_cannot_be_read_was_asked_all_the_same(tmp_path):
+    path = notebook(
+        tmp_path / "three.ipynb",
+        "from minivllm.exercises import ask, labs, quiz",
+        "ask(labs.allocate_slots, dict)",
+        "ask(quiz['03'], 'a b')",
+        number="03",
+    )
+    (row,) = graded(tmp_path, path)
+    assert (row["labs.allocate_slots"], row["quiz.03"]) == ("0", "0")
+    assert "labs.allocate_slots" not in row["status"]
+    assert "quiz.03" not in row["status"]
+
+
+@pytest.mark.slow
 def test_what_cannot_be_graded_has_a_row_that_says_so(tmp_path):
     crash = notebook(tmp_path / "crash.ipynb", ASK, "1 / 0", RIGHT)
     dead = notebook(tmp_path / "dead.ipynb", "import os; os._exit(1)")

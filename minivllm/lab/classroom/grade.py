@@ -54,8 +54,8 @@ class Grade:
     def row(self, columns: list[str]) -> list[Any]:
         """The row of this notebook in a table with these exercises."""
         seeds = sorted({str(entry["seed"]) for entry in self.entries.values()} - {""})
-        points = [self.entries[n]["points"] if n in self.entries else "" for n in columns]
-        head = [self.file, self.number, round(self.points, 2), len(self.expected)]
+        points = [f"{self.entries[n]['points']:g}" if n in self.entries else "" for n in columns]
+        head = [self.file, self.number, f"{self.points:.4g}", len(self.expected)]
         return [*head, " ".join(seeds), self.status, *points]
 
 

@@ -12,7 +12,7 @@ FILE = "MINIVLLM_GRADEBOOK"  # the environment variable that names it; unset, no
 def note_points(exercise: str, seed: int | str, points: float, text: str) -> None:
     """Append one line: an exercise's name, its seed, points from 0 to 1, and the verdict."""
     if path := os.environ.get(FILE):
-        entry = {"exercise": exercise, "seed": seed, "points": points, "text": text}
+        entry = {"exercise": exercise, "seed": seed, "points": float(points), "text": text}
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
 

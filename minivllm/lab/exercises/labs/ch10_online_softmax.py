@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from types import FunctionType
 
 from minivllm.lab.exercises.labs.function_lab import FunctionLab, call
+from minivllm.lab.exercises.labs.kernel_runs import require_triton
 from minivllm.lab.exercises.labs.run import Fault
 
 
@@ -28,14 +28,11 @@ def my_online_softmax(m_i, l_i, acc, scores, value):
 
 
 def check_online_softmax(function: Callable, seed: int) -> str:
-    try:
-        import torch
+    require_triton()
+    import torch
 
-        from minivllm.lab.exercises.labs import kernel_harness
-    except ImportError as error:
-        raise Fault(f"this lab needs Triton, which is made for Linux ({error})") from error
-    if not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"):
-        raise Fault("without a GPU set TRITON_INTERPRET=1 before Triton is first imported")
+    from minivllm.lab.exercises.labs import kernel_harness
+
     if isinstance(function, FunctionType):
         raise Fault("put @triton.jit above the function")
     generator = torch.Generator().manual_seed(seed)

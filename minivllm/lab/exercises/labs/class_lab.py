@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,30 +59,37 @@ class ClassLab:
             ValueError: for what is no seed.
         """
         check(is_int(seed, 0), "seed", seed, "an integer of at least 0")
-        if is_blank(answer):
-            print("not solved yet")
-            note_points(f"labs.{self.name}", seed, 0, "not solved yet")
-            return
-        if not (isinstance(answer, type) and issubclass(answer, self.base)):
-            print(f"not yet: give a class that extends {self.base.__name__}, got {answer!r}.")
-            return
-        manager_cls, passed = plug_in(answer), True
+        report: list[tuple[str, bool]] = []
         try:
-            if self.begins_simply:
-                print(verdict := first_step(manager_cls))
-                if verdict.outcome == "FAILED":
-                    return
-            for verdict in verdicts(manager_cls, seed):
-                print(verdict)
-                passed = passed and verdict.outcome == "passed"
+            for line in self._report(answer, seed):
+                print(line[0])
+                report.append(line)
         except NotImplementedError:
             print("not solved yet")
-            note_points(f"labs.{self.name}", seed, 0, "not solved yet")
-            return
+            report = [("not solved yet", False)]
+        text, passed = report[-1]
         passed = passed and answer is not self.solution
-        note_points(f"labs.{self.name}", seed, passed, str(verdict))
+        note_points(f"labs.{self.name}", seed, passed, text)
         if passed:
             note_passed(self.name)
+
+    def _report(self, answer: Any, seed: int) -> Iterator[tuple[str, bool]]:
+        """Yield each line of the report, and whether all up to it has passed."""
+        if is_blank(answer):
+            raise NotImplementedError
+        if not (isinstance(answer, type) and issubclass(answer, self.base)):
+            extends = self.base.__name__
+            yield f"not yet: give a class that extends {extends}, got {answer!r}.", False
+            return
+        manager_cls, passed = plug_in(answer), True
+        if self.begins_simply:
+            verdict = first_step(manager_cls)
+            yield str(verdict), verdict.outcome == "passed"
+            if verdict.outcome == "FAILED":
+                return
+        for verdict in verdicts(manager_cls, seed):
+            passed = passed and verdict.outcome == "passed"
+            yield str(verdict), passed
 
     def show_help(self) -> Folded:
         """The hint and the solution's source, each folded."""

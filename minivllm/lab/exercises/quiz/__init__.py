@@ -38,7 +38,10 @@ class Quiz:
             return
         given = letters.replace(",", " ").split() if isinstance(letters, str) else letters
         if not isinstance(given, (list, tuple)) or len(given) != len(asked):
-            print(f'not yet: give {len(asked)} letters, like "{" ".join("a" * len(asked))}".')
+            print(
+                text := f'not yet: give {len(asked)} letters, like "{" ".join("a" * len(asked))}".'
+            )
+            note_points(f"quiz.{self.number}", 0, 0, text)
             return
         for number, (question, letter) in enumerate(zip(asked, given, strict=True), start=1):
             print(end=f"{number}. ")
