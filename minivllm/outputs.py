@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from minivllm.lora.request import LoRARequest
 
 
 @dataclass
@@ -66,7 +67,7 @@ class CompletionOutput:
     logprobs: list[dict[int, Logprob]] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    lora_request: Any = None
+    lora_request: LoRARequest | None = None  # the adapter that it was asked of
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -114,7 +115,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics | None = None
-    lora_request: Any = None
+    lora_request: LoRARequest | None = None
     num_cached_tokens: int | None = None
 
     def add(self, news: RequestOutput) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+from minivllm.lora.request import LoadedLoRA, LoRARequest
 from minivllm.outputs import RequestMetrics
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
@@ -128,6 +129,7 @@ class Request:
         priority: the smaller, the more important; 0 unless the policy is "priority".
         cache_salt: only requests with the same salt share cached blocks.
         beam_params: for a beam search; ``sampling_params`` are then those of one beam.
+        lora_request: the adapter it asks for; None: the base model.
     """
 
     def __init__(
@@ -142,6 +144,7 @@ class Request:
         priority: int = 0,
         cache_salt: str | None = None,
         beam_params: BeamSearchParams | None = None,
+        lora_request: LoRARequest | None = None,
     ):
         self.request_id = request_id
         self.prompt = prompt
@@ -154,6 +157,8 @@ class Request:
         self.priority = priority
         self.cache_salt = cache_salt
         self.beam_params = beam_params
+        self.lora_request = lora_request
+        self.lora: LoadedLoRA | None = None  # the same adapter, when its files have been read
         self.n = sampling_params.n if beam_params is None else beam_params.beam_width
         self.decoding: Any = None  # a Decoding; the scheduler sets it when the request is added
         self.metrics = RequestMetrics(arrival_time)

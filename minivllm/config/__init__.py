@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from minivllm.config.lora import LoRAConfig
 from minivllm.config.speculative import SpeculativeConfig
 from minivllm.config.structured_outputs import StructuredOutputsConfig
 
@@ -46,6 +47,7 @@ class SchedulerConfig:
     # step's budget for one more token per sequence
     num_lookahead_tokens: int = 0
     num_drafting_slots: int = 0
+    max_loras: int = 0  # adapters that one step may hold; 0: there are none
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class VllmConfig:
     )
     speculative_config: SpeculativeConfig | None = None  # None: one token a step
     draft_model_config: Any = None  # a ModelConfig, too
+    lora_config: LoRAConfig | None = None  # None: no request has an adapter
     seed: int = 0  # where requests without a seed of their own get theirs
     max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all
 

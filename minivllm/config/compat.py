@@ -27,7 +27,6 @@ ENGINE_DEFAULTS_ONLY: dict[str, tuple[Any, str]] = {
     "quantization": (None, "weights are used as they are stored"),
     "cpu_offload_gb": (0, "weights stay on one device"),
     "hf_overrides": (None, "config.json is used as it is"),
-    "enable_lora": (False, "there are no adapters yet"),
 }
 # The same of SamplingParams.
 SAMPLING_DEFAULTS_ONLY: dict[str, tuple[Any, str]] = {

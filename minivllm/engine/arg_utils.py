@@ -25,6 +25,7 @@ from minivllm.config import (
     VllmConfig,
     compat,
 )
+from minivllm.config.lora import LoRAConfig, make_lora_config
 from minivllm.config.speculative import (
     SHORT_NAMES,
     SpeculativeConfig,
@@ -112,6 +113,14 @@ class EngineArgs:
     ngram_prompt_lookup_max: int | None = None  # 0.6.6's name for the longest n-gram
     ngram_prompt_lookup_min: int | None = None  # and for the shortest
 
+    # adapters
+    enable_lora: bool = False  # requests may name an adapter
+    max_loras: int = 1  # adapters in one step
+    max_lora_rank: int = 16  # the largest rank of an adapter
+    max_cpu_loras: int | None = None  # adapters kept in host memory; None: max_loras
+    lora_dtype: str = "auto"  # of adapters; "auto": the model's
+    lora_target_modules: Any = None  # endings of names of layers that have adapters; None: all
+
     preemption_mode: str | None = None  # "recompute", "swap"; None: swap if there are siblings
     kv_cache_manager_cls: type | None = None  # a KVCacheManager of your own; None: that one
 
@@ -129,7 +138,6 @@ class EngineArgs:
     quantization: str | None = None
     cpu_offload_gb: float = 0
     hf_overrides: dict | None = None
-    enable_lora: bool = False
 
     def __post_init__(self):
         for name, what in (("model", "model"), ("tokenizer", "tokenizer's")):
@@ -173,6 +181,7 @@ class EngineArgs:
         # they are in these two now
         for name in (*SHORT_NAMES, *compat.SPECULATIVE_NAMES, "guided_decoding_backend"):
             setattr(self, name, None)
+        self._lora_config()
         ok = self.preemption_mode is None or is_one_of(self.preemption_mode, ("recompute", "swap"))
         check(ok, "preemption_mode", self.preemption_mode, "'recompute', 'swap' or None")
         cls = self.kv_cache_manager_cls
@@ -187,6 +196,16 @@ class EngineArgs:
                 value = getattr(self, field.name)
                 check(isinstance(value, bool), field.name, value, "True or False")
         compat.check_defaults_only(self, compat.ENGINE_DEFAULTS_ONLY)
+
+    def _lora_config(self) -> LoRAConfig | None:
+        return make_lora_config(
+            self.enable_lora is True,
+            max_loras=self.max_loras,
+            max_lora_rank=self.max_lora_rank,
+            max_cpu_loras=self.max_cpu_loras,
+            lora_dtype=self.lora_dtype,
+            target_modules=self.lora_target_modules,
+        )
 
     def resolve_limits(self, model_max_len: int, gpu: tuple[str, int] | None = None) -> Limits:
         """Limits of a step and of a sequence: those given, else vLLM's defaults for ``LLM``.
@@ -231,6 +250,7 @@ class EngineArgs:
         draft = load_draft_config(self, speculative_config, model_config)
         device = pick_device(self.device)
         limits = self.resolve_limits(model_config.max_model_len, describe_gpu(device))
+        lora_config = self._lora_config()
         tokenizer = None if self.skip_tokenizer_init else tokenizer_directory(self, directory)
         return VllmConfig(
             model_config,
@@ -244,6 +264,7 @@ class EngineArgs:
                 self.long_prefill_token_threshold,
                 make_policy(self.scheduling_policy),
                 self.preemption_mode,
+                max_loras=0 if lora_config is None else lora_config.max_loras,
                 **slots_for_drafts(speculative_config, *limits[:2]),
             ),
             CacheConfig(
@@ -259,6 +280,7 @@ class EngineArgs:
             make_structured_outputs_config(self.structured_outputs_config),
             speculative_config,
             draft[1],
+            lora_config,
             seed=self.seed,
             max_logprobs=self.max_logprobs,
         )

@@ -21,6 +21,7 @@ from minivllm.engine.output_collector import RequestOutputCollector
 from minivllm.engine.output_handler import OutputHandler
 from minivllm.engine.output_processor import OutputProcessor
 from minivllm.logger import init_logger
+from minivllm.lora.request import LoRARequest
 from minivllm.metrics.families import EngineMetrics
 from minivllm.metrics.loggers import LoggingStatLogger
 from minivllm.metrics.reader import Metric
@@ -74,6 +75,7 @@ class AsyncLLM:
         sampling_params: SamplingParams | BeamSearchParams,
         request_id: str,
         priority: int = 0,
+        lora_request: LoRARequest | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Complete a prompt; yields an output whenever there is something new.
 
@@ -86,12 +88,15 @@ class AsyncLLM:
                 what is new (DELTA; joined, if the reader is late), or the whole at its end.
             request_id: any string that is not in use. It is until the engine has ended the request.
             priority: the smaller, the more important; needs ``scheduling_policy="priority"``.
+            lora_request: the adapter to use; None: the base model.
 
         Raises:
             ValueError: if it cannot be run; nothing has changed and the others go on.
             EngineDeadError: if the engine has stopped.
         """
-        collector = await self.add_request(request_id, prompt, sampling_params, priority)
+        collector = await self.add_request(
+            request_id, prompt, sampling_params, priority, lora_request
+        )
         try:
             finished = False
             while not finished:
@@ -107,6 +112,7 @@ class AsyncLLM:
         prompt: str | list[int] | dict,
         sampling_params: SamplingParams | BeamSearchParams,
         priority: int = 0,
+        lora_request: LoRARequest | None = None,
     ) -> RequestOutputCollector:
         """Queue a prompt; arguments and errors are those of ``generate``.
 
@@ -116,7 +122,9 @@ class AsyncLLM:
         handler = self.output_handler
         handler.bind_to_loop()
         make_request = self.input_processor.make_request
-        request = make_request(request_id, prompt, sampling_params, priority=priority)
+        request = make_request(
+            request_id, prompt, sampling_params, priority=priority, lora_request=lora_request
+        )
         while request_id in handler.stopping:  # a stop string has ended it here, not yet there
             await asyncio.sleep(0.001)
             handler.check_health()
@@ -274,6 +282,22 @@ class AsyncLLM:
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks. Refuses (False) while any block is in use."""
         return await self.call("reset_prefix_cache")
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Read an adapter: see ``EngineCore.add_lora``."""
+        return await self.call("add_lora", lora_request)
+
+    async def remove_lora(self, lora_int_id: int) -> bool:
+        """Remove an adapter: see ``EngineCore.remove_lora``."""
+        return await self.call("remove_lora", lora_int_id)
+
+    async def pin_lora(self, lora_int_id: int) -> bool:
+        """Keep an adapter where it is: see ``EngineCore.pin_lora``."""
+        return await self.call("pin_lora", lora_int_id)
+
+    async def list_loras(self) -> set[int]:
+        """Ids of all adapters in host memory."""
+        return await self.call("list_loras")
 
     async def call(self, method: str, *arguments):
         """Call a method of the engine core between two steps. Returns or raises what it does."""

@@ -9,10 +9,12 @@ from collections.abc import Iterable
 
 from minivllm.config import VllmConfig
 from minivllm.engine.core_outputs import EngineCoreOutputs, collect
+from minivllm.engine.lora_registry import LoRARegistry
 from minivllm.executor.abstract import Executor
 from minivllm.executor.uniproc import UniProcExecutor
 from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
 from minivllm.kv.manager import KVCacheManager
+from minivllm.lora.request import LoRARequest
 from minivllm.metrics.stats import SchedulerStats
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.checkpoint import Checkpoint
@@ -60,6 +62,9 @@ class EngineCore:
             self.trace,
         )
         self.scheduler = Scheduler(limits, kv_cache_manager, self.trace)
+        self.loras: LoRARegistry | None = None
+        if config.lora_config is not None:
+            self.loras = LoRARegistry(config.lora_config, self.executor, self.scheduler)
         self.drafter: Drafter | None = None
         if config.speculative_config is not None:
             self.drafter = Drafter(
@@ -83,6 +88,8 @@ class EngineCore:
     def check_request(self, request: Request) -> None:
         """Raise ``ValueError`` unless this request can be added and could run on its own."""
         self.scheduler.check_request(request)
+        if request.lora_request is not None:
+            request.lora = self._loras.load_for(request)
 
     def add_request(self, request: Request) -> None:
         """Queue a request.
@@ -92,7 +99,35 @@ class EngineCore:
         """
         if self.structured_output_manager is not None:
             self.structured_output_manager.grammar_init(request)
+        if request.lora_request is not None:
+            self.check_request(request)  # its adapter is read now, so that no step can fail for it
         self.scheduler.add_request(request)
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Read an adapter before a request needs it. False if that was done already.
+
+        Raises:
+            ValueError: if it cannot be read or does not fit; nothing has changed then.
+        """
+        return self._loras.add(lora_request)
+
+    def remove_lora(self, lora_int_id: int) -> bool:
+        """Remove an adapter; its requests go on with it. False if there is none."""
+        return self._loras.remove(lora_int_id)
+
+    def pin_lora(self, lora_int_id: int) -> bool:
+        """Keep an adapter in host memory and in its slot. Raises ``ValueError`` if it cannot be."""
+        return self._loras.pin(lora_int_id)
+
+    def list_loras(self) -> set[int]:
+        """Ids of all adapters in host memory."""
+        return set(self._loras.loaded)
+
+    @property
+    def _loras(self) -> LoRARegistry:
+        if self.loras is None:
+            raise ValueError("there are no adapters: LoRA is not enabled (enable_lora=True).")
+        return self.loras
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
         """Abort requests and free their blocks. Unknown ids are ignored."""

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from minivllm.config import VllmConfig
+from minivllm.lora.request import LoRARequest
 from minivllm.models.model_config import ModelConfig
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
@@ -57,6 +58,7 @@ class InputProcessor:
         max_model_len: the longest sequence; a prompt can be cut to one less.
         max_logprobs: how many best tokens a request may ask for; -1 is all.
         structured_output_manager: compiles grammars; None: one with the usual settings.
+        enable_lora: whether a request may have an adapter.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class InputProcessor:
         max_model_len: int,
         max_logprobs: int = 20,
         structured_output_manager: StructuredOutputManager | None = None,
+        enable_lora: bool = False,
     ):
         # Special tokens may be added beyond the model's; those are refused where a prompt has them.
         if tokenizer is not None and tokenizer.vocab_size > model_config.vocab_size:
@@ -78,6 +81,7 @@ class InputProcessor:
         self.model_config = model_config
         self.max_model_len = max_model_len
         self.max_logprobs = max_logprobs
+        self.enable_lora = enable_lora
         self.structured_output_manager = structured_output_manager or StructuredOutputManager(
             tokenizer, model_config.vocab_size, model_config.eos_token_ids
         )
@@ -92,7 +96,8 @@ class InputProcessor:
             tokenizer, model.vocab_size, model.eos_token_ids, config.structured_outputs_config
         )
         max_model_len = config.scheduler_config.max_model_len
-        return cls(tokenizer, model, config.seed, max_model_len, config.max_logprobs, manager)
+        rest = config.max_logprobs, manager, config.lora_config is not None
+        return cls(tokenizer, model, config.seed, max_model_len, *rest)
 
     def make_request(
         self,
@@ -101,6 +106,7 @@ class InputProcessor:
         params: SamplingParams | BeamSearchParams,
         arrival_time: float | None = None,
         priority: int = 0,
+        lora_request: LoRARequest | None = None,
     ) -> Request:
         """Make the request for one prompt.
 
@@ -111,6 +117,7 @@ class InputProcessor:
             params: how to sample and when to stop.
             arrival_time: seconds of ``time.monotonic()``; None is now.
             priority: the smaller, the more important.
+            lora_request: the adapter to use; None: the base model.
 
         Raises:
             ValueError: naming what is wrong with the prompt or the parameters.
@@ -119,6 +126,7 @@ class InputProcessor:
         ok = isinstance(params, (SamplingParams, BeamSearchParams))
         check(ok, "sampling_params", params, "a SamplingParams or a BeamSearchParams")
         check(is_int(priority), "priority", priority, "an integer")
+        self._check_lora(lora_request)
         ok = arrival_time is None or is_number(arrival_time)
         check(ok, "arrival_time", arrival_time, "a number of seconds, or None for now")
         token_ids, text, cache_salt = self._encode(prompt)
@@ -151,7 +159,16 @@ class InputProcessor:
             priority=priority,
             cache_salt=cache_salt,
             beam_params=beam_params,
+            lora_request=lora_request,
         )
+
+    def _check_lora(self, lora_request: LoRARequest | None) -> None:
+        if lora_request is None:
+            return
+        ok = isinstance(lora_request, LoRARequest)
+        check(ok, "lora_request", lora_request, "a LoRARequest, or None for the base model")
+        if not self.enable_lora:
+            raise ValueError(f"Got lora_request {lora_request} but LoRA is not enabled!")
 
     def _own_eos(self) -> frozenset[int]:
         """The end-of-sequence token that gives no stop_reason: the tokenizer's own.

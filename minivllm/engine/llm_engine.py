@@ -12,6 +12,7 @@ from minivllm.engine.input_processor import InputProcessor
 from minivllm.engine.output_collector import OutputQueue
 from minivllm.engine.output_processor import OutputProcessor
 from minivllm.executor.uniproc import UniProcExecutor
+from minivllm.lora.request import LoRARequest
 from minivllm.metrics.families import EngineMetrics
 from minivllm.metrics.loggers import LoggingStatLogger
 from minivllm.metrics.reader import Metric
@@ -87,6 +88,7 @@ class LLMEngine:
         params: SamplingParams | BeamSearchParams,
         arrival_time: float | None = None,
         priority: int = 0,
+        lora_request: LoRARequest | None = None,
     ) -> None:
         """Queue a prompt: text, or ``{"prompt_token_ids": [...]}``.
 
@@ -96,12 +98,13 @@ class LLMEngine:
             params: how to sample, or how to search, and when to stop.
             arrival_time: seconds of ``time.monotonic()``; None is now.
             priority: the smaller, the more important; needs ``scheduling_policy="priority"``.
+            lora_request: the adapter to use; None: the base model.
 
         Raises:
             ValueError: if it cannot be run; nothing has changed and the others go on.
         """
         request = self.input_processor.make_request(
-            request_id, prompt, params, arrival_time, priority
+            request_id, prompt, params, arrival_time, priority, lora_request
         )
         self.submit(request)
 
@@ -143,6 +146,22 @@ class LLMEngine:
         check(ok, "request_id", request_id, "a string or a list of strings")
         self.engine_core.abort_requests(ids)
         return self.output_processor.abort_requests(ids)
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Read an adapter: see ``EngineCore.add_lora``."""
+        return self.engine_core.add_lora(lora_request)
+
+    def remove_lora(self, lora_int_id: int) -> bool:
+        """Remove an adapter: see ``EngineCore.remove_lora``."""
+        return self.engine_core.remove_lora(lora_int_id)
+
+    def pin_lora(self, lora_int_id: int) -> bool:
+        """Keep an adapter where it is: see ``EngineCore.pin_lora``."""
+        return self.engine_core.pin_lora(lora_int_id)
+
+    def list_loras(self) -> set[int]:
+        """Ids of all adapters in host memory."""
+        return self.engine_core.list_loras()
 
     def reset_prefix_cache(self) -> bool:
         """Empty the prefix cache. Refuses (False) while any block is in use."""

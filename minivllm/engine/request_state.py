@@ -29,6 +29,7 @@ class RequestState:
         params = request.sampling_params
         self.request_id = request.request_id
         self.prompt = request.prompt
+        self.lora_request = request.lora_request
         self.prompt_token_ids = request.prompt_token_ids
         self._ids_to_show = list(request.prompt_token_ids)  # the reader's own from here on
         self.params = params
@@ -142,6 +143,8 @@ class RequestState:
             outputs = [beam.completion(self.tokenizer, self.beam_params) for beam in self.beams]
         else:
             outputs = [s.completion(delta) for s in self.samples if not delta or s.has_news]
+        for output in outputs:
+            output.lora_request = self.lora_request
         prompt_logprobs = None
         if self.params.prompt_logprobs is not None and self.metrics.first_token_time is not None:
             prompt_logprobs = self._prompt_logprobs(delta)
@@ -153,6 +156,7 @@ class RequestState:
             outputs=outputs,
             finished=finished,
             metrics=self.metrics,
+            lora_request=self.lora_request,
             num_cached_tokens=self.num_cached_tokens,
         )
 

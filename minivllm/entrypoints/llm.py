@@ -17,6 +17,7 @@ from minivllm.engine.llm_engine import LLMEngine
 from minivllm.entrypoints.chat_utils import render_chat
 from minivllm.entrypoints.progress_bar import check_use_tqdm, collect_outputs
 from minivllm.kv.memory_profile import MemoryProfile
+from minivllm.lora.request import LoRARequest
 from minivllm.metrics.reader import Metric
 from minivllm.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput
 from minivllm.request import Request
@@ -64,6 +65,7 @@ class LLM:
         sampling_params: AnyParams | Sequence[AnyParams] | None = None,
         use_tqdm: bool | Callable[..., tqdm] | None = True,
         priority: int | list[int] | None = None,
+        lora_request: LoRARequest | list[LoRARequest | None] | None = None,
     ) -> list[RequestOutput]:
         """Complete prompts, as many at once as fit.
 
@@ -76,6 +78,8 @@ class LLM:
                 ``dynamic_ncols`` and ``postfix``, as tqdm does; anything empty shows none.
             priority: one for all, or a list of one for each prompt; the smaller the more important.
                 Needs ``scheduling_policy="priority"``.
+            lora_request: the adapter to use, one for all, or a list of one or None for each prompt.
+                Needs ``enable_lora=True``.
 
         Returns:
             One finished output per prompt, in the order of the prompts.
@@ -85,7 +89,7 @@ class LLM:
                 scheduling policy of your own never admits a request (``LivelockError``).
         """
         check_use_tqdm(use_tqdm)
-        requests = self._make_requests(prompts, sampling_params, priority)
+        requests = self._make_requests(prompts, sampling_params, priority, lora_request)
         for request in requests:
             request.sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
         outputs = collect_outputs(self._outputs_of(requests), len(requests), use_tqdm)
@@ -96,6 +100,7 @@ class LLM:
         prompts: str | dict | list,
         sampling_params: AnyParams | list[AnyParams] | None = None,
         priority: int | list[int] | None = None,
+        lora_request: LoRARequest | list[LoRARequest | None] | None = None,
     ) -> Iterator[RequestOutput]:
         """Complete prompts; yields the new outputs after every step.
 
@@ -104,7 +109,7 @@ class LLM:
         (vLLM's ``LLM`` has no such method; there it is ``AsyncLLM.generate``.)
 
         Args:
-            prompts, sampling_params, priority: as for ``generate``.
+            prompts, sampling_params, priority, lora_request: as for ``generate``.
 
         Returns:
             Outputs of all prompts as they come; ``request_id`` counts up in the order of prompts
@@ -113,7 +118,8 @@ class LLM:
         Raises:
             ValueError: at once, if any prompt cannot be run, naming it.
         """
-        return self._outputs_of(self._make_requests(prompts, sampling_params, priority))
+        requests = self._make_requests(prompts, sampling_params, priority, lora_request)
+        return self._outputs_of(requests)
 
     def chat(
         self,
@@ -127,6 +133,7 @@ class LLM:
         chat_template_kwargs: dict[str, Any] | None = None,
         priority: int | list[int] | None = None,
         chat_template_content_format: str = "auto",
+        lora_request: LoRARequest | list[LoRARequest | None] | None = None,
     ) -> list[RequestOutput]:
         """Answer conversations: each is rendered by the chat template, then generated.
 
@@ -142,6 +149,7 @@ class LLM:
             priority: as for ``generate``, one for all or for each conversation.
             chat_template_content_format: "string" gives the template each content as one text,
                 "openai" as a list of parts, and "auto" what it seems to read.
+            lora_request: as for ``generate``, one for all or for each conversation.
 
         Raises:
             ValueError: if a conversation cannot be rendered or run; then none has been started.
@@ -162,20 +170,21 @@ class LLM:
             )
             for conversation in conversations
         ]
-        return self.generate(prompts, sampling_params, use_tqdm, priority)
+        return self.generate(prompts, sampling_params, use_tqdm, priority, lora_request)
 
     def beam_search(
         self,
         prompts: str | dict | list,
         params: BeamSearchParams,
         use_tqdm: bool | Callable[..., tqdm] | None = False,
+        lora_request: LoRARequest | list[LoRARequest | None] | None = None,
     ) -> list[BeamSearchOutput]:
         """Beam search: the most likely continuations of prompts.
 
         Args:
             prompts: as for ``generate``.
             params: how many, how long, and how they are scored.
-            use_tqdm: as for ``generate``.
+            use_tqdm, lora_request: as for ``generate``.
 
         Returns:
             For each prompt its ``beam_width`` best continuations, the best first.
@@ -184,9 +193,10 @@ class LLM:
             ValueError: if any prompt cannot be run, naming it; then none has been started.
         """
         check(isinstance(params, BeamSearchParams), "params", params, "a BeamSearchParams")
+        outputs = self.generate(prompts, params, use_tqdm, lora_request=lora_request)
         return [
             BeamSearchOutput([self._with_prompt(output, found, params) for found in output.outputs])
-            for output in self.generate(prompts, params, use_tqdm)
+            for output in outputs
         ]
 
     def _with_prompt(
@@ -223,7 +233,7 @@ class LLM:
         """Empty the prefix cache. Refuses (False) while any block is in use."""
         return self.llm_engine.reset_prefix_cache()
 
-    def _make_requests(self, prompts, sampling_params, priority) -> list[Request]:
+    def _make_requests(self, prompts, sampling_params, priority, lora_request) -> list[Request]:
         """One request per prompt, all of them checked; the engine knows nothing of them yet."""
         prompts = _as_list(prompts)
         params = self.get_default_sampling_params() if sampling_params is None else sampling_params
@@ -236,11 +246,19 @@ class LLM:
         check(ok, "priority", priority, "an integer, or a list of them")
         ok = len(priority) == len(prompts)
         check(ok, "len(priority)", len(priority), f"{len(prompts)}, one for each prompt")
+        loras = lora_request if isinstance(lora_request, (list, tuple)) else None
+        if loras is not None and len(loras) != len(prompts):
+            raise ValueError(
+                f"The lengths of prompts ({len(prompts)}) and lora_request ({len(loras)}) must be "
+                "the same."
+            )
+        loras = [lora_request] * len(prompts) if loras is None else loras
         requests, number = [], self._num_requests
-        for index, (prompt, one, rank) in enumerate(zip(prompts, params, priority, strict=True)):
+        each = zip(prompts, params, priority, loras, strict=True)
+        for index, (prompt, one, rank, lora) in enumerate(each):
             try:
                 request = self.llm_engine.input_processor.make_request(
-                    str(number), prompt, one, priority=rank
+                    str(number), prompt, one, priority=rank, lora_request=lora
                 )
                 number = self._free_number(request, number + 1)
                 self.llm_engine.engine_core.check_request(request)

@@ -25,7 +25,12 @@ def generate_block_hash_extra_keys(request: Request) -> tuple[str, ...]:
 
     They go into its first block's hash; the chain carries them on.
     """
-    return () if request.cache_salt is None else (request.cache_salt,)
+    keys: list[str] = []
+    if request.lora is not None:
+        keys += ["lora", *request.lora[1:]]
+    if request.cache_salt is not None:
+        keys += ["salt", request.cache_salt]
+    return tuple(keys)
 
 
 def hash_block_tokens(
@@ -41,7 +46,9 @@ def hash_block_tokens(
         extra_keys: see ``generate_block_hash_extra_keys``.
     """
     content = parent + array("q", token_ids).tobytes()
-    return sha256(content + "\0".join(extra_keys).encode()).digest()
+    if extra_keys:  # as Python writes them: no two lists of strings look the same
+        content += repr(extra_keys).encode()
+    return sha256(content).digest()
 
 
 @dataclass

@@ -24,6 +24,9 @@ class SchedulerStats:
     recent_prefix_cache_queries: int = 0  # the same two, over the last requests
     recent_prefix_cache_hits: int = 0
     num_preemptions: int = 0
+    # names of adapters that have requests, by where these are
+    running_lora_adapters: list[str] = field(default_factory=list)
+    waiting_lora_adapters: list[str] = field(default_factory=list)
     spec_decoding_stats: SpecDecodingStats | None = None  # of the last step, if it verified drafts
 
 

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from minivllm.kv.manager import KVCacheManager
-from minivllm.request import Request, Sequence
+if TYPE_CHECKING:
+    from minivllm.scheduling.scheduler import Scheduler
 
 
-def check_integrity(
-    requests: Iterable[Request],
-    sequences: dict[str, Sequence],
-    running: list[Sequence],
-    waiting: Iterable[Request],
-    swapped: Iterable[Request],
-    manager: KVCacheManager,
-    max_num_seqs: int,
-) -> None:
-    """Raise ``AssertionError`` unless queues, unfinished requests and blocks are consistent.
-
-    At most ``max_num_seqs`` sequences may run, those to be forked included.
-    """
+def check_integrity(scheduler: Scheduler) -> None:
+    """Raise ``AssertionError`` unless queues, requests, blocks and slots are consistent."""
+    running, waiting, swapped = scheduler.running, scheduler.waiting, scheduler.swapped
+    requests, sequences = scheduler.requests.values(), scheduler.sequences
+    manager, max_num_seqs = scheduler.kv_manager, scheduler.config.max_num_seqs
+    scheduler.lora_slots.check_integrity(running)
     manager.check_integrity()
     queued = [seq for r in (*waiting, *swapped) for seq in r.unfinished_seqs]
     queued_ids = [seq.seq_id for seq in (*running, *queued)]

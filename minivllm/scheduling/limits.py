@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from minivllm.config import SchedulerConfig
-from minivllm.kv.manager import KVCacheManager
+from typing import TYPE_CHECKING
+
 from minivllm.request import Request
-from minivllm.scheduling.policies import SchedulingPolicy
+
+if TYPE_CHECKING:
+    from minivllm.scheduling.scheduler import Scheduler
 
 
-def check_limits(
-    request: Request,
-    config: SchedulerConfig,
-    policy: SchedulingPolicy,
-    kv_manager: KVCacheManager,
-) -> None:
+def check_limits(request: Request, scheduler: Scheduler) -> None:
     """Raise ``ValueError`` if a scheduler could not run this request even on its own.
 
     If it has a priority, the policy must know priorities; and the pool must hold all of it.
     """
+    config, policy, kv_manager = scheduler.config, scheduler.policy, scheduler.kv_manager
     n, limit = len(request.prompt_token_ids), config.max_model_len
     if n == 0:
         raise ValueError("the prompt is empty; it must have at least one token.")
@@ -57,3 +55,5 @@ def check_limits(
             f"blocks of {kv_manager.block_size}, but the whole KV cache holds {usable}; "
             f"lower max_tokens or {name}, or enlarge the cache."
         )
+    if taken := scheduler.ids_in_use(request):
+        raise ValueError(f"request_id {taken[0]!r} is in use; choose another.")

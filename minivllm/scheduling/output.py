@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from minivllm.kv.block_table import KVCacheBlockCopy
 from minivllm.kv.swap_space import KVCacheBlockSwap
+from minivllm.lora.request import LoadedLoRA
 from minivllm.request import Sequence
 from minivllm.sampling_params import SamplingParams
 
@@ -31,6 +32,7 @@ class NewRequestData:
     sampling_params: SamplingParams
     seed: int  # with a position it gives the number that draws the token there
     is_beam: bool = False  # beams are searched without drafts
+    lora: LoadedLoRA | None = None  # its adapter; None: the base model
 
     @classmethod
     def from_sequence(cls, seq: Sequence) -> NewRequestData:
@@ -43,6 +45,7 @@ class NewRequestData:
             request.sampling_params,
             request.seed + seq.index,
             is_beam=request.beam_params is not None,
+            lora=request.lora,
         )
 
 
@@ -78,6 +81,8 @@ class SchedulerOutput:
     scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
     # blocks to append to the sequence's table; for one that was not running: its whole table
     new_block_ids: dict[str, list[int]] = field(default_factory=dict)
+    # adapters to copy from host memory into slots, before the forward pass
+    lora_loads: list[tuple[LoadedLoRA, int]] = field(default_factory=list)
     swaps_out: list[KVCacheBlockSwap] = field(default_factory=list)  # device to host, first of all
     swaps_in: list[KVCacheBlockSwap] = field(default_factory=list)  # host to device, then
     # before the forward pass

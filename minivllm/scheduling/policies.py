@@ -19,6 +19,7 @@ class SchedulingPolicy:
     """
 
     prefill_first = False
+    preempted_first = False  # a preempted request goes to the head of the queue, not by its key
     uses_priority = False  # else a request with a priority is refused, not silently ignored
 
     def key(self, request: Request) -> Any:
@@ -35,7 +36,12 @@ class SchedulingPolicy:
 
 
 class FCFSPolicy(SchedulingPolicy):
-    """First come, first served. The request admitted last is preempted first."""
+    """First come, first served. The request admitted last is preempted first.
+
+    A preempted one is next, also before earlier ones that wait for a slot of their adapter.
+    """
+
+    preempted_first = True
 
 
 class PriorityPolicy(SchedulingPolicy):
@@ -50,13 +56,13 @@ class PriorityPolicy(SchedulingPolicy):
         return max(running, key=lambda s: (s.request.priority, s.request.arrival_time))
 
 
-class PrefillFirstPolicy(SchedulingPolicy):
+class PrefillFirstPolicy(FCFSPolicy):
     """Prefill first (vLLM V0): a new prompt stops all decodes for the step that computes it."""
 
     prefill_first = True
 
 
-class StaticBatchingPolicy(SchedulingPolicy):
+class StaticBatchingPolicy(FCFSPolicy):
     """Batches as before Orca (Yu et al. 2022): one must end before the next begins."""
 
     def may_admit(self, running: list[Sequence]) -> bool:

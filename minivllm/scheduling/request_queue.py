@@ -30,6 +30,13 @@ class RequestQueue(list[Request]):
         self.insert(index, request)
         return index
 
+    def add_preempted(self, request: Request) -> int:
+        """Insert a preempted request: at the head, or by its key. Returns its index."""
+        if not self._policy.preempted_first:
+            return self.add(request)
+        self.insert(0, request)
+        return 0
+
     def discard(self, request: Request) -> None:
         """Remove a request, if it is in the queue."""
         if request in self:

@@ -22,13 +22,14 @@ from minivllm.scheduling.checkpoint import Checkpoint
 from minivllm.scheduling.decoding import APPEND, FORK, MOVE, Decoding, Sampling
 from minivllm.scheduling.integrity import check_integrity
 from minivllm.scheduling.limits import check_limits
+from minivllm.scheduling.lora_slots import LoRASlots
 from minivllm.scheduling.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
 from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.preemption import Preemptor
 from minivllm.scheduling.request_queue import RequestQueue
-from minivllm.scheduling.tracing import trace_schedule
+from minivllm.scheduling.tracing import trace_request, trace_schedule
 from minivllm.trace import Trace
-from minivllm.trace.records import Finished, Forked, RequestAdded, Sampled, Verified
+from minivllm.trace.records import Finished, Forked, Sampled, Verified
 
 
 class Scheduler:
@@ -55,6 +56,7 @@ class Scheduler:
         self.sequences: dict[str, Sequence] = {}  # theirs, those that are not finished
         self.waiting = RequestQueue(self.policy)
         self.swapped = RequestQueue(self.policy)  # whose blocks are on the host
+        self.lora_slots = LoRASlots(config.max_loras, trace)
         self.running: list[Sequence] = []  # in order of admission; siblings side by side
         self.next_output = SchedulerOutput()  # gets what happens between two steps
         self.token_budget = 0  # left in the step that is planned
@@ -71,9 +73,7 @@ class Scheduler:
 
     def check_request(self, request: Request) -> None:
         """Raise ``ValueError`` unless this request can be added and could run on its own."""
-        check_limits(request, self.config, self.policy, self.kv_manager)
-        if taken := self.ids_in_use(request):
-            raise ValueError(f"request_id {taken[0]!r} is in use; choose another.")
+        check_limits(request, self)
 
     def add_request(self, request: Request) -> None:
         """Add a request to the waiting queue. Raises ``ValueError`` as ``check_request`` does."""
@@ -86,9 +86,7 @@ class Scheduler:
         self.requests[request.request_id] = request
         self.sequences[request.request_id] = request.seqs[0]
         self._ids_in_use.update(request.seq_ids)
-        if self.trace is not None:
-            prompt = tuple(request.prompt_token_ids)
-            self.trace.record(RequestAdded, request.request_id, prompt, index, self.trace.now())
+        trace_request(self.trace, request, index)
 
     def ids_in_use(self, request: Request) -> list[str]:
         """Sequence ids of a new request, of samples to come included, that are taken."""
@@ -121,7 +119,11 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Plan one step: which sequences compute how many tokens, into which blocks."""
-        output = self._start_step()
+        if self.trace is not None:
+            self.trace.start_step()
+        self.token_budget = self.config.max_num_batched_tokens - self._num_drafting_slots
+        # the plan begins with what has happened since the last one
+        output, self.next_output = self.next_output, SchedulerOutput()
         may_admit = self.policy.may_admit(self.running)
         if self.policy.prefill_first and may_admit:
             self._admit_waiting(output)
@@ -134,6 +136,8 @@ class Scheduler:
                     self._swap_in(output)
                 if self.waiting and may_admit:
                     self._admit_waiting(output)
+        if self.config.max_loras:
+            output.lora_loads = self.lora_slots.activate(self.running)
         if self.trace is not None:
             trace_schedule(self.trace, self.running, output)
         return output
@@ -163,10 +167,11 @@ class Scheduler:
 
     def _admit_waiting(self, output: SchedulerOutput) -> None:
         """Admit waiting requests in queue order; stop at the first that does not fit."""
-        while self.waiting and self.token_budget > 0 and not self.swapped:
-            if not (self._may_run(self.waiting[0]) and self._admit(self.waiting[0], output)):
+        for request in self.lora_slots.admissible(self.waiting, self.running):
+            no_room = self.token_budget <= 0 or self.swapped or not self._may_run(request)
+            if no_room or not self._admit(request, output):
                 return
-            self.waiting.pop(0)
+            self.waiting.remove(request)
 
     def _admit(self, request: Request, output: SchedulerOutput) -> bool:
         """Admit all sequences of a request, or give all blocks back and return False.
@@ -205,14 +210,6 @@ class Scheduler:
         output.has_structured_output_requests |= seq.grammar is not None
         self.token_budget -= num_new + self._num_drafting_slots
 
-    def _start_step(self) -> SchedulerOutput:
-        """Return the plan of a new step, with what has happened since the last one."""
-        if self.trace is not None:
-            self.trace.start_step()
-        self.token_budget = self.config.max_num_batched_tokens - self._num_drafting_slots
-        output, self.next_output = self.next_output, SchedulerOutput()
-        return output
-
     def _start(self, seq: Sequence, num_new: int, output: SchedulerOutput) -> None:
         """Start an admitted sequence; after its siblings there may be no budget left for it."""
         request = seq.request
@@ -231,6 +228,7 @@ class Scheduler:
 
     def _swap_in(self, output: SchedulerOutput) -> None:
         """Swap requests back in before admitting new ones; they resume where they were."""
+        self.lora_slots.begin(self.running)
         while self.swapped and self.token_budget > 0 and self._may_run(self.swapped[0]):
             seqs = self.swapped[0].unfinished_seqs
             if not self.preemptor.swapper.can_swap_in(seqs):
@@ -242,10 +240,10 @@ class Scheduler:
                 self._start(seq, self._limit_chunk(self._num_new_tokens(seq, output)), output)
 
     def _may_run(self, request: Request) -> bool:
-        """True if a request's sequences, forks to come included, fit under ``max_num_seqs``."""
+        """True if a request's sequences, forks to come included, and its adapter have room."""
         running = sum(1 + seq.request.num_forks_to_come for seq in self.running)
         siblings = len(request.unfinished_seqs) + request.num_forks_to_come
-        return running + siblings <= self.config.max_num_seqs
+        return running + siblings <= self.config.max_num_seqs and self.lora_slots.join(request)
 
     def _num_new_tokens(self, seq: Sequence, output: SchedulerOutput) -> int:
         """Tokens and drafts not yet computed, less those that the decoding holds back."""
@@ -267,7 +265,7 @@ class Scheduler:
         """Preempt a request: swap its blocks to the host or free them, and requeue it."""
         victims = [seq for seq in self.running if seq.request is request]
         swapped = self.preemptor.swap_out(victims, output)
-        index = (self.swapped if swapped else self.waiting).add(request)
+        index = (self.swapped if swapped else self.waiting).add_preempted(request)
         for seq in victims:
             self.running.remove(seq)
             self.token_budget += output.unschedule(seq, self._num_drafting_slots)
@@ -369,6 +367,7 @@ class Scheduler:
             num_preemptions=self.num_preemptions,
             spec_decoding_stats=self.spec_decoding_stats,
             **self.kv_manager.make_stats(),
+            **(self.lora_slots.make_stats(self) if self.config.max_loras else {}),
         )
 
     def reset(self, checkpoint: Checkpoint | None = None) -> None:
@@ -377,14 +376,15 @@ class Scheduler:
         Which of its changes were made is not known. So all requests wait, to be computed again, no
         block is held or cached, and the next plan tells the runner to forget all sequences.
         """
-        restored = [] if checkpoint is None else checkpoint.restore()
-        self.requests |= {request.request_id: request for request in restored}
+        if checkpoint is not None:
+            self.requests |= {request.request_id: request for request in checkpoint.restore()}
         for request in (requests := list(self.requests.values())):
             request.restart()
         self.sequences = {s.seq_id: s for request in requests for s in request.unfinished_seqs}
         self._ids_in_use = {seq_id for request in requests for seq_id in request.seq_ids}
         self.kv_manager.reset()
         self.running, self.next_output = [], SchedulerOutput(reset=True)
+        self.lora_slots.reset()
         self.swapped.clear()
         self.waiting.refill(requests)
         self.spec_decoding_stats = None
@@ -393,5 +393,4 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless queues, requests and blocks are consistent."""
-        queues, most = (self.running, self.waiting, self.swapped), self.config.max_num_seqs
-        check_integrity(self.requests.values(), self.sequences, *queues, self.kv_manager, most)
+        check_integrity(self)

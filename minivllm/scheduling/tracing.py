@@ -1,13 +1,22 @@
-"""trace_schedule: write a step's plan to the trace."""
+"""trace_request, trace_schedule: write a new request and a step's plan to the trace."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from minivllm.request import Sequence
+from minivllm.request import Request, Sequence
 from minivllm.scheduling.output import SchedulerOutput
 from minivllm.trace import Trace
-from minivllm.trace.records import Scheduled
+from minivllm.trace.records import RequestAdded, Scheduled
+
+
+def trace_request(trace: Trace | None, request: Request, index: int) -> None:
+    """Record a request that joined the waiting queue at this index; without a trace nothing."""
+    if trace is None:
+        return
+    prompt, lora = tuple(request.prompt_token_ids), request.lora
+    name = None if lora is None else lora.lora_name
+    trace.record(RequestAdded, request.request_id, prompt, index, trace.now(), name)
 
 
 def trace_schedule(trace: Trace, running: Iterable[Sequence], output: SchedulerOutput) -> None:

@@ -20,6 +20,33 @@ class RequestAdded(Record):
     prompt_token_ids: tuple[int, ...]
     queue_index: int
     time: float = 0.0
+    lora_name: str | None = None  # its adapter
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSkipped(Record):
+    """A waiting request was stepped over: its adapter has no slot in this step."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoRARecord(Record):
+    """Base of records about adapters and slots."""
+
+    lora_int_id: int
+    lora_name: str
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoRALoaded(LoRARecord):
+    """An adapter is copied from host memory into this slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoRAEvicted(LoRARecord):
+    """An adapter left its slot."""
 
 
 @dataclass(frozen=True, slots=True)

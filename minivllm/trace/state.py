@@ -47,6 +47,7 @@ class State:
     running: list[str] = field(default_factory=list)  # sequences, in the order of admission
     waiting: list[str] = field(default_factory=list)  # requests, the next one first
     swapped: list[str] = field(default_factory=list)  # sequences whose blocks are on the host
+    lora_slots: dict[int, str] = field(default_factory=dict)  # names of adapters on the device
     contents: dict[int, CachedBlock] = field(default_factory=dict)  # by block id, held or not
     # Free blocks, the next one to be handed out first; at the beginning by their ids.
     free_queue: OrderedDict[int, None] = field(init=False)
@@ -90,7 +91,13 @@ class State:
             )
             self.waiting.insert(record.queue_index, record.request_id)
             return
-        if isinstance(record, (records.StepStarted, records.StepPlanned)):
+        if isinstance(record, (records.StepStarted, records.StepPlanned, records.RequestSkipped)):
+            return
+        if isinstance(record, records.LoRALoaded):
+            self.lora_slots[record.slot] = record.lora_name
+            return
+        if isinstance(record, records.LoRAEvicted):
+            del self.lora_slots[record.slot]
             return
         if isinstance(record, records.BlockForgotten):
             self.contents.pop(record.block_id, None)
@@ -182,6 +189,7 @@ class State:
                 seq.num_computed_tokens = 0
         self.running, self.swapped, self.waiting = [], [], list(waiting)
         self.contents.clear()
+        self.lora_slots.clear()
         self._free_all_blocks()
 
     # -- blocks ----------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ PACKAGE = Path(__file__).parents[2] / "minivllm"
 
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [
-    "version", "utils", "envs", "logger", "config", "sampling_params", "outputs", "request",
-    "metrics", "trace", "kv", "spec_decode", "scheduling", "structured_output",
-    "attention", "embedded", "models", "sampling", "cpu", "worker", "executor", "engine",
+    "version", "utils", "envs", "logger", "config", "sampling_params", "lora/request", "outputs",
+    "request", "metrics", "trace", "kv", "spec_decode", "scheduling", "structured_output",
+    "attention", "embedded", "models", "sampling", "lora", "cpu", "worker", "executor", "engine",
     "lab", "lab/contiguous", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench",
     "lab/classroom", "cli", "sim", "viz", "exercises", "__main__",
     "embedded/data", "embedded/training", "embedded/evaluation",
@@ -28,7 +28,7 @@ ROOMS = [
 HOUSES = {"lab", "embedded"}
 ENGINE = ROOMS[: ROOMS.index("lab")]
 WITH_NUMPY = {"structured_output"}  # its masks are arrays, though no tensors
-NEED_TORCH = {"attention", "models", "sampling", "cpu", "worker",
+NEED_TORCH = {"attention", "models", "sampling", "lora", "cpu", "worker",
               "executor", "engine", "entrypoints",
               "lab/bench", "cli", "__main__", "embedded/training",
               "embedded/evaluation"}  # fmt: skip
@@ -40,9 +40,13 @@ NEED_TORCH_FILES = {
 
 
 def room_of_parts(parts: tuple[str, ...]) -> str:
-    """``lab`` and ``embedded`` are houses of their own: their rooms are ``lab/sim`` and so on."""
+    """``lab`` and ``embedded`` are houses of their own: their rooms are ``lab/sim`` and so on.
+
+    ``lora/request`` is the part of ``lora`` that a request holds.
+    """
     inner = "/".join(parts[:2])
-    return inner if parts[0] in HOUSES and (PACKAGE / inner).is_dir() else parts[0]
+    of_its_own = parts[0] in HOUSES and (PACKAGE / inner).is_dir()
+    return inner if of_its_own or inner in ROOMS else parts[0]
 
 
 def room_of(path: Path) -> str:

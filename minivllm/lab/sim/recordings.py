@@ -1,6 +1,6 @@
-"""Recordings of vLLM's own scheduler on 60 workloads, 22 more with drafts: ours decides the same.
+"""Recordings of vLLM's own scheduler: 60 workloads, 22 with drafts, 15 with adapters.
 
-Their families are told in ``golden/README.md``.
+Ours decides the same. Their families are told in ``golden/README.md``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.json.gz"))
+LORA_GOLDEN = sorted((Path(__file__).parent / "golden" / "lora").glob("*.json.gz"))
 SPEC_GOLDEN = sorted((Path(__file__).parent / "golden" / "spec").glob("*.json.gz"))
 
 

@@ -19,6 +19,7 @@ from minivllm.lab.sim.drafting import (
     speculative_limits,
 )
 from minivllm.lab.sim.loop import Step, fake_execute, run_steps
+from minivllm.lora.request import LoadedLoRA, LoRARequest
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
@@ -89,6 +90,7 @@ def _prepare(
     limits = {name: config[name] for name in _LIMITS}
     if speculative is not None:
         limits |= speculative_limits(speculative)
+    limits["max_loras"] = config.get("max_loras", 0)
     cls = Scheduler if speculative is None else PaddingScheduler
     scheduler = cls(SchedulerConfig(policy=policy or config["policy"], **limits), manager)
     return scheduler, [_request(entry) for entry in workload["requests"]], speculative
@@ -125,7 +127,8 @@ def _describe_steps(
             if scheduler.spec_decoding_stats is not None:
                 stats = asdict(scheduler.spec_decoding_stats)
                 described["spec_stats"] = {key: stats[key] for key in _STATS}
-            described["finished"] = list(scheduler.next_output.finished_req_ids)
+            finished = scheduler.next_output.finished_req_ids
+            described["finished"] = [r.request_id for r in requests if r.request_id in finished]
             described["free_blocks_after"] = manager.block_pool.num_free_blocks
             if speculative is not None:
                 described["drafts"] = _drafts(scheduler, step, speculative)
@@ -165,7 +168,8 @@ def _scheduled(scheduler_output: SchedulerOutput, manager: KVCacheManager) -> li
 
 
 def _request(entry: dict[str, Any]) -> Request:
-    return Request(
+    lora = entry.get("lora")
+    request = Request(
         entry["id"],
         entry["prompt_token_ids"],
         SamplingParams(
@@ -173,7 +177,11 @@ def _request(entry: dict[str, Any]) -> Request:
         ),
         arrival_time=entry["arrival_step"],
         priority=entry.get("priority", 0),
+        lora_request=None if lora is None else LoRARequest(lora["name"], lora["id"], lora["path"]),
     )
+    if request.lora_request is not None:  # there are no files, and so no digest of them
+        request.lora = LoadedLoRA.from_request(request.lora_request)
+    return request
 
 
 def _validate(workload: dict[str, Any]) -> None:
@@ -190,6 +198,9 @@ def _validate(workload: dict[str, Any]) -> None:
         check(ok, f"config[{key!r}]", config[key], f"an integer from {low} to {_MOST}")
     for key in _SWITCHES:
         check(isinstance(config[key], bool), f"config[{key!r}]", config[key], "true or false")
+    max_loras = config.get("max_loras", 0)
+    ok = is_int(max_loras, 0) and max_loras <= _MOST
+    check(ok, "config['max_loras']", max_loras, f"an integer from 0 to {_MOST}")
     if config.get("speculative") is not None:
         check_speculative(config["speculative"])
     for index, entry in enumerate(workload["requests"]):
@@ -203,6 +214,8 @@ def _validate(workload: dict[str, Any]) -> None:
             check(ok, f"{where}[{key!r}]", entry[key], f"an integer from {low} to {_MOST}")
         priority = entry.get("priority", 0)
         check(is_int(priority), f"{where}['priority']", priority, "an integer")
+        if (lora := entry.get("lora")) is not None:
+            _validate_lora(f"{where}['lora']", lora, max_loras)
         stops = entry.get("stop_token_ids", [])
         ok = isinstance(stops, list) and all(is_int(i, 0) for i in stops)
         check(ok, f"{where}['stop_token_ids']", stops, "a list of integers of at least 0")
@@ -211,3 +224,13 @@ def _validate(workload: dict[str, Any]) -> None:
         ok = ok and len(prompt) > 0
         allowed = "a list of integers from 0 to 2**63 - 1, at least one"
         check(ok, f"{where}['prompt_token_ids']", prompt, allowed)
+
+
+def _validate_lora(where: str, lora: Any, max_loras: int) -> None:
+    ok = isinstance(lora, dict) and lora.keys() >= {"name", "id", "path"}
+    check(ok, where, lora, "an object with name, id and path")
+    check(max_loras > 0, where, lora, "absent where config['max_loras'] is 0 or absent")
+    try:
+        LoRARequest(lora["name"], lora["id"], lora["path"])
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error

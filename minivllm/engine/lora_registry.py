@@ -1,0 +1,134 @@
+"""LoRARegistry: the adapters in host memory. Each is read and checked once, and kept while used.
+
+(vLLM: LRUCacheWorkerLoRAManager, vllm/lora/worker_manager.py; there on the worker's side, where
+files are read in the step, so that a bad adapter ends the engine.)
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from minivllm.config.lora import LoRAConfig
+from minivllm.executor.abstract import Executor
+from minivllm.lora.request import LoadedLoRA, LoRARequest
+from minivllm.request import Request
+
+if TYPE_CHECKING:
+    from minivllm.scheduling.scheduler import Scheduler
+
+
+class LoRARegistry:
+    """Adapters that have been read, by id, the least recently used first.
+
+    Args:
+        config: says how many are kept.
+        executor: its workers read the files and hold the weights.
+        scheduler: adapters of its requests stay; a pinned one stays in its slot, too.
+    """
+
+    def __init__(self, config: LoRAConfig, executor: Executor, scheduler: Scheduler):
+        self.max_cpu_loras = config.max_cpu_loras or config.max_loras
+        self.executor = executor
+        self.scheduler = scheduler
+        self.slots = scheduler.lora_slots
+        self.loaded: OrderedDict[int, LoadedLoRA] = OrderedDict()
+        self._replaced: set[LoadedLoRA] = set()  # out of the table, but held by the workers
+
+    def load(self, request: LoRARequest) -> LoadedLoRA:
+        """Read an adapter, unless it has been read; then others may have to leave.
+
+        Raises:
+            ValueError: if it cannot be read or does not fit, or its id is another one's, or all
+                places are taken by pinned adapters. Nothing has changed then.
+        """
+        known = self.loaded.get(request.lora_int_id)
+        if known is not None and not request.load_inplace:
+            if known[1:3] != (request.lora_name, request.lora_path):
+                raise ValueError(
+                    f"lora_int_id {request.lora_int_id} is in use by {known.lora_name!r} from "
+                    f"{known.lora_path!r}; choose another for {request.lora_name!r} from "
+                    f"{request.lora_path!r}, or remove that adapter before."
+                )
+            self.loaded.move_to_end(known.lora_int_id)
+            return known
+        if known is None and len(self.slots.pinned) >= self.max_cpu_loras:
+            raise ValueError("All items are pinned, cannot remove oldest from the cache.")
+        lora = self.executor.collective_rpc("add_lora", request)[0]
+        if known is not None and known != lora:
+            self.remove(known.lora_int_id)
+        self.loaded[lora.lora_int_id] = lora
+        self.loaded.move_to_end(lora.lora_int_id)
+        self._replaced.discard(lora)
+        self._make_room(newest=lora)
+        return lora
+
+    def add(self, request: LoRARequest) -> bool:
+        """Read an adapter. False if nothing was read, as it had been before."""
+        before = self.loaded.get(request.lora_int_id)
+        return self.load(request) is not before
+
+    def load_for(self, request: Request) -> LoadedLoRA:
+        """Read the adapter that a request asks for.
+
+        Raises:
+            ValueError: as ``load``, or if pinned adapters leave it no slot, ever.
+        """
+        assert request.lora_request is not None, "it asks for one"
+        lora = self.load(request.lora_request)
+        if not self.slots.may_ever_run(lora):
+            names = ", ".join(sorted(repr(other.lora_name) for other in self.slots.pinned))
+            raise ValueError(
+                f"adapter {lora.lora_name!r} cannot run: all max_loras={self.slots.max_loras} "
+                f"slots are taken by pinned adapters ({names}); remove one, or raise max_loras."
+            )
+        return lora
+
+    def remove(self, lora_int_id: int) -> bool:
+        """Remove an adapter; requests of its that run finish with it. False if there is none."""
+        lora = self.loaded.pop(lora_int_id, None)
+        if lora is not None:
+            self.slots.pinned.discard(lora)
+            self._replaced.add(lora)
+            self._drop_unused()
+        return lora is not None
+
+    def pin(self, lora_int_id: int) -> bool:
+        """Keep an adapter in host memory and, once it is there, in its slot.
+
+        Raises:
+            ValueError: if it is not loaded, or if others that wait for a slot would get none.
+        """
+        lora = self.loaded.get(lora_int_id)
+        if lora is None:
+            raise ValueError(f"Pinning failed. LoRA {lora_int_id} is not registered.")
+        pinned = self.slots.pinned | {lora}
+        others = self._in_use() - pinned
+        if others and len(pinned) >= self.slots.max_loras:
+            name = min(other.lora_name for other in others)
+            raise ValueError(
+                f"LoRA {lora_int_id} cannot be pinned: requests of {name!r} are unfinished, and "
+                f"max_loras={self.slots.max_loras} slots would all be pinned."
+            )
+        self.slots.pinned.add(lora)
+        return True
+
+    def _in_use(self) -> set[LoadedLoRA]:
+        requests = self.scheduler.requests.values()
+        return {request.lora for request in requests if request.lora is not None}
+
+    def _make_room(self, newest: LoadedLoRA) -> None:
+        """Drop adapters beyond ``max_cpu_loras``: idle ones, the least recently used first."""
+        keep = self._in_use() | self.slots.pinned | {newest}
+        for lora in [lora for lora in self.loaded.values() if lora not in keep]:
+            if len(self.loaded) > self.max_cpu_loras:
+                self._replaced.add(self.loaded.pop(lora.lora_int_id))
+        self._drop_unused()
+
+    def _drop_unused(self) -> None:
+        """Free those that are out of the table, when their last request has finished."""
+        for lora in self._replaced - self._in_use():
+            self._replaced.discard(lora)
+            if lora in self.slots.slots:
+                self.slots.evict(lora)
+            self.executor.collective_rpc("remove_lora", lora)
