@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from minivllm.models.linear import MergedColumnParallelLinear
+from minivllm.models.linear import Linear, MergedColumnParallelLinear
 from minivllm.models.model_config import ModelConfig
+
+
+class LinearPart(NamedTuple):
+    """A linear layer of a checkpoint: one of ours, or a part of a fused one."""
+
+    path: str  # of our layer in the model: "model.layers.0.self_attn.qkv_proj"
+    layer: Linear
+    part: str  # "q_proj"; the last name of the path for a layer that is not fused
+    rows: slice  # of the layer's weight and bias
 
 
 class CheckpointMixin(nn.Module):
     """Weight loading of a model: tensor names of its checkpoints, and the parameters they fill."""
 
     checkpoint_names: dict[str, str] = {}  # noqa: RUF012  our names' parts -> the checkpoint's
+    fused_in_checkpoint = False  # whether q, k and v are one tensor there, too
     base_model_prefix = "model"  # checkpoints saved without a head leave it out
     ignored_tensors: tuple[str, ...] = ()  # endings of names that hold nothing to learn
     config: ModelConfig
@@ -26,13 +37,39 @@ class CheckpointMixin(nn.Module):
         """
         tensors: dict[str, torch.Tensor] = {}
         for path, module in self.named_modules():
-            named = module.named_parameters(recurse=False)
-            if isinstance(module, MergedColumnParallelLinear):
-                path, named = path.rpartition(".")[0], module.named_shards()
-            tensors |= {self.checkpoint_name(f"{path}.{name}"): tensor for name, tensor in named}
+            places = {path: slice(None)}
+            if isinstance(module, Linear):
+                places = {name: part.rows for name, part in self._linear_parts(path, module)}
+            for kind, parameter in module.named_parameters(recurse=False):
+                for name, rows in places.items():
+                    tensors[self.checkpoint_name(f"{name}.{kind}")] = parameter[rows]
         if self.config.tie_word_embeddings:  # it comes with the embedding
             del tensors["lm_head.weight"]
         return tensors
+
+    def checkpoint_linears(self) -> dict[str, LinearPart]:
+        """Linear layers by their checkpoint's names, the head included: what each is here.
+
+        Adapters and quantized tensors are named after them.
+        """
+        return {
+            self.checkpoint_name(name): part
+            for path, module in self.named_modules()
+            if isinstance(module, Linear)
+            for name, part in self._linear_parts(path, module)
+        }
+
+    def _linear_parts(self, path: str, layer: Linear) -> Iterator[tuple[str, LinearPart]]:
+        """The parts of a layer; their names are unfused, but otherwise ours."""
+        own = path.rpartition(".")[2]
+        sizes = {own: layer.output_size}
+        if isinstance(layer, MergedColumnParallelLinear) and not self.fused_in_checkpoint:
+            sizes = layer.output_sizes
+        begin = 0
+        for part, size in sizes.items():
+            rows = slice(begin, begin + size)
+            yield path.removesuffix(own) + part, LinearPart(path, layer, part, rows)
+            begin += size
 
     def checkpoint_name(self, name: str) -> str:
         """The checkpoint's name for one of our parameters."""

@@ -20,6 +20,7 @@ class GPT2LMHeadModel(DecoderForCausalLM):
     """GPT-2. Its checkpoints have q, k and v fused as here, and linear weights transposed."""
 
     layer_class = GPT2Layer
+    fused_in_checkpoint = True
     base_model_prefix = "transformer"
     ignored_tensors = (".attn.bias", ".attn.masked_bias")  # the causal mask
     checkpoint_names = {  # noqa: RUF012
@@ -49,6 +50,6 @@ class GPT2LMHeadModel(DecoderForCausalLM):
         }
 
     def checkpoint_tensors(self) -> dict[str, torch.Tensor]:
-        tensors = {self.checkpoint_name(n): tensor for n, tensor in self.named_parameters()}
+        tensors = super().checkpoint_tensors()
         conv1d = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # [inputs, outputs]
         return {n: tensor.T if n.endswith(conv1d) else tensor for n, tensor in tensors.items()}

@@ -7,7 +7,6 @@ lies in memory and how it is multiplied. (vLLM: vllm/model_executor/layers/linea
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -95,13 +94,6 @@ class MergedColumnParallelLinear(ColumnParallelLinear):
     def __init__(self, input_size: int, output_sizes: dict[str, int], bias: bool):
         super().__init__(input_size, sum(output_sizes.values()), bias)
         self.output_sizes = output_sizes
-
-    def named_shards(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Each part's slice of weight and bias, under the name a checkpoint has for it."""
-        for kind, parameter in self.named_parameters():
-            parts = parameter.split(tuple(self.output_sizes.values()))
-            for name, part in zip(self.output_sizes, parts, strict=True):
-                yield f"{name}.{kind}", part
 
 
 class QKVParallelLinear(MergedColumnParallelLinear):

@@ -95,6 +95,22 @@ def test_logits_are_those_of_transformers(checkpoint):
         torch.testing.assert_close(next_token_logits(ours, ids[:length]), want, atol=1e-4, rtol=0)
 
 
+def test_linear_layers_have_their_names_in_transformers(checkpoint):
+    """Each is one of ours or some rows of one, weight and bias; none of ours is left over."""
+    theirs, directory, _ = checkpoint
+    ours = load_model(directory, load_config(directory), torch.float32, torch.device("cpu"))
+    linears = ours.checkpoint_linears()
+    modules = {n: m for n, m in theirs.named_modules() if type(m).__name__ in ("Linear", "Conv1D")}
+    assert linears.keys() == modules.keys()
+    for name, (path, layer, part, rows) in linears.items():
+        weight, bias = modules[name].weight, modules[name].bias
+        want = weight.T if type(modules[name]).__name__ == "Conv1D" else weight
+        assert ours.get_submodule(path) is layer
+        assert part == path.rpartition(".")[2] or part in layer.output_sizes
+        assert torch.equal(layer.weight[rows], want)
+        assert (bias is None and layer.bias is None) or torch.equal(layer.bias[rows], bias)
+
+
 def clear_tokens(model, prompt: list[int], max_tokens: int) -> tuple[list[int], bool]:
     """transformers' greedy tokens as long as the choice is clear, and whether all were."""
     ids = list(prompt)
