@@ -5,7 +5,6 @@ It is checked when it is made. (vLLM: vllm/config/lora.py)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from minivllm.utils.validation import check, is_int, is_one_of, is_text
@@ -42,8 +41,7 @@ class LoRAConfig:
         check(ok, "lora_dtype", self.lora_dtype, f"one of {', '.join(LORA_DTYPES)}")
         names = self.target_modules
         if names is not None:
-            ok = isinstance(names, Iterable) and not isinstance(names, str)
-            names = tuple(names) if ok else ()
+            names = tuple(names) if isinstance(names, (list, tuple, set)) else ()
             ok = names != () and all(is_text(name) and name != "" for name in names)
             allowed = "a list of names of linear layers, or None"
             check(ok, "lora_target_modules", self.target_modules, allowed)

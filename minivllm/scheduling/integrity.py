@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from minivllm.scheduling.scheduler import Scheduler
+from typing import Any
 
 
-def check_integrity(scheduler: Scheduler) -> None:
+def check_integrity(scheduler: Any) -> None:
     """Raise ``AssertionError`` unless queues, requests, blocks and slots are consistent."""
     running, waiting, swapped = scheduler.running, scheduler.waiting, scheduler.swapped
     requests, sequences = scheduler.requests.values(), scheduler.sequences

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from minivllm.request import Request
 
-if TYPE_CHECKING:
-    from minivllm.scheduling.scheduler import Scheduler
 
-
-def check_limits(request: Request, scheduler: Scheduler) -> None:
+def check_limits(request: Request, scheduler: Any) -> None:
     """Raise ``ValueError`` if a scheduler could not run this request even on its own.
 
     If it has a priority, the policy must know priorities; and the pool must hold all of it.

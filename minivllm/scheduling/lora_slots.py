@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minivllm.lora.request import LoadedLoRA
 from minivllm.request import Request, Sequence
 from minivllm.trace import Trace
 from minivllm.trace.records import LoRAEvicted, LoRALoaded, RequestSkipped
-
-if TYPE_CHECKING:
-    from minivllm.scheduling.scheduler import Scheduler
 
 
 class LoRASlots:
@@ -104,12 +101,10 @@ class LoRASlots:
             self.trace.record(LoRAEvicted, lora.lora_int_id, lora.lora_name, slot)
         return slot
 
-    def make_stats(self, scheduler: Scheduler) -> dict[str, Any]:
+    def make_stats(self, running: Iterable[Sequence], waiting: Iterable[Request]) -> dict[str, Any]:
         """Names of adapters that have requests, for ``SchedulerStats``."""
-        running = [seq.request for seq in scheduler.running]
-        waiting = [*scheduler.waiting, *scheduler.swapped]
         return {
-            "running_lora_adapters": self._names(running),
+            "running_lora_adapters": self._names(seq.request for seq in running),
             "waiting_lora_adapters": self._names(waiting),
         }
 

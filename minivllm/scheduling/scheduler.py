@@ -360,6 +360,9 @@ class Scheduler:
 
     def make_stats(self) -> SchedulerStats:
         """Make the SchedulerStats: queues and KV cache as they are now."""
+        loras: dict[str, Any] = {}
+        if self.config.max_loras:
+            loras = self.lora_slots.make_stats(self.running, [*self.waiting, *self.swapped])
         return SchedulerStats(
             num_running_reqs=len(self.requests) - len(self.waiting) - len(self.swapped),
             num_waiting_reqs=len(self.waiting) + len(self.swapped),
@@ -367,7 +370,7 @@ class Scheduler:
             num_preemptions=self.num_preemptions,
             spec_decoding_stats=self.spec_decoding_stats,
             **self.kv_manager.make_stats(),
-            **(self.lora_slots.make_stats(self) if self.config.max_loras else {}),
+            **loras,
         )
 
     def reset(self, checkpoint: Checkpoint | None = None) -> None:

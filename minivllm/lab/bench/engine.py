@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from minivllm.entrypoints.llm import LLM
 from minivllm.lab.bench.machine import peak_memory
 from minivllm.lab.bench.workloads import Round
+from minivllm.lora.request import LoRARequest
 from minivllm.sampling_params import SamplingParams
 
 
@@ -42,15 +44,19 @@ class BenchEngine:
         """Run once to warm up, then so often; return all runs but the first."""
         return [self.run(rounds) for _ in range(1 + repeats)][1:]
 
-    def run(self, rounds: list[Round]) -> Run:
-        """Answer all rounds, timed, beginning with an empty prefix cache."""
+    def run(self, rounds: list[Round], loras: Sequence[LoRARequest | None] = (None,)) -> Run:
+        """Answer all rounds, timed, beginning with an empty prefix cache.
+
+        Requests take the adapters in turn.
+        """
         self.llm.reset_prefix_cache()
         gc.collect()
         num_cached, answers, begin = 0, [], time.perf_counter()
         for requests in rounds:
             params = [SamplingParams(**request.sampling_params) for request in requests]
             prompts = [{"prompt_token_ids": request.prompt_token_ids} for request in requests]
-            outputs = self.llm.generate(prompts, params, use_tqdm=False)
+            turns = [loras[i % len(loras)] for i in range(len(requests))]
+            outputs = self.llm.generate(prompts, params, use_tqdm=False, lora_request=turns)
             num_cached += sum(output.num_cached_tokens or 0 for output in outputs)
             answers += [list(o.token_ids) for output in outputs for o in output.outputs]
         return Run(answers, time.perf_counter() - begin, num_cached, peak_memory())
