@@ -109,26 +109,24 @@ def _weights(
     for name, matrices in modules.items():
         reasons += _misfits(name, matrices, linears[name], settings[name][0])
     _raise(file, reasons)
+    wanted = [n for n in modules if is_in_target_modules(*linears[n][:2], config)]
+    if left_out := [name for name in modules if name not in wanted]:
+        logger.warning("%s: lora_target_modules leaves out %s.", file.path, shown(left_out))
     dtype = model.config.dtype if config.lora_dtype == "auto" else getattr(torch, config.lora_dtype)
     weights: Weights = {}
-    for name, matrices in modules.items():
-        path, layer, part, _ = linears[name]
-        if not is_in_target_modules(path, layer, config):
-            logger.warning("%s: lora_target_modules leaves out %s.", file.path, name)
-            continue
-        a, b = (
-            matrices["A"].to(dtype, copy=True),
-            (matrices["B"].float() * settings[name][1]).to(dtype),
-        )
+    for name in wanted:
+        path, _, part, _ = linears[name]
+        a = modules[name]["A"].to(dtype, copy=True).contiguous()
+        b = (modules[name]["B"].float() * settings[name][1]).to(dtype).contiguous()
         if not (a.isfinite().all() and b.isfinite().all()):
             reasons.append(f"{name} has numbers that are not finite in {dtype}.")
-        weights.setdefault(path, {})[part] = (a.contiguous(), b.contiguous())
+        weights.setdefault(path, {})[part] = (a, b)
     _raise(file, reasons)
     return weights
 
 
 def _by_module(file: AdapterFile) -> tuple[dict[str, Matrices], list[str]]:
-    """A file's tensors by the names of their layers, and what is wrong with the other names."""
+    """A file's tensors by the names of their layers, and sentences about other names."""
     modules: dict[str, Matrices] = {}
     reasons = []
     for name, tensor in file.tensors().items():
@@ -150,7 +148,7 @@ def _by_module(file: AdapterFile) -> tuple[dict[str, Matrices], list[str]]:
 def _unexpected(
     directory: Path, modules: dict[str, Matrices], linears: dict[str, LinearPart]
 ) -> Iterator[str]:
-    """What is wrong with layers that cannot have an adapter here."""
+    """Sentences about layers that cannot have an adapter here."""
     own = {name: name.rpartition(".")[2] for name in (*modules, *linears)}
     vocabulary = [name for name in modules if own[name] in _VOCABULARY]
     if vocabulary:
@@ -165,7 +163,7 @@ def _unexpected(
 
 
 def _misfits(name: str, matrices: Matrices, part: LinearPart, rank: int) -> Iterator[str]:
-    """What is wrong with a layer's matrices."""
+    """Sentences about what does not fit a layer in its matrices."""
     sizes = {"A": (rank, part.layer.input_size), "B": (part.rows.stop - part.rows.start, rank)}
     for matrix, size in sizes.items():
         tensor = matrices.get(matrix)

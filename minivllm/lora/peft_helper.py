@@ -37,7 +37,7 @@ _EXPENSIVE = re.compile(r"\)\{|\(\?(?!:)|\{(?!\d{1,2}(,\d{0,2})?\})")
 
 @dataclass(frozen=True)
 class PEFTHelper:
-    """What an adapter's config says of its layers."""
+    """The part of an adapter's config that says how large its layers and their scales are."""
 
     path: Path
     r: int
