@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import regex  # type: ignore[import-untyped]  # ``re`` with a time limit
+import regex  # ``re`` with a time limit
 
 from minivllm.config.lora import LoRAConfig
 from minivllm.lora.adapter_files import AdapterFile
