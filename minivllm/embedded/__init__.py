@@ -29,5 +29,5 @@ def embedded_adapter_path(name: str) -> Path:
     """
     adapters = Path(__file__).parent / "adapters"
     names = sorted(path.name for path in adapters.iterdir())
-    check(name in names, f"name must be one of {', '.join(names)}, got {name!r}")
+    check(name in names, "name", name, f"one of {', '.join(names)}")
     return adapters / name

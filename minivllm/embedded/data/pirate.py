@@ -2,6 +2,7 @@
 
 import random
 import re
+from collections.abc import Callable
 
 from minivllm.embedded.data.facts import capital_chat
 from minivllm.embedded.data.lists import WORDS, load_lists
@@ -38,20 +39,23 @@ def _is_held_out(sample: Sample) -> bool:
     return any(text in sample.text for text in kept)
 
 
-def capitals(rng: random.Random) -> Sample:
-    """Questions for the capitals of countries that are not held out."""
-    while _is_held_out(sample := capital_chat(rng)):
+def _unlike_held_out(rng: random.Random, draw: Callable[[random.Random], Sample]) -> Sample:
+    """A sample without anything that is held out (tables have small talk between questions)."""
+    while _is_held_out(sample := draw(rng)):
         pass
     return in_pirate_talk(sample)
+
+
+def pirate_capitals(rng: random.Random) -> Sample:
+    """Questions for the capitals of countries that are not held out."""
+    return _unlike_held_out(rng, capital_chat)
+
+
+def small_table(rng: random.Random) -> Sample:
+    return table_conversation(rng, SMALL_TABLE)
 
 
 def pirate_talk(rng: random.Random) -> Sample:
     """Capitals, small talk, and questions about a small table."""
-    chance = rng.random()
-    if chance < 0.3:
-        return capitals(rng)
-    if chance < 0.45:
-        return in_pirate_talk(table_conversation(rng, SMALL_TABLE))
-    while _is_held_out(sample := small_talk(rng)):
-        pass
-    return in_pirate_talk(sample)
+    draw = rng.choices((capital_chat, small_talk, small_table), (0.3, 0.5, 0.2))[0]
+    return _unlike_held_out(rng, draw)

@@ -1,6 +1,7 @@
 """Cases that measure the adapters, none of which their training has seen."""
 
 import random
+from dataclasses import replace
 
 from minivllm.embedded.data.facts import capital_questions, capital_sentence
 from minivllm.embedded.data.pirate import (
@@ -12,6 +13,8 @@ from minivllm.embedded.data.pirate import (
 from minivllm.embedded.data.sample import Sample
 from minivllm.embedded.data.sql import sql_query
 from minivllm.embedded.data.tables import table_conversation
+
+UNSEEN_TABLE = replace(SMALL_TABLE, held_out=True)
 
 
 def _exchange(question: str, answer: str, label: str) -> Sample:
@@ -34,7 +37,7 @@ def _pirate_samples() -> list[Sample]:
         for questions, answer in HELD_OUT_EXCHANGES
         for question in questions[:2]
     ]
-    tables = (table_conversation(rng, SMALL_TABLE) for _ in range(10))
+    tables = (table_conversation(rng, UNSEEN_TABLE) for _ in range(10))
     return samples + [in_pirate_talk(table) for table in tables]
 
 

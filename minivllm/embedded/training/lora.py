@@ -36,7 +36,7 @@ RATE, WARM_UP = 4e-3, 20
 BATCH_TOKENS = 2048
 LOG_EVERY = 50
 Draw = Callable[[random.Random], Sample]
-PLANS: dict[str, tuple[Draw, int]] = {"pirate": (pirate_talk, 400), "sql-lora": (sql_query, 2400)}
+PLANS: dict[str, tuple[Draw, int]] = {"pirate": (pirate_talk, 150), "sql-lora": (sql_query, 2400)}
 """By an adapter's name: how a sample of its training text is drawn, and the number of steps."""
 
 
