@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from minivllm import embedded_adapter_path, embedded_model_path
+from minivllm.embedded.data.adapter_cases import unseen_samples
 from minivllm.embedded.data.pirate import pirate_talk
-from minivllm.embedded.evaluation.adapters import unseen_samples
 from minivllm.embedded.training.batches import encode
 from minivllm.embedded.training.export import load_network
 from minivllm.embedded.training.lora import save_adapter, train_adapter

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from transformers import Qwen2ForCausalLM
 
 from minivllm.embedded import embedded_model_path
+from minivllm.embedded.data.adapter_cases import unseen_samples
 from minivllm.embedded.data.pirate import pirate_talk
 from minivllm.embedded.data.sample import Sample
 from minivllm.embedded.data.sql import sql_query
-from minivllm.embedded.evaluation.adapters import unseen_samples
 from minivllm.embedded.training.batches import Encoded, batches, encode
 from minivllm.embedded.training.export import load_network
 from minivllm.embedded.training.manifest import file_hashes, update_manifest
