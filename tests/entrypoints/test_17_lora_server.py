@@ -104,8 +104,8 @@ def text(client, model, **more):
 def test_cards_show_base_names_first_and_whom_an_adapter_descends_from(client, adapters):
     cards = client.get("/v1/models").json()["data"]
     assert [(c["id"], c["root"], c["parent"]) for c in cards] == [
-        ("first", "embedded", None),
-        ("second", "embedded", None),
+        ("first", "minivllm", None),
+        ("second", "minivllm", None),
         ("a", adapters["a"], "first"),
         ("b", adapters["b"], "second"),
     ]
