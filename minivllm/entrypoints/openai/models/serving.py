@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from http import HTTPStatus
 from itertools import count
+from typing import Any
 from weakref import WeakValueDictionary
 
 from minivllm.engine.async_llm import AsyncLLM
@@ -172,7 +173,7 @@ class OpenAIServingModels:
             )
 
 
-def _card(name: str, **fields: str | int | None) -> ModelCard:
+def _card(name: str, **fields: Any) -> ModelCard:
     permission = ModelPermission(id=f"modelperm-{uuid.uuid4().hex[:16]}")
     return ModelCard(id=name, permission=[permission], **fields)
 
