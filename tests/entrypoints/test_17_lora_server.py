@@ -259,7 +259,7 @@ def test_one_of_several_that_load_a_name_at_once_wins(client, server, adapters):
 
 
 def test_the_notes_curl_lines(server, adapters):
-    """As they are typed, but for the port, the paths and a shorter way through ``jq``."""
+    """Lines of the notes, as they are typed but for the port, the paths and ``jq``."""
     script = f"""
     set -e
     curl -s -X POST {server.url}/v1/load_lora_adapter -H "Content-Type: application/json" \
