@@ -17,6 +17,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "MINIVLLM_CPU_KVCACHE_SPACE": ("1", "GiB of memory for the KV cache when the device is a CPU"),
     "MINIVLLM_API_KEY": ("", "a key that the server wants under /v1, as --api-key"),
     "MINIVLLM_SERVER_DEV_MODE": ("0", "1: the server can be paused, reset and looked into"),
+    "MINIVLLM_ALLOW_RUNTIME_LORA_UPDATING": ("0", "1: clients may load and unload adapters"),
     "MINIVLLM_USE_MODELSCOPE": ("0", "1: download models from ModelScope, not Hugging Face"),
 }
 
@@ -60,6 +61,10 @@ def api_keys() -> list[str]:
 
 def server_dev_mode() -> bool:
     return _flag("MINIVLLM_SERVER_DEV_MODE")
+
+
+def allow_runtime_lora_updating() -> bool:
+    return _flag("MINIVLLM_ALLOW_RUNTIME_LORA_UPDATING")
 
 
 def use_modelscope() -> bool:

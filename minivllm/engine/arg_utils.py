@@ -119,7 +119,7 @@ class EngineArgs:
     max_lora_rank: int = 16  # the largest rank of an adapter
     max_cpu_loras: int | None = None  # adapters kept in host memory; None: max_loras
     lora_dtype: str = "auto"  # of adapters; "auto": the model's
-    lora_target_modules: Any = None  # endings of names of layers that have adapters; None: all
+    lora_target_modules: list[str] | None = None  # endings of layers' names; None: all
 
     preemption_mode: str | None = None  # "recompute", "swap"; None: swap if there are siblings
     kv_cache_manager_cls: type | None = None  # a KVCacheManager of your own; None: that one

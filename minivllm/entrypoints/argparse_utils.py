@@ -176,15 +176,18 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
                 no = "--no-" + flag[2:]
                 if value or no in self._option_string_actions:
                     yield flag if value else no
-            elif isinstance(value, list) and action.nargs is not None:
-                yield from (flag, *(str(one) for one in value))
-            elif isinstance(value, (bool, list, dict)):
-                try:
-                    yield f"{flag}={json.dumps(value)}"
-                except (TypeError, ValueError, RecursionError) as error:
-                    self.error(f"--config {path}: {key} must hold JSON's own types ({error})")
-            else:
-                yield f"{flag}={value}"
+                continue
+            try:
+                if isinstance(value, list) and action.nargs is not None:
+                    yield from (flag, *map(_word, value))
+                else:
+                    yield f"{flag}={_word(value)}"
+            except (TypeError, ValueError, RecursionError) as error:
+                self.error(f"--config {path}: {key} must hold JSON's own types ({error})")
+
+
+def _word(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, (bool, list, dict)) else str(value)
 
 
 def _put(value: dict, path: str, text: str) -> None:

@@ -111,7 +111,7 @@ def _weights(
     _raise(file, reasons)
     wanted = [n for n in modules if is_in_target_modules(*linears[n][:2], config)]
     if left_out := [name for name in modules if name not in wanted]:
-        logger.warning("%s: lora_target_modules leaves out %s.", file.path, shown(left_out))
+        logger.warning("%s: lora_target_modules leaves out %s.", file.path, shown(sorted(left_out)))
     dtype = model.config.dtype if config.lora_dtype == "auto" else getattr(torch, config.lora_dtype)
     weights: Weights = {}
     for name in wanted:

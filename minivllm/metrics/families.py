@@ -7,6 +7,7 @@ vllm/v1/metrics/loggers.py)
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Sequence
 
@@ -98,12 +99,18 @@ class EngineMetrics:
         max_model_len: where the buckets for tokens end.
         cache_config: settings of the KV cache, for those of ``CACHE_LABELS`` that we have.
         num_spec_tokens: the most drafts of a sequence; 0: there are none, nor metrics of them.
+        max_loras: the most adapters in a step; 0: there are none, nor a metric of them.
     """
 
     def __init__(
-        self, max_model_len: int, cache_config: dict[str, object], num_spec_tokens: int = 0
+        self,
+        max_model_len: int,
+        cache_config: dict[str, object],
+        num_spec_tokens: int = 0,
+        max_loras: int = 0,
     ):
         self.scheduler = SchedulerStats()
+        self.max_loras = max_loras
         self.spec_decoding = SpecDecodingStats(num_spec_tokens) if num_spec_tokens else None
         self.cache_config = {name: str(cache_config.get(name)) for name in CACHE_LABELS}
         self.num_prompt_tokens = self.num_cached_tokens = 0
@@ -122,7 +129,7 @@ class EngineMetrics:
         blocks = {"num_gpu_blocks": num_gpu_blocks, "num_cpu_blocks": num_cpu_blocks}
         limits = config.scheduler_config
         settings = vars(config.cache_config) | blocks
-        return cls(limits.max_model_len, settings, limits.num_speculative_tokens)
+        return cls(limits.max_model_len, settings, limits.num_speculative_tokens, limits.max_loras)
 
     def record(self, scheduler: SchedulerStats, iteration: IterationStats) -> None:
         """Count a step."""
@@ -178,6 +185,8 @@ class EngineMetrics:
             accepted = self.spec_decoding.num_accepted_tokens_per_pos
             name = "vllm:spec_decode_num_accepted_tokens_per_pos"
             metrics.append(Vector(name, labels, list(accepted)))
+        if self.max_loras:
+            metrics.append(self._lora_requests_info())
         computed = self.num_prompt_tokens - self.num_cached_tokens
         by_label = {
             ("request_success", "finished_reason"): self.finished,
@@ -193,3 +202,12 @@ class EngineMetrics:
             count = buckets["+Inf"]
             metrics.append(Histogram(f"vllm:{name}", labels, count, filled.sum, buckets))
         return metrics
+
+    def _lora_requests_info(self) -> Gauge:
+        """The adapters that have requests, as labels; the value is the time, as in vLLM."""
+        labels = {
+            "max_lora": str(self.max_loras),
+            "waiting_lora_adapters": ",".join(self.scheduler.waiting_lora_adapters),
+            "running_lora_adapters": ",".join(self.scheduler.running_lora_adapters),
+        }
+        return Gauge("vllm:lora_requests_info", labels, time.time())

@@ -21,6 +21,7 @@ _HELP = {
     "vllm:inter_token_latency_seconds": "Between two tokens of a sequence.",
     "vllm:iteration_tokens_total": "Tokens of a step: computed of prompts, and generated.",
     "vllm:kv_cache_usage_perc": "Share of the KV cache's blocks in use; 1 is all.",
+    "vllm:lora_requests_info": "When these adapters had requests that run, and that wait.",
     "vllm:num_preemptions": "Requests that were preempted.",
     "vllm:num_requests_running": "Requests that run.",
     "vllm:num_requests_swapped": "Requests that wait on the host.",

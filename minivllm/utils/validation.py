@@ -21,6 +21,9 @@ class InvalidParameter(ValueError):
         super().__init__(message)
         self.parameter = parameter
 
+    def __reduce__(self):
+        return type(self), (str(self), self.parameter)  # it may come from the engine's process
+
 
 def check_names(what: str, given: Iterable[str], allowed: Iterable[str]) -> None:
     """Raise ``ValueError`` for the first name that is not allowed, with the nearest one that is."""

@@ -54,6 +54,12 @@ VALUES = {
     "num_speculative_tokens": OLD,
     "ngram_prompt_lookup_max": OLD,
     "ngram_prompt_lookup_min": {**OLD, "ngram_prompt_lookup_min": 2},
+    "enable_lora": True,
+    "max_loras": 2,
+    "max_lora_rank": 8,
+    "max_cpu_loras": 3,
+    "lora_dtype": "float32",
+    "lora_target_modules": ["q_proj", "v_proj"],
     "preemption_mode": "swap",
     "trace": True,
     "disable_log_stats": True,
@@ -82,6 +88,8 @@ def typed(arguments, dotted=False):
                 words += [f"{flag}.{key}", text]
         elif isinstance(value, dict):
             words += [flag, json.dumps(value)]
+        elif isinstance(value, list):
+            words += [flag, *value]
         else:
             words += [flag, str(value)]
     return words

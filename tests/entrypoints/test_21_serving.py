@@ -638,7 +638,10 @@ def test_a_file_of_flags_comes_before_the_typed_ones(tmp_path):
     ("words", "message"),
     [
         (["--config", "x.json"], "must be a .yaml or .yml file"),
-        (["--lora-modules", "a=b"], "--lora-modules is not there: there are no adapters yet"),
+        (["--lora-modules", "{a=b,"], "Invalid JSON format for --lora-modules: {a=b,"),
+        (["--lora-modules", '{"name": "a"}'], "Invalid fields for --lora-modules: {"),
+        (["--lora-modules", '{"name": 5, "path": "b"}'], "name must be a string, got 5"),
+        (["--lora-modules", "[[1]]"], "Invalid fields for --lora-modules: [[1]] - "),
         (["--tool_parser_plugin", "x.py"], "is not there: no code from elsewhere is run"),
         (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
         (["--disable_log_requests"], "logged only with --enable-log-requests"),

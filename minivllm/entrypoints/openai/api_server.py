@@ -23,7 +23,7 @@ from starlette.middleware.cors import CORSMiddleware
 from minivllm import envs
 from minivllm.engine.async_llm import AsyncLLM
 from minivllm.engine.exceptions import EngineDeadError
-from minivllm.entrypoints.openai import dev_routes, routes
+from minivllm.entrypoints.openai import dev_routes, lora_routes, routes
 from minivllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from minivllm.entrypoints.openai.cli_args import engine_args, parse_args
 from minivllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
@@ -38,7 +38,6 @@ from minivllm.entrypoints.openai.middleware import (
     LoadMiddleware,
     RequestIdMiddleware,
 )
-from minivllm.entrypoints.openai.models.serving import OpenAIServingModels
 from minivllm.entrypoints.openai.served_model import ServedModel
 from minivllm.entrypoints.openai.tokenize.serving import OpenAIServingTokenization
 from minivllm.logger import init_logger
@@ -72,7 +71,7 @@ def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
     state.served, state.server_load = served, 0
     state.completion = OpenAIServingCompletion(served)
     state.chat = OpenAIServingChat(served)
-    state.models = OpenAIServingModels(served)
+    state.models = served.models
     state.tokenization = OpenAIServingTokenization(served)
     app.include_router(routes.router)
     routes.add_metrics(app, of_the_engine=not args.disable_log_stats)
@@ -80,10 +79,13 @@ def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
         routes.add_tokenizer_info(app)
     state.glass = None
     if args.glass:
-        add_glass(app, engine, served.names[0])
+        add_glass(app, engine, served.models.model_name())
     if envs.server_dev_mode():
         logger.warning("dev mode: every client of this server can pause it and abort requests")
         app.include_router(dev_routes.router)
+    if envs.allow_runtime_lora_updating():
+        logger.warning("every client of this server can load adapters: only for development")
+        app.include_router(lora_routes.router)
     add_handlers(app)
     app.add_middleware(BodyLimitMiddleware)
     if args.max_num_queued_reqs is not None:
@@ -109,22 +111,17 @@ class Server(uvicorn.Server):
 
     Args:
         config: uvicorn's.
-        engine: the engine; it stops last.
-        shutdown_timeout: seconds until running requests are aborted.
+        served: the model; its engine stops last.
         glass: the show at /glass, if it is on.
     """
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        engine: AsyncLLM,
-        shutdown_timeout: float,
-        glass: GlassShow | None = None,
-    ):
+    def __init__(self, config: uvicorn.Config, served: ServedModel, glass: GlassShow | None = None):
         super().__init__(config)
-        self.engine = engine
+        self.engine = served.engine
+        self.models = served.models
+        self.lora_modules = served.args.lora_modules
         self.glass = glass
-        self.shutdown_timeout = shutdown_timeout
+        self.shutdown_timeout = served.args.shutdown_timeout
         self.status = 0  # exit status of the process
 
     @contextlib.contextmanager
@@ -143,12 +140,18 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(one)
 
     async def startup(self, sockets=None) -> None:
+        """Load the adapters of the command line, then answer. An adapter's error ends it."""
         handler = self.engine.output_handler
         handler.on_death = self._engine_died
         try:
             handler.bind_to_loop()  # from now on the death of the engine is reported
         except EngineDeadError:
             self._engine_died()
+        try:
+            await self.models.init_static_loras(self.lora_modules)
+        except BaseException:
+            self.engine.shutdown()
+            raise
         await super().startup(sockets)
 
     async def shutdown(self, sockets=None) -> None:
@@ -183,8 +186,7 @@ def make_server(app: FastAPI, args: Namespace) -> Server:
         lifespan="off",
         timeout_graceful_shutdown=math.ceil(args.shutdown_timeout) + _SECONDS_FOR_THE_LAST,
     )
-    state = app.state
-    return Server(config, state.served.engine, args.shutdown_timeout, state.glass)
+    return Server(config, app.state.served, app.state.glass)
 
 
 def open_socket(args: Namespace) -> socket.socket:

@@ -41,12 +41,20 @@ class BackgroundServer:
             self._socket.close()
             raise
         self.server = make_server(self.app, args)
-        self._thread = threading.Thread(
-            target=self.server.run, args=([self._socket],), name="minivllm-server", daemon=True
-        )
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="minivllm-server", daemon=True)
         self._thread.start()
         while self._thread.is_alive() and not self.server.started:
             time.sleep(0.01)
+        if self._error is not None:
+            self._socket.close()
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self.server.run([self._socket])
+        except BaseException as error:
+            self._error = error
 
     def stop(self, timeout: float = 30.0) -> None:
         """End open requests, then the server and its engine. A second call does nothing."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import re
 from collections.abc import Callable
 from dataclasses import MISSING, fields
@@ -22,13 +23,31 @@ from minivllm.entrypoints.argparse_utils import (
 )
 from minivllm.entrypoints.chat_content_format import CONTENT_FORMATS
 from minivllm.entrypoints.openai.chat_completion.tool_choice import STRICT_LEVELS
+from minivllm.entrypoints.openai.models.protocol import LoRAModulePath
 from minivllm.entrypoints.openai.tool_parsers import ToolParserManager
 from minivllm.utils.toml_data import load_toml
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "int": human_readable_int, "float": float, "str": str, "dict": parse_json, "Any": str,
+    "list[str]": str,
 }  # fmt: skip
 _SHORT = {"speculative_config": "-sc"}  # vLLM's other name of a flag
+
+
+def parse_lora_module(text: str) -> LoRAModulePath:
+    """Parse ``name=path``, or a JSON object with name, path and perhaps base_model_name."""
+    if "=" in text and "," not in text:
+        return LoRAModulePath(*text.split("=", 1))
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        message = f"Invalid JSON format for --lora-modules: {text}"
+        raise argparse.ArgumentTypeError(message) from error
+    try:
+        return LoRAModulePath(**given)
+    except (TypeError, ValueError) as error:
+        message = f"Invalid fields for --lora-modules: {text} - {error}"
+        raise argparse.ArgumentTypeError(message) from error
 
 
 def _engine_flags(parser: FlexibleArgumentParser) -> None:
@@ -50,13 +69,15 @@ def _engine_flags(parser: FlexibleArgumentParser) -> None:
             action = argparse.BooleanOptionalAction
             group.add_argument(flag, action=action, default=default, help=text)
         else:
-            parse = _PARSERS[field.type.split(" | ")[0]]
+            kind = field.type.split(" | ")[0]
+            parse = _PARSERS[kind]
             if field.type == "Any" or field.type.endswith("None"):
                 parse = optional(parse)
+            nargs = "+" if kind == "list[str]" else None
             short = [_SHORT[field.name]] if field.name in _SHORT else []
             metavar = "JSON" if parse is parse_json else "X"
             group.add_argument(
-                flag, *short, type=parse, default=default, metavar=metavar, help=text
+                flag, *short, type=parse, nargs=nargs, default=default, metavar=metavar, help=text
             )
 
 
@@ -79,7 +100,7 @@ def make_parser(prog: str = "minivllm serve") -> FlexibleArgumentParser:
     }
     groups = load_toml(__package__, "cli_args")
     parser.refuse(groups.pop("refused"))
-    parser.add_groups(groups, choices)
+    parser.add_groups(groups, choices, {"lora": parse_lora_module})
     _engine_flags(parser)
     return parser
 

@@ -154,7 +154,7 @@ def add_metrics(app: FastAPI, of_the_engine: bool) -> None:
     async def metrics(raw: Request) -> Response:
         served = raw.app.state.served
         if of_the_engine and not served.engine.errored:
-            last[:] = await served.engine.get_metrics(served.names[0])
+            last[:] = await served.engine.get_metrics(served.models.model_name())
             last.append(served.rejections())
         return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
 

@@ -1,4 +1,4 @@
-"""ServedModel: an engine, its served names, and the server's options."""
+"""ServedModel: an engine, its names, and the server's options."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from starlette.types import Scope
 from minivllm.engine.async_llm import AsyncLLM
 from minivllm.entrypoints.chat_utils import load_chat_template
 from minivllm.entrypoints.openai.errors import RequestError
+from minivllm.entrypoints.openai.models.protocol import BaseModelPath
+from minivllm.entrypoints.openai.models.serving import OpenAIServingModels
 from minivllm.metrics.reader import Counter
 from minivllm.version import __version__
 
@@ -28,7 +30,9 @@ class ServedModel:
     def __init__(self, engine: AsyncLLM, args: Namespace):
         self.engine = engine
         self.args = args
-        self.names: list[str] = args.served_model_name or [args.model or "minivllm"]
+        root = str(args.model or "minivllm")
+        names: list[str] = args.served_model_name or [root]
+        self.models = OpenAIServingModels(engine, [BaseModelPath(name, root) for name in names])
         self.chat_template = load_chat_template(args.chat_template)
         settings = repr(sorted(vars(engine.args).items(), key=str)).encode()
         digest = hashlib.sha256(settings).hexdigest()[:8]
@@ -48,16 +52,6 @@ class ServedModel:
     @property
     def max_model_len(self) -> int:
         return self.engine.max_model_len
-
-    def check_model(self, name: str | None) -> None:
-        """Raise a 404 for a model that is not served. No name means the first one."""
-        if name and name not in self.names:
-            raise RequestError(
-                f"The model `{name}` does not exist; served are: {', '.join(self.names)}.",
-                "model",
-                HTTPStatus.NOT_FOUND,
-                "NotFoundError",
-            )
 
     def admit(self, scope: Scope, num_sequences: int) -> None:
         """Count a request until it ends (see ``AdmissionMiddleware``).
@@ -85,5 +79,5 @@ class ServedModel:
 
     def rejections(self) -> Counter:
         """Metric of the requests that ``admit`` has refused."""
-        labels = {"model_name": self.names[0], "reason": "max_num_queued_reqs"}
+        labels = {"model_name": self.models.model_name(), "reason": "max_num_queued_reqs"}
         return Counter("vllm:admission_rejections", labels, self.num_rejected)

@@ -24,6 +24,7 @@ from minivllm.entrypoints.openai.streaming.chunk_builder import show_stop_tokens
 from minivllm.entrypoints.openai.streaming.generation_response import EngineRequest
 from minivllm.entrypoints.openai.usage import UsagePolicy
 from minivllm.logger import init_logger
+from minivllm.lora.request import LoRARequest
 from minivllm.outputs import RequestOutput
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
@@ -35,6 +36,7 @@ class OpenAIServing:
 
     def __init__(self, served: ServedModel):
         self.served = served
+        self.models = served.models
         self.engine = served.engine
         self.args = served.args
         self.tokenizer = served.engine.tokenizer
@@ -49,7 +51,13 @@ class OpenAIServing:
         return f"{prefix}-{raw.headers.get('x-request-id', request.request_id)}"
 
     def engine_request(
-        self, request: GenerationRequest, prompt: dict, params: Any, name: str, raw: Request
+        self,
+        request: GenerationRequest,
+        prompt: dict,
+        params: Any,
+        name: str,
+        raw: Request,
+        lora_request: LoRARequest | None,
     ) -> EngineRequest:
         """Make the engine's request for one prompt, and log it.
 
@@ -64,7 +72,7 @@ class OpenAIServing:
             text, token_ids = prompt["prompt"], prompt["prompt_token_ids"]
             shown = (token_ids if text is None else text)[: self.args.max_log_len]
             logger.log(level, "Received request %s: prompt: %r, params: %s", name, shown, params)
-        made = EngineRequest(name, prompt, params, self.priority(request, raw))
+        made = EngineRequest(name, prompt, params, self.priority(request, raw), lora_request)
         self._requests[name] = made
         return made
 
@@ -73,7 +81,9 @@ class OpenAIServing:
     ) -> RequestOutput:
         """Generate, and return a prompt's whole output."""
         one = engine_request
-        outputs = self.engine.generate(one.prompt, one.params, one.request_id, one.priority)
+        outputs = self.engine.generate(
+            one.prompt, one.params, one.request_id, one.priority, one.lora_request
+        )
         async with aclosing(outputs):
             async for output in outputs:
                 last = output

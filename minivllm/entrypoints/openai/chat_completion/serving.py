@@ -44,7 +44,7 @@ class OpenAIServingChat(OpenAIServing):
         Raises:
             RequestError, ValueError: for an error that is found before the engine has the request.
         """
-        self.served.check_model(request.model)
+        lora_request = self.models.check_model(request.model)
         self.check_rank(raw)
         self.served.admit(raw.scope, request.n)
         tools = self._tool_choice(request)
@@ -65,8 +65,10 @@ class OpenAIServingChat(OpenAIServing):
         await self.check_grammar(params)
         request_id = self.request_id("chatcmpl", request, raw)
         prompt = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
-        engine_request = self.engine_request(request, prompt, params, f"{request_id}-0", raw)
-        name = self.served.names[0]
+        engine_request = self.engine_request(
+            request, prompt, params, f"{request_id}-0", raw, lora_request
+        )
+        name = self.models.model_name(lora_request)
         if request.stream:
             head = self.head(request_id, "chat.completion.chunk", name)
             chunks = ChatChunkBuilder(

@@ -41,7 +41,7 @@ class OpenAIServingCompletion(OpenAIServing):
         Raises:
             RequestError, ValueError: for an error that is found before the engine has the request.
         """
-        self.served.check_model(request.model)
+        lora_request = self.models.check_model(request.model)
         self.check_rank(raw)
         self.served.admit(raw.scope, request.n * len(request.prompts))
         request_id = self.request_id("cmpl", request, raw)
@@ -59,8 +59,9 @@ class OpenAIServingCompletion(OpenAIServing):
             params = self._params(request, len(token_ids))
             await self.check_grammar(params)
             one = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
-            requests.append(self.engine_request(request, one, params, f"{request_id}-{index}", raw))
-        head = self.head(request_id, "text_completion", self.served.names[0])
+            name = f"{request_id}-{index}"
+            requests.append(self.engine_request(request, one, params, name, raw, lora_request))
+        head = self.head(request_id, "text_completion", self.models.model_name(lora_request))
         if request.stream:
             chunks = CompletionChunkBuilder(
                 request,

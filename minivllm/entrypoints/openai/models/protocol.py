@@ -1,10 +1,58 @@
-"""Response types of /v1/models. (vLLM: vllm/entrypoints/openai/models/protocol.py)"""
+"""Types of /v1/models, and of the endpoints that load and unload adapters.
+
+(vLLM: vllm/entrypoints/openai/models/protocol.py, vllm/entrypoints/serve/lora/protocol.py)
+"""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from pydantic import BaseModel, Field
+
+from minivllm.entrypoints.openai.protocol import OpenAIBaseModel
+from minivllm.utils.validation import check, is_text
+
+
+@dataclass(frozen=True)
+class BaseModelPath:
+    """A name of the base model, and what was loaded."""
+
+    name: str
+    model_path: str
+
+
+@dataclass(frozen=True)
+class LoRAModulePath:
+    """An adapter to be loaded when the server starts; see ``LoRARequest`` for the fields.
+
+    Raises:
+        ValueError: for a value of another type, naming it.
+    """
+
+    name: str
+    path: str
+    base_model_name: str | None = None
+
+    def __post_init__(self):
+        for field, value in vars(self).items():
+            ok = is_text(value) or (value is None and field == "base_model_name")
+            check(ok, field, value, "a string")
+
+
+class LoadLoRAAdapterRequest(OpenAIBaseModel):
+    """Body of /v1/load_lora_adapter."""
+
+    lora_name: str
+    lora_path: str
+    load_inplace: bool = False
+
+
+class UnloadLoRAAdapterRequest(OpenAIBaseModel):
+    """Body of /v1/unload_lora_adapter: the name decides."""
+
+    lora_name: str
+    lora_int_id: int | None = None
 
 
 class ModelPermission(BaseModel):

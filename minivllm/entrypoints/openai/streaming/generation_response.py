@@ -11,6 +11,7 @@ from minivllm.engine.output_collector import RequestOutputCollector
 from minivllm.entrypoints.openai.streaming.chunk_builder import ChunkBuilder
 from minivllm.entrypoints.openai.streaming.chunk_writer import DONE, error_event
 from minivllm.entrypoints.openai.streaming.event_stream import EventStreamResponse, body_message
+from minivllm.lora.request import LoRARequest
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
 
@@ -22,6 +23,7 @@ class EngineRequest:
     prompt: dict
     params: SamplingParams | BeamSearchParams
     priority: int
+    lora_request: LoRARequest | None
 
 
 class GenerationResponse(EventStreamResponse):
@@ -66,8 +68,9 @@ class GenerationResponse(EventStreamResponse):
         """Add the requests to the engine, and wait until all is sent. Raises an error of any."""
         for request in self.requests:
             collector = await self.engine.add_request(
-                request.request_id, request.prompt, request.params, request.priority
-            )
+                request.request_id, request.prompt, request.params, request.priority,
+                request.lora_request,
+            )  # fmt: skip
             self._collectors.append(collector)
         self._finished = asyncio.get_running_loop().create_future()
         self._num_unfinished = len(self._collectors)

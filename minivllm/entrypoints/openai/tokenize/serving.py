@@ -22,7 +22,7 @@ class OpenAIServingTokenization(OpenAIServing):
 
     async def tokenize(self, request: TokenizeRequest) -> TokenizeResponse:
         """Tokenize a text, or a conversation as the chat template renders it."""
-        self.served.check_model(request.model)
+        self.models.check_model(request.model)
         if isinstance(request, TokenizeChatRequest):
             text = self.prompts.render(request.messages, request)
         else:
@@ -40,7 +40,7 @@ class OpenAIServingTokenization(OpenAIServing):
 
     def detokenize(self, request: DetokenizeRequest) -> DetokenizeResponse:
         """Decode token ids, special ones included. An unknown id has no text."""
-        self.served.check_model(request.model)
+        self.models.check_model(request.model)
         if any(token_id > _LARGEST_ID for token_id in request.tokens):
             raise RequestError(f"tokens must be from 0 to {_LARGEST_ID}")
         return DetokenizeResponse(prompt=self.tokenizer.decode(request.tokens))

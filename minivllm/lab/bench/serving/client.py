@@ -123,6 +123,8 @@ class Client:
     def body(self, sample: SampleRequest) -> dict[str, Any]:
         """The request as it goes over the wire."""
         body = {"stream": True, "stream_options": {"include_usage": True}, **self.fields}
+        if sample.lora_name is not None:
+            body["model"] = sample.lora_name
         if self.is_chat:
             return body | {"messages": sample.messages, "max_completion_tokens": sample.output_len}
         return body | {"prompt": sample.prompt, "max_tokens": sample.output_len}

@@ -19,6 +19,7 @@ from minivllm.lab.bench.serving.arrivals import arrival_times, ramp_up
 from minivllm.lab.bench.serving.client import Client, ServedModel
 from minivllm.lab.bench.serving.datasets import (
     SampleRequest,
+    draw_adapters,
     random_requests,
     sharegpt_requests,
     table_requests,
@@ -55,6 +56,8 @@ async def _bench(args: Namespace) -> dict[str, Any]:
     loaded = args.model if args.served_model_name else None
     tokenizer_id = args.tokenizer or loaded or _tokenizer_of(model)
     requests = make_requests(args, tokenizer_id, model.max_model_len)
+    if args.lora_modules:
+        requests = draw_adapters(requests, args.lora_modules, args.seed)
     async with Client(
         args.base_url, args.backend, args.endpoint, headers(args),
         request_fields(args, model.name), args.insecure,

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,11 +29,20 @@ class SampleRequest:
 
     messages: list[dict[str, str]]
     output_len: int  # most tokens of the answer
+    lora_name: str | None = None  # the adapter that it names as its model
 
     @property
     def prompt(self) -> str:
         """The same for a server that completes text: what was said, with empty lines between."""
         return "\n\n".join(message["content"] for message in self.messages)
+
+
+def draw_adapters(
+    requests: Sequence[SampleRequest], names: Sequence[str], seed: int = 0
+) -> list[SampleRequest]:
+    """Draw one of these adapters for each request."""
+    rng = Random(seed)
+    return [replace(request, lora_name=rng.choice(names)) for request in requests]
 
 
 def _question(text: str, output_len: int) -> SampleRequest:
