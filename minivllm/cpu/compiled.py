@@ -23,6 +23,7 @@ from numba.core import event
 from numba.extending import overload
 
 from minivllm.logger import init_logger
+from minivllm.utils.tensors import as_numpy
 
 logger = init_logger(__name__)
 
@@ -102,24 +103,6 @@ class _Announce(event.Listener):
 
 
 event.register("numba:compile", _Announce())
-
-
-def as_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor's memory as an array; 16-bit elements, which numba lacks, as their bits."""
-    dtype = tensor.dtype
-    if dtype == torch.float32:
-        return tensor.numpy()
-    if dtype == torch.bfloat16:
-        tensor = tensor.view(torch.uint16)
-    elif dtype == torch.float16:
-        tensor = tensor.view(torch.int16)
-    return tensor.numpy()
-
-
-def as_tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    """Return an array's memory as a tensor of this dtype: the inverse of ``as_numpy``."""
-    tensor = torch.from_numpy(array)
-    return tensor if tensor.dtype == dtype else tensor.view(dtype)
 
 
 def flat(x: torch.Tensor) -> tuple[np.ndarray, int]:

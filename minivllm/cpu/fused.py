@@ -11,7 +11,6 @@ import torch
 from numba import prange
 
 from minivllm.cpu.compiled import (
-    as_numpy,
     exp,
     flat,
     kernel,
@@ -19,6 +18,7 @@ from minivllm.cpu.compiled import (
     parallel_kernel,
     widen,
 )
+from minivllm.utils.tensors import as_numpy
 
 DTYPES = (torch.float32, torch.bfloat16)
 WORTH_SHARING = 2**17  # elements that are worth several threads: some 30 us of work

@@ -11,7 +11,6 @@ This file is imported only when it is used: numba need not be there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,24 +22,21 @@ from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.cpu.attention.inputs import EVERYTHING, LoopInputs
 from minivllm.cpu.attention.paged_numba import PagedNumba, attend, plan_for, write_slots_loop
-from minivllm.cpu.compiled import as_numpy, as_tensor
 from minivllm.cpu.fused import (
     add_rms_norm_loop,
     rms_norm_loop,
     rotary_embedding_loop,
     silu_and_mul_loop,
 )
-from minivllm.cpu.gemm.panels import bias_array, multiply_arrays
-from minivllm.cpu.linear import PanelLinearMethod
 from minivllm.cpu.lora import add_adapters_to
 from minivllm.lora.layers import LoRALinearMethod
 from minivllm.models import ops
 from minivllm.models.decoder import Attention, Decoder, DecoderLayer
 from minivllm.models.layers import GatedMLP, RMSNorm
-from minivllm.models.linear import Linear, LinearMethod, QKVParallelLinear
+from minivllm.models.linear import ArrayProduct, Linear, QKVParallelLinear
+from minivllm.utils.tensors import as_numpy, as_tensor
 
 Caches = tuple[np.ndarray, np.ndarray]  # K and V, [num_blocks, block_size, num_kv_heads, head_dim]
-Product = Callable[[np.ndarray], np.ndarray]  # [n, input_size] to [n, output_size]
 Norm = Callable[..., np.ndarray]  # of an array, and maybe of the residual to add it to
 
 
@@ -110,7 +106,8 @@ class CPULayer:
         self.input_norm = _norm(layer.input_layernorm)
         self.post_norm = _norm(layer.post_attention_layernorm)
         self.q_norm, self.k_norm = _head_norm(attention.q_norm), _head_norm(attention.k_norm)
-        self.qkv, self.o = _product(attention.qkv_proj, dtype), _product(attention.o_proj, dtype)
+        self.qkv = _product(attention.qkv_proj, dtype)
+        self.o = _product(attention.o_proj, dtype)
         self.gate_up, self.down = _product(mlp.gate_up_proj, dtype), _product(mlp.down_proj, dtype)
         self.head_dim = attention.qkv_proj.head_dim
         self.num_heads, self.num_kv_heads, _ = attention.qkv_proj.num_heads
@@ -211,18 +208,9 @@ def _head_norm(module: nn.Module) -> Norm | None:
     return None if isinstance(module, nn.Identity) else _norm(module)
 
 
-def _product(layer: Any, dtype: torch.dtype) -> Product:
+def _product(layer: Linear, dtype: torch.dtype) -> ArrayProduct:
     """Product of a linear layer, with the adapters of some rows, if there may be any."""
     method = layer.quant_method
     if isinstance(method, LoRALinearMethod) and dtype == torch.float32:
-        return add_adapters_to(_product_by(method.base, layer, dtype), method)
-    return _product_by(method, layer, dtype)
-
-
-def _product_by(method: LinearMethod, layer: Linear, dtype: torch.dtype) -> Product:
-    """Product by a method; through torch, if torch multiplies or has to convert for it."""
-    if isinstance(method, PanelLinearMethod) and dtype == torch.float32:
-        weight, bias = layer.weight.numpy(), bias_array(layer.bias)
-        return partial(multiply_arrays, panels=weight, bias=bias, output_size=layer.output_size)
-    apply = partial(method.apply, layer)
-    return lambda x: as_numpy(apply(as_tensor(x, dtype)))
+        return add_adapters_to(method.base.array_product(layer, dtype), method)
+    return method.array_product(layer, dtype)

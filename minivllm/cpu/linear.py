@@ -7,14 +7,14 @@ tell it. (vLLM: ``dispatch_cpu_unquantized_gemm``, vllm/model_executor/layers/ut
 from __future__ import annotations
 
 import time
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import nn
 
 from minivllm.cpu.threads import bound_threads
 from minivllm.logger import init_logger
-from minivllm.models.linear import Linear, LinearMethod, UnquantizedLinearMethod
+from minivllm.models.linear import ArrayProduct, Linear, LinearMethod, UnquantizedLinearMethod
 from minivllm.utils.numba_support import numba_obstacle
 
 logger = init_logger(__name__)
@@ -118,6 +118,13 @@ class PanelLinearMethod(UnquantizedLinearMethod):
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         return self._panels.multiply(x, layer.weight, layer.bias, layer.output_size).type_as(x)
+
+    def array_product(self, layer: Linear, dtype: torch.dtype) -> ArrayProduct:
+        if dtype != torch.float32:
+            return super().array_product(layer, dtype)  # torch converts
+        weight, bias = layer.weight.numpy(), self._panels.bias_array(layer.bias)
+        size = layer.output_size
+        return partial(self._panels.multiply_arrays, panels=weight, bias=bias, output_size=size)
 
 
 def choose_method(weight: torch.Tensor) -> LinearMethod:

@@ -8,24 +8,23 @@ This file is imported only when it is used: numba need not be there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numba import prange
 
-from minivllm.cpu.compiled import as_numpy, kernel, parallel_kernel
+from minivllm.cpu.compiled import kernel, parallel_kernel
 from minivllm.cpu.gemm.microkernel import WIDTH, micro_kernel
 from minivllm.lora.layers import LoRALinearMethod
+from minivllm.models.linear import ArrayProduct
+from minivllm.utils.tensors import as_numpy
 
 WORTH_SHARING = 2**20  # multiply-adds that are worth several threads: some 20 us of work
 ROWS, LANES = 8, 4 * WIDTH  # rows that are gathered, and columns that are expanded, at a time
 _shrink = micro_kernel(ROWS, 1)  # as many sums as hide that each takes a while
 _shrink_one = micro_kernel(1, 1)
 _expand, _expand_one = micro_kernel(4, 4), micro_kernel(1, 4)
-Product = Callable[[np.ndarray], np.ndarray]
 
 
-def add_adapters_to(product: Product, method: LoRALinearMethod) -> Product:
+def add_adapters_to(product: ArrayProduct, method: LoRALinearMethod) -> ArrayProduct:
     """A float32 product of arrays to which the adapters of some rows are added."""
     a, b = as_numpy(method.a), as_numpy(method.b)
     ends = np.cumsum(list(method.parts.values()))

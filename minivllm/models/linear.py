@@ -7,10 +7,16 @@ lies in memory and how it is multiplied. (vLLM: vllm/model_executor/layers/linea
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from minivllm.utils.tensors import as_numpy, as_tensor
+
+ArrayProduct = Callable[[np.ndarray], np.ndarray]  # [n, input_size] to [n, output_size]
 
 
 class LinearMethod(ABC):
@@ -26,6 +32,13 @@ class LinearMethod(ABC):
     @abstractmethod
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         """``[num_tokens, input_size]`` to ``[num_tokens, output_size]``, bias included."""
+
+    def array_product(self, layer: Linear, dtype: torch.dtype) -> ArrayProduct:
+        """``apply`` for arrays (``as_numpy``) of this dtype: through torch, unless we know better.
+
+        It is asked for when weights are laid out as they will stay.
+        """
+        return lambda x: as_numpy(self.apply(layer, as_tensor(x, dtype)))
 
 
 class UnquantizedLinearMethod(LinearMethod):

@@ -1,4 +1,4 @@
-"""Tensor helpers: from Python's numbers, zeros, best tokens."""
+"""Tensor helpers: from Python's numbers, memory shared with arrays, zeros, best tokens."""
 
 from __future__ import annotations
 
@@ -40,6 +40,24 @@ def make_tensor(values: Sequence | np.ndarray, dtype: str, device: torch.device)
     if device.type == "cuda":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
+
+
+def as_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor's memory as an array; 16-bit elements, which numba lacks, as their bits."""
+    dtype = tensor.dtype
+    if dtype == torch.float32:
+        return tensor.numpy()
+    if dtype == torch.bfloat16:
+        tensor = tensor.view(torch.uint16)
+    elif dtype == torch.float16:
+        tensor = tensor.view(torch.int16)
+    return tensor.numpy()
+
+
+def as_tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """Return an array's memory as a tensor of this dtype: the inverse of ``as_numpy``."""
+    tensor = torch.from_numpy(array)
+    return tensor if tensor.dtype == dtype else tensor.view(dtype)
 
 
 _ALIGNMENT = 64  # bytes of a cache line, as torch aligns its own memory on a CPU

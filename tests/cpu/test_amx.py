@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from minivllm.cpu.compiled import as_numpy
 from minivllm.cpu.gemm import amx
 from minivllm.cpu.gemm.amx import HAS_AMX, SIDE, turned
+from minivllm.utils.tensors import as_numpy
 
 
 @njit

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from minivllm.cpu.compiled import as_numpy
 from minivllm.cpu.gemm.cache_lines import aligned
 from minivllm.cpu.gemm.microkernel import WIDTH, exp_kernel, micro_kernel, transpose
+from minivllm.utils.tensors import as_numpy
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 KERNELS = {(rows, vectors): micro_kernel(rows, vectors) for rows in (1, 4, 6) for vectors in (1, 2)}

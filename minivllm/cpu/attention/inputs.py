@@ -10,7 +10,8 @@ import torch
 
 from minivllm.attention.cascade import SharedPrefix, find_cascade
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.cpu.compiled import as_numpy, flat, row_numbers
+from minivllm.cpu.compiled import flat, row_numbers
+from minivllm.utils.tensors import as_numpy
 
 EVERYTHING = 2**31 - 1  # a window that is longer than any sequence
 

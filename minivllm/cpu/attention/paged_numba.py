@@ -14,8 +14,9 @@ from minivllm.attention.metadata import AttentionMetadata
 from minivllm.cpu.attention.decode import decode, most_rows
 from minivllm.cpu.attention.inputs import AttentionPlan, LoopInputs, plan_attention
 from minivllm.cpu.attention.prefill import prefill
-from minivllm.cpu.compiled import as_numpy, flat, parallel_kernel
+from minivllm.cpu.compiled import flat, parallel_kernel
 from minivllm.cpu.fused import merge_attn_states_loop
+from minivllm.utils.tensors import as_numpy
 
 WORTH_SHARING_WRITES = 2**18  # elements of K and V
 

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from numba import prange
 
-from minivllm.cpu.compiled import as_numpy, kernel, parallel_kernel
+from minivllm.cpu.compiled import kernel, parallel_kernel
 from minivllm.cpu.gemm.microkernel import WIDTH, micro_kernel
+from minivllm.utils.tensors import as_numpy
 
 WORTH_SHARING = 2**20  # multiply-adds that are worth several threads: some 20 us of work
 # Of a tile: its sums, a row of the panel and an element of the left one fit into the registers.
