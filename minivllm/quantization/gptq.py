@@ -1,0 +1,147 @@
+"""GPTQ (Frantar et al. 2022): 2, 3, 4 or 8 bits, packed along the inputs.
+
+Word ``(i, n)`` of ``qweight`` holds neighbouring inputs of output n, the first in its lowest bits.
+(vLLM: vllm/model_executor/layers/quantization/auto_gptq.py)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from minivllm.quantization.base_config import (
+    QuantizationConfig,
+    QuantizedWeight,
+    Scheme,
+    TensorSpec,
+)
+from minivllm.quantization.fields import Fields
+from minivllm.quantization.packing import num_groups, num_words, unpack
+from minivllm.utils.validation import check
+
+BITS = (2, 3, 4, 8)
+
+
+@dataclass(frozen=True)
+class GPTQScheme(Scheme):
+    """A layer's bits and groups.
+
+    ``v1`` checkpoints store each zero less 1. With ``sym`` all zeros are half of the range, and
+    the stored ones are not needed. With ``desc_act`` the quantizer took inputs in the order of
+    their importance, so that ``g_idx`` says which group each is in.
+    """
+
+    bits: int
+    group_size: int
+    sym: bool = True
+    desc_act: bool = False
+    v1: bool = True
+
+    @classmethod
+    def read(cls, config: Fields) -> GPTQScheme:
+        """Read bits, group_size, sym, desc_act and checkpoint_format.
+
+        Raises:
+            ValueError: for a value that we do not have.
+        """
+        return cls(
+            config.one_of("bits", BITS),
+            config.group_size(),
+            config.one_of("sym", (True, False), True),
+            config.one_of("desc_act", (True, False), False),
+            config.one_of("checkpoint_format", ("gptq", "gptq_v2"), "gptq") == "gptq",
+        )
+
+    def tensors(self, name: str, input_size: int, output_size: int) -> dict[str, TensorSpec]:
+        rows = num_words(input_size, self.bits, f"the inputs of {name}")
+        columns = num_words(output_size, self.bits, f"the outputs of {name}")
+        groups = num_groups(input_size, self.group_size, f"the inputs of {name}")
+        return {
+            "qweight": TensorSpec((rows, output_size), torch.int32),
+            "qzeros": TensorSpec((groups, columns), torch.int32, optional=self.sym),
+            "scales": TensorSpec((groups, output_size)),
+            "g_idx": TensorSpec((input_size,), torch.int32, optional=not self.desc_act),
+        }
+
+    def check(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        if "g_idx" in tensors:
+            groups, most = len(tensors["scales"]), tensors["g_idx"].aminmax()
+            for group in (int(most.min), int(most.max)):
+                allowed = f"from 0 to {groups - 1}, as there are {groups} groups"
+                check(0 <= group < groups, f"{name}.g_idx", group, allowed)
+        if "qzeros" not in tensors:
+            return
+        stored = unpack(tensors["qzeros"], self.bits)
+        if self.sym:
+            half = 2 ** (self.bits - 1)
+            value = int(stored[0, 0])
+            ok = value in (half - 1, half) and bool((stored == value).all())
+            check(ok, f"{name}.qzeros", stored.unique().tolist(), f"all {half} where sym is true")
+        elif self.v1:
+            # a zero of 0, stored as -1, has borrowed from its neighbour, or not: packers differ
+            last = 2**self.bits - 1
+            ok, allowed = not bool((stored == last).any()), f"at most {last - 1}, zeros less 1"
+            check(ok, f"{name}.qzeros", last, f"{allowed} (checkpoint_format gptq_v2 has them all)")
+
+    def unpack(self, tensors: Mapping[str, torch.Tensor]) -> QuantizedWeight:
+        codes = unpack(tensors["qweight"].T, self.bits)
+        zeros: torch.Tensor | int = 2 ** (self.bits - 1)
+        if not self.sym:
+            zeros = unpack(tensors["qzeros"], self.bits).T + int(self.v1)
+        g_idx = tensors["g_idx"].long() if "g_idx" in tensors else None
+        return QuantizedWeight(codes, tensors["scales"].T, zeros, g_idx)
+
+
+@dataclass(frozen=True)
+class GPTQConfig(QuantizationConfig):
+    """GPTQ: one scheme, and rules for layers that differ or were left out."""
+
+    scheme: GPTQScheme
+    lm_head: bool = False
+    dynamic: dict[str, GPTQScheme | None] = field(default_factory=dict)  # None: left out
+    modules: tuple[str, ...] = ()  # endings of the quantized layers' names; none: all
+
+    name = "gptq"
+
+    @classmethod
+    def from_config(cls, config: dict, source: str) -> GPTQConfig:
+        fields = Fields(config, source)
+        fields.one_of("is_marlin_format", (False,), False)
+        dynamic = {}
+        for pattern, changes in (config.get("dynamic") or {}).items():
+            place = f"dynamic {pattern!r} in {source}"
+            check(_is_pattern(pattern[2:]), place, pattern, "a regular expression after -: or +:")
+            changed = Fields(changes or {}, place)
+            skip = pattern.startswith("-:")
+            merged = Fields(config | changed.values, place)
+            dynamic[pattern] = None if skip else GPTQScheme.read(merged)
+        blocks = config.get("modules_in_block_to_quantize") or []
+        names = [n for b in blocks for n in (b if isinstance(b, list) else [b])]
+        modules = Fields({"modules_in_block_to_quantize": names}, source)
+        return cls(
+            GPTQScheme.read(fields),
+            fields.one_of("lm_head", (True, False), False),
+            dynamic,
+            tuple(modules.strings("modules_in_block_to_quantize")),
+        )
+
+    def get_scheme(self, name: str) -> Scheme | None:
+        if name == "lm_head":
+            return self.scheme if self.lm_head else None
+        for pattern, scheme in self.dynamic.items():
+            if re.match(pattern.removeprefix("-:").removeprefix("+:"), name):
+                return scheme
+        if self.modules and not any(f".{name}".endswith(f".{m}") for m in self.modules):
+            return None
+        return self.scheme
+
+
+def _is_pattern(text: str) -> bool:
+    try:
+        re.compile(text)
+    except re.error:
+        return False
+    return True
