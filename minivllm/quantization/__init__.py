@@ -70,7 +70,8 @@ def get_quantization_config(
 def _read(directory: Path) -> tuple[dict, str]:
     """The quantization's own part of the configuration, and the name of its file."""
     file = directory / "config.json"
-    found = _json(file).get("quantization_config")
+    config = _json(file)
+    found = config.get("quantization_config") or config.get("compression_config")  # its old name
     if found is not None:
         check(isinstance(found, dict), f"quantization_config in {file}", found, "an object")
         return {"quant_method": None} | found, str(file)

@@ -19,8 +19,8 @@ from minivllm.quantization.base_config import (
     TensorSpec,
 )
 from minivllm.quantization.fields import Fields
-from minivllm.quantization.fp8 import FP8Scheme, check_block
-from minivllm.quantization.packing import num_groups, num_words, unpack
+from minivllm.quantization.fp8 import FP8Scheme
+from minivllm.quantization.packing import check_g_idx, num_groups, num_words, unpack
 from minivllm.utils.validation import check
 
 FORMATS = ("pack-quantized", "int-quantized", "naive-quantized", "float-quantized")
@@ -57,10 +57,7 @@ class PackedScheme(Scheme):
             shape = [outputs, tensors["weight_packed"].shape[1] * 32 // self.bits]
             check(found == shape, f"{name}.weight_shape", found, f"{shape}")
         if self.has_g_idx:
-            most = tensors["weight_g_idx"].aminmax()
-            for group in (int(most.min), int(most.max)):
-                allowed = f"from 0 to {groups - 1}, as there are {groups} groups"
-                check(0 <= group < groups, f"{name}.weight_g_idx", group, allowed)
+            check_g_idx(tensors["weight_g_idx"], groups, f"{name}.weight_g_idx")
 
     def unpack(self, tensors: Mapping[str, torch.Tensor]) -> QuantizedWeight:
         codes = unpack(tensors["weight_packed"], self.bits)
@@ -120,40 +117,41 @@ class CompressedTensorsConfig(QuantizationConfig):
     def from_config(cls, config: dict, source: str) -> CompressedTensorsConfig:
         fields = Fields(config, source)
         for name in ("sparsity_config", "transform_config"):
-            ok = not config.get(name) or config[name].get("format") == "dense"
-            check(ok, f"{name} in {source}", config.get(name), "absent")
-        ignore = tuple(fields.strings("ignore"))
+            given = fields.part(name).values
+            ok = given.get("format", given) in ("dense", {})
+            check(ok, f"{name} in {source}", given, "absent")
+        found = fields.part("config_groups")
+        check(found.values != {}, found.source, {}, "at least one group")
         groups = []
-        for name, group in (config.get("config_groups") or {}).items():
-            part = Fields({"format": config.get("format")} | (group or {}), f"{name} in {source}")
-            if not part.values["format"]:
-                part.values["format"] = config.get("format")
-            groups.append((tuple(part.strings("targets")), _read_scheme(part)))
-        check(bool(groups), f"config_groups in {source}", {}, "at least one group")
-        return cls(tuple(groups), ignore)
+        for name in found.values:
+            part = found.part(name)
+            form = part.values.get("format") or config.get("format")
+            part = Fields(part.values | {"format": form}, part.source)
+            groups.append((tuple(part.patterns("targets")), _read_scheme(part)))
+        return cls(tuple(groups), tuple(fields.patterns("ignore")))
 
     def get_scheme(self, name: str) -> Scheme | None:
         if any(_matches(target, name) for target in self.ignore):
             return None
-        for targets, scheme in self.groups:
-            if any(_matches(target, name) for target in targets):
-                return scheme
+        for wanted in (name, "Linear"):  # the class of all of them comes last
+            for targets, scheme in self.groups:
+                if any(_matches(target, wanted) for target in targets):
+                    return scheme
         return None
 
 
 def _matches(target: str, name: str) -> bool:
-    """True for a target that is a layer's name, a pattern of it, or the class of all of them."""
+    """True for a target that is a name, or a pattern of it."""
     if target.startswith("re:"):
         return re.match(target[3:], name) is not None
-    return target in (name, "Linear")
+    return target == name
 
 
 def _read_scheme(group: Fields) -> Scheme:
     """The scheme of a group: weights, and input_activations if they are rounded, too."""
     kind = group.one_of("format", FORMATS)
     weights = group.part("weights")
-    check(weights is not None, f"weights in {group.source}", None, "an object")
-    assert weights is not None
+    check(weights.values != {}, weights.source, None, "an object")
     number = weights.one_of("type", ("int", "float"), "int")
     if kind == "pack-quantized":
         return _read_packed(group, weights)
@@ -171,8 +169,8 @@ def _read_scheme(group: Fields) -> Scheme:
 
 def _read_packed(group: Fields, weights: Fields) -> PackedScheme:
     weights.one_of("type", ("int",), "int")
-    inputs = group.values.get("input_activations")
-    check(inputs is None, f"input_activations in {group.source}", inputs, "null for packed weights")
+    inputs = group.part("input_activations")
+    check(inputs.values == {}, inputs.source, inputs.values, "null for packed weights")
     bits = weights.one_of("num_bits", (4, 8))
     symmetric = weights.one_of("symmetric", (True, False), True)
     strategy = weights.one_of("strategy", ("group", "channel"), "group")
@@ -185,14 +183,13 @@ def _read_packed(group: Fields, weights: Fields) -> PackedScheme:
 def _read_float(group: Fields, weights: Fields) -> FP8Scheme:
     strategy = weights.one_of("strategy", ("channel", "tensor", "block"), "tensor")
     if strategy == "block":
-        block = weights.values.get("block_structure")
-        check_block(block, f"block_structure in {weights.source}")
+        block = weights.block("block_structure")
         activations, _ = _read_activations(group, "float", ("group",))
         inputs = group.part("input_activations")
-        if inputs is not None:
+        if inputs.values:
             inputs.one_of("dynamic", (True,))
             inputs.one_of("group_size", (block[1],))
-        return FP8Scheme(strategy, activations, tuple(block))
+        return FP8Scheme(strategy, activations, block)
     activations, _ = _read_activations(group, "float", ("token", "tensor"))
     return FP8Scheme(strategy, activations)
 
@@ -202,7 +199,7 @@ def _read_activations(
 ) -> tuple[str | None, bool]:
     """Rounding of the input (see the schemes), and True if its zero is 0."""
     inputs = group.part("input_activations")
-    if inputs is None:
+    if not inputs.values:
         return None, True
     inputs.one_of("num_bits", (8,))
     inputs.one_of("type", (number,), "int")

@@ -18,7 +18,6 @@ from minivllm.quantization.base_config import (
     TensorSpec,
 )
 from minivllm.quantization.fields import Fields
-from minivllm.utils.validation import check, is_int
 
 E4M3 = torch.float8_e4m3fn
 
@@ -73,20 +72,12 @@ class FP8Config(QuantizationConfig):
         fields = Fields(config, source)
         activations = fields.one_of("activation_scheme", ("dynamic", "static"), "dynamic")
         skipped = tuple(fields.strings("ignored_layers modules_to_not_convert"))
-        block = config.get("weight_block_size")
-        if block is None:
+        if config.get("weight_block_size") is None:
             return cls(FP8Scheme("tensor", activations), skipped)
-        check_block(block, f"weight_block_size in {source}")
         fields.one_of("activation_scheme", ("dynamic",), "dynamic")
-        scheme = FP8Scheme("block", activations, tuple(block), "weight_scale_inv")
-        return cls(scheme, skipped)
+        block = fields.block("weight_block_size")
+        return cls(FP8Scheme("block", activations, block, "weight_scale_inv"), skipped)
 
     def get_scheme(self, name: str) -> Scheme | None:
         skip = any(f".{name}".endswith(f".{skipped}") for skipped in (*self.skipped, "lm_head"))
         return None if skip else self.scheme
-
-
-def check_block(block: object, what: str) -> None:
-    """Raise ``ValueError`` if a block's size is no pair of positive numbers."""
-    ok = isinstance(block, list) and len(block) == 2 and all(is_int(size, 1) for size in block)
-    check(ok, what, block, "two positive integers, outputs and inputs")

@@ -18,8 +18,8 @@ from minivllm.quantization.base_config import (
     Scheme,
     TensorSpec,
 )
-from minivllm.quantization.fields import Fields
-from minivllm.quantization.packing import num_groups, num_words, unpack
+from minivllm.quantization.fields import Fields, check_pattern
+from minivllm.quantization.packing import check_g_idx, num_groups, num_words, unpack
 from minivllm.utils.validation import check
 
 BITS = (2, 3, 4, 8)
@@ -68,10 +68,7 @@ class GPTQScheme(Scheme):
 
     def check(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
         if "g_idx" in tensors:
-            groups, most = len(tensors["scales"]), tensors["g_idx"].aminmax()
-            for group in (int(most.min), int(most.max)):
-                allowed = f"from 0 to {groups - 1}, as there are {groups} groups"
-                check(0 <= group < groups, f"{name}.g_idx", group, allowed)
+            check_g_idx(tensors["g_idx"], len(tensors["scales"]), f"{name}.g_idx")
         if "qzeros" not in tensors:
             return
         stored = unpack(tensors["qzeros"], self.bits)
@@ -110,22 +107,19 @@ class GPTQConfig(QuantizationConfig):
     def from_config(cls, config: dict, source: str) -> GPTQConfig:
         fields = Fields(config, source)
         fields.one_of("is_marlin_format", (False,), False)
-        dynamic = {}
-        for pattern, changes in (config.get("dynamic") or {}).items():
-            place = f"dynamic {pattern!r} in {source}"
-            check(_is_pattern(pattern[2:]), place, pattern, "a regular expression after -: or +:")
-            changed = Fields(changes or {}, place)
-            skip = pattern.startswith("-:")
-            merged = Fields(config | changed.values, place)
-            dynamic[pattern] = None if skip else GPTQScheme.read(merged)
-        blocks = config.get("modules_in_block_to_quantize") or []
-        names = [n for b in blocks for n in (b if isinstance(b, list) else [b])]
-        modules = Fields({"modules_in_block_to_quantize": names}, source)
+        dynamic: dict[str, GPTQScheme | None] = {}
+        rules = fields.part("dynamic")
+        for rule in rules.values:
+            pattern = rule.removeprefix("-:").removeprefix("+:")
+            check_pattern(pattern, rules.source)
+            changes = rules.part(rule)
+            merged = Fields(config | changes.values, changes.source)
+            dynamic[rule] = None if rule.startswith("-:") else GPTQScheme.read(merged)
         return cls(
             GPTQScheme.read(fields),
             fields.one_of("lm_head", (True, False), False),
             dynamic,
-            tuple(modules.strings("modules_in_block_to_quantize")),
+            tuple(fields.strings("modules_in_block_to_quantize", nested=True)),
         )
 
     def get_scheme(self, name: str) -> Scheme | None:
@@ -137,11 +131,3 @@ class GPTQConfig(QuantizationConfig):
         if self.modules and not any(f".{name}".endswith(f".{m}") for m in self.modules):
             return None
         return self.scheme
-
-
-def _is_pattern(text: str) -> bool:
-    try:
-        re.compile(text)
-    except re.error:
-        return False
-    return True

@@ -53,6 +53,13 @@ def num_words(size: int, bits: int, what: str) -> int:
     return size * bits // 32
 
 
+def check_g_idx(g_idx: torch.Tensor, groups: int, what: str) -> None:
+    """Raise ``ValueError`` for an input in a group that has no scale."""
+    for group in map(int, g_idx.aminmax()):
+        allowed = f"from 0 to {groups - 1}, as there are {groups} groups"
+        check(0 <= group < groups, what, group, allowed)
+
+
 def num_groups(size: int, group_size: int, what: str) -> int:
     """Number of groups of inputs that have a scale each; -1: all are one group.
 
