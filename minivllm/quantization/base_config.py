@@ -62,8 +62,13 @@ class Scheme(ABC):
     def unpack(self, tensors: Mapping[str, torch.Tensor]) -> QuantizedWeight:
         """Take the weight apart."""
 
-    def check(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:  # noqa: B027
-        """Raise ``ValueError`` for loaded numbers that cannot be right, naming the tensor."""
+    def check(self, name: str, tensors: Mapping[str, torch.Tensor]) -> set[str]:
+        """Look at loaded numbers. Returns the tensors that are not needed any more.
+
+        Raises:
+            ValueError: for numbers that cannot be right, naming the tensor.
+        """
+        return set()
 
     def round_input(self, x: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Activations as the format multiplies them, float32; by default as they are."""
@@ -131,7 +136,8 @@ class QuantizedLinearMethod(LinearMethod):
 
     def process_weights_after_loading(self, layer: Linear) -> None:
         for part, (name, scheme, _) in self.parts.items():
-            scheme.check(name, self.packed_tensors(layer, part))
+            for kind in scheme.check(name, self.packed_tensors(layer, part)):
+                delattr(layer, f"{part}_{kind}")
 
     def unpack(self, layer: Linear, part: str) -> QuantizedWeight:
         """A part's weight, taken apart."""

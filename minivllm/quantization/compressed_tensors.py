@@ -50,27 +50,33 @@ class PackedScheme(Scheme):
             specs["weight_g_idx"] = TensorSpec((input_size,), torch.int32)
         return specs
 
-    def check(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        outputs, groups = tensors["weight_scale"].shape
+    def check(self, name: str, tensors: Mapping[str, torch.Tensor]) -> set[str]:
+        done, (outputs, groups) = set(), tensors["weight_scale"].shape
         if "weight_shape" in tensors:
             found = tensors["weight_shape"].tolist()
             shape = [outputs, tensors["weight_packed"].shape[1] * 32 // self.bits]
             check(found == shape, f"{name}.weight_shape", found, f"{shape}")
-        if self.has_g_idx:
-            check_g_idx(tensors["weight_g_idx"], groups, f"{name}.weight_g_idx")
+            done.add("weight_shape")
+        g_idx = tensors.get("weight_g_idx")
+        if g_idx is not None and check_g_idx(g_idx, groups, f"{name}.weight_g_idx"):
+            done.add("weight_g_idx")
+        return done
 
     def unpack(self, tensors: Mapping[str, torch.Tensor]) -> QuantizedWeight:
         codes = unpack(tensors["weight_packed"], self.bits)
         zeros: torch.Tensor | int = 2 ** (self.bits - 1)
         if not self.symmetric:
             zeros = unpack(tensors["weight_zero_point"].T, self.bits).T
-        g_idx = tensors["weight_g_idx"].long() if self.has_g_idx else None
+        g_idx = tensors.get("weight_g_idx")
         return QuantizedWeight(codes, tensors["weight_scale"], zeros, g_idx)
 
 
 @dataclass(frozen=True)
 class Int8Scheme(Scheme):
-    """W8A8, format int-quantized: weights in int8, and the input as well; or W8A16 so stored."""
+    """W8A8, format int-quantized: weights in int8, and the input as well; or W8A16 so stored.
+
+    A dynamic scale is of one token, so that a row's result never depends on its batch.
+    """
 
     strategy: str  # "tensor", "channel", "group"
     group_size: int
@@ -121,7 +127,8 @@ class CompressedTensorsConfig(QuantizationConfig):
             ok = given.get("format", given) in ("dense", {})
             check(ok, f"{name} in {source}", given, "absent")
         found = fields.part("config_groups")
-        check(found.values != {}, found.source, {}, "at least one group")
+        ok = bool(found.values or fields.part("kv_cache_scheme").values)
+        check(ok, found.source, {}, "at least one group")
         groups = []
         for name in found.values:
             part = found.part(name)

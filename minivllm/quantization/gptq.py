@@ -66,30 +66,30 @@ class GPTQScheme(Scheme):
             "g_idx": TensorSpec((input_size,), torch.int32, optional=not self.desc_act),
         }
 
-    def check(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        if "g_idx" in tensors:
-            check_g_idx(tensors["g_idx"], len(tensors["scales"]), f"{name}.g_idx")
-        if "qzeros" not in tensors:
-            return
-        stored = unpack(tensors["qzeros"], self.bits)
-        if self.sym:
+    def check(self, name: str, tensors: Mapping[str, torch.Tensor]) -> set[str]:
+        done, groups = set(), len(tensors["scales"])
+        if "g_idx" in tensors and check_g_idx(tensors["g_idx"], groups, f"{name}.g_idx"):
+            done.add("g_idx")
+        stored = unpack(tensors["qzeros"], self.bits) if "qzeros" in tensors else None
+        if self.sym and stored is not None:
             half = 2 ** (self.bits - 1)
-            value = int(stored[0, 0])
-            ok = value in (half - 1, half) and bool((stored == value).all())
-            check(ok, f"{name}.qzeros", stored.unique().tolist(), f"all {half} where sym is true")
-        elif self.v1:
+            ok = int(stored[0, 0]) in (half - 1, half) and bool((stored == stored[0, 0]).all())
+            allowed = f"all {half}, or {half - 1} in v1, where sym is true"
+            check(ok, f"{name}.qzeros", stored.unique().tolist(), allowed)
+            done.add("qzeros")
+        elif self.v1 and stored is not None:
             # a zero of 0, stored as -1, has borrowed from its neighbour, or not: packers differ
             last = 2**self.bits - 1
-            ok, allowed = not bool((stored == last).any()), f"at most {last - 1}, zeros less 1"
-            check(ok, f"{name}.qzeros", last, f"{allowed} (checkpoint_format gptq_v2 has them all)")
+            allowed = f"at most {last - 1}, zeros less 1 (checkpoint_format gptq_v2 has them all)"
+            check(not bool((stored == last).any()), f"{name}.qzeros", last, allowed)
+        return done
 
     def unpack(self, tensors: Mapping[str, torch.Tensor]) -> QuantizedWeight:
         codes = unpack(tensors["qweight"].T, self.bits)
         zeros: torch.Tensor | int = 2 ** (self.bits - 1)
         if not self.sym:
             zeros = unpack(tensors["qzeros"], self.bits).T + int(self.v1)
-        g_idx = tensors["g_idx"].long() if "g_idx" in tensors else None
-        return QuantizedWeight(codes, tensors["scales"].T, zeros, g_idx)
+        return QuantizedWeight(codes, tensors["scales"].T, zeros, tensors.get("g_idx"))
 
 
 @dataclass(frozen=True)

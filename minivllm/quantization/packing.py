@@ -53,11 +53,17 @@ def num_words(size: int, bits: int, what: str) -> int:
     return size * bits // 32
 
 
-def check_g_idx(g_idx: torch.Tensor, groups: int, what: str) -> None:
-    """Raise ``ValueError`` for an input in a group that has no scale."""
+def check_g_idx(g_idx: torch.Tensor, groups: int, what: str) -> bool:
+    """Look at the group of each input: true if they are in order, and need not be kept.
+
+    Raises:
+        ValueError: for a group that has no scale.
+    """
     for group in map(int, g_idx.aminmax()):
         allowed = f"from 0 to {groups - 1}, as there are {groups} groups"
         check(0 <= group < groups, what, group, allowed)
+    inputs = torch.arange(len(g_idx), device=g_idx.device)
+    return torch.equal(g_idx.long(), inputs // (len(g_idx) // groups))
 
 
 def num_groups(size: int, group_size: int, what: str) -> int:
