@@ -408,6 +408,34 @@ def test_a_configuration_that_cannot_be_right(plain, tmp_path, config, message):
         load(tmp_path / "m")
 
 
+ODD = [None, [], {}, "x", "", 0, -1, 1.5, True, False, 10**30, [1], ["a"], {"a": 1}, ["re:("]]
+
+
+def places(value, path=()):
+    """Paths of everything in a configuration."""
+    yield path
+    if isinstance(value, dict | list):
+        inside = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, each in inside:
+            yield from places(each, (*path, key))
+
+
+@pytest.mark.parametrize("case", [*CASES, *ROUNDING])
+def test_an_odd_value_anywhere_is_one_sentence(tmp_path, case):
+    config = {"quant_method": "awq"} | (CASES | ROUNDING)[case][0]
+    messages = []
+    for path in list(places(config))[1:]:
+        for odd in ODD:
+            text = json.dumps({"quantization_config": changed(config, *path, value=odd)})
+            (tmp_path / "config.json").write_text(text)
+            try:
+                get_quantization_config(tmp_path)
+            except ValueError as error:
+                messages.append(str(error))
+    assert len(messages) > 20
+    assert all("\n" not in m and str(tmp_path) in m for m in messages)
+
+
 def replaced(kind, change):
     """A change of one tensor of LAYER; None takes it away."""
 
