@@ -4,6 +4,7 @@ import json
 import logging
 from dataclasses import replace
 
+import adapters
 import pytest
 import quantized_checkpoints as qc
 import torch
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from minivllm import EngineArgs, SamplingParams
 from minivllm.engine.oracle import next_token_logits
+from minivllm.lora.request import LoRARequest
 from minivllm.models import loader
 from minivllm.models.linear import LinearMethod
 from minivllm.models.loader import load_config, load_model
@@ -312,26 +314,25 @@ def test_others_are_refused_by_name(plain, tmp_path, name):
 # -- other engine parts ----------------------------------------------------------------------------
 
 
-class Added(LinearMethod):
-    """A method around another one, as an adapter's is."""
-
-    def __init__(self, base):
-        self.base = base
-
-    def create_weights(self, layer):
-        self.base.create_weights(layer)
-
-    def apply(self, layer, x):
-        return self.base.apply(layer, x) + 1
-
-
-def test_a_method_around_a_quantized_one(plain, tmp_path):
+@pytest.mark.parametrize("eager", [False, True])
+def test_an_adapter_on_quantized_layers(plain, tmp_path, eager):
     qc.write_quantized(plain, tmp_path / "m", GPTQ, qc.gptq, {})
-    layer = load(tmp_path / "m").model.layers[0].mlp.down_proj
-    x = torch.randn(2, layer.input_size)
-    want = layer(x) + 1
-    layer.quant_method = Added(layer.quant_method)
-    assert torch.equal(layer(x), want)
+    parts = ("q_proj", "v_proj", "o_proj", "gate_proj", "down_proj")
+    tensors = adapters.tensors_for(load(tmp_path / "m"), parts)
+    adapters.write_adapter(tmp_path / "adapter", tensors, target_modules=list(parts))
+    request = LoRARequest("sql", 1, str(tmp_path / "adapter"))
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=3)
+    found = []
+    for directory in (tmp_path / "m", tmp_path / "m/twin"):
+        llm = make_llm(directory, enable_lora=True, enforce_eager=eager)
+        lora = [request, None]
+        outputs = llm.generate([PROMPT] * 2, params, lora_request=lora, use_tqdm=False)
+        found.append([o.outputs[0] for o in outputs])
+    ours, twin = found
+    assert [o.token_ids for o in ours] == [o.token_ids for o in twin]
+    for got, want in zip(ours, twin, strict=True):
+        assert got.cumulative_logprob == pytest.approx(want.cumulative_logprob, abs=1e-3)
+    assert ours[0].token_ids != ours[1].token_ids
 
 
 @pytest.mark.parametrize("case", ["gptq", "gptq desc_act", "awq", "W4A16", "W8A16 in int8"])
