@@ -39,6 +39,7 @@ from minivllm.config.structured_outputs import (
 from minivllm.kv.memory_profile import host_memory_gib
 from minivllm.models.hub import model_directory, tokenizer_directory
 from minivllm.models.loader import load_config, load_draft_config
+from minivllm.quantization import check_quantization, get_quantization_config
 from minivllm.scheduling.policies import make_policy
 from minivllm.utils.platforms import describe_gpu, pick_device
 from minivllm.utils.validation import (
@@ -73,6 +74,8 @@ class EngineArgs:
     use_tqdm_on_load: bool = True  # a progress bar over the files of a checkpoint
     skip_tokenizer_init: bool = False  # token ids in, token ids out: no tokenizer is loaded
     dtype: str = "auto"  # "auto": as config.json says
+    # None: as config.json says; "int4" or "int8_per_channel_weight_only": float weights are rounded
+    quantization: str | None = None
     device: str = "auto"  # "auto": a GPU if torch sees one
     attention_backend: str = "auto"  # how layers read the KV cache; see attention/selector.py
     enforce_eager: bool = False  # True: no CUDA graphs; on a CPU the model's plain modules
@@ -135,7 +138,6 @@ class EngineArgs:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     use_v2_block_manager: bool = True
-    quantization: str | None = None
     cpu_offload_gb: float = 0
     hf_overrides: dict | None = None
 
@@ -157,6 +159,7 @@ class EngineArgs:
             allowed += " and at most 2**50" if is_int(value, low) else ""
             check(ok, name, value, allowed)
 
+        check_quantization(self.quantization)
         int_from("max_logprobs", -1)
         int_from("block_size", 1)
         int_from("max_model_len", 2, optional=True)
@@ -244,10 +247,15 @@ class EngineArgs:
         """
         directory = model_directory(self)
         model_config = load_config(directory)
+        quant_config = get_quantization_config(directory, self.quantization)
+        model_config = replace(model_config, quant_config=quant_config)
         if self.dtype != "auto":
             model_config = replace(model_config, dtype=getattr(torch, str(DTYPES[self.dtype])))
         speculative_config = make_speculative_config(self.speculative_config, {})
         draft = load_draft_config(self, speculative_config, model_config)
+        if draft[0] is not None:
+            quant_config = get_quantization_config(draft[0])
+            draft = draft[0], replace(draft[1], quant_config=quant_config)
         device = pick_device(self.device)
         limits = self.resolve_limits(model_config.max_model_len, describe_gpu(device))
         lora_config = self._lora_config()

@@ -66,7 +66,7 @@ class LoRAModel:
             )
         model.transforms.append("lora")
         self.methods = adapted_layers(model)
-        self.device = next(iter(layers.values())).weight.device
+        self.device = next(model.parameters()).device
 
     @property
     def nbytes(self) -> int:

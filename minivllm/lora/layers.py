@@ -49,7 +49,7 @@ class LoRALinearMethod(LinearMethod):
     ):
         self.base, self.parts, self.rows = base, parts, rows
         self.max_rank = -(-max_rank // RANK_STEP) * RANK_STEP
-        device = layer.weight.device
+        device = next(layer.parameters()).device
         # both transposed, so that products read them row by row: a[slot, :, part, :rank]
         shape = (max_loras, layer.input_size, len(parts) * self.max_rank)
         self.a = torch.zeros(shape, dtype=dtype, device=device)
