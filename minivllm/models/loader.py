@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,10 @@ from minivllm.utils.validation import check
 
 
 def load_draft_config(
-    args: ModelSource, config: SpeculativeConfig | None, target: ModelConfig
+    args: ModelSource,
+    config: SpeculativeConfig | None,
+    target: ModelConfig,
+    read_config: Callable[[Path], ModelConfig],
 ) -> tuple[Path, ModelConfig] | tuple[None, None]:
     """Find a draft model and read its shapes; None without one. It runs in the target's dtype.
 
@@ -34,7 +37,7 @@ def load_draft_config(
     if config is None or config.method != "draft_model":
         return None, None
     directory = draft_model_directory(args, config.model)
-    draft = load_config(directory)
+    draft = read_config(directory)
     ok = draft.vocab_size == target.vocab_size
     allowed = f"the model's own, {target.vocab_size} tokens"
     check(ok, "the speculative model's vocabulary", f"{draft.vocab_size} tokens", allowed)
@@ -60,6 +63,7 @@ def load_model(
     device: torch.device,
     load_format: str = "auto",
     use_tqdm: bool = True,
+    weights: Iterable[tuple[str, torch.Tensor]] | None = None,
 ) -> DecoderForCausalLM:
     """Build the model that ``config`` describes and fill it from the directory's checkpoint.
 
@@ -69,6 +73,7 @@ def load_model(
         dtype, device: where each tensor goes as it is read.
         load_format: "auto", "safetensors", "pt"; "dummy" for small random weights and no files.
         use_tqdm: show a progress bar if there are several files.
+        weights: names and tensors, if they come from elsewhere than a directory.
 
     Raises:
         FileNotFoundError: if there are no weights, or the index names a missing file.
@@ -80,7 +85,9 @@ def load_model(
     if load_format == "dummy":
         _fill_randomly(model)
     else:
-        model.load_weights(weights_iterator(Path(directory), load_format, use_tqdm))
+        if weights is None:
+            weights = weights_iterator(Path(directory), load_format, use_tqdm)
+        model.load_weights(weights)
     for module in model.modules():
         if isinstance(module, Linear):
             module.quant_method.process_weights_after_loading(module)

@@ -23,6 +23,7 @@ from minivllm.logger import init_logger
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
+from minivllm.quantization import gguf
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.utils.platforms import describe_gpu
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder, capture_sizes
@@ -90,9 +91,9 @@ class Worker:
 
     def _load(self, directory: Path, config: ModelConfig) -> DecoderForCausalLM:
         load = self.config.load_config
-        model = load_model(
-            directory, config, config.dtype, self.device, load.load_format, load.use_tqdm_on_load
-        )
+        weights = gguf.weights_iterator(directory, config) if gguf.is_gguf(directory) else None
+        how = load.load_format, load.use_tqdm_on_load, weights
+        model = load_model(directory, config, config.dtype, self.device, *how)
         if self.device.type == "cpu":
             if self.config.device_config.enforce_eager:
                 logger.info("Using plain modules: enforce_eager=True.")

@@ -20,15 +20,15 @@ PACKAGE = Path(__file__).parents[2] / "minivllm"
 ROOMS = [
     "version", "utils", "envs", "logger", "config", "sampling_params", "lora/request", "outputs",
     "request", "metrics", "trace", "kv", "spec_decode", "scheduling", "structured_output",
-    "attention", "embedded", "models", "sampling", "lora", "cpu", "worker", "executor", "engine",
-    "lab", "lab/contiguous", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench",
-    "lab/classroom", "cli", "sim", "viz", "exercises", "__main__",
+    "attention", "embedded", "models", "quantization", "sampling", "lora", "cpu", "worker",
+    "executor", "engine", "lab", "lab/contiguous", "lab/sim", "lab/viz", "lab/exercises",
+    "entrypoints", "lab/bench", "lab/classroom", "cli", "sim", "viz", "exercises", "__main__",
     "embedded/data", "embedded/training", "embedded/evaluation",
 ]  # fmt: skip
 HOUSES = {"lab", "embedded"}
 ENGINE = ROOMS[: ROOMS.index("lab")]
 WITH_NUMPY = {"structured_output"}  # its masks are arrays, though no tensors
-NEED_TORCH = {"attention", "models", "sampling", "lora", "cpu", "worker",
+NEED_TORCH = {"attention", "models", "quantization", "sampling", "lora", "cpu", "worker",
               "executor", "engine", "entrypoints",
               "lab/bench", "cli", "__main__", "embedded/training",
               "embedded/evaluation"}  # fmt: skip

@@ -1,0 +1,1 @@
+"""Quantized weights: their formats, and where each is read."""
