@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import struct
 import tracemalloc
 
@@ -372,6 +373,20 @@ def test_metadata_that_do_not_fit_are_refused(key, small, tmp_path):
     path = tmp_path / "x.gguf"
     path.write_bytes(small[:at] + value + small[at + 4 :])
     with pytest.raises(ValueError, match=rf"^{path}: .*{message}"):
+        load_config(path)
+
+
+UNKNOWN = {
+    "rope.scaling.attn_factor": "a key must be one of llama.rope.scaling.{type, factor, orig",
+    "attention.sliding_window": "llama.attention.sliding_window must be at least the context",
+}
+
+
+@pytest.mark.parametrize("key", UNKNOWN)
+def test_metadata_of_what_we_do_not_compute_are_refused(key, tmp_path):
+    path = tmp_path / "x.gguf"
+    write(path, make_model("Llama"), 8, lambda writer: writer.add_uint32(f"llama.{key}", 7))
+    with pytest.raises(ValueError, match=re.escape(UNKNOWN[key])):
         load_config(path)
 
 

@@ -11,14 +11,15 @@ from typing import Any
 from minivllm.models.model_config import ModelConfig
 from minivllm.models.registry import get_model_class
 from minivllm.quantization.gguf.reader import REQUIRED, GGUFReader
-from minivllm.quantization.gguf.weights import ROPE_FACTORS, check_tensors
+from minivllm.quantization.gguf.weights import ROPE_FACTORS, tensor_names
 
 # general.architecture -> the name in a config.json
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
                   "qwen3": "Qwen3ForCausalLM"}  # fmt: skip
 _ROPE_TYPES = {"none": "default", "linear": "linear", "yarn": "yarn"}
+_ROPE_SCALING = ("type", "factor", "original_context_length", "finetuned")
 _MOST = 2**19  # of layers, heads and their sizes
-_MOST_POSITIONS = 2**21  # their cosines are computed when a model is loaded
+_MOST_POSITIONS = 2**20  # their cosines are computed when a model is loaded
 # tokens that end a text: of a sequence, a turn, a message to a tool
 _EOS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
 
@@ -52,7 +53,7 @@ def load_config(path: str | Path) -> ModelConfig:
     config = _with_rope_factors(reader, config)
     if config.max_model_len > _MOST_POSITIONS:
         reader.refuse("the number of positions", config.max_model_len, f"<= {_MOST_POSITIONS}")
-    check_tensors(reader, config)
+    tensor_names(reader, config)
     return config
 
 
@@ -77,6 +78,11 @@ def _hf_fields(reader: GGUFReader, name: str) -> dict[str, Any]:
     for key in ("attention.value_length", "rope.dimension_count"):
         if size(key, head_dim) != head_dim or head_dim % 2:
             reader.refuse(f"{name}.{key}", size(key, head_dim), f"{head_dim}, and even")
+    context_length = size("context_length", most=_MOST_POSITIONS)
+    window = size("attention.sliding_window", context_length)
+    if window < context_length:
+        allowed = f"at least the context length of {context_length}"
+        reader.refuse(f"{name}.attention.sliding_window", window, allowed)
     return {
         "vocab_size": embedding.shape[0],
         "hidden_size": hidden,
@@ -85,7 +91,7 @@ def _hf_fields(reader: GGUFReader, name: str) -> dict[str, Any]:
         "num_attention_heads": heads,
         "num_key_value_heads": num_kv_heads,
         "head_dim": head_dim,
-        "max_position_embeddings": size("context_length", most=_MOST_POSITIONS),
+        "max_position_embeddings": context_length,
         "rms_norm_eps": _positive(reader, f"{name}.attention.layer_norm_rms_epsilon"),
         "rope_parameters": _rope(reader, name),
         "tie_word_embeddings": "output.weight" not in reader.tensors,
@@ -96,19 +102,22 @@ def _hf_fields(reader: GGUFReader, name: str) -> dict[str, Any]:
 
 
 def _rope(reader: GGUFReader, name: str) -> dict[str, Any]:
-    kind = reader.get(f"{name}.rope.scaling.type", str, "none")
+    scaling = f"{name}.rope.scaling."
+    for key in reader.metadata:
+        if key.startswith(scaling) and key.removeprefix(scaling) not in _ROPE_SCALING:
+            reader.refuse("a key", key, f"one of {scaling}{{{', '.join(_ROPE_SCALING)}}}")
+    kind = reader.get(f"{scaling}type", str, "none")
     if kind not in _ROPE_TYPES:
-        reader.refuse(f"{name}.rope.scaling.type", kind, f"one of {', '.join(_ROPE_TYPES)}")
+        reader.refuse(f"{scaling}type", kind, f"one of {', '.join(_ROPE_TYPES)}")
     rope: dict[str, Any] = {
         "rope_type": _ROPE_TYPES[kind],
         "rope_theta": _positive(reader, f"{name}.rope.freq_base", 10000.0),
     }
     if kind != "none":
-        rope["factor"] = _positive(reader, f"{name}.rope.scaling.factor")
-        length = f"{name}.rope.scaling.original_context_length"
-        rope["original_max_position_embeddings"] = reader.get(
-            length, int, reader.get(f"{name}.context_length", int)
-        )
+        rope["factor"] = _positive(reader, f"{scaling}factor")
+        length = reader.get(f"{name}.context_length", int)
+        length = reader.get(f"{scaling}original_context_length", int, length)
+        rope["original_max_position_embeddings"] = length
     return rope
 
 

@@ -120,7 +120,8 @@ def _named_tokens(reader: GGUFReader, tokens: list[str]) -> dict[str, str]:
 
 
 def _byte_level(reader: GGUFReader, vocabulary: dict[str, int], unknown: str | None) -> Tokenizer:
-    pre = reader.get(_KEY.format("pre"), str, "gpt-2")
+    is_qwen = reader.get("general.architecture", str).startswith("qwen")
+    pre = reader.get(_KEY.format("pre"), str, "qwen2" if is_qwen else "gpt-2")
     if pre not in _PRE_TOKENIZERS:
         reader.refuse(_KEY.format("pre"), pre, f"one of {', '.join(_PRE_TOKENIZERS)}")
     merges = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -33,20 +34,27 @@ def gguf_name(name: str) -> str:
     return name
 
 
-def check_tensors(reader: GGUFReader, config: ModelConfig) -> None:
-    """Raise ``ValueError`` unless the file has just the tensors that its metadata describe."""
+def tensor_names(reader: GGUFReader, config: ModelConfig) -> dict[str, str]:
+    """The checkpoint's names of all tensors, and the file's.
+
+    Raises:
+        ValueError: if the file has other tensors than its metadata describe.
+    """
+    without_positions = replace(config, max_position_embeddings=1)  # they are no tensors
     with torch.device("meta"):  # without memory: the metadata may ask for any amount
-        model = get_model_class(config.architecture)(config)
-    wanted = {gguf_name(name): t.shape for name, t in model.checkpoint_tensors().items()}
-    for name, shape in wanted.items():
-        info = reader.tensors.get(name)
+        model = get_model_class(config.architecture)(without_positions)
+    tensors = model.checkpoint_tensors()
+    names = {name: gguf_name(name) for name in tensors}
+    for name, theirs in names.items():
+        info, shape = reader.tensors.get(theirs), tuple(tensors[name].shape)
         if info is None or info.shape != shape:
             got = None if info is None else info.shape
-            reader.refuse(f"the shape of {name!r}", got, f"{tuple(shape)} by the metadata")
-    unknown = reader.tensors.keys() - wanted.keys() - {ROPE_FACTORS}
+            reader.refuse(f"the shape of {theirs!r}", got, f"{shape} by the metadata")
+    unknown = reader.tensors.keys() - names.values() - {ROPE_FACTORS}
     if unknown:
         allowed = f"one that {config.architecture} has"
         reader.refuse("each tensor", sorted(unknown)[0], allowed)
+    return names
 
 
 def weights_iterator(path: str | Path, config: ModelConfig) -> Iterator[tuple[str, torch.Tensor]]:
@@ -56,12 +64,9 @@ def weights_iterator(path: str | Path, config: ModelConfig) -> Iterator[tuple[st
         ValueError: if the file is broken, or its tensors are not those that its metadata describe.
     """
     reader = GGUFReader(path)
-    check_tensors(reader, config)
-    with torch.device("meta"):
-        names = get_model_class(config.architecture)(config).checkpoint_tensors()
     heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
-    for name in names:
-        tensor = torch.from_numpy(reader.dequantize(gguf_name(name)))
+    for name, theirs in tensor_names(reader, config).items():
+        tensor = torch.from_numpy(reader.dequantize(theirs))
         num_heads = heads.get(name.split(".")[-2])
         if num_heads and config.architecture == "LlamaForCausalLM":
             tensor = _unpermute(tensor, num_heads)
