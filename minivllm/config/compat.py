@@ -24,7 +24,6 @@ ENGINE_DEFAULTS_ONLY: dict[str, tuple[Any, str]] = {
     "tensor_parallel_size": (1, "one device runs the whole model"),
     "pipeline_parallel_size": (1, "one device runs the whole model"),
     "use_v2_block_manager": (True, "there is no other"),
-    "quantization": (None, "weights are used as they are stored"),
     "cpu_offload_gb": (0, "weights stay on one device"),
     "hf_overrides": (None, "config.json is used as it is"),
 }

@@ -41,7 +41,7 @@ from minivllm.kv.memory_profile import host_memory_gib
 from minivllm.models.hub import model_directory, tokenizer_directory
 from minivllm.models.loader import load_config, load_draft_config
 from minivllm.models.model_config import ModelConfig
-from minivllm.quantization import gguf
+from minivllm.quantization import check_quantization, get_quantization_config, gguf
 from minivllm.scheduling.policies import make_policy
 from minivllm.utils.platforms import describe_gpu, pick_device
 from minivllm.utils.validation import (
@@ -76,6 +76,8 @@ class EngineArgs:
     use_tqdm_on_load: bool = True  # a progress bar over the files of a checkpoint
     skip_tokenizer_init: bool = False  # token ids in, token ids out: no tokenizer is loaded
     dtype: str = "auto"  # "auto": as config.json says
+    # None: as config.json says; "int4" or "int8_per_channel_weight_only": float weights are rounded
+    quantization: str | None = None
     device: str = "auto"  # "auto": a GPU if torch sees one
     attention_backend: str = "auto"  # how layers read the KV cache; see attention/selector.py
     enforce_eager: bool = False  # True: no CUDA graphs; on a CPU the model's plain modules
@@ -138,7 +140,6 @@ class EngineArgs:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     use_v2_block_manager: bool = True
-    quantization: str | None = None
     cpu_offload_gb: float = 0
     hf_overrides: dict | None = None
 
@@ -160,6 +161,7 @@ class EngineArgs:
             allowed += " and at most 2**50" if is_int(value, low) else ""
             check(ok, name, value, allowed)
 
+        check_quantization(self.quantization)
         int_from("max_logprobs", -1)
         int_from("block_size", 1)
         int_from("max_model_len", 2, optional=True)
@@ -253,7 +255,7 @@ class EngineArgs:
         """
         directory, device = model_directory(self), pick_device(self.device)
         self._check_load_format(directory)
-        model_config = _read_config(directory)
+        model_config = _read_config(directory, self.quantization)
         if self.dtype != "auto":
             model_config = replace(model_config, dtype=getattr(torch, str(DTYPES[self.dtype])))
         elif gguf.is_gguf(directory) and device.type == "cpu":
@@ -298,8 +300,9 @@ class EngineArgs:
         )
 
 
-def _read_config(directory: Path) -> ModelConfig:
-    return gguf.load_config(directory) if gguf.is_gguf(directory) else load_config(directory)
+def _read_config(directory: Path, quantization: str | None = None) -> ModelConfig:
+    config = gguf.load_config(directory) if gguf.is_gguf(directory) else load_config(directory)
+    return replace(config, quant_config=get_quantization_config(directory, quantization))
 
 
 @known_names_only

@@ -37,12 +37,16 @@ class CheckpointMixin(nn.Module):
         """
         tensors: dict[str, torch.Tensor] = {}
         for path, module in self.named_modules():
-            places = {path: slice(None)}
+            places = {path: dict(module.named_parameters(recurse=False))}
             if isinstance(module, Linear):
-                places = {name: part.rows for name, part in self._linear_parts(path, module)}
-            for kind, parameter in module.named_parameters(recurse=False):
-                for name, rows in places.items():
-                    tensors[self.checkpoint_name(f"{name}.{kind}")] = parameter[rows]
+                method = module.quant_method
+                places = {
+                    name: method.part_tensors(module, part.part, part.rows)
+                    for name, part in self._linear_parts(path, module)
+                }
+            for name, named in places.items():
+                for kind, tensor in named.items():
+                    tensors[self.checkpoint_name(f"{name}.{kind}")] = tensor
         if self.config.tie_word_embeddings:  # it comes with the embedding
             del tensors["lm_head.weight"]
         return tensors
@@ -81,7 +85,7 @@ class CheckpointMixin(nn.Module):
         """Copy each tensor into its parameter, or into its slice of a fused one.
 
         Raises:
-            ValueError: if tensors are missing, unknown or of another shape.
+            ValueError: if tensors are missing, unknown, of another shape or of another kind.
         """
         places = self.checkpoint_tensors()
         ignored = self.ignored_tensors
@@ -92,14 +96,22 @@ class CheckpointMixin(nn.Module):
             if name not in places and f"{self.base_model_prefix}.{name}" in places:
                 name = f"{self.base_model_prefix}.{name}"
             if name not in places:
-                unknown += [] if name.endswith(ignored) else [name]
+                # an extra bias of zeros adds nothing: GPTQ's packers write them
+                zeros = name.endswith(".bias") and (tensor.is_meta or not tensor.any())
+                unknown += [] if zeros or name.endswith(ignored) else [name]
                 continue
-            if tensor.shape != places[name].shape:
+            place = places[name]
+            if tensor.shape != place.shape and not tensor.numel() == place.numel() == 1:
                 raise ValueError(
                     f"the checkpoint's {name!r} has shape {tuple(tensor.shape)}, but config.json "
-                    f"asks for {tuple(places[name].shape)}."
+                    f"asks for {tuple(place.shape)}."
                 )
-            places[name].copy_(tensor)
+            if tensor.dtype != place.dtype and not (_is_float(tensor) and _is_float(place)):
+                raise ValueError(
+                    f"the checkpoint's {name!r} has dtype {tensor.dtype}, but config.json asks for "
+                    f"{place.dtype}."
+                )
+            place.copy_(tensor.reshape(place.shape))
             filled.add(name)
         missing = [name for name in places if name not in filled]
         problems = [
@@ -110,3 +122,8 @@ class CheckpointMixin(nn.Module):
         if problems:
             reason = " and ".join(problems)
             raise ValueError(f"the checkpoint does not fit its config.json: it {reason}.")
+
+
+def _is_float(tensor: torch.Tensor) -> bool:
+    """True for the floats of 16 bits and more, which stand for one another."""
+    return tensor.is_floating_point() and tensor.dtype.itemsize > 1

@@ -20,6 +20,16 @@ class LinearMethod(ABC):
     def create_weights(self, layer: Linear) -> None:
         """Give the layer the empty parameters that a checkpoint will fill."""
 
+    def part_tensors(self, layer: Linear, part: str, rows: slice) -> dict[str, torch.Tensor]:
+        """Places that a checkpoint's tensors fill, by the ends of their names.
+
+        Args:
+            layer: that the parameters are in.
+            part: of a fused layer, else the layer's own name.
+            rows: the part's, of the layer's outputs.
+        """
+        return {kind: p[rows] for kind, p in layer.named_parameters(recurse=False)}
+
     def process_weights_after_loading(self, layer: Linear) -> None:  # noqa: B027
         """Convert the loaded weights to the layout of products: called once, by default nothing."""
 
@@ -65,6 +75,12 @@ class Linear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.quant_method.apply(self, x)
+
+    def replace_method(self, quant_method: LinearMethod) -> None:
+        """Keep the weight in another way, before a checkpoint fills it."""
+        del self.weight
+        self.quant_method = quant_method
+        quant_method.create_weights(self)
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.output_size}, bias={self.bias is not None}"

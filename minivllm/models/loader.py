@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 from minivllm.config.speculative import SpeculativeConfig
+from minivllm.models.checkpoint import LinearPart
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.models.hub import ModelSource, draft_model_directory
 from minivllm.models.linear import Linear
@@ -73,32 +76,99 @@ def load_model(
         dtype, device: where each tensor goes as it is read.
         load_format: "auto", "safetensors", "pt"; "dummy" for small random weights and no files.
         use_tqdm: show a progress bar if there are several files.
-        weights: names and tensors, if they come from elsewhere than a directory.
+        weights: names and tensors, if they come from elsewhere than a directory; their names
+            and shapes have been checked.
 
     Raises:
         FileNotFoundError: if there are no weights, or the index names a missing file.
-        ValueError: if a file is broken, or the tensors are not the ones the model needs.
+        ValueError: if a file is broken, or the tensors are not the ones the model needs. But for
+            what only their numbers tell, this is found before memory is asked for.
     """
-    with device, _default_dtype(dtype):
+    stored, dummy = {}, load_format == "dummy"
+    if weights is None and not dummy:
+        read = weights_iterator(Path(directory), load_format, use_tqdm=False)
+        stored = {name: tensor.to("meta") for name, tensor in read}
+    with torch.device("meta"), _default_dtype(dtype):
         model = get_model_class(config.architecture)(config)
+        _choose_linear_methods(model, config.quant_config, stored)
     model.requires_grad_(False).eval()
-    if load_format == "dummy":
-        _fill_randomly(model)
-    else:
-        if weights is None:
-            weights = weights_iterator(Path(directory), load_format, use_tqdm)
-        model.load_weights(weights)
-    for module in model.modules():
-        if isinstance(module, Linear):
-            module.quant_method.process_weights_after_loading(module)
+    with _named(directory):
+        if weights is None and not dummy:
+            model.load_weights(stored.items())  # names, shapes and dtypes, and nothing else yet
+        _allocate(model, device)
+        if dummy:
+            _fill_randomly(model)
+        else:
+            if weights is None:
+                weights = weights_iterator(Path(directory), load_format, use_tqdm)
+            model.load_weights(weights)
+        for module in model.modules():
+            if isinstance(module, Linear):
+                module.quant_method.process_weights_after_loading(module)
     return model
 
 
+def _choose_linear_methods(
+    model: DecoderForCausalLM, quant_config: Any, stored: dict[str, torch.Tensor]
+) -> None:
+    """Give quantized layers their methods, by their names in the checkpoint.
+
+    Args:
+        model: without memory yet.
+        quant_config: a QuantizationConfig, a room below this one; None: weights are floats.
+        stored: the checkpoint's tensors, without memory either.
+    """
+    if quant_config is None:
+        return
+    model.ignored_tensors += quant_config.ignored_tensors
+    prefix = model.base_model_prefix
+    stored = {f"{prefix}.{name}": tensor for name, tensor in stored.items()} | stored
+    layers: dict[Linear, dict[str, LinearPart]] = {}
+    for name, part in model.checkpoint_linears().items():
+        layers.setdefault(part.layer, {})[name] = part
+    for layer, parts in layers.items():
+        if layer is model.lm_head and model.config.tie_word_embeddings:
+            continue  # it is the embedding
+        method = quant_config.get_quant_method(layer, parts, stored)
+        if method is not None:
+            layer.replace_method(method)
+
+
+def _allocate(model: DecoderForCausalLM, device: torch.device) -> None:
+    """Give parameters memory on the device; one that is shared stays shared."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter not in made:
+                empty = torch.empty_like(parameter, device=device)
+                made[parameter] = nn.Parameter(empty, requires_grad=False)
+            setattr(module, name, made[parameter])
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, buffer.to(device))
+
+
 def _fill_randomly(model: DecoderForCausalLM) -> None:
-    """Dummy weights: small random numbers, the same each time (vLLM: DummyModelLoader)."""
+    """Dummy weights: small random numbers, the same each time (vLLM: DummyModelLoader).
+
+    Packed ones are zeros.
+    """
     for parameter in model.parameters():
         generator = torch.Generator(parameter.device).manual_seed(1234)
-        parameter.uniform_(-1e-3, 1e-3, generator=generator)
+        if parameter.dtype in (torch.float32, torch.float16, torch.bfloat16):
+            parameter.uniform_(-1e-3, 1e-3, generator=generator)
+        else:
+            parameter.zero_()
+
+
+@contextmanager
+def _named(directory: str | Path) -> Iterator[None]:
+    """Say in an error of the checkpoint's numbers which checkpoint it is."""
+    try:
+        yield
+    except ValueError as error:
+        if str(directory) in str(error):
+            raise
+        raise ValueError(f"{directory}: {error}") from error
 
 
 @contextmanager

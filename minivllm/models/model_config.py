@@ -46,6 +46,7 @@ class ModelConfig:
     default_sampling: dict[str, Any]  # what generation_config.json says of SamplingParams
     rope: dict[str, Any] | None = None  # None: positions are learned
     position_offset: int = 0  # the row of learned positions where position 0 is
+    quant_config: Any = None  # a QuantizationConfig, a room below; None: weights are floats
 
     @property
     def max_model_len(self) -> int:
@@ -83,7 +84,6 @@ class ModelConfig:
             )
         except Exception as error:
             raise ValueError(f"{file} cannot be read: {error}") from error
-        require(hf, quantization_config=None)
         generation = _read_generation_config(Path(directory))
         return cls.from_hf_config(hf, architecture, read_config, generation)
 

@@ -29,14 +29,19 @@ class RotaryEmbedding(nn.Module):
 
     def __init__(self, head_dim: int, rope: dict, num_positions: int):
         super().__init__()
+        with torch.device("cpu"):  # parameters may have no memory yet, but these are numbers
+            cache = self._compute(head_dim, rope, num_positions)
+        self.register_buffer("cos_sin_cache", cache, persistent=False)
+
+    @staticmethod
+    def _compute(head_dim: int, rope: dict, num_positions: int) -> torch.Tensor:
         exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
         scaling, _ = ROPE_TYPES[rope["rope_type"]]
         frequencies, factor = scaling(1 / rope["rope_theta"] ** exponents, rope)
         angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
         cos, sin = angles.cos() * factor, angles.sin() * factor
         cache = torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)), 1)
-        cache = cache.to(torch.get_default_dtype())  # the model's, while it is made
-        self.register_buffer("cos_sin_cache", cache, persistent=False)
+        return cache.to(torch.get_default_dtype())  # the model's, while it is made
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
         """Cosine and sine for each token, ``[num_tokens, 2, head_dim]``."""

@@ -21,8 +21,9 @@ ROOMS = [
     "version", "utils", "envs", "logger", "config", "sampling_params", "lora/request", "outputs",
     "request", "metrics", "trace", "kv", "spec_decode", "scheduling", "structured_output",
     "attention", "embedded", "models", "quantization", "sampling", "lora", "cpu", "worker",
-    "executor", "engine", "lab", "lab/contiguous", "lab/sim", "lab/viz", "lab/exercises",
-    "entrypoints", "lab/bench", "lab/classroom", "cli", "sim", "viz", "exercises", "__main__",
+    "executor", "engine",
+    "lab", "lab/contiguous", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench",
+    "lab/classroom", "cli", "sim", "viz", "exercises", "__main__",
     "embedded/data", "embedded/training", "embedded/evaluation",
 ]  # fmt: skip
 HOUSES = {"lab", "embedded"}

@@ -13,7 +13,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, trainers
 
-from minivllm import LLM, SamplingParams
+from minivllm import LLM, EngineArgs, SamplingParams
 from minivllm.embedded import embedded_model_path
 from minivllm.engine.input_processor import load_tokenizer
 from minivllm.engine.oracle import next_token_logits
@@ -435,3 +435,7 @@ def test_a_file_has_its_own_load_format(small, tmp_path):
     path.write_bytes(small)
     with pytest.raises(ValueError, match="load_format must be one of auto, gguf, dummy for a GGUF"):
         LLM(str(path), load_format="safetensors")
+    with pytest.raises(ValueError, match="quantization must be None or 'gguf', got 'gptq'"):
+        LLM(str(path), quantization="gptq")
+    config = EngineArgs(str(path), quantization="gguf").create_engine_config()
+    assert config.load_config.model_directory == path
