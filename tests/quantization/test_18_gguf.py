@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, normalizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from minivllm import LLM, EngineArgs, SamplingParams
 from minivllm.embedded import embedded_model_path
@@ -246,6 +246,40 @@ def test_chat_with_a_file_alone_or_with_a_tokenizer_from_elsewhere(embedded_gguf
         assert output.prompt_token_ids == want.prompt_token_ids
         assert output.outputs[0].text == want.outputs[0].text
         assert llm.llm_engine.vllm_config.model_config.dtype == torch.float32
+
+
+WORDS = {  # of "I'VE 1234 a", cut before merging
+    "gpt-2": ["I", "'", "VE", " 1234", " a"],
+    "smollm": ["I", "'", "VE", " ", "1", "2", "3", "4", " a"],
+    "qwen2": ["I", "'VE", " ", "1", "2", "3", "4", " a"],
+    "llama-bpe": ["I", "'VE", " ", "123", "4", " a"],
+}
+
+
+@pytest.mark.parametrize("pre", WORDS)
+def test_a_name_says_how_words_are_cut(pre, tmp_path):
+    """Merges make a token of each word; llama-bpe's texts begin with bos, unless told."""
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<s>"]
+    merges = []
+    for word in sorted({word.replace(" ", "\u0120") for word in WORDS[pre]}):
+        for cut in range(1, len(word)):
+            merges.append((word[:cut], word[cut]))
+            tokens.append(word[: cut + 1])
+    tokens = list(dict.fromkeys(tokens))
+    backend = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
+    want = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>")
+    for told in (None, False, True):
+        writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
+        add_tokenizer(writer, "gpt2", want, pre, len(tokens))
+        if told is not None:
+            writer.add_add_bos_token(told)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.close()
+        ids = load_tokenizer(tmp_path / "x.gguf").encode("I'VE 1234 a")
+        bos = ["<s>"] if told or (told is None and pre == "llama-bpe") else []
+        found = [tokens[i].replace("\u0120", " ") for i in ids]
+        assert found == bos + WORDS[pre]
 
 
 @pytest.mark.parametrize("prefix", [True, False])
