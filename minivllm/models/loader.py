@@ -88,7 +88,7 @@ def load_model(
     if weights is None and not dummy:
         read = weights_iterator(Path(directory), load_format, use_tqdm=False)
         stored = {name: tensor.to("meta") for name, tensor in read}
-    with torch.device("meta"), _default_dtype(dtype):
+    with torch.device("meta"), _default_dtype(dtype), _named(directory):
         model = get_model_class(config.architecture)(config)
         _choose_linear_methods(model, config.quant_config, stored)
     model.requires_grad_(False).eval()
@@ -162,7 +162,7 @@ def _fill_randomly(model: DecoderForCausalLM) -> None:
 
 @contextmanager
 def _named(directory: str | Path) -> Iterator[None]:
-    """Say in an error of the checkpoint's numbers which checkpoint it is."""
+    """Say in an error of a checkpoint's tensors which checkpoint it is."""
     try:
         yield
     except ValueError as error:

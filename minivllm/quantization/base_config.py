@@ -100,7 +100,7 @@ class QuantizedLinearMethod(LinearMethod):
     Args:
         parts: by the names that ``LinearPart.part`` has.
         stored: the checkpoint's tensors, of which shapes and dtypes count; a scale is kept in its
-            dtype, an optional tensor only if it is there.
+            dtype (float16 if there is none), an optional tensor only if it is there.
     """
 
     def __init__(self, parts: dict[str, QuantizedPart], stored: Mapping[str, torch.Tensor]):
@@ -113,9 +113,8 @@ class QuantizedLinearMethod(LinearMethod):
                 found = self._stored.get(f"{name}.{kind}")
                 if found is None and spec.optional:
                     continue
-                dtype = spec.dtype or torch.float32
-                if spec.dtype is None and found is not None and found.dtype in SCALES:
-                    dtype = found.dtype
+                given = torch.float16 if found is None else found.dtype
+                dtype = spec.dtype or (given if given in SCALES else torch.float16)
                 self.set_tensor(layer, part, kind, torch.empty(spec.shape, dtype=dtype))
         self._stored = {}
 

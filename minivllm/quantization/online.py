@@ -6,13 +6,14 @@ No data is needed, and any model will do: each weight becomes the nearest code o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from minivllm.models.checkpoint import LinearPart
-from minivllm.models.linear import Linear, LinearMethod, UnquantizedLinearMethod
+from minivllm.models.linear import Linear, LinearMethod
 from minivllm.quantization.base_config import (
     QuantizationConfig,
     QuantizedLinearMethod,
@@ -26,27 +27,41 @@ from minivllm.quantization.packing import pack
 GROUP_SIZE = 32
 
 
-class OnlineLinearMethod(UnquantizedLinearMethod):
-    """A float weight that is quantized as soon as it is loaded."""
+class OnlineLinearMethod(QuantizedLinearMethod):
+    """Floats in the checkpoint, codes in memory: the whole model is never there in floats."""
 
-    def __init__(self, name: str, bits: int):
-        self.name, self.bits = name, bits
+    def part_tensors(self, layer: Linear, part: str, rows: slice) -> dict[str, Any]:
+        tensors, scheme = super().part_tensors(layer, part, rows), self.parts[part].scheme
+        bias = {"bias": tensors.pop("bias")} if "bias" in tensors else {}
 
-    def process_weights_after_loading(self, layer: Linear) -> None:
-        weight = layer.weight.detach().float()
-        scheme: Scheme
-        if self.bits == 8:
-            scheme, tensors = Int8Scheme("channel", -1, None), round_to_int8(weight)
-        else:
-            group_size = math.gcd(GROUP_SIZE, layer.input_size)
-            scheme = GPTQScheme(4, group_size, sym=False, v1=False)
-            scheme.tensors(self.name, *reversed(weight.shape))  # whole words and groups?
-            tensors = round_to_int4(weight, group_size)
-        parts = {"weight": QuantizedPart(self.name, scheme, slice(0, layer.output_size))}
-        del layer.weight
-        layer.quant_method = method = QuantizedLinearMethod(parts, {})
-        for kind, tensor in tensors.items():
-            method.set_tensor(layer, "weight", kind, tensor)
+        def write(weight: torch.Tensor) -> None:
+            for kind, rounded in round_to_nearest(weight.float(), scheme).items():
+                tensors[kind].copy_(rounded)
+
+        like = torch.empty(rows.stop - rows.start, layer.input_size, device="meta")
+        return {"weight": RoundedWeight(like, write)} | bias
+
+
+class RoundedWeight:
+    """A float weight's place in a layer: what is copied there is written as codes and scales."""
+
+    def __init__(self, like: torch.Tensor, write: Callable[[torch.Tensor], None]):
+        self.like, self.copy_ = like, write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.like, name)  # shape, dtype
+
+    @property
+    def T(self) -> RoundedWeight:
+        """The place of a weight that a checkpoint has transposed."""
+        return RoundedWeight(self.like.T, lambda weight: self.copy_(weight.T))
+
+
+def round_to_nearest(weight: torch.Tensor, scheme: Scheme) -> dict[str, torch.Tensor]:
+    """A scheme's tensors, from float32 ``[outputs, inputs]``."""
+    if isinstance(scheme, GPTQScheme):
+        return round_to_int4(weight, scheme.group_size)
+    return round_to_int8(weight)
 
 
 def round_to_int8(weight: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -99,5 +114,11 @@ class OnlineConfig(QuantizationConfig):
         parts: Mapping[str, LinearPart],
         stored: Mapping[str, torch.Tensor],
     ) -> LinearMethod | None:
-        name = next(iter(parts))
-        return None if name == "lm_head" else OnlineLinearMethod(name, self.bits)
+        if "lm_head" in parts:
+            return None
+        scheme: Scheme = Int8Scheme("channel", -1, None)
+        if self.bits == 4:
+            group_size = math.gcd(GROUP_SIZE, layer.input_size)
+            scheme = GPTQScheme(4, group_size, sym=False, v1=False)
+        rounded = {p.part: QuantizedPart(name, scheme, p.rows) for name, p in parts.items()}
+        return OnlineLinearMethod(rounded, {})

@@ -17,14 +17,18 @@ def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
     Returns:
         uint8 ``[..., num_words * 32 // bits]``.
     """
+    mask = 2**bits - 1
+    if 8 % bits == 0:
+        shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=words.device)
+        octets = words.contiguous().view(torch.uint8).unsqueeze(-1)
+        return ((octets >> shifts) & mask).flatten(-2)
+    # 3 bits: some begin in one word and end in the next
     starts = torch.arange(words.shape[-1] * 32 // bits, device=words.device) * bits
     first, shift = starts // 32, starts % 32
     unsigned = words.long() & 0xFFFFFFFF
-    numbers = unsigned[..., first] >> shift
-    if 32 % bits:  # 3 bits: some begin in one word and end in the next
-        following = unsigned[..., (first + 1).clamp(max=words.shape[-1] - 1)]
-        numbers |= following << (32 - shift)
-    return (numbers & (2**bits - 1)).to(torch.uint8)
+    following = unsigned[..., (first + 1).clamp(max=words.shape[-1] - 1)]
+    numbers = (unsigned[..., first] >> shift) | (following << (32 - shift))
+    return (numbers & mask).to(torch.uint8)
 
 
 def pack(numbers: torch.Tensor, bits: int) -> torch.Tensor:

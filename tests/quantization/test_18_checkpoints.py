@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from minivllm import EngineArgs, SamplingParams
 from minivllm.engine.oracle import next_token_logits
+from minivllm.models import loader
 from minivllm.models.linear import LinearMethod
 from minivllm.models.loader import load_config, load_model
 from minivllm.quantization import get_quantization_config
@@ -248,6 +249,32 @@ def test_any_float_checkpoint_is_rounded_at_loading(plain, tmp_path, method, mos
     bits = {"int8_per_channel_weight_only": 8, "int4": 4}[method]
     assert held < whole * bits / 32 * most
     assert [len(o.outputs[0].token_ids) for o in tokens(ours)] == [6, 6]
+
+
+def test_memory_never_holds_the_floats_that_are_rounded(plain, monkeypatch):
+    sizes, allocate = [], loader._allocate
+
+    def counted(model, device):
+        sizes.append(sum(p.nbytes for p in model.parameters()))
+        allocate(model, device)
+
+    monkeypatch.setattr(loader, "_allocate", counted)
+    config = replace(load_config(plain), quant_config=get_quantization_config(plain, "int4"))
+    model = load_model(plain, config, torch.float32, torch.device("cpu"))
+    assert sizes == [sum(p.nbytes for p in model.parameters())]
+
+
+def test_a_checkpoint_with_transposed_weights_is_rounded(tmp_path):
+    import transformers
+
+    sizes = {"vocab_size": 40, "n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 32}
+    plain = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
+    plain.save_pretrained(tmp_path)
+    config = replace(load_config(tmp_path), quant_config=get_quantization_config(tmp_path, "int4"))
+    model = load_model(tmp_path, config, torch.float32, torch.device("cpu"))
+    layer, want = model.model.layers[0].mlp.up_proj, plain.transformer.h[0].mlp.c_fc.weight.T
+    step = want.abs().max() * 2 / 15
+    assert ((layer.quant_method.dequantize(layer) - want).abs() <= step * 0.51).all()
 
 
 # -- which method ----------------------------------------------------------------------------------
