@@ -19,7 +19,7 @@ DEVICES = ("auto", "cpu", "cuda")
 ATTENTION_BACKENDS = ("auto", "paged_torch", "paged_numba", "paged_triton", "reference")
 # load_format: which kinds of weight files to look for, in this order
 LOAD_FORMATS = {"auto": ("safetensors", "pt"), "safetensors": ("safetensors",), "pt": ("pt",),
-                "dummy": ()}  # fmt: skip
+                "gguf": (), "dummy": ()}  # fmt: skip
 
 
 class Limits(NamedTuple):

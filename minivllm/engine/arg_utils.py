@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,7 +40,8 @@ from minivllm.config.structured_outputs import (
 from minivllm.kv.memory_profile import host_memory_gib
 from minivllm.models.hub import model_directory, tokenizer_directory
 from minivllm.models.loader import load_config, load_draft_config
-from minivllm.quantization import check_quantization, get_quantization_config
+from minivllm.models.model_config import ModelConfig
+from minivllm.quantization import check_quantization, get_quantization_config, gguf
 from minivllm.scheduling.policies import make_policy
 from minivllm.utils.platforms import describe_gpu, pick_device
 from minivllm.utils.validation import (
@@ -65,12 +67,12 @@ class EngineArgs:
         ValueError: for an unknown name or a value outside its range, naming both.
     """
 
-    model: str | None = None  # a directory or a hub's name; None: the model in this package
+    model: str | None = None  # a directory, GGUF file or hub's name; None: this package's model
     revision: str | None = None  # which version of the hub's model; None: its default
     tokenizer: str | None = None  # a directory or name of the tokenizer's own; None: the model's
     tokenizer_revision: str | None = None  # as for the model
     download_dir: str | None = None  # where downloads are kept; None: the hub's own cache
-    load_format: str = "auto"  # "safetensors", "pt" (.bin); auto: what is there; "dummy": random
+    load_format: str = "auto"  # "safetensors", "pt", "gguf"; auto: what is there; "dummy": random
     use_tqdm_on_load: bool = True  # a progress bar over the files of a checkpoint
     skip_tokenizer_init: bool = False  # token ids in, token ids out: no tokenizer is loaded
     dtype: str = "auto"  # "auto": as config.json says
@@ -200,6 +202,12 @@ class EngineArgs:
                 check(isinstance(value, bool), field.name, value, "True or False")
         compat.check_defaults_only(self, compat.ENGINE_DEFAULTS_ONLY)
 
+    def _check_load_format(self, directory: Path) -> None:
+        is_file = gguf.is_gguf(directory)
+        known = ["auto", "gguf", "dummy"] if is_file else [n for n in LOAD_FORMATS if n != "gguf"]
+        allowed = f"one of {', '.join(known)} for a {'GGUF file' if is_file else 'directory'}"
+        check(self.load_format in known, "load_format", self.load_format, allowed)
+
     def _lora_config(self) -> LoRAConfig | None:
         return make_lora_config(
             self.enable_lora is True,
@@ -245,18 +253,16 @@ class EngineArgs:
             ValueError: if there is no such device, or the limits contradict each other or the
                 model.
         """
-        directory = model_directory(self)
-        model_config = load_config(directory)
-        quant_config = get_quantization_config(directory, self.quantization)
-        model_config = replace(model_config, quant_config=quant_config)
+        directory, device = model_directory(self), pick_device(self.device)
+        self._check_load_format(directory)
+        model_config = _read_config(directory, self.quantization)
         if self.dtype != "auto":
             model_config = replace(model_config, dtype=getattr(torch, str(DTYPES[self.dtype])))
+        elif gguf.is_gguf(directory) and device.type == "cpu":
+            # its scales are float16, and vLLM computes in that; a CPU's fast path has no float16
+            model_config = replace(model_config, dtype=torch.float32)
         speculative_config = make_speculative_config(self.speculative_config, {})
-        draft = load_draft_config(self, speculative_config, model_config)
-        if draft[0] is not None:
-            quant_config = get_quantization_config(draft[0])
-            draft = draft[0], replace(draft[1], quant_config=quant_config)
-        device = pick_device(self.device)
+        draft = load_draft_config(self, speculative_config, model_config, _read_config)
         limits = self.resolve_limits(model_config.max_model_len, describe_gpu(device))
         lora_config = self._lora_config()
         tokenizer = None if self.skip_tokenizer_init else tokenizer_directory(self, directory)
@@ -292,6 +298,11 @@ class EngineArgs:
             seed=self.seed,
             max_logprobs=self.max_logprobs,
         )
+
+
+def _read_config(directory: Path, quantization: str | None = None) -> ModelConfig:
+    config = gguf.load_config(directory) if gguf.is_gguf(directory) else load_config(directory)
+    return replace(config, quant_config=get_quantization_config(directory, quantization))
 
 
 @known_names_only

@@ -14,6 +14,7 @@ from typing import Any
 from minivllm.config import VllmConfig
 from minivllm.lora.request import LoRARequest
 from minivllm.models.model_config import ModelConfig
+from minivllm.quantization import gguf
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.structured_output.manager import StructuredOutputManager
@@ -23,20 +24,16 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.tx
 
 
 def load_tokenizer(directory: str | Path):
-    """The Hugging Face tokenizer of a directory.
+    """The Hugging Face tokenizer of a directory or a GGUF file.
 
     Raises:
         ValueError: if it holds no readable tokenizer.
     """
-    from transformers import AutoTokenizer
-
     try:
-        # transformers would make an empty tokenizer from a directory that has none
-        if not any((Path(directory) / name).is_file() for name in _TOKENIZER_FILES):
-            raise ValueError(f"none of {', '.join(_TOKENIZER_FILES)} is there")
-        tokenizer = AutoTokenizer.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=False
-        )
+        if gguf.is_gguf(directory):
+            tokenizer = gguf.load_tokenizer(directory)
+        else:
+            tokenizer = _tokenizer_of_directory(Path(directory))
     except Exception as error:
         raise ValueError(
             f"no tokenizer can be read from {str(directory)!r} ({error}); give a directory that "
@@ -46,6 +43,15 @@ def load_tokenizer(directory: str | Path):
     said = tokenizer.deprecation_warnings
     said["sequence-length-is-longer-than-the-specified-maximum"] = True
     return tokenizer
+
+
+def _tokenizer_of_directory(directory: Path):
+    from transformers import AutoTokenizer
+
+    # transformers would make an empty tokenizer from a directory that has none
+    if not any((directory / name).is_file() for name in _TOKENIZER_FILES):
+        raise ValueError(f"none of {', '.join(_TOKENIZER_FILES)} is there")
+    return AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
 
 
 class InputProcessor:

@@ -1,4 +1,4 @@
-"""Model directories: a local one, or a download from a hub.
+"""Model directories: a local one or a GGUF file, or a download from a hub.
 
 (vLLM: vllm/model_executor/model_loader/weight_utils.py, ``download_weights_from_hf``)
 """
@@ -73,17 +73,18 @@ def _directory(
     download_dir: str | None,
     load_format: str,
 ) -> Path:
-    if _is_dir(name):
+    if _is_here(name):
         if revision is not None:
             raise ValueError(
                 f"revision={revision!r} chooses among a hub's versions of a {what}, but "
-                f"{str(name)!r} is a directory; leave it out."
+                f"{str(name)!r} is on this machine; leave it out."
             )
         return Path(name)
-    if not _HUB_NAME.fullmatch(str(name)):
+    if not _HUB_NAME.fullmatch(str(name)) or str(name).endswith(".gguf"):
         raise FileNotFoundError(
             f"{what} {shown(str(name))} is not a directory; give the path of a Hugging Face model "
-            "directory, a name like 'Qwen/Qwen3-0.6B', or no model at all for the embedded one."
+            "directory or of a GGUF file, a name like 'Qwen/Qwen3-0.6B', or no model at all for "
+            "the embedded one."
         )
     hub, download = _hub()
     options = {"revision": revision, "cache_dir": download_dir, "ignore_patterns": _NOT_WANTED}
@@ -103,9 +104,11 @@ def _directory(
     return directory
 
 
-def _is_dir(name: str | os.PathLike) -> bool:
+def _is_here(name: str | os.PathLike) -> bool:
+    """True for a directory or a GGUF file of this machine."""
     try:
-        return Path(name).is_dir()
+        path = Path(name)
+        return path.is_dir() or (path.suffix == ".gguf" and path.is_file())
     except (OSError, ValueError):  # longer than a file name can be, or with a NUL in it
         return False
 

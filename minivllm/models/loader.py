@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,10 @@ from minivllm.utils.validation import check
 
 
 def load_draft_config(
-    args: ModelSource, config: SpeculativeConfig | None, target: ModelConfig
+    args: ModelSource,
+    config: SpeculativeConfig | None,
+    target: ModelConfig,
+    read_config: Callable[[Path], ModelConfig],
 ) -> tuple[Path, ModelConfig] | tuple[None, None]:
     """Find a draft model and read its shapes; None without one. It runs in the target's dtype.
 
@@ -37,7 +40,7 @@ def load_draft_config(
     if config is None or config.method != "draft_model":
         return None, None
     directory = draft_model_directory(args, config.model)
-    draft = load_config(directory)
+    draft = read_config(directory)
     ok = draft.vocab_size == target.vocab_size
     allowed = f"the model's own, {target.vocab_size} tokens"
     check(ok, "the speculative model's vocabulary", f"{draft.vocab_size} tokens", allowed)
@@ -63,6 +66,7 @@ def load_model(
     device: torch.device,
     load_format: str = "auto",
     use_tqdm: bool = True,
+    weights: Iterable[tuple[str, torch.Tensor]] | None = None,
 ) -> DecoderForCausalLM:
     """Build the model that ``config`` describes and fill it from the directory's checkpoint.
 
@@ -72,6 +76,8 @@ def load_model(
         dtype, device: where each tensor goes as it is read.
         load_format: "auto", "safetensors", "pt"; "dummy" for small random weights and no files.
         use_tqdm: show a progress bar if there are several files.
+        weights: names and tensors, if they come from elsewhere than a directory; their names
+            and shapes have been checked.
 
     Raises:
         FileNotFoundError: if there are no weights, or the index names a missing file.
@@ -79,21 +85,23 @@ def load_model(
             what only their numbers tell, this is found before memory is asked for.
     """
     stored, dummy = {}, load_format == "dummy"
-    if not dummy:
-        weights = weights_iterator(Path(directory), load_format, use_tqdm=False)
-        stored = {name: tensor.to("meta") for name, tensor in weights}
+    if weights is None and not dummy:
+        read = weights_iterator(Path(directory), load_format, use_tqdm=False)
+        stored = {name: tensor.to("meta") for name, tensor in read}
     with torch.device("meta"), _default_dtype(dtype), _named(directory):
         model = get_model_class(config.architecture)(config)
         _choose_linear_methods(model, config.quant_config, stored)
     model.requires_grad_(False).eval()
     with _named(directory):
-        if not dummy:
+        if weights is None and not dummy:
             model.load_weights(stored.items())  # names, shapes and dtypes, and nothing else yet
         _allocate(model, device)
         if dummy:
             _fill_randomly(model)
         else:
-            model.load_weights(weights_iterator(Path(directory), load_format, use_tqdm))
+            if weights is None:
+                weights = weights_iterator(Path(directory), load_format, use_tqdm)
+            model.load_weights(weights)
         for module in model.modules():
             if isinstance(module, Linear):
                 module.quant_method.process_weights_after_loading(module)

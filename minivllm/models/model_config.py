@@ -85,6 +85,20 @@ class ModelConfig:
         except Exception as error:
             raise ValueError(f"{file} cannot be read: {error}") from error
         generation = _read_generation_config(Path(directory))
+        return cls.from_hf_config(hf, architecture, read_config, generation)
+
+    @classmethod
+    def from_hf_config(
+        cls,
+        hf,
+        architecture: str,
+        read_config: Callable[[Any], dict[str, Any]],
+        generation: dict[str, Any],
+    ) -> ModelConfig:
+        """Read a Hugging Face config and the values of a generation_config.json.
+
+        Raises like ``from_directory``.
+        """
         eos_ids: set[int] = set()
         for ids in (hf.eos_token_id, generation.get("eos_token_id")):
             # one outside the vocabulary is what a config of another model has left over

@@ -99,6 +99,11 @@ def _yarn(frequencies: torch.Tensor, rope: dict) -> tuple[torch.Tensor, float]:
     return frequencies * (1 - slow) + frequencies / factor * slow, attention_factor
 
 
+def _freq_factors(frequencies: torch.Tensor, rope: dict) -> tuple[torch.Tensor, float]:
+    """A factor for each frequency: a GGUF file has Llama 3's scaling in this form."""
+    return frequencies / torch.tensor(rope["freq_factors"]), 1.0
+
+
 # Each type of a config.json, and what it needs besides rope_theta. "dynamic" changes nothing up to
 # max_position_embeddings. Beyond, every length has frequencies of its own: K in the cache, turned
 # by those of another length, would be wrong, so that is where we stop (see max_positions).
@@ -111,6 +116,7 @@ ROPE_TYPES = {
         ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     ),
     "yarn": (_yarn, ("factor", "original_max_position_embeddings")),
+    "freq_factors": (_freq_factors, ("freq_factors",)),
 }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minivllm.logger import init_logger
+from minivllm.quantization import gguf
 from minivllm.quantization.awq import AWQConfig
 from minivllm.quantization.base_config import QuantizationConfig
 from minivllm.quantization.compressed_tensors import CompressedTensorsConfig
@@ -26,7 +27,7 @@ CHECKPOINTS: dict[str, type[QuantizationConfig]] = {
 }  # fmt: skip
 SAME_AS = {"gptq_marlin": "gptq", "marlin": "gptq", "awq_marlin": "awq"}  # a kernel of 0.6.6
 ONLINE = {"int8_per_channel_weight_only": 8, "int4": 4}  # made from floats: bits
-QUANTIZATION_METHODS = (*CHECKPOINTS, *SAME_AS, *ONLINE)  # vLLM's names, and int4
+QUANTIZATION_METHODS = (*CHECKPOINTS, *SAME_AS, *ONLINE, "gguf")  # vLLM's names, and int4
 OLD_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}  # beside config.json
 
 
@@ -50,6 +51,9 @@ def get_quantization_config(
         ValueError: if the files say what we do not have, or another method than the user.
     """
     check_quantization(quantization)
+    if gguf.is_gguf(directory):  # dequantized at loading
+        check(quantization in (None, "gguf"), "quantization", quantization, "None or 'gguf'")
+        return None
     found, source = _read(Path(directory))
     method = found.get("quant_method") if found else None
     if method is None:

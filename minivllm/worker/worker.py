@@ -27,6 +27,7 @@ from minivllm.lora.worker_manager import WorkerLoRAManager
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
+from minivllm.quantization import gguf
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.utils.platforms import describe_gpu
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder, capture_sizes
@@ -99,9 +100,9 @@ class Worker:
         self, directory: Path, config: ModelConfig, lora_config: LoRAConfig | None = None
     ) -> DecoderForCausalLM:
         load = self.config.load_config
-        model = load_model(
-            directory, config, config.dtype, self.device, load.load_format, load.use_tqdm_on_load
-        )
+        weights = gguf.weights_iterator(directory, config) if gguf.is_gguf(directory) else None
+        how = load.load_format, load.use_tqdm_on_load, weights
+        model = load_model(directory, config, config.dtype, self.device, *how)
         if lora_config is not None:
             self.lora_manager = WorkerLoRAManager(lora.apply(model, lora_config))
         if self.device.type == "cpu":

@@ -298,7 +298,7 @@ def test_the_directory_decides_and_the_user_may_only_agree(plain, tmp_path, capl
         make_llm(plain, quantization="gptq")
 
 
-REFUSED = """aqlm bitsandbytes deepspeedfp experts_int8 fbgemm_fp8 gguf gptq_marlin_24 hqq ipex
+REFUSED = """aqlm bitsandbytes deepspeedfp experts_int8 fbgemm_fp8 gptq_marlin_24 hqq ipex
     modelopt qqq squeezellm tpu_int8""".split()
 
 

@@ -1,0 +1,83 @@
+"""Tensors of a GGUF file under the names of a Hugging Face checkpoint, as float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from minivllm.models.model_config import ModelConfig
+from minivllm.models.registry import get_model_class
+from minivllm.quantization.gguf.reader import GGUFReader
+
+# ours -> the file's, parts of a name
+_LAYER = {
+    "model.layers.": "blk.",
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+_OTHERS = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+}  # fmt: skip
+ROPE_FACTORS = "rope_freqs.weight"  # part of the configuration
+
+
+def gguf_name(name: str) -> str:
+    """The file's name of a checkpoint's tensor."""
+    for ours, theirs in (_LAYER if name.startswith("model.layers.") else _OTHERS).items():
+        name = name.replace(ours, theirs)
+    return name
+
+
+def tensor_names(reader: GGUFReader, config: ModelConfig) -> dict[str, str]:
+    """The checkpoint's names of all tensors, and the file's.
+
+    Raises:
+        ValueError: if the file has other tensors than its metadata describe.
+    """
+    without_positions = replace(config, max_position_embeddings=1)  # they are no tensors
+    with torch.device("meta"):  # without memory: the metadata may ask for any amount
+        model = get_model_class(config.architecture)(without_positions)
+    tensors = model.checkpoint_tensors()
+    names = {name: gguf_name(name) for name in tensors}
+    for name, theirs in names.items():
+        info, shape = reader.tensors.get(theirs), tuple(tensors[name].shape)
+        if info is None or info.shape != shape:
+            got = None if info is None else info.shape
+            reader.refuse(f"the shape of {theirs!r}", got, f"{shape} by the metadata")
+    unknown = reader.tensors.keys() - names.values() - {ROPE_FACTORS}
+    if unknown:
+        allowed = f"one that {config.architecture} has"
+        reader.refuse("each tensor", sorted(unknown)[0], allowed)
+    return names
+
+
+def weights_iterator(path: str | Path, config: ModelConfig) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor of the file with its name in a checkpoint, float32, one at a time.
+
+    Raises:
+        ValueError: if the file is broken, or its tensors are not those that its metadata describe.
+    """
+    reader = GGUFReader(path)
+    heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
+    for name, theirs in tensor_names(reader, config).items():
+        tensor = torch.from_numpy(reader.dequantize(theirs))
+        num_heads = heads.get(name.split(".")[-2])
+        if num_heads and config.architecture == "LlamaForCausalLM":
+            tensor = _unpermute(tensor, num_heads)
+        yield name, tensor
+
+
+def _unpermute(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """Rows of q or k as a checkpoint has them.
+
+    Two rows that rotary positions turn together are half a head apart there. llama.cpp turns
+    neighbours, so its converter sorts the rows of this architecture.
+    """
+    pairs = tensor.unflatten(0, (num_heads, -1, 2))
+    return pairs.transpose(1, 2).reshape(tensor.shape)
