@@ -19,6 +19,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from minivllm.cpu.gemm.cache_lines import prefetch_line
 from minivllm.cpu.gemm.microkernel import WIDTH, broadcast, load, memory, store
 
 _FLOAT, _WORD, _INT = ir.FloatType(), ir.IntType(32), ir.IntType(64)
@@ -27,6 +28,7 @@ _BYTES = ir.VectorType(ir.IntType(8), WIDTH)
 _FUSED = ("contract",)  # a product and a sum are one instruction
 # Sums in flight of one row: an instruction waits for the sum before, some four cycles.
 _SETS = 1 if WIDTH == 16 else 2
+_AHEAD = 4096  # words from where a panel is read to where it is prefetched
 
 
 def group_kernel(num_rows: int, num_vectors: int):
@@ -129,23 +131,29 @@ class _Group:
         self._words = builder.bitcast(words, _WORD.as_pointer())
         array = context.make_array(signature.args[2])(context, builder, args[2])
         self.num_words = cgutils.unpack_tuple(builder, array.shape)[0]
-        zero = 8 if self._nibbles else 0  # the zero point that has no array
-        # Subtracted from each q for nothing: the table of nibbles holds the numbers of -8 .. 7.
-        self._centre = zero if WIDTH == 16 else 0
-        self._default = zero
+        # What is subtracted from each nibble for nothing: the table holds the numbers of -8 .. 7.
+        self._centre = 8 if self._nibbles and WIDTH == 16 else 0
+        self._shift = self._centre if self._nibbles else -128  # q less what ``numbers`` gives
+        self._zero = 8 if self._nibbles else 0  # the zero point that has no array
 
     def word(self, row, v):
         """Words ``v * WIDTH`` to ``(v + 1) * WIDTH - 1`` of a row."""
         at = self._builder.add(self._builder.mul(row, self._stride), _INT(v * WIDTH))
         at = self._builder.gep(self._words, [at])
+        prefetch_line(self._builder, self._builder.gep(at, [_INT(_AHEAD)]))
         return self._builder.load(self._builder.bitcast(at, _WORDS.as_pointer()), align=4)
 
     def numbers(self, word, i):
         """Numbers q in place ``i`` of the words, less the centre, as float32."""
         builder = self._builder
         if not self._nibbles:
-            top = builder.shl(word, _WORDS([24 - 8 * i] * WIDTH))
-            return builder.sitofp(builder.ashr(top, _WORDS([24] * WIDTH)), _VECTOR)
+            # Also one instruction: zeros are shuffled in around a byte.
+            single = ir.VectorType(ir.IntType(8), 4 * WIDTH)
+            zeros, places = single([0] * (4 * WIDTH)), [4 * WIDTH] * (4 * WIDTH)
+            places[::4] = range(i, 4 * WIDTH, 4)
+            places = ir.VectorType(_WORD, 4 * WIDTH)(places)
+            low = builder.shuffle_vector(builder.bitcast(word, single), zeros, places)
+            return builder.sitofp(builder.bitcast(low, _WORDS), _VECTOR)
         low = builder.lshr(word, _WORDS([4 * i] * WIDTH))
         if WIDTH == 16:  # one instruction: a table in a register, by the lowest 4 bits
             kind = ir.FunctionType(_VECTOR, [_VECTOR, _WORDS])
@@ -162,14 +170,14 @@ class _Group:
         column = [_INT(v * WIDTH)]
         scale = load(builder, builder.gep(scales, column), dtype)
         if kind == types.uint8:
-            difference = float(self._centre - self._default)
+            difference = float(self._shift - self._zero)
             return scale, builder.fmul(scale, _same(difference)) if difference else None
-        at = builder.gep(mins, column)
+        shift, at = _same(float(self._shift)), builder.gep(mins, column)
         if kind == types.int8:
             zeros = builder.load(builder.bitcast(at, _BYTES.as_pointer()), align=1)
             zeros = builder.sitofp(zeros, _VECTOR)
-            return scale, builder.fmul(scale, builder.fsub(_same(float(self._centre)), zeros))
-        return scale, _fused(builder, scale, _same(float(self._centre)), load(builder, at, kind))
+            return scale, builder.fmul(scale, builder.fsub(shift, zeros))
+        return scale, _fused(builder, scale, shift, load(builder, at, kind))
 
 
 def _same(number):

@@ -40,7 +40,7 @@ _dequantize = dequantize_kernel(VECTORS)
 class QuantizedPanels(NamedTuple):
     """Weight ``[output, input]`` in panels; the last one is filled up with zeros."""
 
-    words: torch.Tensor  # nibbles: int32 [panels, input / 8, LANES]; bytes: int8 [.., / 4, 4 LANES]
+    words: torch.Tensor  # nibbles: int32 [panels, input / 8, LANES]; bytes: uint8 [.., / 4, 4 LANES]
     scales: torch.Tensor  # [panels, groups, LANES], of any float dtype
     mins: torch.Tensor  # int8 zero points or float minimums, as scales; or uint8 [.., 0] for none
 
@@ -68,7 +68,7 @@ def pack(
         places = torch.arange(0, 32, 4, dtype=torch.int32)[:, None]
         words = (columns.int() << places).sum(2, dtype=torch.int32)
     else:
-        words = columns.transpose(2, 3).flatten(2).contiguous()
+        words = (columns.view(torch.uint8) ^ 128).transpose(2, 3).flatten(2).contiguous()
     offsets = zeros if mins is None else mins
     scales = _panels(scales)
     empty = torch.empty(*scales.shape[:2], 0, dtype=torch.uint8)
