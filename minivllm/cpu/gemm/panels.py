@@ -67,45 +67,52 @@ def _multiply(output, x, panels, bias):
     num_panels = -(-output.shape[1] // LANES)
     for task in prange(-(-len(x) // TASK) * num_panels):
         begin, first = task // num_panels * TASK, task % num_panels * LANES
-        _multiply_panel(
-            output[begin : begin + TASK], x[begin : begin + TASK], panels, bias, first
-        )
+        _multiply_panel(output[begin : begin + TASK], x[begin : begin + TASK], panels, bias, first)
 
 
 @kernel
 def _multiply_panel(output, rows, panels, bias, first):
     """Multiply rows by the panel of the columns from ``first`` on."""
     depth, place = rows.shape[1], output[:, first : first + LANES]
-    sums, size = place, place.shape[1]
+    sums, size = begin_sums(place, bias, first), place.shape[1]
     panel = panels[first * depth : (first + size) * depth].reshape(depth, size)
     if size < LANES:  # the last one is narrower than a tile
-        sums = np.empty((len(rows), LANES), np.float32)[:, :LANES]
         wide = np.zeros((depth, LANES), panels.dtype)
         copy(wide, panel)
         panel = wide
-    has_bias = len(bias) > 0
-    if has_bias:
-        for r in range(len(rows)):
-            for c in range(size):
-                sums[r, c] = bias[first + c]
     for k in range(0, depth, DEPTH):
-        multiply_piece(sums, rows[:, k:], panel[k : k + DEPTH], has_bias or k > 0)
+        multiply_piece(sums, rows[:, k:], panel[k : k + DEPTH])
     if size < LANES:
         copy(place, sums[:, :size])
 
 
 @kernel
-def multiply_piece(sums, rows, piece, adds):
-    """Multiply rows by a piece of a panel, tile by tile; ``adds=False`` begins the sums at 0."""
+def begin_sums(place, bias, first):
+    """Begin the sums of the columns from ``first`` on: with the bias, or 0 where that is empty.
+
+    They are made in their place. Those of the last panel may need more columns than that has.
+    """
+    sums, size = place, place.shape[1]
+    if size < LANES:
+        sums = np.empty((len(place), LANES), np.float32)[:, :LANES]
+    for r in range(len(sums)):
+        for c in range(size):
+            sums[r, c] = bias[first + c] if len(bias) > 0 else np.float32(0)
+    return sums
+
+
+@kernel
+def multiply_piece(sums, rows, piece):
+    """Multiply rows by a piece of a panel, tile by tile, and add that to the sums."""
     r = 0
     while r + ROWS <= len(rows):
-        _tile(sums[r:], rows[r:], piece, len(piece), adds)
+        _tile(sums[r:], rows[r:], piece, len(piece), True)
         r += ROWS
     while r + 2 <= len(rows):
-        _pair(sums[r:], rows[r:], piece, len(piece), adds)
+        _pair(sums[r:], rows[r:], piece, len(piece), True)
         r += 2
     if r < len(rows):
-        _single(sums[r:], rows[r:], piece, len(piece), adds)
+        _single(sums[r:], rows[r:], piece, len(piece), True)
 
 
 @kernel

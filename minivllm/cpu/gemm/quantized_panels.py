@@ -1,8 +1,8 @@
 """GEMM with a weight of 4 or 8 bits in panels: nibbles or bytes, and 16-bit scales beside them.
 
 Panels are as wide as those of floats (``panels.py``), and the product is float32 as theirs. A few
-rows are multiplied by the numbers as they lie there (``quantized_kernel.py``). For more rows a
-number would be made a float again and again: so a piece of a panel is made floats once, stays in the
+rows are multiplied by the numbers as they are there (``quantized_kernel.py``). For many rows each
+number would become a float again and again: so a piece of a panel becomes floats once, stays in the
 second cache, and tiles of floats follow.
 """
 
@@ -23,24 +23,26 @@ from minivllm.cpu.gemm.panels import (
     TASK,
     VECTORS,
     WORTH_SHARING,
+    begin_sums,
     bias_array,
     copy,
     multiply_piece,
 )
-from minivllm.cpu.gemm.quantized_kernel import dequantize_kernel, group_kernel
-from minivllm.utils.math_utils import cdiv
+from minivllm.cpu.gemm.quantized_kernel import dequantize_kernel, quantized_kernel
 from minivllm.utils.validation import check
 
-_MANY = 16  # rows from which on a piece is made floats first
+_MANY = 32 if WIDTH == 16 else 16  # rows from which on a piece is made floats first
 _ROWS = 4 if WIDTH == 16 else 2  # of a tile: its sums and a word's numbers fit into the registers
-_tile, _single = group_kernel(_ROWS, VECTORS), group_kernel(1, VECTORS)
+_tile, _pair, _single = (quantized_kernel(rows, VECTORS) for rows in (_ROWS, 2, 1))
 _dequantize = dequantize_kernel(VECTORS)
 
 
 class QuantizedPanels(NamedTuple):
     """Weight ``[output, input]`` in panels; the last one is filled up with zeros."""
 
-    words: torch.Tensor  # nibbles: int32 [panels, input / 8, LANES]; bytes: uint8 [.., / 4, 4 LANES]
+    words: (
+        torch.Tensor
+    )  # nibbles: int32 [panels, input / 8, LANES]; bytes: uint8 [.., / 4, 4 LANES]
     scales: torch.Tensor  # [panels, groups, LANES], of any float dtype
     mins: torch.Tensor  # int8 zero points or float minimums, as scales; or uint8 [.., 0] for none
 
@@ -65,8 +67,9 @@ def pack(
     check(ok, "group size", group, f"a multiple of {in_a_word}: rows that share a word")
     columns = _panels(q).unflatten(1, (-1, in_a_word))  # [panels, words, in a word, LANES]
     if q.dtype == torch.uint8:
-        places = torch.arange(0, 32, 4, dtype=torch.int32)[:, None]
-        words = (columns.int() << places).sum(2, dtype=torch.int32)
+        words = torch.zeros_like(columns[:, :, 0], dtype=torch.int32)
+        for i in range(in_a_word):
+            words |= columns[:, :, i].int() << 4 * i
     else:
         words = (columns.view(torch.uint8) ^ 128).transpose(2, 3).flatten(2).contiguous()
     offsets = zeros if mins is None else mins
@@ -126,12 +129,7 @@ def _multiply(output, x, totals, words, scales, mins, bias):
         begin, panel = task // num_panels * TASK, task % num_panels
         end, first = begin + TASK, panel * LANES
         place = output[begin:end, first : first + LANES]
-        sums, size = place, place.shape[1]
-        if size < LANES:  # the last one is wider than its place
-            sums = np.empty((len(place), LANES), np.float32)[:, :LANES]
-        for r in range(len(sums)):
-            for c in range(size):
-                sums[r, c] = bias[first + c] if len(bias) > 0 else np.float32(0)
+        sums, size = begin_sums(place, bias, first), place.shape[1]
         rows = x[begin:end]
         if totals.shape[1] > 0:
             _multiply_few(sums, rows, totals[begin:end], words[panel], scales[panel], mins[panel])
@@ -143,16 +141,16 @@ def _multiply(output, x, totals, words, scales, mins, bias):
 
 @kernel
 def _multiply_few(sums, rows, totals, words, scales, mins):
-    """Multiply a few rows by a panel, group by group: its words are read from memory once."""
-    size, num_words = rows.shape[1] // len(scales), len(words) // len(scales)
-    for g in range(len(scales)):
-        left, group, r = rows[:, g * size :], words[g * num_words : (g + 1) * num_words], 0
-        while r + _ROWS <= len(rows):
-            _tile(sums[r:], left[r:], group, scales[g], mins[g], totals[r:, g])
-            r += _ROWS
-        while r < len(rows):
-            _single(sums[r:], left[r:], group, scales[g], mins[g], totals[r:, g])
-            r += 1
+    """Multiply a few rows by a panel, tile by tile."""
+    r = 0
+    while r + _ROWS <= len(rows):
+        _tile(sums[r:], rows[r:], words, scales, mins, totals[r:])
+        r += _ROWS
+    while r + 2 <= len(rows):
+        _pair(sums[r:], rows[r:], words, scales, mins, totals[r:])
+        r += 2
+    if r < len(rows):
+        _single(sums[r:], rows[r:], words, scales, mins, totals[r:])
 
 
 @kernel
@@ -167,6 +165,6 @@ def _multiply_many(sums, rows, words, scales, mins):
             g = at // size
             stop = min(end, (g + 1) * size)
             part = words[at // in_a_word : stop // in_a_word]
-            _dequantize(piece[at - k :], piece, part, scales[g], mins[g])
+            _dequantize(piece[at - k :], g, part, scales, mins)
             at = stop
-        multiply_piece(sums, rows[:, k:], piece[: end - k], True)
+        multiply_piece(sums, rows[:, k:], piece[: end - k])
