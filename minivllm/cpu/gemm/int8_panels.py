@@ -1,4 +1,4 @@
-"""GEMM of int8 by int8 (W8A8): rows of x are rounded, too, and integers are multiplied and added up.
+"""GEMM of int8 by int8 (W8A8): rows of x are rounded, too, and products of integers added up.
 
 The weight is in panels of bytes (``quantized_panels.py``) with one scale a column. Each row of x
 has a step of its own, so that what is beside it in a batch changes nothing. Sums of integers are
@@ -17,7 +17,7 @@ from numba import prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from minivllm.cpu.compiled import as_numpy, parallel_kernel
+from minivllm.cpu.compiled import as_numpy, kernel, parallel_kernel
 from minivllm.cpu.gemm.microkernel import FEATURES, WIDTH, broadcast, load, memory, store
 from minivllm.cpu.gemm.panels import (
     LANES,
@@ -34,7 +34,7 @@ from minivllm.cpu.gemm.words import Words, fused
 _BYTE, _WORD, _INT = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _VECTOR, _WORDS = ir.VectorType(ir.FloatType(), WIDTH), ir.VectorType(_WORD, WIDTH)
 _VNNI = {16: "+avx512vnni", 8: "+avxvnni"}.get(WIDTH) in FEATURES
-_ROWS = 4 if WIDTH == 16 else 2  # of a tile, as in quantized_panels.py
+_ROWS = 4  # of a tile, as in quantized_panels.py
 _ROUNDS = np.float32(1.5 * 2**23)  # a float32 near it has no place for a fraction
 
 
@@ -58,10 +58,9 @@ def int8_kernel(num_rows: int, num_vectors: int):
         scales, steps, begins = (memory(context, builder, signature, args, i)[0] for i in (3, 4, 5))
         panel = Words(context, builder, signature, args, 2)
         rows, vectors = range(num_rows), range(num_vectors)
-        registers = {
-            place: cgutils.alloca_once(builder, _WORDS) for place in product(rows, vectors)
-        }
-        for r, v in registers:
+        places = list(product(rows, vectors))
+        registers = {place: cgutils.alloca_once(builder, _WORDS) for place in places}
+        for r, v in places:
             begin = _all_lanes(builder, builder.load(builder.gep(begins, [_INT(r)])))
             builder.store(begin, registers[r, v])
         with cgutils.for_range(builder, panel.num_words) as loop:
@@ -72,10 +71,9 @@ def int8_kernel(num_rows: int, num_vectors: int):
                 for v, word in enumerate(words):
                     total = _add_four(builder, panel, builder.load(registers[r, v]), word, at)
                     builder.store(total, registers[r, v])
-        for r, v in registers:
-            at = builder.gep(
-                sums, [builder.add(builder.mul(sums_stride, _INT(r)), _INT(v * WIDTH))]
-            )
+        for r, v in places:
+            at = builder.add(builder.mul(sums_stride, _INT(r)), _INT(v * WIDTH))
+            at = builder.gep(sums, [at])
             dot = builder.sitofp(builder.load(registers[r, v]), _VECTOR)
             step = broadcast(builder, builder.load(builder.gep(steps, [_INT(r)])))
             scale = load(builder, builder.gep(scales, [_INT(v * WIDTH)]), signature.args[3].dtype)
@@ -116,8 +114,8 @@ def multiply(
 
     The panels are of bytes, with one group and without zero points.
     """
-    rows, arrays = x.float().contiguous().numpy(), [as_numpy(tensor) for tensor in panels[:2]]
-    return torch.from_numpy(multiply_arrays(rows, *arrays, bias_array(bias), output_size))
+    rows, words, scales = x.float().contiguous().numpy(), *map(as_numpy, panels[:2])
+    return torch.from_numpy(multiply_arrays(rows, words, scales, bias_array(bias), output_size))
 
 
 def multiply_arrays(
@@ -156,18 +154,21 @@ def _multiply(output, x, steps, begins, words, scales, bias):
         end, first = begin + TASK, panel * LANES
         place = output[begin:end, first : first + LANES]
         sums, size = begin_sums(place, bias, first), place.shape[1]
-        r, num_rows = 0, len(sums)
-        columns, factors = words[panel], scales[panel, 0]
-        while r + _ROWS <= num_rows:
-            at = begin + r
-            _tile(sums[r:], x[at:], columns, factors, steps[at:], begins[at:])
-            r += _ROWS
-        while r + 2 <= num_rows:
-            at = begin + r
-            _pair(sums[r:], x[at:], columns, factors, steps[at:], begins[at:])
-            r += 2
-        if r < num_rows:
-            at = begin + r
-            _single(sums[r:], x[at:], columns, factors, steps[at:], begins[at:])
+        part = slice(begin, end)
+        _multiply_panel(sums, x[part], words[panel], scales[panel, 0], steps[part], begins[part])
         if size < LANES:
             copy(place, sums[:, :size])
+
+
+@kernel
+def _multiply_panel(sums, rows, words, scales, steps, begins):
+    """Multiply rows by a panel, tile by tile."""
+    r = 0
+    while r + _ROWS <= len(rows):
+        _tile(sums[r:], rows[r:], words, scales, steps[r:], begins[r:])
+        r += _ROWS
+    while r + 2 <= len(rows):
+        _pair(sums[r:], rows[r:], words, scales, steps[r:], begins[r:])
+        r += 2
+    if r < len(rows):
+        _single(sums[r:], rows[r:], words, scales, steps[r:], begins[r:])

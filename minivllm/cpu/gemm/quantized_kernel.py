@@ -18,8 +18,6 @@ from minivllm.cpu.gemm.microkernel import WIDTH, broadcast, load, memory, store
 from minivllm.cpu.gemm.words import QuantizedPanel, fused, same_number
 
 _VECTOR, _INT = ir.VectorType(ir.FloatType(), WIDTH), ir.IntType(64)
-# Sums in flight of one row and vector: an instruction waits for the sum before, some four cycles.
-_SETS = 1 if WIDTH == 16 else 2
 
 
 def quantized_kernel(num_rows: int, num_vectors: int):
@@ -35,6 +33,9 @@ def quantized_kernel(num_rows: int, num_vectors: int):
     def multiply_add(typing, sums, left, words, scales, mins, totals):
         return types.void(sums, left, words, scales, mins, totals), emit
 
+    # A sum waits for the sum before, some four cycles: so there are eight, or as many as fit.
+    sets = 2 if num_rows * num_vectors < 8 else 1
+
     def emit(context, builder, signature, args):
         (sums, (sums_stride, _)), (left, (left_stride, _)), (totals, (totals_stride, _)) = (
             memory(context, builder, signature, args, i) for i in (0, 1, 5)
@@ -43,7 +44,7 @@ def quantized_kernel(num_rows: int, num_vectors: int):
         rows, vectors = range(num_rows), range(num_vectors)
         registers = {
             place: cgutils.alloca_once(builder, _VECTOR)
-            for place in product(rows, vectors, range(_SETS))
+            for place in product(rows, vectors, range(sets))
         }
         num_words = builder.sdiv(panel.num_words, panel.num_groups)
         with cgutils.for_range(builder, panel.num_groups) as groups:
@@ -60,14 +61,14 @@ def quantized_kernel(num_rows: int, num_vectors: int):
                         at = builder.add(builder.mul(left_stride, _INT(r)), _INT(i))
                         x = broadcast(builder, builder.load(builder.gep(column, [at])))
                         for v in vectors:
-                            register = registers[r, v, i % _SETS]
+                            register = registers[r, v, i % sets]
                             total = fused(builder, x, numbers[v], builder.load(register))
                             builder.store(total, register)
             for v in vectors:
                 scale, offset = panel.scale_and_offset(groups.index, v)
                 for r in rows:
                     dot = builder.load(registers[r, v, 0])
-                    for i in range(1, _SETS):
+                    for i in range(1, sets):
                         dot = builder.fadd(dot, builder.load(registers[r, v, i]))
                     at = builder.add(builder.mul(sums_stride, _INT(r)), _INT(v * WIDTH))
                     at = builder.gep(sums, [at])

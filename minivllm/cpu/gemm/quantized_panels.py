@@ -16,7 +16,6 @@ from numba import prange
 
 from minivllm.cpu.compiled import as_numpy, kernel, parallel_kernel
 from minivllm.cpu.gemm.cache_lines import aligned
-from minivllm.cpu.gemm.microkernel import WIDTH
 from minivllm.cpu.gemm.panels import (
     DEPTH,
     LANES,
@@ -31,20 +30,23 @@ from minivllm.cpu.gemm.panels import (
 from minivllm.cpu.gemm.quantized_kernel import dequantize_kernel, quantized_kernel
 from minivllm.utils.validation import check
 
-_MANY = 32 if WIDTH == 16 else 16  # rows from which on a piece is made floats first
-_ROWS = 4 if WIDTH == 16 else 2  # of a tile: its sums and a word's numbers fit into the registers
+_MANY = 24  # rows from which on a piece becomes floats first
+_ROWS = 4  # of a tile: its sums, and the numbers of a row, fit into the registers
 _tile, _pair, _single = (quantized_kernel(rows, VECTORS) for rows in (_ROWS, 2, 1))
 _dequantize = dequantize_kernel(VECTORS)
 
 
 class QuantizedPanels(NamedTuple):
-    """Weight ``[output, input]`` in panels; the last one is filled up with zeros."""
+    """Weight ``[output, input]`` in panels; the last one is filled up with zeros.
 
-    words: (
-        torch.Tensor
-    )  # nibbles: int32 [panels, input / 8, LANES]; bytes: uint8 [.., / 4, 4 LANES]
-    scales: torch.Tensor  # [panels, groups, LANES], of any float dtype
-    mins: torch.Tensor  # int8 zero points or float minimums, as scales; or uint8 [.., 0] for none
+    Words are int32 ``[panels, input / 8, LANES]`` for nibbles, and uint8 ``[panels, input / 4,
+    4 * LANES]`` for bytes. Scales are ``[panels, groups, LANES]``, of any float dtype. Mins are as
+    scales (int8 for zero points, a float dtype for minimums), or uint8 ``[panels, groups, 0]``.
+    """
+
+    words: torch.Tensor
+    scales: torch.Tensor
+    mins: torch.Tensor
 
 
 def pack(
@@ -60,11 +62,14 @@ def pack(
         scales: ``[output, groups]``, of any float dtype. A group is ``input / groups`` elements.
         zeros: int8 as scales; None: 8 for 4 bits and 0 for 8 bits, if there are no mins.
         mins: float as scales.
+
+    Raises:
+        ValueError: a group ends within a word.
     """
     in_a_word = 8 if q.dtype == torch.uint8 else 4
     group = q.size(1) / scales.size(1)
     ok = group % in_a_word == 0
-    check(ok, "group size", group, f"a multiple of {in_a_word}: rows that share a word")
+    check(ok, "group size", f"{group:g}", f"a multiple of {in_a_word}, the rows of a word")
     columns = _panels(q).unflatten(1, (-1, in_a_word))  # [panels, words, in a word, LANES]
     if q.dtype == torch.uint8:
         words = torch.zeros_like(columns[:, :, 0], dtype=torch.int32)
@@ -90,8 +95,9 @@ def multiply(
 ) -> torch.Tensor:
     """``x @ weight.T + bias`` in float32, ``[n, output_size]``."""
     rows = x.float().contiguous().numpy()
-    arrays = [as_numpy(tensor) for tensor in panels]
-    return torch.from_numpy(multiply_arrays(rows, *arrays, bias_array(bias), output_size))
+    words, scales, mins = (as_numpy(tensor) for tensor in panels)
+    output = multiply_arrays(rows, words, scales, mins, bias_array(bias), output_size)
+    return torch.from_numpy(output)
 
 
 def multiply_arrays(

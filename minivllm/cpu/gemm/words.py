@@ -43,7 +43,8 @@ class Words:
         """Words ``v * WIDTH`` to ``(v + 1) * WIDTH - 1`` of a row."""
         at = self.builder.add(self.builder.mul(row, self._stride), _INT(v * WIDTH))
         at = self.builder.gep(self._words, [at])
-        prefetch_line(self.builder, self.builder.gep(at, [_INT(_AHEAD)]))
+        if v * WIDTH % 16 == 0:  # a cache line holds 16 words
+            prefetch_line(self.builder, self.builder.gep(at, [_INT(_AHEAD)]))
         return self.builder.load(self.builder.bitcast(at, _WORDS.as_pointer()), align=4)
 
     def numbers(self, word, i):
@@ -87,16 +88,17 @@ class QuantizedPanel(Words):
 
         def place(i):
             start, (stride, _) = self._arrays[i]
-            return builder.gep(start, [builder.add(builder.mul(group, stride), _INT(v * WIDTH))])
+            at = builder.gep(start, [builder.add(builder.mul(group, stride), _INT(v * WIDTH))])
+            prefetch_line(builder, builder.gep(at, [_INT(_AHEAD // 8)]))
+            return at
 
         scale = load(builder, place(3), self._dtypes[3].dtype)
-        at, kind = place(4), self._dtypes[4].dtype
-        # q less what ``numbers`` gives
-        shift = float(_CENTRE if self.are_nibbles else -128)
+        kind = self._dtypes[4].dtype
+        shift = float(_CENTRE if self.are_nibbles else -128)  # q less what ``numbers`` gives
         if kind == types.uint8:
             difference = shift - (8 if self.are_nibbles else 0)
             return scale, builder.fmul(scale, same_number(difference)) if difference else None
-        shift = same_number(shift)
+        shift, at = same_number(shift), place(4)
         if kind == types.int8:
             zeros = builder.load(builder.bitcast(at, _SOME_BYTES.as_pointer()), align=1)
             zeros = builder.sitofp(zeros, _VECTOR)
