@@ -133,10 +133,11 @@ def multiply_arrays(
 def _round(rounded, steps, begins, x):
     """Round each row to a 127th of its largest number, and of two as near to the even one."""
     for r in prange(len(x)):
-        most, total, numbers = np.float32(0), np.int32(0), x[r]
-        for k in range(len(numbers)):
-            most = max(most, abs(numbers[k]))
-        step = most / np.float32(127)
+        numbers, most, total = x[r], np.uint32(0), np.int32(0)
+        bits = numbers.view(np.uint32)
+        for k in range(len(bits)):  # without signs, bits are in the order of the numbers
+            most = max(most, bits[k] & np.uint32(0x7FFFFFFF))
+        step = np.uint32(most).view(np.float32) / np.float32(127)
         for k in range(len(numbers)):
             # The sum's last bits are the number; a row of zeros has no step.
             shifted = numbers[k] / (step if step > 0 else np.float32(1)) + _ROUNDS
