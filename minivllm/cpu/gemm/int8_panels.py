@@ -29,7 +29,7 @@ from minivllm.cpu.gemm.panels import (
     copy,
 )
 from minivllm.cpu.gemm.quantized_panels import QuantizedPanels
-from minivllm.cpu.gemm.words import Words, fused
+from minivllm.cpu.gemm.words import Words, fused, same_number
 
 _BYTE, _WORD, _INT = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _VECTOR, _WORDS = ir.VectorType(ir.FloatType(), WIDTH), ir.VectorType(_WORD, WIDTH)
@@ -42,14 +42,15 @@ def int8_kernel(num_rows: int, num_vectors: int):
     """Make a micro-kernel for numba: a few rows of int8 times a panel of bytes.
 
     What it returns is called in compiled code, as ``multiply_add(sums, left, words, scales, steps,
-    begins)``, and does ``sums[r, c] += steps[r] * scales[c] * (sum of left[r, k] * weight[k, c])``.
+    begins, accumulate)``, and does ``sums[r, c] += steps[r] * scales[c] * (the sum of left[r, k] *
+    weight[k, c])``. ``accumulate=False`` begins at 0.
     ``begins[r]`` is -128 times the sum of left's row r: a byte of a panel is a weight plus 128.
     The sums and the steps are float32, left is int8, and begins is int32.
     """
 
     @intrinsic
-    def multiply_add(typing, sums, left, words, scales, steps, begins):
-        return types.void(sums, left, words, scales, steps, begins), emit
+    def multiply_add(typing, sums, left, words, scales, steps, begins, accumulate):
+        return types.void(sums, left, words, scales, steps, begins, types.boolean), emit
 
     def emit(context, builder, signature, args):
         (sums, (sums_stride, _)), (left, (left_stride, _)) = (
@@ -78,7 +79,8 @@ def int8_kernel(num_rows: int, num_vectors: int):
             step = broadcast(builder, builder.load(builder.gep(steps, [_INT(r)])))
             scale = load(builder, builder.gep(scales, [_INT(v * WIDTH)]), signature.args[3].dtype)
             factor = builder.fmul(scale, step)
-            store(builder, fused(builder, dot, factor, load(builder, at)), at)
+            before = builder.select(args[6], load(builder, at), same_number(0.0))
+            store(builder, fused(builder, dot, factor, before), at)
         return context.get_dummy_value()
 
     return multiply_add
@@ -155,21 +157,21 @@ def _multiply(output, x, steps, begins, words, scales, bias):
         end, first = begin + TASK, panel * LANES
         place = output[begin:end, first : first + LANES]
         sums, size = begin_sums(place, bias, first), place.shape[1]
-        part = slice(begin, end)
-        _multiply_panel(sums, x[part], words[panel], scales[panel, 0], steps[part], begins[part])
+        of_rows = x[begin:end], steps[begin:end], begins[begin:end]
+        _multiply_panel(sums, *of_rows, words[panel], scales[panel, 0], len(bias) > 0)
         if size < LANES:
             copy(place, sums[:, :size])
 
 
 @kernel
-def _multiply_panel(sums, rows, words, scales, steps, begins):
+def _multiply_panel(sums, rows, steps, begins, words, scales, adds):
     """Multiply rows by a panel, tile by tile."""
     r = 0
     while r + _ROWS <= len(rows):
-        _tile(sums[r:], rows[r:], words, scales, steps[r:], begins[r:])
+        _tile(sums[r:], rows[r:], words, scales, steps[r:], begins[r:], adds)
         r += _ROWS
     while r + 2 <= len(rows):
-        _pair(sums[r:], rows[r:], words, scales, steps[r:], begins[r:])
+        _pair(sums[r:], rows[r:], words, scales, steps[r:], begins[r:], adds)
         r += 2
     if r < len(rows):
-        _single(sums[r:], rows[r:], words, scales, steps[r:], begins[r:])
+        _single(sums[r:], rows[r:], words, scales, steps[r:], begins[r:], adds)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numba import prange
+from numba import njit, prange
 
 from minivllm.cpu.compiled import as_numpy, kernel, parallel_kernel
 from minivllm.cpu.gemm.microkernel import WIDTH, micro_kernel
@@ -81,38 +81,39 @@ def _multiply_panel(output, rows, panels, bias, first):
         copy(wide, panel)
         panel = wide
     for k in range(0, depth, DEPTH):
-        multiply_piece(sums, rows[:, k:], panel[k : k + DEPTH])
+        multiply_piece(sums, rows[:, k:], panel[k : k + DEPTH], len(bias) > 0 or k > 0)
     if size < LANES:
         copy(place, sums[:, :size])
 
 
-@kernel
+@njit(inline="always")  # a call for each panel would cost small products 5 %
 def begin_sums(place, bias, first):
-    """Begin the sums of the columns from ``first`` on: with the bias, or 0 where that is empty.
+    """Begin the sums of the columns from ``first`` on, with the bias if there is one.
 
     They are made in their place. Those of the last panel may need more columns than that has.
     """
     sums, size = place, place.shape[1]
     if size < LANES:
         sums = np.empty((len(place), LANES), np.float32)[:, :LANES]
-    for r in range(len(sums)):
-        for c in range(size):
-            sums[r, c] = bias[first + c] if len(bias) > 0 else np.float32(0)
+    if len(bias) > 0:
+        for r in range(len(sums)):
+            for c in range(size):
+                sums[r, c] = bias[first + c]
     return sums
 
 
-@kernel
-def multiply_piece(sums, rows, piece):
-    """Multiply rows by a piece of a panel, tile by tile, and add that to the sums."""
+@njit(inline="always")
+def multiply_piece(sums, rows, piece, adds):
+    """Multiply rows by a piece of a panel, tile by tile; ``adds=False`` begins the sums at 0."""
     r = 0
     while r + ROWS <= len(rows):
-        _tile(sums[r:], rows[r:], piece, len(piece), True)
+        _tile(sums[r:], rows[r:], piece, len(piece), adds)
         r += ROWS
     while r + 2 <= len(rows):
-        _pair(sums[r:], rows[r:], piece, len(piece), True)
+        _pair(sums[r:], rows[r:], piece, len(piece), adds)
         r += 2
     if r < len(rows):
-        _single(sums[r:], rows[r:], piece, len(piece), True)
+        _single(sums[r:], rows[r:], piece, len(piece), adds)
 
 
 @kernel

@@ -24,14 +24,16 @@ def quantized_kernel(num_rows: int, num_vectors: int):
     """Make a micro-kernel for numba: a few rows times a panel.
 
     What it returns is called in compiled code, as ``multiply_add(sums, left, words, scales, mins,
-    totals)``, and does ``sums[r, c] += left[r, k] * weight[k, c]``. ``totals[r, g]`` is the sum of
-    left's row r over group g. Sums, left and totals are float32. All are matrices whose rows are
-    contiguous; words have a row for each eight or four k, scales and mins have one for each group.
+    totals, accumulate)``, and does ``sums[r, c] += left[r, k] * weight[k, c]``.
+    ``accumulate=False`` begins at 0. ``totals[r, g]`` is the sum of left's row r over group g.
+
+    Sums, left and totals are float32. All are matrices whose rows are contiguous; words have a row
+    for each eight or four k, scales and mins have one for each group.
     """
 
     @intrinsic
-    def multiply_add(typing, sums, left, words, scales, mins, totals):
-        return types.void(sums, left, words, scales, mins, totals), emit
+    def multiply_add(typing, sums, left, words, scales, mins, totals, accumulate):
+        return types.void(sums, left, words, scales, mins, totals, types.boolean), emit
 
     # A sum waits for the sum before, some four cycles: so there are eight, or as many as fit.
     sets = 2 if num_rows * num_vectors < 8 else 1
@@ -64,6 +66,7 @@ def quantized_kernel(num_rows: int, num_vectors: int):
                             register = registers[r, v, i % sets]
                             total = fused(builder, x, numbers[v], builder.load(register))
                             builder.store(total, register)
+            goes_on = builder.or_(args[6], builder.icmp_signed(">", groups.index, _INT(0)))
             for v in vectors:
                 scale, offset = panel.scale_and_offset(groups.index, v)
                 for r in rows:
@@ -72,7 +75,8 @@ def quantized_kernel(num_rows: int, num_vectors: int):
                         dot = builder.fadd(dot, builder.load(registers[r, v, i]))
                     at = builder.add(builder.mul(sums_stride, _INT(r)), _INT(v * WIDTH))
                     at = builder.gep(sums, [at])
-                    result = fused(builder, dot, scale, load(builder, at))
+                    before = builder.select(goes_on, load(builder, at), same_number(0.0))
+                    result = fused(builder, dot, scale, before)
                     if offset is not None:
                         place = builder.add(builder.mul(totals_stride, _INT(r)), groups.index)
                         total = broadcast(builder, builder.load(builder.gep(totals, [place])))

@@ -136,31 +136,32 @@ def _multiply(output, x, totals, words, scales, mins, bias):
         end, first = begin + TASK, panel * LANES
         place = output[begin:end, first : first + LANES]
         sums, size = begin_sums(place, bias, first), place.shape[1]
-        rows = x[begin:end]
+        rows, adds = x[begin:end], len(bias) > 0
+        of_panel = words[panel], scales[panel], mins[panel]
         if totals.shape[1] > 0:
-            _multiply_few(sums, rows, totals[begin:end], words[panel], scales[panel], mins[panel])
+            _multiply_few(sums, rows, totals[begin:end], *of_panel, adds)
         else:
-            _multiply_many(sums, rows, words[panel], scales[panel], mins[panel])
+            _multiply_many(sums, rows, *of_panel, adds)
         if size < LANES:
             copy(place, sums[:, :size])
 
 
 @kernel
-def _multiply_few(sums, rows, totals, words, scales, mins):
+def _multiply_few(sums, rows, totals, words, scales, mins, adds):
     """Multiply a few rows by a panel, tile by tile."""
     r = 0
     while r + _ROWS <= len(rows):
-        _tile(sums[r:], rows[r:], words, scales, mins, totals[r:])
+        _tile(sums[r:], rows[r:], words, scales, mins, totals[r:], adds)
         r += _ROWS
     while r + 2 <= len(rows):
-        _pair(sums[r:], rows[r:], words, scales, mins, totals[r:])
+        _pair(sums[r:], rows[r:], words, scales, mins, totals[r:], adds)
         r += 2
     if r < len(rows):
-        _single(sums[r:], rows[r:], words, scales, mins, totals[r:])
+        _single(sums[r:], rows[r:], words, scales, mins, totals[r:], adds)
 
 
 @kernel
-def _multiply_many(sums, rows, words, scales, mins):
+def _multiply_many(sums, rows, words, scales, mins, adds):
     """Multiply rows by a panel, whose pieces become float32."""
     depth = rows.shape[1]
     in_a_word, size = depth // len(words), depth // len(scales)
@@ -173,4 +174,4 @@ def _multiply_many(sums, rows, words, scales, mins):
             part = words[at // in_a_word : stop // in_a_word]
             _dequantize(piece[at - k :], g, part, scales, mins)
             at = stop
-        multiply_piece(sums, rows[:, k:], piece[: end - k])
+        multiply_piece(sums, rows[:, k:], piece[: end - k], adds or k > 0)
