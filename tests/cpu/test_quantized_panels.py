@@ -11,6 +11,7 @@ from numba import njit
 
 from minivllm.cpu.compiled import as_numpy
 from minivllm.cpu.gemm import int8_panels, quantized_panels
+from minivllm.cpu.gemm.microkernel import FEATURES
 from minivllm.cpu.gemm.panels import LANES, VECTORS
 from minivllm.cpu.gemm.quantized_panels import QuantizedPanels, pack
 
@@ -96,10 +97,11 @@ def test_rounded_rows_times_bytes_and_a_row_is_the_same_in_any_batch():
 def test_older_processors_compute_the_same(cpu):
     """Vectors of 8 and of 4 lanes, a table that is none, bytes without VNNI."""
     features = {"haswell": "+sse4.2,+avx,+avx2,+fma,+f16c", "generic": ""}[cpu]
-    names = ["GPTQ", "int8 with zero points"]
+    if features and not set(features.split(",")) <= FEATURES:
+        pytest.skip("this processor has no AVX2")
     code = (
         "from test_quantized_panels import *\n"
-        f"for name in {names}: check_format(name, [1, 2, 7, 30])\n"
+        "check_format('GPTQ', [1, 2, 7, 30])\n"
         "check_int8([1, 2, 7])"
     )
     said = {"NUMBA_CPU_NAME": cpu, "NUMBA_CPU_FEATURES": features}
@@ -150,12 +152,11 @@ def test_without_vnni_sums_are_the_same(monkeypatch):
 
     panels, _ = quantized("int8 of a column", LANES)
     left = torch.arange(604).view(1, 604) % 255 - 127  # the largest is 127: a step is 1
-    sums, steps = torch.zeros(1, LANES), torch.ones(1)
+    sums, steps = torch.empty(1, LANES), torch.ones(1)
     words, scales = as_numpy(panels.words[0]), as_numpy(panels.scales[0, 0])
     begins = -128 * left.sum(1, dtype=torch.int32)
-    multiply_add(
-        sums.numpy(), left.to(torch.int8).numpy(), words, scales, steps.numpy(), begins.numpy()
-    )
+    rows = left.to(torch.int8).numpy(), words, scales, steps.numpy(), begins.numpy()
+    multiply_add(sums.numpy(), *rows, False)
     assert torch.equal(sums, int8_panels.multiply(left, panels, None, LANES))
 
 
