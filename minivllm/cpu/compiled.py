@@ -2,8 +2,7 @@
 
 Machine code is kept on disk, beside the source or where ``NUMBA_CACHE_DIR`` says, so that only the
 first process compiles. (numba notices a change of the file that a loop is in, but not of those it
-uses: after a change here or in ``gemm/microkernel``, ``gemm/amx``, delete
-``__pycache__``.)
+uses: after a change here or of a micro-kernel in ``gemm/``, delete ``__pycache__``.)
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
+from minivllm.cpu.gemm import microkernel
 from minivllm.cpu.gemm.cache_lines import aligned
 from minivllm.cpu.gemm.microkernel import WIDTH, exp_kernel, micro_kernel, transpose
 from minivllm.utils.tensors import as_numpy
@@ -56,8 +57,11 @@ def test_a_tile_is_a_product(shape, dtype, depth, is_transposed, accumulate, see
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_vectors_widen_every_number(dtype):
+@pytest.mark.parametrize("features", [microkernel.FEATURES, microkernel.FEATURES - {"+f16c"}])
+def test_vectors_widen_every_number(dtype, features, monkeypatch):
     """All 16-bit patterns, also denormals, inf and NaN, stand for what they do in torch."""
+    monkeypatch.setattr(microkernel, "FEATURES", features)
+    turn = compiled(transpose)
     numbers = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(dtype).view(-1, WIDTH, WIDTH)
     found = torch.empty(numbers.shape)
     for rows, columns in zip(numbers, found, strict=True):

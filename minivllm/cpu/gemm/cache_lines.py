@@ -25,18 +25,23 @@ def prefetch(typing, matrix, num_rows, num_columns):
 
     def emit(context, builder, signature, args):
         start, (stride, _) = memory(context, builder, signature, args, 0)
-        byte = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
-        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        step, to_read, second, data = _INT(WIDTH), _WORD(0), _WORD(2), _WORD(1)
+        step = _INT(WIDTH)
         with cgutils.for_range(builder, args[1]) as rows:
             row = builder.gep(start, [builder.mul(stride, rows.index)])
             with cgutils.for_range_slice(builder, _INT(0), args[2], step, inc=True) as (column, _):
-                at = builder.bitcast(builder.gep(row, [column]), byte)
-                builder.call(fetch, [at, to_read, second, data])
+                prefetch_line(builder, builder.gep(row, [column]))
         return context.get_dummy_value()
 
     return types.void(matrix, types.int64, types.int64), emit
+
+
+def prefetch_line(builder, at):
+    """Prefetch the cache line of an address into the second cache."""
+    byte = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
+    fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    to_read, second, data = _WORD(0), _WORD(2), _WORD(1)
+    builder.call(fetch, [builder.bitcast(at, byte), to_read, second, data])
 
 
 @kernel

@@ -30,6 +30,7 @@ WIDTH = 16 if "+avx512f" in FEATURES else 8 if "+avx" in FEATURES else 4
 
 _FLOAT, _WORD, _INT = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _VECTOR, _WORDS = ir.VectorType(_FLOAT, WIDTH), ir.VectorType(_WORD, WIDTH)
+_HALVES = ir.VectorType(ir.HalfType(), WIDTH)
 _FUSED = ("contract",)  # a product and a sum are one instruction
 
 
@@ -65,23 +66,23 @@ def micro_kernel(num_rows: int, num_vectors: int):
         with builder.if_else(accumulate) as (goes_on, begins):
             with goes_on:
                 for r, v in tile:
-                    builder.store(_load(builder, places[r][v]), registers[r][v])
+                    builder.store(load(builder, places[r][v]), registers[r][v])
             with begins:
                 for r, v in tile:
                     builder.store(_VECTOR([0.0] * WIDTH), registers[r][v])
         with cgutils.for_range(builder, depth) as loop:
             there = columns(right, loop.index, right_stride)
-            row = [_load(builder, at, signature.args[2].dtype) for at in there]
+            row = [load(builder, at, signature.args[2].dtype) for at in there]
             column = builder.gep(left, [builder.mul(loop.index, left_step)])
             for r in range(num_rows):
                 number = builder.load(builder.gep(column, [builder.mul(left_stride, _INT(r))]))
-                number = _broadcast(builder, number)
+                number = broadcast(builder, number)
                 for v in range(num_vectors):
                     product = builder.fmul(number, row[v], flags=_FUSED)
                     total = builder.fadd(product, builder.load(registers[r][v]), flags=_FUSED)
                     builder.store(total, registers[r][v])
         for r, v in tile:
-            _store(builder, builder.load(registers[r][v]), places[r][v])
+            store(builder, builder.load(registers[r][v]), places[r][v])
         return context.get_dummy_value()
 
     return multiply_add
@@ -100,7 +101,7 @@ def transpose(typing, columns, rows):
             memory(context, builder, signature, args, i) for i in range(2)
         )
         starts = [builder.gep(origin, [builder.mul(rows_stride, _INT(r))]) for r in range(WIDTH)]
-        tile = [_load(builder, at, signature.args[1].dtype) for at in starts]
+        tile = [load(builder, at, signature.args[1].dtype) for at in starts]
         step = WIDTH // 2
         while step:
             for r in (r for r in range(WIDTH) if not r & step):
@@ -111,7 +112,7 @@ def transpose(typing, columns, rows):
                 tile[r + step] = builder.shuffle_vector(a, b, _WORDS(highs))
             step //= 2
         for c in range(WIDTH):
-            _store(builder, tile[c], builder.gep(to, [builder.mul(stride, _INT(c))]))
+            store(builder, tile[c], builder.gep(to, [builder.mul(stride, _INT(c))]))
         return context.get_dummy_value()
 
     return types.void(columns, rows), emit
@@ -144,21 +145,21 @@ def exp_kernel(num_vectors: int):
             [builder.gep(array, [_INT(v * WIDTH)]) for v in range(num_vectors)]
             for array, _ in (memory(context, builder, signature, args, i) for i in (2, 4))
         )
-        scale = _broadcast(builder, args[3])
-        largest = [_load(builder, at) for at in most]
+        scale = broadcast(builder, args[3])
+        largest = [load(builder, at) for at in most]
         registers = [cgutils.alloca_once(builder, _VECTOR) for _ in total]
         for at, register in zip(total, registers, strict=True):
-            builder.store(_load(builder, at), register)
+            builder.store(load(builder, at), register)
         with cgutils.for_range(builder, args[1]) as loop:
             row = builder.gep(scores, [builder.mul(loop.index, stride)])
             for v in range(num_vectors):
                 at = builder.gep(row, [_INT(v * WIDTH)])
-                less = builder.fsub(_load(builder, at), largest[v])
+                less = builder.fsub(load(builder, at), largest[v])
                 weight = _exp(builder, builder.fmul(less, scale))
-                _store(builder, weight, at)
+                store(builder, weight, at)
                 builder.store(builder.fadd(builder.load(registers[v]), weight), registers[v])
         for at, register in zip(total, registers, strict=True):
-            _store(builder, builder.load(register), at)
+            store(builder, builder.load(register), at)
         return context.get_dummy_value()
 
     return weigh
@@ -197,12 +198,14 @@ def memory(context, builder, signature, args, i):
     return array.data, [builder.sdiv(stride, size) for stride in strides]
 
 
-def _load(builder, at, dtype=types.float32):
+def load(builder, at, dtype=types.float32):
     """Load a vector as float32; 16-bit elements are widened as by ``compiled.widen``."""
     if dtype == types.float32:
         return builder.load(builder.bitcast(at, _VECTOR.as_pointer()), align=4)
-    halves = ir.VectorType(ir.IntType(16), WIDTH)
-    loaded = builder.load(builder.bitcast(at, halves.as_pointer()), align=2)
+    short = ir.VectorType(ir.IntType(16), WIDTH)
+    loaded = builder.load(builder.bitcast(at, short.as_pointer()), align=2)
+    if dtype == types.int16 and "+f16c" in FEATURES:  # one instruction, not seven
+        return builder.fpext(builder.bitcast(loaded, _HALVES), _VECTOR)
     bits = builder.zext(loaded, _WORDS)
     if dtype == types.uint16:  # bfloat16
         return builder.bitcast(builder.shl(bits, _words(16)), _VECTOR)
@@ -219,11 +222,11 @@ def _words(number):
     return _WORDS([number] * WIDTH)
 
 
-def _store(builder, vector, at):
+def store(builder, vector, at):
     builder.store(vector, builder.bitcast(at, _VECTOR.as_pointer()), align=4)
 
 
-def _broadcast(builder, number):
+def broadcast(builder, number):
     """Broadcast an element to all lanes."""
     first = builder.insert_element(_VECTOR(ir.Undefined), number, _WORD(0))
     return builder.shuffle_vector(first, _VECTOR(ir.Undefined), _words(0))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numba import prange
+from numba import njit, prange
 
 from minivllm.cpu.compiled import kernel, parallel_kernel
 from minivllm.cpu.gemm.microkernel import WIDTH, micro_kernel
@@ -23,12 +23,12 @@ from minivllm.utils.tensors import as_numpy
 
 WORTH_SHARING = 2**20  # multiply-adds that are worth several threads: some 20 us of work
 # Of a tile: its sums, a row of the panel and an element of the left one fit into the registers.
-_ROWS, _VECTORS = (4, 4) if WIDTH == 16 else (6, 2)
-LANES = _VECTORS * WIDTH
-_DEPTH = 256  # rows of a panel that stay in the second cache while many tiles read them
-_TASK = 32 * _ROWS  # rows of x
+ROWS, VECTORS = (4, 4) if WIDTH == 16 else (6, 2)
+LANES = VECTORS * WIDTH
+DEPTH = 256  # rows of a panel that stay in the second cache while many tiles read them
+TASK = 32 * ROWS  # rows of x
 _NO_BIAS: np.ndarray = np.empty(0, np.float32)
-_tile, _pair, _single = (micro_kernel(rows, _VECTORS) for rows in (_ROWS, 2, 1))
+_tile, _pair, _single = (micro_kernel(rows, VECTORS) for rows in (ROWS, 2, 1))
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
@@ -66,46 +66,59 @@ def bias_array(bias: torch.Tensor | None) -> np.ndarray:
 @parallel_kernel(WORTH_SHARING)
 def _multiply(output, x, panels, bias):
     num_panels = -(-output.shape[1] // LANES)
-    for task in prange(-(-len(x) // _TASK) * num_panels):
-        begin, first = task // num_panels * _TASK, task % num_panels * LANES
-        _multiply_panel(
-            output[begin : begin + _TASK], x[begin : begin + _TASK], panels, bias, first
-        )
+    for task in prange(-(-len(x) // TASK) * num_panels):
+        begin, first = task // num_panels * TASK, task % num_panels * LANES
+        _multiply_panel(output[begin : begin + TASK], x[begin : begin + TASK], panels, bias, first)
 
 
 @kernel
 def _multiply_panel(output, rows, panels, bias, first):
     """Multiply rows by the panel of the columns from ``first`` on."""
     depth, place = rows.shape[1], output[:, first : first + LANES]
-    sums, size = place, place.shape[1]
+    sums, size = begin_sums(place, bias, first), place.shape[1]
     panel = panels[first * depth : (first + size) * depth].reshape(depth, size)
     if size < LANES:  # the last one is narrower than a tile
-        sums = np.empty((len(rows), LANES), np.float32)[:, :LANES]
         wide = np.zeros((depth, LANES), panels.dtype)
-        _copy(wide, panel)
+        copy(wide, panel)
         panel = wide
-    has_bias = len(bias) > 0
-    if has_bias:
-        for r in range(len(rows)):
+    for k in range(0, depth, DEPTH):
+        multiply_piece(sums, rows[:, k:], panel[k : k + DEPTH], len(bias) > 0 or k > 0)
+    if size < LANES:
+        copy(place, sums[:, :size])
+
+
+@njit(inline="always")  # a call for each panel would cost small products 5 %
+def begin_sums(place, bias, first):
+    """Begin the sums of the columns from ``first`` on, with the bias if there is one.
+
+    They are made in their place. Those of the last panel may need more columns than that has.
+    """
+    sums, size = place, place.shape[1]
+    if size < LANES:
+        sums = np.empty((len(place), LANES), np.float32)[:, :LANES]
+    if len(bias) > 0:
+        for r in range(len(sums)):
             for c in range(size):
                 sums[r, c] = bias[first + c]
-    for k in range(0, depth, _DEPTH):
-        piece = panel[k : k + _DEPTH]
-        adds, r = has_bias or k > 0, 0
-        while r + _ROWS <= len(rows):
-            _tile(sums[r:], rows[r:, k:], piece, len(piece), adds)
-            r += _ROWS
-        while r + 2 <= len(rows):
-            _pair(sums[r:], rows[r:, k:], piece, len(piece), adds)
-            r += 2
-        if r < len(rows):
-            _single(sums[r:], rows[r:, k:], piece, len(piece), adds)
-    if size < LANES:
-        _copy(place, sums[:, :size])
+    return sums
+
+
+@njit(inline="always")
+def multiply_piece(sums, rows, piece, adds):
+    """Multiply rows by a piece of a panel, tile by tile; ``adds=False`` begins the sums at 0."""
+    r = 0
+    while r + ROWS <= len(rows):
+        _tile(sums[r:], rows[r:], piece, len(piece), adds)
+        r += ROWS
+    while r + 2 <= len(rows):
+        _pair(sums[r:], rows[r:], piece, len(piece), adds)
+        r += 2
+    if r < len(rows):
+        _single(sums[r:], rows[r:], piece, len(piece), adds)
 
 
 @kernel
-def _copy(left, right):
+def copy(left, right):
     """Copy: ``left = right``, without an error message that takes numba seconds to compile."""
     for r in range(len(right)):
         for c in range(right.shape[1]):
