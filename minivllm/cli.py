@@ -147,6 +147,25 @@ def complete(
         run_complete(RemoteModel(url, model, api_key, params), quick)
 
 
+@app.command()
+def quantize(
+    source: Annotated[Path, typer.Argument(help="Hugging Face directory with float weights.")],
+    target: Annotated[Path, typer.Argument(help="Directory to make.")],
+    method: Annotated[str, typer.Option(help="rtn, gptq or awq.")] = "gptq",
+    bits: Annotated[int, typer.Option(help="2, 4 or 8; awq: 4.")] = 4,
+    group: Annotated[int, typer.Option(help="Columns that share a scale; -1: a row.")] = 128,
+    sym: Annotated[
+        bool, typer.Option("--sym/--asym", help="The zero point is the middle; not with awq.")
+    ] = True,
+    num_texts: Annotated[int, typer.Option(help="Calibration texts; rtn reads none.")] = 32,
+) -> None:
+    """Make a checkpoint of fewer bits."""
+    with exit_on_bad_input():
+        from minivllm.lab.quantize.command import run_quantize
+
+        run_quantize(source, target, method, bits, group, sym, num_texts)
+
+
 @app.command(
     context_settings={
         "allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": [],

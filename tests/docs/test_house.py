@@ -23,15 +23,15 @@ ROOMS = [
     "attention", "embedded", "models", "quantization", "sampling", "lora", "cpu", "worker",
     "executor", "engine",
     "lab", "lab/contiguous", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench",
-    "lab/classroom", "cli", "sim", "viz", "exercises", "__main__",
-    "embedded/data", "embedded/training", "embedded/evaluation",
+    "lab/classroom", "embedded/data", "embedded/training", "lab/quantize", "cli", "sim", "viz", "exercises", "__main__",
+    "embedded/evaluation",
 ]  # fmt: skip
 HOUSES = {"lab", "embedded"}
 ENGINE = ROOMS[: ROOMS.index("lab")]
 WITH_NUMPY = {"structured_output"}  # its masks are arrays, though no tensors
 NEED_TORCH = {"attention", "models", "quantization", "sampling", "lora", "cpu", "worker",
               "executor", "engine", "entrypoints",
-              "lab/bench", "cli", "__main__", "embedded/training",
+              "lab/bench", "lab/quantize", "cli", "__main__", "embedded/training",
               "embedded/evaluation"}  # fmt: skip
 NEED_TORCH_FILES = {
     "utils/tensors.py", "utils/platforms.py",

@@ -1,0 +1,1 @@
+"""Quantizing a checkpoint: round to nearest, GPTQ, AWQ. ``minivllm quantize`` is its command."""

@@ -1,0 +1,124 @@
+"""Quantizing a model layer by layer: each layer sees what the quantized ones before it give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from minivllm.engine.oracle import DenseAttention
+from minivllm.lab.quantize.awq import find_channel_scales
+from minivllm.lab.quantize.gptq import gptq
+from minivllm.lab.quantize.rounding import QuantizedWeight, round_to_nearest
+from minivllm.models.checkpoint import LinearPart
+from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.layers import RMSNorm
+from minivllm.models.linear import Linear
+
+METHODS = ("rtn", "gptq", "awq")
+
+
+class Sequence:
+    """One calibration text on its way through the layers."""
+
+    def __init__(self, model: DecoderForCausalLM, token_ids: list[int]):
+        ids, positions = torch.tensor(token_ids), torch.arange(len(token_ids))
+        self.hidden, self.residual = model.embed(ids, positions), None
+        rotary = model.model.rotary_emb
+        self.cos_sin = None if rotary is None else rotary(positions)
+
+    def through(self, layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output of a layer and its residual; this sequence stays where it is."""
+        residual = None if self.residual is None else self.residual.clone()
+        return layer(self.hidden.clone(), residual, self.cos_sin, None, None, DenseAttention())
+
+
+@torch.inference_mode()
+def quantize_model(
+    model: DecoderForCausalLM,
+    texts: list[list[int]],
+    method: str,
+    bits: int,
+    group: int,
+    sym: bool,
+) -> Iterator[tuple[str, QuantizedWeight]]:
+    """Quantize all linear layers but the head, in place; yield each by its checkpoint's name.
+
+    Args:
+        model: float32, as it was loaded.
+        texts: token ids of calibration texts, at least one unless ``method`` is "rtn".
+        method: one of ``METHODS``.
+        bits: of each number.
+        group: columns that share a scale; -1: all of a row.
+        sym: whether the zero point is the middle; "awq" has its own.
+    """
+    parts = quantized_parts(model)
+    group = group if group > 0 else 2**31
+    sequences = [] if method == "rtn" else [Sequence(model, ids) for ids in texts]
+    for index, layer in enumerate(model.model.layers):
+        mine = {name: p for name, p in parts.items() if p.path.startswith(f"model.layers.{index}.")}
+        if method == "awq":
+            fold_channel_scales(layer, sequences, bits, group)
+        hessians = gather_hessians(layer, sequences) if method == "gptq" else {}
+        for name, part in mine.items():
+            weight = part.layer.weight[part.rows]
+            if method == "gptq":
+                quantized = gptq(weight, hessians[part.layer], bits, group, sym)
+            else:
+                quantized = round_to_nearest(weight, bits, group, sym)
+            weight.copy_(quantized.dequantize())
+            yield name, quantized
+        for sequence in sequences:
+            sequence.hidden, sequence.residual = sequence.through(layer)
+
+
+def record_inputs(layer: Any, sequences: list[Sequence]) -> dict[Linear, list[torch.Tensor]]:
+    """Inputs of a layer's linear layers, ``[num_tokens, in]`` of each sequence."""
+    inputs: dict[Linear, list[torch.Tensor]] = {}
+    hooks = []
+    for module in layer.modules():
+        if isinstance(module, Linear):
+            inputs[module] = []
+            hooks.append(
+                module.register_forward_pre_hook(lambda m, args: inputs[m].append(args[0].float()))
+            )
+    for sequence in sequences:
+        sequence.through(layer)
+    for hook in hooks:
+        hook.remove()
+    return inputs
+
+
+def gather_hessians(layer: Any, sequences: list[Sequence]) -> dict[Linear, torch.Tensor]:
+    """``X^T X`` of the inputs of a layer's linear layers."""
+    inputs = record_inputs(layer, sequences)
+    return {linear: sum(x.T @ x for x in found) for linear, found in inputs.items()}
+
+
+def fold_channel_scales(layer: Any, sequences: list[Sequence], bits: int, group: int) -> None:
+    """Find AWQ's scales and fold them: into the norms, and into ``up_proj`` for ``down_proj``.
+
+    Only RMSNorm and a gated MLP can take them; other layers keep their weights.
+    """
+    attention, mlp = layer.self_attn, layer.mlp
+    places = [(attention.qkv_proj, layer.input_layernorm)]
+    places += [(getattr(mlp, "gate_up_proj", None), layer.post_attention_layernorm)]
+    for linear, norm in places:
+        if linear is not None and isinstance(norm, RMSNorm):
+            x = torch.cat(record_inputs(layer, sequences)[linear])
+            scales = find_channel_scales(linear.weight, x, bits, group)
+            linear.weight.mul_(scales)
+            norm.weight.div_(scales)
+    if getattr(mlp, "gate_up_proj", None) is not None:
+        x = torch.cat(record_inputs(layer, sequences)[mlp.down_proj])
+        scales = find_channel_scales(mlp.down_proj.weight, x, bits, group)
+        mlp.down_proj.weight.mul_(scales)
+        up = mlp.gate_up_proj.weight[mlp.gate_up_proj.output_sizes["gate_proj"] :]
+        up.div_(scales.unsqueeze(1))
+
+
+def quantized_parts(model: DecoderForCausalLM) -> dict[str, LinearPart]:
+    """The linear layers that are quantized, by their checkpoint's names: all but the head."""
+    linears = model.checkpoint_linears()
+    return {name: part for name, part in linears.items() if name != "lm_head"}
