@@ -1,4 +1,4 @@
-"""Exercises of notebook 17: bytes of an adapter, the admitted requests, a bug to find, enough slots."""
+"""Exercises of notebook 17: bytes, the admitted requests, a bug to find, enough slots."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from random import Random
 
-from minivllm.lab.exercises.answers import NotYet, compare, whole_number, whole_numbers
+from minivllm.lab.exercises.answers import NotYet, compare, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.function_exercise import FunctionExercise
 
@@ -15,7 +15,7 @@ from minivllm.lab.exercises.function_exercise import FunctionExercise
 
 @seeded(difficulty=2, minutes=6)
 def size(rng: Random) -> Exercise:
-    """Bytes of an adapter, and of what it stands beside."""
+    """Bytes of an adapter, and of the matrices that it changes."""
     hidden = rng.choice([1024, 2048, 3072, 4096])
     layers = {"q_proj": (hidden, hidden), "v_proj": (hidden // rng.choice([4, 8]), hidden)}
     if rng.random() < 0.5:
@@ -77,7 +77,7 @@ def _check_size(answer, num_layers, rank, layers) -> str:
 
 @seeded(difficulty=3, minutes=12)
 def admit(rng: Random) -> FunctionExercise:
-    """Requests that are admitted in a step, if the step may hold so many adapters."""
+    """Requests that one step admits, with a limit on adapters."""
     solution, calls = _solve_admit(), []
     while len(calls) < 40:
         max_loras = rng.randint(1, 3)
@@ -247,7 +247,8 @@ def slots(rng: Random) -> Exercise:
         "A server runs one request at a time; used says whose adapter each one has. An adapter "
         "that is in no slot is copied into one: a free one, or else that of the least recently "
         "used. A slot takes memory that blocks could have. What is the smallest max_loras with "
-        "which at most most_loads copies are made?",
+        "which at most most_loads copies are made, and how many are made with it? Answer with a "
+        "pair (max_loras, copies).",
         {"used": used, "most_loads": most_loads},
     )
 
@@ -282,17 +283,32 @@ def _solve_slots(used, most_loads):
                     on_device.pop(0)
             on_device.append(name)
         if loads <= most_loads:
-            return max_loras
+            return max_loras, loads
 
 
 def _check_slots(answer, used, most_loads) -> str:
-    got, right = whole_number(answer), _solve_slots(used, most_loads)
-    if got < 1:
-        raise NotYet("there is at least one slot.")
+    got, copies = whole_numbers(answer, ("max_loras", "copies"))
+    right, right_loads = _solve_slots(used, most_loads)
+    if not 1 <= got <= len(used):
+        raise NotYet(f"there is at least one slot, and {len(used)} are too many in any case.")
     loads = num_loads(used, got)
     if loads > most_loads:
         raise NotYet(f"with {got} of them {loads} copies are made, and {most_loads} are allowed.")
     if got > right:
         every = "one for each adapter is more than needed" if got >= len(set(used)) else "fewer do"
         raise NotYet(f"{loads} copies are few enough, but {every}.")
+    compare(
+        copies,
+        right_loads,
+        {
+            "copies: the first time an adapter is used, it is copied, too.": loads - len(set(used)),
+            "copies: what is used again moves to the end of those that give way.": num_loads(
+                used, got, touch=False
+            ),
+            "copies: a free slot does not save the copy.": loads - got,
+            "copies: that is each use; an adapter that is in a slot is not copied.": len(used),
+        },
+        f"copies: with {got} slots it is not {copies}.",
+        f"copies: with {got} slots it is {right_loads}, not {copies}.",
+    )
     return f"{loads} copies; with {len(set(used))} slots it would be {len(set(used))}."

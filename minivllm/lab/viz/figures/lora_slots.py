@@ -28,7 +28,7 @@ Stretch = tuple[str, int, int]  # what, its first and its last step
 
 @dataclass
 class SlotRun:
-    """What a trace says about adapters, by step."""
+    """Adapters of a trace, by step."""
 
     steps: range
     adapter_of: dict[str, str]  # by request id
