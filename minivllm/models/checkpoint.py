@@ -26,6 +26,7 @@ class CheckpointMixin(nn.Module):
 
     checkpoint_names: dict[str, str] = {}  # noqa: RUF012  our names' parts -> the checkpoint's
     fused_in_checkpoint = False  # whether q, k and v are one tensor there, too
+    supports_lora = True  # whether adapters can be put on its layers
     base_model_prefix = "model"  # checkpoints saved without a head leave it out
     ignored_tensors: tuple[str, ...] = ()  # endings of names that hold nothing to learn
     config: ModelConfig

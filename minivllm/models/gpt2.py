@@ -21,6 +21,7 @@ class GPT2LMHeadModel(DecoderForCausalLM):
 
     layer_class = GPT2Layer
     fused_in_checkpoint = True
+    supports_lora = False  # its adapters would be transposed, too, and have q, k and v in one
     base_model_prefix = "transformer"
     ignored_tensors = (".attn.bias", ".attn.masked_bias")  # the causal mask
     checkpoint_names = {  # noqa: RUF012
