@@ -15,9 +15,10 @@ from minivllm.cpu import linear
 from minivllm.cpu.allocator import keep_freed_memory
 from minivllm.cpu.threads import bound_threads, log_threads
 from minivllm.logger import init_logger
+from minivllm.lora.layers import LoRALinearMethod
 from minivllm.models import ops
 from minivllm.models.decoder import DecoderForCausalLM
-from minivllm.models.linear import Linear, UnquantizedLinearMethod
+from minivllm.models.linear import Linear, LinearMethod, UnquantizedLinearMethod
 from minivllm.utils.numba_support import numba_obstacle
 
 logger = init_logger(__name__)
@@ -65,9 +66,19 @@ def _check(model: DecoderForCausalLM) -> None:
 def choose_linear_methods(model: DecoderForCausalLM) -> None:
     """Give each plain linear layer the fastest method for its weight, and lay the weight out."""
     for module in model.modules():
-        if isinstance(module, Linear) and type(module.quant_method) is UnquantizedLinearMethod:
-            module.quant_method = linear.choose_method(module.weight)
-            module.quant_method.process_weights_after_loading(module)
+        if not isinstance(module, Linear):
+            continue
+        method = module.quant_method
+        if type(method) is UnquantizedLinearMethod:
+            module.quant_method = _chosen(module)
+        elif isinstance(method, LoRALinearMethod) and type(method.base) is UnquantizedLinearMethod:
+            method.base = _chosen(module)
+
+
+def _chosen(layer: Linear) -> LinearMethod:
+    method = linear.choose_method(layer.weight)
+    method.process_weights_after_loading(layer)
+    return method
 
 
 def _compile(model: DecoderForCausalLM, backend: AttentionBackend) -> tuple[str, str]:

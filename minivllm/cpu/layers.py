@@ -32,10 +32,12 @@ from minivllm.cpu.fused import (
 )
 from minivllm.cpu.gemm.panels import bias_array, multiply_arrays
 from minivllm.cpu.linear import PanelLinearMethod
+from minivllm.cpu.lora import add_adapters_to
+from minivllm.lora.layers import LoRALinearMethod
 from minivllm.models import ops
 from minivllm.models.decoder import Attention, Decoder, DecoderLayer
 from minivllm.models.layers import GatedMLP, RMSNorm
-from minivllm.models.linear import Linear, QKVParallelLinear
+from minivllm.models.linear import Linear, LinearMethod, QKVParallelLinear
 
 Caches = tuple[np.ndarray, np.ndarray]  # K and V, [num_blocks, block_size, num_kv_heads, head_dim]
 Product = Callable[[np.ndarray], np.ndarray]  # [n, input_size] to [n, output_size]
@@ -210,9 +212,17 @@ def _head_norm(module: nn.Module) -> Norm | None:
 
 
 def _product(layer: Any, dtype: torch.dtype) -> Product:
-    """Product of a linear layer; through torch, if torch multiplies or has to convert for it."""
-    if isinstance(layer.quant_method, PanelLinearMethod) and dtype == torch.float32:
+    """Product of a linear layer, with the adapters of some rows, if there may be any."""
+    method = layer.quant_method
+    if isinstance(method, LoRALinearMethod) and dtype == torch.float32:
+        return add_adapters_to(_product_by(method.base, layer, dtype), method)
+    return _product_by(method, layer, dtype)
+
+
+def _product_by(method: LinearMethod, layer: Linear, dtype: torch.dtype) -> Product:
+    """Product by a method; through torch, if torch multiplies or has to convert for it."""
+    if isinstance(method, PanelLinearMethod) and dtype == torch.float32:
         weight, bias = layer.weight.numpy(), bias_array(layer.bias)
         return partial(multiply_arrays, panels=weight, bias=bias, output_size=layer.output_size)
-    apply = partial(layer.quant_method.apply, layer)
+    apply = partial(method.apply, layer)
     return lambda x: as_numpy(apply(as_tensor(x, dtype)))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from minivllm.lora.request import LoadedLoRA
 from minivllm.sampling.metadata import SamplingMetadata, SamplingState
 from minivllm.sampling.rejection_sampler import DrawnDrafts, states_to_verify
 from minivllm.scheduling.output import BeamMove, SchedulerOutput
@@ -21,6 +22,7 @@ class CachedRequestState(SamplingState):
 
     block_ids: list[int] = field(default_factory=list)
     is_beam: bool = False
+    lora: LoadedLoRA | None = None  # its adapter
     drawn_drafts: DrawnDrafts | None = None  # the last ones, if they were drawn
 
 
@@ -33,6 +35,7 @@ def _child(parent: CachedRequestState, token_ids: list[int], seed: int) -> Cache
         parent.num_prompt_tokens,
         list(parent.block_ids),
         parent.is_beam,
+        parent.lora,
     )
 
 
@@ -65,6 +68,7 @@ class InputBatch:
                 list(new.token_ids),
                 new.num_prompt_tokens,
                 is_beam=new.is_beam,
+                lora=new.lora,
             )
             if (num_top := new.sampling_params.prompt_logprobs) is not None:
                 self.num_prompt_logprobs[new.seq_id] = num_top

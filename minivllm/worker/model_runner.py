@@ -12,6 +12,7 @@ import torch
 from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
+from minivllm.lora.worker_manager import WorkerLoRAManager
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.sampling.grammar_bitmask import apply_grammar_bitmask
 from minivllm.sampling.logprobs import prompt_logprobs
@@ -40,6 +41,7 @@ class ModelRunner:
         block_size: positions per block.
         attention: how the layers write and read the cache.
         draft_model: guesses what comes next, if there is one.
+        lora_manager: adapters, if requests may have any.
     """
 
     def __init__(
@@ -50,9 +52,11 @@ class ModelRunner:
         block_size: int,
         attention: AttentionBackend,
         draft_model: DraftModelProposer | None = None,
+        lora_manager: WorkerLoRAManager | None = None,
     ):
         self.model = model
         self.draft_model = draft_model
+        self.lora_manager = lora_manager
         self.kv_cache = kv_cache
         self.host_kv_cache = host_kv_cache
         self.block_size = block_size
@@ -80,9 +84,11 @@ class ModelRunner:
             self._move_blocks(plan)
         if not scheduler_output.num_scheduled_tokens:
             return ModelRunnerOutput()
+        if self.lora_manager is not None:
+            self.lora_manager.prepare(scheduler_output, self.input_batch.states)
         token_ids, positions, metadata = self.prepare_inputs(scheduler_output)
         graphs, forward = self.cuda_graph_runner, self._forward
-        if graphs is not None and graphs.has(metadata):
+        if graphs is not None and graphs.has(metadata) and not self._has_adapters:
             forward = graphs.replay
         hidden = forward(token_ids, positions, metadata)
         output = ModelRunnerOutput()
@@ -100,6 +106,11 @@ class ModelRunner:
                 scheduler_output, self.input_batch, output.sampled_token_ids
             )
         return output
+
+    @property
+    def _has_adapters(self) -> bool:
+        """True if rows of the step have adapters: no graph has recorded which."""
+        return self.lora_manager is not None and self.lora_manager.model.rows.metadata is not None
 
     def _sample(
         self,

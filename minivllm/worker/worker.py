@@ -16,10 +16,14 @@ from minivllm import envs
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.selector import make_backend
 from minivllm.config import VllmConfig
+from minivllm.config.lora import LoRAConfig
 from minivllm.cpu import apply as cpu
 from minivllm.kv.kv_cache_config import KVCacheConfig
 from minivllm.kv.memory_profile import MemoryProfile, format_bytes, host_memory_gib
 from minivllm.logger import init_logger
+from minivllm.lora import apply as lora
+from minivllm.lora.request import LoadedLoRA, LoRARequest
+from minivllm.lora.worker_manager import WorkerLoRAManager
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
@@ -46,6 +50,7 @@ class Worker:
         self.model_config: ModelConfig = config.model_config
         self.draft_config: ModelConfig | None = config.draft_model_config
         self.draft_model: DecoderForCausalLM | None = None
+        self.lora_manager: WorkerLoRAManager | None = None
         self.device = config.device_config.device
         self.block_size = config.cache_config.block_size
         self.total: float = host_memory_gib() * 2**30  # of the device
@@ -84,15 +89,21 @@ class Worker:
         """
         load = self.config.load_config
         with self._out_of_memory_explained():
-            self.model = self._load(load.model_directory, self.model_config)
+            self.model = self._load(
+                load.model_directory, self.model_config, self.config.lora_config
+            )
             if self.draft_config is not None and load.draft_model_directory is not None:
                 self.draft_model = self._load(load.draft_model_directory, self.draft_config)
 
-    def _load(self, directory: Path, config: ModelConfig) -> DecoderForCausalLM:
+    def _load(
+        self, directory: Path, config: ModelConfig, lora_config: LoRAConfig | None = None
+    ) -> DecoderForCausalLM:
         load = self.config.load_config
         model = load_model(
             directory, config, config.dtype, self.device, load.load_format, load.use_tqdm_on_load
         )
+        if lora_config is not None:
+            self.lora_manager = WorkerLoRAManager(lora.apply(model, lora_config))
         if self.device.type == "cpu":
             if self.config.device_config.enforce_eager:
                 logger.info("Using plain modules: enforce_eager=True.")
@@ -161,6 +172,16 @@ class Worker:
         """Compute one step."""
         return self.model_runner.execute_model(scheduler_output)
 
+    def add_lora(self, lora_request: LoRARequest) -> LoadedLoRA:
+        """Read an adapter into host memory: see ``WorkerLoRAManager.add_lora``."""
+        assert self.lora_manager is not None, "LoRA is enabled"
+        return self.lora_manager.add_lora(lora_request)
+
+    def remove_lora(self, lora: LoadedLoRA) -> None:
+        """Drop an adapter from host memory."""
+        assert self.lora_manager is not None, "LoRA is enabled"
+        self.lora_manager.remove_lora(lora)
+
     def profile_memory(self) -> MemoryProfile:
         """The MemoryProfile of the device. Measured on the first call; the table is logged."""
         if self._profile is None:
@@ -195,7 +216,8 @@ class Worker:
                 self.config.scheduler_config.max_model_len,
                 self.attention,
             )
-        return ModelRunner(self.model, device, host, self.block_size, self.attention, draft_model)
+        rest = self.block_size, self.attention, draft_model, self.lora_manager
+        return ModelRunner(self.model, device, host, *rest)
 
     def _kv_cache(self, num_blocks: int, device: torch.device) -> KVCache:
         """Make a KV cache: layers of the model and of its draft, behind the same block ids."""
@@ -222,7 +244,8 @@ class Worker:
 
     def _weight_bytes(self) -> int:
         models = [model for model in (self.model, self.draft_model) if model is not None]
-        return sum(parameter.nbytes for model in models for parameter in model.parameters())
+        slots = 0 if self.lora_manager is None else self.lora_manager.model.nbytes
+        return slots + sum(p.nbytes for model in models for p in model.parameters())
 
     @contextmanager
     def _out_of_memory_explained(self) -> Iterator[None]:
