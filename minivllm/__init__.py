@@ -25,6 +25,7 @@ _HOME_OF = {
     "Trace": "minivllm.trace",
     "embedded_model_path": "minivllm.embedded",
     "embedded_draft_path": "minivllm.embedded",
+    "embedded_adapter_path": "minivllm.embedded",
 }
 
 __all__ = ["__version__", *_HOME_OF]

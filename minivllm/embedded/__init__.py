@@ -2,10 +2,13 @@
 
 It is trained from nothing on generated text, so it needs no download: `data/` makes the text,
 `training/` the weights in `checkpoint/`, and `evaluation/` measures what they can do. The engine
-asks only where the checkpoint is. In `draft/` is a smaller one that guesses what this one will say.
+asks only where the checkpoint is. In `draft/` is a smaller one that guesses what this one will say,
+in `adapters/` are LoRA adapters of it.
 """
 
 from pathlib import Path
+
+from minivllm.utils.validation import check
 
 
 def embedded_model_path() -> Path:
@@ -16,3 +19,15 @@ def embedded_model_path() -> Path:
 def embedded_draft_path() -> Path:
     """Directory of a draft model of it, for ``speculative_config={"model": ...}``."""
     return Path(__file__).parent / "draft"
+
+
+def embedded_adapter_path(name: str) -> Path:
+    """Directory of a LoRA adapter of it, in PEFT's form: ``"pirate"`` or ``"sql-lora"``.
+
+    Raises:
+        ValueError: if there is no adapter of this name.
+    """
+    adapters = Path(__file__).parent / "adapters"
+    names = sorted(path.name for path in adapters.iterdir())
+    check(name in names, "name", name, f"one of {', '.join(names)}")
+    return adapters / name

@@ -129,7 +129,7 @@ def _by_module(file: AdapterFile) -> tuple[dict[str, Matrices], list[str]]:
     """A file's tensors by the names of their layers, and sentences about other names."""
     modules: dict[str, Matrices] = {}
     reasons = []
-    for name, tensor in file.tensors().items():
+    for name, tensor in sorted(file.tensors().items()):  # safetensors has them in any order
         if name.endswith(_BASE_WEIGHTS):
             continue
         found = _LORA_NAME.fullmatch(name.removeprefix("base_model.model."))
