@@ -121,7 +121,7 @@ class EngineCore:
 
     def list_loras(self) -> set[int]:
         """Ids of all adapters in host memory."""
-        return set(self._loras.loaded)
+        return self._loras.list_loras()
 
     @property
     def _loras(self) -> LoRARegistry:

@@ -60,7 +60,7 @@ class LoRARegistry:
         self.loaded[lora.lora_int_id] = lora
         self.loaded.move_to_end(lora.lora_int_id)
         self._replaced.discard(lora)
-        self._make_room(newest=lora)
+        self._make_room()
         return lora
 
     def add(self, request: LoRARequest) -> bool:
@@ -113,13 +113,19 @@ class LoRARegistry:
         self.slots.pinned.add(lora)
         return True
 
+    def list_loras(self) -> set[int]:
+        """Ids of all adapters; those that only finished requests have kept leave now."""
+        self._make_room()
+        return set(self.loaded)
+
     def _in_use(self) -> set[LoadedLoRA]:
         requests = self.scheduler.requests.values()
         return {request.lora for request in requests if request.lora is not None}
 
-    def _make_room(self, newest: LoadedLoRA) -> None:
+    def _make_room(self) -> None:
         """Drop adapters beyond ``max_cpu_loras``: idle ones, the least recently used first."""
-        keep = self._in_use() | self.slots.pinned | {newest}
+        newest = next(reversed(self.loaded.values()), None)
+        keep = {*self._in_use(), *self.slots.pinned, newest}
         for lora in [lora for lora in self.loaded.values() if lora not in keep]:
             if len(self.loaded) > self.max_cpu_loras:
                 self._replaced.add(self.loaded.pop(lora.lora_int_id))
