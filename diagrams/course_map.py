@@ -20,7 +20,11 @@ FIRST = ("00", "01", "02", "03")
 COLUMNS = (
     {"Memory": ("04", "04b", "13", "13b"), "Known prefixes": ("08", "08b")},
     {"Scheduling": ("05", "06", "06b", "07"), "Serving": ("21", "21b", "22")},
-    {"From logits to answers": ("12", "14", "14b", "15", "16"), "In vLLM": ("A4",)},
+    {
+        "From logits to answers": ("12", "14", "14b", "15", "16"),
+        "Many users": ("17",),
+        "In vLLM": ("A4",),
+    },
     {"Kernels": ("09", "10", "11"), "Machines": ("A1", "A2", "A3")},
 )
 TRACK_COLOURS = {"90 minutes": FULL_ORANGE, "systems": FULL_BLUE, "kernels": FULL_GREEN}

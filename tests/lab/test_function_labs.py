@@ -80,9 +80,9 @@ def test_what_is_no_answer_is_told_so(lab, nonsense, capsys):
     assert capsys.readouterr().out.startswith("FAILED")
 
 
-SCHEDULE, CAP, MERGE, TOP_P, MASK, JOIN, QUANTILE = (
+SCHEDULE, CAP, MERGE, TOP_P, MASK, JOIN, QUANTILE, SEGMENTS = (
     inspect.getsource(labs.FUNCTION_LABS[name].solution)
-    for name in ("schedule", "cap", "merge", "top_p", "mask", "join", "quantile")
+    for name in ("schedule", "cap", "merge", "top_p", "mask", "join", "quantile", "segments")
 )
 MISTAKES = {
     "waiting ones overtake": (SCHEDULE, "            break\n", "            continue\n"),
@@ -102,6 +102,9 @@ MISTAKES = {
                            "(count - below)", "float(bound)"),
     "one too far": (QUANTILE, "count >= q * total", "count > q * total"),
     "not from zero": (QUANTILE, "low, below = 0.0, 0", "low, below = float(min(buckets)), 0"),
+    "rows without adapter": (SEGMENTS, " if slot >= 0]", "]"),
+    "no end of the last segment": (SEGMENTS, "[*starts, len(order)]", "starts"),
+    "the batch's order": (SEGMENTS, "sorted(rows, key=lambda row: slots[row])", "rows"),
     "ties in no order": (TOP_P, "logits.argsort(descending=True, stable=True)",
                          "logits.flip(0).argsort(descending=True).neg() + len(logits) - 1"),
     "no end": (MASK, " | set(stop_token_ids) if accepting[state] else allowed", ""),

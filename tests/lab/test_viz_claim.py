@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 from test_14_draft_figures import speculating
+from test_17_figures import adapters
 from test_22_figures import four
 from test_viz_figures import SVG, check_figure, chunked, drawing, forking, preempting, sharing
 
@@ -52,12 +53,15 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "gather_arrows": (({"A": [0, 1], "B": [4]}, 2, 4), ("A", 1), ("B", 1)),
     "lanes": ((runs,), ("one", "B", 2), ("one", "B", 99)),
     "launch_lanes": (({"graph": launch_graph([2.0, 3.0], 5.0)},), ("graph", "GPU"), ("x", "GPU")),
+    "lora_slots": ((adapters,), ("slot 0", 1), ("slot 9", 1)),
+    "low_rank": ((8, 6, 2), ("B",), ("C",)),
     "ngram_lookup": (([1, 2, 3, 1, 2], 1, 2, 2), (2,), (3,)),
     "prefix_tree": ((sharing,), (1,), (99,)),
     "probability_lines": (({"row": PROBS}, 0.5), ("row", "x"), ("row", "z")),
     "program_loads": (({"program 0": [3, 4]},), ("program 0", 1), ("program 0", 2)),
     "queues": ((preempting,), ("C", 3), ("C", 99)),
     "rejection_bars": ((PROBS, PROBS), ("x",), ("z",)),
+    "sorted_rows": (([0, -1, 0], ["pirate"]), ("sorted", 2), ("sorted", 3)),
     "stepper": ((chunked, [0, 3]), (3, 4), (2, 4)),
     "time_shares": (({"a": 0.1, "b": 0.2},), ("b",), ("c",)),
     "timeline": ((chunked,), ("blocks", 4), ("rows", 4)),

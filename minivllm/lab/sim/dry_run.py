@@ -29,6 +29,7 @@ def dry_run(
     policy: str | SchedulingPolicy = "fcfs",
     preemption_mode: str | None = None,
     num_host_blocks: int = 0,
+    max_loras: int = 0,
     kv_cache_manager_cls: type[KVCacheManager] = KVCacheManager,
     max_steps: int = 100_000,
 ) -> Trace:
@@ -43,6 +44,7 @@ def dry_run(
             ``arrival_time``.
         num_blocks: blocks in the pool, the null block included.
         num_host_blocks: the same in host memory, for swapping.
+        max_loras: slots for adapters; 0 if no request has one.
         kv_cache_manager_cls: a ``KVCacheManager`` of your own.
         max_steps: when to give up: with a manager of your own a request may run for ever.
         block_size, max_num_batched_tokens, max_num_seqs, max_model_len, enable_prefix_caching,
@@ -61,6 +63,7 @@ def dry_run(
         long_prefill_token_threshold,
         policy,
         preemption_mode,
+        max_loras=max_loras,
     )
     trace = Trace(num_blocks, block_size, max_num_batched_tokens)
     manager = kv_cache_manager_cls(

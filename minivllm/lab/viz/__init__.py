@@ -20,6 +20,8 @@ from minivllm.lab.viz.figures.knee import knee
 from minivllm.lab.viz.figures.lanes import lanes
 from minivllm.lab.viz.figures.latency import latency
 from minivllm.lab.viz.figures.launch_lanes import launch_lanes
+from minivllm.lab.viz.figures.lora_slots import lora_slots
+from minivllm.lab.viz.figures.low_rank import low_rank
 from minivllm.lab.viz.figures.memory_bars import memory_bars
 from minivllm.lab.viz.figures.ngram_lookup import ngram_lookup
 from minivllm.lab.viz.figures.pareto import pareto
@@ -29,6 +31,7 @@ from minivllm.lab.viz.figures.program_loads import program_loads
 from minivllm.lab.viz.figures.queues import queues
 from minivllm.lab.viz.figures.rejection_bars import rejection_bars
 from minivllm.lab.viz.figures.roofline import roofline
+from minivllm.lab.viz.figures.sorted_rows import sorted_rows
 from minivllm.lab.viz.figures.speedups import speedups
 from minivllm.lab.viz.figures.stepper import stepper
 from minivllm.lab.viz.figures.time_shares import time_shares
@@ -42,8 +45,8 @@ from minivllm.lab.viz.page.page import save_html
 __all__ = [
     "Figure", "Plot", "TokenStrip", "automaton", "beam_tree", "block_grid", "block_table",
     "buckets", "call_stream", "compare", "draft_lanes", "filmstrip", "gather_arrows", "knee",
-    "lanes", "latency", "launch_lanes", "memory_bars", "ngram_lookup", "pareto", "plot",
-    "prefix_tree", "probability_lines", "program_loads", "queues", "rejection_bars", "roofline",
-    "save_chrome_trace", "save_html", "speedups", "stepper", "time_shares", "timeline",
-    "token_strips", "waste_bars", "wire",
+    "lanes", "latency", "launch_lanes", "lora_slots", "low_rank", "memory_bars", "ngram_lookup",
+    "pareto", "plot", "prefix_tree", "probability_lines", "program_loads", "queues",
+    "rejection_bars", "roofline", "save_chrome_trace", "save_html", "sorted_rows", "speedups",
+    "stepper", "time_shares", "timeline", "token_strips", "waste_bars", "wire",
 ]  # fmt: skip
