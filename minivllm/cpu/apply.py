@@ -19,6 +19,7 @@ from minivllm.lora.layers import LoRALinearMethod
 from minivllm.models import ops
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.models.linear import Linear, LinearMethod, UnquantizedLinearMethod
+from minivllm.quantization.base_config import QuantizedLinearMethod
 from minivllm.utils.numba_support import numba_obstacle
 
 logger = init_logger(__name__)
@@ -66,19 +67,26 @@ def _check(model: DecoderForCausalLM) -> None:
 def choose_linear_methods(model: DecoderForCausalLM) -> None:
     """Give each plain linear layer the fastest method for its weight, and lay the weight out."""
     for module in model.modules():
-        if not isinstance(module, Linear):
-            continue
-        method = module.quant_method
-        if type(method) is UnquantizedLinearMethod:
-            module.quant_method = _chosen(module)
-        elif isinstance(method, LoRALinearMethod) and type(method.base) is UnquantizedLinearMethod:
-            method.base = _chosen(module)
+        if isinstance(module, Linear):
+            if isinstance(module.quant_method, LoRALinearMethod):
+                module.quant_method.base = _chosen(module.quant_method.base, module)
+            else:
+                module.quant_method = _chosen(module.quant_method, module)
 
 
-def _chosen(layer: Linear) -> LinearMethod:
-    method = linear.choose_method(layer.weight)
-    method.process_weights_after_loading(layer)
-    return method
+def _chosen(method: LinearMethod, layer: Linear) -> LinearMethod:
+    """The fastest method that does what a layer's own does; its own, if something else made it."""
+    if type(method) is UnquantizedLinearMethod:
+        chosen = linear.choose_method(layer.weight)
+    elif isinstance(method, QuantizedLinearMethod) and numba_obstacle() is None:
+        from minivllm.cpu.quantized import choose_quantized_method  # needs numba
+
+        chosen = choose_quantized_method(method, layer)
+    else:
+        return method
+    if chosen is not method:
+        chosen.process_weights_after_loading(layer)
+    return chosen
 
 
 def _compile(model: DecoderForCausalLM, backend: AttentionBackend) -> tuple[str, str]:

@@ -234,7 +234,8 @@ def test_activations_are_rounded_for_every_product(plain, tmp_path, case):
 
 @pytest.mark.parametrize(("method", "most"), [("int8_per_channel_weight_only", 1.1), ("int4", 2.0)])
 def test_any_float_checkpoint_is_rounded_at_loading(plain, tmp_path, method, most):
-    ours, full = make_llm(plain, quantization=method), make_llm(plain, enforce_eager=True)
+    full = make_llm(plain, enforce_eager=True)
+    ours = make_llm(plain, enforce_eager=True, quantization=method)
     model = ours.llm_engine.model_runner.model
     dense = full.llm_engine.model_runner.model.checkpoint_linears()
     held = whole = 0

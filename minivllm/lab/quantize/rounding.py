@@ -24,10 +24,11 @@ class QuantizedWeight(NamedTuple):
 def find_scale_and_zero(
     group: torch.Tensor, bits: int, sym: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scale and zero point of each row of a group, float32 ``[out, 1]``; scales as float16 has them.
+    """Scale and zero point of each row of a group, float32 ``[out, 1]``.
 
     Symmetric: the zero point is the middle, and the largest magnitude reaches the end. Otherwise
-    the range from the smallest number to the largest is used; 0 is always in it.
+    the range from the smallest number to the largest is used; 0 is always in it. Scales are numbers
+    that float16 has, as a checkpoint keeps them.
     """
     most = 2**bits - 1
     low, high = group.amin(1, keepdim=True).clamp(max=0), group.amax(1, keepdim=True).clamp(min=0)

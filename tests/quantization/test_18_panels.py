@@ -1,0 +1,35 @@
+"""Quantized layers on a CPU's fast path: codes in panels, and the same logits."""
+
+import pytest
+import quantized_checkpoints as qc
+import torch
+from helpers import make_llm
+from test_18_checkpoints import CASES, logits, plain  # noqa: F401  a fixture
+
+from minivllm.models.linear import Linear
+
+pytest.importorskip("numba")
+
+
+def methods(llm):
+    model = llm.llm_engine.model_runner.model
+    layers = [m for m in model.model.modules() if isinstance(m, Linear)]
+    return {type(layer.quant_method).__name__ for layer in layers}
+
+
+@pytest.mark.parametrize("case", ["gptq", "gptq 8 bits", "gptq v2, asym", "awq", "W4A16"])
+def test_panels_take_the_place_of_the_files_tensors(plain, tmp_path, case):  # noqa: F811
+    config, packer, options, more = CASES[case]
+    qc.write_quantized(plain, tmp_path / "m", config, packer, options, **more)
+    fast, definition = make_llm(tmp_path / "m"), make_llm(tmp_path / "m", enforce_eager=True)
+    assert methods(fast) == {"QuantizedPanelLinearMethod"}
+    assert methods(definition) == {"QuantizedLinearMethod"}
+    assert torch.allclose(logits(fast), logits(definition), atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["int4", "int8_per_channel_weight_only"])
+def test_what_is_rounded_at_loading_is_in_panels(plain, method):  # noqa: F811
+    fast = make_llm(plain, quantization=method)
+    assert methods(fast) == {"QuantizedPanelLinearMethod"}
+    definition = make_llm(plain, quantization=method, enforce_eager=True)
+    assert torch.allclose(logits(fast), logits(definition), atol=1e-4, rtol=1e-5)
