@@ -258,8 +258,8 @@ class EngineArgs:
         model_config = _read_config(directory, self.quantization)
         if self.dtype != "auto":
             model_config = replace(model_config, dtype=getattr(torch, str(DTYPES[self.dtype])))
-        elif gguf.is_gguf(directory) and device.type == "cpu":
-            # its scales are float16, and vLLM computes in that; a CPU's fast path has no float16
+        elif device.type == "cpu" and _is_quantized_in_float16(directory, model_config):
+            # vLLM computes in the dtype of the scales; a CPU's fast path has no float16
             model_config = replace(model_config, dtype=torch.float32)
         speculative_config = make_speculative_config(self.speculative_config, {})
         draft = load_draft_config(self, speculative_config, model_config, _read_config)
@@ -298,6 +298,11 @@ class EngineArgs:
             seed=self.seed,
             max_logprobs=self.max_logprobs,
         )
+
+
+def _is_quantized_in_float16(directory: Path, config: ModelConfig) -> bool:
+    quantized = config.quant_config is not None and config.dtype == torch.float16
+    return quantized or gguf.is_gguf(directory)
 
 
 def _read_config(directory: Path, quantization: str | None = None) -> ModelConfig:

@@ -1,0 +1,90 @@
+"""``minivllm quantize``: what it writes is read back as it was rounded, and GPTQ errs less."""
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from minivllm import LLM, SamplingParams, embedded_model_path
+from minivllm.cli import app
+from minivllm.lab.quantize.awq import find_channel_scales
+from minivllm.lab.quantize.gptq import gptq
+from minivllm.lab.quantize.rounding import round_to_nearest
+from minivllm.models.loader import load_config, load_model
+
+
+def quantize(target, *options):
+    done = CliRunner().invoke(app, ["quantize", str(embedded_model_path()), str(target), *options])
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(("bits", "sym"), [(2, False), (4, True), (8, True), (8, False)])
+def test_what_is_rounded_is_near_and_on_its_grid(bits, sym):
+    weight = torch.randn(24, 64, generator=torch.Generator().manual_seed(bits))
+    rounded = round_to_nearest(weight, bits, 16, sym)
+    assert rounded.scales.shape == (24, 4)
+    assert int(rounded.q.max()) <= 2**bits - 1
+    step = rounded.scales.float().repeat_interleave(16, 1)
+    # half a step, or a whole one where the zero point is rounded and the end is cut off
+    assert ((rounded.dequantize() - weight).abs() <= step * 1.01).all()
+
+
+def test_gptq_and_awq_change_products_less_than_rounding():
+    generator = torch.Generator().manual_seed(0)
+    mix = torch.randn(64, 64, generator=generator)
+    x = torch.randn(500, 64, generator=generator) @ mix  # inputs that go together
+    x[:, :4] *= 20  # and some that are large
+    weight = torch.randn(32, 64, generator=generator)
+
+    def error(w):
+        return float((x @ (w - weight).T).square().sum())
+
+    nearest = error(round_to_nearest(weight, 3, 64, sym=False).dequantize())
+    assert error(gptq(weight, x.T @ x, 3, 64, sym=False).dequantize()) < 0.6 * nearest
+    scales = find_channel_scales(weight, x, 3, 64)
+    scaled = round_to_nearest(weight * scales, 3, 64, sym=False).dequantize() / scales
+    assert error(scaled) < 0.8 * nearest
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--method", "rtn", "--bits", "4", "--group", "32"),
+        ("--method", "gptq", "--bits", "8", "--group", "-1", "--num-texts", "2"),
+        ("--method", "awq", "--group", "64", "--num-texts", "1"),
+    ],
+    ids=["rtn", "gptq", "awq"],
+)
+def test_a_quantized_directory_is_loaded_by_its_name(tmp_path, options):
+    quantize(tmp_path / "m", *options)
+    llm = LLM(str(tmp_path / "m"), enforce_eager=True)
+    linears = llm.llm_engine.worker.model.checkpoint_linears()
+    source = embedded_model_path()
+    plain = load_model(source, load_config(source), torch.float32, torch.device("cpu"))
+    for name, part in plain.checkpoint_linears().items():
+        if name != "lm_head" and "awq" not in options:  # it has moved scales between layers
+            found = linears[name].layer.quant_method.dequantize(linears[name].layer)
+            weight = part.layer.weight[part.rows]
+            relative = (found[part.rows] - weight).norm() / weight.norm()
+            assert relative < (0.02 if "gptq" in options else 0.12)
+    params = SamplingParams(temperature=0, max_tokens=12)
+    ask = [{"role": "user", "content": "What is the capital of France?"}]
+    (output,) = llm.chat(ask, params, use_tqdm=False)
+    assert "Paris" in output.outputs[0].text
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--method", "best"), "method must be one of rtn, gptq, awq, got 'best'"),
+        (("--method", "awq", "--bits", "8"), "bits must be one of (4,) with awq, got 8"),
+        (("--bits", "3"), "bits must be one of (2, 4, 8) with gptq, got 3"),
+        (("--group", "48"), "group must be -1 for whole rows, or a divisor of the 256 inputs"),
+        (("--num-texts", "0"), "num_texts must be an integer of at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_written(tmp_path, options, sentence):
+    source = str(embedded_model_path())
+    done = CliRunner().invoke(app, ["quantize", source, str(tmp_path / "m"), *options])
+    assert done.exit_code != 0
+    assert sentence in " ".join(done.output.split())
+    assert not (tmp_path / "m").exists()
