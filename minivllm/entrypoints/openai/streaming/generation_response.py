@@ -23,7 +23,7 @@ class EngineRequest:
     prompt: dict
     params: SamplingParams | BeamSearchParams
     priority: int
-    lora_request: LoRARequest | None
+    lora_request: LoRARequest | None = None
 
 
 class GenerationResponse(EventStreamResponse):

@@ -16,9 +16,12 @@ from minivllm.trace.records import (
     BlocksShared,
     Finished,
     Forked,
+    LoRAEvicted,
+    LoRALoaded,
     Preempted,
     Record,
     RequestAdded,
+    RequestSkipped,
     Sampled,
     Scheduled,
     StepFailed,
@@ -81,6 +84,12 @@ class Narration:
                 back = f"{self._name(seq_id)} comes back from the host into"
                 self._moves.append(f"{back} {block_list(block_ids)}")
                 self._note_evicted(state, block_ids)
+            case RequestSkipped(_, request_id):
+                self._moves.append(f"{self._name(request_id)} waits for a slot of its adapter")
+            case LoRALoaded(_, _, name, slot):
+                self._moves.append(f"adapter {name} is copied into slot {slot}")
+            case LoRAEvicted(_, _, name, slot):
+                self._moves.append(f"adapter {name} leaves slot {slot}")
             case BlocksShared(_, seq_id, block_ids):
                 self._hits[seq_id] = block_ids
             case BlocksAllocated(_, seq_id, block_ids):
