@@ -256,12 +256,17 @@ def test_every_kind_of_record_has_its_words():
                "draft_token_ids": (5, 6), "num_accepted": 1}  # fmt: skip
     decode = (Scheduled, "a", "running", 12, 1, True)
     silent = tell((prompt("a", 1, 2, 3), []), ([decode], []), decode=str)
+    before = {
+        SwappedIn: [(SwappedOut, "a", (0,))],
+        records.LoRAEvicted: [(records.LoRALoaded, 1, "sql", 0)],
+    }
     for kind in kinds - silent_kinds:
         names = [field.name for field in dataclasses.fields(kind)][1:]
         known = {"request_id": "a"} if kind is records.RequestSkipped else {}
         record = (kind, *((samples | known)[name] for name in names))
-        gone = [(SwappedOut, "a", (0,))] if kind is SwappedIn else []
-        told = tell((prompt("a", 1, 2, 3), gone), ([record, decode], []), decode=str)
+        told = tell(
+            (prompt("a", 1, 2, 3), before.get(kind, [])), ([record, decode], []), decode=str
+        )
         assert told != silent, f"{kind.__name__} is not told"
 
 
