@@ -7,6 +7,7 @@ these to the layer's outputs. The scale s is in B already. (vLLM: vllm/lora/laye
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 
 import torch
 from torch import nn
@@ -57,6 +58,7 @@ class LoRALinearMethod(LinearMethod):
             max_loras, self.max_rank, layer.output_size, dtype=dtype, device=device
         )
         self.ranks = [0] * max_loras  # 0: the adapter in this slot leaves the layer as it is
+        self.has_kernels = device.type == "cuda" and find_spec("triton") is not None
 
     @property
     def nbytes(self) -> int:
@@ -68,7 +70,8 @@ class LoRALinearMethod(LinearMethod):
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         y = self.base.apply(layer, x)
         if self.rows.metadata is not None:
-            self.add_adapters(y, x, self.rows.metadata)
+            add = self.add_in_kernels if self.has_kernels else self.add_adapters
+            add(y, x, self.rows.metadata)
         return y
 
     def set_slot(self, slot: int, weights: Mapping[str, Part]) -> None:
@@ -103,6 +106,13 @@ class LoRALinearMethod(LinearMethod):
                     b = self.b[slot, :rank, begin : begin + width].float()
                     y[:, begin : begin + width].index_add_(0, rows, (some @ b).to(y.dtype))
                     begin += width
+
+    def add_in_kernels(self, y: torch.Tensor, x: torch.Tensor, metadata: LoRAMetadata) -> None:
+        """Do what ``add_adapters`` does, for all adapters at once in Triton's kernels."""
+        from minivllm.lora.kernels import lora_expand, lora_shrink
+
+        shrunk = lora_shrink(x, self.a, metadata)
+        lora_expand(y, shrunk, self.b, tuple(self.parts.values()), metadata)
 
 
 def adapted_layers(model: nn.Module) -> dict[str, LoRALinearMethod]:

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
+
+from minivllm.utils.tensors import make_tensor
+
+TILE_ROWS = 16  # the fewest that a product on tensor cores has
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,3 +51,16 @@ class LoRAMetadata:
         present, counts = np.unique(slot_of_row[order], return_counts=True)
         starts = np.append(0, np.cumsum(counts))
         return cls(torch.from_numpy(order).to(device), starts, present)
+
+    @cached_property
+    def tiles(self) -> torch.Tensor:
+        """Tiles of at most ``TILE_ROWS`` rows of one slot, for kernels: int32 ``[num_tiles, 3]``.
+
+        Each is a slot, and a begin and an end in ``rows``.
+        """
+        tiles = [
+            (slot, first, min(first + TILE_ROWS, end))
+            for slot, begin, end in zip(self.slots, self.starts, self.starts[1:], strict=False)
+            for first in range(begin, end, TILE_ROWS)
+        ]
+        return make_tensor(tiles, "int32", self.rows.device)
