@@ -74,7 +74,7 @@ def lora_expand(
 
 @cache
 def _bounds(parts: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Where the parts begin, and the last ends: int32 ``[num_parts + 1]``."""
+    """Begins of the parts, and the end of the last: int32 ``[num_parts + 1]``."""
     bounds = [sum(parts[:number]) for number in range(len(parts) + 1)]
     return make_tensor(bounds, "int32", device)
 
