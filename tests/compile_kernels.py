@@ -104,7 +104,7 @@ def record_decode_step():
     """The embedded model's decode step as ``CUDAGraphRunner`` would record it."""
     config = load_config(model_directory(EngineArgs()))
     with META:
-        model = get_model_class(config.architecture)(config).to(torch.bfloat16)
+        model = get_model_class(config.architecture)(config).to(META, torch.bfloat16)
     storage = KVCache(
         config.num_layers, 9, 16, config.num_kv_heads, config.head_dim, torch.bfloat16, META
     )

@@ -342,9 +342,10 @@ def test_the_gauge_names_adapters_by_where_their_requests_are(client):
     assert "".join(sorted(labels())) == "".join(sorted(idle))
     body = CAPITAL | {"model": "a", "max_tokens": 400, "ignore_eos": True, "stream": True}
     with client.stream("POST", "/v1/completions", json=body) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()
+        next(lines)
         while 'running_lora_adapters="a"' not in labels():  # after the step that is on its way
-            next(answer.iter_lines())
+            next(lines)
 
 
 def test_a_load_draws_an_adapter_for_each_request(server, client):

@@ -60,6 +60,7 @@ VALUES = {
     "max_cpu_loras": 3,
     "lora_dtype": "float32",
     "lora_target_modules": ["q_proj", "v_proj"],
+    "quantization": "int4",
     "preemption_mode": "swap",
     "trace": True,
     "disable_log_stats": True,
