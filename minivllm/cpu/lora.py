@@ -17,7 +17,7 @@ from minivllm.lora.layers import LoRALinearMethod
 from minivllm.models.linear import ArrayProduct
 from minivllm.utils.tensors import as_numpy
 
-WORTH_SHARING = 2**20  # multiply-adds that are worth several threads: some 20 us of work
+WORTH_SHARING = 2**18  # multiply-adds that are worth several threads: rows are gathered, too
 ROWS, LANES = 8, 4 * WIDTH  # rows that are gathered, and columns that are expanded, at a time
 _shrink = micro_kernel(ROWS, 1)  # as many sums as hide that each takes a while
 _shrink_one = micro_kernel(1, 1)
@@ -33,7 +33,7 @@ def add_adapters_to(product: ArrayProduct, method: LoRALinearMethod) -> ArrayPro
     def with_adapters(x: np.ndarray) -> np.ndarray:
         y = product(x)
         if (metadata := rows.metadata) is not None:
-            ranks = np.array([method.ranks[slot] for slot in metadata.slots])
+            ranks = method.ranks[metadata.slots]
             indices = metadata.rows.numpy()
             work = len(indices) * (a[0].size + b[0].size)
             segments = indices, metadata.starts, metadata.slots, ranks

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -57,7 +58,8 @@ class LoRALinearMethod(LinearMethod):
         self.b = torch.zeros(
             max_loras, self.max_rank, layer.output_size, dtype=dtype, device=device
         )
-        self.ranks = [0] * max_loras  # 0: the adapter in this slot leaves the layer as it is
+        # by slot; 0: the adapter there leaves the layer as it is
+        self.ranks = np.zeros(max_loras, np.int64)
         self.has_kernels = device.type == "cuda" and find_spec("triton") is not None
 
     @property
