@@ -52,8 +52,7 @@ class LoRARegistry:
                 )
             self.loaded.move_to_end(known.lora_int_id)
             return known
-        if known is None and len(self.slots.pinned) >= self.max_cpu_loras:
-            raise ValueError("All items are pinned, cannot remove oldest from the cache.")
+        self._check_host_memory(request)
         lora = self.executor.collective_rpc("add_lora", request)[0]
         if known is not None and known != lora:
             self.remove(known.lora_int_id)
@@ -72,17 +71,25 @@ class LoRARegistry:
         """Read the adapter that a request asks for.
 
         Raises:
-            ValueError: as ``load``, or if pinned adapters leave it no slot, ever.
+            ValueError: as ``load``, or if pinned adapters leave it no slot, ever: then none has
+                been read, and none had to leave.
         """
-        assert request.lora_request is not None, "it asks for one"
-        lora = self.load(request.lora_request)
-        if not self.slots.may_ever_run(lora):
+        wanted = request.lora_request
+        assert wanted is not None, "it asks for one"
+        self._check_host_memory(wanted)
+        if not self.slots.may_ever_run(wanted.lora_int_id):
             names = ", ".join(sorted(repr(other.lora_name) for other in self.slots.pinned))
             raise ValueError(
-                f"adapter {lora.lora_name!r} cannot run: all max_loras={self.slots.max_loras} "
+                f"adapter {wanted.lora_name!r} cannot run: all max_loras={self.slots.max_loras} "
                 f"slots are taken by pinned adapters ({names}); remove one, or raise max_loras."
             )
-        return lora
+        return self.load(wanted)
+
+    def _check_host_memory(self, request: LoRARequest) -> None:
+        """Raise ``ValueError`` for an adapter in whose place no other could leave."""
+        is_new = request.lora_int_id not in self.loaded
+        if is_new and len(self.slots.pinned) >= self.max_cpu_loras:
+            raise ValueError("All items are pinned, cannot remove oldest from the cache.")
 
     def remove(self, lora_int_id: int) -> bool:
         """Remove an adapter; requests of its that run finish with it. False if there is none."""

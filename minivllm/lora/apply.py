@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from minivllm.config.lora import LoRAConfig
-from minivllm.lora.layers import LoRALinearMethod, Rows, adapted_layers
+from minivllm.lora.layers import LoRALinearMethod, Rows
 from minivllm.lora.metadata import LoRAMetadata
 from minivllm.lora.peft import Adapter, is_in_target_modules
 from minivllm.models.decoder import DecoderForCausalLM
@@ -57,15 +57,14 @@ class LoRAModel:
                 f"lora_target_modules={config.target_modules} names no linear layer of this model."
             )
         sizes = config.max_loras, config.max_lora_rank, dtype
+        self.methods: dict[str, LoRALinearMethod] = {}  # by a layer's path
         for path, layer in layers.items():
             parts = {path.rpartition(".")[2]: layer.output_size}
             if isinstance(layer, MergedColumnParallelLinear):
                 parts = layer.output_sizes
-            layer.quant_method = LoRALinearMethod(
-                layer.quant_method, layer, parts, *sizes, self.rows
-            )
+            method = LoRALinearMethod(layer.quant_method, layer, parts, *sizes, self.rows)
+            layer.quant_method = self.methods[path] = method
         model.transforms.append("lora")
-        self.methods = adapted_layers(model)
         self.device = next(model.parameters()).device
 
     @property

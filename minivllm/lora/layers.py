@@ -11,7 +11,6 @@ from importlib.util import find_spec
 
 import numpy as np
 import torch
-from torch import nn
 
 from minivllm.lora.metadata import LoRAMetadata
 from minivllm.models.linear import Linear, LinearMethod
@@ -115,12 +114,3 @@ class LoRALinearMethod(LinearMethod):
 
         shrunk = lora_shrink(x, self.a, metadata)
         lora_expand(y, shrunk, self.b, tuple(self.parts.values()), metadata)
-
-
-def adapted_layers(model: nn.Module) -> dict[str, LoRALinearMethod]:
-    """Layers of a model that can have adapters, by their path."""
-    return {
-        path: module.quant_method
-        for path, module in model.named_modules()
-        if isinstance(module, Linear) and isinstance(module.quant_method, LoRALinearMethod)
-    }

@@ -37,9 +37,9 @@ class LoRASlots:
         """Adapters of running sequences, in their order."""
         return {seq.request.lora: None for seq in running if seq.request.lora is not None}
 
-    def may_ever_run(self, lora: LoadedLoRA) -> bool:
-        """True unless pinned adapters hold all slots."""
-        return len(self.pinned | {lora}) <= self.max_loras
+    def may_ever_run(self, lora_int_id: int) -> bool:
+        """True unless other, pinned adapters hold all slots."""
+        return len({lora_int_id, *(lora.lora_int_id for lora in self.pinned)}) <= self.max_loras
 
     def admissible(self, waiting: list[Request], running: Iterable[Sequence]) -> Iterator[Request]:
         """Yield waiting requests in their order, but for those whose adapter has no slot.

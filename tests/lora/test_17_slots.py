@@ -132,6 +132,7 @@ def test_a_request_that_could_never_get_a_slot_is_refused():
     engine.registry.pin(1)
     with pytest.raises(ValueError, match=r"'a2' cannot run: all max_loras=1 slots .* \('a1'\)"):
         engine.ask(2)
+    assert engine.held == [1], "it has not been read"
     engine.registry.remove(1)
     assert engine.run(2) == [0]
 

@@ -130,11 +130,6 @@ ROUNDING = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["Llama", "Qwen2"])
-def plain(request, tmp_path_factory):
-    return qc.write_float(request.param, tmp_path_factory.mktemp(request.param) / "float")
-
-
 def load(directory):
     config = load_config(directory)
     config = replace(config, quant_config=get_quantization_config(directory))

@@ -4,7 +4,7 @@ import pytest
 import quantized_checkpoints as qc
 import torch
 from helpers import make_llm
-from test_18_checkpoints import CASES, logits, plain  # noqa: F401  a fixture
+from test_18_checkpoints import CASES, logits
 
 from minivllm.models.linear import Linear
 
@@ -18,7 +18,7 @@ def methods(llm):
 
 
 @pytest.mark.parametrize("case", ["gptq", "gptq 8 bits", "gptq v2, asym", "awq", "W4A16"])
-def test_panels_take_the_place_of_the_files_tensors(plain, tmp_path, case):  # noqa: F811
+def test_panels_take_the_place_of_the_files_tensors(plain, tmp_path, case):
     config, packer, options, more = CASES[case]
     qc.write_quantized(plain, tmp_path / "m", config, packer, options, **more)
     fast, definition = make_llm(tmp_path / "m"), make_llm(tmp_path / "m", enforce_eager=True)
@@ -28,7 +28,7 @@ def test_panels_take_the_place_of_the_files_tensors(plain, tmp_path, case):  # n
 
 
 @pytest.mark.parametrize("method", ["int4", "int8_per_channel_weight_only"])
-def test_what_is_rounded_at_loading_is_in_panels(plain, method):  # noqa: F811
+def test_what_is_rounded_at_loading_is_in_panels(plain, method):
     fast = make_llm(plain, quantization=method)
     assert methods(fast) == {"QuantizedPanelLinearMethod"}
     definition = make_llm(plain, quantization=method, enforce_eager=True)
