@@ -1,10 +1,14 @@
-"""RequestOutput and CompletionOutput: what users get back, with vLLM's fields."""
+"""RequestOutput, PoolingRequestOutput and their parts: what users get back, with vLLM's fields."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from minivllm.lora.request import LoRARequest
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass
@@ -134,3 +138,113 @@ class RequestOutput:
         self.num_cached_tokens = news.num_cached_tokens
         if news.prompt_logprobs is not None:
             self.prompt_logprobs = news.prompt_logprobs
+
+
+@dataclass(eq=False)
+class PoolingOutput:
+    """Data of one pooling request: a vector, or for a task of tokens one row per token."""
+
+    data: torch.Tensor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PoolingOutput) and bool((self.data == other.data).all())
+
+
+@dataclass(repr=False)
+class EmbeddingOutput:
+    """An embedding vector."""
+
+    embedding: list[float]
+
+    @classmethod
+    def from_base(cls, output: PoolingOutput) -> EmbeddingOutput:
+        """Make it of a pooler's vector. Raises ``ValueError`` for a matrix."""
+        return cls(_vector(output, "an embedding"))
+
+    @property
+    def hidden_size(self) -> int:
+        return len(self.embedding)
+
+    def __repr__(self) -> str:
+        return f"EmbeddingOutput(hidden_size={self.hidden_size})"
+
+
+@dataclass(repr=False)
+class ClassificationOutput:
+    """Probabilities of the classes."""
+
+    probs: list[float]
+
+    @classmethod
+    def from_base(cls, output: PoolingOutput) -> ClassificationOutput:
+        """Make it of a pooler's vector. Raises ``ValueError`` for a matrix."""
+        return cls(_vector(output, "probabilities"))
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.probs)
+
+    def __repr__(self) -> str:
+        return f"ClassificationOutput(num_classes={self.num_classes})"
+
+
+@dataclass
+class ScoringOutput:
+    """Score of a pair of texts: the larger, the more they have to do with one another."""
+
+    score: float
+
+    @classmethod
+    def from_base(cls, output: PoolingOutput) -> ScoringOutput:
+        """Make it of a single number. Raises ``ValueError`` for more than one."""
+        numbers = output.data.flatten().tolist()
+        if len(numbers) != 1:
+            raise ValueError(f"a score is one number, but the pooler gave {len(numbers)}.")
+        return cls(numbers[0])
+
+
+def _vector(output: PoolingOutput, what: str) -> list[float]:
+    if output.data.ndim != 1:
+        raise ValueError(f"{what} must be a vector, but the pooler gave {output.data.ndim} axes.")
+    return output.data.tolist()
+
+
+_Output = TypeVar("_Output")
+
+
+@dataclass
+class PoolingRequestOutput(Generic[_Output]):
+    """Output of a pooling request: there is one, when its prompt has been computed.
+
+    ``outputs`` is a ``PoolingOutput``; in the three classes below it is what a task makes of it.
+    """
+
+    request_id: str
+    outputs: _Output
+    prompt_token_ids: list[int]
+    num_cached_tokens: int
+    finished: bool
+
+
+class EmbeddingRequestOutput(PoolingRequestOutput[EmbeddingOutput]):
+    """Output of an embedding request."""
+
+    @classmethod
+    def from_base(cls, base: PoolingRequestOutput[PoolingOutput]) -> EmbeddingRequestOutput:
+        return cls(**vars(base) | {"outputs": EmbeddingOutput.from_base(base.outputs)})
+
+
+class ClassificationRequestOutput(PoolingRequestOutput[ClassificationOutput]):
+    """Output of a classification request."""
+
+    @classmethod
+    def from_base(cls, base: PoolingRequestOutput[PoolingOutput]) -> ClassificationRequestOutput:
+        return cls(**vars(base) | {"outputs": ClassificationOutput.from_base(base.outputs)})
+
+
+class ScoringRequestOutput(PoolingRequestOutput[ScoringOutput]):
+    """Output of a scoring request, of a pair of texts."""
+
+    @classmethod
+    def from_base(cls, base: PoolingRequestOutput[PoolingOutput]) -> ScoringRequestOutput:
+        return cls(**vars(base) | {"outputs": ScoringOutput.from_base(base.outputs)})
