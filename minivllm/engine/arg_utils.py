@@ -278,6 +278,7 @@ class EngineArgs:
                 self.long_prefill_token_threshold,
                 make_policy(self.scheduling_policy),
                 self.preemption_mode,
+                num_sampled_tokens_per_step=0 if model_config.runner_type == "pooling" else 1,
                 max_loras=0 if lora_config is None else lora_config.max_loras,
                 **slots_for_drafts(speculative_config, *limits[:2]),
             ),

@@ -47,6 +47,10 @@ class ModelConfig:
     rope: dict[str, Any] | None = None  # None: positions are learned
     position_offset: int = 0  # the row of learned positions where position 0 is
     quant_config: Any = None  # a QuantizationConfig, a room below; None: weights are floats
+    runner_type: str = "generate"  # or "pooling": its output is vectors
+    pooler_config: Any = None  # the PoolerConfig of a pooling model
+    supported_tasks: tuple[str, ...] = ()  # of a pooling model
+    is_encoder_only: bool = False  # no K and V are kept
 
     @property
     def max_model_len(self) -> int:
@@ -56,7 +60,9 @@ class ModelConfig:
         return max_positions(self.rope, self.max_position_embeddings)
 
     def kv_bytes_per_token(self, dtype: torch.dtype | None = None) -> int:
-        """Bytes of K and V per token, over all layers."""
+        """Bytes of K and V per token, over all layers; 0 of an encoder, which keeps none."""
+        if self.is_encoder_only:
+            return 0
         return kv_bytes_per_token(
             self.num_layers, self.num_kv_heads, self.head_dim, (dtype or self.dtype).itemsize
         )

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 
 from minivllm.attention.backend import AttentionBackend
@@ -55,6 +57,7 @@ class ModelRunner:
         lora_manager: WorkerLoRAManager | None = None,
     ):
         self.model = model
+        self.pooler: Any = getattr(model, "pooler", None)  # of a model that samples nothing
         self.draft_model = draft_model
         self.lora_manager = lora_manager
         self.kv_cache = kv_cache
@@ -91,6 +94,8 @@ class ModelRunner:
         if graphs is not None and graphs.has(metadata) and not self._has_adapters:
             forward = graphs.replay
         hidden = forward(token_ids, positions, metadata)
+        if self.pooler is not None:
+            return ModelRunnerOutput(pooler_output=self._pool(scheduler_output, hidden))
         output = ModelRunnerOutput()
         if self.input_batch.num_prompt_logprobs:
             output.prompt_logprobs = self._prompt_logprobs(scheduler_output, hidden)
@@ -106,6 +111,17 @@ class ModelRunner:
                 scheduler_output, self.input_batch, output.sampled_token_ids
             )
         return output
+
+    def _pool(
+        self, scheduler_output: SchedulerOutput, hidden: torch.Tensor
+    ) -> dict[str, np.ndarray]:
+        """The pooler's numbers of the sequences whose prompt is complete."""
+        pooled = self.pooler(hidden, self.input_batch.pooling_metadata(scheduler_output))
+        return {
+            seq_id: numbers.float().cpu().numpy()
+            for seq_id, numbers in zip(scheduler_output.num_scheduled_tokens, pooled, strict=True)
+            if numbers is not None
+        }
 
     @property
     def _has_adapters(self) -> bool:

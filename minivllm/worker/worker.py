@@ -27,6 +27,7 @@ from minivllm.lora.worker_manager import WorkerLoRAManager
 from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
+from minivllm.pooling_params import PoolingParams
 from minivllm.quantization import gguf
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.utils.platforms import describe_gpu
@@ -149,6 +150,9 @@ class Worker:
             self.model_runner.kv_cache.touch(_TOUCHED)
             logger.debug("A CPU has no CUDA graphs: every step runs eagerly.")
             return
+        if self.model_config.runner_type == "pooling":
+            logger.info("No CUDA graphs: a pooling model has no decode steps.")
+            return
         if self.config.device_config.enforce_eager:
             logger.info("No CUDA graphs: enforce_eager=True.")
             return
@@ -224,7 +228,8 @@ class Worker:
         """Make a KV cache: layers of the model and of its draft, behind the same block ids."""
 
         def layers(config: ModelConfig, draft: KVCache | None = None) -> KVCache:
-            shape = config.num_layers, num_blocks, self.block_size
+            num_layers = 0 if config.is_encoder_only else config.num_layers
+            shape = num_layers, num_blocks, self.block_size
             heads = config.num_kv_heads, config.head_dim
             return KVCache(*shape, *heads, config.dtype, device, draft)
 
@@ -239,7 +244,9 @@ class Worker:
         limits = self.config.scheduler_config
         runner = self._runner(1, 1)
         most = limits.max_num_batched_tokens, limits.max_num_seqs, limits.max_model_len
-        step = full_step(*most, self.block_size)
+        pools = self.model_config.runner_type == "pooling"
+        params = PoolingParams().completed(self.model_config) if pools else None
+        step = full_step(*most, self.block_size, params)
         with cpu.layers_as_modules(self.model):
             return peak_bytes(self.device, lambda: runner.execute_model(step))
 

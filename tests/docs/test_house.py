@@ -18,10 +18,10 @@ PACKAGE = Path(__file__).parents[2] / "minivllm"
 
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [
-    "version", "utils", "envs", "logger", "config", "sampling_params", "lora/request", "outputs",
-    "request", "metrics", "trace", "kv", "spec_decode", "scheduling", "structured_output",
-    "attention", "embedded", "models", "quantization", "sampling", "lora", "cpu", "worker",
-    "executor", "engine",
+    "version", "utils", "envs", "logger", "config", "sampling_params", "pooling_params",
+    "lora/request", "outputs", "request", "metrics", "trace", "kv", "spec_decode", "scheduling",
+    "structured_output", "attention", "embedded", "models", "pooling", "quantization", "sampling",
+    "lora", "cpu", "worker", "executor", "engine",
     "lab", "lab/contiguous", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench",
     "lab/classroom", "embedded/data", "embedded/training", "lab/quantize", "cli", "sim",
     "viz", "exercises", "__main__", "embedded/evaluation",
@@ -29,8 +29,8 @@ ROOMS = [
 HOUSES = {"lab", "embedded"}
 ENGINE = ROOMS[: ROOMS.index("lab")]
 WITH_NUMPY = {"structured_output"}  # its masks are arrays, though no tensors
-NEED_TORCH = {"attention", "models", "quantization", "sampling", "lora", "cpu", "worker",
-              "executor", "engine", "entrypoints",
+NEED_TORCH = {"attention", "models", "pooling", "quantization", "sampling", "lora", "cpu",
+              "worker", "executor", "engine", "entrypoints",
               "lab/bench", "lab/quantize", "cli", "__main__", "embedded/training",
               "embedded/evaluation"}  # fmt: skip
 NEED_TORCH_FILES = {
