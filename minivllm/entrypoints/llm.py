@@ -242,8 +242,10 @@ class LLM(PoolingMixin):
         """One request per prompt, all of them checked; the engine knows nothing of them yet."""
         prompts = _as_list(prompts)
         params = params if isinstance(params, (list, tuple)) else [params] * len(prompts)
+        pools = self.llm_engine.model_config.runner_type == "pooling"
+        name = f"len({'pooling' if pools else 'sampling'}_params)"
         ok = len(params) == len(prompts)
-        check(ok, "len(params)", len(params), f"{len(prompts)}, one for each prompt")
+        check(ok, name, len(params), f"{len(prompts)}, one for each prompt")
         priority = 0 if priority is None else priority
         priority = [priority] * len(prompts) if is_int(priority) else priority
         ok = isinstance(priority, (list, tuple))
