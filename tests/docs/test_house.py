@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "minivllm"
 
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [
-    "version", "utils", "envs", "logger", "config", "sampling_params", "pooling_params",
+    "version", "utils", "envs", "logger", "pooling_params", "config", "sampling_params",
     "lora/request", "outputs", "request", "metrics", "trace", "kv", "spec_decode", "scheduling",
     "structured_output", "attention", "embedded", "models", "pooling", "quantization", "sampling",
     "lora", "cpu", "worker", "executor", "engine",

@@ -19,7 +19,7 @@ from minivllm.lab.quantize.checkpoint import (
 )
 from minivllm.lab.quantize.model import METHODS, quantize_model, quantized_parts
 from minivllm.models.checkpoint import LinearPart
-from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.decoder import DecoderModel
 from minivllm.models.loader import load_config, load_model
 from minivllm.utils.validation import check, is_int
 
@@ -74,7 +74,7 @@ def check_sizes(name: str, part: LinearPart, bits: int, group: int) -> None:
     check(ok, "bits", bits, allowed)
 
 
-def float_tensors(model: DecoderForCausalLM, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def float_tensors(model: DecoderModel, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Tensors that stay as they are, in the checkpoint's dtype: all but quantized weights."""
     left_out = {f"{name}.weight" for name in quantized_parts(model)}
     tensors = model.checkpoint_tensors().items()
