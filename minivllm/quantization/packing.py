@@ -20,7 +20,8 @@ def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
     mask = 2**bits - 1
     if 8 % bits == 0:
         shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=words.device)
-        octets = words.contiguous().view(torch.uint8).unsqueeze(-1)
+        rows = words.clone(memory_format=torch.contiguous_format)  # a single column's stride, too
+        octets = rows.view(torch.uint8).unsqueeze(-1)
         return ((octets >> shifts) & mask).flatten(-2)
     # 3 bits: some begin in one word and end in the next
     starts = torch.arange(words.shape[-1] * 32 // bits, device=words.device) * bits

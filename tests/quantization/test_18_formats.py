@@ -5,8 +5,15 @@ import pytest
 import quantized_checkpoints as qc
 import torch
 
+from minivllm.models.linear import Linear
+from minivllm.quantization import base_config
 from minivllm.quantization.activations import round_activations
 from minivllm.quantization.awq import AWQScheme
+from minivllm.quantization.base_config import (
+    QuantizedLinearMethod,
+    QuantizedPart,
+    QuantizedWeight,
+)
 from minivllm.quantization.compressed_tensors import Int8Scheme, PackedScheme
 from minivllm.quantization.fp8 import FP8Scheme
 from minivllm.quantization.gptq import GPTQScheme
@@ -71,6 +78,33 @@ def test_the_weight_is_the_one_that_was_packed(packer, scheme, options):
     weight = scheme.unpack(packed.tensors).dequantize()
     assert weight.dtype == torch.float32
     assert np.array_equal(weight.numpy(), packed.weight)
+
+
+@pytest.mark.parametrize(("packer", "scheme", "options"), CASES, ids=lambda v: str(v))
+def test_a_product_takes_some_outputs_at_a_time(monkeypatch, packer, scheme, options):
+    """Tiles of another number of outputs, or of all, give the definition's product."""
+    packed = getattr(qc, packer)(np.random.default_rng(2), INPUTS, 224, **options)
+    with torch.device("meta"):
+        layer = Linear(INPUTS, 224, bias=False)
+    parts = {"p": QuantizedPart("layer", scheme, slice(0, 224))}
+    layer.replace_method(QuantizedLinearMethod(parts, {}))
+    for kind, tensor in packed.tensors.items():
+        layer.quant_method.set_tensor(layer, "p", kind, tensor)
+    sizes, dequantize = [], QuantizedWeight.dequantize
+
+    def counted(weight):
+        sizes.append(weight.codes.numel())
+        return dequantize(weight)
+
+    monkeypatch.setattr(QuantizedWeight, "dequantize", counted)
+    x = torch.randn(3, INPUTS, generator=torch.Generator().manual_seed(0))
+    want = x @ torch.from_numpy(packed.weight).T
+    for most in (1, 70 * INPUTS, 2**20):
+        monkeypatch.setattr(base_config, "TILE", most)
+        sizes.clear()
+        assert torch.allclose(layer(x), want, atol=1e-5, rtol=1e-5)
+        assert sum(sizes) == 224 * INPUTS
+        assert max(sizes) <= max(most, scheme.output_step * INPUTS)
 
 
 @pytest.mark.parametrize("kind", [torch.int8, torch.float8_e4m3fn])
