@@ -1,12 +1,16 @@
 """Each format's tensors, unpacked: the weight is the one that was packed, to the last bit."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import quantized_checkpoints as qc
 import torch
+from safetensors import safe_open
 
 from minivllm.models.linear import Linear
-from minivllm.quantization import base_config
+from minivllm.quantization import CHECKPOINTS, base_config
 from minivllm.quantization.activations import round_activations
 from minivllm.quantization.awq import AWQScheme
 from minivllm.quantization.base_config import (
@@ -21,6 +25,7 @@ from minivllm.quantization.online import round_to_int4, round_to_int8
 from minivllm.quantization.packing import pack, unpack
 
 INPUTS, OUTPUTS = 96, 64
+DATA = Path(__file__).parents[1] / "data/quantized"
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
@@ -78,6 +83,27 @@ def test_the_weight_is_the_one_that_was_packed(packer, scheme, options):
     weight = scheme.unpack(packed.tensors).dequantize()
     assert weight.dtype == torch.float32
     assert np.array_equal(weight.numpy(), packed.weight)
+
+
+HELD = ["gptq_v1_sym", "gptq_v1_asym", "gptq_v2_asym", "gptq_desc_act", "gptq_8_bits",
+        "gptq_3_bits", "awq_gemm"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_reference_packages_packed_is_what_they_make_of_it(name):
+    """To the last bit; see data/make_quantized.py."""
+    with safe_open(DATA / f"{name}.safetensors", "torch") as file:
+        config = json.loads(file.metadata()["quantization_config"])
+        tensors = {key.removeprefix("layer."): file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    want = tensors.pop("dequantized")
+    scheme = CHECKPOINTS[config["quant_method"]].from_config(config, name).get_scheme("layer")
+    specs = scheme.tensors("layer", *reversed(want.shape))
+    assert {kind: tuple(t.shape) for kind, t in tensors.items()} == {
+        kind: spec.shape for kind, spec in specs.items()
+    }
+    done = scheme.check("layer", tensors)
+    kept = {kind: tensor for kind, tensor in tensors.items() if kind not in done}
+    assert torch.equal(scheme.unpack(kept).dequantize(), want)
 
 
 @pytest.mark.parametrize(("packer", "scheme", "options"), CASES, ids=lambda v: str(v))
