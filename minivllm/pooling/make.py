@@ -51,17 +51,13 @@ def _classifier(config: ModelConfig) -> nn.Module:
 def _token_ids(config: ModelConfig, directory: Path, tokens: list[str]) -> tuple[list[int], bool]:
     from transformers import AutoTokenizer
 
-    hf = config.hf_config
     ok = isinstance(tokens, list) and len(tokens) > 0 and all(isinstance(t, str) for t in tokens)
     check(ok, "classifier_from_token", tokens, "a list of tokens")
-    method = getattr(hf, "method", None)
-    if method is None:
-        two = getattr(hf, "is_original_qwen3_reranker", False) or len(tokens) == 2
-        method = _METHODS[0] if two and config.num_labels == 1 else _METHODS[1]
+    method = config.classifier_method
     check(method in _METHODS, "method", method, f"one of {', '.join(_METHODS)}")
     difference = method == _METHODS[0]
-    wanted = 2 if difference else config.num_labels
-    check(len(tokens) == wanted, "len(classifier_from_token)", len(tokens), wanted)
+    ok = len(tokens) == 2 or not difference
+    check(ok, "classifier_from_token", tokens, f"two tokens for {method}: no, and yes")
     tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     ids = tokenizer.convert_tokens_to_ids(tokens)
     for token, token_id in zip(tokens, ids, strict=True):
