@@ -41,15 +41,14 @@ def dequantize(qweight, qzeros, scales, v1):
 
 def check_dequantize(function: Callable, seed: int) -> str:
     """Layers of both versions, with one group and with several."""
-    rng, layers = Random(f"lab dequantize {seed}"), 0
-    for v1 in (False, True):
-        for words, groups, outputs in ((2, 1, 8), (4, 2, 8), (4, 4, 16)):
-            qweight = _words(rng, words, outputs, 15)
-            qzeros = _words(rng, groups, outputs // 8, 14)
-            scales = [[rng.randint(1, 64) / 64 for _ in range(outputs)] for _ in range(groups)]
-            _check_layer(function, qweight, qzeros, scales, v1)
-            layers += 1
-    return f"{layers} layers of v1 and v2, equal to those that minivllm reads"
+    rng, sizes = Random(f"lab dequantize {seed}"), ((2, 1, 8), (4, 2, 8), (4, 4, 16))
+    layers = [(v1, *size) for v1 in (False, True) for size in sizes] * 10
+    for v1, words, groups, outputs in layers:
+        qweight = _words(rng, words, outputs, 15)
+        qzeros = _words(rng, groups, outputs // 8, 14)
+        scales = [[rng.randint(1, 64) / 64 for _ in range(outputs)] for _ in range(groups)]
+        _check_layer(function, qweight, qzeros, scales, v1)
+    return f"{len(layers)} layers of v1 and v2, equal to those that minivllm reads"
 
 
 def _words(rng: Random, rows: int, columns: int, most: int) -> list[list[int]]:

@@ -13,6 +13,7 @@ from minivllm.lab.viz.draw.wording import count
 from minivllm.utils.validation import check, is_int
 
 LENGTH, ROW, BOX = 544, 44, 26  # pixels
+COLOURS = (*OKABE_ITO, "#dadada")  # eight, as a word has eight numbers of 4 bits
 
 
 def bit_fields(
@@ -23,7 +24,7 @@ def bit_fields(
 
     Args:
         words: by name, the fields of a word, the one in the lowest bits first: a label, and bits.
-            Pieces of one number have the same label, and the same colour.
+            Fields with the same label have the same colour.
         title, mark: what it shows, and fields to point at: (name of the word, place of the field
             from 0, the lowest first, text).
 
@@ -37,7 +38,7 @@ def bit_fields(
     check(ok, "words", words, "words of the same number of bits")
     size = next(iter(sizes.values()))
     labels = list(dict.fromkeys(label for fields in words.values() for label, _ in fields))
-    colours = {label: OKABE_ITO[i % len(OKABE_ITO)] for i, label in enumerate(labels)}
+    colours = {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(labels)}
     head, facts = "Words", f"{count(size, 'bit')} each, the lowest at the right"
     told = {
         name: " ".join(f"{label}:{bits}" for label, bits in reversed(fields))

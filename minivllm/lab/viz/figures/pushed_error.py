@@ -31,11 +31,12 @@ def pushed_error(
     columns = len(steps[0]) if steps else 0
     ok = columns > 0 and len(steps) == columns + 1 and all(len(row) == columns for row in steps)
     check(ok, "steps", steps, "rows of the same length, one more than it")
+    steps = [[weight + 0.0 for weight in row] for row in steps]  # no -0.0
     head, facts = "A row while it is rounded", f"{count(columns, 'column')}, one after the other"
     lines, told = [], []
     for step, row in enumerate(steps):
         shown = [f"[{w:+.2f}]" if k < step else f"{w:+.2f}" for k, w in enumerate(row)]
-        lines.append(f"{_name(step):10}" + "".join(f"{number:>9}" for number in shown))
+        lines.append(f"{_name(step):15}" + "".join(f"{number:>9}" for number in shown))
         told.append(f"{_name(step)}: {', '.join(f'{w:+.2f}' for w in row)}")
     legend = [
         (box_swatch(fill=DONE), "rounded"),
@@ -62,4 +63,4 @@ def pushed_error(
 
 
 def _name(step: int) -> str:
-    return "start" if step == 0 else f"column {step - 1}"
+    return "start" if step == 0 else f"after column {step - 1}"
