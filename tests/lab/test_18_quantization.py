@@ -3,7 +3,12 @@
 import pytest
 
 from minivllm import LLM
-from minivllm.lab.quantize.skills import cases_by_skill, count_right, measured_skills, save_rounded
+from minivllm.embedded.evaluation.skills import (
+    cases_by_skill,
+    count_right,
+    measured_skills,
+    save_rounded,
+)
 from minivllm.viz import bit_fields, number_line, pushed_error, word_tiles
 
 

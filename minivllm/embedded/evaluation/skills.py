@@ -1,8 +1,8 @@
 """Skills of the embedded model by the bits of its weights.
 
-``python -m minivllm.lab.quantize.skills`` writes ``skills.toml`` beside this file: for each way to
-round, how many answers of each kind are right. Weights are rounded and stored as floats again, so
-that any number of bits can be tried; the answers are those of the packed weights.
+``python -m minivllm.embedded.evaluation.skills`` writes ``skills.toml`` beside this file: for each
+way to round, how many answers of each kind are right. Weights are rounded and stored as floats
+again, so that any number of bits can be tried; the answers are those of the packed weights.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def cases_by_skill() -> dict[str, list[Case]]:
 
 
 def count_right(llm: LLM, cases: list[Case]) -> int:
-    """How many of the engine's greedy answers are right."""
+    """Number of the engine's greedy answers that are right."""
     return sum(map(is_right, cases, answers(llm, cases)))
 
 
@@ -87,7 +87,7 @@ def measure() -> Iterator[tuple[str, dict[str, int]]]:
 
 
 def measured_skills() -> dict[str, dict[str, int]]:
-    """What ``skills.toml`` has: right answers by way and skill, and under "cases" how many ask."""
+    """Right answers by way and skill, from ``skills.toml``; "cases" has the numbers of cases."""
     return tomllib.loads(FILE.read_text(encoding="utf-8"))
 
 
