@@ -51,7 +51,7 @@ def run_quantize(
     model = load_model(source, config, torch.float32, torch.device("cpu"))
     for name, part in quantized_parts(model).items():
         check_sizes(name, part, bits, group)
-    texts = list(_calibration_texts(source, config.max_model_len, num_texts))
+    texts = list(calibration_texts(source, config.max_model_len, num_texts))
     sym = sym and method != "awq"
     tensors: dict[str, torch.Tensor] = {}
     for name, weight in quantize_model(model, texts, method, bits, group, sym):
@@ -81,7 +81,8 @@ def float_tensors(model: DecoderModel, dtype: torch.dtype) -> dict[str, torch.Te
     return {name: t.to(dtype).contiguous() for name, t in tensors if name not in left_out}
 
 
-def _calibration_texts(source: Path, longest: int, count: int) -> Iterator[list[int]]:
+def calibration_texts(source: Path, longest: int, count: int) -> Iterator[list[int]]:
+    """Token ids of the first texts that the embedded model would be trained on."""
     tokenizer = load_tokenizer(source)
     texts = samples(FULL_PLAN.stages[-1].mixture, "calibration")
     for sample in islice(texts, count):
