@@ -18,6 +18,9 @@ FAMILIES = {
 }
 VOCAB_SIZE, MAX_LEN = 97, 256
 FILE = "model.safetensors"
+ST = "sentence_transformers.models"
+MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens",
+         "weightedmean_tokens", "lasttoken")  # fmt: skip
 
 
 def make_model(family, kind="Model", seed=7, **changes):
@@ -62,6 +65,30 @@ def reward_model(directory, architecture, num_labels, seed=11):
     tensors |= {f"score.{name}": tensor for name, tensor in score.state_dict().items()}
     save_file(tensors | {"lm_head.weight": torch.zeros(97, 32)}, directory / FILE)
     return lambda prompt: score(hidden_states(model, prompt)).detach()
+
+
+def sentence_transformer(directory, mode, dense=(), norm=True):
+    """Write the files that Sentence Transformers puts beside a checkpoint."""
+    kinds = ["Pooling", *["Dense"] * len(dense), *["Normalize"] * norm]
+    modules = [{"idx": 0, "name": "0", "path": "", "type": f"{ST}.Transformer"}]
+    for index, kind in enumerate(kinds, 1):
+        path = f"{index}_{kind}"
+        modules.append({"idx": index, "name": str(index), "path": path, "type": f"{ST}.{kind}"})
+        (directory / path).mkdir()
+    (directory / "modules.json").write_text(json.dumps(modules))
+    modes = {f"pooling_mode_{name}": name == mode for name in MODES}
+    config = {"word_embedding_dimension": 32, **modes, "include_prompt": True}
+    (directory / "1_Pooling/config.json").write_text(json.dumps(config))
+    for index, layer in enumerate(dense, 2):
+        config = {
+            "in_features": layer.in_features, "out_features": layer.out_features,
+            "bias": layer.bias is not None,
+            "activation_function": "torch.nn.modules.activation.Tanh",
+        }  # fmt: skip
+        path = directory / f"{index}_Dense"
+        (path / "config.json").write_text(json.dumps(config))
+        tensors = {f"linear.{name}": tensor.detach() for name, tensor in layer.named_parameters()}
+        save_file(tensors, path / FILE)
 
 
 def make_prompts(number=50, longest=200, seed=3):

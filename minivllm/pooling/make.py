@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from minivllm.models.model_config import ModelConfig
+from minivllm.models.registry import get_model_class
 from minivllm.pooling.pooler import Pooler, PoolerFromTokens
 from minivllm.utils.validation import check
 
@@ -36,8 +37,11 @@ def make_pooler(config: ModelConfig, directory: Path) -> Pooler | None:
     if tokens is None:
         return Pooler(config, score)
     ids, difference = _token_ids(config, directory, tokens)
-    head = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
-    return PoolerFromTokens(config, score, ids, difference, head)
+    model, head = get_model_class(config.architecture), "lm_head.weight"
+    if config.tie_word_embeddings:
+        head = model.checkpoint_name("model.embed_tokens.weight")
+    heads = head, head.removeprefix(f"{model.base_model_prefix}.")
+    return PoolerFromTokens(config, score, ids, difference, heads)
 
 
 def _classifier(config: ModelConfig) -> nn.Module:

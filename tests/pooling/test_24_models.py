@@ -1,14 +1,11 @@
 """Every decoder as a pooling model, against transformers in float32."""
 
-import json
-
 import pytest
 import torch
 import transformers
 from helpers import make_llm
 from pooling_models import (
     FAMILIES,
-    FILE,
     assert_near,
     hidden_states,
     logits,
@@ -17,8 +14,8 @@ from pooling_models import (
     normalized,
     reward_model,
     save,
+    sentence_transformer,
 )
-from safetensors.torch import save_file
 from torch import nn
 
 from minivllm import LLM
@@ -133,35 +130,6 @@ def test_a_directory_of_sentence_transformers(tmp_path, family, layers):
     found = [torch.tensor(o.outputs.embedding) for o in llm.embed(PROMPTS, use_tqdm=False)]
     assert_near(found, [normalized(vector) for vector in wanted])
     assert llm.llm_engine.model_config.embedding_size == len(wanted[0])
-
-
-def sentence_transformer(directory, mode, dense=(), norm=True):
-    """Write the files that Sentence Transformers puts beside a checkpoint."""
-    kinds = ["Pooling", *["Dense"] * len(dense), *["Normalize"] * norm]
-    modules = [{"idx": 0, "name": "0", "path": "", "type": f"{ST}.Transformer"}]
-    for index, kind in enumerate(kinds, 1):
-        path = f"{index}_{kind}"
-        modules.append({"idx": index, "name": str(index), "path": path, "type": f"{ST}.{kind}"})
-        (directory / path).mkdir()
-    (directory / "modules.json").write_text(json.dumps(modules))
-    modes = {f"pooling_mode_{name}": name == mode for name in MODES}
-    config = {"word_embedding_dimension": 32, **modes, "include_prompt": True}
-    (directory / "1_Pooling/config.json").write_text(json.dumps(config))
-    for index, layer in enumerate(dense, 2):
-        config = {
-            "in_features": layer.in_features, "out_features": layer.out_features,
-            "bias": layer.bias is not None,
-            "activation_function": "torch.nn.modules.activation.Tanh",
-        }  # fmt: skip
-        path = directory / f"{index}_Dense"
-        (path / "config.json").write_text(json.dumps(config))
-        tensors = {f"linear.{name}": tensor.detach() for name, tensor in layer.named_parameters()}
-        save_file(tensors, path / FILE)
-
-
-ST = "sentence_transformers.models"
-MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens",
-         "weightedmean_tokens", "lasttoken")  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", ["cls_token", "mean_tokens"])
