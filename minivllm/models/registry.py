@@ -21,6 +21,7 @@ MODELS = {
     "GPT2LMHeadModel": "minivllm.models.gpt2",
     "BertModel": "minivllm.models.bert",
     "RobertaModel": "minivllm.models.roberta",
+    "XLMRobertaModel": "minivllm.models.roberta",
 }
 # Pooling models of the same families: a name without a head, or with another one
 POOLING_SUFFIXES = ("Model", "ForSequenceClassification")
@@ -36,8 +37,7 @@ _SAME_FAMILY = {
     "Qwen2ForProcessRewardModel": "Qwen2ForCausalLM",
     "BertForSequenceClassification": "BertModel",
     "RobertaForSequenceClassification": "RobertaModel",
-    "XLMRobertaModel": "RobertaModel",
-    "XLMRobertaForSequenceClassification": "RobertaModel",
+    "XLMRobertaForSequenceClassification": "XLMRobertaModel",
 } | {family + suffix: name for family, name in _FAMILIES.items() for suffix in POOLING_SUFFIXES}
 
 

@@ -11,7 +11,7 @@ from minivllm.models.encoder import CLASSIFIER, EncoderModel, encoder_names
 
 
 class RobertaModel(EncoderModel):
-    """RoBERTa and XLM-RoBERTa."""
+    """RoBERTa; a part of its position table is the padding's."""
 
     base_model_prefix = "roberta"
     checkpoint_names = encoder_names("roberta") | {CLASSIFIER: "classifier"}
@@ -23,3 +23,7 @@ class RobertaModel(EncoderModel):
             "position_offset": offset,
             "max_position_embeddings": hf.max_position_embeddings - offset,
         }
+
+
+class XLMRobertaModel(RobertaModel):
+    """XLM-RoBERTa: another vocabulary, the same names and shapes."""
