@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -28,7 +29,7 @@ from minivllm.models.decoder import DecoderForCausalLM
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
 from minivllm.pooling_params import PoolingParams
-from minivllm.quantization import gguf
+from minivllm.quantization import gguf, w4a16
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.utils.platforms import describe_gpu
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder, capture_sizes
@@ -104,6 +105,8 @@ class Worker:
         weights = gguf.weights_iterator(directory, config) if gguf.is_gguf(directory) else None
         how = load.load_format, load.use_tqdm_on_load, weights
         model = load_model(directory, config, config.dtype, self.device, *how)
+        if self.device.type == "cuda" and find_spec("triton") is not None:
+            w4a16.apply(model)
         if lora_config is not None:
             self.lora_manager = WorkerLoRAManager(lora.apply(model, lora_config))
         if self.device.type == "cpu":
