@@ -39,7 +39,7 @@ class CheckpointMixin(nn.Module):
         tensors: dict[str, torch.Tensor] = {}
         for path, module in self.named_modules():
             places = {path: dict(module.named_parameters(recurse=False))}
-            if isinstance(module, Linear):
+            if isinstance(module, Linear) or getattr(module, "quant_method", None):
                 method = module.quant_method
                 places = {
                     name: method.part_tensors(module, part.part, part.rows)
@@ -49,7 +49,7 @@ class CheckpointMixin(nn.Module):
                 for kind, tensor in named.items():
                     tensors[self.checkpoint_name(f"{name}.{kind}")] = tensor
         if self.config.tie_word_embeddings:  # it comes with the embedding
-            del tensors["lm_head.weight"]
+            tensors.pop("lm_head.weight", None)
         return tensors
 
     def checkpoint_linears(self) -> dict[str, LinearPart]:
