@@ -77,24 +77,26 @@ def _pack(codes: Codes, bias: np.ndarray, rounds_rows: bool) -> PanelPart:
     size, depth = codes.q.shape
     if codes.q.is_floating_point():
         weight = panels.pack(codes.q)
-        told = {"panels": as_numpy(weight), "bias": bias, "output_size": size}
-        rows = partial(panels.unpack_rows, weight, depth)
-        return PanelPart({"weight": weight}, partial(panels.multiply_arrays, **told), rows)
+        array = as_numpy(weight)
+        return PanelPart(
+            {"weight": weight},
+            lambda x: panels.multiply_arrays(x, array, bias, size),
+            partial(panels.unpack_rows, weight, depth),
+        )
     packed = quantized_panels.pack(codes.q, codes.scales, codes.zeros, codes.mins)
-    arrays = [as_numpy(tensor) for tensor in packed]
-    multiply_arrays = quantized_panels.multiply_arrays
-    if rounds_rows:
-        arrays, multiply_arrays = arrays[:2], int8_panels.multiply_arrays
-
-    def product(x: np.ndarray) -> np.ndarray:
-        return multiply_arrays(x, *arrays, bias, size)
-
-    def sorted_product(x: np.ndarray) -> np.ndarray:
-        return product(np.take(x, order, axis=1))
+    words, scales, mins = (as_numpy(tensor) for tensor in packed)
 
     order = None if codes.order is None else codes.order.numpy()
+
+    def product(x: np.ndarray) -> np.ndarray:
+        if order is not None:
+            x = np.take(x, order, axis=1)
+        if rounds_rows:
+            return int8_panels.multiply_arrays(x, words, scales, bias, size)
+        return quantized_panels.multiply_arrays(x, words, scales, mins, bias, size)
+
     rows = partial(quantized_panels.unpack_rows, packed)
-    return PanelPart(packed._asdict(), product if order is None else sorted_product, rows)
+    return PanelPart(packed._asdict(), product, rows)
 
 
 def choose_quantized_method(method: QuantizedLinearMethod, layer: Linear) -> LinearMethod:
