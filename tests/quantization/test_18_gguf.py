@@ -62,8 +62,12 @@ def unpermuted(weight, heads):
     return weight.reshape(shape).swapaxes(1, 2).reshape(weight.shape)
 
 
-def write(path, model, type_number, add_tokenizer=lambda writer: None):
-    """Write transformers' model as a GGUF file, and give it the numbers that the file has."""
+def write(path, model, types, add_tokenizer=lambda writer: None):
+    """Write transformers' model as a GGUF file, and give it the numbers that the file has.
+
+    Args:
+        types: the number of all matrices' type, or numbers by parts of names, the first that fits.
+    """
     config, rng = model.config, np.random.default_rng(5)
     arch, layers = config.model_type, config.num_hidden_layers
     writer = gguf.GGUFWriter(path, arch)
@@ -88,7 +92,7 @@ def write(path, model, type_number, add_tokenizer=lambda writer: None):
         writer.add_tensor("rope_freqs.weight", (plain / scaled).numpy())
     add_tokenizer(writer)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], layers)
-    kind, qtype = TYPES[type_number], gguf.GGMLQuantizationType(type_number)
+    types = types if isinstance(types, dict) else {"": types}
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
@@ -99,6 +103,8 @@ def write(path, model, type_number, add_tokenizer=lambda writer: None):
         if data.ndim == 1:
             writer.add_tensor(theirs, data)
             continue
+        number = next(number for part, number in types.items() if part in theirs)
+        kind, qtype = TYPES[number], gguf.GGMLQuantizationType(number)
         if kind.block_size == 256:
             packed = random_blocks(kind, data.shape, rng)
         else:
