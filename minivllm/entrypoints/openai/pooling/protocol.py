@@ -35,9 +35,13 @@ class PoolingFields(EngineFields, MediaFields):
 
     @model_validator(mode="before")
     @classmethod
-    def _check_removed(cls, body: Any) -> Any:
-        """Refuse names of earlier vLLMs, which would be ignored as unknown fields."""
-        if isinstance(body, dict) and "normalize" in body:
+    def _check_names(cls, body: Any) -> Any:
+        """Refuse fields that would be ignored: an earlier vLLM's, and one of two inputs."""
+        if not isinstance(body, dict):
+            return body
+        if None not in (body.get("input"), body.get("messages")):
+            raise RequestError("a request has either input or messages, not both", "messages")
+        if "normalize" in body:
             raise RequestError(
                 "Parameter `normalize` was removed; use `use_activation` instead.", "normalize"
             )
