@@ -1,4 +1,4 @@
-"""Compile what the attention kernels launch, for an H200, on a machine without one.
+"""Compile what the kernels launch, for an H200, on a machine without one.
 
 Run by test_10_compiled_kernels.py in a process of its own, where Triton compiles instead of
 interpreting. Tensors are on torch's "meta" device: they have shapes and no content, so code that
@@ -10,6 +10,7 @@ import re
 import subprocess
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import triton
@@ -24,9 +25,11 @@ from minivllm.attention.kernels.varlen import varlen_attention
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.paged_triton import PagedTriton
 from minivllm.engine.arg_utils import EngineArgs
+from minivllm.lora.kernels import lora_expand, lora_shrink
 from minivllm.models.hub import model_directory
 from minivllm.models.loader import load_config
 from minivllm.models.registry import get_model_class
+from minivllm.quantization.kernels import w4a16
 from minivllm.worker.model_runner import ModelRunner
 
 META = torch.device("meta")
@@ -98,6 +101,21 @@ def launch_all(dtype, head_dim, block_size, num_heads=32, num_kv_heads=8, num_se
     fused = empty(2048, (num_heads + 2 * num_kv_heads) * head_dim)
     key = fused[:, : num_kv_heads * head_dim].unflatten(1, (num_kv_heads, head_dim))
     write_slots(key, key, *caches, empty(2048, dtype=torch.int64))
+    launch_linear(dtype, empty)
+
+
+def launch_linear(dtype, empty):
+    """The kernels of adapters and of weights of 4 bits, for a projection of a small model."""
+    x, width, max_rank = empty(500, 896), 2 * 4864, 16
+    metadata = SimpleNamespace(
+        rows=empty(500, dtype=torch.int64), tiles=empty(40, 3, dtype=torch.int32)
+    )
+    shrunk = lora_shrink(x, empty(4, 896, 2 * max_rank), metadata)
+    b, parts = empty(4, max_rank, width), (width // 2, width // 2)
+    lora_expand(empty(500, width), shrunk, b, parts, metadata)
+    words, groups = empty(896 // 8, width, dtype=torch.int32), (896 // 128, width)
+    scales, zeros = empty(*groups, dtype=torch.float16), empty(*groups, dtype=torch.int8)
+    w4a16(x, words, scales, zeros, empty(width))
 
 
 def record_decode_step():

@@ -6,8 +6,6 @@ the codes are brought into one of two layouts once, after loading: nibbles, or b
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from torch import nn
@@ -15,20 +13,10 @@ from torch import nn
 from minivllm.cpu.gemm import int8_panels, quantized_panels
 from minivllm.cpu.gemm.panels import bias_array
 from minivllm.models.linear import ArrayProduct, Linear, LinearMethod
-from minivllm.quantization.base_config import QuantizedLinearMethod, QuantizedWeight, Scheme
+from minivllm.quantization.base_config import QuantizedLinearMethod, Scheme
+from minivllm.quantization.codes import Codes, codes_of_layer
 from minivllm.quantization.compressed_tensors import Int8Scheme
 from minivllm.utils.tensors import as_numpy
-
-_NIBBLE, _BYTE = 8, 128  # zero points of symmetric codes without a sign
-
-
-class Codes(NamedTuple):
-    """A weight as ``quantized_panels.pack`` takes it, and the order of inputs that it has."""
-
-    q: torch.Tensor
-    scales: torch.Tensor
-    zeros: torch.Tensor | None
-    order: torch.Tensor | None  # int64 [input_size]; None: as they come
 
 
 class QuantizedPanelLinearMethod(LinearMethod):
@@ -77,10 +65,8 @@ def choose_quantized_method(method: QuantizedLinearMethod, layer: Linear) -> Lin
     rounds = {_rounds_rows(scheme) for scheme in schemes}
     if rounds not in ({True}, {False}):
         return method
-    weights = [_codes(method.unpack(layer, part)) for part in method.parts]
-    if not (codes := _joined([weight for weight in weights if weight is not None])):
-        return method
-    if len(codes.q) < layer.output_size or (True in rounds and not _one_group(codes)):
+    codes = codes_of_layer(method, layer)
+    if codes is None or (True in rounds and not _one_group(codes)):
         return method
     return QuantizedPanelLinearMethod(codes, rounds_rows=True in rounds)
 
@@ -96,55 +82,3 @@ def _rounds_rows(scheme: Scheme) -> bool | None:
 
 def _one_group(codes: Codes) -> bool:
     return codes.q.dtype == torch.int8 and codes.scales.shape[1] == 1 and codes.zeros is None
-
-
-def _codes(weight: QuantizedWeight) -> Codes | None:
-    """A weight's codes as panels take them; None if they do not fit."""
-    q, zeros, order = weight.codes, weight.zeros, None
-    if q.dtype not in (torch.uint8, torch.int8):
-        return None
-    num_groups = weight.scales.shape[1]
-    group = q.shape[1] // num_groups
-    if weight.g_idx is not None:
-        counts = torch.bincount(weight.g_idx, minlength=num_groups)
-        if not bool((counts == group).all()):
-            return None
-        order = torch.argsort(weight.g_idx, stable=True)
-        q = q[:, order]
-    middle = 0
-    if q.dtype == torch.uint8:
-        few = int(q.max()) < 2 * _NIBBLE
-        middle = _NIBBLE if few else _BYTE
-        if not few:
-            q = (q.int() - _BYTE).to(torch.int8)
-    if group % (8 if q.dtype == torch.uint8 else 4):
-        return None
-    if not isinstance(zeros, torch.Tensor):
-        if zeros == middle:
-            return Codes(q, weight.scales, None, order)
-        zeros = torch.full(weight.scales.shape, zeros)
-    zeros = zeros.int() - (_BYTE if middle == _BYTE else 0)
-    if int(zeros.min()) < -128 or int(zeros.max()) > 127:
-        return None
-    return Codes(q, weight.scales, zeros.to(torch.int8), order)
-
-
-def _joined(parts: list[Codes]) -> Codes | None:
-    """Codes of all parts of a layer, one below the other; None if they are unlike."""
-    if not parts:
-        return None
-    first = parts[0]
-    for other in parts[1:]:
-        same_order = other.order is first.order is None
-        if other.order is not None and first.order is not None:
-            same_order = torch.equal(other.order, first.order)
-        alike = other.q.dtype == first.q.dtype and other.scales.shape[1] == first.scales.shape[1]
-        if not (same_order and alike and (other.zeros is None) == (first.zeros is None)):
-            return None
-    zeros = [part.zeros for part in parts if part.zeros is not None]
-    return Codes(
-        torch.cat([part.q for part in parts]),
-        torch.cat([part.scales for part in parts]),
-        torch.cat(zeros) if zeros else None,
-        first.order,
-    )

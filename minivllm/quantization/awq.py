@@ -31,6 +31,8 @@ class AWQScheme(Scheme):
 
     group_size: int
 
+    output_dim = 1
+
     def tensors(self, name: str, input_size: int, output_size: int) -> dict[str, TensorSpec]:
         words = num_words(output_size, 4, f"the outputs of {name}")
         groups = num_groups(input_size, self.group_size, f"the inputs of {name}")

@@ -8,7 +8,7 @@ zero. (vLLM: vllm/model_executor/layers/quantization/base_config.py)
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -50,6 +50,13 @@ class QuantizedWeight(NamedTuple):
 class Scheme(ABC):
     """Tensors of one quantized layer, and their meaning. A fused layer has one for each part."""
 
+    output_dim = 0  # the dimension of the tensors that outputs run along, where there are two
+
+    @property
+    def output_step(self) -> int:
+        """Outputs that share a word or a scale: multiples of these can be told apart."""
+        return 32
+
     @abstractmethod
     def tensors(self, name: str, input_size: int, output_size: int) -> dict[str, TensorSpec]:
         """The last names of the tensors of layer ``name``, and their shapes.
@@ -61,6 +68,20 @@ class Scheme(ABC):
     @abstractmethod
     def unpack(self, tensors: Mapping[str, torch.Tensor]) -> QuantizedWeight:
         """Take the weight apart."""
+
+    def narrow(
+        self, tensors: Mapping[str, torch.Tensor], begin: int, end: int, output_size: int
+    ) -> dict[str, torch.Tensor]:
+        """The same tensors of some outputs alone; ``begin`` is a multiple of ``output_step``."""
+
+        def part(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.dim() < 2:  # it is about all outputs
+                return tensor
+            size = tensor.shape[self.output_dim]  # fewer than outputs, if they share a word
+            first, last = begin * size // output_size, end * size // output_size
+            return tensor.narrow(self.output_dim, first, last - first)
+
+        return {kind: part(tensor) for kind, tensor in tensors.items()}
 
     def check(self, name: str, tensors: Mapping[str, torch.Tensor]) -> set[str]:
         """Look at loaded numbers. Returns the tensors that are not needed any more.
@@ -96,6 +117,8 @@ class QuantizedPart(NamedTuple):
 
 class QuantizedLinearMethod(LinearMethod):
     """Quantized weights of a layer's parts, dequantized for every product: the definition.
+
+    A product takes some outputs at a time, so that few numbers of the weight are ever floats.
 
     Args:
         parts: by the names that ``LinearPart.part`` has.
@@ -147,15 +170,24 @@ class QuantizedLinearMethod(LinearMethod):
         return torch.cat([self.unpack(layer, part).dequantize() for part in self.parts])
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
-        wide, outputs = x.float(), []
-        for part, (_, scheme, _) in self.parts.items():
-            rounded = scheme.round_input(wide, self.packed_tensors(layer, part))
-            outputs.append(F.linear(rounded, self.unpack(layer, part).dequantize()))
-        output = torch.cat(outputs, -1)
+        output = torch.cat([y for part in self.parts for y in self._products(layer, part, x)], -1)
         return (output if layer.bias is None else output + layer.bias).to(x.dtype)
+
+    def _products(self, layer: Linear, part: str, x: torch.Tensor) -> Iterator[torch.Tensor]:
+        """A part's product, float32, in tiles of its outputs."""
+        _, scheme, rows = self.parts[part]
+        tensors, size = self.packed_tensors(layer, part), rows.stop - rows.start
+        rounded = scheme.round_input(x.float(), tensors)
+        step = scheme.output_step
+        step = max(TILE // layer.input_size // step, 1) * step
+        for begin in range(0, size, step):
+            end = min(begin + step, size)
+            weight = scheme.unpack(scheme.narrow(tensors, begin, end, size))
+            yield F.linear(rounded, weight.dequantize())
 
 
 SCALES = (torch.float16, torch.bfloat16, torch.float32)
+TILE = 2**20  # numbers of a weight that are dequantized at once, if an output has no more
 
 
 class QuantizationConfig(ABC):

@@ -31,6 +31,10 @@ class FP8Scheme(Scheme):
     block: tuple[int, int] = (128, 128)  # outputs and inputs of a block
     scale_name: str = "weight_scale"
 
+    @property
+    def output_step(self) -> int:
+        return self.block[0] if self.strategy == "block" else super().output_step
+
     def tensors(self, name: str, input_size: int, output_size: int) -> dict[str, TensorSpec]:
         blocks = -(-output_size // self.block[0]), -(-input_size // self.block[1])
         scales = {"tensor": (1,), "channel": (output_size, 1), "block": blocks}

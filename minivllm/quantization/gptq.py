@@ -40,6 +40,8 @@ class GPTQScheme(Scheme):
     desc_act: bool = False
     v1: bool = True
 
+    output_dim = 1
+
     @classmethod
     def read(cls, config: Fields) -> GPTQScheme:
         """Read bits, group_size, sym, desc_act and checkpoint_format.

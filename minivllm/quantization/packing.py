@@ -20,7 +20,8 @@ def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
     mask = 2**bits - 1
     if 8 % bits == 0:
         shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=words.device)
-        octets = words.contiguous().view(torch.uint8).unsqueeze(-1)
+        rows = words.clone(memory_format=torch.contiguous_format)  # a single column's stride, too
+        octets = rows.view(torch.uint8).unsqueeze(-1)
         return ((octets >> shifts) & mask).flatten(-2)
     # 3 bits: some begin in one word and end in the next
     starts = torch.arange(words.shape[-1] * 32 // bits, device=words.device) * bits
@@ -32,7 +33,7 @@ def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def pack(numbers: torch.Tensor, bits: int) -> torch.Tensor:
-    """Int32 words that ``unpack`` reads; ``bits`` divides 32.
+    """Int32 words that ``unpack`` reads; ``bits`` divides 8.
 
     Args:
         numbers: ``[..., n]``, from 0 to ``2**bits - 1``.
@@ -41,9 +42,10 @@ def pack(numbers: torch.Tensor, bits: int) -> torch.Tensor:
     Returns:
         int32 ``[..., n * bits // 32]``.
     """
-    shifts = torch.arange(0, 32, bits, device=numbers.device)
-    words = (numbers.long().unflatten(-1, (-1, 32 // bits)) << shifts).sum(-1)
-    return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=numbers.device)
+    octets = numbers.to(torch.uint8).unflatten(-1, (-1, 8 // bits)) << shifts
+    octets = octets.sum(-1, dtype=torch.uint8).clone(memory_format=torch.contiguous_format)
+    return octets.view(torch.int32)
 
 
 def num_words(size: int, bits: int, what: str) -> int:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.lora.worker_manager import WorkerLoRAManager
-from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.decoder import DecoderModel
 from minivllm.sampling.grammar_bitmask import apply_grammar_bitmask
 from minivllm.sampling.logprobs import prompt_logprobs
 from minivllm.sampling.rejection_sampler import num_tokens_that_count
@@ -48,7 +47,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: DecoderForCausalLM,
+        model: DecoderModel,
         kv_cache: KVCache,
         host_kv_cache: KVCache,
         block_size: int,
@@ -57,7 +56,7 @@ class ModelRunner:
         lora_manager: WorkerLoRAManager | None = None,
     ):
         self.model = model
-        self.pooler: Any = getattr(model, "pooler", None)  # of a model that samples nothing
+        self.pooler = model.pooler  # of a model that samples nothing
         self.draft_model = draft_model
         self.lora_manager = lora_manager
         self.kv_cache = kv_cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -24,11 +25,12 @@ from minivllm.logger import init_logger
 from minivllm.lora import apply as lora
 from minivllm.lora.request import LoadedLoRA, LoRARequest
 from minivllm.lora.worker_manager import WorkerLoRAManager
-from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.decoder import DecoderModel
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
+from minivllm.pooling.make import make_pooler
 from minivllm.pooling_params import PoolingParams
-from minivllm.quantization import gguf
+from minivllm.quantization import gguf, w4a16
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.utils.platforms import describe_gpu
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder, capture_sizes
@@ -51,7 +53,7 @@ class Worker:
         self.config = config
         self.model_config: ModelConfig = config.model_config
         self.draft_config: ModelConfig | None = config.draft_model_config
-        self.draft_model: DecoderForCausalLM | None = None
+        self.draft_model: DecoderModel | None = None
         self.lora_manager: WorkerLoRAManager | None = None
         self.device = config.device_config.device
         self.block_size = config.cache_config.block_size
@@ -99,11 +101,14 @@ class Worker:
 
     def _load(
         self, directory: Path, config: ModelConfig, lora_config: LoRAConfig | None = None
-    ) -> DecoderForCausalLM:
+    ) -> DecoderModel:
         load = self.config.load_config
         weights = gguf.weights_iterator(directory, config) if gguf.is_gguf(directory) else None
         how = load.load_format, load.use_tqdm_on_load, weights
-        model = load_model(directory, config, config.dtype, self.device, *how)
+        pooler = make_pooler(config, directory)
+        model = load_model(directory, config, config.dtype, self.device, *how, pooler)
+        if self.device.type == "cuda" and find_spec("triton") is not None:
+            w4a16.apply(model)
         if lora_config is not None:
             self.lora_manager = WorkerLoRAManager(lora.apply(model, lora_config))
         if self.device.type == "cpu":

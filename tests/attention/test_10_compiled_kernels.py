@@ -31,7 +31,7 @@ def kernels(tmp_path_factory):
 
 
 def test_all_compile_within_what_a_processor_has(kernels):
-    assert len(kernels) == 5 * 3
+    assert len(kernels) == 8 * 3
     for name, kernel in kernels.items():
         assert kernel["spilled"] == 0, name
         assert kernel["shared_memory"] < SHARED_MEMORY, name
@@ -51,6 +51,8 @@ def test_products_are_made_on_tensor_cores(kernels):
         assert kernels["varlen", dtype]["wgmma"] > 0
         assert kernels["paged_decode", dtype]["mma"] > 0
         assert kernels["split_decode", dtype]["mma"] > 0
+        assert kernels["lora_shrink", dtype]["mma"] > 0
+        assert kernels["w4a16", dtype]["wgmma"] > 0
 
 
 def test_decode_leaves_room_for_five_programs_at_once(kernels):
@@ -58,6 +60,14 @@ def test_decode_leaves_room_for_five_programs_at_once(kernels):
         kernel = kernels[name, "bfloat16"]
         assert 5 * (kernel["shared_memory"] + 1024) <= SHARED_MEMORY
         assert 5 * 128 * kernel["registers"] <= 65536
+
+
+@pytest.mark.parametrize("name", ["lora_shrink", "w4a16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_linear_layers_load_wide_and_ahead(kernels, name, dtype):
+    kernel = kernels[name, dtype]
+    assert kernel["asynchronous_loads_of_16_bytes"] >= 6
+    assert kernel["loads_left_under_way"] >= 2
 
 
 def test_slots_are_written_with_wide_loads(kernels):

@@ -1,12 +1,23 @@
 """Each format's tensors, unpacked: the weight is the one that was packed, to the last bit."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import quantized_checkpoints as qc
 import torch
+from safetensors import safe_open
 
+from minivllm.models.linear import Linear
+from minivllm.quantization import CHECKPOINTS, base_config
 from minivllm.quantization.activations import round_activations
 from minivllm.quantization.awq import AWQScheme
+from minivllm.quantization.base_config import (
+    QuantizedLinearMethod,
+    QuantizedPart,
+    QuantizedWeight,
+)
 from minivllm.quantization.compressed_tensors import Int8Scheme, PackedScheme
 from minivllm.quantization.fp8 import FP8Scheme
 from minivllm.quantization.gptq import GPTQScheme
@@ -14,6 +25,7 @@ from minivllm.quantization.online import round_to_int4, round_to_int8
 from minivllm.quantization.packing import pack, unpack
 
 INPUTS, OUTPUTS = 96, 64
+DATA = Path(__file__).parents[1] / "data/quantized"
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
@@ -71,6 +83,54 @@ def test_the_weight_is_the_one_that_was_packed(packer, scheme, options):
     weight = scheme.unpack(packed.tensors).dequantize()
     assert weight.dtype == torch.float32
     assert np.array_equal(weight.numpy(), packed.weight)
+
+
+HELD = ["gptq_v1_sym", "gptq_v1_asym", "gptq_v2_asym", "gptq_desc_act", "gptq_8_bits",
+        "gptq_3_bits", "awq_gemm"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_reference_packages_packed_is_what_they_make_of_it(name):
+    """To the last bit; see data/make_quantized.py."""
+    with safe_open(DATA / f"{name}.safetensors", "torch") as file:
+        config = json.loads(file.metadata()["quantization_config"])
+        tensors = {key.removeprefix("layer."): file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    want = tensors.pop("dequantized")
+    scheme = CHECKPOINTS[config["quant_method"]].from_config(config, name).get_scheme("layer")
+    specs = scheme.tensors("layer", *reversed(want.shape))
+    assert {kind: tuple(t.shape) for kind, t in tensors.items()} == {
+        kind: spec.shape for kind, spec in specs.items()
+    }
+    done = scheme.check("layer", tensors)
+    kept = {kind: tensor for kind, tensor in tensors.items() if kind not in done}
+    assert torch.equal(scheme.unpack(kept).dequantize(), want)
+
+
+@pytest.mark.parametrize(("packer", "scheme", "options"), CASES, ids=lambda v: str(v))
+def test_a_product_takes_some_outputs_at_a_time(monkeypatch, packer, scheme, options):
+    """Tiles of another number of outputs, or of all, give the definition's product."""
+    packed = getattr(qc, packer)(np.random.default_rng(2), INPUTS, 224, **options)
+    with torch.device("meta"):
+        layer = Linear(INPUTS, 224, bias=False)
+    parts = {"p": QuantizedPart("layer", scheme, slice(0, 224))}
+    layer.replace_method(QuantizedLinearMethod(parts, {}))
+    for kind, tensor in packed.tensors.items():
+        layer.quant_method.set_tensor(layer, "p", kind, tensor)
+    sizes, dequantize = [], QuantizedWeight.dequantize
+
+    def counted(weight):
+        sizes.append(weight.codes.numel())
+        return dequantize(weight)
+
+    monkeypatch.setattr(QuantizedWeight, "dequantize", counted)
+    x = torch.randn(3, INPUTS, generator=torch.Generator().manual_seed(0))
+    want = x @ torch.from_numpy(packed.weight).T
+    for most in (1, 70 * INPUTS, 2**20):
+        monkeypatch.setattr(base_config, "TILE", most)
+        sizes.clear()
+        assert torch.allclose(layer(x), want, atol=1e-5, rtol=1e-5)
+        assert sum(sizes) == 224 * INPUTS
+        assert max(sizes) <= max(most, scheme.output_step * INPUTS)
 
 
 @pytest.mark.parametrize("kind", [torch.int8, torch.float8_e4m3fn])
