@@ -23,6 +23,7 @@ COLUMNS = (
     {
         "From logits to answers": ("12", "14", "14b", "15", "16"),
         "Many users": ("17",),
+        "Fewer bits": ("18",),
         "In vLLM": ("A4",),
     },
     {"Kernels": ("09", "10", "11"), "Machines": ("A1", "A2", "A3")},

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minivllm.utils.validation import check, is_int
+from minivllm.utils.validation import check, is_int, is_one_of
 
 TASKS = ("embed", "classify", "token_embed", "token_classify")
 _REMOVED = {  # names of earlier vLLMs, and what takes their place
@@ -102,7 +102,7 @@ def check_task(name: str, task: str | None) -> None:
     """Raise ``ValueError`` unless this is a task of pooling, or None."""
     if isinstance(task, str) and task in _REMOVED:
         raise ValueError(f"{name}={task!r} is no task of pooling any more; use {_REMOVED[task]}.")
-    check(task is None or task in TASKS, name, task, f"one of {', '.join(TASKS)}, or None")
+    check(task is None or is_one_of(task, TASKS), name, task, f"one of {', '.join(TASKS)}, or None")
 
 
 def _check_dimensions(dimensions: int, model_config: Any) -> None:

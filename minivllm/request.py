@@ -7,6 +7,7 @@ from typing import Any
 
 from minivllm.lora.request import LoadedLoRA, LoRARequest
 from minivllm.outputs import RequestMetrics
+from minivllm.pooling_params import PoolingParams
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
 
@@ -102,7 +103,10 @@ class Sequence:
     @property
     def skip_reading_prefix_cache(self) -> bool:
         """True until the prompt has been computed once, if the request forbids cache hits."""
-        params = self.request.sampling_params
+        request = self.request
+        if request.pooling_params is not None:
+            return bool(request.pooling_params.skip_reading_prefix_cache)
+        params = request.sampling_params
         asked = params.skip_reading_prefix_cache or params.prompt_logprobs is not None
         return asked and self.num_output_tokens == 0
 
@@ -116,12 +120,13 @@ class Sequence:
 class Request:
     """A prompt, its sampling parameters, and the sequences it grows into.
 
-    Until its prompt is computed it is one sequence; then it forks into ``n``, samples or beams.
+    Until its prompt is computed it is one sequence; then it forks into ``n``, samples or beams. One
+    with pooling parameters ends there: it samples nothing.
 
     Args:
         request_id: any string that is not in use.
         prompt_token_ids: at least one token id.
-        sampling_params: how to sample and when to stop.
+        sampling_params: how to sample and when to stop; None with pooling parameters.
         eos_token_ids: the model's end-of-sequence tokens.
         seed: of its draws; sample ``i`` has ``seed + i``.
         prompt: the text behind the ids, if there was one.
@@ -130,13 +135,16 @@ class Request:
         cache_salt: only requests with the same salt share cached blocks.
         beam_params: for a beam search; ``sampling_params`` are then those of one beam.
         lora_request: the adapter it asks for; None: the base model.
+        pooling_params: what it wants of its hidden states; None with sampling parameters.
     """
+
+    sampling_params: Any  # a SamplingParams, which those who sample need not ask for
 
     def __init__(
         self,
         request_id: str,
         prompt_token_ids: list[int],
-        sampling_params: SamplingParams,
+        sampling_params: SamplingParams | None,
         eos_token_ids: frozenset[int] = frozenset(),
         seed: int = 0,
         prompt: str | None = None,
@@ -145,11 +153,12 @@ class Request:
         cache_salt: str | None = None,
         beam_params: BeamSearchParams | None = None,
         lora_request: LoRARequest | None = None,
+        pooling_params: PoolingParams | None = None,
     ):
         self.request_id = request_id
         self.prompt = prompt
         self.prompt_token_ids = prompt_token_ids
-        self.sampling_params = sampling_params
+        self.sampling_params, self.pooling_params = sampling_params, pooling_params
         self.eos_token_ids = eos_token_ids
         self.seed = seed
         self.arrival_time = arrival_time
@@ -159,7 +168,9 @@ class Request:
         self.beam_params = beam_params
         self.lora_request = lora_request
         self.lora: LoadedLoRA | None = None  # the same adapter, when its files have been read
-        self.n = sampling_params.n if beam_params is None else beam_params.beam_width
+        self.n = 1 if sampling_params is None else sampling_params.n
+        if beam_params is not None:
+            self.n = beam_params.beam_width
         self.decoding: Any = None  # a Decoding; the scheduler sets it when the request is added
         self.metrics = RequestMetrics(arrival_time)
         self.num_cached_tokens: int | None = None  # the hit of its first scheduling

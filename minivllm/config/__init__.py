@@ -47,6 +47,8 @@ class SchedulerConfig:
     # step's budget for one more token per sequence
     num_lookahead_tokens: int = 0
     num_drafting_slots: int = 0
+    # 0 in a pooling engine: no slot is kept for a token to come, which is sampled and not computed
+    num_sampled_tokens_per_step: int = 1
     max_loras: int = 0  # adapters that one step may hold; 0: there are none
 
 

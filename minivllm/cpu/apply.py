@@ -17,7 +17,7 @@ from minivllm.cpu.threads import bound_threads, log_threads
 from minivllm.logger import init_logger
 from minivllm.lora.layers import LoRALinearMethod
 from minivllm.models import ops
-from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.decoder import DecoderModel
 from minivllm.models.linear import Linear, LinearMethod, UnquantizedLinearMethod
 from minivllm.quantization.base_config import QuantizedLinearMethod
 from minivllm.utils.numba_support import numba_obstacle
@@ -27,7 +27,7 @@ logger = init_logger(__name__)
 FUSED = ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedding")
 
 
-def apply(model: DecoderForCausalLM, backend: AttentionBackend) -> None:
+def apply(model: DecoderModel, backend: AttentionBackend) -> None:
     """Let a model on a CPU compute the same numbers in less time.
 
     Args:
@@ -53,9 +53,9 @@ def apply(model: DecoderForCausalLM, backend: AttentionBackend) -> None:
     )
 
 
-def _check(model: DecoderForCausalLM) -> None:
-    if not isinstance(model, DecoderForCausalLM):
-        raise ValueError(f"cpu.apply takes a DecoderForCausalLM, got {type(model).__name__}.")
+def _check(model: DecoderModel) -> None:
+    if not isinstance(model, DecoderModel):
+        raise ValueError(f"cpu.apply takes a DecoderModel, got {type(model).__name__}.")
     name = type(model).__name__
     devices = sorted({str(p.device) for p in model.parameters() if p.device.type != "cpu"})
     if devices:
@@ -64,7 +64,7 @@ def _check(model: DecoderForCausalLM) -> None:
         raise ValueError(f"cpu.apply has been applied to this {name}; it can be only once.")
 
 
-def choose_linear_methods(model: DecoderForCausalLM) -> None:
+def choose_linear_methods(model: DecoderModel) -> None:
     """Give each plain linear layer the fastest method for its weight, and lay the weight out."""
     for module in model.modules():
         if isinstance(module, Linear):
@@ -89,7 +89,7 @@ def _chosen(method: LinearMethod, layer: Linear) -> LinearMethod:
     return chosen
 
 
-def _compile(model: DecoderForCausalLM, backend: AttentionBackend) -> tuple[str, str]:
+def _compile(model: DecoderModel, backend: AttentionBackend) -> tuple[str, str]:
     """Put compiled layers and fused operations in. Returns what the model runs by now, and why."""
     dtype = model.model.embed_tokens.weight.dtype
     if (obstacle := numba_obstacle()) is not None:
@@ -114,7 +114,7 @@ def _compile(model: DecoderForCausalLM, backend: AttentionBackend) -> tuple[str,
     return "modules with fused operations", f"no layer of {type(model).__name__} can be compiled"
 
 
-def _replace(model: DecoderForCausalLM, operation: Callable, faster: Callable) -> None:
+def _replace(model: DecoderModel, operation: Callable, faster: Callable) -> None:
     """Let modules that hold an operation as an attribute call another one instead."""
     for module in model.modules():
         for name in [name for name, value in vars(module).items() if value is operation]:
@@ -122,7 +122,7 @@ def _replace(model: DecoderForCausalLM, operation: Callable, faster: Callable) -
 
 
 @contextmanager
-def layers_as_modules(model: DecoderForCausalLM) -> Iterator[None]:
+def layers_as_modules(model: DecoderModel) -> Iterator[None]:
     """Context manager: the layers run as modules, whose tensors a memory profile can count."""
     decoder = model.model
     compiled = vars(decoder).pop("run_layers", None)

@@ -27,6 +27,7 @@ from minivllm.config import (
     compat,
 )
 from minivllm.config.lora import LoRAConfig, make_lora_config
+from minivllm.config.pooler import PoolerConfig, make_pooler_config
 from minivllm.config.speculative import (
     SHORT_NAMES,
     SpeculativeConfig,
@@ -38,9 +39,11 @@ from minivllm.config.structured_outputs import (
     make_structured_outputs_config,
 )
 from minivllm.kv.memory_profile import host_memory_gib
+from minivllm.logger import init_logger
 from minivllm.models.hub import model_directory, tokenizer_directory
 from minivllm.models.loader import load_config, load_draft_config
 from minivllm.models.model_config import ModelConfig
+from minivllm.pooling.resolve import PoolingRequest, resolve_chunks, resolve_pooling
 from minivllm.quantization import check_quantization, get_quantization_config, gguf
 from minivllm.scheduling.policies import make_policy
 from minivllm.utils.platforms import describe_gpu, pick_device
@@ -52,6 +55,8 @@ from minivllm.utils.validation import (
     is_text,
     known_names_only,
 )
+
+logger = init_logger(__name__)
 
 _MOST = 2**50  # of tokens, blocks or bytes: no machine has more
 
@@ -93,13 +98,15 @@ class EngineArgs:
     kv_cache_memory_bytes: int | None = None  # the KV cache's size, instead of measuring
     num_gpu_blocks_override: int | None = None  # blocks in the pool, the null block included
     swap_space: float = 4  # GiB of host memory for requests that are swapped out
-    enable_prefix_caching: bool = True  # reuse full blocks of equal prefixes
+    # reuse full blocks of equal prefixes; None: yes, unless a pooling model cannot
+    enable_prefix_caching: bool | None = None
 
     # scheduling
     # the budget of a step; None: 4096, on a GPU 8192, on a large one 16384, or a whole prompt
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None  # sequences running at once; None: 256, large GPUs 1024
-    enable_chunked_prefill: bool = True  # False: a prompt is computed in one piece
+    # False: a prompt is computed in one piece; None: True, unless a pooling model cannot
+    enable_chunked_prefill: bool | None = None
     long_prefill_token_threshold: int = 0  # a prompt's share of a step while others wait; 0: all
     scheduling_policy: Any = "fcfs"  # by name, or one of your own
 
@@ -129,19 +136,25 @@ class EngineArgs:
     preemption_mode: str | None = None  # "recompute", "swap"; None: swap if there are siblings
     kv_cache_manager_cls: type | None = None  # a KVCacheManager of your own; None: that one
 
+    # pooling: vectors out
+    runner: str = "auto"  # "generate", "pooling"; "auto": as the architecture's name says
+    convert: str = "auto"  # what is put on a decoder for pooling: "embed", "classify" or "none"
+    pooler_config: dict | PoolerConfig | None = None  # {"pooling_type": "LAST", ...}
+    # 0.6.6's name for these: "generate", "embed", "classify", "score" or "reward"
+    task: str = "auto"
+    hf_overrides: dict | None = None  # fields to be read in place of config.json's
+
     # what you see
     trace: bool = False  # record every state change, for figures; online the last 1,000 steps
     disable_log_stats: bool = True  # False: a line in the log every few seconds
 
     # accepted so that vLLM scripts run; see ENGINE_DEFAULTS_ONLY
-    task: str = "generate"
     tokenizer_mode: str = "auto"
-    trust_remote_code: bool = False
+    trust_remote_code: bool = False  # accepted: no code that comes with a model is ever run
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     use_v2_block_manager: bool = True
     cpu_offload_gb: float = 0
-    hf_overrides: dict | None = None
 
     def __post_init__(self):
         for name, what in (("model", "model"), ("tokenizer", "tokenizer's")):
@@ -197,9 +210,20 @@ class EngineArgs:
             value = getattr(self, name)
             check(is_one_of(value, known), name, value, f"one of {', '.join(known)}")
         for field in fields(self):
+            value = getattr(self, field.name)
             if field.type == "bool":
-                value = getattr(self, field.name)
                 check(isinstance(value, bool), field.name, value, "True or False")
+            if field.type == "bool | None":
+                check(
+                    value is None or isinstance(value, bool),
+                    field.name,
+                    value,
+                    "True, False or None",
+                )
+        overrides = self.hf_overrides
+        ok = overrides is None or (isinstance(overrides, dict) and all(map(is_text, overrides)))
+        check(ok, "hf_overrides", overrides, "a dict of config.json's fields, or None")
+        self._pooling_request()
         compat.check_defaults_only(self, compat.ENGINE_DEFAULTS_ONLY)
 
     def _check_load_format(self, directory: Path) -> None:
@@ -207,6 +231,13 @@ class EngineArgs:
         known = ["auto", "gguf", "dummy"] if is_file else [n for n in LOAD_FORMATS if n != "gguf"]
         allowed = f"one of {', '.join(known)} for a {'GGUF file' if is_file else 'directory'}"
         check(self.load_format in known, "load_format", self.load_format, allowed)
+
+    def _pooling_request(self) -> PoolingRequest:
+        given = self.pooler_config
+        config = None if given is None else make_pooler_config(given)
+        request = PoolingRequest(self.task, self.runner, self.convert, config)
+        request.check()
+        return request
 
     def _lora_config(self) -> LoRAConfig | None:
         return make_lora_config(
@@ -218,12 +249,15 @@ class EngineArgs:
             target_modules=self.lora_target_modules,
         )
 
-    def resolve_limits(self, model_max_len: int, gpu: tuple[str, int] | None = None) -> Limits:
+    def resolve_limits(
+        self, model_max_len: int, gpu: tuple[str, int] | None = None, chunks: bool = True
+    ) -> Limits:
         """Limits of a step and of a sequence: those given, else vLLM's defaults for ``LLM``.
 
         Args:
             model_max_len: how many positions the model knows.
             gpu: name and bytes of memory of the GPU; None on a CPU.
+            chunks: whether prompts come in chunks.
 
         Raises:
             ValueError: if a limit asks for more than the model or the other limits can give.
@@ -235,11 +269,11 @@ class EngineArgs:
         if gpu is not None:  # more on large ones, but for the A100 (vLLM: get_batch_defaults)
             large = gpu[1] >= 70 * 2**30 and "a100" not in gpu[0].lower()
             budget, max_num_seqs = (16384, 1024) if large else (8192, 256)
-        if not self.enable_chunked_prefill:
+        if not chunks:
             budget = max(budget, max_len)
         budget = self.max_num_batched_tokens or budget
         limits = Limits(max_len, budget, self.max_num_seqs or max_num_seqs)
-        ok = self.enable_chunked_prefill or budget >= max_len
+        ok = chunks or budget >= max_len
         allowed = f"at least max_model_len={max_len} when enable_chunked_prefill=False, since a "
         allowed += "prompt is then never split"
         check(ok, "max_num_batched_tokens", budget, allowed)
@@ -255,15 +289,24 @@ class EngineArgs:
         """
         directory, device = model_directory(self), pick_device(self.device)
         self._check_load_format(directory)
-        model_config = _read_config(directory, self.quantization)
+        model_config = _read_config(directory, self.quantization, self.hf_overrides)
+        model_config = resolve_pooling(model_config, directory, self._pooling_request())
+        if self.trust_remote_code:
+            logger.info("trust_remote_code=True: no code that comes with a model is run here.")
         if self.dtype != "auto":
             model_config = replace(model_config, dtype=getattr(torch, str(DTYPES[self.dtype])))
         elif device.type == "cpu" and _is_quantized_in_float16(directory, model_config):
             # vLLM computes in the dtype of the scales; a CPU's fast path has no float16
             model_config = replace(model_config, dtype=torch.float32)
         speculative_config = make_speculative_config(self.speculative_config, {})
+        if speculative_config is not None and model_config.runner_type == "pooling":
+            raise ValueError("a pooling model has no drafts: leave speculative_config out.")
         draft = load_draft_config(self, speculative_config, model_config, _read_config)
-        limits = self.resolve_limits(model_config.max_model_len, describe_gpu(device))
+        chunks, caching = resolve_chunks(
+            model_config, self.enable_chunked_prefill, self.enable_prefix_caching
+        )
+        gpu = describe_gpu(device)
+        limits = self.resolve_limits(model_config.max_model_len, gpu, chunks)
         lora_config = self._lora_config()
         tokenizer = None if self.skip_tokenizer_init else tokenizer_directory(self, directory)
         return VllmConfig(
@@ -274,10 +317,11 @@ class EngineArgs:
                 limits.max_num_batched_tokens,
                 limits.max_num_seqs,
                 limits.max_model_len,
-                self.enable_chunked_prefill,
+                chunks,
                 self.long_prefill_token_threshold,
                 make_policy(self.scheduling_policy),
                 self.preemption_mode,
+                num_sampled_tokens_per_step=0 if model_config.runner_type == "pooling" else 1,
                 max_loras=0 if lora_config is None else lora_config.max_loras,
                 **slots_for_drafts(speculative_config, *limits[:2]),
             ),
@@ -287,7 +331,7 @@ class EngineArgs:
                 self.kv_cache_memory_bytes,
                 self.num_gpu_blocks_override,
                 int(self.swap_space * 2**30),
-                self.enable_prefix_caching,
+                caching,
                 self.kv_cache_manager_cls,
             ),
             ObservabilityConfig(self.trace, self.disable_log_stats),
@@ -305,8 +349,14 @@ def _is_quantized_in_float16(directory: Path, config: ModelConfig) -> bool:
     return quantized or gguf.is_gguf(directory)
 
 
-def _read_config(directory: Path, quantization: str | None = None) -> ModelConfig:
-    config = gguf.load_config(directory) if gguf.is_gguf(directory) else load_config(directory)
+def _read_config(
+    directory: Path, quantization: str | None = None, hf_overrides: dict | None = None
+) -> ModelConfig:
+    if gguf.is_gguf(directory):
+        check(not hf_overrides, "hf_overrides", hf_overrides, "None for a GGUF file")
+        config = gguf.load_config(directory)
+    else:
+        config = load_config(directory, hf_overrides)
     return replace(config, quant_config=get_quantization_config(directory, quantization))
 
 

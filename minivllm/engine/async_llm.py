@@ -25,7 +25,8 @@ from minivllm.lora.request import LoRARequest
 from minivllm.metrics.families import EngineMetrics
 from minivllm.metrics.loggers import LoggingStatLogger
 from minivllm.metrics.reader import Metric
-from minivllm.outputs import RequestOutput
+from minivllm.outputs import PoolingRequestOutput, RequestOutput
+from minivllm.pooling_params import PoolingParams
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from minivllm.trace.records import Record
 from minivllm.utils.validation import check, is_int
@@ -106,15 +107,41 @@ class AsyncLLM:
         finally:
             self.release(collector)
 
+    async def encode(
+        self,
+        prompt: str | list[int] | dict,
+        pooling_params: PoolingParams,
+        request_id: str,
+        lora_request: LoRARequest | None = None,
+        priority: int = 0,
+    ) -> AsyncGenerator[PoolingRequestOutput, None]:
+        """Pool the hidden states of a prompt; yields one output. Otherwise as ``generate``.
+
+        Args:
+            prompt, request_id, lora_request, priority: as for ``generate``.
+            pooling_params: the task, and what it leaves open.
+
+        Raises:
+            ValueError, EngineDeadError: as ``generate``.
+        """
+        collector = await self.add_request(
+            request_id, prompt, pooling_params, priority, lora_request
+        )
+        try:
+            output = await collector.get()
+        finally:
+            self.release(collector)
+        yield output
+
     async def add_request(
         self,
         request_id: str,
         prompt: str | list[int] | dict,
-        sampling_params: SamplingParams | BeamSearchParams,
+        params: SamplingParams | BeamSearchParams | PoolingParams,
         priority: int = 0,
         lora_request: LoRARequest | None = None,
     ) -> RequestOutputCollector:
-        """Queue a prompt; arguments and errors are those of ``generate``.
+        """Queue a prompt; arguments and errors are those of ``generate`` and ``encode``.
 
         This waits only for the end of a request that had the same id. Returns the queue of its
         outputs: give it to ``release`` in the end.
@@ -123,7 +150,7 @@ class AsyncLLM:
         handler.bind_to_loop()
         make_request = self.input_processor.make_request
         request = make_request(
-            request_id, prompt, sampling_params, priority=priority, lora_request=lora_request
+            request_id, prompt, params, priority=priority, lora_request=lora_request
         )
         while request_id in handler.stopping:  # a stop string has ended it here, not yet there
             await asyncio.sleep(0.001)
@@ -132,8 +159,8 @@ class AsyncLLM:
         check(request_id not in states, "request_id", request_id, "one not in use")
         if getattr(self.args, "enable_log_requests", False):
             logger.info("Added request %s.", request_id)
-        kind = request.sampling_params.output_kind
-        collector = RequestOutputCollector(request_id, kind is RequestOutputKind.DELTA)
+        delta = getattr(request.sampling_params, "output_kind", None) is RequestOutputKind.DELTA
+        collector = RequestOutputCollector(request_id, delta)
         self.output_processor.add_request(request, collector)
         try:
             self._client.submit(("add", request))

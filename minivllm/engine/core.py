@@ -12,6 +12,7 @@ from minivllm.engine.core_outputs import EngineCoreOutputs, collect
 from minivllm.engine.lora_registry import LoRARegistry
 from minivllm.executor.abstract import Executor
 from minivllm.executor.uniproc import UniProcExecutor
+from minivllm.kv.encoder_only import EncoderOnlyKVCacheManager
 from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lora.request import LoRARequest
@@ -53,7 +54,10 @@ class EngineCore:
         self.trace: Trace | None = None
         if config.observability_config.trace:
             self.trace = Trace(num_blocks, cache.block_size, limits.max_num_batched_tokens)
-        kv_cache_manager_cls = cache.kv_cache_manager_cls or KVCacheManager
+        usual = KVCacheManager
+        if config.model_config.is_encoder_only:
+            usual = EncoderOnlyKVCacheManager
+        kv_cache_manager_cls = cache.kv_cache_manager_cls or usual
         kv_cache_manager = kv_cache_manager_cls(
             num_blocks,
             cache.block_size,

@@ -17,7 +17,7 @@ from minivllm.trace.records import Record
 
 @dataclass(slots=True)
 class EngineCoreOutput:
-    """The new tokens of sample ``index`` of a request, or all of beam ``index``."""
+    """The new tokens of sample ``index`` of a request, or all of beam ``index``; or its numbers."""
 
     request_id: str
     index: int
@@ -29,6 +29,7 @@ class EngineCoreOutput:
     first_scheduled_time: float | None = None  # seconds of ``time.monotonic()``
     num_preemptions: int = 0  # of the request so far
     cumulative_logprob: float | None = None  # of a beam, whose past may be another's
+    pooling_output: Any = None  # of a pooling request: a float32 array of numpy
 
 
 @dataclass(slots=True)
@@ -49,14 +50,14 @@ class EngineCoreOutputs:
 
 
 def collect(updated: list[Sequence], output: ModelRunnerOutput) -> EngineCoreOutputs:
-    """Make the outputs of the sequences that got a token.
+    """Make the outputs of the sequences that got a token, or have come to their end.
 
     Args:
         updated: by ``Scheduler.update_from_output``; the beams of a request in order of rank.
         output: of the same step.
     """
     rank: dict[str, int] = {}  # by request id: beams so far
-    outputs = []
+    outputs, pooled = [], output.pooler_output
     for seq in updated:
         request = seq.request
         found = EngineCoreOutput(
@@ -74,5 +75,7 @@ def collect(updated: list[Sequence], output: ModelRunnerOutput) -> EngineCoreOut
             found.index = rank[request.request_id] = rank.get(request.request_id, -1) + 1
             found.new_token_ids, found.new_logprobs = seq.output_token_ids, None
             found.cumulative_logprob = seq.cumulative_logprob
+        if pooled:
+            found.pooling_output = pooled[seq.seq_id]
         outputs.append(found)
     return EngineCoreOutputs(outputs, output.prompt_logprobs, time.monotonic())

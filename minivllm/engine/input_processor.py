@@ -14,6 +14,7 @@ from typing import Any
 from minivllm.config import VllmConfig
 from minivllm.lora.request import LoRARequest
 from minivllm.models.model_config import ModelConfig
+from minivllm.pooling_params import PoolingParams
 from minivllm.quantization import gguf
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
@@ -109,7 +110,7 @@ class InputProcessor:
         self,
         request_id: str,
         prompt: str | list[int] | dict,
-        params: SamplingParams | BeamSearchParams,
+        params: SamplingParams | BeamSearchParams | PoolingParams,
         arrival_time: float | None = None,
         priority: int = 0,
         lora_request: LoRARequest | None = None,
@@ -120,7 +121,7 @@ class InputProcessor:
             request_id: chosen by the caller.
             prompt: text, a list of token ids, ``{"prompt": text}`` or
                 ``{"prompt_token_ids": [...]}``; a dict may have a ``"cache_salt"``, too.
-            params: how to sample and when to stop.
+            params: how to sample and when to stop; or what a pooling model does with the prompt.
             arrival_time: seconds of ``time.monotonic()``; None is now.
             priority: the smaller, the more important.
             lora_request: the adapter to use; None: the base model.
@@ -129,14 +130,23 @@ class InputProcessor:
             ValueError: naming what is wrong with the prompt or the parameters.
         """
         check(is_text(request_id), "request_id", request_id, "a string without lone surrogates")
-        ok = isinstance(params, (SamplingParams, BeamSearchParams))
-        check(ok, "sampling_params", params, "a SamplingParams or a BeamSearchParams")
+        self._check_kind(params)
         check(is_int(priority), "priority", priority, "an integer")
         self._check_lora(lora_request)
         ok = arrival_time is None or is_number(arrival_time)
         check(ok, "arrival_time", arrival_time, "a number of seconds, or None for now")
         token_ids, text, cache_salt = self._encode(prompt)
         self._check_ids("prompt_token_ids", token_ids)
+        common: dict[str, Any] = {
+            "prompt": text,
+            "arrival_time": time.monotonic() if arrival_time is None else arrival_time,
+            "priority": priority,
+            "cache_salt": cache_salt,
+            "lora_request": lora_request,
+        }
+        if isinstance(params, PoolingParams):
+            pooling_params = params.completed(self.model_config)
+            return Request(request_id, token_ids, None, pooling_params=pooling_params, **common)
         beam_params, eos_token_ids = None, self._own_eos()
         if isinstance(params, BeamSearchParams):
             beam_params = replace(params)  # the caller's may change while this waits
@@ -160,13 +170,20 @@ class InputProcessor:
             params,
             eos_token_ids,
             seed=params.seed if params.seed is not None else self._seeds.getrandbits(63),
-            prompt=text,
-            arrival_time=time.monotonic() if arrival_time is None else arrival_time,
-            priority=priority,
-            cache_salt=cache_salt,
             beam_params=beam_params,
-            lora_request=lora_request,
+            **common,
         )
+
+    def _check_kind(self, params) -> None:
+        """Raise ``ValueError`` unless these are parameters of what the model does."""
+        if self.model_config.runner_type == "pooling":
+            allowed = "a PoolingParams: this is a pooling model, it generates nothing"
+            check(isinstance(params, PoolingParams), "params", params, allowed)
+            return
+        if isinstance(params, PoolingParams):
+            raise ValueError("this model generates; load it with runner='pooling' to pool.")
+        ok = isinstance(params, (SamplingParams, BeamSearchParams))
+        check(ok, "sampling_params", params, "a SamplingParams or a BeamSearchParams")
 
     def _check_lora(self, lora_request: LoRARequest | None) -> None:
         if lora_request is None:

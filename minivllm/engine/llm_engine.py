@@ -16,7 +16,8 @@ from minivllm.lora.request import LoRARequest
 from minivllm.metrics.families import EngineMetrics
 from minivllm.metrics.loggers import LoggingStatLogger
 from minivllm.metrics.reader import Metric
-from minivllm.outputs import RequestOutput
+from minivllm.outputs import PoolingRequestOutput, RequestOutput
+from minivllm.pooling_params import PoolingParams
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.scheduling.scheduler import Scheduler
@@ -85,7 +86,7 @@ class LLMEngine:
         self,
         request_id: str,
         prompt: str | dict,
-        params: SamplingParams | BeamSearchParams,
+        params: SamplingParams | BeamSearchParams | PoolingParams,
         arrival_time: float | None = None,
         priority: int = 0,
         lora_request: LoRARequest | None = None,
@@ -95,7 +96,8 @@ class LLMEngine:
         Args:
             request_id: any string that is not in use.
             prompt: see ``InputProcessor.make_request``.
-            params: how to sample, or how to search, and when to stop.
+            params: how to sample, or how to search, and when to stop; of a pooling model what it
+                does with the prompt.
             arrival_time: seconds of ``time.monotonic()``; None is now.
             priority: the smaller, the more important; needs ``scheduling_policy="priority"``.
             lora_request: the adapter to use; None: the base model.
@@ -116,8 +118,8 @@ class LLMEngine:
         self.engine_core.add_request(request)
         self.output_processor.add_request(request, queue)
 
-    def step(self) -> list[RequestOutput]:
-        """Run one step. Returns the outputs of the requests that got a token.
+    def step(self) -> list[RequestOutput | PoolingRequestOutput]:
+        """Run one step. Returns the outputs of the requests that got a token, or are pooled.
 
         If anything raises, no request has lost or got a token. The next call goes on: all requests
         are computed again.
@@ -135,7 +137,9 @@ class LLMEngine:
             self.stat_logger.record()
         return processed.request_outputs
 
-    def abort_request(self, request_id: str | list[str]) -> list[RequestOutput]:
+    def abort_request(
+        self, request_id: str | list[str]
+    ) -> list[RequestOutput | PoolingRequestOutput]:
         """Abort requests and free their blocks. Returns their last outputs; unknown ids have none.
 
         Raises:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.decoder import DecoderModel
 from minivllm.request import Request
 from minivllm.sampling.reference import choose
 from minivllm.structured_output.backend_types import StructuredOutputGrammar
@@ -48,7 +48,7 @@ class DenseAttention:
 
 
 @torch.inference_mode()
-def next_token_logits(model: DecoderForCausalLM, token_ids: list[int]) -> torch.Tensor:
+def next_token_logits(model: DecoderModel, token_ids: list[int]) -> torch.Tensor:
     """float32 ``[vocab]``: one pass over all tokens, dense causal attention."""
     ids = torch.tensor(token_ids, device=model.model.embed_tokens.weight.device)
     positions = torch.arange(len(token_ids), device=ids.device)
@@ -58,7 +58,7 @@ def next_token_logits(model: DecoderForCausalLM, token_ids: list[int]) -> torch.
 
 
 def run(
-    model: DecoderForCausalLM,
+    model: DecoderModel,
     request: Request,
     max_model_len: int,
     index: int = 0,

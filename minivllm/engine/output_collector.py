@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from minivllm.outputs import RequestOutput
 
@@ -15,10 +15,11 @@ from minivllm.outputs import RequestOutput
 class OutputQueue(Protocol):
     """Interface of a queue that takes the outputs of one request or several.
 
-    An exception ends a request that has failed.
+    An output is a ``RequestOutput`` or a ``PoolingRequestOutput``; an exception ends a request that
+    has failed.
     """
 
-    def put(self, output: RequestOutput | Exception) -> None: ...
+    def put(self, output: Any) -> None: ...
 
 
 class RequestOutputCollector:
@@ -38,10 +39,10 @@ class RequestOutputCollector:
         self.on_put: Callable[[RequestOutputCollector], None] | None = None
         self._delta = delta
         self._begun = False
-        self._first: RequestOutput | Exception | None = None  # until it is read
-        self._pending: RequestOutput | Exception | None = None  # the outputs after it, merged
+        self._first: Any = None  # until it is read
+        self._pending: Any = None  # the outputs after it, merged
 
-    def put(self, output: RequestOutput | Exception) -> None:
+    def put(self, output: Any) -> None:
         """Put an output: a DELTA is joined to the one not yet read, any other replaces it."""
         pending = self._pending if self._delta else None
         if self._delta and not self._begun:
@@ -53,7 +54,7 @@ class RequestOutputCollector:
         if self.on_put is not None:
             self.on_put(self)
 
-    def get_nowait(self) -> RequestOutput | None:
+    def get_nowait(self) -> Any:
         """Return the next output, if one is there. Raises an exception that was put."""
         output, self._first = self._first, None
         if output is None:
@@ -62,7 +63,7 @@ class RequestOutputCollector:
             raise output
         return output
 
-    async def get(self) -> RequestOutput:
+    async def get(self) -> Any:
         """Wait for the next output. Raises an exception that was put."""
         while (output := self.get_nowait()) is None:
             reader = asyncio.get_running_loop().create_future()

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 from minivllm.engine.core_outputs import EngineCoreOutputs
 from minivllm.engine.output_collector import OutputQueue
+from minivllm.engine.pooling_state import PoolingRequestState
 from minivllm.engine.request_state import RequestState
 from minivllm.metrics.stats import IterationStats
-from minivllm.outputs import RequestOutput
+from minivllm.outputs import PoolingRequestOutput, RequestOutput
 from minivllm.request import Request
 
 
@@ -21,7 +22,8 @@ from minivllm.request import Request
 class ProcessedOutputs:
     """Results of processing a step: RequestOutputs, sequences to stop, and counts."""
 
-    request_outputs: list[RequestOutput] = field(default_factory=list)  # of those without a queue
+    # of those without a queue
+    request_outputs: list[RequestOutput | PoolingRequestOutput] = field(default_factory=list)
     # request id and index of sequences whose text holds a stop string: the core must end them
     stopped: list[tuple[str, int]] = field(default_factory=list)
     iteration_stats: IterationStats = field(default_factory=IterationStats)
@@ -32,11 +34,16 @@ class OutputProcessor:
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
-        self.request_states: dict[str, RequestState] = {}
+        self.request_states: dict[str, RequestState | PoolingRequestState] = {}
 
     def add_request(self, request: Request, queue: OutputQueue | None = None) -> None:
         """Register a request of the core's. Its outputs go to ``queue``, if that is given."""
-        self.request_states[request.request_id] = RequestState(request, self.tokenizer, queue)
+        pools = request.pooling_params is not None
+        self.request_states[request.request_id] = (
+            PoolingRequestState(request, queue)
+            if pools
+            else RequestState(request, self.tokenizer, queue)
+        )
 
     def process_outputs(self, core_outputs: EngineCoreOutputs) -> ProcessedOutputs:
         """Detokenize a step's tokens, find stop strings, and make the RequestOutputs."""
@@ -46,7 +53,7 @@ class OutputProcessor:
         for request_id, found in core_outputs.prompt_logprobs.items():
             if request_id in self.request_states:
                 self.request_states[request_id].prompt_positions.update(found)
-        touched: dict[str, RequestState] = {}
+        touched: dict[str, RequestState | PoolingRequestState] = {}
         for output in core_outputs.outputs:
             state = self.request_states.get(output.request_id)
             if state is None or output.index in state.stopped:
@@ -68,7 +75,9 @@ class OutputProcessor:
                 state.queue.put(request_output)
         return processed
 
-    def abort_requests(self, request_ids: Iterable[str]) -> list[RequestOutput]:
+    def abort_requests(
+        self, request_ids: Iterable[str]
+    ) -> list[RequestOutput | PoolingRequestOutput]:
         """Drop requests. Returns their last outputs; unknown ids have none."""
         states = [self.request_states.pop(i) for i in request_ids if i in self.request_states]
         outputs = []

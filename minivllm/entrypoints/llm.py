@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.entrypoints.chat_utils import render_chat
+from minivllm.entrypoints.offline_pooling import PoolingMixin
 from minivllm.entrypoints.progress_bar import check_use_tqdm, collect_outputs
 from minivllm.kv.memory_profile import MemoryProfile
 from minivllm.lora.request import LoRARequest
@@ -29,7 +30,7 @@ from minivllm.utils.validation import check, check_names, is_int
 AnyParams = SamplingParams | BeamSearchParams
 
 
-class LLM:
+class LLM(PoolingMixin):
     """Offline inference: a model and the engine that runs it.
 
     Args:
@@ -89,7 +90,9 @@ class LLM:
                 scheduling policy of your own never admits a request (``LivelockError``).
         """
         check_use_tqdm(use_tqdm)
-        requests = self._make_requests(prompts, sampling_params, priority, lora_request)
+        self._check_runner("generate", "generate")
+        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
+        requests = self._make_requests(prompts, params, priority, lora_request)
         for request in requests:
             request.sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
         outputs = collect_outputs(self._outputs_of(requests), len(requests), use_tqdm)
@@ -118,7 +121,9 @@ class LLM:
         Raises:
             ValueError: at once, if any prompt cannot be run, naming it.
         """
-        requests = self._make_requests(prompts, sampling_params, priority, lora_request)
+        self._check_runner("stream", "generate")
+        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
+        requests = self._make_requests(prompts, params, priority, lora_request)
         return self._outputs_of(requests)
 
     def chat(
@@ -233,13 +238,14 @@ class LLM:
         """Empty the prefix cache. Refuses (False) while any block is in use."""
         return self.llm_engine.reset_prefix_cache()
 
-    def _make_requests(self, prompts, sampling_params, priority, lora_request) -> list[Request]:
+    def _make_requests(self, prompts, params, priority, lora_request) -> list[Request]:
         """One request per prompt, all of them checked; the engine knows nothing of them yet."""
         prompts = _as_list(prompts)
-        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
         params = params if isinstance(params, (list, tuple)) else [params] * len(prompts)
+        pools = self.llm_engine.model_config.runner_type == "pooling"
+        name = f"len({'pooling' if pools else 'sampling'}_params)"
         ok = len(params) == len(prompts)
-        check(ok, "len(sampling_params)", len(params), f"{len(prompts)}, one for each prompt")
+        check(ok, name, len(params), f"{len(prompts)}, one for each prompt")
         priority = 0 if priority is None else priority
         priority = [priority] * len(prompts) if is_int(priority) else priority
         ok = isinstance(priority, (list, tuple))
@@ -275,7 +281,7 @@ class LLM:
             number += 1
         return number
 
-    def _outputs_of(self, requests: list[Request]) -> Iterator[RequestOutput]:
+    def _outputs_of(self, requests: list[Request]) -> Iterator[Any]:
         """Step until these requests are finished; outputs of others go to their own queues."""
         queue: SimpleQueue[Any] = SimpleQueue()
         unfinished: dict[str, None] = {}

@@ -23,8 +23,8 @@ def check_use_tqdm(use_tqdm: Any) -> None:
 
 
 def collect_outputs(
-    outputs: Iterable[RequestOutput], total: int, use_tqdm: bool | Callable[..., tqdm] | None
-) -> dict[str, RequestOutput]:
+    outputs: Iterable[Any], total: int, use_tqdm: bool | Callable[..., tqdm] | None
+) -> dict[str, Any]:
     """Collect finished outputs by request id, and move the bar on with each.
 
     Args:
@@ -37,14 +37,15 @@ def collect_outputs(
     """
     if not (callable(use_tqdm) or use_tqdm):
         return {output.request_id: output for output in outputs}
-    found: dict[str, RequestOutput] = {}
+    found: dict[str, Any] = {}
     bar = _make_bar(use_tqdm if callable(use_tqdm) else tqdm, total)
     tokens_in = tokens_out = 0
     try:
         for output in outputs:
             found[output.request_id] = output
             tokens_in += len(output.prompt_token_ids)
-            tokens_out += sum(len(c.token_ids) for c in output.outputs)
+            if isinstance(output, RequestOutput):
+                tokens_out += sum(len(c.token_ids) for c in output.outputs)
             seconds = bar.format_dict["elapsed"] or 1e-9
             bar.postfix = _speed(tokens_in / seconds, tokens_out / seconds)
             bar.update(1)

@@ -32,22 +32,25 @@ def get_kv_cache_config(
 
     Args:
         cache, scheduler: the limits.
-        block_bytes: of one block, over all layers.
+        block_bytes: of one block, over all layers; 0 of a model that keeps no K and V.
         available_memory: bytes that the KV cache may have, if no size was stated.
         on_cpu: the knob to turn has another name there.
 
     Raises:
         ValueError: if they cannot hold one sequence of full length, or are more than there is.
     """
+    if block_bytes == 0:  # a model that keeps no K and V
+        return KVCacheConfig(num_blocks=2, num_host_blocks=0)
     knob = "MINIVLLM_CPU_KVCACHE_SPACE" if on_cpu else "gpu_memory_utilization"
     max_model_len = scheduler.max_model_len
     num_blocks = cache.num_gpu_blocks_override or (
         (cache.kv_cache_memory_bytes or available_memory) // block_bytes
     )
     capacity = max(0, num_blocks - 1) * cache.block_size
-    # A sequence's last token is never in the cache, but a draft model may write there.
-    if capacity < max_model_len - (scheduler.num_lookahead_tokens == 0):
-        or_less = f", or lower max_model_len to {capacity + 1} or less" if capacity else ""
+    # A last token that was sampled is never in the cache, but a draft model may write there.
+    ends = 0 if scheduler.num_lookahead_tokens else scheduler.num_sampled_tokens_per_step
+    if capacity < max_model_len - ends:
+        or_less = f", or lower max_model_len to {capacity + ends} or less" if capacity else ""
         raise ValueError(
             f"the KV cache holds {capacity} tokens ({max(0, num_blocks - 1)} usable blocks of "
             f"{cache.block_size}), less than one sequence of max_model_len={max_model_len}; "

@@ -13,11 +13,11 @@ from minivllm.config.lora import LoRAConfig
 from minivllm.lora.layers import LoRALinearMethod, Rows
 from minivllm.lora.metadata import LoRAMetadata
 from minivllm.lora.peft import Adapter, is_in_target_modules
-from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.decoder import DecoderModel
 from minivllm.models.linear import Linear, MergedColumnParallelLinear, ParallelLMHead
 
 
-def apply(model: DecoderForCausalLM, config: LoRAConfig) -> LoRAModel:
+def apply(model: DecoderModel, config: LoRAConfig) -> LoRAModel:
     """Let a model's linear layers, all but the head, have adapters.
 
     Memory for all slots is allocated now. To be applied before ``cpu.apply``, which then chooses
@@ -28,8 +28,8 @@ def apply(model: DecoderForCausalLM, config: LoRAConfig) -> LoRAModel:
             whose layers is among ``config.target_modules``.
     """
     name = type(model).__name__
-    if not isinstance(model, DecoderForCausalLM):
-        raise ValueError(f"lora.apply takes a DecoderForCausalLM, got {name}.")
+    if not isinstance(model, DecoderModel):
+        raise ValueError(f"lora.apply takes a DecoderModel, got {name}.")
     if not model.supports_lora:
         raise ValueError(f"{name} does not support LoRA yet.")
     if "lora" in model.transforms:
@@ -40,7 +40,7 @@ def apply(model: DecoderForCausalLM, config: LoRAConfig) -> LoRAModel:
 class LoRAModel:
     """A model whose layers have slots for adapters."""
 
-    def __init__(self, model: DecoderForCausalLM, config: LoRAConfig):
+    def __init__(self, model: DecoderModel, config: LoRAConfig):
         self.model, self.config, self.rows = model, config, Rows()
         dtype = model.config.dtype
         if config.lora_dtype != "auto":

@@ -19,7 +19,7 @@ from minivllm.lora.adapter_files import AdapterFile, digest
 from minivllm.lora.peft_helper import PEFTHelper
 from minivllm.lora.request import LoRARequest
 from minivllm.models.checkpoint import LinearPart
-from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.decoder import DecoderModel
 from minivllm.models.linear import Linear, MergedColumnParallelLinear
 from minivllm.utils.validation import shown
 
@@ -49,7 +49,7 @@ class Adapter:
     weights: Weights  # a layer's path -> its part -> A ``[rank, in]`` and B ``[out, rank]``
 
 
-def read_adapter(request: LoRARequest, model: DecoderForCausalLM, config: LoRAConfig) -> Adapter:
+def read_adapter(request: LoRARequest, model: DecoderModel, config: LoRAConfig) -> Adapter:
     """Read an adapter's directory, as PEFT writes it, for a model.
 
     The tensors' names decide which layers it changes; ``target_modules`` of its config does not.
@@ -89,7 +89,7 @@ def _weights_path(directory: Path) -> Path:
     raise ValueError(f"{directory} doesn't contain tensors: no {' or '.join(_WEIGHTS_NAMES)}.")
 
 
-def _max_bytes(model: DecoderForCausalLM, config: LoRAConfig) -> int:
+def _max_bytes(model: DecoderModel, config: LoRAConfig) -> int:
     """Size of the largest file: float32, the largest rank everywhere, embedding and head, too."""
     linears = model.checkpoint_linears().values()
     width = sum(part.layer.input_size + part.rows.stop - part.rows.start for part in linears)
@@ -98,7 +98,7 @@ def _max_bytes(model: DecoderForCausalLM, config: LoRAConfig) -> int:
 
 
 def _weights(
-    file: AdapterFile, helper: PEFTHelper, model: DecoderForCausalLM, config: LoRAConfig
+    file: AdapterFile, helper: PEFTHelper, model: DecoderModel, config: LoRAConfig
 ) -> Weights:
     """Check a file's tensors and sort them by our layers, in the dtype that they will have."""
     linears = model.checkpoint_linears()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -30,6 +30,7 @@ class CheckpointMixin(nn.Module):
     base_model_prefix = "model"  # checkpoints saved without a head leave it out
     ignored_tensors: tuple[str, ...] = ()  # endings of names that hold nothing to learn
     config: ModelConfig
+    pooler: Any  # a Pooler, a room below; None: there is a head
 
     def checkpoint_tensors(self) -> dict[str, torch.Tensor]:
         """Tensors that a checkpoint must hold: names, and the parameters they fill.
@@ -49,7 +50,7 @@ class CheckpointMixin(nn.Module):
                 for kind, tensor in named.items():
                     tensors[self.checkpoint_name(f"{name}.{kind}")] = tensor
         if self.config.tie_word_embeddings:  # it comes with the embedding
-            del tensors["lm_head.weight"]
+            tensors.pop("lm_head.weight", None)
         return tensors
 
     def checkpoint_linears(self) -> dict[str, LinearPart]:
@@ -80,7 +81,7 @@ class CheckpointMixin(nn.Module):
         """The checkpoint's name for one of our parameters."""
         for ours, theirs in self.checkpoint_names.items():
             name = name.replace(ours, theirs)
-        return name
+        return name.removeprefix("pooler.")  # which is ours alone
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Copy each tensor into its parameter, or into its slice of a fused one.
@@ -92,6 +93,8 @@ class CheckpointMixin(nn.Module):
         ignored = self.ignored_tensors
         if self.config.tie_word_embeddings:
             ignored += ("lm_head.weight",)
+        if self.pooler is not None:
+            ignored += self.pooler.ignored_tensors
         filled, unknown = set(), []
         for name, tensor in weights:
             if name not in places and f"{self.base_model_prefix}.{name}" in places:

@@ -8,7 +8,7 @@ Module names are those of Hugging Face's Llama, except that q, k, v and gate, up
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -118,20 +118,28 @@ class Decoder(nn.Module):
         return x, residual
 
 
-class DecoderForCausalLM(CheckpointMixin):
-    """A decoder and the head that turns its last hidden state into logits.
+class DecoderModel(CheckpointMixin):
+    """A decoder with something on it: a head that makes logits, or a pooler.
 
-    Its subclasses are the architectures; their names are those in a config.json.
+    Its subclasses are the families; their names are those in a config.json.
+
+    Args:
+        config: its shapes.
+        pooler: makes of hidden states what was asked for (``pooling/``); None: it has a head.
     """
 
     layer_class = DecoderLayer
+    default_seq_pooling_type = "LAST"  # the only row that has seen the whole prompt
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, pooler: Any = None):
         super().__init__()
         self.config = config
         self.model = Decoder(config, self.layer_class)
-        self.lm_head = ParallelLMHead(config.hidden_size, config.vocab_size, bias=False)
+        self.pooler, self.lm_head = pooler, cast(Any, None)
         self.transforms: list[str] = []  # what has changed it since loading, each only once
+        if pooler is not None:
+            return
+        self.lm_head = ParallelLMHead(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
 
@@ -174,5 +182,5 @@ class DecoderForCausalLM(CheckpointMixin):
         return x
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """``[n, hidden_size]`` to float32 ``[n, vocab_size]``."""
+        """``[n, hidden_size]`` to float32 ``[n, vocab_size]``, for a model with a head."""
         return self.lm_head(hidden).float()

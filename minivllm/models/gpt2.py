@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from minivllm.models.decoder import DecoderForCausalLM, DecoderLayer
+from minivllm.models.decoder import DecoderLayer, DecoderModel
 from minivllm.models.layers import MLP, LayerNorm
 from minivllm.models.model_config import require
 
@@ -16,7 +16,7 @@ class GPT2Layer(DecoderLayer):
     norm_class = LayerNorm
 
 
-class GPT2LMHeadModel(DecoderForCausalLM):
+class GPT2LMHeadModel(DecoderModel):
     """GPT-2. Its checkpoints have q, k and v fused as here, and linear weights transposed."""
 
     layer_class = GPT2Layer

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.decoder import DecoderModel
 from minivllm.models.rope import read_rope
 
 
-class LlamaForCausalLM(DecoderForCausalLM):
+class LlamaForCausalLM(DecoderModel):
     """RMSNorm, rotary positions, grouped heads, a gated MLP; biases only where the config says."""
 
     # old checkpoints carry the rotary frequencies, which follow from the config

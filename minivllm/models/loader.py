@@ -16,7 +16,7 @@ from torch import nn
 
 from minivllm.config.speculative import SpeculativeConfig
 from minivllm.models.checkpoint import LinearPart
-from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.decoder import DecoderModel
 from minivllm.models.hub import ModelSource, draft_model_directory
 from minivllm.models.linear import Linear
 from minivllm.models.model_config import ModelConfig, read_architecture
@@ -47,16 +47,22 @@ def load_draft_config(
     return directory, replace(draft, dtype=target.dtype)
 
 
-def load_config(directory: str | Path) -> ModelConfig:
+def load_config(directory: str | Path, hf_overrides: dict[str, Any] | None = None) -> ModelConfig:
     """Read the shapes and constants of a Hugging Face directory's model.
+
+    Args:
+        directory: with a config.json.
+        hf_overrides: fields of it, to be read in place of its own; ``architectures`` is one.
 
     Raises:
         FileNotFoundError: if there is no config.json in it.
         ValueError: if it cannot be read, or describes a model that we do not have.
     """
     architecture = read_architecture(directory)
-    model_class = get_model_class(architecture)
-    return ModelConfig.from_directory(directory, architecture, model_class.read_config)
+    if hf_overrides and "architectures" in hf_overrides:
+        architecture = (hf_overrides["architectures"] or ["(none)"])[0]
+    read_config = get_model_class(architecture).read_config
+    return ModelConfig.from_directory(directory, architecture, read_config, hf_overrides)
 
 
 def load_model(
@@ -67,7 +73,8 @@ def load_model(
     load_format: str = "auto",
     use_tqdm: bool = True,
     weights: Iterable[tuple[str, torch.Tensor]] | None = None,
-) -> DecoderForCausalLM:
+    pooler: Any = None,
+) -> DecoderModel:
     """Build the model that ``config`` describes and fill it from the directory's checkpoint.
 
     Args:
@@ -78,6 +85,7 @@ def load_model(
         use_tqdm: show a progress bar if there are several files.
         weights: names and tensors, if they come from elsewhere than a directory; their names
             and shapes have been checked.
+        pooler: of a pooling model, a room below this one, in the place of the head; None: a head.
 
     Raises:
         FileNotFoundError: if there are no weights, or the index names a missing file.
@@ -85,11 +93,12 @@ def load_model(
             what only their numbers tell, this is found before memory is asked for.
     """
     stored, dummy = {}, load_format == "dummy"
+    convert = getattr(pooler, "convert", iter)
     if weights is None and not dummy:
-        read = weights_iterator(Path(directory), load_format, use_tqdm=False)
+        read = convert(weights_iterator(Path(directory), load_format, use_tqdm=False))
         stored = {name: tensor.to("meta") for name, tensor in read}
     with torch.device("meta"), _default_dtype(dtype), _named(directory):
-        model = get_model_class(config.architecture)(config)
+        model = get_model_class(config.architecture)(config, pooler)
         _choose_linear_methods(model, config.quant_config, stored)
     model.requires_grad_(False).eval()
     with _named(directory):
@@ -101,7 +110,7 @@ def load_model(
         else:
             if weights is None:
                 weights = weights_iterator(Path(directory), load_format, use_tqdm)
-            model.load_weights(weights)
+            model.load_weights(convert(weights))
         for module in model.modules():
             if isinstance(module, Linear):
                 module.quant_method.process_weights_after_loading(module)
@@ -109,7 +118,7 @@ def load_model(
 
 
 def _choose_linear_methods(
-    model: DecoderForCausalLM, quant_config: Any, stored: dict[str, torch.Tensor]
+    model: DecoderModel, quant_config: Any, stored: dict[str, torch.Tensor]
 ) -> None:
     """Give quantized layers their methods, by their names in the checkpoint.
 
@@ -134,7 +143,7 @@ def _choose_linear_methods(
             layer.replace_method(method)
 
 
-def _allocate(model: DecoderForCausalLM, device: torch.device) -> None:
+def _allocate(model: DecoderModel, device: torch.device) -> None:
     """Give parameters memory on the device; one that is shared stays shared."""
     made: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
@@ -147,7 +156,7 @@ def _allocate(model: DecoderForCausalLM, device: torch.device) -> None:
             setattr(module, name, buffer.to(device))
 
 
-def _fill_randomly(model: DecoderForCausalLM) -> None:
+def _fill_randomly(model: DecoderModel) -> None:
     """Dummy weights: small random numbers, the same each time (vLLM: DummyModelLoader).
 
     Packed ones are zeros.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,15 @@ class ModelConfig:
     rope: dict[str, Any] | None = None  # None: positions are learned
     position_offset: int = 0  # the row of learned positions where position 0 is
     quant_config: Any = None  # a QuantizationConfig, a room below; None: weights are floats
+    runner_type: str = "generate"  # or "pooling": its output is vectors
+    pooler_config: Any = None  # the PoolerConfig of a pooling model
+    supported_tasks: tuple[str, ...] = ()  # of a pooling model
+    dense_layers: tuple[Any, ...] = ()  # of Sentence Transformers, behind its pooling
+    embedding_size: int = 0  # of a pooling model's vectors
+    is_matryoshka: bool = False  # its first numbers are an embedding, too
+    matryoshka_dimensions: list[int] | None = None  # how many of them; None: any
+    is_encoder_only: bool = False  # no K and V are kept
+    hf_config: Any = field(default=None, repr=False, compare=False)  # as transformers reads it
 
     @property
     def max_model_len(self) -> int:
@@ -60,15 +69,37 @@ class ModelConfig:
             return self.max_position_embeddings
         return max_positions(self.rope, self.max_position_embeddings)
 
+    @property
+    def num_labels(self) -> int:
+        """Classes of a classifier: as config.json says; of the kinds of reward models known."""
+        fixed = {"Qwen2ForRewardModel": 1, "Qwen2ForProcessRewardModel": 2}
+        hf = self.hf_config
+        if getattr(hf, "is_original_qwen3_reranker", False) or (
+            getattr(hf, "method", None) == "from_2_way_softmax"
+        ):
+            return 1
+        return fixed.get(self.architecture, getattr(hf, "num_labels", 0))
+
+    @property
+    def id2label(self) -> dict[int, str]:
+        """Names of the classes."""
+        return getattr(self.hf_config, "id2label", None) or {}
+
     def kv_bytes_per_token(self, dtype: torch.dtype | None = None) -> int:
-        """Bytes of K and V per token, over all layers."""
+        """Bytes of K and V per token, over all layers; 0 of an encoder, which keeps none."""
+        if self.is_encoder_only:
+            return 0
         return kv_bytes_per_token(
             self.num_layers, self.num_kv_heads, self.head_dim, (dtype or self.dtype).itemsize
         )
 
     @classmethod
     def from_directory(
-        cls, directory: str | Path, architecture: str, read_config: Callable[[Any], dict[str, Any]]
+        cls,
+        directory: str | Path,
+        architecture: str,
+        read_config: Callable[[Any], dict[str, Any]],
+        hf_overrides: dict[str, Any] | None = None,
     ) -> ModelConfig:
         """Read ``config.json`` (and ``generation_config.json``) of a Hugging Face directory.
 
@@ -76,6 +107,7 @@ class ModelConfig:
             directory: with these files.
             architecture: the model's.
             read_config: the fields that only its family knows, from a Hugging Face config.
+            hf_overrides: fields of config.json, to be read in place of its own.
 
         Raises:
             ValueError: if it cannot be read, or describes a model that we do not have.
@@ -85,7 +117,10 @@ class ModelConfig:
         file = Path(directory) / "config.json"
         try:
             hf = AutoConfig.from_pretrained(
-                directory, local_files_only=True, trust_remote_code=False
+                directory,
+                local_files_only=True,
+                trust_remote_code=False,
+                **(hf_overrides or {}),
             )
         except Exception as error:
             raise ValueError(f"{file} cannot be read: {error}") from error
@@ -111,6 +146,7 @@ class ModelConfig:
             ids = ids if isinstance(ids, list) else [ids]
             eos_ids.update(i for i in ids if is_int(i, 0) and i < hf.vocab_size)
         common = {
+            "hf_config": hf,
             "architecture": architecture,
             "vocab_size": hf.vocab_size,
             "hidden_size": hf.hidden_size,

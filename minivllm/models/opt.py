@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.decoder import DecoderModel
 from minivllm.models.gpt2 import GPT2Layer
 from minivllm.models.model_config import require
 
 
-class OPTForCausalLM(DecoderForCausalLM):
+class OPTForCausalLM(DecoderModel):
     """The sizes with a norm before each part: all but 350M, which has it behind."""
 
     layer_class = GPT2Layer

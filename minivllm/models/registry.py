@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from minivllm.models.decoder import DecoderForCausalLM
+    from minivllm.models.decoder import DecoderModel
 
 # "architectures" in a config.json: the module with the class of that name
 MODELS = {
@@ -20,16 +20,31 @@ MODELS = {
     "OPTForCausalLM": "minivllm.models.opt",
     "GPT2LMHeadModel": "minivllm.models.gpt2",
 }
+# Pooling models of the same families: a name without a head, or with another one
+POOLING_SUFFIXES = ("Model", "ForSequenceClassification")
+_GENERATE_SUFFIXES = ("ForCausalLM", "LMHeadModel")
+_FAMILIES = {
+    name.removesuffix(suffix): name
+    for name in MODELS
+    for suffix in _GENERATE_SUFFIXES
+    if name.endswith(suffix)
+}
+_SAME_FAMILY = {
+    "Qwen2ForRewardModel": "Qwen2ForCausalLM",
+    "Qwen2ForProcessRewardModel": "Qwen2ForCausalLM",
+} | {family + suffix: name for family, name in _FAMILIES.items() for suffix in POOLING_SUFFIXES}
 
 
-def get_model_class(architecture: str) -> type[DecoderForCausalLM]:
+def get_model_class(architecture: str) -> type[DecoderModel]:
     """The class of an architecture, by its name in a config.json.
 
     Raises:
         ValueError: if we do not have it.
     """
-    if architecture not in MODELS:
+    name = _SAME_FAMILY.get(architecture, architecture)
+    if name not in MODELS:
         raise ValueError(
-            f"architecture {architecture!r} is not supported; minivllm runs {', '.join(MODELS)}."
+            f"architecture {architecture!r} is not supported; minivllm runs {', '.join(MODELS)}, "
+            f"and of these families ...{', ...'.join(POOLING_SUFFIXES)} as pooling models."
         )
-    return getattr(import_module(MODELS[architecture]), architecture)
+    return getattr(import_module(MODELS[name]), name)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from minivllm.config import SchedulerConfig
 from minivllm.request import RequestStatus, Sequence
 from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput
 
@@ -36,6 +37,13 @@ class Decoding(Protocol):
 
     def advance(self, seqs: list[Sequence], output: ModelRunnerOutput) -> Iterator[Action]:
         """Yield actions, in order; each is done before the next one is asked for."""
+
+
+def make_decoding(config: SchedulerConfig) -> Decoding:
+    """Make the decoding of all requests but beam searches."""
+    if config.num_sampled_tokens_per_step == 0:
+        return Pooling()
+    return Sampling(config.max_model_len)
 
 
 class Sampling:
@@ -77,6 +85,23 @@ class Sampling:
                     del token_ids[num_kept:]  # those that are left count
                     yield FINISH, seq, end
                     break
+
+
+class Pooling:
+    """Pooling: a request ends in the step that completes its prompt, and gets no token."""
+
+    in_lockstep = False
+
+    def num_held_back(self, seq: Sequence, output: SchedulerOutput, token_budget: int) -> int:
+        return 0
+
+    def forks_at_prompt_end(self, seq: Sequence) -> dict[str, list[str]]:
+        return {}
+
+    def advance(self, seqs: list[Sequence], output: ModelRunnerOutput) -> Iterator[Action]:
+        """Finish each sequence whose prompt is complete."""
+        for seq in seqs:
+            yield FINISH, seq, (RequestStatus.FINISHED_STOPPED, None)
 
 
 def check_stop(seq: Sequence, max_model_len: int) -> tuple[RequestStatus, int | None] | None:

@@ -14,12 +14,14 @@ def check_limits(request: Request, scheduler: Any) -> None:
     """
     config, policy, kv_manager = scheduler.config, scheduler.policy, scheduler.kv_manager
     n, limit = len(request.prompt_token_ids), config.max_model_len
+    num_to_come = config.num_sampled_tokens_per_step  # none of a pooling request
     if n == 0:
         raise ValueError("the prompt is empty; it must have at least one token.")
-    if n >= limit:
+    if n > (longest := limit - num_to_come):
+        left = " and at least one token must be left for the output" if num_to_come else ""
         raise ValueError(
-            f"the prompt has {n} tokens, but max_model_len is {limit} and at least one token "
-            f"must be left for the output; shorten it to {limit - 1} or raise max_model_len."
+            f"the prompt has {n} tokens, but max_model_len is {limit}{left}; shorten it to "
+            f"{longest} or raise max_model_len."
         )
     if request.priority != 0 and not policy.uses_priority:
         raise ValueError(
@@ -39,12 +41,13 @@ def check_limits(request: Request, scheduler: Any) -> None:
             f"{config.max_num_batched_tokens}, room for {most_beams}, and all beams advance in the "
             "same step; lower beam_width or raise max_num_batched_tokens."
         )
-    longest = limit if params.max_tokens is None else min(limit, n + params.max_tokens)
+    max_tokens = params.max_tokens if num_to_come else 0
+    longest = limit if max_tokens is None else min(limit, n + max_tokens)
     # Computed again after a preemption, siblings share what the first of them computes in one
     # step. (The last token of a sequence has no K and V.)
     shared = min(n, config.max_num_batched_tokens, config.long_prefill_token_threshold or n)
     ahead = config.num_lookahead_tokens if request.beam_params is None else 0
-    needed = kv_manager.max_num_blocks(shared, min(longest - 1 + ahead, limit), request.n)
+    needed = kv_manager.max_num_blocks(shared, min(longest - num_to_come + ahead, limit), request.n)
     usable = kv_manager.block_pool.num_usable_blocks
     if needed > usable:
         raise ValueError(

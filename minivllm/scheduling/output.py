@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minivllm.kv.block_table import KVCacheBlockCopy
 from minivllm.kv.swap_space import KVCacheBlockSwap
 from minivllm.lora.request import LoadedLoRA
+from minivllm.pooling_params import PoolingParams
 from minivllm.request import Sequence
-from minivllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,10 +29,11 @@ class NewRequestData:
     seq_id: str
     token_ids: list[int]  # the prompt, and the output if it is computed again after a failed step
     num_prompt_tokens: int
-    sampling_params: SamplingParams
+    sampling_params: Any  # a SamplingParams; None with pooling parameters
     seed: int  # with a position it gives the number that draws the token there
     is_beam: bool = False  # beams are searched without drafts
     lora: LoadedLoRA | None = None  # its adapter; None: the base model
+    pooling_params: PoolingParams | None = None  # of a request that samples nothing
 
     @classmethod
     def from_sequence(cls, seq: Sequence) -> NewRequestData:
@@ -46,6 +47,7 @@ class NewRequestData:
             request.seed + seq.index,
             is_beam=request.beam_params is not None,
             lora=request.lora,
+            pooling_params=request.pooling_params,
         )
 
 
@@ -147,7 +149,7 @@ class TokenLogprobs(NamedTuple):
 
 @dataclass
 class ModelRunnerOutput:
-    """Result of a step: sampled tokens, logprobs and drafts."""
+    """Result of a step: sampled tokens, logprobs and drafts; of a pooling model tensors."""
 
     # the next tokens of every sequence whose last known token was computed, and of the siblings
     # that begin there: one each, unless several are guessed and verified in a step
@@ -158,3 +160,5 @@ class ModelRunnerOutput:
     draft_token_ids: dict[str, list[int]] = field(default_factory=dict)
     # by sequence and by position: of the prompt's tokens that this step has come to
     prompt_logprobs: dict[str, dict[int, TokenLogprobs]] = field(default_factory=dict)
+    # by sequence: float32 numbers of those whose prompt is complete; they sample nothing
+    pooler_output: dict[str, np.ndarray] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from minivllm.metrics.stats import SchedulerStats
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.beams import BeamSearch
 from minivllm.scheduling.checkpoint import Checkpoint
-from minivllm.scheduling.decoding import APPEND, FORK, MOVE, Decoding, Sampling
+from minivllm.scheduling.decoding import APPEND, FORK, MOVE, Decoding, make_decoding
 from minivllm.scheduling.integrity import check_integrity
 from minivllm.scheduling.limits import check_limits
 from minivllm.scheduling.lora_slots import LoRASlots
@@ -45,7 +45,7 @@ class Scheduler:
         self, config: SchedulerConfig, kv_manager: KVCacheManager, trace: Trace | None = None
     ):
         self.config = config
-        self.longest = config.max_model_len - 1  # a sequence's last token is not computed
+        self.longest = config.max_model_len - config.num_sampled_tokens_per_step
         self.policy = make_policy(config.policy)
         self.kv_manager = kv_manager
         kv_manager.num_lookahead_tokens = config.num_lookahead_tokens
@@ -62,7 +62,7 @@ class Scheduler:
         self.token_budget = 0  # left in the step that is planned
         self.spec_decoding_stats: SpecDecodingStats | None = None  # of the last step, with drafts
         self._num_drafting_slots = config.num_drafting_slots  # a draft model's, per sequence
-        self._sampling = Sampling(config.max_model_len)
+        self._decoding = make_decoding(config)
         self._num_arrived = 0
         self._ids_in_use: set[str] = set()  # of all sequences, those to be forked included
         self.num_preemptions = 0  # so far
@@ -79,7 +79,7 @@ class Scheduler:
         """Add a request to the waiting queue. Raises ``ValueError`` as ``check_request`` does."""
         self.check_request(request)
         beams, longest = request.beam_params is not None, self.config.max_model_len
-        request.decoding = BeamSearch(request, longest) if beams else self._sampling
+        request.decoding = BeamSearch(request, longest) if beams else self._decoding
         request.arrival_index = self._num_arrived
         index = self.waiting.add(request)  # first: a policy of a user's may raise
         self._num_arrived += 1
@@ -289,10 +289,11 @@ class Scheduler:
     def update_from_output(
         self, scheduler_output: SchedulerOutput, output: ModelRunnerOutput
     ) -> list[Sequence]:
-        """Append the sampled tokens, finish, free. Returns the sequences that got a token."""
-        sampled, drafted = output.sampled_token_ids, scheduler_output.scheduled_spec_decode_tokens
+        """Append the sampled tokens, finish, free. Returns the sequences that have any output."""
+        sampled = output.sampled_token_ids or output.pooler_output
+        drafted = scheduler_output.scheduled_spec_decode_tokens
         stats = SpecDecodingStats(self.config.num_speculative_tokens) if drafted else None
-        advancing: dict[Decoding, list[Sequence]] = defaultdict(list, {self._sampling: []})
+        advancing: dict[Decoding, list[Sequence]] = defaultdict(list, {self._decoding: []})
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             seq = self.sequences.get(seq_id)
             if seq is None:  # aborted while the step was on its way

@@ -114,7 +114,7 @@ class StructuredOutputManager:
     def grammar_init(self, request: Request) -> None:
         """Compile a request's grammar, if it has one. Raises like ``compile_grammar``."""
         params = request.sampling_params
-        if params.structured_outputs is not None:
+        if params is not None and params.structured_outputs is not None:
             request.grammar = self.compile_grammar(
                 params.structured_outputs, params.all_stop_token_ids
             )

@@ -17,7 +17,7 @@ from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.config.speculative import SpeculativeConfig, num_useful_drafts
-from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.decoder import DecoderModel
 from minivllm.sampling.random import Purpose, stream_keys, uniform
 from minivllm.sampling.rejection_sampler import DrawnDrafts
 from minivllm.sampling.sampler import sample_from_cdf
@@ -54,7 +54,7 @@ class DraftModelProposer:
     def __init__(
         self,
         config: SpeculativeConfig,
-        model: DecoderForCausalLM,
+        model: DecoderModel,
         kv_cache: KVCache,
         block_size: int,
         max_model_len: int,

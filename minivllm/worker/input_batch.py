@@ -7,10 +7,12 @@ The scheduler sends only what is new; this is the other side's copy.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from minivllm.lora.request import LoadedLoRA
+from minivllm.pooling.metadata import PoolingMetadata, PoolingStates
 from minivllm.sampling.metadata import SamplingMetadata, SamplingState
 from minivllm.sampling.rejection_sampler import DrawnDrafts, states_to_verify
 from minivllm.scheduling.output import BeamMove, SchedulerOutput
@@ -23,6 +25,8 @@ class CachedRequestState(SamplingState):
     block_ids: list[int] = field(default_factory=list)
     is_beam: bool = False
     lora: LoadedLoRA | None = None  # its adapter
+    pooling_params: Any = None  # a PoolingParams, if it samples nothing
+    pooling_states: PoolingStates = field(default_factory=PoolingStates)  # of its prompt so far
     drawn_drafts: DrawnDrafts | None = None  # the last ones, if they were drawn
 
 
@@ -69,8 +73,10 @@ class InputBatch:
                 new.num_prompt_tokens,
                 is_beam=new.is_beam,
                 lora=new.lora,
+                pooling_params=new.pooling_params,
             )
-            if (num_top := new.sampling_params.prompt_logprobs) is not None:
+            params = new.sampling_params
+            if params is not None and (num_top := params.prompt_logprobs) is not None:
                 self.num_prompt_logprobs[new.seq_id] = num_top
         for copy in scheduler_output.kv_cache_block_copies:
             if copy.seq_id not in resumed:
@@ -92,6 +98,22 @@ class InputBatch:
             parent = self.states[seq_id]
             for i, child_id in enumerate(child_ids, start=1):
                 self.states[child_id] = _child(parent, list(parent.token_ids), parent.seed + i)
+
+    def pooling_metadata(self, scheduler_output: SchedulerOutput) -> PoolingMetadata:
+        """The PoolingMetadata of a step; what a prompt that begins again had kept is dropped."""
+        starts = scheduler_output.num_computed_tokens
+        query_lens = scheduler_output.num_scheduled_tokens
+        states = {seq_id: self.states[seq_id] for seq_id in query_lens}
+        for seq_id, state in states.items():
+            if starts[seq_id] == 0:
+                state.pooling_states = PoolingStates()
+        return PoolingMetadata(
+            [state.pooling_params for state in states.values()],
+            [state.token_ids for state in states.values()],
+            list(query_lens.values()),
+            [starts[seq_id] for seq_id in query_lens],
+            [state.pooling_states for state in states.values()],
+        )
 
     def sampling_metadata(
         self, seq_ids: list[str], logits: torch.Tensor, drafts: dict[str, list[int]]

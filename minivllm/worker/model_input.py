@@ -30,7 +30,8 @@ class ModelInput:
         stop = start + len(token_ids)
         self.token_ids += token_ids
         self.positions += range(start, stop)
-        self.slots += slots_of(block_ids, start, stop, block_size)
+        if block_ids:  # else no K and V are kept
+            self.slots += slots_of(block_ids, start, stop, block_size)
         self.query_lens.append(stop - start)
         self.seq_lens.append(stop)
         self.block_tables.append(block_ids)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import torch
 
 from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.lora.worker_manager import WorkerLoRAManager
-from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.decoder import DecoderModel
 from minivllm.sampling.grammar_bitmask import apply_grammar_bitmask
 from minivllm.sampling.logprobs import prompt_logprobs
 from minivllm.sampling.rejection_sampler import num_tokens_that_count
@@ -46,7 +47,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: DecoderForCausalLM,
+        model: DecoderModel,
         kv_cache: KVCache,
         host_kv_cache: KVCache,
         block_size: int,
@@ -55,6 +56,7 @@ class ModelRunner:
         lora_manager: WorkerLoRAManager | None = None,
     ):
         self.model = model
+        self.pooler = model.pooler  # of a model that samples nothing
         self.draft_model = draft_model
         self.lora_manager = lora_manager
         self.kv_cache = kv_cache
@@ -91,6 +93,8 @@ class ModelRunner:
         if graphs is not None and graphs.has(metadata) and not self._has_adapters:
             forward = graphs.replay
         hidden = forward(token_ids, positions, metadata)
+        if self.pooler is not None:
+            return ModelRunnerOutput(pooler_output=self._pool(scheduler_output, hidden))
         output = ModelRunnerOutput()
         if self.input_batch.num_prompt_logprobs:
             output.prompt_logprobs = self._prompt_logprobs(scheduler_output, hidden)
@@ -106,6 +110,17 @@ class ModelRunner:
                 scheduler_output, self.input_batch, output.sampled_token_ids
             )
         return output
+
+    def _pool(
+        self, scheduler_output: SchedulerOutput, hidden: torch.Tensor
+    ) -> dict[str, np.ndarray]:
+        """The pooler's numbers of the sequences whose prompt is complete."""
+        pooled = self.pooler(hidden, self.input_batch.pooling_metadata(scheduler_output))
+        return {
+            seq_id: numbers.float().cpu().numpy()
+            for seq_id, numbers in zip(scheduler_output.num_scheduled_tokens, pooled, strict=True)
+            if numbers is not None
+        }
 
     @property
     def _has_adapters(self) -> bool:

@@ -12,18 +12,23 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from minivllm.pooling_params import PoolingParams
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.output import NewRequestData, SchedulerOutput
 from minivllm.utils.math_utils import cdiv
 
 
 def full_step(
-    max_tokens: int, max_seqs: int, max_model_len: int, block_size: int
+    max_tokens: int,
+    max_seqs: int,
+    max_model_len: int,
+    block_size: int,
+    pooling_params: PoolingParams | None = None,
 ) -> SchedulerOutput:
     """The SchedulerOutput of the largest step that the limits allow: most tokens, most logits.
 
     The first sequences are as long as they may be, the others have a token each. All blocks are the
-    null block, so that a storage of one block is enough.
+    null block, so that a storage of one block is enough. Pooling models sample nothing.
     """
     lengths = [1] * min(max_tokens, max_seqs)
     left = max_tokens - len(lengths)
@@ -31,14 +36,17 @@ def full_step(
         more = min(left, max_model_len - 2)  # a prompt leaves room for a token
         lengths[i] += more
         left -= more
-    params = SamplingParams(top_k=1000, top_p=0.99)  # sampling that takes the most memory
+    params = None
+    if pooling_params is None:
+        params = SamplingParams(top_k=1000, top_p=0.99)  # sampling that takes the most memory
     ids = [f"profile-{i}" for i in range(len(lengths))]
     return SchedulerOutput(
         num_scheduled_tokens=dict(zip(ids, lengths, strict=True)),
         num_computed_tokens=dict.fromkeys(ids, 0),
         new_block_ids={i: [0] * cdiv(n, block_size) for i, n in zip(ids, lengths, strict=True)},
         scheduled_new_reqs=[
-            NewRequestData(i, [0] * n, n, params, seed=0) for i, n in zip(ids, lengths, strict=True)
+            NewRequestData(i, [0] * n, n, params, seed=0, pooling_params=pooling_params)
+            for i, n in zip(ids, lengths, strict=True)
         ],
     )
 

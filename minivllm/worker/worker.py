@@ -25,9 +25,11 @@ from minivllm.logger import init_logger
 from minivllm.lora import apply as lora
 from minivllm.lora.request import LoadedLoRA, LoRARequest
 from minivllm.lora.worker_manager import WorkerLoRAManager
-from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.decoder import DecoderModel
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
+from minivllm.pooling.make import make_pooler
+from minivllm.pooling_params import PoolingParams
 from minivllm.quantization import gguf, w4a16
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.utils.platforms import describe_gpu
@@ -51,7 +53,7 @@ class Worker:
         self.config = config
         self.model_config: ModelConfig = config.model_config
         self.draft_config: ModelConfig | None = config.draft_model_config
-        self.draft_model: DecoderForCausalLM | None = None
+        self.draft_model: DecoderModel | None = None
         self.lora_manager: WorkerLoRAManager | None = None
         self.device = config.device_config.device
         self.block_size = config.cache_config.block_size
@@ -99,11 +101,12 @@ class Worker:
 
     def _load(
         self, directory: Path, config: ModelConfig, lora_config: LoRAConfig | None = None
-    ) -> DecoderForCausalLM:
+    ) -> DecoderModel:
         load = self.config.load_config
         weights = gguf.weights_iterator(directory, config) if gguf.is_gguf(directory) else None
         how = load.load_format, load.use_tqdm_on_load, weights
-        model = load_model(directory, config, config.dtype, self.device, *how)
+        pooler = make_pooler(config, directory)
+        model = load_model(directory, config, config.dtype, self.device, *how, pooler)
         if self.device.type == "cuda" and find_spec("triton") is not None:
             w4a16.apply(model)
         if lora_config is not None:
@@ -151,6 +154,9 @@ class Worker:
         if self.device.type == "cpu":
             self.model_runner.kv_cache.touch(_TOUCHED)
             logger.debug("A CPU has no CUDA graphs: every step runs eagerly.")
+            return
+        if self.model_config.runner_type == "pooling":
+            logger.info("No CUDA graphs: a pooling model has no decode steps.")
             return
         if self.config.device_config.enforce_eager:
             logger.info("No CUDA graphs: enforce_eager=True.")
@@ -227,7 +233,8 @@ class Worker:
         """Make a KV cache: layers of the model and of its draft, behind the same block ids."""
 
         def layers(config: ModelConfig, draft: KVCache | None = None) -> KVCache:
-            shape = config.num_layers, num_blocks, self.block_size
+            num_layers = 0 if config.is_encoder_only else config.num_layers
+            shape = num_layers, num_blocks, self.block_size
             heads = config.num_kv_heads, config.head_dim
             return KVCache(*shape, *heads, config.dtype, device, draft)
 
@@ -242,7 +249,9 @@ class Worker:
         limits = self.config.scheduler_config
         runner = self._runner(1, 1)
         most = limits.max_num_batched_tokens, limits.max_num_seqs, limits.max_model_len
-        step = full_step(*most, self.block_size)
+        pools = self.model_config.runner_type == "pooling"
+        params = PoolingParams().completed(self.model_config) if pools else None
+        step = full_step(*most, self.block_size, params)
         with cpu.layers_as_modules(self.model):
             return peak_bytes(self.device, lambda: runner.execute_model(step))
 

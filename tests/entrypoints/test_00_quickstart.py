@@ -375,7 +375,18 @@ def test_an_interrupted_generate_leaves_no_orphans(llm, monkeypatch):
         ({"tensor_parallel_size": 2}, "tensor_parallel_size must be 1 in minivllm .* got 2"),
         ({"disable_log_stats": 0}, "disable_log_stats must be True or False, got 0"),
         ({"max_logprobs": -2}, "max_logprobs must be .* got -2"),
-        ({"trust_remote_code": True}, "trust_remote_code must be False"),
+        ({"trust_remote_code": 1}, "trust_remote_code must be True or False"),
+        ({"task": "sing"}, "task must be one of auto, generate, .* got 'sing'"),
+        ({"task": "embed", "runner": "generate"}, "runner must be 'auto' beside task='embed'"),
+        ({"runner": "generate", "convert": "embed"}, "runner='generate' contradicts convert="),
+        (
+            {
+                "task": "embed",
+                "enable_chunked_prefill": True,
+                "pooler_config": {"pooling_type": "MEAN"},
+            },
+            "enable_chunked_prefill must be False or None, .*pooling type MEAN",
+        ),
         ({"num_gpu_blocks_override": 5}, "KV cache holds 64 tokens .* max_model_len=512"),
         ({"kv_cache_memory_bytes": 1000}, "KV cache holds 0 tokens .* max_model_len=512"),
         (

@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minivllm.lab.sim.loop import runner_output
-from minivllm.lab.sim.recordings import GOLDEN, LORA_GOLDEN, load_recording
+from minivllm.lab.sim.recordings import GOLDEN, LORA_GOLDEN, POOLING_GOLDEN, load_recording
 from minivllm.request import Request, RequestStatus
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.policies import SchedulingPolicy, make_policy
 from minivllm.sim import replay
 
+RECORDINGS = [*GOLDEN, *LORA_GOLDEN, *POOLING_GOLDEN]
 
-@pytest.mark.parametrize("path", [*GOLDEN, *LORA_GOLDEN], ids=lambda p: p.name.split(".")[0])
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda p: p.name.split(".")[0])
 def test_decides_what_vllm_decides(path):
     """Every schedule, hit, block id and preemption of vLLM 0.32.0's own scheduler."""
     golden = load_recording(path)

@@ -65,7 +65,7 @@ def _engine_flags(parser: FlexibleArgumentParser) -> None:
         default = None if field.default is MISSING else field.default
         note = notes.get(field.name, "").replace("%", "%%")
         text = f"{note} (default: {default})".strip()
-        if field.type == "bool":
+        if field.type in ("bool", "bool | None"):
             action = argparse.BooleanOptionalAction
             group.add_argument(flag, action=action, default=default, help=text)
         else:

@@ -79,7 +79,9 @@ class ChatUsagePolicy(UsagePolicy):
 
     def __init__(self, args: Namespace, engine_args: EngineArgs):
         super().__init__(args)
-        self._block_size = engine_args.block_size if engine_args.enable_prefix_caching else None
+        self._block_size = (
+            None if engine_args.enable_prefix_caching is False else engine_args.block_size
+        )
 
     def prompt_details(self, prompt: int, cached: int) -> PromptTokenUsageInfo | None:
         details = super().prompt_details(prompt, cached)

@@ -19,7 +19,7 @@ from minivllm.lab.quantize.checkpoint import (
 )
 from minivllm.lab.quantize.model import METHODS, quantize_model, quantized_parts
 from minivllm.models.checkpoint import LinearPart
-from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.decoder import DecoderModel
 from minivllm.models.loader import load_config, load_model
 from minivllm.quantization import get_quantization_config
 from minivllm.utils.validation import check, is_int
@@ -54,7 +54,7 @@ def run_quantize(
     model = load_model(source, config, torch.float32, torch.device("cpu"))
     for name, part in quantized_parts(model).items():
         check_sizes(name, part, bits, group)
-    texts = list(_calibration_texts(source, config.max_model_len, num_texts))
+    texts = list(calibration_texts(source, config.max_model_len, num_texts))
     sym = sym and method != "awq"
     tensors: dict[str, torch.Tensor] = {}
     for name, weight in quantize_model(model, texts, method, bits, group, sym):
@@ -77,14 +77,15 @@ def check_sizes(name: str, part: LinearPart, bits: int, group: int) -> None:
     check(ok, "bits", bits, allowed)
 
 
-def float_tensors(model: DecoderForCausalLM, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def float_tensors(model: DecoderModel, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Tensors that stay as they are, in the checkpoint's dtype: all but quantized weights."""
     left_out = {f"{name}.weight" for name in quantized_parts(model)}
     tensors = model.checkpoint_tensors().items()
     return {name: t.to(dtype).contiguous() for name, t in tensors if name not in left_out}
 
 
-def _calibration_texts(source: Path, longest: int, count: int) -> Iterator[list[int]]:
+def calibration_texts(source: Path, longest: int, count: int) -> Iterator[list[int]]:
+    """Token ids of the first texts that the embedded model would be trained on."""
     tokenizer = load_tokenizer(source)
     texts = samples(FULL_PLAN.stages[-1].mixture, "calibration")
     for sample in islice(texts, count):

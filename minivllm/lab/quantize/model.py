@@ -12,7 +12,7 @@ from minivllm.lab.quantize.awq import find_channel_scales
 from minivllm.lab.quantize.gptq import gptq
 from minivllm.lab.quantize.rounding import QuantizedWeight, round_to_nearest
 from minivllm.models.checkpoint import LinearPart
-from minivllm.models.decoder import DecoderForCausalLM
+from minivllm.models.decoder import DecoderModel
 from minivllm.models.layers import RMSNorm
 from minivllm.models.linear import Linear
 
@@ -22,7 +22,7 @@ METHODS = ("rtn", "gptq", "awq")
 class Sequence:
     """One calibration text on its way through the layers."""
 
-    def __init__(self, model: DecoderForCausalLM, token_ids: list[int]):
+    def __init__(self, model: DecoderModel, token_ids: list[int]):
         ids, positions = torch.tensor(token_ids), torch.arange(len(token_ids))
         self.hidden, self.residual = model.embed(ids, positions), None
         rotary = model.model.rotary_emb
@@ -36,7 +36,7 @@ class Sequence:
 
 @torch.inference_mode()
 def quantize_model(
-    model: DecoderForCausalLM,
+    model: DecoderModel,
     texts: list[list[int]],
     method: str,
     bits: int,
@@ -118,7 +118,7 @@ def fold_channel_scales(layer: Any, sequences: list[Sequence], bits: int, group:
         up.div_(scales.unsqueeze(1))
 
 
-def quantized_parts(model: DecoderForCausalLM) -> dict[str, LinearPart]:
+def quantized_parts(model: DecoderModel) -> dict[str, LinearPart]:
     """The linear layers that are quantized, by their checkpoint's names: all but the head."""
     linears = model.checkpoint_linears()
     return {name: part for name, part in linears.items() if name != "lm_head"}

@@ -123,7 +123,7 @@ def fake_tokens(token_ids: list[int], n: int) -> list[int]:
 def fake_execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
     """One of ``fake_tokens`` for every sequence that this step lets catch up, and for its forks.
 
-    Behind drafts that are right there are as many more.
+    Behind drafts that are right there are as many more. A pooling request gets no token, and ends.
     """
     sampled = {}
     for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
@@ -133,6 +133,8 @@ def fake_execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> Mod
             tokens = fake_tokens(seq.token_ids, len(drafts) + 1)
             for sibling_id in (seq_id, *scheduler_output.forks.get(seq_id, ())):
                 sampled[sibling_id] = tokens[: 1 + num_accepted(drafts, tokens)]
+    if scheduler.config.num_sampled_tokens_per_step == 0:
+        return ModelRunnerOutput(pooler_output=dict.fromkeys(sampled))
     return ModelRunnerOutput(sampled)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.json.gz"))
 LORA_GOLDEN = sorted((Path(__file__).parent / "golden" / "lora").glob("*.json.gz"))
+POOLING_GOLDEN = sorted((Path(__file__).parent / "golden" / "pooling").glob("*.json.gz"))
 SPEC_GOLDEN = sorted((Path(__file__).parent / "golden" / "spec").glob("*.json.gz"))
 
 

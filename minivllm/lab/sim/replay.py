@@ -20,6 +20,7 @@ from minivllm.lab.sim.drafting import (
 )
 from minivllm.lab.sim.loop import Step, fake_execute, run_steps
 from minivllm.lora.request import LoadedLoRA, LoRARequest
+from minivllm.pooling_params import PoolingParams
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
@@ -36,6 +37,7 @@ _LIMITS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len",
 _SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill")
 _STATS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens",
           "num_accepted_tokens_per_pos")  # fmt: skip
+_ENCODER_SLOTS = ("enc_free", "enc_freeable")
 _REQUEST = ("id", "arrival_step", "prompt_token_ids", "max_tokens")
 
 
@@ -53,9 +55,19 @@ def replay(workload: dict[str, Any], policy: SchedulingPolicy | None = None) -> 
         ValueError: for a missing key or a value out of range, by name.
     """
     scheduler, requests, speculative = _prepare(workload, policy, KVCacheManager)
-    described = list(_describe_steps(scheduler, requests, speculative))
+    encoder_cache = _unused_encoder_cache(workload["config"])
+    steps = _describe_steps(scheduler, requests, speculative)
+    described = [step if "idle" in step else {**step, **encoder_cache} for step in steps]
     results = {r.request_id: _result(r, speculative is not None) for r in requests}
     return {**workload, "steps": described, "results": results}
+
+
+def _unused_encoder_cache(config: dict[str, Any]) -> dict[str, Any]:
+    """The keys of an encoder cache that no request uses: there are no pictures here."""
+    if (size := config.get("encoder_cache_size")) is None:
+        return {}
+    moments = {f"{name}{when}": size for name in _ENCODER_SLOTS for when in ("", "_after")}
+    return {"encoder": {}, "freed_mm": [], **moments, "enc_order_after": [], "enc_cached_after": {}}
 
 
 def _result(request: Request, with_stop_reason: bool) -> dict[str, Any]:
@@ -91,6 +103,7 @@ def _prepare(
     if speculative is not None:
         limits |= speculative_limits(speculative)
     limits["max_loras"] = config.get("max_loras", 0)
+    limits["num_sampled_tokens_per_step"] = int(config.get("runner_type") != "pooling")
     cls = Scheduler if speculative is None else PaddingScheduler
     scheduler = cls(SchedulerConfig(policy=policy or config["policy"], **limits), manager)
     return scheduler, [_request(entry) for entry in workload["requests"]], speculative
@@ -168,13 +181,15 @@ def _scheduled(scheduler_output: SchedulerOutput, manager: KVCacheManager) -> li
 
 
 def _request(entry: dict[str, Any]) -> Request:
-    lora = entry.get("lora")
+    lora, pools = entry.get("lora"), entry.get("pooling", False)
+    sampling_params = SamplingParams(
+        max_tokens=entry["max_tokens"], stop_token_ids=entry.get("stop_token_ids", [])
+    )
     request = Request(
         entry["id"],
         entry["prompt_token_ids"],
-        SamplingParams(
-            max_tokens=entry["max_tokens"], stop_token_ids=entry.get("stop_token_ids", [])
-        ),
+        None if pools else sampling_params,
+        pooling_params=PoolingParams() if pools else None,
         arrival_time=entry["arrival_step"],
         priority=entry.get("priority", 0),
         lora_request=None if lora is None else LoRARequest(lora["name"], lora["id"], lora["path"]),
@@ -201,6 +216,12 @@ def _validate(workload: dict[str, Any]) -> None:
     max_loras = config.get("max_loras", 0)
     ok = is_int(max_loras, 0) and max_loras <= _MOST
     check(ok, "config['max_loras']", max_loras, f"an integer from 0 to {_MOST}")
+    runner_type = config.get("runner_type", "generate")
+    ok = runner_type in ("generate", "pooling")
+    check(ok, "config['runner_type']", runner_type, "'generate' or 'pooling'")
+    size = config.get("encoder_cache_size")
+    ok = size is None or (is_int(size, 0) and size <= _MOST)
+    check(ok, "config['encoder_cache_size']", size, f"an integer from 0 to {_MOST}")
     if config.get("speculative") is not None:
         check_speculative(config["speculative"])
     for index, entry in enumerate(workload["requests"]):
@@ -214,6 +235,11 @@ def _validate(workload: dict[str, Any]) -> None:
             check(ok, f"{where}[{key!r}]", entry[key], f"an integer from {low} to {_MOST}")
         priority = entry.get("priority", 0)
         check(is_int(priority), f"{where}['priority']", priority, "an integer")
+        pools, allowed = entry.get("pooling", False), runner_type == "pooling"
+        check(pools is allowed, f"{where}['pooling']", pools, f"{allowed}, as the runner_type says")
+        check(
+            not entry.get("mm"), f"{where}['mm']", entry.get("mm"), "absent: there are no pictures"
+        )
         if (lora := entry.get("lora")) is not None:
             _validate_lora(f"{where}['lora']", lora, max_loras)
         stops = entry.get("stop_token_ids", [])

@@ -9,6 +9,7 @@ from minivllm.lab.viz.draw.figure import Figure, Plot
 from minivllm.lab.viz.draw.plots import plot
 from minivllm.lab.viz.figures.automaton import automaton
 from minivllm.lab.viz.figures.beam_tree import beam_tree
+from minivllm.lab.viz.figures.bit_fields import bit_fields
 from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.lab.viz.figures.block_table import block_table
 from minivllm.lab.viz.figures.buckets import buckets
@@ -24,10 +25,12 @@ from minivllm.lab.viz.figures.lora_slots import lora_slots
 from minivllm.lab.viz.figures.low_rank import low_rank
 from minivllm.lab.viz.figures.memory_bars import memory_bars
 from minivllm.lab.viz.figures.ngram_lookup import ngram_lookup
+from minivllm.lab.viz.figures.number_line import number_line
 from minivllm.lab.viz.figures.pareto import pareto
 from minivllm.lab.viz.figures.prefix_tree import prefix_tree
 from minivllm.lab.viz.figures.probability_lines import probability_lines
 from minivllm.lab.viz.figures.program_loads import program_loads
+from minivllm.lab.viz.figures.pushed_error import pushed_error
 from minivllm.lab.viz.figures.queues import queues
 from minivllm.lab.viz.figures.rejection_bars import rejection_bars
 from minivllm.lab.viz.figures.roofline import roofline
@@ -39,14 +42,16 @@ from minivllm.lab.viz.figures.timeline import compare, timeline
 from minivllm.lab.viz.figures.token_strips import TokenStrip, token_strips
 from minivllm.lab.viz.figures.waste import waste_bars
 from minivllm.lab.viz.figures.wire import wire
+from minivllm.lab.viz.figures.word_tiles import word_tiles
 from minivllm.lab.viz.page.chrome_trace import save_chrome_trace
 from minivllm.lab.viz.page.page import save_html
 
 __all__ = [
-    "Figure", "Plot", "TokenStrip", "automaton", "beam_tree", "block_grid", "block_table",
-    "buckets", "call_stream", "compare", "draft_lanes", "filmstrip", "gather_arrows", "knee",
-    "lanes", "latency", "launch_lanes", "lora_slots", "low_rank", "memory_bars", "ngram_lookup",
-    "pareto", "plot", "prefix_tree", "probability_lines", "program_loads", "queues",
-    "rejection_bars", "roofline", "save_chrome_trace", "save_html", "sorted_rows", "speedups",
-    "stepper", "time_shares", "timeline", "token_strips", "waste_bars", "wire",
+    "Figure", "Plot", "TokenStrip", "automaton", "beam_tree", "bit_fields", "block_grid",
+    "block_table", "buckets", "call_stream", "compare", "draft_lanes", "filmstrip",
+    "gather_arrows", "knee", "lanes", "latency", "launch_lanes", "lora_slots", "low_rank",
+    "memory_bars", "ngram_lookup", "number_line", "pareto", "plot", "prefix_tree",
+    "probability_lines", "program_loads", "pushed_error", "queues", "rejection_bars",
+    "roofline", "save_chrome_trace", "save_html", "sorted_rows", "speedups", "stepper",
+    "time_shares", "timeline", "token_strips", "waste_bars", "wire", "word_tiles",
 ]  # fmt: skip

@@ -30,6 +30,7 @@ from minivllm.lab.exercises.labs.ch14_propose import LAB as propose
 from minivllm.lab.exercises.labs.ch15_mask import LAB as mask
 from minivllm.lab.exercises.labs.ch16_tool_stream import LAB as tool_stream
 from minivllm.lab.exercises.labs.ch17_segments import LAB as segments
+from minivllm.lab.exercises.labs.ch18_dequantize import LAB as dequantize
 from minivllm.lab.exercises.labs.ch21b_join import LAB as join
 from minivllm.lab.exercises.labs.ch22_quantile import LAB as quantile
 from minivllm.lab.exercises.labs.class_lab import ClassLab, plug_in
@@ -48,6 +49,7 @@ __all__ = [
     "copy_on_write",
     "decode",
     "decode_one",
+    "dequantize",
     "find_longest_cache_hit",
     "grade",
     "join",
@@ -73,8 +75,8 @@ _CLASSES = (allocate_slots, copy_on_write, find_longest_cache_hit)
 CLASS_LABS = {lab.name: lab for lab in _CLASSES}
 _FUNCTIONS = (
     schedule, cap, copy, masked_add, table_sum, row_softmax, online_softmax, decode_one, decode,
-    merge, top_p, propose, mask, tool_stream, segments, join,
-    quantile,
+    merge, top_p, propose, mask, tool_stream, segments, dequantize,
+    join, quantile,
 )  # fmt: skip
 FUNCTION_LABS = {lab.name: lab for lab in _FUNCTIONS}
 

@@ -1,0 +1,121 @@
+"""PoolingMixin: the methods of ``LLM`` for models whose output is vectors.
+
+(vLLM: vllm/entrypoints/pooling/offline.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from minivllm.engine.llm_engine import LLMEngine
+from minivllm.entrypoints.progress_bar import check_use_tqdm, collect_outputs
+from minivllm.lora.request import LoRARequest
+from minivllm.outputs import (
+    ClassificationRequestOutput,
+    EmbeddingRequestOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+)
+from minivllm.pooling_params import PoolingParams, check_task
+from minivllm.request import Request
+from minivllm.utils.validation import check
+
+Params = PoolingParams | Sequence[PoolingParams] | None
+UseTqdm = bool | Callable[..., tqdm] | None
+LoRA = LoRARequest | list[LoRARequest | None] | None
+
+
+class PoolingMixin:
+    """Offline pooling: prompts in, one tensor for each back, in the same order."""
+
+    llm_engine: LLMEngine  # this and the next two are those of ``LLM``
+    _make_requests: Callable[..., list[Request]]
+    _outputs_of: Callable[[list[Request]], Iterator[Any]]
+
+    def encode(
+        self,
+        prompts: str | dict | list,
+        pooling_params: Params = None,
+        use_tqdm: UseTqdm = True,
+        lora_request: LoRA = None,
+        pooling_task: str | None = None,
+        priority: int | list[int] | None = None,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """Pool the hidden states of prompts.
+
+        Args:
+            prompts: as for ``generate``.
+            pooling_params: one for all, or a list of one for each; None: the model's usual.
+            use_tqdm, lora_request, priority: as for ``generate``.
+            pooling_task: the task of those whose parameters name none; None: the engine's.
+
+        Returns:
+            One output per prompt, in the order of the prompts; ``outputs.data`` is float32,
+            ``[embedding_size]`` or ``[num_labels]``, for a task of tokens a row for each.
+
+        Raises:
+            ValueError: if the model generates, or any prompt cannot be run, naming it; then none
+                has been started.
+        """
+        check_use_tqdm(use_tqdm)
+        self._check_runner("encode", "pooling")
+        check_task("pooling_task", pooling_task)
+        params: Any = PoolingParams() if pooling_params is None else pooling_params
+        if isinstance(params, (list, tuple)):
+            params = [_with_task(one, pooling_task) for one in params]
+        else:
+            params = _with_task(params, pooling_task)
+        requests = self._make_requests(prompts, params, priority, lora_request)
+        outputs = collect_outputs(self._outputs_of(requests), len(requests), use_tqdm)
+        return [outputs[request.request_id] for request in requests]
+
+    def embed(
+        self,
+        prompts: str | dict | list,
+        use_tqdm: UseTqdm = True,
+        pooling_params: Params = None,
+        lora_request: LoRA = None,
+        priority: int | list[int] | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """Embed prompts: one vector each, of norm 1 unless ``use_activation=False``.
+
+        Args and errors are those of ``encode``.
+        """
+        outputs = self.encode(prompts, pooling_params, use_tqdm, lora_request, "embed", priority)
+        return [EmbeddingRequestOutput.from_base(output) for output in outputs]
+
+    def classify(
+        self,
+        prompts: str | dict | list,
+        use_tqdm: UseTqdm = True,
+        pooling_params: Params = None,
+        lora_request: LoRA = None,
+        priority: int | list[int] | None = None,
+    ) -> list[ClassificationRequestOutput]:
+        """Classify prompts: a probability for each label.
+
+        Args and errors are those of ``encode``.
+        """
+        outputs = self.encode(prompts, pooling_params, use_tqdm, lora_request, "classify", priority)
+        return [ClassificationRequestOutput.from_base(output) for output in outputs]
+
+    def _check_runner(self, method: str, runner: str) -> None:
+        """Raise ``ValueError`` unless the engine was made for this method."""
+        is_runner = self.llm_engine.model_config.runner_type
+        if is_runner != runner:
+            raise ValueError(
+                f"LLM.{method}() is for {'generative' if runner == 'generate' else runner} models, "
+                f"but this one was loaded with runner={is_runner!r}; load it with "
+                f"runner={runner!r} (or the task= that you want)."
+            )
+
+
+def _with_task(params: Any, task: str | None) -> PoolingParams:
+    check(isinstance(params, PoolingParams), "pooling_params", params, "a PoolingParams")
+    if None not in (params.task, task) and params.task != task:
+        raise ValueError(f"pooling_params has task={params.task!r}, but {task!r} was asked for.")
+    return replace(params, task=params.task or task)

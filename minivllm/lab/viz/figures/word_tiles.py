@@ -1,0 +1,60 @@
+"""Word tiles: which numbers of a weight one packed word has, in each of several layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, sheet
+from minivllm.lab.viz.draw.palette import GREY, LINE, OKABE_ITO, ON_DARK, PAPER
+from minivllm.utils.validation import check
+
+SIDE, CELL, GAP = 16, 12, 28  # of a tile in cells, of a cell and between tiles in pixels
+
+Place = tuple[int, int]  # input and output: row and column
+
+
+def word_tiles(
+    words: Mapping[str, Sequence[Place]], title: str | None = None, mark: Sequence[Mark] = ()
+) -> Figure:
+    """Draw a tile of 16 inputs and 16 outputs for each layout, and in it the places of one word.
+
+    Args:
+        words: by the layout's name, the (input, output) of each number in the word, the lowest bits
+            first; it is drawn as its place in the word.
+        title, mark: what it shows, and tiles to point at: (name of the layout, text).
+
+    Raises:
+        ValueError: without layouts, or for a place that is outside of the tile.
+    """
+    check(len(words) > 0, "words", words, "at least one layout")
+    for name, places in words.items():
+        ok = all(0 <= n < SIDE for place in places for n in place)
+        check(ok, f"words[{name!r}]", places, f"pairs of numbers below {SIDE}")
+    head, facts = "One word in a tile", f"{SIDE} inputs (down) and {SIDE} outputs (across)"
+    told = {name: " ".join(f"{k},{n}" for k, n in places) for name, places in words.items()}
+    alt = f"{head}: inputs and outputs of its numbers. " + "; ".join(
+        f"{name}: {places}" for name, places in told.items()
+    )
+    size, top = SIDE * CELL, HEADER_HEIGHT + 22
+    drawing = sheet(
+        head, facts, f"{alt}.", MARGIN + len(words) * (size + GAP) - GAP, top + size + 10
+    )
+    for index, (name, places) in enumerate(words.items()):
+        left = MARGIN + index * (size + GAP)
+        drawing.text(left, top - 7, name, size, font_weight="bold")
+        drawing.rect(left, top, size, size, fill=PAPER, stroke=GREY)
+        lines = "".join(
+            f"M{left + at:g} {top:g}V{top + size:g}M{left:g} {top + at:g}H{left + size:g}"
+            for at in range(CELL, size, CELL)
+        )
+        drawing.path(lines, stroke=LINE, stroke_width=0.5)
+        for i, (row, column) in enumerate(places):
+            x, y = left + column * CELL, top + row * CELL
+            drawing.rect(x, y, CELL, CELL, fill=OKABE_ITO[0])
+            drawing.text(x + CELL / 2, y + 9, i, fill=ON_DARK, font_size=9, text_anchor="middle")
+        drawing.place((name,), left, top, size, size)
+    width = max(map(len, words)) + 2
+    lines_of_text = [f"{name:{width}}{places}" for name, places in told.items()]
+    return finish(drawing, "\n".join([head, facts, *lines_of_text]), title, mark)

@@ -1,0 +1,140 @@
+"""Pooler: a method and a head for each task of a model.
+
+(vLLM: DispatchPooler, vllm/model_executor/layers/pooler/special.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from minivllm.models.model_config import ModelConfig
+from minivllm.pooling.activations import classifier_activation
+from minivllm.pooling.heads import ClassificationHead, EmbeddingHead
+from minivllm.pooling.metadata import PoolingMetadata
+from minivllm.pooling.methods import METHODS, Rows
+from minivllm.pooling.sentence_transformers import load_dense
+from minivllm.pooling_params import PoolingParams
+
+
+class Pooler(nn.Module):
+    """Pooler of one model.
+
+    Args:
+        config: of a pooling model.
+        score: the classifier, if there is one; its name is that of its tensors in a checkpoint.
+    """
+
+    def __init__(self, config: ModelConfig, score: nn.Module | None = None):
+        super().__init__()
+        settings = config.pooler_config
+        self.methods = {
+            task: settings.tok_pooling_type if task.startswith("token_") else
+            settings.seq_pooling_type for task in config.supported_tasks
+        }  # fmt: skip
+        self.score = score
+        # what the model's files may hold beside
+        self.ignored_tensors = ("lm_head.weight",)
+        if score is None:
+            self.ignored_tensors += ("score.weight", "score.bias")
+        if config.supported_tasks[-1] == "token_classify":
+            activation = classifier_activation(config.hf_config, config.num_labels)
+            scale = settings.logit_mean, settings.logit_sigma
+            self.head: Any = ClassificationHead(score, activation, *scale)
+        else:
+            self.head = EmbeddingHead(load_dense(config.dense_layers, config.hidden_size))
+
+    def forward(self, hidden: torch.Tensor, metadata: PoolingMetadata) -> Rows:
+        """Numbers of the sequences whose prompt is complete, in float32.
+
+        Args:
+            hidden: ``[num_tokens, hidden_size]``, the rows of the step.
+            metadata: which rows are whose.
+
+        Returns:
+            One entry per sequence: ``[size]``, or for a task of tokens ``[num_tokens, size]``; None
+            where the prompt goes on.
+        """
+        by_method: dict[str, list[int]] = {}
+        for index, params in enumerate(metadata.pooling_params):
+            by_method.setdefault(self.methods[params.task], []).append(index)
+        found: Rows = [None] * len(metadata.pooling_params)
+        chunks = hidden[: sum(metadata.query_lens)].split(metadata.query_lens)
+        for method, indices in by_method.items():
+            rows, some = hidden, metadata
+            if len(by_method) > 1:
+                rows, some = torch.cat([chunks[i] for i in indices]), metadata.of(indices)
+            for index, row in zip(indices, METHODS[method](rows, some), strict=True):
+                found[index] = row
+        return self._through_head(found, metadata)
+
+    def _through_head(self, rows: Rows, metadata: PoolingMetadata) -> Rows:
+        """Vectors go through the head together, as far as they want the same of it."""
+        together: dict[tuple, list[int]] = {}
+        for index, (row, params) in enumerate(zip(rows, metadata.pooling_params, strict=True)):
+            if row is None:
+                continue
+            if row.ndim == 1:
+                key = params.task, params.use_activation, params.dimensions
+                together.setdefault(key, []).append(index)
+                continue
+            numbers = self.head.project(row)
+            if self.methods[params.task] == "STEP":
+                numbers = _steps(numbers, metadata.prompt_token_ids[index], params)
+            rows[index] = self.head.activate(numbers, params)
+        for indices in together.values():
+            stacked = torch.stack([rows[i] for i in indices])  # type: ignore[misc]
+            numbers = self.head.activate(
+                self.head.project(stacked), metadata.pooling_params[indices[0]]
+            )
+            for index, vector in zip(indices, numbers, strict=True):
+                rows[index] = vector
+        return rows
+
+
+def _steps(numbers: torch.Tensor, token_ids: list[int], params: PoolingParams) -> torch.Tensor:
+    """Columns of the returned tokens, then rows of the step tag: scores of a solution's steps."""
+    if params.returned_token_ids:
+        numbers = numbers[:, params.returned_token_ids]
+    if params.step_tag_id is not None:
+        numbers = numbers[[i for i, t in enumerate(token_ids) if t == params.step_tag_id]]
+    return numbers
+
+
+class PoolerFromTokens(Pooler):
+    """Pooler whose classifier is made of rows of the language model's head.
+
+    Two tokens: the difference of "yes" and "no" (``from_2_way_softmax``), whose sigmoid is the
+    softmax of both; others: a row for each (``no_post_processing``). (vLLM:
+    vllm/model_executor/models/adapters.py)
+
+    Args:
+        config, score: as for ``Pooler``.
+        token_ids: the rows.
+        difference: whether there are two, and one is taken from the other.
+        head_name: the tensor that has the rows.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        score: nn.Module,
+        token_ids: list[int],
+        difference: bool,
+        head_name: str,
+    ):
+        super().__init__(config, score)
+        self.token_ids, self.difference, self.head_name = token_ids, difference, head_name
+
+    def convert(
+        self, weights: Iterable[tuple[str, torch.Tensor]]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield a checkpoint's tensors, and the classifier's where its rows come by."""
+        for name, tensor in weights:
+            yield name, tensor
+            if name == self.head_name or f"model.{name}" == self.head_name:
+                rows = tensor[self.token_ids].float()
+                yield "score.weight", rows[1:] - rows[:1] if self.difference else rows

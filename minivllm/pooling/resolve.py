@@ -1,0 +1,160 @@
+"""Runner and tasks of a model: does it generate, or pool, and what can be asked of it?
+
+Two generations of names say it. vLLM 0.6.6 had ``task=``; 0.32 has ``runner=`` (what the engine
+does), ``convert=`` (what is put on a decoder for it) and ``pooler_config=``. (vLLM:
+vllm/config/model.py)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from minivllm.config.pooler import PoolerConfig
+from minivllm.models.model_config import ModelConfig
+from minivllm.models.registry import get_model_class
+from minivllm.pooling.sentence_transformers import read_modules
+from minivllm.utils.validation import check, is_one_of
+
+TASKS = ("auto", "generate", "embed", "embedding", "classify", "score", "reward")
+RUNNERS = ("auto", "generate", "pooling")
+CONVERTS = ("auto", "none", "embed", "classify")
+_EMBED, _CLASSIFY = ("embed", "token_embed"), ("classify", "token_classify")
+_GENERATE_SUFFIXES = ("ForCausalLM", "LMHeadModel")
+_REWARD_SUFFIXES = ("ForRewardModel", "ForProcessRewardModel")
+_CLASSIFIER_SUFFIX = "ForSequenceClassification"
+CHUNKABLE = ("LAST", "ALL")  # methods to which a prompt may come in chunks
+
+
+@dataclass(frozen=True)
+class PoolingRequest:
+    """Words of a user for it: ``task`` is the older, the others are the newer."""
+
+    task: str = "auto"
+    runner: str = "auto"
+    convert: str = "auto"
+    pooler_config: PoolerConfig | None = None
+
+    def check(self) -> None:
+        """Raise ``ValueError`` for a name that is not known, or two that contradict each other."""
+        for name, known in (("task", TASKS), ("runner", RUNNERS), ("convert", CONVERTS)):
+            value = getattr(self, name)
+            check(is_one_of(value, known), name, value, f"one of {', '.join(known)}")
+        for name in ("runner", "convert"):
+            value = getattr(self, name)
+            ok = self.task == "auto" or value == "auto"
+            check(ok, name, value, f"'auto' beside task={self.task!r}, which says it already")
+        pools = self.convert in ("embed", "classify") or self.pooler_config is not None
+        if pools and "generate" in (self.runner, self.task):
+            said = f"runner={self.runner!r}" if self.runner != "auto" else f"task={self.task!r}"
+            other = f"convert={self.convert!r}" if self.convert != "auto" else "a pooler_config"
+            raise ValueError(f"{said} contradicts {other}: that is for a pooling model.")
+
+
+def resolve_pooling(config: ModelConfig, directory: Path, wanted: PoolingRequest) -> ModelConfig:
+    """Decide what a model does. Returns its config with runner, tasks and pooler settings.
+
+    Args:
+        config: as its config.json says.
+        directory: where Sentence Transformers' files would be.
+        wanted: by the user; checked.
+
+    Raises:
+        ValueError: if the model cannot do what is wanted.
+    """
+    architecture = config.architecture
+    modules = read_modules(directory)
+    generates = architecture.endswith(_GENERATE_SUFFIXES)
+    if wanted.task == "generate" or wanted.runner == "generate":
+        if not generates:
+            raise ValueError(
+                f"{architecture} has no head for tokens: it cannot generate, only pool."
+            )
+        return config
+    automatic = wanted.task == wanted.runner == wanted.convert == "auto"
+    if automatic and wanted.pooler_config is None and modules is None and generates:
+        return config
+    settings = replace(wanted.pooler_config or PoolerConfig())
+    tasks = _tasks(config, wanted)
+    if wanted.task == "reward" and tasks == _EMBED:  # no reward head: the states themselves
+        settings.task = settings.task or "token_embed"
+        settings.use_activation = settings.use_activation is True
+    if architecture.endswith("ForRewardModel") and settings.use_activation is None:
+        settings.use_activation = False  # a reward is any number
+    settings.task = settings.task or tasks[0]
+    if settings.task not in tasks:
+        has = ", ".join(map(repr, tasks))
+        raise ValueError(
+            f"pooler_config.task={settings.task!r} is not a task of this model: {has}."
+        )
+    dense: tuple = ()
+    if modules is not None and tasks == _EMBED:
+        dense = modules.dense
+        settings.seq_pooling_type = settings.seq_pooling_type or modules.pooling_type
+        if settings.use_activation is None:
+            settings.use_activation = modules.normalize
+    usual = get_model_class(architecture).default_seq_pooling_type
+    step = "STEP" if architecture.endswith("ForProcessRewardModel") else "ALL"
+    settings.seq_pooling_type = settings.seq_pooling_type or usual
+    settings.tok_pooling_type = settings.tok_pooling_type or step
+    hf = config.hf_config
+    matryoshka = getattr(hf, "matryoshka_dimensions", None)
+    return replace(
+        config,
+        runner_type="pooling",
+        pooler_config=settings,
+        supported_tasks=tasks,
+        dense_layers=dense,
+        embedding_size=dense[-1].out_features if dense else config.hidden_size,
+        matryoshka_dimensions=matryoshka,
+        is_matryoshka=bool(matryoshka or getattr(hf, "is_matryoshka", False)),
+    )
+
+
+def _tasks(config: ModelConfig, wanted: PoolingRequest) -> tuple[str, ...]:
+    architecture = config.architecture
+    if architecture.endswith(_REWARD_SUFFIXES):
+        if wanted.task in ("embed", "embedding", "classify", "score"):
+            raise ValueError(f"{architecture} scores tokens; task={wanted.task!r} is not its.")
+        return ("token_classify",)
+    classifies = architecture.endswith(_CLASSIFIER_SUFFIX)
+    if wanted.task == "score":  # a cross-encoder has one label; others compare embeddings
+        return _CLASSIFY if classifies and config.num_labels == 1 else _EMBED
+    if wanted.task == "classify" or wanted.convert == "classify":
+        return _CLASSIFY
+    if wanted.task in ("embed", "embedding", "reward") or wanted.convert == "embed":
+        return _EMBED
+    return _CLASSIFY if classifies else _EMBED
+
+
+def resolve_chunks(
+    config: ModelConfig, chunked: bool | None, caching: bool | None
+) -> tuple[bool, bool]:
+    """Decide whether prompts come in chunks, and whether their beginnings are cached.
+
+    Both by default, unless a pooling model needs each prompt whole.
+
+    Args:
+        config: after ``resolve_pooling``.
+        chunked, caching: as the user wants it; None: where it can be.
+
+    Raises:
+        ValueError: if the user wants what cannot be.
+    """
+    if config.runner_type == "pooling" and (obstacle := _obstacle(config)) is not None:
+        allowed = f"False or None, since {obstacle}"
+        check(not chunked, "enable_chunked_prefill", chunked, allowed)
+        check(not caching, "enable_prefix_caching", caching, allowed)
+        return False, False
+    return chunked is not False, caching is not False
+
+
+def _obstacle(config: ModelConfig) -> str | None:
+    """The reason why a prompt must come whole; None: it may come in chunks."""
+    if config.is_encoder_only:
+        return "an encoder reads each prompt whole"
+    settings: Any = config.pooler_config
+    of_tokens = settings.task.startswith("token_")
+    kind = settings.tok_pooling_type if of_tokens else settings.seq_pooling_type
+    return None if kind in CHUNKABLE else f"pooling type {kind} needs each prompt whole"

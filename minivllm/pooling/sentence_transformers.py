@@ -1,0 +1,149 @@
+"""Sentence Transformers' files: ``modules.json`` says what comes behind the model.
+
+A directory of that library has a transformer, a pooling method, perhaps dense layers and a norm,
+each with a small config of its own. (vLLM: vllm/transformers_utils/config.py)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+_MODES = {  # keys of 1_Pooling/config.json in its older form
+    "pooling_mode_cls_token": "CLS",
+    "pooling_mode_mean_tokens": "MEAN",
+    "pooling_mode_lasttoken": "LAST",
+}
+_MODE_NAMES = {"cls": "CLS", "mean": "MEAN", "lasttoken": "LAST"}  # in its newer one
+_ACTIVATIONS = {"Identity": nn.Identity, "Tanh": nn.Tanh, "ReLU": nn.ReLU, "GELU": nn.GELU,
+                "Sigmoid": nn.Sigmoid, "SiLU": nn.SiLU}  # fmt: skip
+
+
+class DenseLayer(NamedTuple):
+    """One dense layer: where its files are, its widths, and what follows it."""
+
+    directory: Path
+    in_features: int
+    out_features: int
+    bias: bool
+    activation: str
+
+
+class SentenceTransformersModules(NamedTuple):
+    """Modules behind the transformer, as ``modules.json`` lists them."""
+
+    pooling_type: str | None
+    dense: tuple[DenseLayer, ...]
+    normalize: bool
+
+
+def read_modules(directory: Path) -> SentenceTransformersModules | None:
+    """Read ``modules.json`` and the configs that it names; None if there is none.
+
+    Raises:
+        ValueError: if a file cannot be read, or names a module that we do not have.
+    """
+    file = directory / "modules.json"
+    if not file.is_file():
+        return None
+    modules = _read_json(file, list)
+    pooling_type, dense, normalize = None, [], False
+    for module in modules:
+        name = module.get("path") if isinstance(module, dict) else None
+        if not isinstance(name, str) or not isinstance(module.get("type"), str):
+            raise ValueError(f"{file}: each module must have a type and a path, got {module!r}.")
+        kind, path = module["type"].rpartition(".")[2], directory / name
+        if kind == "Pooling":
+            pooling_type = _pooling_type(path / "config.json")
+        elif kind == "Dense":
+            dense.append(_dense_layer(path))
+        elif kind == "Normalize":
+            normalize = True
+        elif kind != "Transformer":
+            allowed = "Transformer, Pooling, Dense and Normalize are"
+            raise ValueError(f"{file}: module {kind!r} is not supported; {allowed}.")
+    return SentenceTransformersModules(pooling_type, tuple(dense), normalize)
+
+
+Projector = Callable[[torch.Tensor], torch.Tensor]
+
+
+def load_dense(layers: tuple[DenseLayer, ...], hidden_size: int) -> Projector | None:
+    """Load dense layers as one function in float32; None if there are none.
+
+    Raises:
+        ValueError: if widths do not fit, or a file lacks its weight.
+    """
+    modules: list[nn.Module] = []
+    for layer in layers:
+        if layer.in_features != hidden_size:
+            raise ValueError(
+                f"{layer.directory}: in_features is {layer.in_features}, but the rows that come "
+                f"to it have {hidden_size} numbers."
+            )
+        modules += [_linear(layer), _ACTIVATIONS[layer.activation]()]
+        hidden_size = layer.out_features
+    if not modules:
+        return None
+    projector = nn.Sequential(*modules).requires_grad_(False)
+    return lambda rows: projector.to(rows.device)(rows)
+
+
+def _linear(layer: DenseLayer) -> nn.Linear:
+    file = layer.directory / "model.safetensors"
+    try:
+        tensors = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{file} cannot be read: {error}") from error
+    linear = nn.Linear(layer.in_features, layer.out_features, layer.bias, dtype=torch.float32)
+    for name, parameter in linear.named_parameters():
+        tensor = tensors.get(f"linear.{name}", tensors.get(name))
+        if tensor is None or tensor.shape != parameter.shape:
+            found = "is missing" if tensor is None else f"has shape {tuple(tensor.shape)}"
+            raise ValueError(f"{file}: linear.{name} {found}, not {tuple(parameter.shape)}.")
+        parameter.data.copy_(tensor)
+    return linear
+
+
+def _dense_layer(directory: Path) -> DenseLayer:
+    file = directory / "config.json"
+    config = _read_json(file, dict)
+    sizes = [config.get(name) for name in ("in_features", "out_features")]
+    if not all(isinstance(size, int) and 0 < size < 2**24 for size in sizes):
+        raise ValueError(f"{file}: in_features and out_features must be sizes, got {sizes}.")
+    activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
+    if activation not in _ACTIVATIONS:
+        known = ", ".join(_ACTIVATIONS)
+        raise ValueError(f"{file}: activation_function {activation!r} is not one of {known}.")
+    return DenseLayer(directory, *sizes, config.get("bias", True) is True, activation)
+
+
+def _pooling_type(file: Path) -> str:
+    config = _read_json(file, dict)
+    modes = [name for key, name in _MODES.items() if config.get(key) is True]
+    if isinstance(config.get("pooling_mode"), str):
+        modes = [_MODE_NAMES.get(config["pooling_mode"], "")]
+    others = [k for k, v in config.items() if v is True and k.startswith("pooling_mode")]
+    if len(modes) != 1 or not modes[0] or len(others) > 1:
+        asked = config.get("pooling_mode") or ", ".join(others) or "none"
+        raise ValueError(
+            f"{file}: pooling mode {asked!r} is not supported; one of cls, mean and lasttoken is."
+        )
+    return modes[0]
+
+
+def _read_json(file: Path, kind: type) -> Any:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read: {error}") from error
+    if not isinstance(found, kind):
+        raise ValueError(f"{file} must hold a {kind.__name__}, got {type(found).__name__}.")
+    return found
