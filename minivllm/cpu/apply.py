@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from torch import nn
-
 from minivllm.attention.backend import AttentionBackend
 from minivllm.cpu import linear
 from minivllm.cpu.allocator import keep_freed_memory
@@ -23,6 +21,7 @@ from minivllm.models.decoder import DecoderModel
 from minivllm.models.encoder import EncoderModel
 from minivllm.models.layers import Embedding
 from minivllm.models.linear import EmbeddingMethod, Linear, LinearMethod, UnquantizedLinearMethod
+from minivllm.models.model_config import ModelConfig
 from minivllm.quantization.base_config import QuantizedLinearMethod
 from minivllm.utils.numba_support import numba_obstacle
 
@@ -71,19 +70,20 @@ def _check(model: DecoderModel | EncoderModel) -> None:
         raise ValueError(f"cpu.apply has been applied to this {name}; it can be only once.")
 
 
-def choose_linear_methods(model: nn.Module) -> None:
+def choose_linear_methods(model: DecoderModel | EncoderModel) -> None:
     """Give each plain linear layer the fastest method for its weight, and lay the weight out."""
+    head = model.lm_head if isinstance(model, DecoderModel) else None
     for module in model.modules():
         if isinstance(module, Linear):
-            if module is model.lm_head and _must_be_small(model):
+            if module is head and _must_be_small(head, model.config):
                 module.quant_method = linear.PanelLinearMethod()
                 module.quant_method.process_weights_after_loading(module)
             elif isinstance(module.quant_method, LoRALinearMethod):
                 module.quant_method.base = _chosen(module.quant_method.base, module)
             else:
                 module.quant_method = _chosen(module.quant_method, module)
-    if model.lm_head is not None and model.config.tie_word_embeddings:
-        _share_weight(model.model.embed_tokens, model.lm_head, model.config.quant_config is None)
+    if head is not None and model.config.tie_word_embeddings:
+        _share_weight(model.model.embed_tokens, head, model.config.quant_config is None)
 
 
 def _share_weight(embedding: Embedding, head: Linear, is_plain: bool) -> None:
@@ -96,9 +96,9 @@ def _share_weight(embedding: Embedding, head: Linear, is_plain: bool) -> None:
         embedding.read_from(head)
 
 
-def _must_be_small(model: DecoderModel) -> bool:
+def _must_be_small(head: Linear, config: ModelConfig) -> bool:
     """True if the head's weight would be the largest part of a quantized model, twice."""
-    config, is_plain = model.config, type(model.lm_head.quant_method) is UnquantizedLinearMethod
+    is_plain = type(head.quant_method) is UnquantizedLinearMethod
     is_tied = config.quant_config is not None and config.tie_word_embeddings
     return is_tied and is_plain and numba_obstacle() is None
 

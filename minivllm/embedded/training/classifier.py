@@ -1,4 +1,4 @@
-"""Learn a head that names a request's kind: ``python -m minivllm.embedded.training.classifier DIR``.
+"""Learn a head for a request's kind: ``python -m minivllm.embedded.training.classifier DIR``.
 
 The embedded model stays as it is; the head is one row of weights a kind, and it reads the state of
 the last token. The directory that comes out has only the head: its index names the file of the
