@@ -9,6 +9,7 @@ from torch import nn
 
 from minivllm.models.model_config import ModelConfig
 from minivllm.models.registry import get_model_class
+from minivllm.pooling.heads import EncoderClassifier
 from minivllm.pooling.pooler import Pooler, PoolerFromTokens
 from minivllm.utils.validation import check
 
@@ -46,6 +47,8 @@ def make_pooler(config: ModelConfig, directory: Path) -> Pooler | None:
 
 def _classifier(config: ModelConfig) -> nn.Module:
     width, num_labels = config.hidden_size, config.num_labels
+    if config.is_encoder_only:
+        return EncoderClassifier(width, num_labels)
     if config.supported_tasks == ("token_classify",):  # a reward model
         layers = nn.Linear(width, width), nn.ReLU(), nn.Linear(width, num_labels)
         return nn.Sequential(*layers)
@@ -62,7 +65,12 @@ def _token_ids(config: ModelConfig, directory: Path, tokens: list[str]) -> tuple
     difference = method == _METHODS[0]
     ok = len(tokens) == 2 or not difference
     check(ok, "classifier_from_token", tokens, f"two tokens for {method}: no, and yes")
-    tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:
+        raise ValueError(f"classifier_from_token needs {directory}'s tokenizer: {error}") from error
     ids = tokenizer.convert_tokens_to_ids(tokens)
     for token, token_id in zip(tokens, ids, strict=True):
         ok = token_id is not None and token_id != tokenizer.unk_token_id

@@ -99,15 +99,20 @@ ARGUMENTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("how", ARGUMENTS)
-def test_a_classifier_is_made_of_rows_of_the_head(tmp_path, tiny_chat, how, tied):
+@pytest.mark.parametrize(
+    ("family", "how", "tied"),
+    [
+        *(("Qwen3", how, tied) for how in ARGUMENTS for tied in (True, False)),
+        *((family, "from_2_way_softmax", True) for family in ("GPT2", "OPT")),
+    ],
+)
+def test_a_classifier_is_made_of_rows_of_the_head(tmp_path, tiny_chat, family, how, tied):
     """No weight is new: two tokens' logits, or their difference, are a reranker's."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_chat)
     size = len(tokenizer)
-    model = make_model("Qwen3", "ForCausalLM", vocab_size=size, tie_word_embeddings=tied)
+    model = make_model(family, "ForCausalLM", vocab_size=size, tie_word_embeddings=tied)
     tokenizer.save_pretrained(save(model, tmp_path))
-    overrides = {"architectures": ["Qwen3ForSequenceClassification"], **ARGUMENTS[how]}
+    overrides = {"architectures": [f"{family}ForSequenceClassification"], **ARGUMENTS[how]}
     llm = LLM(str(tmp_path), hf_overrides=overrides, num_gpu_blocks_override=200, task="auto")
     ids = tokenizer.convert_tokens_to_ids(ARGUMENTS[how]["classifier_from_token"])
     wanted = [logits(model, prompt)[-1][ids].softmax(-1) for prompt in PROMPTS]
