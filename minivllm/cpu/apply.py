@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from torch import nn
-
 from minivllm.attention.backend import AttentionBackend
 from minivllm.cpu import linear
 from minivllm.cpu.allocator import keep_freed_memory
@@ -21,7 +19,9 @@ from minivllm.lora.layers import LoRALinearMethod
 from minivllm.models import ops
 from minivllm.models.decoder import DecoderModel
 from minivllm.models.encoder import EncoderModel
-from minivllm.models.linear import Linear, LinearMethod, UnquantizedLinearMethod
+from minivllm.models.layers import Embedding
+from minivllm.models.linear import EmbeddingMethod, Linear, LinearMethod, UnquantizedLinearMethod
+from minivllm.models.model_config import ModelConfig
 from minivllm.quantization.base_config import QuantizedLinearMethod
 from minivllm.utils.numba_support import numba_obstacle
 
@@ -70,14 +70,37 @@ def _check(model: DecoderModel | EncoderModel) -> None:
         raise ValueError(f"cpu.apply has been applied to this {name}; it can be only once.")
 
 
-def choose_linear_methods(model: nn.Module) -> None:
+def choose_linear_methods(model: DecoderModel | EncoderModel) -> None:
     """Give each plain linear layer the fastest method for its weight, and lay the weight out."""
+    head = model.lm_head if isinstance(model, DecoderModel) else None
     for module in model.modules():
         if isinstance(module, Linear):
-            if isinstance(module.quant_method, LoRALinearMethod):
+            if module is head and _must_be_small(head, model.config):
+                module.quant_method = linear.PanelLinearMethod()
+                module.quant_method.process_weights_after_loading(module)
+            elif isinstance(module.quant_method, LoRALinearMethod):
                 module.quant_method.base = _chosen(module.quant_method.base, module)
             else:
                 module.quant_method = _chosen(module.quant_method, module)
+    if head is not None and model.config.tie_word_embeddings:
+        _share_weight(model.model.embed_tokens, head, model.config.quant_config is None)
+
+
+def _share_weight(embedding: Embedding, head: Linear, is_plain: bool) -> None:
+    """Let a tied embedding read the head's panels, so that the weight is in memory once.
+
+    A small plain one stays: look-ups in panels take some microseconds more.
+    """
+    is_small = embedding.output_size * embedding.input_size <= linear.IN_CACHE // 4
+    if isinstance(head.quant_method, EmbeddingMethod) and not (is_plain and is_small):
+        embedding.read_from(head)
+
+
+def _must_be_small(head: Linear, config: ModelConfig) -> bool:
+    """True if the head's weight would be the largest part of a quantized model, twice."""
+    is_plain = type(head.quant_method) is UnquantizedLinearMethod
+    is_tied = config.quant_config is not None and config.tie_word_embeddings
+    return is_tied and is_plain and numba_obstacle() is None
 
 
 def _chosen(method: LinearMethod, layer: Linear) -> LinearMethod:
@@ -99,7 +122,7 @@ def _compile(model: DecoderModel | EncoderModel, backend: AttentionBackend) -> t
     """Put compiled layers and fused operations in. Returns what the model runs by now, and why."""
     if isinstance(model, EncoderModel):
         return "modules", "an encoder's steps are so wide that only products and attention count"
-    dtype = model.model.embed_tokens.weight.dtype
+    dtype = model.model.embed_tokens.dtype
     if (obstacle := numba_obstacle()) is not None:
         return "modules", f"numba is {obstacle}"
     from minivllm.cpu import fused
