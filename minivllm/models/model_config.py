@@ -60,6 +60,7 @@ class ModelConfig:
     is_matryoshka: bool = False  # its first numbers are an embedding, too
     matryoshka_dimensions: list[int] | None = None  # how many of them; None: any
     is_encoder_only: bool = False  # no K and V are kept
+    type_vocab_size: int = 1  # of an encoder: types that a token can have
     hf_config: Any = field(default=None, repr=False, compare=False)  # as transformers reads it
 
     @property
