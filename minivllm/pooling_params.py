@@ -58,6 +58,9 @@ class PoolingParams:
         check(ok, "returned_token_ids", ids, "a list of token ids, or None")
         ok = self.extra_kwargs is None or isinstance(self.extra_kwargs, dict)
         check(ok, "extra_kwargs", self.extra_kwargs, "a dict, or None")
+        first = self.first_of_type_1
+        ok = first is None or is_int(first, 0)
+        check(ok, "compressed_token_type_ids", first, "an index of the prompt, or None")
 
     @property
     def first_of_type_1(self) -> int | None:
@@ -74,6 +77,9 @@ class PoolingParams:
             ValueError: for a task or a parameter that the model does not have.
         """
         config, params = model_config.pooler_config, replace(self)
+        ok = self.first_of_type_1 is None or model_config.type_vocab_size > 1
+        allowed = "None: tokens of this model have no types"
+        check(ok, "compressed_token_type_ids", self.first_of_type_1, allowed)
         params.task = task = self.task or config.task
         if task not in model_config.supported_tasks:
             has = ", ".join(map(repr, model_config.supported_tasks))

@@ -40,7 +40,7 @@ class CheckpointMixin(nn.Module):
         tensors: dict[str, torch.Tensor] = {}
         for path, module in self.named_modules():
             places = {path: dict(module.named_parameters(recurse=False))}
-            if isinstance(module, Linear):
+            if isinstance(module, Linear) or getattr(module, "quant_method", None):
                 method = module.quant_method
                 places = {
                     name: method.part_tensors(module, part.part, part.rows)

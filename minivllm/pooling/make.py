@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from minivllm.models.model_config import ModelConfig
+from minivllm.pooling.heads import EncoderClassifier
 from minivllm.pooling.pooler import Pooler, PoolerFromTokens
 from minivllm.utils.validation import check
 
@@ -42,6 +43,8 @@ def make_pooler(config: ModelConfig, directory: Path) -> Pooler | None:
 
 def _classifier(config: ModelConfig) -> nn.Module:
     width, num_labels = config.hidden_size, config.num_labels
+    if config.is_encoder_only:
+        return EncoderClassifier(width, num_labels)
     if config.supported_tasks == ("token_classify",):  # a reward model
         layers = nn.Linear(width, width), nn.ReLU(), nn.Linear(width, num_labels)
         return nn.Sequential(*layers)

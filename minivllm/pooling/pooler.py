@@ -109,7 +109,7 @@ class PoolerFromTokens(Pooler):
 
     Two tokens: the difference of "yes" and "no" (``from_2_way_softmax``), whose sigmoid is the
     softmax of both; others: a row for each (``no_post_processing``). (vLLM:
-    vllm/model_executor/models/adapters.py)
+    ``seq_cls_model_loader`` in vllm/model_executor/models/adapters.py)
 
     Args:
         config, score: as for ``Pooler``.

@@ -1,7 +1,8 @@
 """Sentence Transformers' files: ``modules.json`` says what comes behind the model.
 
 A directory of that library has a transformer, a pooling method, perhaps dense layers and a norm,
-each with a small config of its own. (vLLM: vllm/transformers_utils/config.py)
+each with a small config of its own. (vLLM:
+``get_pooling_config`` in vllm/transformers_utils/config.py)
 """
 
 from __future__ import annotations

@@ -72,6 +72,15 @@ def test_a_quantized_directory_is_loaded_by_its_name(tmp_path, options):
     assert "Paris" in output.outputs[0].text
 
 
+def test_a_quantized_checkpoint_is_no_source(tmp_path):
+    quantize(tmp_path / "m", "--method", "rtn", "--group", "32")
+    command = ["quantize", str(tmp_path / "m"), str(tmp_path / "again")]
+    done = CliRunner().invoke(app, command)
+    sentence = "the source must be one of floats, got 'a checkpoint in gptq'"
+    assert sentence in " ".join(done.output.split())
+    assert not (tmp_path / "again").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

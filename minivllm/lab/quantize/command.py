@@ -21,6 +21,7 @@ from minivllm.lab.quantize.model import METHODS, quantize_model, quantized_parts
 from minivllm.models.checkpoint import LinearPart
 from minivllm.models.decoder import DecoderModel
 from minivllm.models.loader import load_config, load_model
+from minivllm.quantization import get_quantization_config
 from minivllm.utils.validation import check, is_int
 
 BITS = (2, 4, 8)
@@ -47,6 +48,8 @@ def run_quantize(
     check(is_int(num_texts, 1), "num_texts", num_texts, "an integer of at least 1")
     ok = not (target / "config.json").exists()
     check(ok, "the target", str(target), "a directory without a config.json")
+    if (found := get_quantization_config(source)) is not None:
+        check(False, "the source", f"a checkpoint in {found.name}", "one of floats")
     config = load_config(source)
     model = load_model(source, config, torch.float32, torch.device("cpu"))
     for name, part in quantized_parts(model).items():
