@@ -150,6 +150,14 @@ def test_an_encoder_embeds_by_its_first_token(tmp_path, family, backend):
     assert not llm.llm_engine.vllm_config.cache_config.enable_prefix_caching
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_16_bits_are_near(tmp_path, dtype):
+    model = make_encoder("Bert")
+    found = embeddings(make_llm(save(model, tmp_path), dtype=dtype))
+    for one, prompt in zip(found, PROMPTS, strict=True):
+        assert one @ normalize(states(model, prompt)[0], dim=-1) > 0.995
+
+
 @pytest.mark.parametrize("num_labels", [1, 3])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_encoder_classifies(tmp_path, family, num_labels):
@@ -263,6 +271,19 @@ def test_a_classifier_is_never_made_up(tmp_path):
 def test_an_encoder_refuses(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         make_llm(save(make_encoder("Bert"), tmp_path), **changes)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("Roberta", {"pad_token_id": None}, "pad_token_id in config.json must be a token id"),
+        ("Bert", {"is_decoder": True}, "is_decoder=True in config.json is not supported"),
+        ("Bert", {"position_embedding_type": "relative_key"}, "only 'absolute' is"),
+    ],
+)
+def test_other_kinds_of_encoders_are_refused(tmp_path, family, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make_llm(save(make_encoder(family), tmp_path, **changes))
 
 
 def test_a_prompt_may_fill_the_positions_and_no_more(tmp_path):
