@@ -21,7 +21,9 @@ from pooling_models import (
     save,
 )
 from safetensors.torch import load_file, save_file
+from text_pairs import bert_tokenizer
 
+from minivllm import LLM
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.attention.selector import make_backend
 from minivllm.pooling_params import PoolingParams
@@ -159,6 +161,23 @@ def test_tokens_of_the_second_text_have_another_type(tmp_path):
     found = probabilities(llm, prompts, params)
     assert_near(found, wanted)
     assert not torch.equal(found[2], probabilities(llm, prompts)[2])
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+def test_a_cross_encoder_scores_pairs_of_texts(tmp_path, family):
+    """The tokenizer says which text a token is of; RoBERTa has types, but was not given any."""
+    tokenizer = bert_tokenizer()
+    if family != "Bert":
+        tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    changes = {"num_labels": 1, "pad_token_id": tokenizer.pad_token_id}
+    model = make_model(family, "ForSequenceClassification", **changes)
+    tokenizer.save_pretrained(save(model, tmp_path))
+    outputs = LLM(str(tmp_path), task="score").score("a b c", ["d", "e f e f"], use_tqdm=False)
+    for output, document in zip(outputs, ["d", "e f e f"], strict=True):
+        pair = tokenizer("a b c", document, return_tensors="pt")
+        with torch.no_grad():
+            wanted = model(**pair).logits.sigmoid().item()
+        assert output.outputs.score == pytest.approx(wanted, abs=1e-5)
 
 
 def test_a_model_without_types_refuses_them(tmp_path):
