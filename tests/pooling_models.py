@@ -16,6 +16,7 @@ FAMILIES = {
     "OPT": {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "GPT2": {},
 }
+ENCODERS = {"Bert": {}, "Roberta": {"pad_token_id": 1}, "XLMRoberta": {"pad_token_id": 1}}
 VOCAB_SIZE, MAX_LEN = 97, 256
 FILE = "model.safetensors"
 ST = "sentence_transformers.models"
@@ -32,7 +33,9 @@ def make_model(family, kind="Model", seed=7, **changes):
     }  # fmt: skip
     if family not in ("GPT2", "OPT"):
         sizes |= {"intermediate_size": 48, "tie_word_embeddings": False}
-    config = getattr(transformers, f"{family}Config")(**sizes | FAMILIES[family] | changes)
+    config = getattr(transformers, f"{family}Config")(
+        **sizes | (FAMILIES | ENCODERS)[family] | changes
+    )
     if (family, kind) == ("GPT2", "ForCausalLM"):
         kind = "LMHeadModel"
     model = getattr(transformers, f"{family}{kind}")(config).eval()
