@@ -207,7 +207,7 @@ def test_a_classifier_without_its_head_is_refused_never_filled_with_random_numbe
 @pytest.mark.parametrize("prefixed", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_weights_may_have_their_prefix_and_other_heads(tmp_path, family, prefixed):
-    """Checkpoints come from models with a head and without; heads that are not built are left out."""
+    """Saved with a head or without: tensors of heads that are not built are left out."""
     model = make_model(family)
     tensors = load_file(save(model, tmp_path) / FILE)
     prefix = {"GPT2": "transformer."}.get(family, "model.") if prefixed else ""
