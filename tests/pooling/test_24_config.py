@@ -18,9 +18,8 @@ from pooling_models import (
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from minivllm import EngineArgs, PoolingParams
 from minivllm.config.pooler import PoolerConfig
-from minivllm.engine.arg_utils import EngineArgs
-from minivllm.pooling_params import PoolingParams
 
 EMBED, CLASSIFY = ("embed", "token_embed"), ("classify", "token_classify")
 KINDS = ("ForCausalLM", "Model", "ForSequenceClassification")
