@@ -55,9 +55,9 @@ def save(model, directory, **changes):
     return directory
 
 
-def reward_model(directory, architecture, num_labels, seed=11):
+def reward_model(directory, architecture, num_labels, seed=11, **changes):
     """A reward model's checkpoint, whose code is not in transformers: a decoder, and two layers."""
-    model = make_model("Qwen2")
+    model = make_model("Qwen2", **changes)
     generator = torch.Generator().manual_seed(seed)
     score = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, num_labels))
     with torch.no_grad():
@@ -66,7 +66,9 @@ def reward_model(directory, architecture, num_labels, seed=11):
     save(model, directory, architectures=[architecture], auto_map={"AutoModel": "its_code.Model"})
     tensors = {f"model.{n}": tensor for n, tensor in load_file(directory / FILE).items()}
     tensors |= {f"score.{name}": tensor for name, tensor in score.state_dict().items()}
-    save_file(tensors | {"lm_head.weight": torch.zeros(97, 32)}, directory / FILE)
+    save_file(
+        tensors | {"lm_head.weight": torch.zeros(model.config.vocab_size, 32)}, directory / FILE
+    )
     return lambda prompt: score(hidden_states(model, prompt)).detach()
 
 

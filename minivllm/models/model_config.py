@@ -73,7 +73,7 @@ class ModelConfig:
 
     @property
     def classifier_method(self) -> str | None:
-        """How a classifier is made of the rows of ``classifier_from_token``; None: it is not."""
+        """The way from rows of ``classifier_from_token`` to a classifier; None: it has its own."""
         hf = self.hf_config
         tokens = getattr(hf, "classifier_from_token", None)
         if not isinstance(tokens, list):
