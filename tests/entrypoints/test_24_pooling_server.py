@@ -1,9 +1,14 @@
 """The server of a pooling model: its routes, answers, refusals and clients."""
 
 import base64
+import json
 import math
+import re
+import shlex
+import subprocess
 import threading
 import time
+from pathlib import Path
 
 import langchain_openai as langchain
 import numpy as np
@@ -471,6 +476,18 @@ def test_langchain_s_embeddings(embedder):
     for found, vector in zip(client.embed_documents(TEXTS), want, strict=True):
         np.testing.assert_allclose(found, vector, atol=1e-5)
     np.testing.assert_allclose(client.embed_query(TEXTS[0]), want[0], atol=1e-5)
+
+
+def test_the_guides_curl_lines_run(embedder):
+    guide = Path(__file__).parents[2] / "notebooks" / "guide" / "deployment.md"
+    section = guide.read_text(encoding="utf-8").partition("## Pooling models")[2]
+    lines = re.findall(r"^curl .*?(?<!\\)$", section, re.MULTILINE | re.DOTALL)
+    assert len(lines) == 4
+    for line in lines:
+        line = line.replace("\\\n", " ").replace("http://localhost:8000", embedder.url)
+        words = [*shlex.split(line), "-sS", "--fail"]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout)["usage"]["prompt_tokens"] > 0
 
 
 def test_the_schema_names_the_answers(client):
