@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minivllm.utils.validation import check, is_int, is_one_of
+from minivllm.utils.validation import check, is_int, is_one_of, known_names_only
 
 TASKS = ("embed", "classify", "token_embed", "token_classify")
 _REMOVED = {  # names of earlier vLLMs, and what takes their place
@@ -17,6 +17,7 @@ _REMOVED = {  # names of earlier vLLMs, and what takes their place
 }
 
 
+@known_names_only
 @dataclass
 class PoolingParams:
     """Parameters of a pooling request. It samples nothing: its output is a tensor of numbers.
@@ -90,6 +91,10 @@ class PoolingParams:
         if config.tok_pooling_type == "STEP" and task.startswith("token_"):
             for name, value in steps.items():
                 setattr(params, name, getattr(config, name) if value is None else value)
+            of_classes = task == "token_classify"
+            columns = model_config.num_labels if of_classes else model_config.embedding_size
+            for column in params.returned_token_ids or ():
+                check(column < columns, "returned_token_ids", column, f"below {columns}")
         elif given := [name for name, value in steps.items() if value is not None]:
             raise ValueError(f"{given[0]} needs a model whose pooling type is 'STEP'.")
         if task.endswith("embed") and params.dimensions is None:

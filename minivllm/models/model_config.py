@@ -71,14 +71,24 @@ class ModelConfig:
         return max_positions(self.rope, self.max_position_embeddings)
 
     @property
+    def classifier_method(self) -> str | None:
+        """How a classifier is made of the rows of ``classifier_from_token``; None: it is not."""
+        hf = self.hf_config
+        tokens = getattr(hf, "classifier_from_token", None)
+        if not isinstance(tokens, list):
+            return None
+        if getattr(hf, "is_original_qwen3_reranker", False):
+            return "from_2_way_softmax"
+        usual = "from_2_way_softmax" if len(tokens) == 2 else "no_post_processing"
+        return getattr(hf, "method", None) or usual
+
+    @property
     def num_labels(self) -> int:
         """Classes of a classifier: as config.json says; of the kinds of reward models known."""
+        method, hf = self.classifier_method, self.hf_config
+        if method is not None:
+            return 1 if method == "from_2_way_softmax" else len(hf.classifier_from_token)
         fixed = {"Qwen2ForRewardModel": 1, "Qwen2ForProcessRewardModel": 2}
-        hf = self.hf_config
-        if getattr(hf, "is_original_qwen3_reranker", False) or (
-            getattr(hf, "method", None) == "from_2_way_softmax"
-        ):
-            return 1
         return fixed.get(self.architecture, getattr(hf, "num_labels", 0))
 
     @property
@@ -118,11 +128,9 @@ class ModelConfig:
         file = Path(directory) / "config.json"
         try:
             hf = AutoConfig.from_pretrained(
-                directory,
-                local_files_only=True,
-                trust_remote_code=False,
-                **(hf_overrides or {}),
+                directory, local_files_only=True, trust_remote_code=False
             )
+            hf.update(hf_overrides or {})  # fields that it does not have yet, too
         except Exception as error:
             raise ValueError(f"{file} cannot be read: {error}") from error
         generation = _read_generation_config(Path(directory))

@@ -116,7 +116,7 @@ def save(model, directory, rename=lambda name: name, **changes):
 
 
 def states(model, prompt, **kwargs):
-    """What transformers has of a prompt, float32 ``[len(prompt), hidden_size]``."""
+    """Hidden states by transformers, float32 ``[len(prompt), hidden_size]``."""
     return model.base_model(torch.tensor([prompt]), **kwargs).last_hidden_state[0]
 
 

@@ -202,6 +202,18 @@ def test_a_missing_bin_shard_and_a_broken_index(tiny_qwen2, tmp_path):
         load(directory)
 
 
+@pytest.mark.parametrize("name", ["../../model.bin", "a/../../../b.bin", "/etc/hosts"])
+def test_an_index_names_files_of_its_directory_or_of_one_beside_it(tiny_qwen2, tmp_path, name):
+    directory = as_bin(tiny_qwen2, tmp_path / "bin")
+    (directory / "pytorch_model.bin").rename(tmp_path / "weights.bin")
+    index = directory / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": {"model.norm.weight": "../weights.bin"}}))
+    load(directory)
+    index.write_text(json.dumps({"weight_map": {"model.norm.weight": name}}))
+    with pytest.raises(ValueError, match="in its own directory or in one beside it"):
+        load(directory)
+
+
 def test_safetensors_that_are_none(tiny_qwen2, tmp_path):
     directory = shutil.copytree(tiny_qwen2, tmp_path / "model")
     data = bytearray((directory / "model.safetensors").read_bytes())

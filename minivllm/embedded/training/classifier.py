@@ -1,8 +1,8 @@
-"""Learn a head for a request's kind: ``python -m minivllm.embedded.training.classifier DIR``.
+"""Learn to name a request's kind: ``python -m minivllm.embedded.training.classifier DIR``.
 
-The embedded model stays as it is; the head is one row of weights a kind, and it reads the state of
-the last token. The directory that comes out has only the head: its index names the file of the
-model for all other weights.
+The embedded model stays as it is. What is learnt is a head, one row of weights a kind, that reads
+the state of the last token. The directory has the weights of the head alone: its index names the
+embedded model's own file for all others.
 """
 
 import json
@@ -26,7 +26,7 @@ from minivllm.embedded.training.export import load_network
 from minivllm.embedded.training.manifest import file_hashes, update_manifest
 from minivllm.embedded.training.tokenization import load_closing_tokenizer
 
-TEXTS, STEPS, RATE, WEIGHT_DECAY = 6000, 800, 5e-3, 0.1
+TEXTS, STEPS, RATE, WEIGHT_DECAY = 4000, 400, 5e-3, 0.3
 HEAD_FILE = "score.safetensors"
 
 
