@@ -256,14 +256,14 @@ class EngineArgs:
         )
 
     def resolve_limits(
-        self, model_max_len: int, gpu: tuple[str, int] | None = None, chunks: bool = True
+        self, model_max_len: int, gpu: tuple[str, int] | None = None, chunks: bool | None = None
     ) -> Limits:
         """Limits of a step and of a sequence: those given, else vLLM's defaults for ``LLM``.
 
         Args:
             model_max_len: how many positions the model knows.
             gpu: name and bytes of memory of the GPU; None on a CPU.
-            chunks: whether prompts come in chunks.
+            chunks: whether prompts come in chunks; None: as ``enable_chunked_prefill`` says.
 
         Raises:
             ValueError: if a limit asks for more than the model or the other limits can give.
@@ -275,6 +275,8 @@ class EngineArgs:
         if gpu is not None:  # more on large ones, but for the A100 (vLLM: get_batch_defaults)
             large = gpu[1] >= 70 * 2**30 and "a100" not in gpu[0].lower()
             budget, max_num_seqs = (16384, 1024) if large else (8192, 256)
+        if chunks is None:
+            chunks = self.enable_chunked_prefill is not False
         if not chunks:
             budget = max(budget, max_len)
         budget = self.max_num_batched_tokens or budget
