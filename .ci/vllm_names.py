@@ -24,11 +24,13 @@ ROOMS = (
     "model_executor/layers/sampler.py", "model_executor/layers/utils.py",
     "model_executor/layers/vocab_parallel_embedding.py", "model_executor/model_loader",
     "model_executor/models/registry.py", "model_executor/models/llama.py",
-    "model_executor/models/interfaces.py", "model_executor/sampling_metadata.py",
-    "model_executor/models/qwen2.py", "multimodal",
+    "model_executor/kernels/linear/mixed_precision", "model_executor/models/adapters.py",
+    "model_executor/models/bert.py", "model_executor/models/interfaces.py",
+    "model_executor/models/qwen2.py", "model_executor/models/qwen2_rm.py",
+    "model_executor/models/roberta.py", "model_executor/sampling_metadata.py", "multimodal",
     "outputs.py", "pooling_params.py", "reasoning", "renderers", "sampling_params.py",
-    "sequence.py", "spec_decode", "structured_output", "tokenizers", "tool_parsers",
-    "transformers_utils/detokenizer.py", "v1", "worker",
+    "sequence.py", "spec_decode", "structured_output", "tasks.py", "tokenizers", "tool_parsers",
+    "transformers_utils/config.py", "transformers_utils/detokenizer.py", "v1", "worker",
 )  # fmt: skip
 # Large rooms inside of these that no chapter is about.
 SKIPPED = (

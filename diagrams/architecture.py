@@ -26,7 +26,7 @@ CLASSES = {
     "Worker": "minivllm.worker.worker",
     "ModelRunner": "minivllm.worker.model_runner",
     "InputBatch": "minivllm.worker.input_batch",
-    "DecoderForCausalLM": "minivllm.models.decoder",
+    "DecoderModel": "minivllm.models.decoder",
     "DecoderLayer": "minivllm.models.decoder",
     "Attention": "minivllm.models.decoder",
     "AttentionBackend": "minivllm.attention.backend",
@@ -114,7 +114,7 @@ def draw() -> Figure:
         736, 306, 184, 62, "ModelRunner", ("plan → tensors", "→ logits → tokens"), colour=RED
     )
     batch = page.box(736, 428, 184, 52, "InputBatch", ("what it knows of each",), colour=RED)
-    model = page.box(512, 428, 200, 52, "DecoderForCausalLM", ("a usual transformer",), colour=PINK)
+    model = page.box(512, 428, 200, 52, "DecoderModel", ("a usual transformer",), colour=PINK)
     sampler = page.box(736, 500, 184, 46, "Sampler", ("logits → a token",), colour=RED)
     layer = page.box(512, 494, 200, 46, "DecoderLayer", ("attention, MLP, norms",), colour=PINK)
     attention = page.box(

@@ -26,6 +26,8 @@ _HOME_OF = {
     "embedded_model_path": "minivllm.embedded",
     "embedded_draft_path": "minivllm.embedded",
     "embedded_adapter_path": "minivllm.embedded",
+    "embedded_embedder_path": "minivllm.embedded",
+    "embedded_classifier_path": "minivllm.embedded",
 }
 
 __all__ = ["__version__", *_HOME_OF]

@@ -3,7 +3,8 @@
 It is trained from nothing on generated text, so it needs no download: `data/` makes the text,
 `training/` the weights in `checkpoint/`, and `evaluation/` measures what they can do. The engine
 asks only where the checkpoint is. In `draft/` is a smaller one that guesses what this one will say,
-in `adapters/` are LoRA adapters of it.
+in `adapters/` are LoRA adapters of it. In `embedder/` is one tuned from it to give vectors, in
+`classifier/` a head on it.
 """
 
 from pathlib import Path
@@ -19,6 +20,16 @@ def embedded_model_path() -> Path:
 def embedded_draft_path() -> Path:
     """Directory of a draft model of it, for ``speculative_config={"model": ...}``."""
     return Path(__file__).parent / "draft"
+
+
+def embedded_embedder_path() -> Path:
+    """Directory of an embedder tuned from it, in the form of Sentence Transformers."""
+    return Path(__file__).parent / "embedder"
+
+
+def embedded_classifier_path() -> Path:
+    """Directory of a classifier of requests: a head whose index names the model's own weights."""
+    return Path(__file__).parent / "classifier"
 
 
 def embedded_adapter_path(name: str) -> Path:

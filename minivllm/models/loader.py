@@ -22,7 +22,7 @@ from minivllm.models.linear import Linear
 from minivllm.models.model_config import ModelConfig, read_architecture
 from minivllm.models.registry import get_model_class
 from minivllm.models.weight_utils import weights_iterator
-from minivllm.utils.validation import check
+from minivllm.utils.validation import check, is_text
 
 
 def load_draft_config(
@@ -60,7 +60,10 @@ def load_config(directory: str | Path, hf_overrides: dict[str, Any] | None = Non
     """
     architecture = read_architecture(directory)
     if hf_overrides and "architectures" in hf_overrides:
-        architecture = (hf_overrides["architectures"] or ["(none)"])[0]
+        names = hf_overrides["architectures"]
+        ok = isinstance(names, list) and names != [] and is_text(names[0])
+        check(ok, "hf_overrides['architectures']", names, "a list with an architecture's name")
+        architecture = names[0]
     read_config = get_model_class(architecture).read_config
     return ModelConfig.from_directory(directory, architecture, read_config, hf_overrides)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,7 +36,8 @@ class FileFormat:
 
         Raises:
             FileNotFoundError: if the index names a file that is missing.
-            ValueError: if the index cannot be read.
+            ValueError: if the index cannot be read, or names a file that is neither in this
+                directory nor in one beside it (``../checkpoint/model.safetensors``).
         """
         index = directory / f"{self.whole}.index.json"
         if not index.is_file():
@@ -46,6 +48,11 @@ class FileFormat:
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise ValueError(f"{index} cannot be read: {error!r}") from error
         for name in names:
+            if os.path.isabs(name) or os.path.normpath(name).startswith(os.path.join("..", "..")):
+                raise ValueError(
+                    f"{index} names {name!r}; its files are in its own directory or in one beside "
+                    "it."
+                )
             if not (directory / name).is_file():
                 raise FileNotFoundError(
                     f"{directory / name} is missing, though {index.name} names it."

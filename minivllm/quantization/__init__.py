@@ -89,7 +89,7 @@ def _read(directory: Path) -> tuple[dict, str]:
 def _json(file: Path) -> dict:
     try:
         found = json.loads(file.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} cannot be read: {error}") from error
     check(isinstance(found, dict), str(file), found, "an object")
     return found

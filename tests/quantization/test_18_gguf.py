@@ -432,6 +432,18 @@ def test_metadata_of_what_we_do_not_compute_are_refused(key, tmp_path):
         load_config(path)
 
 
+def test_a_token_of_thousands_of_letters_is_refused(tmp_path):
+    """Cutting it everywhere would take for ever."""
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(["a" * 5000])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ValueError, match="length of a token must be at most 4096, got 5000"):
+        load_tokenizer(tmp_path / "x.gguf")
+
+
 def test_a_tensor_too_few_or_too_many_is_refused(small, tmp_path):
     path = tmp_path / "x.gguf"
     path.write_bytes(small.replace(b"blk.0.ffn_up.", b"blk.0.ffn_ab."))

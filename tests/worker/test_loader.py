@@ -202,6 +202,18 @@ def test_a_missing_bin_shard_and_a_broken_index(tiny_qwen2, tmp_path):
         load(directory)
 
 
+@pytest.mark.parametrize("name", ["../../model.bin", "a/../../../b.bin", "/etc/hosts"])
+def test_an_index_names_files_of_its_directory_or_of_one_beside_it(tiny_qwen2, tmp_path, name):
+    directory = as_bin(tiny_qwen2, tmp_path / "bin")
+    (directory / "pytorch_model.bin").rename(tmp_path / "weights.bin")
+    index = directory / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": {"model.norm.weight": "../weights.bin"}}))
+    load(directory)
+    index.write_text(json.dumps({"weight_map": {"model.norm.weight": name}}))
+    with pytest.raises(ValueError, match="in its own directory or in one beside it"):
+        load(directory)
+
+
 def test_safetensors_that_are_none(tiny_qwen2, tmp_path):
     directory = shutil.copytree(tiny_qwen2, tmp_path / "model")
     data = bytearray((directory / "model.safetensors").read_bytes())
@@ -254,6 +266,12 @@ def gpt2_config(**changes):
         (llama_config(quantization_config={"quant_method": "aqlm"}),
          r"quant_method in .*config\.json must be one of awq, .*, got 'aqlm'"),
         (llama_config(num_key_value_heads=3), "num_key_value_heads .* divisor of the 4 .* got 3"),
+        (llama_config(hidden_size=2**62), "hidden_size in config.json .* to 1048576, got 46"),
+        (llama_config(vocab_size=-1), "vocab_size in config.json must be .* got -1"),
+        (llama_config(num_hidden_layers=2**31), "num_hidden_layers in config.json .* to 4096, got"),
+        (llama_config(max_position_embeddings=2**40), "max_position_embeddings in config.json .*"),
+        (llama_config(architectures=-1), r"config\.json cannot be read"),
+        (llama_config(dtype=-1), "dtype=-1 in config.json"),
         (llama_config(dtype="float64"), "dtype=.*float64.* float32, float16 and bfloat16 are"),
         (opt_config(do_layer_norm_before=False), "do_layer_norm_before=False .* only True is"),
         (opt_config(word_embed_proj_dim=8), "word_embed_proj_dim=8 .* only 16 is"),

@@ -58,6 +58,11 @@ def around_name(rng: random.Random, template: str) -> str:
     return f"{before}{{n}}{put}{behind}"
 
 
+def word_of(rng: random.Random, column: str) -> str:
+    """What people call this column."""
+    return rng.choice(_COLUMNS.column_words[column])
+
+
 def question(rng: random.Random, column: str, name: str, held_out: bool = False) -> str:
     """One way to ask for this column of this person, with or without words around it."""
     if held_out and rng.random() < 0.3:
@@ -70,8 +75,7 @@ def question(rng: random.Random, column: str, name: str, held_out: bool = False)
     elif chance < 0.55:
         template = rng.choice(_COLUMNS.direct[column])
     else:
-        template = rng.choice(_QUESTIONS.generic)
-        template = template.replace("{c}", rng.choice(_COLUMNS.column_words[column]))
+        template = rng.choice(_QUESTIONS.generic).replace("{c}", word_of(rng, column))
     if not held_out and rng.random() < 0.2:
         template = around_name(rng, template)
     chance = rng.random()

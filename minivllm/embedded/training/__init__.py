@@ -1,4 +1,5 @@
-"""The training of the embedded model, ``train``, and of drafts of it, ``distill``.
+"""The training of the embedded model, ``train``, and of what is made from it.
 
-Both are commands: ``python -m minivllm.embedded.training.train``.
+``distill`` makes drafts, ``lora`` adapters, ``embedder`` an embedder and ``classifier`` a head.
+All are commands: ``python -m minivllm.embedded.training.train``.
 """

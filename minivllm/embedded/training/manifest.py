@@ -18,11 +18,11 @@ def data_hashes(seed: int, stages: tuple[Stage, ...]) -> dict[str, str]:
 
 
 def file_hashes(directory: Path) -> dict[str, str]:
-    """SHA-256 of every file of a checkpoint but the manifest."""
+    """SHA-256 of every file of a checkpoint but the manifest, by its path in there."""
     return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(directory.iterdir())
-        if path.name != NAME
+        path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != NAME
     }
 
 

@@ -19,7 +19,16 @@ from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 from tokenizers.trainers import BpeTrainer
 
 from minivllm.utils.toml_data import load_toml
@@ -129,3 +138,14 @@ def restate_for_qwen2(learnt: Tokenizer) -> Tokenizer:
 def load_tokenizer(directory: Path) -> Tokenizer:
     """The tokenizer of a checkpoint directory."""
     return Tokenizer.from_file(str(directory / "tokenizer.json"))
+
+
+def load_closing_tokenizer(directory: Path) -> Tokenizer:
+    """The same, but every text ends with ``<|im_end|>``: a token that has read the whole text."""
+    tokenizer = load_tokenizer(directory)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {TURN_END}",
+        pair=f"$A {TURN_END} $B:1 {TURN_END}:1",
+        special_tokens=[(TURN_END, tokenizer.token_to_id(TURN_END))],
+    )
+    return tokenizer
