@@ -38,7 +38,7 @@ def _nibbles(fields: torch.Tensor) -> torch.Tensor:
 
 
 def _bits(fields: torch.Tensor, each: int = 1) -> torch.Tensor:
-    """``[..., m]`` bytes to ``[..., m, 8 / each]``: numbers of so many bits, low first."""
+    """``[..., m]`` bytes to ``[..., m, 8 / each]``: numbers of ``each`` bits, low first."""
     shifts = torch.arange(0, 8, each, dtype=torch.uint8, device=fields.device)
     return (fields.unsqueeze(-1) >> shifts) & (2**each - 1)
 
