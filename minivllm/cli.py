@@ -151,8 +151,8 @@ def complete(
 def quantize(
     source: Annotated[Path, typer.Argument(help="Hugging Face directory with float weights.")],
     target: Annotated[Path, typer.Argument(help="Directory to make.")],
-    method: Annotated[str, typer.Option(help="rtn, gptq or awq.")] = "gptq",
-    bits: Annotated[int, typer.Option(help="2, 4 or 8; awq: 4.")] = 4,
+    method: Annotated[str, typer.Option(help="rtn, gptq, awq or smoothquant.")] = "gptq",
+    bits: Annotated[int, typer.Option(help="2, 4 or 8; awq: 4, smoothquant: 8.")] = 4,
     group: Annotated[int, typer.Option(help="Columns that share a scale; -1: a row.")] = 128,
     sym: Annotated[
         bool, typer.Option("--sym/--asym", help="The zero point is the middle; not with awq.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minivllm.utils.validation import check, is_int, is_one_of
+from minivllm.utils.validation import check, is_int, is_one_of, known_names_only
 
 TASKS = ("embed", "classify", "token_embed", "token_classify")
 _REMOVED = {  # names of earlier vLLMs, and what takes their place
@@ -17,6 +17,7 @@ _REMOVED = {  # names of earlier vLLMs, and what takes their place
 }
 
 
+@known_names_only
 @dataclass
 class PoolingParams:
     """Parameters of a pooling request. It samples nothing: its output is a tensor of numbers.
@@ -58,6 +59,9 @@ class PoolingParams:
         check(ok, "returned_token_ids", ids, "a list of token ids, or None")
         ok = self.extra_kwargs is None or isinstance(self.extra_kwargs, dict)
         check(ok, "extra_kwargs", self.extra_kwargs, "a dict, or None")
+        first = self.first_of_type_1
+        ok = first is None or is_int(first, 0)
+        check(ok, "compressed_token_type_ids", first, "an index of the prompt, or None")
 
     @property
     def first_of_type_1(self) -> int | None:
@@ -74,6 +78,9 @@ class PoolingParams:
             ValueError: for a task or a parameter that the model does not have.
         """
         config, params = model_config.pooler_config, replace(self)
+        ok = self.first_of_type_1 is None or model_config.type_vocab_size > 1
+        allowed = "None: tokens of this model have no types"
+        check(ok, "compressed_token_type_ids", self.first_of_type_1, allowed)
         params.task = task = self.task or config.task
         if task not in model_config.supported_tasks:
             has = ", ".join(map(repr, model_config.supported_tasks))
@@ -84,6 +91,10 @@ class PoolingParams:
         if config.tok_pooling_type == "STEP" and task.startswith("token_"):
             for name, value in steps.items():
                 setattr(params, name, getattr(config, name) if value is None else value)
+            of_classes = task == "token_classify"
+            columns = model_config.num_labels if of_classes else model_config.embedding_size
+            for column in params.returned_token_ids or ():
+                check(column < columns, "returned_token_ids", column, f"below {columns}")
         elif given := [name for name, value in steps.items() if value is not None]:
             raise ValueError(f"{given[0]} needs a model whose pooling type is 'STEP'.")
         if task.endswith("embed") and params.dimensions is None:

@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
+from collections import defaultdict
+from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
@@ -16,8 +20,8 @@ from minivllm.attention.metadata import AttentionMetadata
 class AttentionBackend(ABC):
     """Writes K and V into slots, and attends to them through the block table.
 
-    A backend keeps nothing between calls. ``attend`` is the kernel, each backend's own; the two
-    methods that only move data are plain torch here, and may be overridden.
+    A backend keeps nothing between calls. ``attend`` is the kernel, each backend's own; the other
+    methods are plain torch here, and may be overridden.
     """
 
     name: str
@@ -73,6 +77,27 @@ class AttentionBackend(ABC):
         hold anything.
         """
 
+    def attend_ragged(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        metadata: AttentionMetadata,
+        scale: float,
+    ) -> torch.Tensor:
+        """Attention of encoders: every row sees every key of its own sequence, those behind it too.
+
+        K and V are this step's and are not kept, so that no slot and no block is needed: of the
+        metadata, ``query_start_loc`` alone is read. Shapes are those of ``forward``. (vLLM:
+        AttentionType.ENCODER_ONLY)
+        """
+        output = torch.empty_like(query)
+        for rows in rows_by_length(metadata):  # equally long sequences need no mask
+            q, k, v = (x[rows].transpose(1, 2) for x in (query, key, value))
+            attended = F.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=True)
+            output[rows] = attended.transpose(1, 2)
+        return output
+
     def write_slots(
         self,
         key: torch.Tensor,
@@ -88,3 +113,16 @@ class AttentionBackend(ABC):
     def copy_blocks(self, kv_cache: KVCache, src: list[int], dst: list[int]) -> None:
         """Copy whole blocks within the device, in every layer: what copy-on-write asks for."""
         kv_cache.copy_from(kv_cache, src, dst)
+
+
+@lru_cache(maxsize=1)  # every layer asks for the same
+def rows_by_length(metadata: AttentionMetadata) -> list[torch.Tensor]:
+    """Rows of equally long sequences, int64 ``[sequences, length]`` for each length."""
+    starts, begins_of = metadata.query_start_loc.tolist(), defaultdict(list)
+    for begin, end in itertools.pairwise(starts):
+        begins_of[end - begin].append(begin)
+    device = metadata.query_start_loc.device
+    return [
+        torch.tensor(begins, device=device).unsqueeze(1) + torch.arange(length, device=device)
+        for length, begins in begins_of.items()
+    ]

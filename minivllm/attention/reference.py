@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 
 from minivllm.attention.backend import AttentionBackend
@@ -33,6 +35,17 @@ class Reference(AttentionBackend):
                 slots = [(table[p // block_size], p % block_size) for p in visible]
                 keys = torch.stack([key_cache[slot] for slot in slots]).to(self.dtype)
                 values = torch.stack([value_cache[slot] for slot in slots]).to(self.dtype)
+                for head in range(query.shape[1]):
+                    scores = keys[:, head // group] @ query[row, head].to(self.dtype) * scale
+                    output[row, head] = scores.softmax(0) @ values[:, head // group]
+        return output
+
+    def attend_ragged(self, query, key, value, metadata, scale):
+        group = query.shape[1] // key.shape[1]
+        output = torch.empty_like(query)
+        for begin, end in pairwise(metadata.query_start_loc.tolist()):
+            keys, values = (x[begin:end].to(self.dtype) for x in (key, value))
+            for row in range(begin, end):
                 for head in range(query.shape[1]):
                     scores = keys[:, head // group] @ query[row, head].to(self.dtype) * scale
                     output[row, head] = scores.softmax(0) @ values[:, head // group]

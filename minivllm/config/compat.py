@@ -103,6 +103,19 @@ def structured_outputs(params: Any) -> StructuredOutputsParams | None:
     return old.structured_outputs()
 
 
+def pooler_config(args: Any) -> Any:
+    """The engine's ``pooler_config``, or what 0.6.6's ``override_pooler_config`` says.
+
+    Raises:
+        ValueError: for both at once.
+    """
+    name, old = "override_pooler_config", args.override_pooler_config
+    if old is None:
+        return args.pooler_config
+    check(args.pooler_config is None, name, old, "None beside pooler_config")
+    return old
+
+
 @known_names_only
 @dataclass
 class GuidedDecodingParams:

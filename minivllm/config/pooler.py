@@ -9,12 +9,20 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from minivllm.pooling_params import check_task
-from minivllm.utils.validation import check, check_names, is_int, is_number, is_one_of
+from minivllm.utils.validation import (
+    check,
+    check_names,
+    is_int,
+    is_number,
+    is_one_of,
+    known_names_only,
+)
 
 SEQ_POOLING_TYPES = ("CLS", "LAST", "MEAN")  # a row per prompt
 TOK_POOLING_TYPES = ("ALL", "STEP")  # rows per prompt
 
 
+@known_names_only
 @dataclass
 class PoolerConfig:
     """Settings of a pooler; None: what the model's files say, or its family's usual.
@@ -83,17 +91,21 @@ class PoolerConfig:
             value = getattr(self, name)
             check(not value, name, value, "None: an input longer than the model is refused")
 
+    def pooling_type_of(self, task: str) -> str | None:
+        """The pooling type of a task; None until it is decided."""
+        return self.tok_pooling_type if task.startswith("token_") else self.seq_pooling_type
 
-def make_pooler_config(given: Any) -> PoolerConfig:
+
+def make_pooler_config(given: Any) -> PoolerConfig | None:
     """Make the PoolerConfig of ``pooler_config``: one, a dict of its fields, or None.
 
     Raises:
         ValueError: for another type, a name that is not known, or a value as ``PoolerConfig``.
     """
     if given is None or isinstance(given, PoolerConfig):
-        return given or PoolerConfig()
+        return given
     check(isinstance(given, dict), "pooler_config", given, "a PoolerConfig, a dict, or None")
-    if "normalize" in given or "softmax" in given:
-        raise ValueError("pooler_config has no normalize and no softmax; use use_activation.")
+    if "normalize" in given:
+        raise ValueError("normalize was removed from pooler_config; use use_activation instead.")
     check_names("pooler_config", given, [field.name for field in fields(PoolerConfig)])
     return PoolerConfig(**given)

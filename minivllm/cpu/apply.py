@@ -18,7 +18,10 @@ from minivllm.logger import init_logger
 from minivllm.lora.layers import LoRALinearMethod
 from minivllm.models import ops
 from minivllm.models.decoder import DecoderModel
-from minivllm.models.linear import Linear, LinearMethod, UnquantizedLinearMethod
+from minivllm.models.encoder import EncoderModel
+from minivllm.models.layers import Embedding
+from minivllm.models.linear import EmbeddingMethod, Linear, LinearMethod, UnquantizedLinearMethod
+from minivllm.models.model_config import ModelConfig
 from minivllm.quantization.base_config import QuantizedLinearMethod
 from minivllm.utils.numba_support import numba_obstacle
 
@@ -27,7 +30,7 @@ logger = init_logger(__name__)
 FUSED = ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedding")
 
 
-def apply(model: DecoderModel, backend: AttentionBackend) -> None:
+def apply(model: DecoderModel | EncoderModel, backend: AttentionBackend) -> None:
     """Let a model on a CPU compute the same numbers in less time.
 
     Args:
@@ -35,7 +38,7 @@ def apply(model: DecoderModel, backend: AttentionBackend) -> None:
         backend: its attention; compiled layers call loops of ``PagedNumba`` only.
 
     Raises:
-        ValueError: for a model that is no decoder, not on a CPU, or that has been here before.
+        ValueError: for a model that is none of ours, not on a CPU, or that has been here before.
     """
     _check(model)
     model.transforms.append("cpu")
@@ -47,15 +50,18 @@ def apply(model: DecoderModel, backend: AttentionBackend) -> None:
     layers = [module for module in model.model.modules() if isinstance(module, Linear)]
     weights = sum(layer.input_size * layer.output_size for layer in layers)
     model.forward = bound_threads(model.forward, 2 * weights)  # type: ignore[method-assign]
+    if isinstance(model, EncoderModel):
+        return  # without logits
     head = model.config.hidden_size * model.config.vocab_size
     model.compute_logits = bound_threads(  # type: ignore[method-assign]
         model.compute_logits, 2 * head
     )
 
 
-def _check(model: DecoderModel) -> None:
-    if not isinstance(model, DecoderModel):
-        raise ValueError(f"cpu.apply takes a DecoderModel, got {type(model).__name__}.")
+def _check(model: DecoderModel | EncoderModel) -> None:
+    if not isinstance(model, (DecoderModel, EncoderModel)):
+        what = f"a DecoderModel or an EncoderModel, got {type(model).__name__}"
+        raise ValueError(f"cpu.apply takes {what}.")
     name = type(model).__name__
     devices = sorted({str(p.device) for p in model.parameters() if p.device.type != "cpu"})
     if devices:
@@ -64,14 +70,37 @@ def _check(model: DecoderModel) -> None:
         raise ValueError(f"cpu.apply has been applied to this {name}; it can be only once.")
 
 
-def choose_linear_methods(model: DecoderModel) -> None:
+def choose_linear_methods(model: DecoderModel | EncoderModel) -> None:
     """Give each plain linear layer the fastest method for its weight, and lay the weight out."""
+    head = model.lm_head if isinstance(model, DecoderModel) else None
     for module in model.modules():
         if isinstance(module, Linear):
-            if isinstance(module.quant_method, LoRALinearMethod):
+            if module is head and _must_be_small(head, model.config):
+                module.quant_method = linear.PanelLinearMethod()
+                module.quant_method.process_weights_after_loading(module)
+            elif isinstance(module.quant_method, LoRALinearMethod):
                 module.quant_method.base = _chosen(module.quant_method.base, module)
             else:
                 module.quant_method = _chosen(module.quant_method, module)
+    if head is not None and model.config.tie_word_embeddings:
+        _share_weight(model.model.embed_tokens, head, model.config.quant_config is None)
+
+
+def _share_weight(embedding: Embedding, head: Linear, is_plain: bool) -> None:
+    """Let a tied embedding read the head's panels, so that the weight is in memory once.
+
+    A small plain one stays: look-ups in panels take some microseconds more.
+    """
+    is_small = embedding.output_size * embedding.input_size <= linear.IN_CACHE // 4
+    if isinstance(head.quant_method, EmbeddingMethod) and not (is_plain and is_small):
+        embedding.read_from(head)
+
+
+def _must_be_small(head: Linear, config: ModelConfig) -> bool:
+    """True if the head's weight would be the largest part of a quantized model, twice."""
+    is_plain = type(head.quant_method) is UnquantizedLinearMethod
+    is_tied = config.quant_config is not None and config.tie_word_embeddings
+    return is_tied and is_plain and numba_obstacle() is None
 
 
 def _chosen(method: LinearMethod, layer: Linear) -> LinearMethod:
@@ -89,9 +118,11 @@ def _chosen(method: LinearMethod, layer: Linear) -> LinearMethod:
     return chosen
 
 
-def _compile(model: DecoderModel, backend: AttentionBackend) -> tuple[str, str]:
+def _compile(model: DecoderModel | EncoderModel, backend: AttentionBackend) -> tuple[str, str]:
     """Put compiled layers and fused operations in. Returns what the model runs by now, and why."""
-    dtype = model.model.embed_tokens.weight.dtype
+    if isinstance(model, EncoderModel):
+        return "modules", "an encoder's steps are so wide that only products and attention count"
+    dtype = model.model.embed_tokens.dtype
     if (obstacle := numba_obstacle()) is not None:
         return "modules", f"numba is {obstacle}"
     from minivllm.cpu import fused
@@ -122,7 +153,7 @@ def _replace(model: DecoderModel, operation: Callable, faster: Callable) -> None
 
 
 @contextmanager
-def layers_as_modules(model: DecoderModel) -> Iterator[None]:
+def layers_as_modules(model: DecoderModel | EncoderModel) -> Iterator[None]:
     """Context manager: the layers run as modules, whose tensors a memory profile can count."""
     decoder = model.model
     compiled = vars(decoder).pop("run_layers", None)

@@ -14,7 +14,13 @@ from torch import nn
 
 from minivllm.cpu.threads import bound_threads
 from minivllm.logger import init_logger
-from minivllm.models.linear import ArrayProduct, Linear, LinearMethod, UnquantizedLinearMethod
+from minivllm.models.linear import (
+    ArrayProduct,
+    EmbeddingMethod,
+    Linear,
+    LinearMethod,
+    UnquantizedLinearMethod,
+)
 from minivllm.utils.numba_support import numba_obstacle
 
 logger = init_logger(__name__)
@@ -98,7 +104,7 @@ class WidenedLinearMethod(TiledLinearMethod, UnquantizedLinearMethod):
         return super().apply(layer, x)
 
 
-class PanelLinearMethod(UnquantizedLinearMethod):
+class PanelLinearMethod(UnquantizedLinearMethod, EmbeddingMethod):
     """Compiled GEMM in float32, with the weight in panels (``gemm/panels.py``).
 
     It has little overhead, and the threads of the rest of a layer: a library has threads of its
@@ -118,6 +124,9 @@ class PanelLinearMethod(UnquantizedLinearMethod):
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         return self._panels.multiply(x, layer.weight, layer.bias, layer.output_size).type_as(x)
+
+    def embedding(self, layer: Linear, token_ids: torch.Tensor) -> torch.Tensor:
+        return self._panels.unpack_rows(layer.weight, layer.input_size, token_ids)
 
     def array_product(self, layer: Linear, dtype: torch.dtype) -> ArrayProduct:
         if dtype != torch.float32:

@@ -6,26 +6,36 @@ the codes are brought into one of two layouts once, after loading: nibbles, or b
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import nn
 
-from minivllm.cpu.gemm import int8_panels, quantized_panels
-from minivllm.cpu.gemm.panels import bias_array
-from minivllm.models.linear import ArrayProduct, Linear, LinearMethod
+from minivllm.cpu.gemm import int8_panels, panels, quantized_panels
+from minivllm.models.linear import ArrayProduct, EmbeddingMethod, Linear, LinearMethod
 from minivllm.quantization.base_config import QuantizedLinearMethod, Scheme
-from minivllm.quantization.codes import Codes, codes_of_layer
+from minivllm.quantization.codes import Codes, codes_of_parts
 from minivllm.quantization.compressed_tensors import Int8Scheme
 from minivllm.utils.tensors import as_numpy
 
 
-class QuantizedPanelLinearMethod(LinearMethod):
+class PanelPart(NamedTuple):
+    """Some of a layer's outputs, which are alike."""
+
+    tensors: dict[str, torch.Tensor]  # in panels
+    product: ArrayProduct
+    rows: Callable[[torch.Tensor], torch.Tensor]  # of the weight, by their numbers
+
+
+class QuantizedPanelLinearMethod(EmbeddingMethod):
     """Compiled GEMM in float32 with codes in panels; see ``choose_quantized_method``."""
 
-    def __init__(self, codes: Codes, rounds_rows: bool):
-        self._multiply = int8_panels if rounds_rows else quantized_panels
-        self.panels = quantized_panels.pack(codes.q, codes.scales, codes.zeros)
-        self.order = codes.order
+    def __init__(self, codes: list[Codes], rounds_rows: bool):
+        self._codes, self._rounds_rows = codes, rounds_rows
+        self.parts: list[PanelPart] = []
 
     def create_weights(self, layer: Linear) -> None:
         """Do nothing: the format's own method has created them."""
@@ -34,39 +44,73 @@ class QuantizedPanelLinearMethod(LinearMethod):
         """Let the layer have the panels instead of the file's tensors."""
         for name in [name for name, _ in layer.named_parameters(recurse=False) if name != "bias"]:
             delattr(layer, name)
-        for name, tensor in zip(self.panels._fields, self.panels, strict=True):
-            layer.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
+        end = 0
+        while self._codes:
+            codes = self._codes.pop(0)
+            begin, end = end, end + len(codes.q)
+            bias = panels.bias_array(layer.bias)[begin:end]
+            part = _pack(codes, bias, self._rounds_rows)
+            for name, tensor in part.tensors.items():
+                parameter = nn.Parameter(tensor, requires_grad=False)
+                layer.register_parameter(f"{name}_{len(self.parts)}", parameter)
+            self.parts.append(part)
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
-        rows = x if self.order is None else x[:, self.order]
-        output = self._multiply.multiply(rows, self.panels, layer.bias, layer.output_size)
-        return output.type_as(x)
+        return torch.from_numpy(self._multiply(x.float().contiguous().numpy())).type_as(x)
 
     def array_product(self, layer: Linear, dtype: torch.dtype) -> ArrayProduct:
-        if dtype != torch.float32 or self.order is not None:
-            return super().array_product(layer, dtype)  # torch converts, or sorts
-        num_arrays = 2 if self._multiply is int8_panels else 3
-        arrays = [as_numpy(tensor) for tensor in self.panels[:num_arrays]]
-        multiply, bias = self._multiply.multiply_arrays, bias_array(layer.bias)
+        if dtype != torch.float32:
+            return super().array_product(layer, dtype)  # torch converts
+        return self.parts[0].product if len(self.parts) == 1 else self._multiply
 
-        def product(x: np.ndarray) -> np.ndarray:
-            return multiply(x, *arrays, bias, layer.output_size)
+    def embedding(self, layer: Linear, token_ids: torch.Tensor) -> torch.Tensor:
+        (part,) = self.parts
+        return part.rows(token_ids)
 
-        return product
+    def _multiply(self, x: np.ndarray) -> np.ndarray:
+        outputs = [part.product(x) for part in self.parts]
+        return outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=1)
+
+
+def _pack(codes: Codes, bias: np.ndarray, rounds_rows: bool) -> PanelPart:
+    """Panels of some outputs, and their product."""
+    size, depth = codes.q.shape
+    if codes.q.is_floating_point():
+        weight = panels.pack(codes.q)
+        array = as_numpy(weight)
+        return PanelPart(
+            {"weight": weight},
+            lambda x: panels.multiply_arrays(x, array, bias, size),
+            partial(panels.unpack_rows, weight, depth),
+        )
+    packed = quantized_panels.pack(codes.q, codes.scales, codes.zeros, codes.mins)
+    words, scales, mins = (as_numpy(tensor) for tensor in packed)
+
+    order = None if codes.order is None else codes.order.numpy()
+
+    def product(x: np.ndarray) -> np.ndarray:
+        if order is not None:
+            x = np.take(x, order, axis=1)
+        if rounds_rows:
+            return int8_panels.multiply_arrays(x, words, scales, bias, size)
+        return quantized_panels.multiply_arrays(x, words, scales, mins, bias, size)
+
+    rows = partial(quantized_panels.unpack_rows, packed)
+    return PanelPart(packed._asdict(), product, rows)
 
 
 def choose_quantized_method(method: QuantizedLinearMethod, layer: Linear) -> LinearMethod:
     """Panels for a layer's codes, or its own method where they do not fit.
 
-    They fit if all parts have the same groups, a multiple of a word, and the input is not rounded,
+    They fit if all parts have groups that are a multiple of a word, and the input is not rounded,
     or each row to int8 with a scale of its own.
     """
     schemes = [part.scheme for part in method.parts.values()]
     rounds = {_rounds_rows(scheme) for scheme in schemes}
     if rounds not in ({True}, {False}):
         return method
-    codes = codes_of_layer(method, layer)
-    if codes is None or (True in rounds and not _one_group(codes)):
+    codes = codes_of_parts(method, layer)
+    if codes is None or (True in rounds and not all(map(_one_group, codes))):
         return method
     return QuantizedPanelLinearMethod(codes, rounds_rows=True in rounds)
 

@@ -142,6 +142,7 @@ class EngineArgs:
     pooler_config: dict | PoolerConfig | None = None  # {"pooling_type": "LAST", ...}
     # 0.6.6's name for these: "generate", "embed", "classify", "score" or "reward"
     task: str = "auto"
+    override_pooler_config: dict | PoolerConfig | None = None  # 0.6.6's name for pooler_config
     hf_overrides: dict | None = None  # fields to be read in place of config.json's
 
     # what you see
@@ -196,8 +197,10 @@ class EngineArgs:
         self.speculative_config = make_speculative_config(
             compat.speculative_config(self), {name: getattr(self, name) for name in SHORT_NAMES}
         )
-        # they are in these two now
-        for name in (*SHORT_NAMES, *compat.SPECULATIVE_NAMES, "guided_decoding_backend"):
+        self.pooler_config = make_pooler_config(compat.pooler_config(self))
+        # they are in these three now
+        for name in (*SHORT_NAMES, *compat.SPECULATIVE_NAMES, "guided_decoding_backend",
+                     "override_pooler_config"):  # fmt: skip
             setattr(self, name, None)
         self._lora_config()
         ok = self.preemption_mode is None or is_one_of(self.preemption_mode, ("recompute", "swap"))
@@ -233,8 +236,7 @@ class EngineArgs:
         check(self.load_format in known, "load_format", self.load_format, allowed)
 
     def _pooling_request(self) -> PoolingRequest:
-        given = self.pooler_config
-        config = None if given is None else make_pooler_config(given)
+        config: Any = self.pooler_config
         request = PoolingRequest(self.task, self.runner, self.convert, config)
         request.check()
         return request
@@ -292,15 +294,21 @@ class EngineArgs:
         model_config = _read_config(directory, self.quantization, self.hf_overrides)
         model_config = resolve_pooling(model_config, directory, self._pooling_request())
         if self.trust_remote_code:
-            logger.info("trust_remote_code=True: no code that comes with a model is run here.")
+            message = "trust_remote_code=True: %s is built in; a model's own code is never run."
+            logger.info(message, model_config.architecture)
         if self.dtype != "auto":
             model_config = replace(model_config, dtype=getattr(torch, str(DTYPES[self.dtype])))
         elif device.type == "cpu" and _is_quantized_in_float16(directory, model_config):
             # vLLM computes in the dtype of the scales; a CPU's fast path has no float16
             model_config = replace(model_config, dtype=torch.float32)
         speculative_config = make_speculative_config(self.speculative_config, {})
-        if speculative_config is not None and model_config.runner_type == "pooling":
-            raise ValueError("a pooling model has no drafts: leave speculative_config out.")
+        if model_config.runner_type == "pooling":
+            grammars = self.structured_outputs_config
+            for name, value, ok in (
+                ("speculative_config", speculative_config, speculative_config is None),
+                ("structured_outputs_config", grammars, grammars == StructuredOutputsConfig()),
+            ):
+                check(ok, name, value, "None for a pooling model, which samples no token")
         draft = load_draft_config(self, speculative_config, model_config, _read_config)
         chunks, caching = resolve_chunks(
             model_config, self.enable_chunked_prefill, self.enable_prefix_caching

@@ -50,7 +50,7 @@ class DenseAttention:
 @torch.inference_mode()
 def next_token_logits(model: DecoderModel, token_ids: list[int]) -> torch.Tensor:
     """float32 ``[vocab]``: one pass over all tokens, dense causal attention."""
-    ids = torch.tensor(token_ids, device=model.model.embed_tokens.weight.device)
+    ids = torch.tensor(token_ids, device=next(model.parameters()).device)
     positions = torch.arange(len(token_ids), device=ids.device)
     dense = DenseAttention()
     hidden = model(ids, positions, dense, None, dense)

@@ -12,17 +12,21 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from minivllm.engine.llm_engine import LLMEngine
+from minivllm.entrypoints.chat_utils import load_chat_template
 from minivllm.entrypoints.progress_bar import check_use_tqdm, collect_outputs
+from minivllm.entrypoints.scoring import ScoringParams, check_pairs, make_scorer
+from minivllm.entrypoints.truncation import TruncationParams
 from minivllm.lora.request import LoRARequest
 from minivllm.outputs import (
     ClassificationRequestOutput,
     EmbeddingRequestOutput,
     PoolingOutput,
     PoolingRequestOutput,
+    ScoringRequestOutput,
 )
 from minivllm.pooling_params import PoolingParams, check_task
 from minivllm.request import Request
-from minivllm.utils.validation import check
+from minivllm.utils.validation import check, is_int
 
 Params = PoolingParams | Sequence[PoolingParams] | None
 UseTqdm = bool | Callable[..., tqdm] | None
@@ -32,7 +36,8 @@ LoRA = LoRARequest | list[LoRARequest | None] | None
 class PoolingMixin:
     """Offline pooling: prompts in, one tensor for each back, in the same order."""
 
-    llm_engine: LLMEngine  # this and the next two are those of ``LLM``
+    llm_engine: LLMEngine  # this and the next three are those of ``LLM``
+    get_tokenizer: Callable[[], Any]
     _make_requests: Callable[..., list[Request]]
     _outputs_of: Callable[[list[Request]], Iterator[Any]]
 
@@ -102,6 +107,59 @@ class PoolingMixin:
         """
         outputs = self.encode(prompts, pooling_params, use_tqdm, lora_request, "classify", priority)
         return [ClassificationRequestOutput.from_base(output) for output in outputs]
+
+    def score(
+        self,
+        data_1: str | list[str],
+        data_2: str | list[str],
+        /,
+        *,
+        use_tqdm: UseTqdm = True,
+        pooling_params: PoolingParams | None = None,
+        lora_request: LoRA = None,
+        chat_template: str | None = None,
+        truncate_prompt_tokens: int | None = None,
+    ) -> list[ScoringRequestOutput]:
+        """Score pairs of texts: the larger, the more they have to do with one another.
+
+        Args:
+            data_1: a query for all documents, or a list with one for each.
+            data_2: one document or several.
+            use_tqdm, lora_request: as for ``generate``.
+            pooling_params: for all; ``extra_kwargs`` may have ``max_tokens_per_query`` and
+                ``max_tokens_per_doc``, and a template's ``chat_template_kwargs``.
+            chat_template: of a cross-encoder: a file or Jinja, for messages of the roles "query"
+                and "document"; None: the tokenizer's way to write pairs.
+            truncate_prompt_tokens: most tokens of a prompt; -1: what the model takes.
+
+        Returns:
+            One output for each document; ``outputs.score`` is a number.
+
+        Raises:
+            ValueError: as ``encode``; if the lengths are neither 1:1, 1:N nor N:N; if the model
+                gives no scores.
+        """
+        check_use_tqdm(use_tqdm)
+        self._check_runner("score", "pooling")
+        model_config, engine = self.llm_engine.model_config, self.llm_engine
+        scorer = make_scorer(self.get_tokenizer(), model_config, engine.max_model_len)
+        queries, documents = check_pairs(data_1, data_2)
+        ok = truncate_prompt_tokens is None or is_int(truncate_prompt_tokens, -1)
+        allowed = f"None, or from -1 to {engine.max_model_len}"
+        ok = ok and (truncate_prompt_tokens or 0) <= engine.max_model_len
+        check(ok, "truncate_prompt_tokens", truncate_prompt_tokens, allowed)
+        pooling_params = _with_task(pooling_params or PoolingParams(), None)
+        extra = pooling_params.extra_kwargs or {}
+        limits = [extra.get(f"max_tokens_per_{name}", 0) for name in ("query", "doc")]
+        how = ScoringParams(
+            TruncationParams(truncate_prompt_tokens, None, *limits),
+            load_chat_template(chat_template),
+            extra.get("chat_template_kwargs"),
+        )
+        prompts = scorer.prompts(queries, documents, pooling_params, how)
+        given, params = zip(*prompts, strict=True)
+        outputs = self.encode(list(given), list(params), use_tqdm, lora_request)
+        return scorer.scores(outputs, len(queries))
 
     def _check_runner(self, method: str, runner: str) -> None:
         """Raise ``ValueError`` unless the engine was made for this method."""

@@ -40,7 +40,7 @@ class CheckpointMixin(nn.Module):
         tensors: dict[str, torch.Tensor] = {}
         for path, module in self.named_modules():
             places = {path: dict(module.named_parameters(recurse=False))}
-            if isinstance(module, Linear):
+            if isinstance(module, Linear) or getattr(module, "quant_method", None):
                 method = module.quant_method
                 places = {
                     name: method.part_tensors(module, part.part, part.rows)
@@ -77,9 +77,10 @@ class CheckpointMixin(nn.Module):
             yield path.removesuffix(own) + part, LinearPart(path, layer, part, rows)
             begin += size
 
-    def checkpoint_name(self, name: str) -> str:
+    @classmethod
+    def checkpoint_name(cls, name: str) -> str:
         """The checkpoint's name for one of our parameters."""
-        for ours, theirs in self.checkpoint_names.items():
+        for ours, theirs in cls.checkpoint_names.items():
             name = name.replace(ours, theirs)
         return name.removeprefix("pooler.")  # which is ours alone
 
@@ -93,8 +94,7 @@ class CheckpointMixin(nn.Module):
         ignored = self.ignored_tensors
         if self.config.tie_word_embeddings:
             ignored += ("lm_head.weight",)
-        if self.pooler is not None:
-            ignored += self.pooler.ignored_tensors
+        ignored_heads = () if self.pooler is None else self.pooler.ignored_heads
         filled, unknown = set(), []
         for name, tensor in weights:
             if name not in places and f"{self.base_model_prefix}.{name}" in places:
@@ -102,7 +102,8 @@ class CheckpointMixin(nn.Module):
             if name not in places:
                 # an extra bias of zeros adds nothing: GPTQ's packers write them
                 zeros = name.endswith(".bias") and (tensor.is_meta or not tensor.any())
-                unknown += [] if zeros or name.endswith(ignored) else [name]
+                ok = zeros or name.endswith(ignored) or name.startswith(ignored_heads)
+                unknown += [] if ok else [name]
                 continue
             place = places[name]
             if tensor.shape != place.shape and not tensor.numel() == place.numel() == 1:

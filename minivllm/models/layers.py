@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,8 @@ from torch import nn
 from minivllm.models import ops
 from minivllm.models.linear import (
     ColumnParallelLinear,
+    EmbeddingMethod,
+    Linear,
     MergedColumnParallelLinear,
     RowParallelLinear,
 )
@@ -59,8 +62,32 @@ def get_act_and_mul_fn(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
 class Embedding(nn.Embedding):
     """``[num_tokens]`` ids to ``[num_tokens, hidden_size]``."""
 
+    quant_method: EmbeddingMethod | None = None  # None: the weight is as it is
+    bias = None
+
+    def __init__(self, output_size: int, input_size: int):
+        super().__init__(output_size, input_size)
+        self.output_size, self.input_size = output_size, input_size  # as a linear layer has them
+        self.dtype = self.weight.dtype
+
     def reset_parameters(self):
         """Do nothing: the loader fills the weights, and random ones would take a while."""
+
+    def replace_method(self, quant_method: EmbeddingMethod) -> None:
+        """Keep the weight in another way, before a checkpoint fills it."""
+        self.quant_method = quant_method
+        self.read_from(self)
+        quant_method.create_weights(cast(Linear, self))
+
+    def read_from(self, layer: Any) -> None:
+        """Have no weight, and read the rows of this layer's: a tied head has the only one."""
+        for name in [name for name, _ in self.named_parameters(recurse=False)]:
+            delattr(self, name)
+
+        def forward(token_ids: torch.Tensor) -> torch.Tensor:
+            return layer.quant_method.embedding(layer, token_ids).to(self.dtype)
+
+        self.forward = forward  # type: ignore
 
 
 class RMSNorm(nn.Module):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,6 +50,14 @@ class LinearMethod(ABC):
         It is asked for when weights are laid out as they will stay.
         """
         return lambda x: as_numpy(self.apply(layer, as_tensor(x, dtype)))
+
+
+class EmbeddingMethod(LinearMethod):
+    """A linear method that can also read rows of its weight, for the look-ups of an embedding."""
+
+    @abstractmethod
+    def embedding(self, layer: Any, token_ids: torch.Tensor) -> torch.Tensor:
+        """Rows of the weight, ``[num_tokens, input_size]``, of any float dtype."""
 
 
 class UnquantizedLinearMethod(LinearMethod):

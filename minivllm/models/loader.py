@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -22,7 +22,7 @@ from minivllm.models.linear import Linear
 from minivllm.models.model_config import ModelConfig, read_architecture
 from minivllm.models.registry import get_model_class
 from minivllm.models.weight_utils import weights_iterator
-from minivllm.utils.validation import check
+from minivllm.utils.validation import check, is_text
 
 
 def load_draft_config(
@@ -60,7 +60,10 @@ def load_config(directory: str | Path, hf_overrides: dict[str, Any] | None = Non
     """
     architecture = read_architecture(directory)
     if hf_overrides and "architectures" in hf_overrides:
-        architecture = (hf_overrides["architectures"] or ["(none)"])[0]
+        names = hf_overrides["architectures"]
+        ok = isinstance(names, list) and names != [] and is_text(names[0])
+        check(ok, "hf_overrides['architectures']", names, "a list with an architecture's name")
+        architecture = names[0]
     read_config = get_model_class(architecture).read_config
     return ModelConfig.from_directory(directory, architecture, read_config, hf_overrides)
 
@@ -139,8 +142,29 @@ def _choose_linear_methods(
         if layer is model.lm_head and model.config.tie_word_embeddings:
             continue  # it is the embedding
         method = quant_config.get_quant_method(layer, parts, stored)
+        if method is None and layer is model.lm_head:
+            method = quant_config.get_embedding_method(parts, stored)
         if method is not None:
             layer.replace_method(method)
+    _choose_embedding_method(model, quant_config, stored)
+
+
+def _choose_embedding_method(
+    model: DecoderModel, quant_config: Any, stored: dict[str, torch.Tensor]
+) -> None:
+    """Keep the embedding, and a head that is tied to it, in the checkpoint's bits."""
+    embedding, head, path = model.model.embed_tokens, model.lm_head, "model.embed_tokens"
+    rows = slice(0, embedding.output_size)
+    part = LinearPart(path, cast(Linear, embedding), "embed_tokens", rows)
+    method = quant_config.get_embedding_method({model.checkpoint_name(path): part}, stored)
+    if method is None:
+        return
+    embedding.replace_method(method)
+    if model.config.tie_word_embeddings and head is not None:
+        del head.weight
+        head.quant_method = method
+        for name, parameter in embedding.named_parameters(recurse=False):
+            head.register_parameter(name, parameter)
 
 
 def _allocate(model: DecoderModel, device: torch.device) -> None:

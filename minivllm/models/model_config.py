@@ -19,6 +19,11 @@ _SAMPLING_DEFAULTS = {
     name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 } | {"max_new_tokens": "max_tokens"}
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_MOST = {  # of each size: memory is asked for by it
+    "vocab_size": 2**24, "hidden_size": 2**20, "intermediate_size": 2**20,
+    "num_hidden_layers": 2**12, "num_attention_heads": 2**12, "num_key_value_heads": 2**12,
+    "head_dim": 2**10, "max_position_embeddings": 2**22,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ class ModelConfig:
     is_matryoshka: bool = False  # its first numbers are an embedding, too
     matryoshka_dimensions: list[int] | None = None  # how many of them; None: any
     is_encoder_only: bool = False  # no K and V are kept
+    type_vocab_size: int = 1  # of an encoder: types that a token can have
     hf_config: Any = field(default=None, repr=False, compare=False)  # as transformers reads it
 
     @property
@@ -65,14 +71,24 @@ class ModelConfig:
         return max_positions(self.rope, self.max_position_embeddings)
 
     @property
+    def classifier_method(self) -> str | None:
+        """How a classifier is made of the rows of ``classifier_from_token``; None: it is not."""
+        hf = self.hf_config
+        tokens = getattr(hf, "classifier_from_token", None)
+        if not isinstance(tokens, list):
+            return None
+        if getattr(hf, "is_original_qwen3_reranker", False):
+            return "from_2_way_softmax"
+        usual = "from_2_way_softmax" if len(tokens) == 2 else "no_post_processing"
+        return getattr(hf, "method", None) or usual
+
+    @property
     def num_labels(self) -> int:
         """Classes of a classifier: as config.json says; of the kinds of reward models known."""
+        method, hf = self.classifier_method, self.hf_config
+        if method is not None:
+            return 1 if method == "from_2_way_softmax" else len(hf.classifier_from_token)
         fixed = {"Qwen2ForRewardModel": 1, "Qwen2ForProcessRewardModel": 2}
-        hf = self.hf_config
-        if getattr(hf, "is_original_qwen3_reranker", False) or (
-            getattr(hf, "method", None) == "from_2_way_softmax"
-        ):
-            return 1
         return fixed.get(self.architecture, getattr(hf, "num_labels", 0))
 
     @property
@@ -112,11 +128,9 @@ class ModelConfig:
         file = Path(directory) / "config.json"
         try:
             hf = AutoConfig.from_pretrained(
-                directory,
-                local_files_only=True,
-                trust_remote_code=False,
-                **(hf_overrides or {}),
+                directory, local_files_only=True, trust_remote_code=False
             )
+            hf.update(hf_overrides or {})  # fields that it does not have yet, too
         except Exception as error:
             raise ValueError(f"{file} cannot be read: {error}") from error
         generation = _read_generation_config(Path(directory))
@@ -134,6 +148,7 @@ class ModelConfig:
 
         Raises like ``from_directory``.
         """
+        _check_sizes(hf)
         eos_ids: set[int] = set()
         for ids in (hf.eos_token_id, generation.get("eos_token_id")):
             # one outside the vocabulary is what a config of another model has left over
@@ -180,8 +195,8 @@ def read_architecture(directory: str | Path) -> str:
             "directory holds config.json, weights and tokenizer files."
         )
     try:
-        return (json.loads(file.read_text()).get("architectures") or ["(none)"])[0]
-    except (ValueError, KeyError, AttributeError) as error:
+        return str((json.loads(file.read_text()).get("architectures") or ["(none)"])[0])
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(f"{file} cannot be read: {error!r}") from error
 
 
@@ -197,6 +212,13 @@ def require(hf, **values) -> None:
             raise ValueError(f"{name}={value!r} in config.json is not supported; only {only!r} is.")
 
 
+def _check_sizes(hf) -> None:
+    for name, most in _MOST.items():
+        value = getattr(hf, name, None)
+        ok = value is None or (is_int(value, 1) and value <= most)
+        check(ok, f"{name} in config.json", value, f"an integer from 1 to {most}")
+
+
 def _read_generation_config(directory: Path) -> dict:
     file = directory / "generation_config.json"
     if not file.is_file():
@@ -208,7 +230,8 @@ def _read_generation_config(directory: Path) -> dict:
 
 
 def _torch_dtype(name) -> torch.dtype:
-    dtype = name if isinstance(name, torch.dtype) else getattr(torch, name or "float32", None)
+    known = isinstance(name, torch.dtype)
+    dtype = name if known else getattr(torch, str(name or "float32"), None)
     if dtype not in _DTYPES:
         raise ValueError(
             f"dtype={name!r} in config.json is not supported; float32, float16 and bfloat16 are."

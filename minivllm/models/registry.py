@@ -19,6 +19,9 @@ MODELS = {
     "Qwen3ForCausalLM": "minivllm.models.qwen3",
     "OPTForCausalLM": "minivllm.models.opt",
     "GPT2LMHeadModel": "minivllm.models.gpt2",
+    "BertModel": "minivllm.models.bert",
+    "RobertaModel": "minivllm.models.roberta",
+    "XLMRobertaModel": "minivllm.models.roberta",
 }
 # Pooling models of the same families: a name without a head, or with another one
 POOLING_SUFFIXES = ("Model", "ForSequenceClassification")
@@ -32,6 +35,9 @@ _FAMILIES = {
 _SAME_FAMILY = {
     "Qwen2ForRewardModel": "Qwen2ForCausalLM",
     "Qwen2ForProcessRewardModel": "Qwen2ForCausalLM",
+    "BertForSequenceClassification": "BertModel",
+    "RobertaForSequenceClassification": "RobertaModel",
+    "XLMRobertaForSequenceClassification": "XLMRobertaModel",
 } | {family + suffix: name for family, name in _FAMILIES.items() for suffix in POOLING_SUFFIXES}
 
 

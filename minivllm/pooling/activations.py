@@ -29,17 +29,19 @@ def classifier_activation(hf_config: Any, num_labels: int) -> Activation:
     problem = getattr(hf_config, "problem_type", None) or ""
     if problem in _BY_PROBLEM:
         return _BY_PROBLEM[problem]
-    of_st = getattr(hf_config, "sentence_transformers", None) or {}
-    name = of_st.get("activation_fn") or getattr(
-        hf_config, "sbert_ce_default_activation_function", None
-    )
+    of_library = getattr(hf_config, "sentence_transformers", None)
+    name = of_library.get("activation_fn") if isinstance(of_library, dict) else None
+    if name is None:
+        name = getattr(hf_config, "sbert_ce_default_activation_function", None)
     if name is None:
         return torch.sigmoid if num_labels == 1 else _BY_PROBLEM["single_label_classification"]
     kind = getattr(torch.nn, str(name).rpartition(".")[2], None)
-    is_module = isinstance(kind, type) and issubclass(kind, torch.nn.Module)
-    if not (str(name).startswith(_PREFIX) and is_module):
+    try:
+        if not str(name).startswith(_PREFIX) or kind is None:
+            raise TypeError("it is no module of torch")
+        return kind(dim=-1) if kind in (torch.nn.Softmax, torch.nn.LogSoftmax) else kind()
+    except TypeError as error:  # or a module that is no function of one tensor
         raise ValueError(
-            f"activation_fn={name!r} in config.json is not one of {_PREFIX}*; no code that comes "
-            "with a model is ever run."
-        )
-    return kind(dim=-1) if kind in (torch.nn.Softmax, torch.nn.LogSoftmax) else kind()
+            f"activation_fn={name!r} in config.json is not a function of {_PREFIX}*; no code that "
+            "comes with a model is ever run."
+        ) from error

@@ -68,3 +68,15 @@ class ClassificationHead(nn.Module):
         if self.sigma is not None:
             logits = logits / self.sigma
         return self.activation(logits) if params.use_activation else logits
+
+
+class EncoderClassifier(nn.Module):
+    """Classifier of BERT and RoBERTa: a dense layer and tanh, then a logit for each class."""
+
+    def __init__(self, hidden_size: int, num_labels: int):
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.out_proj = nn.Linear(hidden_size, num_labels)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.out_proj(self.dense(rows).tanh())

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from minivllm.models.model_config import ModelConfig
+from minivllm.models.registry import get_model_class
+from minivllm.pooling.heads import EncoderClassifier
 from minivllm.pooling.pooler import Pooler, PoolerFromTokens
 from minivllm.utils.validation import check
 
@@ -36,12 +38,17 @@ def make_pooler(config: ModelConfig, directory: Path) -> Pooler | None:
     if tokens is None:
         return Pooler(config, score)
     ids, difference = _token_ids(config, directory, tokens)
-    head = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
-    return PoolerFromTokens(config, score, ids, difference, head)
+    model, head = get_model_class(config.architecture), "lm_head.weight"
+    if config.tie_word_embeddings:
+        head = model.checkpoint_name("model.embed_tokens.weight")
+    heads = head, head.removeprefix(f"{model.base_model_prefix}.")
+    return PoolerFromTokens(config, score, ids, difference, heads)
 
 
 def _classifier(config: ModelConfig) -> nn.Module:
     width, num_labels = config.hidden_size, config.num_labels
+    if config.is_encoder_only:
+        return EncoderClassifier(width, num_labels)
     if config.supported_tasks == ("token_classify",):  # a reward model
         layers = nn.Linear(width, width), nn.ReLU(), nn.Linear(width, num_labels)
         return nn.Sequential(*layers)
@@ -51,18 +58,19 @@ def _classifier(config: ModelConfig) -> nn.Module:
 def _token_ids(config: ModelConfig, directory: Path, tokens: list[str]) -> tuple[list[int], bool]:
     from transformers import AutoTokenizer
 
-    hf = config.hf_config
     ok = isinstance(tokens, list) and len(tokens) > 0 and all(isinstance(t, str) for t in tokens)
     check(ok, "classifier_from_token", tokens, "a list of tokens")
-    method = getattr(hf, "method", None)
-    if method is None:
-        two = getattr(hf, "is_original_qwen3_reranker", False) or len(tokens) == 2
-        method = _METHODS[0] if two and config.num_labels == 1 else _METHODS[1]
+    method = config.classifier_method
     check(method in _METHODS, "method", method, f"one of {', '.join(_METHODS)}")
     difference = method == _METHODS[0]
-    wanted = 2 if difference else config.num_labels
-    check(len(tokens) == wanted, "len(classifier_from_token)", len(tokens), wanted)
-    tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    ok = len(tokens) == 2 or not difference
+    check(ok, "classifier_from_token", tokens, f"two tokens for {method}: no, and yes")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:
+        raise ValueError(f"classifier_from_token needs {directory}'s tokenizer: {error}") from error
     ids = tokenizer.convert_tokens_to_ids(tokens)
     for token, token_id in zip(tokens, ids, strict=True):
         ok = token_id is not None and token_id != tokenizer.unk_token_id

@@ -43,11 +43,10 @@ class PoolingMetadata:
 
     def of(self, indices: list[int]) -> PoolingMetadata:
         """The same of some sequences; only their rows of hidden states belong to it."""
-        lists = (
-            self.pooling_params,
-            self.prompt_token_ids,
-            self.query_lens,
-            self.num_computed_tokens,
-            self.states,
+        return PoolingMetadata(
+            [self.pooling_params[i] for i in indices],
+            [self.prompt_token_ids[i] for i in indices],
+            [self.query_lens[i] for i in indices],
+            [self.num_computed_tokens[i] for i in indices],
+            [self.states[i] for i in indices],
         )
-        return PoolingMetadata(*([one[i] for i in indices] for one in lists))

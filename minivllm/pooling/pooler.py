@@ -31,15 +31,10 @@ class Pooler(nn.Module):
     def __init__(self, config: ModelConfig, score: nn.Module | None = None):
         super().__init__()
         settings = config.pooler_config
-        self.methods = {
-            task: settings.tok_pooling_type if task.startswith("token_") else
-            settings.seq_pooling_type for task in config.supported_tasks
-        }  # fmt: skip
+        self.methods = {t: settings.pooling_type_of(t) for t in config.supported_tasks}
         self.score = score
-        # what the model's files may hold beside
-        self.ignored_tensors = ("lm_head.weight",)
-        if score is None:
-            self.ignored_tensors += ("score.weight", "score.bias")
+        # heads that a checkpoint may hold and nothing here has
+        self.ignored_heads = ("lm_head.",) if score is not None else ("lm_head.", "score.")
         if config.supported_tasks[-1] == "token_classify":
             activation = classifier_activation(config.hf_config, config.num_labels)
             scale = settings.logit_mean, settings.logit_sigma
@@ -60,7 +55,7 @@ class Pooler(nn.Module):
         """
         by_method: dict[str, list[int]] = {}
         for index, params in enumerate(metadata.pooling_params):
-            by_method.setdefault(self.methods[params.task], []).append(index)
+            by_method.setdefault(self._method(params), []).append(index)
         found: Rows = [None] * len(metadata.pooling_params)
         chunks = hidden[: sum(metadata.query_lens)].split(metadata.query_lens)
         for method, indices in by_method.items():
@@ -70,6 +65,10 @@ class Pooler(nn.Module):
             for index, row in zip(indices, METHODS[method](rows, some), strict=True):
                 found[index] = row
         return self._through_head(found, metadata)
+
+    def _method(self, params: PoolingParams) -> str:
+        assert params.task is not None, "the input processor has completed it"
+        return self.methods[params.task]
 
     def _through_head(self, rows: Rows, metadata: PoolingMetadata) -> Rows:
         """Vectors go through the head together, as far as they want the same of it."""
@@ -82,7 +81,7 @@ class Pooler(nn.Module):
                 together.setdefault(key, []).append(index)
                 continue
             numbers = self.head.project(row)
-            if self.methods[params.task] == "STEP":
+            if self._method(params) == "STEP":
                 numbers = _steps(numbers, metadata.prompt_token_ids[index], params)
             rows[index] = self.head.activate(numbers, params)
         for indices in together.values():
@@ -115,7 +114,7 @@ class PoolerFromTokens(Pooler):
         config, score: as for ``Pooler``.
         token_ids: the rows.
         difference: whether there are two, and one is taken from the other.
-        head_name: the tensor that has the rows.
+        head_names: names that the tensor with the rows may have.
     """
 
     def __init__(
@@ -124,10 +123,10 @@ class PoolerFromTokens(Pooler):
         score: nn.Module,
         token_ids: list[int],
         difference: bool,
-        head_name: str,
+        head_names: tuple[str, ...],
     ):
         super().__init__(config, score)
-        self.token_ids, self.difference, self.head_name = token_ids, difference, head_name
+        self.token_ids, self.difference, self.head_names = token_ids, difference, head_names
 
     def convert(
         self, weights: Iterable[tuple[str, torch.Tensor]]
@@ -135,6 +134,6 @@ class PoolerFromTokens(Pooler):
         """Yield a checkpoint's tensors, and the classifier's where its rows come by."""
         for name, tensor in weights:
             yield name, tensor
-            if name == self.head_name or f"model.{name}" == self.head_name:
+            if name in self.head_names:
                 rows = tensor[self.token_ids].float()
                 yield "score.weight", rows[1:] - rows[:1] if self.difference else rows

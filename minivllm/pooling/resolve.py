@@ -15,15 +15,26 @@ from minivllm.config.pooler import PoolerConfig
 from minivllm.models.model_config import ModelConfig
 from minivllm.models.registry import get_model_class
 from minivllm.pooling.sentence_transformers import read_modules
+from minivllm.pooling_params import PoolingParams
 from minivllm.utils.validation import check, is_one_of
 
-TASKS = ("auto", "generate", "embed", "embedding", "classify", "score", "reward")
+# What each older word says in the newer ones
+_IMPLIED: dict[str, dict[str, tuple[str, ...]]] = {
+    "generate": {"runner": ("generate",), "convert": ("none",)},
+    "embed": {"runner": ("pooling",), "convert": ("embed",)},
+    "embedding": {"runner": ("pooling",), "convert": ("embed",)},
+    "classify": {"runner": ("pooling",), "convert": ("classify",)},
+    "score": {"runner": ("pooling",), "convert": ()},
+    "reward": {"runner": ("pooling",), "convert": ()},
+}
+TASKS = ("auto", *_IMPLIED)
 RUNNERS = ("auto", "generate", "pooling")
 CONVERTS = ("auto", "none", "embed", "classify")
 _EMBED, _CLASSIFY = ("embed", "token_embed"), ("classify", "token_classify")
 _GENERATE_SUFFIXES = ("ForCausalLM", "LMHeadModel")
 _REWARD_SUFFIXES = ("ForRewardModel", "ForProcessRewardModel")
 _CLASSIFIER_SUFFIX = "ForSequenceClassification"
+_STEP_TAG_ID = 151651  # <extra_0> of Qwen2.5-Math-PRM
 CHUNKABLE = ("LAST", "ALL")  # methods to which a prompt may come in chunks
 
 
@@ -41,15 +52,15 @@ class PoolingRequest:
         for name, known in (("task", TASKS), ("runner", RUNNERS), ("convert", CONVERTS)):
             value = getattr(self, name)
             check(is_one_of(value, known), name, value, f"one of {', '.join(known)}")
-        for name in ("runner", "convert"):
+        for name, implied in _IMPLIED.get(self.task, {}).items():
             value = getattr(self, name)
-            ok = self.task == "auto" or value == "auto"
-            check(ok, name, value, f"'auto' beside task={self.task!r}, which says it already")
+            if value not in ("auto", *implied):
+                raise ValueError(f"task={self.task!r} contradicts {name}={value!r}; leave one out.")
         pools = self.convert in ("embed", "classify") or self.pooler_config is not None
         if pools and "generate" in (self.runner, self.task):
             said = f"runner={self.runner!r}" if self.runner != "auto" else f"task={self.task!r}"
-            other = f"convert={self.convert!r}" if self.convert != "auto" else "a pooler_config"
-            raise ValueError(f"{said} contradicts {other}: that is for a pooling model.")
+            other = "a pooler_config" if self.convert == "auto" else f"convert={self.convert!r}"
+            raise ValueError(f"{said} contradicts {other}, which is for a pooling model.")
 
 
 def resolve_pooling(config: ModelConfig, directory: Path, wanted: PoolingRequest) -> ModelConfig:
@@ -64,24 +75,23 @@ def resolve_pooling(config: ModelConfig, directory: Path, wanted: PoolingRequest
         ValueError: if the model cannot do what is wanted.
     """
     architecture = config.architecture
-    modules = read_modules(directory)
     generates = architecture.endswith(_GENERATE_SUFFIXES)
-    if wanted.task == "generate" or wanted.runner == "generate":
+    if "generate" in (wanted.task, wanted.runner):
         if not generates:
             raise ValueError(
                 f"{architecture} has no head for tokens: it cannot generate, only pool."
             )
         return config
-    automatic = wanted.task == wanted.runner == wanted.convert == "auto"
+    modules = read_modules(directory)
+    automatic = wanted.task == wanted.runner == "auto" and wanted.convert in ("auto", "none")
     if automatic and wanted.pooler_config is None and modules is None and generates:
         return config
-    settings = replace(wanted.pooler_config or PoolerConfig())
     tasks = _tasks(config, wanted)
-    if wanted.task == "reward" and tasks == _EMBED:  # no reward head: the states themselves
-        settings.task = settings.task or "token_embed"
-        settings.use_activation = settings.use_activation is True
-    if architecture.endswith("ForRewardModel") and settings.use_activation is None:
-        settings.use_activation = False  # a reward is any number
+    settings = replace(wanted.pooler_config or PoolerConfig())
+    if wanted.task == "reward" and settings.task is None:
+        settings.task = tasks[-1]  # of tokens
+    if _is_raw(config, wanted, tasks) and settings.use_activation is None:
+        settings.use_activation = False
     settings.task = settings.task or tasks[0]
     if settings.task not in tasks:
         has = ", ".join(map(repr, tasks))
@@ -95,12 +105,15 @@ def resolve_pooling(config: ModelConfig, directory: Path, wanted: PoolingRequest
         if settings.use_activation is None:
             settings.use_activation = modules.normalize
     usual = get_model_class(architecture).default_seq_pooling_type
-    step = "STEP" if architecture.endswith("ForProcessRewardModel") else "ALL"
     settings.seq_pooling_type = settings.seq_pooling_type or usual
-    settings.tok_pooling_type = settings.tok_pooling_type or step
+    if architecture.endswith("ForProcessRewardModel"):
+        settings.tok_pooling_type = settings.tok_pooling_type or "STEP"
+        if settings.step_tag_id is None:
+            settings.step_tag_id = _STEP_TAG_ID
+    settings.tok_pooling_type = settings.tok_pooling_type or "ALL"
     hf = config.hf_config
     matryoshka = getattr(hf, "matryoshka_dimensions", None)
-    return replace(
+    config = replace(
         config,
         runner_type="pooling",
         pooler_config=settings,
@@ -110,22 +123,36 @@ def resolve_pooling(config: ModelConfig, directory: Path, wanted: PoolingRequest
         matryoshka_dimensions=matryoshka,
         is_matryoshka=bool(matryoshka or getattr(hf, "is_matryoshka", False)),
     )
+    PoolingParams().completed(config)  # what requests get that ask for nothing
+    return config
 
 
 def _tasks(config: ModelConfig, wanted: PoolingRequest) -> tuple[str, ...]:
-    architecture = config.architecture
+    """The tasks of a pooling model, the engine's usual one first."""
+    architecture, task = config.architecture, wanted.task
     if architecture.endswith(_REWARD_SUFFIXES):
-        if wanted.task in ("embed", "embedding", "classify", "score"):
-            raise ValueError(f"{architecture} scores tokens; task={wanted.task!r} is not its.")
+        for name, value in (("task", task), ("convert", wanted.convert)):
+            allowed = f"'auto' or 'reward' for {architecture}, which scores tokens"
+            check(value in ("auto", "none", "reward"), name, value, allowed)
         return ("token_classify",)
     classifies = architecture.endswith(_CLASSIFIER_SUFFIX)
-    if wanted.task == "score":  # a cross-encoder has one label; others compare embeddings
+    if wanted.convert == "none" and architecture.endswith(_GENERATE_SUFFIXES):
+        allowed = f"'embed' or 'classify' for a pooling {architecture}, whose head is for tokens"
+        check(False, "convert", wanted.convert, allowed)
+    if task == "score":  # a cross-encoder has one label; others compare embeddings
         return _CLASSIFY if classifies and config.num_labels == 1 else _EMBED
-    if wanted.task == "classify" or wanted.convert == "classify":
+    if "classify" in (task, wanted.convert):
         return _CLASSIFY
-    if wanted.task in ("embed", "embedding", "reward") or wanted.convert == "embed":
+    if task in ("embed", "embedding") or wanted.convert == "embed":
         return _EMBED
     return _CLASSIFY if classifies else _EMBED
+
+
+def _is_raw(config: ModelConfig, wanted: PoolingRequest, tasks: tuple[str, ...]) -> bool:
+    """True for a reward model, whose scores may be any numbers; but steps are right or wrong."""
+    if tasks == ("token_classify",):
+        return not config.architecture.endswith("ForProcessRewardModel")
+    return wanted.task == "reward"
 
 
 def resolve_chunks(
@@ -155,6 +182,8 @@ def _obstacle(config: ModelConfig) -> str | None:
     if config.is_encoder_only:
         return "an encoder reads each prompt whole"
     settings: Any = config.pooler_config
-    of_tokens = settings.task.startswith("token_")
-    kind = settings.tok_pooling_type if of_tokens else settings.seq_pooling_type
-    return None if kind in CHUNKABLE else f"pooling type {kind} needs each prompt whole"
+    for task in config.supported_tasks:
+        kind = settings.pooling_type_of(task)
+        if kind not in CHUNKABLE:
+            return f"pooling type {kind} needs each prompt whole"
+    return None

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
+
+from minivllm.models.weight_utils import weights_iterator
+from minivllm.utils.validation import is_int
 
 _MODES = {  # keys of 1_Pooling/config.json in its older form
     "pooling_mode_cls_token": "CLS",
@@ -80,6 +81,7 @@ def load_dense(layers: tuple[DenseLayer, ...], hidden_size: int) -> Projector | 
     """Load dense layers as one function in float32; None if there are none.
 
     Raises:
+        FileNotFoundError: if there is no file of weights.
         ValueError: if widths do not fit, or a file lacks its weight.
     """
     modules: list[nn.Module] = []
@@ -98,17 +100,15 @@ def load_dense(layers: tuple[DenseLayer, ...], hidden_size: int) -> Projector | 
 
 
 def _linear(layer: DenseLayer) -> nn.Linear:
-    file = layer.directory / "model.safetensors"
-    try:
-        tensors = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"{file} cannot be read: {error}") from error
+    tensors = dict(weights_iterator(layer.directory, use_tqdm=False))
     linear = nn.Linear(layer.in_features, layer.out_features, layer.bias, dtype=torch.float32)
     for name, parameter in linear.named_parameters():
         tensor = tensors.get(f"linear.{name}", tensors.get(name))
         if tensor is None or tensor.shape != parameter.shape:
             found = "is missing" if tensor is None else f"has shape {tuple(tensor.shape)}"
-            raise ValueError(f"{file}: linear.{name} {found}, not {tuple(parameter.shape)}.")
+            raise ValueError(
+                f"{layer.directory}: linear.{name} {found}, not {tuple(parameter.shape)}."
+            )
         parameter.data.copy_(tensor)
     return linear
 
@@ -116,14 +116,16 @@ def _linear(layer: DenseLayer) -> nn.Linear:
 def _dense_layer(directory: Path) -> DenseLayer:
     file = directory / "config.json"
     config = _read_json(file, dict)
-    sizes = [config.get(name) for name in ("in_features", "out_features")]
-    if not all(isinstance(size, int) and 0 < size < 2**24 for size in sizes):
-        raise ValueError(f"{file}: in_features and out_features must be sizes, got {sizes}.")
+    width, size = config.get("in_features"), config.get("out_features")
+    if not (is_int(width, 1) and is_int(size, 1) and max(width, size) < 2**24):
+        raise ValueError(
+            f"{file}: in_features and out_features must be sizes, got {width!r} and {size!r}."
+        )
     activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
     if activation not in _ACTIVATIONS:
         known = ", ".join(_ACTIVATIONS)
         raise ValueError(f"{file}: activation_function {activation!r} is not one of {known}.")
-    return DenseLayer(directory, *sizes, config.get("bias", True) is True, activation)
+    return DenseLayer(directory, width, size, config.get("bias", True) is True, activation)
 
 
 def _pooling_type(file: Path) -> str:

@@ -51,9 +51,9 @@ def get_quantization_config(
         ValueError: if the files say what we do not have, or another method than the user.
     """
     check_quantization(quantization)
-    if gguf.is_gguf(directory):  # dequantized at loading
+    if gguf.is_gguf(directory):
         check(quantization in (None, "gguf"), "quantization", quantization, "None or 'gguf'")
-        return None
+        return gguf.GGUFConfig.from_file(directory)
     found, source = _read(Path(directory))
     method = found.get("quant_method") if found else None
     if method is None:
@@ -89,7 +89,7 @@ def _read(directory: Path) -> tuple[dict, str]:
 def _json(file: Path) -> dict:
     try:
         found = json.loads(file.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} cannot be read: {error}") from error
     check(isinstance(found, dict), str(file), found, "an object")
     return found

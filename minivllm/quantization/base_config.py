@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from minivllm.models.checkpoint import LinearPart
-from minivllm.models.linear import Linear, LinearMethod
+from minivllm.models.linear import EmbeddingMethod, Linear, LinearMethod
 
 
 class TensorSpec(NamedTuple):
@@ -34,6 +34,7 @@ class QuantizedWeight(NamedTuple):
     scales: torch.Tensor  # [output_size, num_groups]
     zeros: torch.Tensor | int = 0  # [output_size, num_groups], or one for all
     g_idx: torch.Tensor | None = None  # [input_size]: group of each input; None: one by one
+    mins: torch.Tensor | None = None  # [output_size, num_groups]: floats to add
 
     def dequantize(self) -> torch.Tensor:
         """Float32 ``[output_size, input_size]``, exact: codes have few bits, scales at most 24."""
@@ -44,7 +45,8 @@ class QuantizedWeight(NamedTuple):
         zeros = self.zeros
         if isinstance(zeros, torch.Tensor):
             zeros = zeros[:, groups]
-        return (self.codes.float() - zeros) * self.scales.float()[:, groups]
+        numbers = (self.codes.float() - zeros) * self.scales.float()[:, groups]
+        return numbers if self.mins is None else numbers + self.mins.float()[:, groups]
 
 
 class Scheme(ABC):
@@ -97,10 +99,10 @@ class Scheme(ABC):
 
 
 class FloatScheme(Scheme):
-    """A plain weight: a part that was left out, beside others that were quantized."""
+    """A plain weight, in the floats that the file has: a part that was left out."""
 
     def tensors(self, name: str, input_size: int, output_size: int) -> dict[str, TensorSpec]:
-        return {"weight": TensorSpec((output_size, input_size), torch.get_default_dtype())}
+        return {"weight": TensorSpec((output_size, input_size))}
 
     def unpack(self, tensors: Mapping[str, torch.Tensor]) -> QuantizedWeight:
         weight = tensors["weight"]
@@ -115,7 +117,7 @@ class QuantizedPart(NamedTuple):
     rows: slice  # of the layer's outputs
 
 
-class QuantizedLinearMethod(LinearMethod):
+class QuantizedLinearMethod(EmbeddingMethod):
     """Quantized weights of a layer's parts, dequantized for every product: the definition.
 
     A product takes some outputs at a time, so that few numbers of the weight are ever floats.
@@ -173,6 +175,11 @@ class QuantizedLinearMethod(LinearMethod):
         output = torch.cat([y for part in self.parts for y in self._products(layer, part, x)], -1)
         return (output if layer.bias is None else output + layer.bias).to(x.dtype)
 
+    def embedding(self, layer: Any, token_ids: torch.Tensor) -> torch.Tensor:
+        ((part, (_, scheme, _)),) = self.parts.items()
+        rows = {kind: t[token_ids] for kind, t in self.packed_tensors(layer, part).items()}
+        return scheme.unpack(rows).dequantize()
+
     def _products(self, layer: Linear, part: str, x: torch.Tensor) -> Iterator[torch.Tensor]:
         """A part's product, float32, in tiles of its outputs."""
         _, scheme, rows = self.parts[part]
@@ -229,4 +236,18 @@ class QuantizationConfig(ABC):
             p.part: QuantizedPart(name, schemes[name] or FloatScheme(), p.rows)
             for name, p in parts.items()
         }
+        return QuantizedLinearMethod(quantized, stored)
+
+    def get_embedding_method(
+        self, parts: Mapping[str, LinearPart], stored: Mapping[str, torch.Tensor]
+    ) -> LinearMethod | None:
+        """The method for the embedding, and for a head that is not quantized; None: a plain one.
+
+        Their numbers stay in the checkpoint's 16 bits also where the model's have 32.
+        """
+        ((name, part),) = parts.items()
+        found = stored.get(f"{name}.weight")
+        if found is None or found.dtype.itemsize != 2 or torch.get_default_dtype().itemsize != 4:
+            return None
+        quantized = {part.part: QuantizedPart(name, FloatScheme(), part.rows)}
         return QuantizedLinearMethod(quantized, stored)

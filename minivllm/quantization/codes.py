@@ -10,33 +10,50 @@ from typing import NamedTuple
 import torch
 
 from minivllm.models.linear import Linear
-from minivllm.quantization.base_config import QuantizedLinearMethod, QuantizedWeight
+from minivllm.quantization.base_config import SCALES, QuantizedLinearMethod, QuantizedWeight
 
 _NIBBLE, _BYTE = 8, 128  # zero points of symmetric codes without a sign
 
 
 class Codes(NamedTuple):
-    """A weight ``(q - zeros) * scales``, and the order in which it takes its inputs."""
+    """A weight ``(q - zeros) * scales``, or ``q * scales + mins``, and the order of its inputs."""
 
-    q: torch.Tensor  # [output_size, input_size]: uint8 for up to 4 bits, else int8
+    # [output_size, input_size]: uint8 for up to 4 bits, int8 for more; or floats, whose scale is 1
+    q: torch.Tensor
     scales: torch.Tensor  # [output_size, num_groups], of a float dtype
-    zeros: torch.Tensor | None  # int8, as scales; None: 8 for 4 bits, 0 for 8 bits
+    zeros: torch.Tensor | None  # int8, as scales; None: 8 for 4 bits, 0 for 8 bits or with mins
     order: torch.Tensor | None  # int64 [input_size]; None: as they come
+    mins: torch.Tensor | None = None  # of a float dtype, as scales
+
+
+def codes_of_parts(method: QuantizedLinearMethod, layer: Linear) -> list[Codes] | None:
+    """Codes of a layer's parts, one after the other; None if some have none.
+
+    Neighbours that are alike are one. How an input is rounded is not in them.
+    """
+    joined: list[Codes] = []
+    for part in method.parts:
+        codes = _codes(method.unpack(layer, part))
+        if codes is None:
+            return None
+        if joined and _are_alike(joined[-1], codes):
+            joined[-1] = _join(joined[-1], codes)
+        else:
+            joined.append(codes)
+    return joined
 
 
 def codes_of_layer(method: QuantizedLinearMethod, layer: Linear) -> Codes | None:
-    """Codes of all parts of a layer, one below the other; None if they are unlike, or no codes.
-
-    How an input is rounded is not in them.
-    """
-    parts = [_codes(method.unpack(layer, part)) for part in method.parts]
-    codes = _join([part for part in parts if part is not None])
-    return None if codes is None or len(codes.q) < layer.output_size else codes
+    """Codes of all parts of a layer, one below the other; None if they are unlike, or no codes."""
+    codes = codes_of_parts(method, layer)
+    return codes[0] if codes is not None and len(codes) == 1 else None
 
 
 def _codes(weight: QuantizedWeight) -> Codes | None:
-    """A weight's codes; None for floats, and for groups that end within a word."""
+    """A weight's codes; None for floats of 8 bits, and for groups that end within a word."""
     q, zeros, order = weight.codes, weight.zeros, None
+    if q.dtype in SCALES:
+        return Codes(q, weight.scales, None, None)
     if q.dtype not in (torch.uint8, torch.int8):
         return None
     num_groups = weight.scales.shape[1]
@@ -55,6 +72,8 @@ def _codes(weight: QuantizedWeight) -> Codes | None:
             q = (q.int() - _BYTE).to(torch.int8)
     if group % (8 if q.dtype == torch.uint8 else 4):
         return None
+    if weight.mins is not None:
+        return Codes(q, weight.scales, None, order, weight.mins)
     if not isinstance(zeros, torch.Tensor):
         if zeros == middle:
             return Codes(q, weight.scales, None, order)
@@ -65,22 +84,30 @@ def _codes(weight: QuantizedWeight) -> Codes | None:
     return Codes(q, weight.scales, zeros.to(torch.int8), order)
 
 
-def _join(parts: list[Codes]) -> Codes | None:
-    """Parts of one layer, one below the other; None if they are unlike."""
-    if not parts:
-        return None
-    first = parts[0]
-    for other in parts[1:]:
-        same_order = other.order is first.order is None
-        if other.order is not None and first.order is not None:
-            same_order = torch.equal(other.order, first.order)
-        alike = other.q.dtype == first.q.dtype and other.scales.shape[1] == first.scales.shape[1]
-        if not (same_order and alike and (other.zeros is None) == (first.zeros is None)):
-            return None
-    zeros = [part.zeros for part in parts if part.zeros is not None]
+def _are_alike(codes: Codes, other: Codes) -> bool:
+    """True if both can be rows of one weight."""
+    same_order = codes.order is other.order is None
+    if codes.order is not None and other.order is not None:
+        same_order = torch.equal(codes.order, other.order)
+    return (
+        same_order
+        and codes.q.dtype == other.q.dtype
+        and codes.scales.shape[1] == other.scales.shape[1]
+        and (codes.zeros is None) == (other.zeros is None)
+        and (codes.mins is None) == (other.mins is None)
+    )
+
+
+def _join(codes: Codes, other: Codes) -> Codes:
+    """One below the other."""
+
+    def both(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
+        return None if first is None or second is None else torch.cat((first, second))
+
     return Codes(
-        torch.cat([part.q for part in parts]),
-        torch.cat([part.scales for part in parts]),
-        torch.cat(zeros) if zeros else None,
-        first.order,
+        torch.cat((codes.q, other.q)),
+        torch.cat((codes.scales, other.scales)),
+        both(codes.zeros, other.zeros),
+        codes.order,
+        both(codes.mins, other.mins),
     )

@@ -7,6 +7,8 @@ from typing import Any
 
 from minivllm.utils.validation import check, is_int
 
+_LARGEST_BLOCK = 2**16  # its scale is repeated for every output
+
 
 class Fields:
     """A part of a quantization's configuration, and the file that it is in."""
@@ -49,10 +51,12 @@ class Fields:
     def block(self, name: str) -> tuple[int, int]:
         """Outputs and inputs of a block of a weight."""
         value: Any = self.values.get(name)
-        if isinstance(value, str):  # as older files have it: "128x128"
-            value = [int(size) if size.isdecimal() else size for size in value.split("x")]
+        old = re.fullmatch(r"(\d{1,9})x(\d{1,9})", value) if isinstance(value, str) else None
+        if old:  # "128x128"
+            value = [int(size) for size in old.groups()]
         ok = isinstance(value, list) and len(value) == 2 and all(is_int(size, 1) for size in value)
-        check(ok, f"{name} in {self.source}", value, "two positive integers")
+        allowed = f"two positive integers, at most {_LARGEST_BLOCK}"
+        check(ok and max(value) <= _LARGEST_BLOCK, f"{name} in {self.source}", value, allowed)
         return value[0], value[1]
 
     def part(self, name: str) -> Fields:
@@ -72,7 +76,7 @@ def check_pattern(text: str, what: str) -> None:
     """Raise ``ValueError`` for a text that is no regular expression."""
     try:
         re.compile(text)
-    except re.error:
+    except (re.error, OverflowError, RecursionError):
         check(False, what, text, "a regular expression")
 
 

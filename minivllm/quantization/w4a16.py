@@ -34,7 +34,8 @@ def apply(model: nn.Module) -> None:
 
 def _fits(codes: Codes) -> bool:
     group_size = codes.q.shape[1] // codes.scales.shape[1]
-    return codes.q.dtype == torch.uint8 and group_size % _FEWEST_INPUTS == 0
+    is_plain = codes.q.dtype == torch.uint8 and codes.mins is None
+    return is_plain and group_size % _FEWEST_INPUTS == 0
 
 
 class W4A16Weight(NamedTuple):

@@ -26,6 +26,7 @@ class CachedRequestState(SamplingState):
     is_beam: bool = False
     lora: LoadedLoRA | None = None  # its adapter
     pooling_params: Any = None  # a PoolingParams, if it samples nothing
+    first_of_type_1: int | None = None  # index of the first token of BERT's type 1
     pooling_states: PoolingStates = field(default_factory=PoolingStates)  # of its prompt so far
     drawn_drafts: DrawnDrafts | None = None  # the last ones, if they were drawn
 
@@ -66,6 +67,7 @@ class InputBatch:
         for seq_id in (*scheduler_output.preempted_req_ids, *resumed):  # tokens stay
             self.states[seq_id].block_ids = []
         for new in scheduler_output.scheduled_new_reqs:
+            pooling = new.pooling_params
             self.states[new.seq_id] = CachedRequestState(
                 new.sampling_params,
                 new.seed,
@@ -73,7 +75,8 @@ class InputBatch:
                 new.num_prompt_tokens,
                 is_beam=new.is_beam,
                 lora=new.lora,
-                pooling_params=new.pooling_params,
+                pooling_params=pooling,
+                first_of_type_1=None if pooling is None else pooling.first_of_type_1,
             )
             params = new.sampling_params
             if params is not None and (num_top := params.prompt_logprobs) is not None:

@@ -15,6 +15,7 @@ from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.lora.worker_manager import WorkerLoRAManager
 from minivllm.models.decoder import DecoderModel
+from minivllm.models.token_types import encode_token_type_ids
 from minivllm.sampling.grammar_bitmask import apply_grammar_bitmask
 from minivllm.sampling.logprobs import prompt_logprobs
 from minivllm.sampling.rejection_sampler import num_tokens_that_count
@@ -202,6 +203,8 @@ class ModelRunner:
             start = scheduler_output.num_computed_tokens[seq_id]
             token_ids = state.token_ids[start : start + num_new]
             token_ids += scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
+            if state.first_of_type_1 is not None:  # its prompt comes whole
+                token_ids = encode_token_type_ids(token_ids, state.first_of_type_1)
             model_input.add(token_ids, start, state.block_ids, self.block_size)
         if self.cuda_graph_runner is not None:
             model_input.pad(self.cuda_graph_runner.size_for(model_input.query_lens))

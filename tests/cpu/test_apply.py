@@ -121,7 +121,7 @@ def test_a_transform_is_applied_once_and_to_what_it_knows():
     with pytest.raises(ValueError, match=f"has been applied to this {name}; it can be only once"):
         cpu.apply(model, backend)
     assert model.transforms == ["cpu"]
-    with pytest.raises(ValueError, match="takes a DecoderModel, got Linear"):
+    with pytest.raises(ValueError, match="takes a DecoderModel or an EncoderModel, got Linear"):
         cpu.apply(torch.nn.Linear(2, 2), backend)
     elsewhere = load(embedded_model_path()).to("meta")
     with pytest.raises(ValueError, match=f"takes a model on a CPU, got a {name} on meta"):

@@ -3,8 +3,8 @@
 import langchain_openai as langchain
 import openai
 import pytest
-import schemathesis
 from http_server import serving
+from schema_fuzz import assert_no_5xx
 
 pytestmark = pytest.mark.slow
 
@@ -113,20 +113,5 @@ def test_what_lm_eval_asks_of_local_completions(server):
 
 
 def test_nothing_that_schemathesis_thinks_of_is_our_fault(server):
-    from hypothesis import HealthCheck, Phase, given, settings
-
-    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
-    for operation in schema.get_all_operations():
-        operation = operation.ok()
-
-        @given(case=operation.as_strategy())
-        @settings(max_examples=15, deadline=None, database=None, derandomize=True,
-                  phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
-        def never_5xx(case):
-            if isinstance(case.body, dict):  # what it makes up may ask for very much
-                case.body |= {"max_tokens": 2} if "prompt" in case.body else {}
-            response = case.call(timeout=60)
-            assert response.status_code < 500, (case.body, response.text)
-
-        never_5xx()
+    assert_no_5xx(server.url)
     assert server.idle()

@@ -65,6 +65,7 @@ VALUES = {
     "convert": "embed",
     "pooler_config": {"pooler_config": {"seq_pooling_type": "LAST"}},
     "task": "embed",
+    "override_pooler_config": {"override_pooler_config": {"pooling_type": "MEAN"}},
     "hf_overrides": {"hf_overrides": {"num_labels": 3}},
     "trust_remote_code": True,
     "preemption_mode": "swap",

@@ -9,10 +9,12 @@ import torch
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from minivllm import LLM
 from minivllm.cli import app
 from minivllm.embedded import embedded_model_path
 from minivllm.lab.bench import everything, machine
 from minivllm.lab.bench.command import app as bench_app
+from minivllm.lab.bench.embed import PEER, make_directory, make_texts
 from minivllm.lab.bench.engine import BenchEngine
 from minivllm.lab.bench.everything import COMMANDS
 from minivllm.lab.bench.hashing import hashing_us, lookup_us
@@ -391,3 +393,29 @@ def test_the_ceiling_of_products_is_that_of_the_faster_dtype(monkeypatch):
     seconds[torch.bfloat16] = 0.1
     assert machine.flops_per_second(cpu, torch.bfloat16) == 2 * 256**3 / 0.1
     assert machine.flops_per_second(cpu, torch.float32) == 2 * 256**3 / 0.5
+
+
+# -- embeddings --------------------------------------------------------------------------------
+
+
+def test_embed():
+    """Texts have as many tokens as is said; the peer is measured where it is installed."""
+    text, found = bench(
+        "embed", "--num-texts", 3, "--num-layers", 1, "--hidden-size", 32, "--repeats", 1
+    )
+    assert list(found) == KEYS
+    assert found["results"].keys() == {"5 to 200", "5 to 20"}
+    for result in found["results"].values():
+        assert positive(result["seconds"].values())
+        assert ("ratio" in result) == (PEER in result["seconds"])
+        assert result.get("difference", 0) < 1e-5
+    assert "texts/s" in text
+
+
+def test_texts_have_as_many_tokens_as_is_said(tmp_path):
+    make_directory(tmp_path, num_layers=1, hidden_size=32)
+    outputs = LLM(str(tmp_path)).embed(make_texts(20, 5, 20), use_tqdm=False)
+    lengths = [len(output.prompt_token_ids) for output in outputs]
+    assert min(lengths) >= 5
+    assert max(lengths) <= 20
+    assert len(set(lengths)) > 5

@@ -5,6 +5,7 @@ import random
 import re
 import struct
 import tracemalloc
+from dataclasses import replace
 
 import gguf
 import numpy as np
@@ -18,7 +19,7 @@ from minivllm.embedded import embedded_model_path
 from minivllm.engine.input_processor import load_tokenizer
 from minivllm.engine.oracle import next_token_logits
 from minivllm.models.loader import load_model
-from minivllm.quantization.gguf import load_config, weights_iterator
+from minivllm.quantization.gguf import GGUFConfig, load_config, weights_iterator
 from minivllm.quantization.gguf.reader import GGUFReader
 from minivllm.quantization.gguf.types import TYPES
 
@@ -61,8 +62,12 @@ def unpermuted(weight, heads):
     return weight.reshape(shape).swapaxes(1, 2).reshape(weight.shape)
 
 
-def write(path, model, type_number, add_tokenizer=lambda writer: None):
-    """Write transformers' model as a GGUF file, and give it the numbers that the file has."""
+def write(path, model, types, add_tokenizer=lambda writer: None):
+    """Write transformers' model as a GGUF file, and give it the numbers that the file has.
+
+    Args:
+        types: the number of all matrices' type, or numbers by parts of names, the first that fits.
+    """
     config, rng = model.config, np.random.default_rng(5)
     arch, layers = config.model_type, config.num_hidden_layers
     writer = gguf.GGUFWriter(path, arch)
@@ -87,7 +92,7 @@ def write(path, model, type_number, add_tokenizer=lambda writer: None):
         writer.add_tensor("rope_freqs.weight", (plain / scaled).numpy())
     add_tokenizer(writer)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], layers)
-    kind, qtype = TYPES[type_number], gguf.GGMLQuantizationType(type_number)
+    types = types if isinstance(types, dict) else {"": types}
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
@@ -98,6 +103,8 @@ def write(path, model, type_number, add_tokenizer=lambda writer: None):
         if data.ndim == 1:
             writer.add_tensor(theirs, data)
             continue
+        number = next(number for part, number in types.items() if part in theirs)
+        kind, qtype = TYPES[number], gguf.GGMLQuantizationType(number)
         if kind.block_size == 256:
             packed = random_blocks(kind, data.shape, rng)
         else:
@@ -132,7 +139,8 @@ def test_dequantized_numbers_are_those_of_the_reference(number):
     kind, qtype = TYPES[number], gguf.GGMLQuantizationType(number)
     assert (kind.block_size, kind.block_bytes) == gguf.GGML_QUANT_SIZES[qtype]
     data = np.random.default_rng(1).integers(0, 256, (3000, kind.block_bytes), dtype=np.uint8)
-    want, got = gguf.dequantize(data, qtype).reshape(-1), kind.dequantize(data.reshape(-1))
+    want = gguf.dequantize(data, qtype).reshape(-1)
+    got = kind.dequantize(torch.from_numpy(data).view(-1)).numpy()
     same = (got.view(np.uint32) == want.view(np.uint32)) | (np.isnan(got) & np.isnan(want))
     assert got.dtype == np.float32
     assert same.all()
@@ -155,7 +163,7 @@ def test_logits_and_tokens_are_those_of_the_dequantized_model(case, tmp_path):
     family, number, changes = CASES[case]
     theirs, path = make_model(family, **changes), tmp_path / "model.gguf"
     write(path, theirs, number)
-    config = load_config(path)
+    config = replace(load_config(path), quant_config=GGUFConfig.from_file(path))
     weights = weights_iterator(path, config)
     ours = load_model(path, config, torch.float32, CPU, weights=weights)
     ids = random.Random(3).choices(range(95), k=60)
@@ -422,6 +430,18 @@ def test_metadata_of_what_we_do_not_compute_are_refused(key, tmp_path):
     write(path, make_model("Llama"), 8, lambda writer: writer.add_uint32(f"llama.{key}", 7))
     with pytest.raises(ValueError, match=re.escape(UNKNOWN[key])):
         load_config(path)
+
+
+def test_a_token_of_thousands_of_letters_is_refused(tmp_path):
+    """Cutting it everywhere would take for ever."""
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(["a" * 5000])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ValueError, match="length of a token must be at most 4096, got 5000"):
+        load_tokenizer(tmp_path / "x.gguf")
 
 
 def test_a_tensor_too_few_or_too_many_is_refused(small, tmp_path):

@@ -17,7 +17,20 @@ def methods(llm):
     return {type(layer.quant_method).__name__ for layer in layers}
 
 
-@pytest.mark.parametrize("case", ["gptq", "gptq 8 bits", "gptq v2, asym", "awq", "W4A16"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "gptq",
+        "gptq 8 bits",
+        "gptq v2, asym",
+        "gptq desc_act",
+        "gptq dynamic",
+        "awq",
+        "W4A16",
+        "W4A16 actorder",
+        "W4A16, some left out",
+    ],
+)
 def test_panels_take_the_place_of_the_files_tensors(plain, tmp_path, case):
     config, packer, options, more = CASES[case]
     qc.write_quantized(plain, tmp_path / "m", config, packer, options, **more)

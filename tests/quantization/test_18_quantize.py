@@ -9,7 +9,9 @@ from minivllm.cli import app
 from minivllm.lab.quantize.awq import find_channel_scales
 from minivllm.lab.quantize.gptq import gptq
 from minivllm.lab.quantize.rounding import round_to_nearest
+from minivllm.lab.quantize.smoothquant import smoothing_scales
 from minivllm.models.loader import load_config, load_model
+from minivllm.quantization.activations import round_activations
 
 
 def quantize(target, *options):
@@ -45,14 +47,29 @@ def test_gptq_and_awq_change_products_less_than_rounding():
     assert error(scaled) < 0.8 * nearest
 
 
+def test_smoothquant_changes_products_of_int8_less_than_rounding():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(500, 64, generator=generator)
+    x[:, :4] *= 50
+    weight = torch.randn(32, 64, generator=generator)
+
+    def error(x, w):
+        rounded = round_to_nearest(w, 8, 64, sym=True).dequantize()
+        return float((round_activations(x, torch.int8) @ rounded.T - x @ w.T).square().sum())
+
+    scales = smoothing_scales(weight, x)
+    assert error(x / scales, weight * scales) < 0.2 * error(x, weight)
+
+
 @pytest.mark.parametrize(
     "options",
     [
         ("--method", "rtn", "--bits", "4", "--group", "32"),
         ("--method", "gptq", "--bits", "8", "--group", "-1", "--num-texts", "2"),
         ("--method", "awq", "--group", "64", "--num-texts", "1"),
+        ("--method", "smoothquant", "--bits", "8", "--num-texts", "1"),
     ],
-    ids=["rtn", "gptq", "awq"],
+    ids=["rtn", "gptq", "awq", "smoothquant"],
 )
 def test_a_quantized_directory_is_loaded_by_its_name(tmp_path, options):
     quantize(tmp_path / "m", *options)
@@ -61,7 +78,8 @@ def test_a_quantized_directory_is_loaded_by_its_name(tmp_path, options):
     source = embedded_model_path()
     plain = load_model(source, load_config(source), torch.float32, torch.device("cpu"))
     for name, part in plain.checkpoint_linears().items():
-        if name != "lm_head" and "awq" not in options:  # it has moved scales between layers
+        moved = {"awq", "smoothquant"}.intersection(options)  # scales, between layers
+        if name != "lm_head" and not moved:
             found = linears[name].layer.quant_method.dequantize(linears[name].layer)
             weight = part.layer.weight[part.rows]
             relative = (found[part.rows] - weight).norm() / weight.norm()
@@ -72,11 +90,21 @@ def test_a_quantized_directory_is_loaded_by_its_name(tmp_path, options):
     assert "Paris" in output.outputs[0].text
 
 
+def test_a_quantized_checkpoint_is_no_source(tmp_path):
+    quantize(tmp_path / "m", "--method", "rtn", "--group", "32")
+    command = ["quantize", str(tmp_path / "m"), str(tmp_path / "again")]
+    done = CliRunner().invoke(app, command)
+    sentence = "the source must be one of floats, got 'a checkpoint in gptq'"
+    assert sentence in " ".join(done.output.split())
+    assert not (tmp_path / "again").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--method", "best"), "method must be one of rtn, gptq, awq, got 'best'"),
+        (("--method", "best"), "method must be one of rtn, gptq, awq, smoothquant, got 'best'"),
         (("--method", "awq", "--bits", "8"), "bits must be one of (4,) with awq, got 8"),
+        (("--method", "smoothquant"), "bits must be one of (8,) with smoothquant, got 4"),
         (("--bits", "3"), "bits must be one of (2, 4, 8) with gptq, got 3"),
         (("--group", "48"), "group must be -1 for whole rows, or a divisor of the 256 inputs"),
         (("--num-texts", "0"), "num_texts must be an integer of at least 1, got 0"),

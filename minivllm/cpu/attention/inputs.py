@@ -75,6 +75,15 @@ class AttentionPlan(NamedTuple):
     prefixes: RaggedRows | None  # a prefix as a sequence: the rows of all that share it, its blocks
 
 
+@lru_cache(maxsize=1)  # every layer asks for the same
+def plan_ragged(metadata: AttentionMetadata) -> RaggedRows:
+    """Rows of all sequences, and their own keys: K and V of this step as blocks of one row."""
+    starts = metadata.query_start_loc.numpy().astype(np.int64)
+    seq_lens = np.diff(starts).astype(np.int32)
+    table = starts[:-1, None] + np.arange(seq_lens.max())  # past a sequence's end it is not read
+    return RaggedRows(np.arange(starts[-1]), starts, table.astype(np.int32), seq_lens)
+
+
 @lru_cache(maxsize=2)  # every layer asks for the same; some models have two kinds of layers
 def plan_attention(
     metadata: AttentionMetadata, block_size: int, most_rows: int, may_share: bool

@@ -12,7 +12,7 @@ from numba import prange
 from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.cpu.attention.decode import decode, most_rows
-from minivllm.cpu.attention.inputs import AttentionPlan, LoopInputs, plan_attention
+from minivllm.cpu.attention.inputs import AttentionPlan, LoopInputs, plan_attention, plan_ragged
 from minivllm.cpu.attention.prefill import prefill
 from minivllm.cpu.compiled import flat, parallel_kernel
 from minivllm.cpu.fused import merge_attn_states_loop
@@ -35,6 +35,13 @@ class PagedNumba(AttentionBackend):
         output, lse = _empty(query)
         inputs = LoopInputs.of(output, lse, query, key_cache, value_cache, scale, sliding_window)
         attend(inputs, plan_for(key_cache, metadata, sliding_window))
+        return output.type_as(query)
+
+    def attend_ragged(self, query, key, value, metadata, scale):
+        output, lse = _empty(query)
+        blocks = key.unsqueeze(1), value.unsqueeze(1)  # of one row each, without a copy
+        inputs = LoopInputs.of(output, lse, query, *blocks, scale)
+        prefill(inputs, plan_ragged(metadata), is_causal=False)
         return output.type_as(query)
 
     def write_slots(self, key, value, key_cache, value_cache, slot_mapping):

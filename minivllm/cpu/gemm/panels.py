@@ -19,7 +19,7 @@ from numba import njit, prange
 
 from minivllm.cpu.compiled import kernel, parallel_kernel
 from minivllm.cpu.gemm.microkernel import WIDTH, micro_kernel
-from minivllm.utils.tensors import as_numpy
+from minivllm.utils.tensors import as_numpy, as_tensor
 
 WORTH_SHARING = 2**20  # multiply-adds that are worth several threads: some 20 us of work
 # Of a tile: its sums, a row of the panel and an element of the left one fit into the registers.
@@ -39,6 +39,16 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
     whole = len(weight) // LANES * LANES
     panels = weight[:whole].unflatten(0, (-1, LANES)).transpose(1, 2)
     return torch.cat((panels.flatten(), weight[whole:].T.flatten()))
+
+
+def unpack_rows(panels: torch.Tensor, input_size: int, rows: torch.Tensor) -> torch.Tensor:
+    """Rows of a weight in panels, ``[n, input_size]``, by their numbers, int64 ``[n]``."""
+    numbers = rows.numpy()  # numpy takes a third of torch's time for a few of them
+    lanes = numbers % LANES
+    firsts = numbers - lanes
+    widths = np.minimum(panels.numel() // input_size - firsts, LANES)  # of their panels
+    places = (firsts * input_size + lanes)[:, None] + widths[:, None] * np.arange(input_size)
+    return as_tensor(as_numpy(panels)[places], panels.dtype)
 
 
 def multiply(

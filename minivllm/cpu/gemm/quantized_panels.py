@@ -91,6 +91,25 @@ def _panels(columns: torch.Tensor) -> torch.Tensor:
     return filled.unflatten(0, (-1, LANES)).transpose(1, 2).contiguous()
 
 
+def unpack_rows(panels: QuantizedPanels, rows: torch.Tensor) -> torch.Tensor:
+    """Rows of a weight in panels, float32 ``[n, input]``, by their numbers, int64 ``[n]``."""
+    at, lanes = rows // LANES, rows % LANES
+    words, scales, mins = panels
+    if words.dtype == torch.int32:
+        q = (words[at, :, lanes].unsqueeze(-1) >> torch.arange(0, 32, 4)) & 15
+    else:
+        q = words.unflatten(2, (LANES, 4))[at, :, lanes].int() - 128
+    numbers = q.flatten(1).unflatten(1, (scales.size(1), -1)).float()
+    scales = scales[at, :, lanes].unsqueeze(-1).float()
+    if mins.dtype == torch.uint8:
+        zero = 8 if words.dtype == torch.int32 else 0
+        return ((numbers - zero) * scales).flatten(1)
+    offsets = mins[at, :, lanes].unsqueeze(-1).float()
+    if mins.dtype == torch.int8:
+        return ((numbers - offsets) * scales).flatten(1)
+    return (numbers * scales + offsets).flatten(1)
+
+
 def multiply(
     x: torch.Tensor, panels: QuantizedPanels, bias: torch.Tensor | None, output_size: int
 ) -> torch.Tensor:

@@ -38,6 +38,7 @@ from minivllm.entrypoints.openai.middleware import (
     LoadMiddleware,
     RequestIdMiddleware,
 )
+from minivllm.entrypoints.openai.pooling.routes import add_pooling
 from minivllm.entrypoints.openai.served_model import ServedModel
 from minivllm.entrypoints.openai.tokenize.serving import OpenAIServingTokenization
 from minivllm.logger import init_logger
@@ -69,11 +70,15 @@ def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
     app.root_path = args.root_path  # routes match with it and without
     served, state = ServedModel(engine, args), app.state
     state.served, state.server_load = served, 0
-    state.completion = OpenAIServingCompletion(served)
-    state.chat = OpenAIServingChat(served)
     state.models = served.models
     state.tokenization = OpenAIServingTokenization(served)
     app.include_router(routes.router)
+    if engine.model_config.runner_type == "pooling":
+        add_pooling(app, served)
+    else:
+        state.completion = OpenAIServingCompletion(served)
+        state.chat = OpenAIServingChat(served)
+        app.include_router(routes.generation)
     routes.add_metrics(app, of_the_engine=not args.disable_log_stats)
     if args.enable_tokenizer_info_endpoint:
         routes.add_tokenizer_info(app)

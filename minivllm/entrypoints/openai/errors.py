@@ -27,10 +27,10 @@ logger = init_logger(__name__)
 
 # The parameters that vLLM names in ``param``; for others it is null.
 _NAMED = {
-    "allowed_token_ids", "cache_salt", "input_tokens", "logit_bias", "logprobs", "max_tokens",
-    "model", "prompt", "prompt_logprobs", "response_format", "stop_token_ids", "stream_options",
-    "structured_outputs", "suffix", "temperature", "tool_choice", "tools", "top_logprobs", "top_p",
-    "truncate_prompt_tokens",
+    "allowed_token_ids", "cache_salt", "dimensions", "input_tokens", "logit_bias", "logprobs",
+    "max_tokens", "model", "prompt", "prompt_logprobs", "response_format", "stop_token_ids",
+    "stream_options", "structured_outputs", "suffix", "task", "temperature", "tool_choice", "tools",
+    "top_logprobs", "top_p", "truncate_prompt_tokens",
 }  # fmt: skip
 _OF_STARLETTE = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
 

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from minivllm.config.structured_outputs import StructuredOutputsParams
 from minivllm.entrypoints.openai.errors import RequestError
-from minivllm.entrypoints.openai.protocol import INT64, OpenAIBaseModel, StreamOptions
+from minivllm.entrypoints.openai.protocol import INT64, EngineFields, StreamOptions
 from minivllm.entrypoints.openai.response_format import (
     ResponseFormat,
     StructuredOutputs,
@@ -40,17 +39,14 @@ _COPIED = (
     "spaces_between_special_tokens", "allowed_token_ids", "bad_words",
 )  # fmt: skip
 
-_LONGEST_SALT = 128  # characters, as in vLLM
 
-
-class IgnoredFields(OpenAIBaseModel):
+class IgnoredFields(EngineFields):
     """Fields of vLLM's requests that change no answer here.
 
     Clients of vLLM send them, and their types are checked as there. Fields that ask for a part that
     this server lacks are refused, not ignored.
     """
 
-    user: str | None = None
     session_id: str | None = None
     watermarking: bool | None = None
     vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None
@@ -64,7 +60,6 @@ class IgnoredFields(OpenAIBaseModel):
 class GenerationRequest(IgnoredFields):
     """Common fields of completions and chat, with vLLM's names and defaults."""
 
-    model: str | None = None
     n: int = 1
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -94,12 +89,7 @@ class GenerationRequest(IgnoredFields):
     prompt_logprobs: int | None = None
     use_beam_search: bool = False
     length_penalty: float = 1.0
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
-    truncation_side: Literal["left", "right"] | None = None
     echo: bool | None = False
-    request_id: str = Field(default_factory=lambda: uuid.uuid4().hex[:16])
-    priority: Annotated[int, Field(ge=-INT64, lt=INT64)] = 0
-    cache_salt: str | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     response_format: ResponseFormat | None = None
@@ -126,7 +116,6 @@ class GenerationRequest(IgnoredFields):
         asked = body.get("prompt_logprobs")
         if body.get("stream") and asked is not None and (asked > 0 or asked == -1):
             raise RequestError("prompt_logprobs must be 0 with stream=true", "prompt_logprobs")
-        _check_cache_salt(body.get("cache_salt"))
         return body
 
     @model_validator(mode="after")
@@ -219,16 +208,3 @@ class GenerationRequest(IgnoredFields):
         if wrong:
             raise RequestError(f"logit_bias has keys that are no token ids: {wrong}", "logit_bias")
         return {int(key): max(-100.0, min(100.0, v)) for key, v in self.logit_bias.items()}
-
-
-def _check_cache_salt(salt: Any) -> None:
-    """Raise unless this is None or a string that may be part of a cache's key or file name."""
-    if salt is None:
-        return
-    ok = isinstance(salt, str) and 0 < len(salt) <= _LONGEST_SALT
-    if not ok or any(character in "@/\\\0" for character in salt):
-        raise RequestError(
-            f"cache_salt must be a string of 1 to {_LONGEST_SALT} characters without @, /, \\ and "
-            "NUL",
-            "cache_salt",
-        )

@@ -20,10 +20,11 @@ from minivllm.entrypoints.openai.served_model import ADMITTED, ServedModel
 from minivllm.entrypoints.openai.streaming.event_stream import SERVERS_SEND
 
 LARGEST_BODY = 32 * 2**20  # bytes
-# vLLM's prefixes, /invocations, which does the same, and the glass server's endpoints; the page at
-# /glass alone shows nothing.
-_GUARDED = ("/v1", "/v2", "/inference", "/invocations", "/cohere", "/glass/")
-_COUNTED = ("/v1/completions", "/v1/chat/completions")
+# vLLM's prefixes, those that do the same, and the glass server's endpoints; the page at /glass
+# alone shows nothing.
+_POOLING = ("/pooling", "/classify", "/score", "/rerank")
+_GUARDED = ("/v1", "/v2", "/inference", "/invocations", "/cohere", "/glass/", *_POOLING)
+_COUNTED = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings", *_POOLING)
 
 
 class KeepSend:
@@ -90,7 +91,7 @@ class RequestIdMiddleware:
 
 
 class LoadMiddleware:
-    """Counter of generation requests in progress, for ``/load``."""
+    """Counter of requests to the model in progress, for ``/load``."""
 
     def __init__(self, app: ASGIApp, state):
         self.app = app

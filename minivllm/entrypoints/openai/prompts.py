@@ -11,12 +11,12 @@ from minivllm.entrypoints.chat_utils import NOT_THE_TEMPLATES, apply_chat_templa
 from minivllm.entrypoints.openai.chat_completion.conversation import shown_tools
 from minivllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from minivllm.entrypoints.openai.errors import RequestError
-from minivllm.entrypoints.openai.generation_request import GenerationRequest
+from minivllm.entrypoints.openai.protocol import EngineFields
 from minivllm.entrypoints.openai.served_model import ServedModel
 from minivllm.utils.validation import check, is_text
 
 _LONGEST = 2_000_000  # characters of a text; longer ones are refused before they are tokenized
-_SHORT = 4000  # characters that are tokenized in the event loop; longer texts in a thread
+SHORT = 4000  # characters that are tokenized in the event loop; longer texts in a thread
 
 
 class PromptProcessor:
@@ -30,6 +30,9 @@ class PromptProcessor:
         self.served = served
         self.args = served.args
         self.tokenizer = served.engine.tokenizer
+        pools = served.engine.model_config.runner_type == "pooling"
+        together = "" if pools else ", prompt and answer together"
+        self._context = f"the context holds {served.max_model_len} tokens{together}"
 
     def render(self, messages: list[dict], request) -> str:
         """Write a conversation with the chat template. A request's own fields have precedence.
@@ -65,26 +68,33 @@ class PromptProcessor:
 
     async def encode(self, text: str, add_special_tokens: bool, truncates: bool) -> list[int]:
         """Tokenize a text; a long one in a thread, so that the event loop goes on."""
-        limit = self.served.max_model_len
-        if self.tokenizer is None:
-            raise RequestError("this server has no tokenizer; send token ids", "prompt")
-        if not truncates and len(text) > self.served.longest_token * limit:
-            raise RequestError(
-                f"the context holds {limit} tokens, prompt and answer together, but a text of "
-                f"{len(text)} characters has more; shorten it",
-                "input_text",
-            )
-        if len(text) > _LONGEST:
-            raise RequestError(f"a text may have {_LONGEST} characters", "prompt")
-        check(is_text(text), "prompt", text, "a string without lone surrogates")
-        if len(text) <= _SHORT:
+        self.check_text(text, truncates)
+        if len(text) <= SHORT:
             return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return await asyncio.to_thread(
             self.tokenizer.encode, text, add_special_tokens=add_special_tokens
         )
 
+    def check_text(self, text: str, truncates: bool) -> None:
+        """Check a text before it is tokenized.
+
+        Raises:
+            RequestError, ValueError: if it is too long for that, or cannot be encoded.
+        """
+        limit = self.served.max_model_len
+        if self.tokenizer is None:
+            raise RequestError("this server has no tokenizer; send token ids", "prompt")
+        if not truncates and len(text) > self.served.longest_token * limit:
+            raise RequestError(
+                f"{self._context}, but a text of {len(text)} characters has more; shorten it",
+                "input_text",
+            )
+        if len(text) > _LONGEST:
+            raise RequestError(f"a text may have {_LONGEST} characters", "prompt")
+        check(is_text(text), "prompt", text, "a string without lone surrogates")
+
     def truncate(
-        self, token_ids: list[int], request: GenerationRequest, max_tokens: int | None
+        self, token_ids: list[int], request: EngineFields, max_tokens: int | None
     ) -> list[int]:
         """Cut a prompt to ``truncate_prompt_tokens``; by default its last tokens are kept.
 
@@ -98,21 +108,29 @@ class PromptProcessor:
         """
         keep, limit = request.truncate_prompt_tokens, self.served.max_model_len
         if keep is not None:
-            if keep > limit:
-                raise RequestError(
-                    f"truncate_prompt_tokens must be at most {limit}, got {keep}",
-                    "truncate_prompt_tokens",
-                )
+            self.check_keep(keep)
             keep = limit - bool(max_tokens) if keep == -1 else keep  # room for one more token
             right = request.truncation_side == "right"
             token_ids = token_ids[:keep] if right else token_ids[max(0, len(token_ids) - keep) :]
-        if len(token_ids) > limit:
+        self.check_length(token_ids)
+        return token_ids
+
+    def check_keep(self, keep: int | None) -> None:
+        """Check ``truncate_prompt_tokens``. Raises ``RequestError`` for more than the context."""
+        limit = self.served.max_model_len
+        if keep is not None and keep > limit:
             raise RequestError(
-                f"the context holds {limit} tokens, prompt and answer together, but the prompt "
-                f"alone has {len(token_ids)}; shorten it",
+                f"truncate_prompt_tokens must be at most {limit}, got {keep}",
+                "truncate_prompt_tokens",
+            )
+
+    def check_length(self, token_ids: list[int]) -> None:
+        """Check a prompt. Raises ``RequestError`` if it does not fit into the context."""
+        if len(token_ids) > self.served.max_model_len:
+            raise RequestError(
+                f"{self._context}, but the prompt alone has {len(token_ids)}; shorten it",
                 "input_tokens",
             )
-        return token_ids
 
     def max_tokens(self, asked: int | None, prompt_length: int, name: str = "max_tokens") -> int:
         """Number of tokens that a request may generate: the least of three limits.

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from minivllm.entrypoints.openai.chat_completion.protocol import (
     ChatCompletionRequest,
@@ -31,7 +31,6 @@ from minivllm.metrics.prometheus import make_registry
 from minivllm.metrics.reader import Metric
 from minivllm.version import __version__
 
-router = APIRouter()
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorResponse, "description": text}
     for status, text in (
@@ -43,7 +42,27 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
         (503, "too many requests wait"),
     )
 }
-_posted = APIRouter(dependencies=[Depends(json_only)], responses=_ERRORS)  # bodies are JSON
+
+
+def posted() -> APIRouter:
+    """Make a router of endpoints whose bodies are JSON."""
+    return APIRouter(dependencies=[Depends(json_only)], responses=_ERRORS)
+
+
+router, generation, _tokens = APIRouter(), posted(), posted()  # of all models, of those for text
+
+
+def validated(kind: Any, body: dict[str, Any]) -> Any:
+    """Validate a body that is not an endpoint's own.
+
+    Raises:
+        RequestValidationError: as FastAPI raises it.
+    """
+    try:
+        return TypeAdapter(kind).validate_python(body)
+    except ValidationError as error:
+        places = [one | {"loc": ("body", *one["loc"])} for one in error.errors()]
+        raise RequestValidationError(places) from error
 
 
 def _generation(answer: type, chunk: str) -> dict[int | str, dict[str, Any]]:
@@ -51,7 +70,7 @@ def _generation(answer: type, chunk: str) -> dict[int | str, dict[str, Any]]:
     return {200: {"model": answer, "content": stream}}
 
 
-@_posted.post(
+@generation.post(
     "/v1/completions",
     responses=_generation(CompletionResponse, '{"object": "text_completion", ...}'),
 )
@@ -59,7 +78,7 @@ async def create_completion(request: CompletionRequest, raw: Request):
     return await raw.app.state.completion.create_completion(request, raw)
 
 
-@_posted.post(
+@generation.post(
     "/v1/chat/completions",
     responses=_generation(ChatCompletionResponse, '{"object": "chat.completion.chunk", ...}'),
 )
@@ -67,21 +86,15 @@ async def create_chat_completion(request: ChatCompletionRequest, raw: Request):
     return await raw.app.state.chat.create_chat_completion(request, raw)
 
 
-@_posted.post(
+@generation.post(
     "/invocations",
     responses=_generation(CompletionResponse, '{"object": "text_completion", ...}'),
 )
 async def invocations(body: dict[str, Any], raw: Request):
     """Completions and chat under SageMaker's name; a body with messages is a chat."""
-    kind = ChatCompletionRequest if "messages" in body else CompletionRequest
-    try:
-        request = kind.model_validate(body)
-    except ValidationError as error:
-        places = [one | {"loc": ("body", *one["loc"])} for one in error.errors()]
-        raise RequestValidationError(places) from error
-    if isinstance(request, ChatCompletionRequest):
-        return await create_chat_completion(request, raw)
-    return await create_completion(request, raw)
+    if "messages" in body:
+        return await create_chat_completion(validated(ChatCompletionRequest, body), raw)
+    return await create_completion(validated(CompletionRequest, body), raw)
 
 
 @router.get("/v1/models", response_model=ModelList, responses={401: _ERRORS[401]})
@@ -99,17 +112,17 @@ async def show_model(name: str, raw: Request):
     return JSON(raw.app.state.models.show_model(name).model_dump())
 
 
-@_posted.post("/tokenize", response_model=TokenizeResponse)
+@_tokens.post("/tokenize", response_model=TokenizeResponse)
 async def tokenize(request: TokenizeRequest, raw: Request):
     return JSON((await raw.app.state.tokenization.tokenize(request)).model_dump())
 
 
-@_posted.post("/detokenize", response_model=DetokenizeResponse)
+@_tokens.post("/detokenize", response_model=DetokenizeResponse)
 async def detokenize(request: DetokenizeRequest, raw: Request):
     return JSON(raw.app.state.tokenization.detokenize(request).model_dump())
 
 
-router.include_router(_posted)
+router.include_router(_tokens)
 
 
 @router.get("/health", responses={503: {"description": "the engine has stopped"}})

@@ -1,4 +1,4 @@
-"""OpenAIServing: base of the endpoints for completions, chat and tokenization.
+"""OpenAIServing: base of all endpoints that have to do with a model.
 
 (vLLM: vllm/entrypoints/serve/engine/serving.py)
 """
@@ -19,6 +19,7 @@ from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.logprobs import TokenNames
 from minivllm.entrypoints.openai.prompts import PromptProcessor
+from minivllm.entrypoints.openai.protocol import EngineFields
 from minivllm.entrypoints.openai.served_model import ServedModel
 from minivllm.entrypoints.openai.streaming.chunk_builder import show_stop_tokens
 from minivllm.entrypoints.openai.streaming.generation_response import EngineRequest
@@ -46,13 +47,13 @@ class OpenAIServing:
         self._requests: WeakValueDictionary[str, EngineRequest] = WeakValueDictionary()
 
     @staticmethod
-    def request_id(prefix: str, request: GenerationRequest, raw: Request) -> str:
+    def request_id(prefix: str, request: EngineFields, raw: Request) -> str:
         """Request id: the header's, else the body's, which has a random default."""
         return f"{prefix}-{raw.headers.get('x-request-id', request.request_id)}"
 
     def engine_request(
         self,
-        request: GenerationRequest,
+        request: EngineFields,
         prompt: dict,
         params: Any,
         name: str,
@@ -95,7 +96,7 @@ class OpenAIServing:
     def head(request_id: str, kind: str, model: str) -> dict[str, Any]:
         return {"id": request_id, "object": kind, "created": int(time.time()), "model": model}
 
-    def priority(self, request: GenerationRequest, raw: Request) -> int:
+    def priority(self, request: EngineFields, raw: Request) -> int:
         """Priority from the header or the body; 0 unless the scheduling policy uses it."""
         if self.engine.args.scheduling_policy != "priority":
             return 0

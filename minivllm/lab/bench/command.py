@@ -23,6 +23,9 @@ BENCHMARKS = {
     "structured": "Grammars of structured outputs: to compile them, a mask's row, and its share "
     "of a step.",
     "lora": "Seconds of seeded work without adapters, with none in use, and with several.",
+    "embed": "Texts a second of a BERT, beside sentence-transformers if it is installed.",
+    "quantization": "Decode steps of one shape in 32, 16, 8 and 4 bits, with the bytes of its "
+    "weights.",
     "cpu": "Seconds of W1, W2 and W4 on a CPU, in float32 and bfloat16, and beside a busy process.",
     "all": "Run the benchmarks of this kind of machine, one after the other.",
 }

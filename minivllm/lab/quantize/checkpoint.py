@@ -1,4 +1,4 @@
-"""Writing a quantized checkpoint: packed words in GPTQ's or AWQ's order, and config.json."""
+"""Writing a quantized checkpoint: GPTQ's or AWQ's packed words, or int8, and config.json."""
 
 from __future__ import annotations
 
@@ -49,11 +49,26 @@ def awq_tensors(name: str, weight: QuantizedWeight) -> dict[str, torch.Tensor]:
     }
 
 
+def int8_tensors(name: str, weight: QuantizedWeight) -> dict[str, torch.Tensor]:
+    """Tensors of a layer in compressed-tensors' format of int8, whose zero point is 0."""
+    return {
+        f"{name}.weight": (weight.q.int() - 128).to(torch.int8),
+        f"{name}.weight_scale": weight.scales.float(),
+    }
+
+
 def quantization_config(method: str, bits: int, group: int, sym: bool) -> dict[str, Any]:
     """The ``quantization_config`` of config.json."""
     if method == "awq":
         return {"quant_method": "awq", "bits": bits, "group_size": group, "zero_point": True,
                 "version": "gemm"}  # fmt: skip
+    if method == "smoothquant":
+        whole = {"num_bits": bits, "type": "int", "symmetric": True}
+        weights = whole | {"strategy": "channel"}
+        inputs = whole | {"strategy": "token", "dynamic": True}
+        group_0 = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+        return {"quant_method": "compressed-tensors", "format": "int-quantized",
+                "ignore": ["lm_head"], "config_groups": {"group_0": group_0}}  # fmt: skip
     return {"quant_method": "gptq", "bits": bits, "group_size": group, "sym": sym,
             "desc_act": False, "lm_head": False, "checkpoint_format": "gptq_v2"}  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from minivllm.engine.input_processor import load_tokenizer
 from minivllm.lab.quantize.checkpoint import (
     awq_tensors,
     gptq_tensors,
+    int8_tensors,
     quantization_config,
     save_checkpoint,
 )
@@ -21,9 +23,12 @@ from minivllm.lab.quantize.model import METHODS, quantize_model, quantized_parts
 from minivllm.models.checkpoint import LinearPart
 from minivllm.models.decoder import DecoderModel
 from minivllm.models.loader import load_config, load_model
+from minivllm.quantization import get_quantization_config
 from minivllm.utils.validation import check, is_int
 
 BITS = (2, 4, 8)
+TENSORS_OF_METHOD = {"awq": awq_tensors, "smoothquant": int8_tensors}
+BITS_OF_METHOD = {"awq": (4,), "smoothquant": (8,)}
 
 
 def run_quantize(
@@ -34,19 +39,24 @@ def run_quantize(
     Args:
         source: a Hugging Face directory with a float checkpoint.
         target: is made; it must not hold a checkpoint.
-        method, bits, group, sym: see ``quantize_model``; group -1 is a whole row.
+        method, bits, group, sym: see ``quantize_model``; group -1 is a whole row, as "smoothquant"
+            always takes.
         num_texts: how many calibration texts, of the embedded model's training text.
 
     Raises:
         ValueError: for a value out of range, or a model that cannot be quantized so.
     """
     check(method in METHODS, "method", method, f"one of {', '.join(METHODS)}")
-    bits_of_method = (4,) if method == "awq" else BITS
+    bits_of_method = BITS_OF_METHOD.get(method, BITS)
     ok = bits in bits_of_method
     check(ok, "bits", bits, f"one of {bits_of_method} with {method}")
+    if method == "smoothquant":  # what int8 products take
+        group, sym = -1, True
     check(is_int(num_texts, 1), "num_texts", num_texts, "an integer of at least 1")
     ok = not (target / "config.json").exists()
     check(ok, "the target", str(target), "a directory without a config.json")
+    if (found := get_quantization_config(source)) is not None:
+        check(False, "the source", f"a checkpoint in {found.name}", "one of floats")
     config = load_config(source)
     model = load_model(source, config, torch.float32, torch.device("cpu"))
     for name, part in quantized_parts(model).items():
@@ -54,11 +64,10 @@ def run_quantize(
     texts = list(calibration_texts(source, config.max_model_len, num_texts))
     sym = sym and method != "awq"
     tensors: dict[str, torch.Tensor] = {}
+    to_tensors = TENSORS_OF_METHOD.get(method) or partial(gptq_tensors, bits=bits)
     for name, weight in quantize_model(model, texts, method, bits, group, sym):
-        tensors |= (
-            awq_tensors(name, weight) if method == "awq" else gptq_tensors(name, weight, bits)
-        )
-    tensors |= float_tensors(model, config.dtype)  # AWQ has changed some of them
+        tensors |= to_tensors(name, weight)
+    tensors |= float_tensors(model, config.dtype)  # scales were folded into some of them
     save_checkpoint(source, target, tensors, quantization_config(method, bits, group, sym))
 
 

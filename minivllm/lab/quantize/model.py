@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,12 +12,14 @@ from minivllm.engine.oracle import DenseAttention
 from minivllm.lab.quantize.awq import find_channel_scales
 from minivllm.lab.quantize.gptq import gptq
 from minivllm.lab.quantize.rounding import QuantizedWeight, round_to_nearest
+from minivllm.lab.quantize.smoothquant import smoothing_scales
 from minivllm.models.checkpoint import LinearPart
 from minivllm.models.decoder import DecoderModel
 from minivllm.models.layers import RMSNorm
 from minivllm.models.linear import Linear
 
-METHODS = ("rtn", "gptq", "awq")
+METHODS = ("rtn", "gptq", "awq", "smoothquant")
+FindScales = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of weight and inputs: [in]
 
 
 class Sequence:
@@ -51,7 +54,7 @@ def quantize_model(
         method: one of ``METHODS``.
         bits: of each number.
         group: columns that share a scale; -1: all of a row.
-        sym: whether the zero point is the middle; "awq" has its own.
+        sym: whether the zero point is the middle; "awq" and "smoothquant" know.
     """
     parts = quantized_parts(model)
     group = group if group > 0 else 2**31
@@ -59,7 +62,10 @@ def quantize_model(
     for index, layer in enumerate(model.model.layers):
         mine = {name: p for name, p in parts.items() if p.path.startswith(f"model.layers.{index}.")}
         if method == "awq":
-            fold_channel_scales(layer, sequences, bits, group)
+            find_scales = partial(find_channel_scales, bits=bits, group=group)
+            fold_channel_scales(layer, sequences, find_scales)
+        if method == "smoothquant":
+            fold_channel_scales(layer, sequences, smoothing_scales)
         hessians = gather_hessians(layer, sequences) if method == "gptq" else {}
         for name, part in mine.items():
             weight = part.layer.weight[part.rows]
@@ -96,8 +102,8 @@ def gather_hessians(layer: Any, sequences: list[Sequence]) -> dict[Linear, torch
     return {linear: sum(x.T @ x for x in found) for linear, found in inputs.items()}
 
 
-def fold_channel_scales(layer: Any, sequences: list[Sequence], bits: int, group: int) -> None:
-    """Find AWQ's scales and fold them: into the norms, and into ``up_proj`` for ``down_proj``.
+def fold_channel_scales(layer: Any, sequences: list[Sequence], find_scales: FindScales) -> None:
+    """Scale input channels, and fold the scales: into norms, into ``up_proj`` for ``down_proj``.
 
     Only RMSNorm and a gated MLP can take them; other layers keep their weights.
     """
@@ -107,12 +113,12 @@ def fold_channel_scales(layer: Any, sequences: list[Sequence], bits: int, group:
     for linear, norm in places:
         if linear is not None and isinstance(norm, RMSNorm):
             x = torch.cat(record_inputs(layer, sequences)[linear])
-            scales = find_channel_scales(linear.weight, x, bits, group)
+            scales = find_scales(linear.weight, x)
             linear.weight.mul_(scales)
             norm.weight.div_(scales)
     if getattr(mlp, "gate_up_proj", None) is not None:
         x = torch.cat(record_inputs(layer, sequences)[mlp.down_proj])
-        scales = find_channel_scales(mlp.down_proj.weight, x, bits, group)
+        scales = find_scales(mlp.down_proj.weight, x)
         mlp.down_proj.weight.mul_(scales)
         up = mlp.gate_up_proj.weight[mlp.gate_up_proj.output_sizes["gate_proj"] :]
         up.div_(scales.unsqueeze(1))

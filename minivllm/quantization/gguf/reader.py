@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
+import torch
 
 from minivllm.quantization.gguf.types import TYPES, BlockType
 from minivllm.utils.validation import shown
@@ -93,12 +94,16 @@ class GGUFReader:
             self.refuse(key, value, _KINDS[kind])
         return value
 
-    def dequantize(self, name: str) -> np.ndarray:
+    def read(self, name: str) -> torch.Tensor:
+        """Blocks of a tensor, uint8: its shape, but for the bytes of a row."""
+        info = self.tensors[name]
+        data = np.frombuffer(self._data, np.uint8, info.end - info.begin, info.begin)
+        return torch.from_numpy(data.copy()).view(*info.shape[:-1], -1)
+
+    def dequantize(self, name: str) -> torch.Tensor:
         """Numbers of a tensor, float32 in its shape."""
         info = self.tensors[name]
-        count = info.end - info.begin
-        data = np.frombuffer(self._data, np.uint8, count, info.begin)
-        return info.type.dequantize(data).reshape(info.shape)
+        return info.type.dequantize(self.read(name)).view(info.shape)
 
     def _take(self, what: str, size: int) -> int:
         """Step over this many bytes, and return where they begin."""

@@ -26,6 +26,7 @@ from minivllm.quantization.gguf.reader import GGUFReader
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
 _KEY = "tokenizer.ggml.{}"
+_MOST_LETTERS = 2**12  # of a token, which may be cut at any of them
 
 
 def _words(digits: str) -> pre_tokenizers.PreTokenizer:
@@ -67,6 +68,9 @@ def _load(reader: GGUFReader):
     if kind not in _KINDS:
         reader.refuse(_KEY.format("model"), kind, f"one of {', '.join(_KINDS)}")
     tokens = reader.get(_KEY.format("tokens"), list)
+    longest = max(map(len, tokens), default=0)
+    if longest > _MOST_LETTERS:
+        reader.refuse("the length of a token", longest, f"at most {_MOST_LETTERS}")
     types = _array(reader, "token_type", len(tokens))
     vocabulary = {t: i for i, t in enumerate(tokens) if types[i] != _UNUSED}
     if len(vocabulary) < (types != _UNUSED).sum():

@@ -1,4 +1,4 @@
-"""Tensors of a GGUF file under the names of a Hugging Face checkpoint, as float32."""
+"""Tensors of a GGUF file under the names of a Hugging Face checkpoint."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def tensor_names(reader: GGUFReader, config: ModelConfig) -> dict[str, str]:
 
 
 def weights_iterator(path: str | Path, config: ModelConfig) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of the file with its name in a checkpoint, float32, one at a time.
+    """Every tensor of the file with its name in a checkpoint, one at a time.
+
+    Matrices of blocks are uint8, and named ``qweight``; floats are as the file has them.
 
     Raises:
         ValueError: if the file is broken, or its tensors are not those that its metadata describe.
@@ -66,7 +68,14 @@ def weights_iterator(path: str | Path, config: ModelConfig) -> Iterator[tuple[st
     reader = GGUFReader(path)
     heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
     for name, theirs in tensor_names(reader, config).items():
-        tensor = torch.from_numpy(reader.dequantize(theirs))
+        shape, kind, *_ = reader.tensors[theirs]
+        tensor = reader.read(theirs)
+        if kind.block_size == 1:
+            tensor = kind.unpack(tensor.view(-1, kind.block_bytes)).codes.view(shape)
+        elif len(shape) == 1:
+            tensor = reader.dequantize(theirs)
+        else:
+            name = f"{name.removesuffix('weight')}qweight"
         num_heads = heads.get(name.split(".")[-2])
         if num_heads and config.architecture == "LlamaForCausalLM":
             tensor = _unpermute(tensor, num_heads)

@@ -11,9 +11,8 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
-from minivllm.entrypoints.openai.protocol import UsageInfo
+from minivllm.entrypoints.openai.protocol import TokenId, UsageInfo
 
-TokenId = Annotated[int, Field(ge=0)]
 _MOST_PROMPTS = 1024  # of one request, as in vLLM
 _DEFAULT = 16  # max_tokens, as in OpenAI's API
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import Any
 
 from minivllm.engine.async_llm import AsyncLLM
 from minivllm.engine.output_collector import RequestOutputCollector
@@ -12,16 +13,15 @@ from minivllm.entrypoints.openai.streaming.chunk_builder import ChunkBuilder
 from minivllm.entrypoints.openai.streaming.chunk_writer import DONE, error_event
 from minivllm.entrypoints.openai.streaming.event_stream import EventStreamResponse, body_message
 from minivllm.lora.request import LoRARequest
-from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
 
 @dataclass
 class EngineRequest:
-    """The arguments of ``AsyncLLM.generate`` for one prompt of an HTTP request."""
+    """The arguments of ``AsyncLLM.add_request`` for one prompt of an HTTP request."""
 
     request_id: str
     prompt: dict
-    params: SamplingParams | BeamSearchParams
+    params: Any  # SamplingParams, BeamSearchParams or PoolingParams
     priority: int
     lora_request: LoRARequest | None = None
 

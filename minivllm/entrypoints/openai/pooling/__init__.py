@@ -1,0 +1,1 @@
+"""Endpoints of pooling models: /v1/embeddings, /pooling, /classify, /score and /rerank."""

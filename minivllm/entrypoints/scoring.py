@@ -1,0 +1,255 @@
+"""Scores of pairs of texts, by a model of one of three kinds; its task says which.
+
+A bi-encoder embeds each text alone: N queries and M documents are N + M prompts. A cross-encoder
+reads a pair as one prompt, so all pairs are N × M. Late interaction (ColBERT, Khattab and Zaharia
+2020) keeps an embedding for each token: N + M prompts, compared token by token.
+(vLLM: vllm/entrypoints/pooling/scoring/io_processor.py)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.nn.functional import cosine_similarity
+
+from minivllm.entrypoints.chat_utils import apply_chat_template
+from minivllm.entrypoints.truncation import TruncationParams, encode_texts
+from minivllm.outputs import PoolingRequestOutput, ScoringOutput, ScoringRequestOutput
+from minivllm.pooling_params import PoolingParams
+from minivllm.utils.validation import check, is_int, is_text
+
+Prompt = tuple[dict, PoolingParams]  # of the engine
+
+
+@dataclass
+class ScoringParams:
+    """Parameters that say how pairs become prompts.
+
+    Args:
+        truncation: what is kept of long texts.
+        chat_template: of a cross-encoder, with messages of the roles "query" and "document". Only
+            one that is asked for is used: many checkpoints hold one for another purpose.
+        chat_template_kwargs: variables of the template, such as its instruction.
+    """
+
+    truncation: TruncationParams = field(default_factory=TruncationParams)
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+def check_pairs(data_1: Any, data_2: Any) -> tuple[list[str], list[str]]:
+    """Two lists of texts that can be paired: 1:1, 1:N or N:N. A text becomes a list of one.
+
+    Raises:
+        ValueError: for other lengths, and for what is no text.
+    """
+    lists = []
+    for name, data in (("data_1", data_1), ("data_2", data_2)):
+        data = list(data) if isinstance(data, (list, tuple)) else [data]
+        for text in data:
+            check(is_text(text), name, text, "a text, or a list of texts")
+        lists.append(data)
+    queries, documents = lists
+    if len(queries) > 1 and len(queries) != len(documents):
+        raise ValueError("Input lengths must be either 1:1, 1:N or N:N")
+    for name, data in (("text", queries), ("text_pair", documents)):
+        if not data:
+            raise ValueError(f"At least one {name} element must be given")
+    return queries, documents
+
+
+def why_no_scores(model_config) -> str | None:
+    """A sentence that says why a pooling model gives no scores of pairs; None if it does."""
+    task = model_config.pooler_config.task
+    if task not in SCORERS:
+        return f"a model whose task is {task!r} gives no scores of pairs."
+    if task == "classify" and model_config.num_labels != 1:
+        return (
+            f"a cross-encoder has one label, but this classifier has {model_config.num_labels}; "
+            "use classify."
+        )
+    return None
+
+
+def make_scorer(tokenizer, model_config, max_model_len: int) -> Scorer:
+    """Make the scorer of a pooling model.
+
+    Raises:
+        ValueError: if the model gives no scores.
+    """
+    if (why := why_no_scores(model_config)) is not None:
+        raise ValueError(why)
+    if tokenizer is None:
+        raise ValueError("scores need a tokenizer; skip_tokenizer_init=True leaves none.")
+    return SCORERS[model_config.pooler_config.task](tokenizer, model_config, max_model_len)
+
+
+class Scorer(ABC):
+    """Prompts for pairs of texts, and scores from what the model makes of them.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        model_config: of the pooling model.
+        max_model_len: most tokens of a prompt.
+    """
+
+    task: str  # of the requests
+
+    def __init__(self, tokenizer, model_config, max_model_len: int):
+        self.tokenizer = tokenizer
+        self.max_model_len = max_model_len
+        self._has_types = "token_type_ids" in tokenizer.model_input_names
+        hf_config = getattr(model_config, "hf_config", None)
+        self._separates = getattr(hf_config, "use_sep_token", True)
+
+    def prompts(
+        self,
+        queries: list[str],
+        documents: list[str],
+        pooling_params: PoolingParams | None = None,
+        params: ScoringParams | None = None,
+    ) -> list[Prompt]:
+        """Make the engine's prompts.
+
+        Args:
+            queries: one for all documents, or one for each; see ``check_pairs``.
+            documents: at least one.
+            pooling_params: without a task; None: the model's usual.
+            params: how pairs become prompts.
+
+        Raises:
+            ValueError: for another task, a limit out of range, or a template that fails.
+        """
+        params = params or ScoringParams()
+        for name in ("max_tokens_per_query", "max_tokens_per_doc"):
+            limit = getattr(params.truncation, name)
+            ok = is_int(limit, 0) and limit < self.max_model_len
+            check(ok, name, limit, f"from 0 (no limit) to {self.max_model_len - 1}")
+        pooling_params = pooling_params or PoolingParams()
+        task = pooling_params.task
+        check(task in (None, self.task), "task", task, f"{self.task!r}, this model's for scores")
+        return self._prompts(queries, documents, replace(pooling_params, task=self.task), params)
+
+    @abstractmethod
+    def _prompts(
+        self, queries: list[str], documents: list[str], pooling: PoolingParams, how: ScoringParams
+    ) -> list[Prompt]:
+        """Make the prompts of checked arguments."""
+
+    @abstractmethod
+    def scores(
+        self, outputs: list[PoolingRequestOutput], num_queries: int
+    ) -> list[ScoringRequestOutput]:
+        """One score for each document.
+
+        Args:
+            outputs: of the prompts, in their order.
+            num_queries: how many queries there were.
+        """
+
+
+class BiEncoder(Scorer):
+    """Bi-encoder: the cosine of the angle between two embeddings."""
+
+    task = "embed"
+
+    @staticmethod
+    def similarity(query: torch.Tensor, document: torch.Tensor) -> torch.Tensor:
+        """Similarity of two embeddings ``[size]``."""
+        return cosine_similarity(query, document, dim=0)
+
+    def _prompts(self, queries, documents, pooling, how):
+        limits, prompts = how.truncation, []
+        for texts, most in (
+            (queries, limits.max_tokens_per_query),
+            (documents, limits.max_tokens_per_doc),
+        ):
+            alone = replace(limits, max_tokens_per_query=most)
+            for text in texts:
+                ids, _ = encode_texts(self.tokenizer, [text], alone, self.max_model_len)
+                prompts.append(({"prompt": text, "prompt_token_ids": ids}, pooling))
+        return prompts
+
+    def scores(self, outputs, num_queries):
+        queries, documents = outputs[:num_queries], outputs[num_queries:]
+        if num_queries == 1:
+            queries = queries * len(documents)
+        pad = self.tokenizer.pad_token_id
+        between = [] if pad is None else [pad]
+        return [
+            ScoringRequestOutput(
+                f"{query.request_id}_{document.request_id}",
+                ScoringOutput(float(self.similarity(query.outputs.data, document.outputs.data))),
+                query.prompt_token_ids + between + document.prompt_token_ids,
+                query.num_cached_tokens + document.num_cached_tokens,
+                finished=True,
+            )
+            for query, document in zip(queries, documents, strict=True)
+        ]
+
+
+class LateInteraction(BiEncoder):
+    """Late interaction: each token of the query meets the token of the document most like it."""
+
+    task = "token_embed"
+
+    @staticmethod
+    def similarity(query: torch.Tensor, document: torch.Tensor) -> torch.Tensor:
+        """MaxSim of two matrices ``[num_tokens, size]``: the sum of the query's best products."""
+        return (query @ document.T).amax(dim=-1).sum()
+
+
+class CrossEncoder(Scorer):
+    """Cross-encoder: a classifier with one label reads both texts as one prompt."""
+
+    task = "classify"
+
+    def _prompts(self, queries, documents, pooling, how):
+        if len(queries) == 1:
+            queries = queries * len(documents)
+        return [
+            self._prompt(query, document, pooling, how)
+            for query, document in zip(queries, documents, strict=True)
+        ]
+
+    def _prompt(self, query, document, pooling, how) -> Prompt:
+        limits, text = how.truncation, None
+        if how.chat_template is not None or not self._separates:
+            query = self._cut(query, limits.max_tokens_per_query)
+            document = self._cut(document, limits.max_tokens_per_doc)
+            limits = replace(limits, max_tokens_per_query=0, max_tokens_per_doc=0)
+            text = query + document
+        if how.chat_template is not None:
+            messages = [{"role": "query", "content": query},
+                        {"role": "document", "content": document}]  # fmt: skip
+            text = apply_chat_template(
+                self.tokenizer,
+                messages,
+                how.chat_template,
+                add_generation_prompt=False,
+                chat_template_kwargs=how.chat_template_kwargs,
+            )
+        texts = [query, document] if text is None else [text]
+        ids, types = encode_texts(self.tokenizer, texts, limits, self.max_model_len)
+        if self._has_types and 1 in types:
+            more = {"compressed_token_type_ids": types.index(1)}
+            pooling = replace(pooling, extra_kwargs=(pooling.extra_kwargs or {}) | more)
+        return {"prompt": text, "prompt_token_ids": ids}, pooling
+
+    def _cut(self, text: str, most: int) -> str:
+        """The text's first tokens, before it becomes a part of another text; 0: all of it."""
+        fast = self.tokenizer.backend_tokenizer
+        ends = [end for _, end in fast.encode(text, add_special_tokens=False).offsets]
+        return text[: ends[most - 1]] if 0 < most < len(ends) else text
+
+    def scores(self, outputs, num_queries):
+        return [ScoringRequestOutput.from_base(output) for output in outputs]
+
+
+SCORERS: dict[str | None, Callable[..., Scorer]] = {
+    kind.task: kind for kind in (BiEncoder, CrossEncoder, LateInteraction)
+}

@@ -1,0 +1,275 @@
+"""Encoders: attention to the whole of a sequence, without a cache; BERT and its kin."""
+
+import json
+import random
+import re
+
+import pytest
+import torch
+import transformers
+from helpers import examples, make_llm
+from hypothesis import given
+from hypothesis import strategies as st
+from paged_batches import TOLERANCE
+from safetensors.torch import load_file, save_file
+from torch.nn.functional import normalize
+
+from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.selector import make_backend
+from minivllm.pooling_params import PoolingParams
+from minivllm.trace.records import BlocksAllocated, BlocksShared
+
+CPU = torch.device("cpu")
+FOR_A_CPU = ["paged_torch", "paged_numba", "reference"]
+
+
+def ragged(lengths):
+    """Metadata of sequences without blocks."""
+    return AttentionMetadata.build(lengths, lengths, [[] for _ in lengths], [], CPU)
+
+
+# ---- attention -------------------------------------------------------------------------------
+
+
+@st.composite
+def ragged_batches(draw):
+    lengths = draw(st.lists(st.integers(1, 130), min_size=1, max_size=5))
+    kv_heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    head_dim = draw(st.sampled_from([8, 32, 48, 64]))
+    dtype = draw(st.sampled_from(list(TOLERANCE)))
+    rng = torch.Generator().manual_seed(draw(st.integers(0, 100)))
+    heads = (kv_heads * group, kv_heads, kv_heads)
+    fused = torch.randn(sum(lengths), sum(heads), head_dim, generator=rng).to(dtype)
+    return lengths, fused.split_with_sizes(heads, 1)
+
+
+@pytest.mark.parametrize("name", ["paged_torch", "paged_numba"])
+@examples(25)
+@given(batch=ragged_batches())
+def test_every_row_sees_the_whole_of_its_own_sequence(name, batch):
+    """Against dense attention of each sequence, of views of a fused product as models have them."""
+    lengths, qkv = batch
+    scale = qkv[0].shape[-1] ** -0.5
+    found = make_backend(name, CPU).attend_ragged(*qkv, ragged(lengths), scale)
+    assert found.dtype == qkv[0].dtype
+    torch.testing.assert_close(
+        found.double(), dense(lengths, *qkv, scale),
+        rtol=TOLERANCE[found.dtype], atol=TOLERANCE[found.dtype],
+    )  # fmt: skip
+
+
+def test_the_reference_sees_the_whole_of_each_sequence():
+    qkv = torch.randn(12, 8, 16).split_with_sizes((4, 2, 2), 1)
+    found = make_backend("reference", CPU).attend_ragged(*qkv, ragged([7, 1, 4]), 0.25)
+    torch.testing.assert_close(found.double(), dense([7, 1, 4], *qkv, 0.25), rtol=1e-5, atol=1e-5)
+
+
+def dense(lengths, query, key, value, scale):
+    """Attention in two products, a sequence after the other, in float64."""
+    group = query.shape[1] // key.shape[1]
+    outputs = []
+    for q, k, v in zip(*(x.double().split(lengths) for x in (query, key, value)), strict=True):
+        k, v = (x.repeat_interleave(group, 1) for x in (k, v))
+        weights = (torch.einsum("ihd,jhd->hij", q, k) * scale).softmax(-1)
+        outputs.append(torch.einsum("hij,jhd->ihd", weights, v))
+    return torch.cat(outputs)
+
+
+# ---- models ----------------------------------------------------------------------------------
+
+FAMILIES = ["Bert", "Roberta", "XLMRoberta"]
+VOCAB_SIZE, LONGEST = 97, 200
+FILE = "model.safetensors"
+
+
+def make_prompts(number=50):
+    rng = random.Random(0)
+    lengths = [1, LONGEST, *(rng.randint(1, LONGEST) for _ in range(number - 2))]
+    return [rng.choices(range(3, VOCAB_SIZE), k=n) for n in lengths]
+
+
+PROMPTS = make_prompts()
+
+
+def make_encoder(family, kind="Model", **changes):
+    """A random model of transformers."""
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=VOCAB_SIZE, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=48, max_position_embeddings=LONGEST + 2, **changes,
+    )  # fmt: skip
+    model = getattr(transformers, family + kind)(config).eval().requires_grad_(False)
+    rng = torch.Generator().manual_seed(1)
+    for name, parameter in model.named_parameters():
+        is_norm = parameter.dim() == 1 and name.endswith("weight")
+        parameter.normal_(1.0 if is_norm else 0.0, 0.2, generator=rng)
+    return model
+
+
+def save(model, directory, rename=lambda name: name, **changes):
+    """Save a checkpoint with other names of tensors, or other fields in its config.json."""
+    model.save_pretrained(directory)
+    tensors = load_file(directory / FILE)
+    save_file({rename(name): tensor for name, tensor in tensors.items()}, directory / FILE)
+    file = directory / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return directory
+
+
+def states(model, prompt, **kwargs):
+    """Hidden states by transformers, float32 ``[len(prompt), hidden_size]``."""
+    return model.base_model(torch.tensor([prompt]), **kwargs).last_hidden_state[0]
+
+
+def embeddings(llm, prompts=PROMPTS, params=None):
+    outputs = llm.embed(prompts, pooling_params=params, use_tqdm=False)
+    return [torch.tensor(output.outputs.embedding) for output in outputs]
+
+
+def probabilities(llm, prompts=PROMPTS, params=None):
+    outputs = llm.classify(prompts, pooling_params=params, use_tqdm=False)
+    return [torch.tensor(output.outputs.probs) for output in outputs]
+
+
+def assert_near(found, wanted):
+    """Equal to 1e-5 of the largest number, or of 1."""
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.shape == other.shape
+        assert float((one - other).abs().max()) <= 1e-5 * max(1.0, float(other.abs().max()))
+
+
+@pytest.mark.parametrize("backend", FOR_A_CPU)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_encoder_embeds_by_its_first_token(tmp_path, family, backend):
+    """50 prompts of 1 to 200 tokens in steps of many; no block is ever taken."""
+    model = make_encoder(family)
+    llm = make_llm(save(model, tmp_path), attention_backend=backend, trace=True)
+    assert_near(embeddings(llm), [normalize(states(model, p)[0], dim=-1) for p in PROMPTS])
+    assert llm.trace.num_steps < len(PROMPTS)
+    assert not [*llm.trace.of(BlocksAllocated), *llm.trace.of(BlocksShared)]
+    assert not llm.llm_engine.vllm_config.cache_config.enable_prefix_caching
+
+
+@pytest.mark.parametrize("num_labels", [1, 3])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_encoder_classifies(tmp_path, family, num_labels):
+    """With one label it is a cross-encoder, and its score is between 0 and 1."""
+    model = make_encoder(family, "ForSequenceClassification", num_labels=num_labels)
+    logits = [model(torch.tensor([prompt])).logits[0] for prompt in PROMPTS]
+    wanted = [x.sigmoid() if num_labels == 1 else x.softmax(-1) for x in logits]
+    assert_near(probabilities(make_llm(save(model, tmp_path))), wanted)
+
+
+@pytest.mark.parametrize("pooling_type", ["MEAN", "LAST", "CLS"])
+def test_other_rows_can_be_asked_for(tmp_path, pooling_type):
+    model = make_encoder("Bert")
+    config = {"seq_pooling_type": pooling_type}
+    llm = make_llm(save(model, tmp_path), pooler_config=config)
+    of = {"MEAN": lambda x: x.mean(0), "LAST": lambda x: x[-1], "CLS": lambda x: x[0]}
+    wanted = [normalize(of[pooling_type](states(model, p)), dim=-1) for p in PROMPTS]
+    assert_near(embeddings(llm), wanted)
+    params = PoolingParams(task="token_embed", use_activation=False)
+    if pooling_type == "CLS":
+        outputs = llm.encode(PROMPTS, params, use_tqdm=False)
+        assert_near([o.outputs.data for o in outputs], [states(model, p) for p in PROMPTS])
+
+
+def test_tokens_of_the_second_text_have_another_type(tmp_path):
+    model = make_encoder("Bert", "ForSequenceClassification", num_labels=1)
+    llm = make_llm(save(model, tmp_path))
+    prompts, firsts = PROMPTS[:6], [0, 7, 1, len(PROMPTS[3]), 3, 2]
+    params = [PoolingParams(extra_kwargs={"compressed_token_type_ids": n}) for n in firsts]
+    types = [
+        torch.tensor([[0] * n + [1] * (len(p) - n)])[:, : len(p)]
+        for p, n in zip(prompts, firsts, strict=True)
+    ]
+    wanted = [
+        model(torch.tensor([p]), token_type_ids=t).logits[0].sigmoid()
+        for p, t in zip(prompts, types, strict=True)
+    ]
+    found = probabilities(llm, prompts, params)
+    assert_near(found, wanted)
+    assert not torch.equal(found[2], probabilities(llm, prompts)[2])
+
+
+def test_a_model_without_types_refuses_them(tmp_path):
+    model = make_encoder("XLMRoberta", type_vocab_size=1)
+    llm = make_llm(save(model, tmp_path))
+    params = PoolingParams(extra_kwargs={"compressed_token_type_ids": 3})
+    with pytest.raises(ValueError, match="tokens of this model have no types"):
+        llm.embed(PROMPTS[:2], pooling_params=params, use_tqdm=False)
+    assert_near(embeddings(llm, PROMPTS[:1]), [normalize(states(model, PROMPTS[0])[0], dim=-1)])
+
+
+@pytest.mark.parametrize("first", [-1, "a", True])
+def test_an_index_of_the_first_token_of_type_1_is_an_index(first):
+    with pytest.raises(ValueError, match="compressed_token_type_ids"):
+        PoolingParams(extra_kwargs={"compressed_token_type_ids": first})
+
+
+# ---- checkpoints -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("family", "prefix"), [("Bert", "bert."), ("Roberta", "roberta.")])
+def test_what_an_embedder_does_not_need_is_left_out(tmp_path, family, prefix):
+    """A checkpoint that guesses masked tokens: its prefix, its head, the buffers of old files."""
+    model = make_encoder(family, "ForMaskedLM")
+    save(model, tmp_path, architectures=[f"{family}Model"])
+    tensors = load_file(tmp_path / FILE)
+    assert any(name.startswith(("cls.", "lm_head.")) for name in tensors)
+    tensors[f"{prefix}embeddings.position_ids"] = torch.arange(9)[None]
+    save_file(tensors, tmp_path / FILE)
+    wanted = [normalize(states(model, p)[0], dim=-1) for p in PROMPTS]
+    assert_near(embeddings(make_llm(tmp_path)), wanted)
+
+
+def test_a_classifier_embeds_when_asked(tmp_path):
+    for family in ("Bert", "Roberta"):
+        model = make_encoder(family, "ForSequenceClassification")
+        llm = make_llm(save(model, tmp_path / family), task="embed")
+        assert_near(embeddings(llm), [normalize(states(model, p)[0], dim=-1) for p in PROMPTS])
+
+
+def test_the_first_berts_called_a_norms_tensors_gamma_and_beta(tmp_path):
+    model = make_encoder("Bert")
+
+    def older(name):
+        name = re.sub(r"LayerNorm\.weight$", "LayerNorm.gamma", name)
+        return "bert." + re.sub(r"LayerNorm\.bias$", "LayerNorm.beta", name)
+
+    llm = make_llm(save(model, tmp_path, older))
+    assert_near(embeddings(llm), [normalize(states(model, p)[0], dim=-1) for p in PROMPTS])
+
+
+def test_a_classifier_is_never_made_up(tmp_path):
+    save(make_encoder("Bert"), tmp_path, architectures=["BertForSequenceClassification"])
+    with pytest.raises(ValueError, match=r"lacks 2 tensors, the first is 'classifier\.weight'"):
+        make_llm(tmp_path)
+
+
+# ---- what is refused -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"enable_chunked_prefill": True}, "an encoder reads each prompt whole"),
+        ({"enable_prefix_caching": True}, "an encoder reads each prompt whole"),
+        ({"max_num_batched_tokens": LONGEST}, "at least max_model_len=202"),
+        ({"task": "generate"}, "it cannot generate"),
+        ({"enable_lora": True}, "BertModel"),
+    ],
+)
+def test_an_encoder_refuses(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make_llm(save(make_encoder("Bert"), tmp_path), **changes)
+
+
+def test_a_prompt_may_fill_the_positions_and_no_more(tmp_path):
+    """RoBERTa has fewer than its config.json says: the first rows are the padding's."""
+    model = make_encoder("Roberta")
+    llm = make_llm(save(model, tmp_path))
+    prompt = [5] * LONGEST
+    assert_near(embeddings(llm, [prompt]), [normalize(states(model, prompt)[0], dim=-1)])
+    with pytest.raises(ValueError, match="201"):
+        llm.embed([[5] * (LONGEST + 1)], use_tqdm=False)

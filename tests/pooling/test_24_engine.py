@@ -1,0 +1,135 @@
+"""Pooling in the engine: budgets, caching, preemption, order, adapters, quantized weights."""
+
+import json
+import random
+from itertools import product
+
+import pytest
+import quantized_checkpoints as qc
+import torch
+from adapters import peft_adapter
+from helpers import make_llm
+from pooling_models import (
+    FILE,
+    assert_near,
+    hidden_states,
+    logits,
+    make_model,
+    make_prompts,
+    normalized,
+    reward_model,
+    save,
+)
+from safetensors.torch import load_file, save_file
+
+from minivllm.lora.request import LoRARequest
+from minivllm.pooling_params import PoolingParams
+
+PROMPTS = make_prompts()
+
+
+@pytest.fixture(scope="module", params=["embed", "classify", "reward"])
+def checkpoint(request, tmp_path_factory):
+    """A directory, its task, and what transformers says of each of PROMPTS."""
+    task, directory = request.param, tmp_path_factory.mktemp(request.param)
+    if task == "reward":
+        scores = reward_model(directory, "Qwen2ForRewardModel", 1)
+        return directory, "token_classify", [scores(prompt) for prompt in PROMPTS]
+    if task == "embed":
+        model = make_model("Qwen2")
+        wanted = [normalized(hidden_states(model, prompt)[-1]) for prompt in PROMPTS]
+    else:
+        model = make_model("Llama", "ForSequenceClassification", num_labels=3)
+        wanted = [logits(model, prompt).softmax(-1) for prompt in PROMPTS]
+    return save(model, directory), task, wanted
+
+
+def small_engine(directory, budget, **kwargs):
+    """An engine with blocks for one prompt and a half, whose prompts take turns."""
+    return make_llm(
+        directory, block_size=8, max_model_len=200, num_gpu_blocks_override=40, max_num_seqs=8,
+        max_num_batched_tokens=budget, long_prefill_token_threshold=budget and budget // 3,
+        scheduling_policy="priority", **kwargs,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("budget", "caching", "mode"),
+    list(product((7, 16, 0), (True, False), ("recompute", "swap"))),
+)
+def test_the_numbers_are_transformers_however_they_are_scheduled(checkpoint, budget, caching, mode):
+    directory, task, wanted = checkpoint
+    limits = {"enable_prefix_caching": caching, "preemption_mode": mode}
+    if budget:
+        llm = small_engine(directory, budget, **limits)
+    else:
+        llm = make_llm(directory, max_num_batched_tokens=20_000, block_size=8, **limits)
+    order = list(range(len(PROMPTS)))
+    for turn in range(2):  # the second finds the cache filled
+        random.Random(budget + turn).shuffle(order)
+        priority = [i % 3 for i in order] if budget else None
+        outputs = llm.encode([PROMPTS[i] for i in order], use_tqdm=False, priority=priority)
+        assert_near([output.outputs.data for output in outputs], [wanted[i] for i in order])
+        hits = sum(output.num_cached_tokens for output in outputs)
+        assert (hits > 0) == (caching and task != "token_classify")
+    scheduler = llm.llm_engine.scheduler
+    assert (scheduler.num_preemptions > 0) == (budget > 0)
+    scheduler.check_integrity()
+    assert scheduler.kv_manager.block_pool.num_free_blocks == (
+        scheduler.kv_manager.block_pool.num_usable_blocks
+    )
+
+
+def test_each_prompt_has_its_own_adapter_or_none(tmp_path):
+    """Also under a small budget, with caching; each hit is one of the same adapter."""
+    loras = [None]
+    wanted = [[hidden_states(make_model("Qwen2"), prompt)[-1] for prompt in PROMPTS]]
+    for number in (1, 2):
+        model = make_model("Qwen2", "ForCausalLM")
+        model = peft_adapter(
+            model, tmp_path / f"lora{number}", seed=number, r=4, lora_alpha=8,
+            target_modules=["q_proj", "v_proj", "down_proj"],
+        )  # fmt: skip
+        wanted.append([hidden_states(model.base_model.model, prompt)[-1] for prompt in PROMPTS])
+        loras.append(LoRARequest(str(number), number, str(tmp_path / f"lora{number}")))
+    directory = save(make_model("Qwen2", "ForCausalLM"), tmp_path / "base")
+    llm = small_engine(directory, 16, task="embed", enable_lora=True, max_loras=2)
+    raw = PoolingParams(use_activation=False)
+    for turn in range(2):
+        which = [(i + turn) % 3 for i in range(len(PROMPTS))]
+        outputs = llm.encode(
+            PROMPTS, raw, use_tqdm=False, lora_request=[loras[adapter] for adapter in which]
+        )
+        found = [output.outputs.data for output in outputs]
+        assert_near(found, [wanted[adapter][i] for i, adapter in enumerate(which)])
+    assert any(output.num_cached_tokens for output in outputs)
+
+
+def add_classifier(directory):
+    """Make a classifier of a checkpoint that generates."""
+    file = directory / "config.json"
+    changes = {"architectures": ["LlamaForSequenceClassification"], "num_labels": 3}
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    tensors = load_file(directory / FILE)
+    del tensors["lm_head.weight"]
+    generator = torch.Generator().manual_seed(5)
+    tensors["score.weight"] = torch.randn(3, 64, generator=generator)
+    save_file(tensors, directory / FILE)
+
+
+@pytest.mark.parametrize("task", ["embed", "classify"])
+def test_quantized_weights_give_the_numbers_of_what_they_stand_for(tmp_path, task):
+    """The classifier stays in float32, whatever the layers are."""
+    config, packer = {"quant_method": "gptq", "bits": 4, "group_size": 32}, qc.gptq
+    plain = qc.write_float("Llama", tmp_path / "plain")
+    if task == "classify":
+        add_classifier(plain)
+    qc.write_quantized(plain, tmp_path / "m", config, packer, {})
+    prompts = [[token % 50 for token in prompt[:64]] for prompt in PROMPTS]
+    found = []
+    for directory in (tmp_path / "m", tmp_path / "m/twin"):
+        llm = make_llm(directory, task=task, max_num_batched_tokens=60)
+        outputs = llm.encode(prompts, PoolingParams(use_activation=False), use_tqdm=False)
+        found.append([output.outputs.data for output in outputs])
+    assert max(float(vector.abs().max()) for vector in found[1]) > 1
+    assert_near(*found)
