@@ -166,7 +166,7 @@ def test_late_interaction_sums_the_best_products():
 
 
 def pair_scores(directory, queries, documents):
-    """What transformers has of each pair, and the pair's token ids."""
+    """Scores of transformers for each pair, and the pair's token ids."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     model = AutoModelForSequenceClassification.from_pretrained(directory).eval()
