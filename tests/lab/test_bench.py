@@ -61,6 +61,18 @@ def test_quantization():
     assert quarter == pytest.approx(half * 8.5 / 16, rel=0.02)
 
 
+def test_kv_cache():
+    sizes = "--model", "tiny", "--batch-size", 2, "--context", 20
+    _, found = bench("kv-cache", *sizes, "--repeats", 2)
+    assert list(found) == KEYS
+    size = {name: figures["bytes_per_token"] for name, figures in found["results"].items()}
+    assert size["fp8"] == size["fp8_e5m2"] == size["auto"] / 2
+    assert size["int8_per_token_head"] == size["auto"] / 2 * (32 + 4) / 32
+    for figures in found["results"].values():
+        step = found["results"]["auto"]["step_s"]
+        assert figures["ratio"] == pytest.approx(step / figures["step_s"])
+
+
 # -- structured outputs ------------------------------------------------------------------------
 
 

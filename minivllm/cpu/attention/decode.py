@@ -125,11 +125,13 @@ def _paged_decode(sums, most, total, queries, inputs, block_table, end, num_rows
 def _multiply_columns(numbers, scales, blocks, kv_head):
     """Multiply each key's column by its scale in ``[num_blocks, block_size, num_kv_heads]``."""
     block_size = scales.shape[1]
+    factors = np.empty(len(blocks) * block_size, np.float32)  # side by side; none of empty scales
     for b in range(len(blocks) if block_size else 0):
         for slot in range(block_size):
-            scale, at = scales[blocks[b], slot, kv_head], b * block_size + slot
-            for q in range(len(numbers)):
-                numbers[q, at] *= scale
+            factors[b * block_size + slot] = scales[blocks[b], slot, kv_head]
+    for row in numbers:
+        for i in range(len(factors)):
+            row[i] *= factors[i]
 
 
 @kernel

@@ -224,14 +224,12 @@ def _load_bytes(builder, at, dtype):
     """Load a vector of int8, or of e4m3."""
     short = ir.VectorType(ir.IntType(8), WIDTH)
     loaded = builder.load(builder.bitcast(at, short.as_pointer()), align=1)
+    byte = builder.sext(loaded, _WORDS)  # the sign goes up to the last bit
     if dtype == types.int8:
-        return builder.sitofp(builder.sext(loaded, _WORDS), _VECTOR)
-    byte = builder.zext(loaded, _WORDS)
-    size = builder.and_(byte, _words(0x7F))
-    sign = builder.shl(builder.and_(byte, _words(0x80)), _words(24))
-    bits = builder.or_(builder.shl(size, _words(20)), sign)
+        return builder.sitofp(byte, _VECTOR)
+    bits = builder.and_(builder.shl(byte, _words(20)), _words(0x87F00000))
     number = builder.fmul(builder.bitcast(bits, _VECTOR), _VECTOR([2.0**120] * WIDTH))
-    is_nan = builder.icmp_unsigned("==", size, _words(0x7F))
+    is_nan = builder.icmp_unsigned("==", builder.and_(bits, _words(0x7F00000)), _words(0x7F00000))
     return builder.select(is_nan, _VECTOR([math.nan] * WIDTH), number)
 
 

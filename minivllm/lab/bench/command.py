@@ -26,6 +26,7 @@ BENCHMARKS = {
     "embed": "Texts a second of a BERT, beside sentence-transformers if it is installed.",
     "quantization": "Decode steps of one shape in 32, 16, 8 and 4 bits, with the bytes of its "
     "weights.",
+    "kv-cache": "Decode steps of long contexts with K and V in 16 and in 8 bits, in turn.",
     "cpu": "Seconds of W1, W2 and W4 on a CPU, in float32 and bfloat16, and beside a busy process.",
     "all": "Run the benchmarks of this kind of machine, one after the other.",
 }
@@ -36,10 +37,10 @@ class _Lazy(TyperCommand):
 
     def make_context(self, info_name, args, parent=None, **extra) -> Any:
         """The context of the function ``bench_NAME``, whose parameters are the options."""
-        file = "everything" if info_name == "all" else info_name
+        file = "everything" if info_name == "all" else info_name.replace("-", "_")
         module = import_module(f"minivllm.lab.bench.{file}")
         one = typer.Typer(add_completion=False)
-        function = exit_on_bad_input()(getattr(module, f"bench_{info_name}"))
+        function = exit_on_bad_input()(getattr(module, f"bench_{info_name.replace('-', '_')}"))
         one.command(help=self.help)(function)
         with exit_on_bad_input():
             return typer.main.get_command(one).make_context(info_name, args, parent, **extra)
