@@ -18,10 +18,11 @@ QUERIES = ["What is the capital of France?", "Which animal says meow?"]
 DOCUMENTS = ["Paris is the capital of France.", "A cat."]
 
 
-def config(task, num_labels=1, **hf_config):
+def config(task, num_labels=1, num_types=2, **hf_config):
     return SimpleNamespace(
         pooler_config=SimpleNamespace(task=task),
         num_labels=num_labels,
+        type_vocab_size=num_types,
         hf_config=SimpleNamespace(**hf_config),
     )
 
@@ -96,6 +97,13 @@ def test_a_cross_encoder_says_where_the_document_begins():
     assert given == PoolingParams(use_activation=False)  # the caller's
 
 
+def test_a_model_without_types_gets_none_from_its_tokenizer():
+    scorer = make_scorer(bert_tokenizer(), config("classify", num_types=1), 99)
+    ((prompt, params),) = scorer.prompts(["a b"], ["c"])
+    assert prompt["prompt_token_ids"] == [2, 4, 5, 3, 6, 3]
+    assert params.extra_kwargs is None
+
+
 def test_a_cross_encoder_reads_a_template_or_two_texts_in_one():
     template = "{{ instruction }}{% for m in messages %} {{ m.content }}{% endfor %}"
     how = ScoringParams(TruncationParams(max_tokens_per_doc=1), template, {"instruction": "a"})
@@ -159,7 +167,7 @@ def test_late_interaction_sums_the_best_products():
 
 
 def pair_scores(directory, queries, documents):
-    """What transformers has of each pair, and the pair's token ids."""
+    """Scores that transformers gives to pairs, and the pairs' token ids."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     model = AutoModelForSequenceClassification.from_pretrained(directory).eval()
