@@ -102,7 +102,8 @@ class Scorer(ABC):
     def __init__(self, tokenizer, model_config, max_model_len: int):
         self.tokenizer = tokenizer
         self.max_model_len = max_model_len
-        self._has_types = "token_type_ids" in tokenizer.model_input_names
+        has_types = model_config.type_vocab_size > 1  # tokenizers may give some to any model
+        self._has_types = has_types and "token_type_ids" in tokenizer.model_input_names
         hf_config = getattr(model_config, "hf_config", None)
         self._separates = getattr(hf_config, "use_sep_token", True)
 
