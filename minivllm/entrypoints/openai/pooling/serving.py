@@ -17,6 +17,7 @@ from minivllm.entrypoints.openai.pooling.base_protocol import Conversation, Text
 from minivllm.entrypoints.openai.pooling.base_serving import PoolingServing, in_thread
 from minivllm.entrypoints.openai.pooling.protocol import (
     ClassificationData,
+    ClassificationRequest,
     ClassificationResponse,
     EmbeddingFields,
     EmbeddingRequest,
@@ -60,7 +61,7 @@ class OpenAIServingPooling(PoolingServing):
 
         return await self._create("pooling", request.task, request, raw, answer)
 
-    async def create_classify(self, request: Any, raw: Request) -> JSON:
+    async def create_classify(self, request: ClassificationRequest, raw: Request) -> JSON:
         """Classify texts: probabilities, and the label of the largest one."""
         labels = self.engine.model_config.id2label
 
