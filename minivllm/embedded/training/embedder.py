@@ -111,7 +111,7 @@ def tune(network: Qwen2Model, tokenizer: Tokenizer, steps: int, seed: int = 0) -
 
 
 def found(embed: Embed, cases: list[Search]) -> float:
-    """Share of cases in which the candidate with the nearest vector is the right one."""
+    """Share of the cases in which the right candidate has the nearest vector."""
     right = 0
     for case in cases:
         vectors = F.normalize(embed([case.text, *case.candidates]), dim=-1)
