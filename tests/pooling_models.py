@@ -16,6 +16,7 @@ FAMILIES = {
     "OPT": {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "GPT2": {},
 }
+ENCODERS = {"Bert": {}, "Roberta": {"pad_token_id": 1}, "XLMRoberta": {"pad_token_id": 1}}
 VOCAB_SIZE, MAX_LEN = 97, 256
 FILE = "model.safetensors"
 ST = "sentence_transformers.models"
@@ -32,7 +33,9 @@ def make_model(family, kind="Model", seed=7, **changes):
     }  # fmt: skip
     if family not in ("GPT2", "OPT"):
         sizes |= {"intermediate_size": 48, "tie_word_embeddings": False}
-    config = getattr(transformers, f"{family}Config")(**sizes | FAMILIES[family] | changes)
+    config = getattr(transformers, f"{family}Config")(
+        **sizes | (FAMILIES | ENCODERS)[family] | changes
+    )
     if (family, kind) == ("GPT2", "ForCausalLM"):
         kind = "LMHeadModel"
     model = getattr(transformers, f"{family}{kind}")(config).eval()
@@ -52,9 +55,9 @@ def save(model, directory, **changes):
     return directory
 
 
-def reward_model(directory, architecture, num_labels, seed=11):
+def reward_model(directory, architecture, num_labels, seed=11, **changes):
     """A reward model's checkpoint, whose code is not in transformers: a decoder, and two layers."""
-    model = make_model("Qwen2")
+    model = make_model("Qwen2", **changes)
     generator = torch.Generator().manual_seed(seed)
     score = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, num_labels))
     with torch.no_grad():
@@ -63,7 +66,9 @@ def reward_model(directory, architecture, num_labels, seed=11):
     save(model, directory, architectures=[architecture], auto_map={"AutoModel": "its_code.Model"})
     tensors = {f"model.{n}": tensor for n, tensor in load_file(directory / FILE).items()}
     tensors |= {f"score.{name}": tensor for name, tensor in score.state_dict().items()}
-    save_file(tensors | {"lm_head.weight": torch.zeros(97, 32)}, directory / FILE)
+    save_file(
+        tensors | {"lm_head.weight": torch.zeros(model.config.vocab_size, 32)}, directory / FILE
+    )
     return lambda prompt: score(hidden_states(model, prompt)).detach()
 
 

@@ -38,3 +38,17 @@ def save_classifier(directory, num_labels, seed=5):
     Qwen2ForSequenceClassification(config).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
+
+
+def save_bert_reranker(directory, seed=3):
+    """Save a random BERT with one label, and the tokenizer of words."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(seed)
+    config = BertConfig(
+        vocab_size=12, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, max_position_embeddings=64, num_labels=1, initializer_range=0.4,
+    )  # fmt: skip
+    BertForSequenceClassification(config).save_pretrained(directory)
+    bert_tokenizer().save_pretrained(directory)
+    return directory

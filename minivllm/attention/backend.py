@@ -8,13 +8,15 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections import defaultdict
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 
-from minivllm.attention.kv_cache import KVCache
+from minivllm.attention.kv_cache import KVCache, LayerKVCache
 from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.quantized_kv import QuantizedKVCache
 
 
 class AttentionBackend(ABC):
@@ -34,7 +36,7 @@ class AttentionBackend(ABC):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        kv_cache: tuple[torch.Tensor, torch.Tensor],
+        kv_cache: LayerKVCache,
         metadata: AttentionMetadata,
         scale: float,
         sliding_window: int | None = None,
@@ -47,7 +49,8 @@ class AttentionBackend(ABC):
         Args:
             query: ``[num_tokens, num_heads, head_dim]``.
             key, value: ``[num_tokens, num_kv_heads, head_dim]``, this step's.
-            kv_cache: the layer's K and V, ``[num_blocks, block_size, num_kv_heads, head_dim]``.
+            kv_cache: the layer's K and V, ``[num_blocks, block_size, num_kv_heads, head_dim]``, or
+                both in 8 bits.
             metadata: which rows and which blocks belong to which sequence.
             scale: multiplies the scores, usually ``head_dim ** -0.5``.
             sliding_window: how many tokens a token sees, itself included; None: all before it.
@@ -55,8 +58,28 @@ class AttentionBackend(ABC):
         Returns:
             ``[num_tokens, num_heads, head_dim]``.
         """
+        if isinstance(kv_cache, QuantizedKVCache):
+            kv_cache.write(key, value, metadata.slot_mapping)
+            output = self.attend_quantized(query, kv_cache, metadata, scale, sliding_window)
+            return output if kv_cache.v_scale == 1 else output * kv_cache.v_scale
         self.write_slots(key, value, *kv_cache, metadata.slot_mapping)
         return self.attend(query, *kv_cache, metadata, scale, sliding_window)
+
+    def attend_quantized(
+        self,
+        query: torch.Tensor,
+        kv_cache: QuantizedKVCache,
+        metadata: AttentionMetadata,
+        scale: float,
+        sliding_window: int | None = None,
+    ) -> torch.Tensor:
+        """``attend`` with K and V in 8 bits; the scale of all values is still to be multiplied.
+
+        Here the blocks that the batch reads are widened first. A kernel may do it in registers.
+        """
+        block_ids, narrowed = _blocks_of(metadata)
+        keys, values = kv_cache.widen(block_ids, query.dtype)
+        return self.attend(query, keys, values, narrowed, scale * kv_cache.k_scale, sliding_window)
 
     @abstractmethod
     def attend(
@@ -126,3 +149,10 @@ def rows_by_length(metadata: AttentionMetadata) -> list[torch.Tensor]:
         torch.tensor(begins, device=device).unsqueeze(1) + torch.arange(length, device=device)
         for length, begins in begins_of.items()
     ]
+
+
+@lru_cache(maxsize=1)  # every layer asks for the same
+def _blocks_of(metadata: AttentionMetadata) -> tuple[torch.Tensor, AttentionMetadata]:
+    """The blocks that a batch reads, int64 ``[n]``, and its metadata with their places there."""
+    block_ids, places = metadata.block_table.unique(return_inverse=True)
+    return block_ids.long(), replace(metadata, block_table=places.to(torch.int32))

@@ -15,6 +15,9 @@ from minivllm.config.structured_outputs import StructuredOutputsConfig
 
 DTYPES = {"auto": None, "float32": "float32", "float": "float32", "float16": "float16",
           "half": "float16", "bfloat16": "bfloat16"}  # fmt: skip
+# kv_cache_dtype: the numbers' type in torch; auto: the model's
+KV_CACHE_DTYPES = {"auto": None, "fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn",
+                   "fp8_e5m2": "float8_e5m2", "int8_per_token_head": "int8"}  # fmt: skip
 DEVICES = ("auto", "cpu", "cuda")
 ATTENTION_BACKENDS = ("auto", "paged_torch", "paged_numba", "paged_triton", "reference")
 # load_format: which kinds of weight files to look for, in this order
@@ -62,6 +65,7 @@ class CacheConfig:
     num_gpu_blocks_override: int | None = None  # its blocks, the null block included
     swap_space_bytes: int = 0  # host memory for requests that are swapped out
     enable_prefix_caching: bool = True  # reuse full blocks of equal prefixes
+    cache_dtype: str = "auto"  # a name of KV_CACHE_DTYPES
     kv_cache_manager_cls: Any = None  # a subclass of KVCacheManager of your own
 
 
@@ -116,5 +120,6 @@ class VllmConfig:
     def kv_bytes_per_block(self) -> int:
         """Bytes of K and V of one block, over all layers of the model and of its draft."""
         models = (self.model_config, self.draft_model_config)
-        per_token = sum(m.kv_bytes_per_token() for m in models if m is not None)
+        name = self.cache_config.cache_dtype
+        per_token = sum(m.kv_bytes_per_token(name) for m in models if m is not None)
         return per_token * self.cache_config.block_size

@@ -150,6 +150,17 @@ def _widen(number):
             return np.uint32(bits).view(np.float32) * np.float32(2.0**112)
 
         return convert
+    if number == types.uint8:
+        # e4m3: as float16, but for another bias (7), and the only NaN is the largest of all
+        def convert_e4m3(number):
+            byte = np.uint32(number)
+            bits = ((byte & 0x7F) << 20) | ((byte & 0x80) << 24)
+            wide = np.uint32(bits).view(np.float32) * np.float32(2.0**120)
+            return np.float32(np.nan) if (byte & 0x7F) == 0x7F else wide
+
+        return convert_e4m3
+    if number == types.int8:
+        return lambda number: np.float32(number)
     return lambda number: number
 
 

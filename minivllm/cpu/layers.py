@@ -20,6 +20,7 @@ from torch import nn
 from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.quantized_kv import QuantizedKVCache
 from minivllm.cpu.attention.inputs import EVERYTHING, LoopInputs
 from minivllm.cpu.attention.paged_numba import PagedNumba, attend, plan_for, write_slots_loop
 from minivllm.cpu.fused import (
@@ -36,7 +37,8 @@ from minivllm.models.layers import GatedMLP, RMSNorm
 from minivllm.models.linear import ArrayProduct, Linear, QKVParallelLinear
 from minivllm.utils.tensors import as_numpy, as_tensor
 
-Caches = tuple[np.ndarray, np.ndarray]  # K and V, [num_blocks, block_size, num_kv_heads, head_dim]
+# K and V, [num_blocks, block_size, num_kv_heads, head_dim]
+Caches = tuple[np.ndarray, np.ndarray] | QuantizedKVCache
 Norm = Callable[..., np.ndarray]  # of an array, and maybe of the residual to add it to
 
 
@@ -69,8 +71,12 @@ class CPULayers:
         hidden, residual = as_numpy(x), None
         arrays = as_numpy(cos_sin), metadata.slot_mapping.numpy()
         for index, layer in enumerate(self.layers):
-            key_cache, value_cache = kv_cache.layer(index)
-            caches = as_numpy(key_cache), as_numpy(value_cache)
+            cache = kv_cache.layer(index)
+            caches: Caches
+            if isinstance(cache, QuantizedKVCache):
+                caches = cache
+            else:
+                caches = as_numpy(cache[0]), as_numpy(cache[1])
             hidden, residual = layer(hidden, residual, *arrays, caches, metadata)
         assert residual is not None, "a decoder has layers"
         return as_tensor(hidden, self.dtype), as_tensor(residual, self.dtype)
@@ -93,7 +99,10 @@ class ModuleLayer:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Run the layer: see ``CPULayer.__call__``."""
         before = None if residual is None else as_tensor(residual, self.dtype)
-        rest = as_tensor(cos_sin, self.dtype), tuple(as_tensor(c, self.dtype) for c in caches)
+        cache: Any = caches
+        if not isinstance(caches, QuantizedKVCache):
+            cache = tuple(as_tensor(numbers, self.dtype) for numbers in caches)
+        rest = as_tensor(cos_sin, self.dtype), cache
         output = self.layer(as_tensor(x, self.dtype), before, *rest, metadata, self.backend)
         return as_numpy(output[0]), as_numpy(output[1])
 
@@ -109,6 +118,7 @@ class CPULayer:
         self.qkv = _product(attention.qkv_proj, dtype)
         self.o = _product(attention.o_proj, dtype)
         self.gate_up, self.down = _product(mlp.gate_up_proj, dtype), _product(mlp.down_proj, dtype)
+        self.backend = PagedNumba()
         self.head_dim = attention.qkv_proj.head_dim
         self.num_heads, self.num_kv_heads, _ = attention.qkv_proj.num_heads
         self.scale, self.sliding_window = np.float32(attention.scale), attention.sliding_window
@@ -147,6 +157,8 @@ class CPULayer:
         key = self._part(qkv, keys, values, self.k_norm)
         value = self._part(qkv, values, qkv.shape[1])
         rotary_embedding_loop(len(qkv) * keys, *query, *key, cos_sin, *heads)
+        if isinstance(caches, QuantizedKVCache):
+            return self._quantized_attention(qkv, query, key, value, caches, metadata)
         write_slots_loop(2 * len(qkv) * (values - keys), *key, *value, *caches, slots)
         output = np.empty((len(qkv), self.num_heads, self.head_dim), qkv.dtype)
         lse = np.empty((len(qkv), self.num_heads), np.float32)
@@ -154,6 +166,29 @@ class CPULayer:
         plan = plan_for(caches[0], metadata, self.sliding_window)
         attend(LoopInputs(output, lse, *query, *caches, self.scale, window), plan)
         return output.reshape(len(qkv), keys)
+
+    def _quantized_attention(
+        self,
+        qkv: np.ndarray,
+        query: tuple[np.ndarray, int],
+        key: tuple[np.ndarray, int],
+        value: tuple[np.ndarray, int],
+        caches: QuantizedKVCache,
+        metadata: AttentionMetadata,
+    ) -> np.ndarray:
+        """Attention with K and V in 8 bits: torch rounds them, so that it is the backend's own."""
+        dtype = torch.float32 if qkv.dtype == np.float32 else torch.bfloat16
+        q, k, v = (
+            as_tensor(numbers, dtype).as_strided(
+                (len(qkv), heads, self.head_dim), (stride, self.head_dim, 1)
+            )
+            for (numbers, stride), heads in (
+                (query, self.num_heads), (key, self.num_kv_heads), (value, self.num_kv_heads)
+            )
+        )  # fmt: skip
+        scale, window = float(self.scale), self.sliding_window
+        output = self.backend.forward(q, k, v, caches, metadata, scale, window)
+        return as_numpy(output).reshape(len(qkv), -1)
 
     def _part(
         self, qkv: np.ndarray, begin: int, end: int, norm: Norm | None = None

@@ -16,6 +16,7 @@ from minivllm.config import (
     ATTENTION_BACKENDS,
     DEVICES,
     DTYPES,
+    KV_CACHE_DTYPES,
     LOAD_FORMATS,
     CacheConfig,
     DeviceConfig,
@@ -98,6 +99,8 @@ class EngineArgs:
     kv_cache_memory_bytes: int | None = None  # the KV cache's size, instead of measuring
     num_gpu_blocks_override: int | None = None  # blocks in the pool, the null block included
     swap_space: float = 4  # GiB of host memory for requests that are swapped out
+    # K and V in 8 bits: "fp8", "fp8_e5m2", "int8_per_token_head"; "auto": the model's dtype
+    kv_cache_dtype: str = "auto"
     # reuse full blocks of equal prefixes; None: yes, unless a pooling model cannot
     enable_prefix_caching: bool | None = None
 
@@ -209,6 +212,7 @@ class EngineArgs:
         ok = cls is None or (isinstance(cls, type) and hasattr(cls, "allocate_slots"))
         check(ok, "kv_cache_manager_cls", cls, "a subclass of KVCacheManager, or None")
         for name, known in (("load_format", LOAD_FORMATS), ("dtype", DTYPES), ("device", DEVICES),
+                            ("kv_cache_dtype", KV_CACHE_DTYPES),
                             ("attention_backend", ATTENTION_BACKENDS)):  # fmt: skip
             value = getattr(self, name)
             check(is_one_of(value, known), name, value, f"one of {', '.join(known)}")
@@ -252,14 +256,14 @@ class EngineArgs:
         )
 
     def resolve_limits(
-        self, model_max_len: int, gpu: tuple[str, int] | None = None, chunks: bool = True
+        self, model_max_len: int, gpu: tuple[str, int] | None = None, chunks: bool | None = None
     ) -> Limits:
         """Limits of a step and of a sequence: those given, else vLLM's defaults for ``LLM``.
 
         Args:
             model_max_len: how many positions the model knows.
             gpu: name and bytes of memory of the GPU; None on a CPU.
-            chunks: whether prompts come in chunks.
+            chunks: whether prompts come in chunks; None: as ``enable_chunked_prefill`` says.
 
         Raises:
             ValueError: if a limit asks for more than the model or the other limits can give.
@@ -271,6 +275,8 @@ class EngineArgs:
         if gpu is not None:  # more on large ones, but for the A100 (vLLM: get_batch_defaults)
             large = gpu[1] >= 70 * 2**30 and "a100" not in gpu[0].lower()
             budget, max_num_seqs = (16384, 1024) if large else (8192, 256)
+        if chunks is None:
+            chunks = self.enable_chunked_prefill is not False
         if not chunks:
             budget = max(budget, max_len)
         budget = self.max_num_batched_tokens or budget
@@ -340,6 +346,7 @@ class EngineArgs:
                 self.num_gpu_blocks_override,
                 int(self.swap_space * 2**30),
                 caching,
+                self.kv_cache_dtype,
                 self.kv_cache_manager_cls,
             ),
             ObservabilityConfig(self.trace, self.disable_log_stats),

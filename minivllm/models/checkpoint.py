@@ -11,6 +11,8 @@ from torch import nn
 from minivllm.models.linear import Linear, MergedColumnParallelLinear
 from minivllm.models.model_config import ModelConfig
 
+_KV_SCALES = (".k_scale", ".v_scale", ".kv_scale")
+
 
 class LinearPart(NamedTuple):
     """A linear layer of a checkpoint: one of ours, or a part of a fused one."""
@@ -29,6 +31,7 @@ class CheckpointMixin(nn.Module):
     supports_lora = True  # whether adapters can be put on its layers
     base_model_prefix = "model"  # checkpoints saved without a head leave it out
     ignored_tensors: tuple[str, ...] = ()  # endings of names that hold nothing to learn
+    kv_scales: dict[str, float] = {}  # noqa: RUF012  of a KV cache in 8 bits, by the checkpoint's names
     config: ModelConfig
     pooler: Any  # a Pooler, a room below; None: there is a head
 
@@ -95,8 +98,11 @@ class CheckpointMixin(nn.Module):
         if self.config.tie_word_embeddings:
             ignored += ("lm_head.weight",)
         ignored_heads = () if self.pooler is None else self.pooler.ignored_heads
-        filled, unknown = set(), []
+        filled, unknown, self.kv_scales = set(), [], {}
         for name, tensor in weights:
+            if name.endswith(_KV_SCALES):
+                self.kv_scales[name] = _positive_number(name, tensor)
+                continue
             if name not in places and f"{self.base_model_prefix}.{name}" in places:
                 name = f"{self.base_model_prefix}.{name}"
             if name not in places:
@@ -127,6 +133,19 @@ class CheckpointMixin(nn.Module):
         if problems:
             reason = " and ".join(problems)
             raise ValueError(f"the checkpoint does not fit its config.json: it {reason}.")
+
+
+def _positive_number(name: str, tensor: torch.Tensor) -> float:
+    """The value of a scale; 1 as long as only its shape is known."""
+    if tensor.numel() == 1:
+        number = 1.0 if tensor.is_meta else tensor.float().item()
+        if 0 < number < float("inf"):
+            return number
+    raise ValueError(
+        f"the checkpoint's {name!r} must be one positive number, got {tensor.tolist()}."
+        if not tensor.is_meta
+        else f"the checkpoint's {name!r} has shape {tuple(tensor.shape)}, but is one number."
+    )
 
 
 def _is_float(tensor: torch.Tensor) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from minivllm.config import KV_CACHE_DTYPES
 from minivllm.kv.memory_profile import kv_bytes_per_token
 from minivllm.models.rope import max_positions
 from minivllm.utils.validation import check, is_int
@@ -72,7 +73,7 @@ class ModelConfig:
 
     @property
     def classifier_method(self) -> str | None:
-        """How a classifier is made of the rows of ``classifier_from_token``; None: it is not."""
+        """The way from rows of ``classifier_from_token`` to a classifier; None: it has its own."""
         hf = self.hf_config
         tokens = getattr(hf, "classifier_from_token", None)
         if not isinstance(tokens, list):
@@ -96,13 +97,22 @@ class ModelConfig:
         """Names of the classes."""
         return getattr(self.hf_config, "id2label", None) or {}
 
-    def kv_bytes_per_token(self, dtype: torch.dtype | None = None) -> int:
-        """Bytes of K and V per token, over all layers; 0 of an encoder, which keeps none."""
+    def kv_cache_dtype(self, cache_dtype: str = "auto") -> torch.dtype:
+        """Dtype of K and V in the cache, by a name of ``KV_CACHE_DTYPES``."""
+        name = KV_CACHE_DTYPES[cache_dtype]
+        return self.dtype if name is None else getattr(torch, name)
+
+    def kv_bytes_per_token(self, cache_dtype: str = "auto") -> int:
+        """Bytes of K and V per token, over all layers; 0 of an encoder, which keeps none.
+
+        In int8 each head has a scale beside its numbers, a float32.
+        """
         if self.is_encoder_only:
             return 0
-        return kv_bytes_per_token(
-            self.num_layers, self.num_kv_heads, self.head_dim, (dtype or self.dtype).itemsize
-        )
+        dtype = self.kv_cache_dtype(cache_dtype)
+        scales = 2 * self.num_layers * self.num_kv_heads * 4 if dtype == torch.int8 else 0
+        sizes = self.num_layers, self.num_kv_heads, self.head_dim
+        return kv_bytes_per_token(*sizes, dtype.itemsize) + scales
 
     @classmethod
     def from_directory(

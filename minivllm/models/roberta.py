@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from minivllm.models.encoder import CLASSIFIER, EncoderModel, encoder_names
+from minivllm.utils.validation import check, is_int
 
 
 class RobertaModel(EncoderModel):
@@ -18,6 +19,8 @@ class RobertaModel(EncoderModel):
 
     @classmethod
     def read_config(cls, hf) -> dict[str, Any]:
+        ok = is_int(hf.pad_token_id, 0)
+        check(ok, "pad_token_id in config.json", hf.pad_token_id, "a token id")
         offset = hf.pad_token_id + 1  # the first rows of the positions are the padding's
         return super().read_config(hf) | {
             "position_offset": offset,

@@ -108,8 +108,8 @@ def resolve_pooling(config: ModelConfig, directory: Path, wanted: PoolingRequest
     settings.seq_pooling_type = settings.seq_pooling_type or usual
     if architecture.endswith("ForProcessRewardModel"):
         settings.tok_pooling_type = settings.tok_pooling_type or "STEP"
-        if settings.step_tag_id is None:
-            settings.step_tag_id = _STEP_TAG_ID
+        if wanted.task == "reward" and config.vocab_size > _STEP_TAG_ID:  # as 0.6.6 has it
+            settings.step_tag_id = settings.step_tag_id or _STEP_TAG_ID
     settings.tok_pooling_type = settings.tok_pooling_type or "ALL"
     hf = config.hf_config
     matryoshka = getattr(hf, "matryoshka_dimensions", None)

@@ -11,25 +11,38 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from minivllm.models.linear import Linear, LinearMethod
-from minivllm.quantization.base_config import QuantizedLinearMethod
+from minivllm.models.decoder import DecoderModel
+from minivllm.models.encoder import EncoderModel
+from minivllm.models.linear import EmbeddingMethod, Linear
+from minivllm.quantization.base_config import QuantizedLinearMethod, QuantizedWeight
 from minivllm.quantization.codes import Codes, codes_of_layer
-from minivllm.quantization.packing import pack
+from minivllm.quantization.packing import pack, unpack
 
 _FEWEST_INPUTS = 16  # of a group: tensor cores multiply no fewer at once
 
 
-def apply(model: nn.Module) -> None:
+def apply(model: DecoderModel | EncoderModel) -> None:
     """Let a loaded model's layers of 4 bits be multiplied by the Triton kernel.
 
     To be applied before ``lora.apply``, which puts its methods around those that it finds.
     """
-    for layer in model.modules():
-        if isinstance(layer, Linear) and isinstance(layer.quant_method, QuantizedLinearMethod):
-            codes = codes_of_layer(layer.quant_method, layer)
-            if codes is not None and _fits(codes):
-                layer.quant_method = W4A16LinearMethod(codes)
-                layer.quant_method.process_weights_after_loading(layer)
+    for module in model.modules():
+        if isinstance(module, Linear):
+            choose_w4a16_method(module)
+    head = model.lm_head
+    if head is None or not isinstance(head.quant_method, W4A16LinearMethod):
+        return
+    if model.config.tie_word_embeddings:  # it is in memory once
+        model.model.embed_tokens.read_from(head)
+
+
+def choose_w4a16_method(layer: Linear) -> None:
+    """Let a layer be multiplied by the kernel, if it has codes of 4 bits in groups that fit."""
+    if isinstance(layer.quant_method, QuantizedLinearMethod):
+        codes = codes_of_layer(layer.quant_method, layer)
+        if codes is not None and _fits(codes):
+            layer.quant_method = W4A16LinearMethod(codes)
+            layer.quant_method.process_weights_after_loading(layer)
 
 
 def _fits(codes: Codes) -> bool:
@@ -47,7 +60,7 @@ class W4A16Weight(NamedTuple):
     order: torch.Tensor | None  # int64 [input_size] of the inputs; None: as they come
 
 
-class W4A16LinearMethod(LinearMethod):
+class W4A16LinearMethod(EmbeddingMethod):
     """Product with codes of 4 bits by a Triton kernel; see ``apply``."""
 
     def __init__(self, codes: Codes):
@@ -71,3 +84,9 @@ class W4A16LinearMethod(LinearMethod):
 
         words, scales, zeros, order = self.weight
         return w4a16(x if order is None else x[:, order], words, scales, zeros, layer.bias)
+
+    def embedding(self, layer: Linear, token_ids: torch.Tensor) -> torch.Tensor:
+        words, scales, zeros, _ = self.weight  # an embedding's inputs are in order
+        rows = 8 if zeros is None else zeros[:, token_ids].T
+        codes = unpack(words[:, token_ids].T, 4)
+        return QuantizedWeight(codes, scales[:, token_ids].T, rows).dequantize()

@@ -43,7 +43,7 @@ def make_tensor(values: Sequence | np.ndarray, dtype: str, device: torch.device)
 
 
 def as_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor's memory as an array; 16-bit elements, which numba lacks, as their bits."""
+    """Return a tensor's memory as an array; floats that numba lacks as their bits."""
     dtype = tensor.dtype
     if dtype == torch.float32:
         return tensor.numpy()
@@ -51,6 +51,8 @@ def as_numpy(tensor: torch.Tensor) -> np.ndarray:
         tensor = tensor.view(torch.uint16)
     elif dtype == torch.float16:
         tensor = tensor.view(torch.int16)
+    elif dtype == torch.float8_e4m3fn:
+        tensor = tensor.view(torch.uint8)
     return tensor.numpy()
 
 

@@ -15,6 +15,7 @@ import torch
 
 from minivllm import envs
 from minivllm.attention.kv_cache import KVCache
+from minivllm.attention.quantized_kv import is_float8, layer_scales
 from minivllm.attention.selector import make_backend
 from minivllm.config import VllmConfig
 from minivllm.config.lora import LoRAConfig
@@ -137,6 +138,12 @@ class Worker:
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the KV cache, on the device and on the host, and make the model runner."""
         self.num_blocks = kv_cache_config.num_blocks
+        cache_dtype = self.config.cache_config.cache_dtype
+        if is_float8(self.model_config.kv_cache_dtype(cache_dtype)) and not self.model.kv_scales:
+            logger.warning(
+                "Using KV cache scaling factor 1.0 for %s. If this is unintended, verify that "
+                "k/v_scale scaling factors are properly set in the checkpoint.", cache_dtype,
+            )  # fmt: skip
         self.model_runner = self._runner(self.num_blocks, kv_cache_config.num_host_blocks + 1)
         if self.device.type != "cpu":
             self.profile_memory()
@@ -232,14 +239,20 @@ class Worker:
     def _kv_cache(self, num_blocks: int, device: torch.device) -> KVCache:
         """Make a KV cache: layers of the model and of its draft, behind the same block ids."""
 
-        def layers(config: ModelConfig, draft: KVCache | None = None) -> KVCache:
+        def layers(
+            model: DecoderModel, config: ModelConfig, draft: KVCache | None = None
+        ) -> KVCache:
             num_layers = 0 if config.is_encoder_only else config.num_layers
             shape = num_layers, num_blocks, self.block_size
             heads = config.num_kv_heads, config.head_dim
-            return KVCache(*shape, *heads, config.dtype, device, draft)
+            dtype = config.kv_cache_dtype(self.config.cache_config.cache_dtype)
+            scales = layer_scales(model.kv_scales, num_layers) if is_float8(dtype) else []
+            return KVCache(*shape, *heads, dtype, device, draft, scales)
 
-        draft = None if self.draft_config is None else layers(self.draft_config)
-        return layers(self.model_config, draft)
+        draft = None
+        if self.draft_config is not None and self.draft_model is not None:
+            draft = layers(self.draft_model, self.draft_config)
+        return layers(self.model, self.model_config, draft)
 
     def _activations(self) -> int:
         """Bytes of activations: the peak of a full step, run on a KV cache of one block.

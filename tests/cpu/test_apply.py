@@ -12,6 +12,7 @@ import torch
 from minivllm import LLM, SamplingParams
 from minivllm.attention.selector import make_backend
 from minivllm.cpu import apply as cpu
+from minivllm.cpu import linear
 from minivllm.embedded import embedded_model_path
 from minivllm.models.linear import UnquantizedLinearMethod
 from minivllm.models.loader import load_config, load_model
@@ -127,6 +128,20 @@ def test_a_transform_is_applied_once_and_to_what_it_knows():
     with pytest.raises(ValueError, match=f"takes a model on a CPU, got a {name} on meta"):
         cpu.apply(elsewhere, backend)
     assert elsewhere.transforms == []
+
+
+def test_a_large_tied_embedding_reads_the_heads_panels(monkeypatch):
+    """Its weight is in memory once; a small one keeps its own."""
+    pytest.importorskip("numba")
+    directory, ids = embedded_model_path(), torch.tensor([0, 77, 4, 77])
+    for most, num_copies in ((linear.IN_CACHE, 2), (0, 1)):
+        monkeypatch.setattr(linear, "IN_CACHE", most)
+        plain, model = load(directory), load(directory)
+        cpu.apply(model, make_backend("paged_numba", CPU))
+        embedding, head = model.model.embed_tokens, model.lm_head
+        assert torch.equal(embedding(ids), plain.model.embed_tokens(ids))
+        held = sum(p.nbytes for p in (*embedding.parameters(), *head.parameters()))
+        assert held == num_copies * plain.lm_head.weight.nbytes
 
 
 def test_the_readme_has_every_file():

@@ -228,6 +228,22 @@ def test_a_run_counts_what_the_server_counts(server, tmp_path):
     assert server.idle()
 
 
+def test_a_run_of_embeddings_counts_what_the_server_counts(tmp_path):
+    with serving("--task", "embed") as server:
+        words = f"""--base-url {server.url} --backend openai-embeddings --num-prompts 12
+            --random-input-len 24 --disable-tqdm --save-result --result-dir {tmp_path}"""
+        result = CliRunner().invoke(app, ["bench", "serve", *words.split()])
+        assert result.exit_code == 0, result.output
+        assert counts(server) == [24 * 13, 0]  # one request first, to see whether it is answered
+    (file,) = tmp_path.iterdir()
+    saved = json.loads(file.read_text(encoding="utf-8"))
+    assert (saved["completed"], saved["failed"]) == (12, 0)
+    assert (saved["total_input_tokens"], saved["total_output_tokens"]) == (24 * 12, 0)
+    assert saved["mean_e2el_ms"] > 0
+    assert "mean_ttft_ms" not in saved
+    assert "End-to-end Latency" in result.stdout
+
+
 def test_tables_by_chat_are_found_in_the_cache(server, capsys):
     words = f"""--base-url {server.url} --backend openai-chat --dataset-name table --num-prompts 8
         --table-questions 8 --disable-tqdm --table-output-len 12 --max-concurrency 1"""

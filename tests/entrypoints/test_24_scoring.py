@@ -1,14 +1,16 @@
 """Scores of pairs: which prompts are made of them, and what a model's outputs say."""
 
+import math
 import random
 from types import SimpleNamespace
 
 import pytest
 import torch
-from text_pairs import bert_tokenizer, save_classifier
+from text_pairs import bert_tokenizer, save_bert_reranker, save_classifier
 
 from minivllm import LLM
-from minivllm.entrypoints.scoring import ScoringParams, check_pairs, make_scorer
+from minivllm.entrypoints.scorer import ScoringParams, check_pairs
+from minivllm.entrypoints.scoring import make_scorer
 from minivllm.entrypoints.truncation import TruncationParams, encode_texts
 from minivllm.pooling_params import PoolingParams
 
@@ -16,10 +18,11 @@ QUERIES = ["What is the capital of France?", "Which animal says meow?"]
 DOCUMENTS = ["Paris is the capital of France.", "A cat."]
 
 
-def config(task, num_labels=1, **hf_config):
+def config(task, num_labels=1, num_types=2, **hf_config):
     return SimpleNamespace(
         pooler_config=SimpleNamespace(task=task),
         num_labels=num_labels,
+        type_vocab_size=num_types,
         hf_config=SimpleNamespace(**hf_config),
     )
 
@@ -94,6 +97,13 @@ def test_a_cross_encoder_says_where_the_document_begins():
     assert given == PoolingParams(use_activation=False)  # the caller's
 
 
+def test_a_model_without_types_gets_none_from_its_tokenizer():
+    scorer = make_scorer(bert_tokenizer(), config("classify", num_types=1), 99)
+    ((prompt, params),) = scorer.prompts(["a b"], ["c"])
+    assert prompt["prompt_token_ids"] == [2, 4, 5, 3, 6, 3]
+    assert params.extra_kwargs is None
+
+
 def test_a_cross_encoder_reads_a_template_or_two_texts_in_one():
     template = "{{ instruction }}{% for m in messages %} {{ m.content }}{% endfor %}"
     how = ScoringParams(TruncationParams(max_tokens_per_doc=1), template, {"instruction": "a"})
@@ -156,25 +166,44 @@ def test_late_interaction_sums_the_best_products():
     assert output.outputs.score == pytest.approx(want, rel=1e-5)
 
 
-def test_a_cross_encoder_is_the_classifier_of_transformers(tmp_path):
+def pair_scores(directory, queries, documents):
+    """Scores that transformers gives to pairs, and the pairs' token ids."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    save_classifier(tmp_path, num_labels=1)
-    model = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    llm = LLM(str(tmp_path), max_model_len=128)
-    outputs = llm.score(QUERIES, DOCUMENTS, use_tqdm=False)
-    for output, query, document in zip(outputs, QUERIES, DOCUMENTS, strict=True):
+    model = AutoModelForSequenceClassification.from_pretrained(directory).eval()
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    for query, document in zip(queries, documents, strict=True):
         pair = tokenizer(query, document, return_tensors="pt")
         with torch.no_grad():
-            want = model(**pair).logits.sigmoid().item()
-        assert output.outputs.score == pytest.approx(want, abs=1e-5)
-        assert output.prompt_token_ids == pair["input_ids"][0].tolist()
+            yield model(**pair).logits.sigmoid().item(), pair["input_ids"][0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("save", "queries", "documents"),
+    [
+        (lambda directory: save_classifier(directory, num_labels=1), QUERIES, DOCUMENTS),
+        (save_bert_reranker, ["a b c", "d"], ["e f", "g h a b"]),  # with token types
+    ],
+)
+def test_a_cross_encoder_is_the_classifier_of_transformers(tmp_path, save, queries, documents):
+    save(tmp_path)
+    llm = LLM(str(tmp_path), max_model_len=64)
+    outputs = llm.score(queries, documents, use_tqdm=False)
+    wants = pair_scores(tmp_path, queries, documents)
+    for output, (score, ids) in zip(outputs, wants, strict=True):
+        assert output.outputs.score == pytest.approx(score, abs=1e-5)
+        assert output.prompt_token_ids == ids
+
+
+def test_texts_of_a_cross_encoder_are_cut(tmp_path):
+    llm = LLM(str(save_bert_reranker(tmp_path)))
     raw = PoolingParams(use_activation=False, extra_kwargs={"max_tokens_per_doc": 2})
-    (logit,) = llm.score(*QUERIES, pooling_params=raw, use_tqdm=False)
-    assert len(logit.prompt_token_ids) == len(tokenizer.encode(QUERIES[0])) + 2
-    (cut,) = llm.score(*QUERIES, truncate_prompt_tokens=5, use_tqdm=False)
-    assert len(cut.prompt_token_ids) == 5
+    (logit,) = llm.score("a b c", "d e f", pooling_params=raw, use_tqdm=False)
+    assert logit.prompt_token_ids == [2, 4, 5, 6, 3, 7, 8, 3]
+    (score,) = llm.score("a b c", "d e", use_tqdm=False)
+    assert score.outputs.score == pytest.approx(1 / (1 + math.exp(-logit.outputs.score)), abs=1e-5)
+    (cut,) = llm.score("a b c", "d e f", truncate_prompt_tokens=5, use_tqdm=False)
+    assert cut.prompt_token_ids == [2, 4, 3, 7, 3]
 
 
 def test_scores_that_are_refused(embedder):

@@ -41,6 +41,26 @@ def positive(numbers) -> bool:
     return all(isinstance(number, float) and number > 0 for number in numbers)
 
 
+# -- quantized weights -------------------------------------------------------------------------
+
+
+def test_quantization():
+    sizes = "--model", "tiny", "--input-len", 4, "--output-len", 3
+    _, found = bench("quantization", *sizes, "--repeats", 1)
+    assert list(found) == KEYS
+    assert list(found["results"]) == ["float32", "bfloat16", "int4", "int8", "Q8_0", "Q4_0"]
+    for figures in found["results"].values():
+        step = found["results"]["bfloat16"]["step_s"]
+        assert figures["ratio_bfloat16"] == pytest.approx(step / figures["step_s"])
+        assert figures["bytes_of_step"] <= figures["weight_bytes"]
+    half, eighth, quarter = (
+        found["results"][name]["bytes_of_step"] for name in ("bfloat16", "Q4_0", "Q8_0")
+    )
+    # a scale of 16 bits for 32 numbers of 4 or 8; norms and biases stay float32
+    assert eighth == pytest.approx(half * 4.5 / 16, rel=0.02)
+    assert quarter == pytest.approx(half * 8.5 / 16, rel=0.02)
+
+
 # -- structured outputs ------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""What a model does: by its files, by both generations of words; and what is refused."""
+"""Runner and tasks of a model: by its files, by both generations of words; what is refused."""
 
 import json
 from itertools import product
@@ -18,9 +18,8 @@ from pooling_models import (
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from minivllm import EngineArgs, PoolingParams
 from minivllm.config.pooler import PoolerConfig
-from minivllm.engine.arg_utils import EngineArgs
-from minivllm.pooling_params import PoolingParams
 
 EMBED, CLASSIFY = ("embed", "token_embed"), ("classify", "token_classify")
 KINDS = ("ForCausalLM", "Model", "ForSequenceClassification")
@@ -207,7 +206,7 @@ def test_a_classifier_without_its_head_is_refused_never_filled_with_random_numbe
 @pytest.mark.parametrize("prefixed", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_weights_may_have_their_prefix_and_other_heads(tmp_path, family, prefixed):
-    """As saved by a model with a head, or by one without; heads that are not built are left out."""
+    """Saved with a head or without: tensors of heads that are not built are left out."""
     model = make_model(family)
     tensors = load_file(save(model, tmp_path) / FILE)
     prefix = {"GPT2": "transformer."}.get(family, "model.") if prefixed else ""

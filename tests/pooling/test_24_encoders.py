@@ -1,19 +1,29 @@
 """Encoders: attention to the whole of a sequence, without a cache; BERT and its kin."""
 
-import json
-import random
-import re
+from functools import partial
 
 import pytest
 import torch
-import transformers
 from helpers import examples, make_llm
 from hypothesis import given
 from hypothesis import strategies as st
 from paged_batches import TOLERANCE
+from pooling_models import (
+    ENCODERS,
+    FILE,
+    MAX_LEN,
+    assert_near,
+    hidden_states,
+    logits,
+    make_model,
+    make_prompts,
+    normalized,
+    save,
+)
 from safetensors.torch import load_file, save_file
-from torch.nn.functional import normalize
+from text_pairs import bert_tokenizer
 
+from minivllm import LLM
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.attention.selector import make_backend
 from minivllm.pooling_params import PoolingParams
@@ -77,47 +87,8 @@ def dense(lengths, query, key, value, scale):
 
 # ---- models ----------------------------------------------------------------------------------
 
-FAMILIES = ["Bert", "Roberta", "XLMRoberta"]
-VOCAB_SIZE, LONGEST = 97, 200
-FILE = "model.safetensors"
-
-
-def make_prompts(number=50):
-    rng = random.Random(0)
-    lengths = [1, LONGEST, *(rng.randint(1, LONGEST) for _ in range(number - 2))]
-    return [rng.choices(range(3, VOCAB_SIZE), k=n) for n in lengths]
-
-
-PROMPTS = make_prompts()
-
-
-def make_encoder(family, kind="Model", **changes):
-    """A random model of transformers."""
-    config = getattr(transformers, f"{family}Config")(
-        vocab_size=VOCAB_SIZE, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=48, max_position_embeddings=LONGEST + 2, **changes,
-    )  # fmt: skip
-    model = getattr(transformers, family + kind)(config).eval().requires_grad_(False)
-    rng = torch.Generator().manual_seed(1)
-    for name, parameter in model.named_parameters():
-        is_norm = parameter.dim() == 1 and name.endswith("weight")
-        parameter.normal_(1.0 if is_norm else 0.0, 0.2, generator=rng)
-    return model
-
-
-def save(model, directory, rename=lambda name: name, **changes):
-    """Save a checkpoint with other names of tensors, or other fields in its config.json."""
-    model.save_pretrained(directory)
-    tensors = load_file(directory / FILE)
-    save_file({rename(name): tensor for name, tensor in tensors.items()}, directory / FILE)
-    file = directory / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-    return directory
-
-
-def states(model, prompt, **kwargs):
-    """Hidden states by transformers, float32 ``[len(prompt), hidden_size]``."""
-    return model.base_model(torch.tensor([prompt]), **kwargs).last_hidden_state[0]
+# transformers' RoBERTa does not count padding, whose id no prompt has
+PROMPTS = [[max(token, 3) for token in prompt] for prompt in make_prompts()]
 
 
 def embeddings(llm, prompts=PROMPTS, params=None):
@@ -130,52 +101,52 @@ def probabilities(llm, prompts=PROMPTS, params=None):
     return [torch.tensor(output.outputs.probs) for output in outputs]
 
 
-def assert_near(found, wanted):
-    """Equal to 1e-5 of the largest number, or of 1."""
-    assert len(found) == len(wanted)
-    for one, other in zip(found, wanted, strict=True):
-        assert one.shape == other.shape
-        assert float((one - other).abs().max()) <= 1e-5 * max(1.0, float(other.abs().max()))
-
-
 @pytest.mark.parametrize("backend", FOR_A_CPU)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ENCODERS)
 def test_an_encoder_embeds_by_its_first_token(tmp_path, family, backend):
     """50 prompts of 1 to 200 tokens in steps of many; no block is ever taken."""
-    model = make_encoder(family)
+    model = make_model(family)
     llm = make_llm(save(model, tmp_path), attention_backend=backend, trace=True)
-    assert_near(embeddings(llm), [normalize(states(model, p)[0], dim=-1) for p in PROMPTS])
+    assert_near(embeddings(llm), [normalized(hidden_states(model, p)[0]) for p in PROMPTS])
     assert llm.trace.num_steps < len(PROMPTS)
     assert not [*llm.trace.of(BlocksAllocated), *llm.trace.of(BlocksShared)]
     assert not llm.llm_engine.vllm_config.cache_config.enable_prefix_caching
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_16_bits_are_near(tmp_path, dtype):
+    model = make_model("Bert")
+    found = embeddings(make_llm(save(model, tmp_path), dtype=dtype))
+    for one, prompt in zip(found, PROMPTS, strict=True):
+        assert one @ normalized(hidden_states(model, prompt)[0]) > 0.995
+
+
 @pytest.mark.parametrize("num_labels", [1, 3])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ENCODERS)
 def test_an_encoder_classifies(tmp_path, family, num_labels):
     """With one label it is a cross-encoder, and its score is between 0 and 1."""
-    model = make_encoder(family, "ForSequenceClassification", num_labels=num_labels)
-    logits = [model(torch.tensor([prompt])).logits[0] for prompt in PROMPTS]
-    wanted = [x.sigmoid() if num_labels == 1 else x.softmax(-1) for x in logits]
+    model = make_model(family, "ForSequenceClassification", num_labels=num_labels)
+    activation = torch.sigmoid if num_labels == 1 else partial(torch.softmax, dim=-1)
+    wanted = [activation(logits(model, prompt)) for prompt in PROMPTS]
     assert_near(probabilities(make_llm(save(model, tmp_path))), wanted)
 
 
 @pytest.mark.parametrize("pooling_type", ["MEAN", "LAST", "CLS"])
 def test_other_rows_can_be_asked_for(tmp_path, pooling_type):
-    model = make_encoder("Bert")
+    model = make_model("Bert")
     config = {"seq_pooling_type": pooling_type}
     llm = make_llm(save(model, tmp_path), pooler_config=config)
     of = {"MEAN": lambda x: x.mean(0), "LAST": lambda x: x[-1], "CLS": lambda x: x[0]}
-    wanted = [normalize(of[pooling_type](states(model, p)), dim=-1) for p in PROMPTS]
+    wanted = [normalized(of[pooling_type](hidden_states(model, p))) for p in PROMPTS]
     assert_near(embeddings(llm), wanted)
     params = PoolingParams(task="token_embed", use_activation=False)
     if pooling_type == "CLS":
         outputs = llm.encode(PROMPTS, params, use_tqdm=False)
-        assert_near([o.outputs.data for o in outputs], [states(model, p) for p in PROMPTS])
+        assert_near([o.outputs.data for o in outputs], [hidden_states(model, p) for p in PROMPTS])
 
 
 def test_tokens_of_the_second_text_have_another_type(tmp_path):
-    model = make_encoder("Bert", "ForSequenceClassification", num_labels=1)
+    model = make_model("Bert", "ForSequenceClassification", num_labels=1)
     llm = make_llm(save(model, tmp_path))
     prompts, firsts = PROMPTS[:6], [0, 7, 1, len(PROMPTS[3]), 3, 2]
     params = [PoolingParams(extra_kwargs={"compressed_token_type_ids": n}) for n in firsts]
@@ -184,7 +155,7 @@ def test_tokens_of_the_second_text_have_another_type(tmp_path):
         for p, n in zip(prompts, firsts, strict=True)
     ]
     wanted = [
-        model(torch.tensor([p]), token_type_ids=t).logits[0].sigmoid()
+        model(torch.tensor([p]), token_type_ids=t).logits[0].sigmoid().detach()
         for p, t in zip(prompts, types, strict=True)
     ]
     found = probabilities(llm, prompts, params)
@@ -192,13 +163,30 @@ def test_tokens_of_the_second_text_have_another_type(tmp_path):
     assert not torch.equal(found[2], probabilities(llm, prompts)[2])
 
 
+@pytest.mark.parametrize("family", ENCODERS)
+def test_a_cross_encoder_scores_pairs_of_texts(tmp_path, family):
+    """The tokenizer says which text a token is of; RoBERTa has types, but was not given any."""
+    tokenizer = bert_tokenizer()
+    if family != "Bert":
+        tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    changes = {"num_labels": 1, "pad_token_id": tokenizer.pad_token_id}
+    model = make_model(family, "ForSequenceClassification", **changes)
+    tokenizer.save_pretrained(save(model, tmp_path))
+    outputs = LLM(str(tmp_path), task="score").score("a b c", ["d", "e f e f"], use_tqdm=False)
+    for output, document in zip(outputs, ["d", "e f e f"], strict=True):
+        pair = tokenizer("a b c", document, return_tensors="pt")
+        with torch.no_grad():
+            wanted = model(**pair).logits.sigmoid().item()
+        assert output.outputs.score == pytest.approx(wanted, abs=1e-5)
+
+
 def test_a_model_without_types_refuses_them(tmp_path):
-    model = make_encoder("XLMRoberta", type_vocab_size=1)
+    model = make_model("XLMRoberta", type_vocab_size=1)
     llm = make_llm(save(model, tmp_path))
     params = PoolingParams(extra_kwargs={"compressed_token_type_ids": 3})
     with pytest.raises(ValueError, match="tokens of this model have no types"):
         llm.embed(PROMPTS[:2], pooling_params=params, use_tqdm=False)
-    assert_near(embeddings(llm, PROMPTS[:1]), [normalize(states(model, PROMPTS[0])[0], dim=-1)])
+    assert_near(embeddings(llm, PROMPTS[:1]), [normalized(hidden_states(model, PROMPTS[0])[0])])
 
 
 @pytest.mark.parametrize("first", [-1, "a", True])
@@ -213,36 +201,38 @@ def test_an_index_of_the_first_token_of_type_1_is_an_index(first):
 @pytest.mark.parametrize(("family", "prefix"), [("Bert", "bert."), ("Roberta", "roberta.")])
 def test_what_an_embedder_does_not_need_is_left_out(tmp_path, family, prefix):
     """A checkpoint that guesses masked tokens: its prefix, its head, the buffers of old files."""
-    model = make_encoder(family, "ForMaskedLM")
+    model = make_model(family, "ForMaskedLM")
     save(model, tmp_path, architectures=[f"{family}Model"])
     tensors = load_file(tmp_path / FILE)
     assert any(name.startswith(("cls.", "lm_head.")) for name in tensors)
     tensors[f"{prefix}embeddings.position_ids"] = torch.arange(9)[None]
     save_file(tensors, tmp_path / FILE)
-    wanted = [normalize(states(model, p)[0], dim=-1) for p in PROMPTS]
+    wanted = [normalized(hidden_states(model, p)[0]) for p in PROMPTS]
     assert_near(embeddings(make_llm(tmp_path)), wanted)
 
 
 def test_a_classifier_embeds_when_asked(tmp_path):
     for family in ("Bert", "Roberta"):
-        model = make_encoder(family, "ForSequenceClassification")
+        model = make_model(family, "ForSequenceClassification")
         llm = make_llm(save(model, tmp_path / family), task="embed")
-        assert_near(embeddings(llm), [normalize(states(model, p)[0], dim=-1) for p in PROMPTS])
+        assert_near(embeddings(llm), [normalized(hidden_states(model, p)[0]) for p in PROMPTS])
 
 
 def test_the_first_berts_called_a_norms_tensors_gamma_and_beta(tmp_path):
-    model = make_encoder("Bert")
+    model = make_model("Bert")
 
-    def older(name):
-        name = re.sub(r"LayerNorm\.weight$", "LayerNorm.gamma", name)
-        return "bert." + re.sub(r"LayerNorm\.bias$", "LayerNorm.beta", name)
-
-    llm = make_llm(save(model, tmp_path, older))
-    assert_near(embeddings(llm), [normalize(states(model, p)[0], dim=-1) for p in PROMPTS])
+    older = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    tensors = load_file(save(model, tmp_path) / FILE)
+    for new, old in older.items():
+        tensors = {name.replace(new, old): tensor for name, tensor in tensors.items()}
+    save_file({f"bert.{name}": tensor for name, tensor in tensors.items()}, tmp_path / FILE)
+    assert_near(
+        embeddings(make_llm(tmp_path)), [normalized(hidden_states(model, p)[0]) for p in PROMPTS]
+    )
 
 
 def test_a_classifier_is_never_made_up(tmp_path):
-    save(make_encoder("Bert"), tmp_path, architectures=["BertForSequenceClassification"])
+    save(make_model("Bert"), tmp_path, architectures=["BertForSequenceClassification"])
     with pytest.raises(ValueError, match=r"lacks 2 tensors, the first is 'classifier\.weight'"):
         make_llm(tmp_path)
 
@@ -255,21 +245,34 @@ def test_a_classifier_is_never_made_up(tmp_path):
     [
         ({"enable_chunked_prefill": True}, "an encoder reads each prompt whole"),
         ({"enable_prefix_caching": True}, "an encoder reads each prompt whole"),
-        ({"max_num_batched_tokens": LONGEST}, "at least max_model_len=202"),
+        ({"max_num_batched_tokens": MAX_LEN - 1}, f"at least max_model_len={MAX_LEN}"),
         ({"task": "generate"}, "it cannot generate"),
         ({"enable_lora": True}, "BertModel"),
     ],
 )
 def test_an_encoder_refuses(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
-        make_llm(save(make_encoder("Bert"), tmp_path), **changes)
+        make_llm(save(make_model("Bert"), tmp_path), **changes)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("Roberta", {"pad_token_id": None}, "pad_token_id in config.json must be a token id"),
+        ("Bert", {"is_decoder": True}, "is_decoder=True in config.json is not supported"),
+        ("Bert", {"position_embedding_type": "relative_key"}, "only 'absolute' is"),
+    ],
+)
+def test_other_kinds_of_encoders_are_refused(tmp_path, family, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make_llm(save(make_model(family), tmp_path, **changes))
 
 
 def test_a_prompt_may_fill_the_positions_and_no_more(tmp_path):
     """RoBERTa has fewer than its config.json says: the first rows are the padding's."""
-    model = make_encoder("Roberta")
+    model = make_model("Roberta")
     llm = make_llm(save(model, tmp_path))
-    prompt = [5] * LONGEST
-    assert_near(embeddings(llm, [prompt]), [normalize(states(model, prompt)[0], dim=-1)])
-    with pytest.raises(ValueError, match="201"):
-        llm.embed([[5] * (LONGEST + 1)], use_tqdm=False)
+    prompt = [5] * (MAX_LEN - 2)
+    assert_near(embeddings(llm, [prompt]), [normalized(hidden_states(model, prompt)[0])])
+    with pytest.raises(ValueError, match=str(MAX_LEN - 1)):
+        llm.embed([[*prompt, 5]], use_tqdm=False)

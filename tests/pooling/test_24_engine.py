@@ -8,6 +8,7 @@ import pytest
 import quantized_checkpoints as qc
 import torch
 from adapters import peft_adapter
+from faults import PLANNING, Fault, fault_at
 from helpers import make_llm
 from pooling_models import (
     FILE,
@@ -22,8 +23,8 @@ from pooling_models import (
 )
 from safetensors.torch import load_file, save_file
 
+from minivllm import PoolingParams
 from minivllm.lora.request import LoRARequest
-from minivllm.pooling_params import PoolingParams
 
 PROMPTS = make_prompts()
 
@@ -133,3 +134,58 @@ def test_quantized_weights_give_the_numbers_of_what_they_stand_for(tmp_path, tas
         found.append([output.outputs.data for output in outputs])
     assert max(float(vector.abs().max()) for vector in found[1]) > 1
     assert_near(*found)
+
+
+POINTS = [  # where a step of pooling can fail: it has no tokens to sample, and no forks
+    *PLANNING,
+    "model_runner.input_batch.update",
+    "model_runner._forward",
+    "model_runner.input_batch.pooling_metadata",
+    "model_runner._pool",
+    "scheduler.update_from_output",
+    "scheduler._finish",
+    "scheduler.kv_manager.free",
+]
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_after_a_step_that_fails_the_states_of_chunks_are_made_again(checkpoint, mode):
+    """No chunk's rows are kept twice, and none is missing, wherever the step has failed."""
+    directory, _, wanted = checkpoint
+    llm = small_engine(directory, 16, preemption_mode=mode)
+    engine, rng = llm.llm_engine, random.Random(7)
+    for index, prompt in enumerate(PROMPTS):
+        engine.add_request(str(index), {"prompt_token_ids": prompt}, PoolingParams(), priority=0)
+    found, num_failed = {}, 0
+    while engine.has_unfinished_requests():
+        if rng.random() < 0.05:
+            path, after = rng.choice(POINTS), rng.random() < 0.5
+            at_last = fault_at(engine, "scheduler.update_from_output", after=True)
+            with at_last, fault_at(engine, path, rng.randrange(2), after), pytest.raises(Fault):
+                engine.engine_core.step()
+            num_failed += 1
+            engine.check_integrity()
+        for output in engine.step():
+            found[int(output.request_id)] = output.outputs.data
+    assert num_failed > 20
+    assert_near([found[index] for index in range(len(PROMPTS))], wanted)
+
+
+@pytest.mark.parametrize("task", ["embed", "classify"])
+def test_heads_compute_in_float32_whatever_the_model_does(tmp_path, task):
+    model = make_model("Llama", "Model" if task == "embed" else "ForSequenceClassification")
+    llm = make_llm(save(model, tmp_path), dtype="bfloat16")
+    (output,) = llm.encode(PROMPTS[0], use_tqdm=False)
+    assert output.outputs.data.dtype == torch.float32
+    norm = output.outputs.data.norm() if task == "embed" else output.outputs.data.sum()
+    assert abs(float(norm) - 1) < 1e-6
+    pooler = llm.llm_engine.model_runner.model.pooler
+    assert {parameter.dtype for parameter in pooler.parameters()} <= {torch.float32}
+    if task == "classify":
+        assert torch.equal(pooler.score.weight, model.score.weight)
+
+
+def test_memory_is_profiled_with_the_pooler(checkpoint):
+    directory, *_ = checkpoint
+    profile = make_llm(directory, max_num_batched_tokens=100).profile_memory()
+    assert profile.activations > 100 * 32 * 4

@@ -18,8 +18,7 @@ from pooling_models import (
 )
 from torch import nn
 
-from minivllm import LLM
-from minivllm.pooling_params import PoolingParams
+from minivllm import LLM, PoolingParams
 
 PROMPTS = make_prompts()
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"

@@ -96,7 +96,7 @@ def test_the_memory_that_is_printed_is_that_of_the_files_bits(tied_gguf):
 
 
 def test_parts_of_unlike_types_are_in_panels_of_their_own(tmp_path):
-    """As in the files that are named Q4_K_M: values have more bits than queries and keys."""
+    """Files that are named Q4_K_M are so: values have more bits than queries and keys."""
     theirs, path = make_model("Llama"), tmp_path / "mixed.gguf"
     write(path, theirs, {"attn_v": NUMBERS["Q6_K"], "ffn_up": 1, "": NUMBERS["Q4_K"]})
     llm = make_llm(path)

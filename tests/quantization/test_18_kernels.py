@@ -1,18 +1,23 @@
 """The W4A16 kernel under Triton's interpreter, against its twin: dequantized for every product."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import quantized_checkpoints as qc
 import torch
 from test_18_checkpoints import CASES, PROMPT, load
+from test_18_gguf import make_model, write
 
 from minivllm.engine.oracle import next_token_logits
 from minivllm.models.linear import Linear
-from minivllm.quantization import w4a16
+from minivllm.models.loader import load_model
+from minivllm.quantization import get_quantization_config, w4a16
 from minivllm.quantization.awq import AWQScheme
 from minivllm.quantization.base_config import QuantizedLinearMethod, QuantizedPart
+from minivllm.quantization.gguf import load_config, weights_iterator
 from minivllm.quantization.gptq import GPTQScheme
-from minivllm.quantization.w4a16 import W4A16LinearMethod
+from minivllm.quantization.w4a16 import W4A16LinearMethod, choose_w4a16_method
 
 pytest.importorskip("triton", reason="Triton is available for Linux only")
 
@@ -49,7 +54,7 @@ def test_the_kernel_is_the_definition(case, bias, num_tokens):
     layer = make(packer, scheme, inputs, outputs, bias, **options)
     x = torch.randn(num_tokens, inputs, generator=torch.Generator().manual_seed(2))
     want = layer(x)
-    w4a16.apply(layer)
+    choose_w4a16_method(layer)
     assert isinstance(layer.quant_method, W4A16LinearMethod)
     assert torch.allclose(layer(x), want, atol=1e-5, rtol=1e-5)
 
@@ -60,7 +65,7 @@ def test_the_kernel_multiplies_16_bits(dtype):
     layer = make(qc.awq, AWQScheme(32), 96, 64)
     x = torch.randn(5, 96, generator=torch.Generator().manual_seed(2)).to(dtype)
     want = layer(x.float())
-    w4a16.apply(layer)
+    choose_w4a16_method(layer)
     got = layer(x)
     assert got.dtype == dtype
     assert torch.allclose(got.float(), want, atol=1e-5, rtol=torch.finfo(dtype).eps)
@@ -88,12 +93,24 @@ def test_a_models_layers_of_4_bits_are_in_one_layout(plain, tmp_path, case):
 def test_a_layer_takes_no_more_memory_than_in_its_file():
     layer = make(qc.awq, AWQScheme(32), 96, 64)
     before = sum(p.nbytes for p in layer.parameters())
-    w4a16.apply(layer)
+    choose_w4a16_method(layer)
     zeros = 64 * 96 // 32 // 2  # bytes instead of nibbles
     assert sum(p.nbytes for p in layer.parameters()) == before + zeros
 
 
 def test_a_group_smaller_than_a_block_stays_as_it_is():
     layer = make(qc.gptq, GPTQScheme(4, 8), 96, 64, group=8)
-    w4a16.apply(layer)
+    choose_w4a16_method(layer)
     assert isinstance(layer.quant_method, QuantizedLinearMethod)
+
+
+def test_a_tied_embedding_is_in_memory_once(tmp_path):
+    path, theirs = tmp_path / "model.gguf", make_model("Qwen2", tie_word_embeddings=True)
+    write(path, theirs, 2)  # Q4_0
+    config = replace(load_config(path), quant_config=get_quantization_config(path))
+    weights = weights_iterator(path, config)
+    model = load_model(path, config, torch.float32, torch.device("cpu"), weights=weights)
+    w4a16.apply(model)
+    assert list(model.model.embed_tokens.parameters()) == []
+    want = theirs(torch.tensor([PROMPT])).logits[0, -1]
+    assert torch.allclose(next_token_logits(model, PROMPT), want, atol=1e-4)

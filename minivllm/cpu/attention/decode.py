@@ -41,7 +41,7 @@ def decode(inputs: LoopInputs, rows: RaggedRows) -> None:
 
 @parallel_kernel(WORTH_SHARING)
 def _decode(inputs, rows, starts, block_table, seq_lens):
-    output, lse, query, query_stride, key_cache, _, scale, _ = inputs
+    output, lse, query, query_stride, key_cache, _, scale, _, _, _ = inputs
     num_kv_heads = key_cache.shape[2]
     group, head_dim = output.shape[1] // num_kv_heads, output.shape[2]
     for task in prange(len(seq_lens) * num_kv_heads):  # each on any thread
@@ -75,7 +75,7 @@ def _paged_decode(sums, most, total, queries, inputs, block_table, end, num_rows
     Adds up the values, each times e to its score less the query's largest score, and fills in that
     largest and the sum of those weights. In float32, whatever the cache is in.
     """
-    _, _, _, _, key_cache, value_cache, scale, window = inputs
+    _, _, _, _, key_cache, value_cache, scale, window, key_scales, value_scales = inputs
     num_padded, head_dim = queries.shape
     block_size = key_cache.shape[1]
     first = max(0, end - num_rows + 1 - window) // block_size  # the first block that a row sees
@@ -98,12 +98,14 @@ def _paged_decode(sums, most, total, queries, inputs, block_table, end, num_rows
                 transpose(keys[d:, key - at :], key_cache[block, slot:, kv_head, d:])
         for q in range(0, num_padded, ROWS):
             _wide(weights[q:, at:], queries[q:], keys, head_dim, False)
+    _multiply_columns(weights, key_scales, blocks, kv_head)
     # 2. What each key weighs, of those that a row sees; the rest of its blocks weighs nothing.
     group = len(most) // num_rows
     lanes = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     for i in range(len(most)):
         stop = end - (num_rows - 1 - i // group)
         most[i], total[i] = _weigh(weights[i], max(0, stop - window), stop, scale, *lanes)
+    _multiply_columns(weights, value_scales, blocks, kv_head)
     # 3. The sum of the values, each with its weight.
     whole = head_dim // LANES * LANES
     for b in range(len(blocks)):
@@ -117,6 +119,17 @@ def _paged_decode(sums, most, total, queries, inputs, block_table, end, num_rows
                 _wide(sums[q:, d:], weights[q:, at:], values[:, d:], size, True)
             if whole < head_dim:
                 _narrow(sums[q:, whole:], weights[q:, at:], values[:, whole:], size, True)
+
+
+@kernel
+def _multiply_columns(numbers, scales, blocks, kv_head):
+    """Multiply each key's column by its scale in ``[num_blocks, block_size, num_kv_heads]``."""
+    block_size = scales.shape[1]
+    for b in range(len(blocks) if block_size else 0):
+        for slot in range(block_size):
+            scale, at = scales[blocks[b], slot, kv_head], b * block_size + slot
+            for q in range(len(numbers)):
+                numbers[q, at] *= scale
 
 
 @kernel

@@ -16,8 +16,11 @@ from minivllm.utils.tensors import as_numpy
 EVERYTHING = 2**31 - 1  # a window that is longer than any sequence
 
 
+NO_SCALES: np.ndarray = np.empty((0, 0, 0), np.float32)
+
+
 class LoopInputs(NamedTuple):
-    """Arrays of a layer, and scalars for all of its rows; 16-bit elements are their bits."""
+    """Arrays of a layer, and scalars for all of its rows; short floats are their bits."""
 
     output: np.ndarray  # [num_tokens, num_heads, head_dim], to be written
     lse: np.ndarray  # float32 [num_tokens, num_heads], to be written
@@ -27,6 +30,9 @@ class LoopInputs(NamedTuple):
     value_cache: np.ndarray
     scale: np.float32
     window: int  # how many tokens a token sees
+    # float32 [num_blocks, block_size, num_kv_heads], of each token's K and V; empty: there are none
+    key_scales: np.ndarray = NO_SCALES
+    value_scales: np.ndarray = NO_SCALES
 
     @classmethod
     def of(

@@ -37,6 +37,18 @@ class PagedNumba(AttentionBackend):
         attend(inputs, plan_for(key_cache, metadata, sliding_window))
         return output.type_as(query)
 
+    def attend_quantized(self, query, kv_cache, metadata, scale, sliding_window=None):
+        if kv_cache.key.dtype == torch.float8_e5m2:  # the loops read e4m3 and int8
+            return super().attend_quantized(query, kv_cache, metadata, scale, sliding_window)
+        output, lse = _empty(query)
+        key, value, scale = kv_cache.key, kv_cache.value, scale * kv_cache.k_scale
+        inputs = LoopInputs.of(output, lse, query, key, value, scale, sliding_window)
+        if kv_cache.key_scales is not None:
+            scales = kv_cache.key_scales.numpy(), kv_cache.value_scales.numpy()
+            inputs = inputs._replace(key_scales=scales[0], value_scales=scales[1])
+        attend(inputs, plan_for(kv_cache.key, metadata, sliding_window))
+        return output.type_as(query)
+
     def attend_ragged(self, query, key, value, metadata, scale):
         output, lse = _empty(query)
         blocks = key.unsqueeze(1), value.unsqueeze(1)  # of one row each, without a copy

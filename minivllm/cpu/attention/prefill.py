@@ -54,7 +54,7 @@ def _prefill(inputs, rows, starts, block_table, seq_lens, is_causal, num_parts, 
 
     Keys and values are multiplied as elements of the dtype of ``like``, which is empty.
     """
-    output, lse, query, query_stride, key_cache, value_cache, scale, window = inputs
+    output, lse, query, query_stride, key_cache, value_cache, scale, window, _, _ = inputs
     num_seqs, num_kv_heads = len(seq_lens), key_cache.shape[2]
     group, head_dim = output.shape[1] // num_kv_heads, output.shape[2]
     tile = rows_at_a_time(like)
@@ -71,6 +71,8 @@ def _prefill(inputs, rows, starts, block_table, seq_lens, is_causal, num_parts, 
         keys, rows_of_values = aligned(room, depth, like.dtype), aligned(room, depth, like.dtype)
         _gather(keys, key_cache, block_table[seq], first_key, end, kv_head, head_dim)
         _gather(rows_of_values, value_cache, block_table[seq], first_key, end, kv_head, head_dim)
+        place = block_table[seq], first_key, end, kv_head
+        scales = _scales(inputs.key_scales, *place), _scales(inputs.value_scales, *place)
         values = transposed(rows_of_values)
         by_row = aligned(LANES, depth, np.float32)  # a query or an answer a row, not a lane
         queries, sums = aligned(depth, LANES, np.float32), aligned(depth, LANES, np.float32)
@@ -92,7 +94,7 @@ def _prefill(inputs, rows, starts, block_table, seq_lens, is_causal, num_parts, 
             turn(queries, by_row)
             as_right(queries, depth, keys)
             _attend_tile(
-                sums, most, total, less, scores, queries, keys, values, begins, ends, scale
+                sums, most, total, less, scores, queries, keys, values, begins, ends, scale, *scales
             )
             turn(by_row, sums)
             for lane in range(min(LANES, num_lanes - first)):
@@ -119,12 +121,30 @@ def _gather(numbers, cache, block_table, first, end, kv_head, head_dim):
 
 
 @kernel
-def _attend_tile(sums, most, total, less, scores, queries, keys, values, begins, ends, scale):
+def _scales(scales, block_table, first, end, kv_head):
+    """Scales of the positions ``[first, end)`` in ``[num_blocks, block_size, num_kv_heads]``.
+
+    None, if there are no scales.
+    """
+    block_size = scales.shape[1]
+    found = np.empty(end - first if block_size else 0, np.float32)
+    for i in range(len(found)):
+        block, slot = block_table[(first + i) // block_size], (first + i) % block_size
+        found[i] = scales[block, slot, kv_head]
+    return found
+
+
+@kernel
+def _attend_tile(
+    sums, most, total, less, scores, queries, keys, values, begins, ends, scale, key_scales,
+    value_scales,
+):  # fmt: skip
     """Flash attention of one query a lane: block of keys after block of keys, each seen once.
 
     Fills in the sum of the values ``[depth, LANES]``, each with its weight, e to the score less the
     largest so far, the largest score, and the sum of the weights. The scores of lane l are those of
-    the keys ``[begins[l], ends[l])``; later lanes see later ones.
+    the keys ``[begins[l], ends[l])``; later lanes see later ones. Scores and weights of keys and
+    values of 8 bits are multiplied by the scales of these; empty: there are none.
     """
     depth, tile = keys.shape[1], rows_at_a_time(keys)
     sums[:] = 0
@@ -135,6 +155,7 @@ def _attend_tile(sums, most, total, less, scores, queries, keys, values, begins,
         padded = _padded(size, tile)
         # 1. The scores: keys times queries.
         multiply_add(scores, keys[begin:], queries, padded, depth, False)
+        _multiply_rows(scores, key_scales[begin : begin + size])
         seen_by_all = ends[0] - begin if begin >= begins[-1] else 0  # the keys before
         for j in range(max(0, seen_by_all), padded):
             row, key = scores[j], begin + j
@@ -161,8 +182,17 @@ def _attend_tile(sums, most, total, less, scores, queries, keys, values, begins,
         # 4. The weights, and their sum.
         weigh(scores, padded, most, scale, total)
         # 5. Values times weights.
+        _multiply_rows(scores, value_scales[begin : begin + size])
         as_right(scores, padded, keys)
         multiply_add(sums, values[:, begin:], scores, depth, padded, True)
+
+
+@kernel
+def _multiply_rows(numbers, factors):
+    for j in range(len(factors)):
+        row, factor = numbers[j], factors[j]
+        for lane in range(LANES):
+            row[lane] *= factor
 
 
 @kernel

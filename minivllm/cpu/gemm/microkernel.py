@@ -199,9 +199,11 @@ def memory(context, builder, signature, args, i):
 
 
 def load(builder, at, dtype=types.float32):
-    """Load a vector as float32; 16-bit elements are widened as by ``compiled.widen``."""
+    """Load a vector as float32; shorter elements are widened as by ``compiled.widen``."""
     if dtype == types.float32:
         return builder.load(builder.bitcast(at, _VECTOR.as_pointer()), align=4)
+    if dtype in (types.int8, types.uint8):
+        return _load_bytes(builder, at, dtype)
     short = ir.VectorType(ir.IntType(16), WIDTH)
     loaded = builder.load(builder.bitcast(at, short.as_pointer()), align=2)
     if dtype == types.int16 and "+f16c" in FEATURES:  # one instruction, not seven
@@ -216,6 +218,21 @@ def load(builder, at, dtype=types.float32):
     bits = builder.or_(builder.or_(size, sign), exponent)
     number = builder.bitcast(bits, _VECTOR)
     return builder.fmul(number, _VECTOR([2.0**112] * WIDTH))
+
+
+def _load_bytes(builder, at, dtype):
+    """Load a vector of int8, or of e4m3."""
+    short = ir.VectorType(ir.IntType(8), WIDTH)
+    loaded = builder.load(builder.bitcast(at, short.as_pointer()), align=1)
+    if dtype == types.int8:
+        return builder.sitofp(builder.sext(loaded, _WORDS), _VECTOR)
+    byte = builder.zext(loaded, _WORDS)
+    size = builder.and_(byte, _words(0x7F))
+    sign = builder.shl(builder.and_(byte, _words(0x80)), _words(24))
+    bits = builder.or_(builder.shl(size, _words(20)), sign)
+    number = builder.fmul(builder.bitcast(bits, _VECTOR), _VECTOR([2.0**120] * WIDTH))
+    is_nan = builder.icmp_unsigned("==", size, _words(0x7F))
+    return builder.select(is_nan, _VECTOR([math.nan] * WIDTH), number)
 
 
 def _words(number):

@@ -19,12 +19,13 @@ from minivllm.cpu.gemm.microkernel import WIDTH, micro_kernel
 # registers. The wider it is, the less often is each element of the left one fetched.
 ROWS, VECTORS = (4, 4) if WIDTH == 16 else (4, 3)
 LANES = VECTORS * WIDTH
+_EXACT_IN_BFLOAT16 = (np.uint16, np.uint8, np.int8)  # bfloat16 itself, e4m3, int8
 _vector_multiply_add = micro_kernel(ROWS, VECTORS)
 
 
 def left_dtype(*arrays: np.ndarray) -> type:
     """Dtype of left operands, if these arrays (see ``as_numpy``) are multiplied."""
-    by_unit = HAS_AMX and all(array.dtype == np.uint16 for array in arrays)
+    by_unit = HAS_AMX and all(array.dtype in _EXACT_IN_BFLOAT16 for array in arrays)
     return np.uint16 if by_unit else np.float32
 
 

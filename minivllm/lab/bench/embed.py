@@ -107,7 +107,7 @@ def _theirs(directory: Path) -> Embedder:
 
 
 def make_texts(num_texts: int, shortest: int, longest: int, seed: int = 0) -> list[str]:
-    """Texts of so many tokens each, [CLS] and [SEP] included."""
+    """Make texts of random words; their numbers of tokens include [CLS] and [SEP]."""
     rng, texts = Random(seed), []
     for _ in range(num_texts):
         words = rng.choices(range(VOCAB_SIZE - len(SPECIAL)), k=rng.randint(shortest, longest) - 2)

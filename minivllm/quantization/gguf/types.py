@@ -37,10 +37,10 @@ def _nibbles(fields: torch.Tensor) -> torch.Tensor:
     return torch.cat((fields & 15, fields >> 4), -1)
 
 
-def _bits(fields: torch.Tensor, shifts: range = range(8), mask: int = 1) -> torch.Tensor:
-    """``[..., m]`` bytes to ``[..., m, shifts]``: low bits of the shifted bytes."""
-    by = torch.tensor(list(shifts), dtype=torch.uint8, device=fields.device)
-    return (fields.unsqueeze(-1) >> by) & mask
+def _bits(fields: torch.Tensor, each: int = 1) -> torch.Tensor:
+    """``[..., m]`` bytes to ``[..., m, 8 / each]``: numbers of ``each`` bits, low first."""
+    shifts = torch.arange(0, 8, each, dtype=torch.uint8, device=fields.device)
+    return (fields.unsqueeze(-1) >> shifts) & (2**each - 1)
 
 
 def _plain(dtype: torch.dtype) -> Callable[[torch.Tensor], QuantizedWeight]:
@@ -111,7 +111,7 @@ def _q5_k(blocks: torch.Tensor) -> QuantizedWeight:
 
 def _q6_k(blocks: torch.Tensor) -> QuantizedWeight:
     low = _nibbles(blocks[:, :128].unflatten(1, (2, 64)))
-    high = _bits(blocks[:, 128:192].unflatten(1, (2, 32)), range(0, 8, 2), 3)
+    high = _bits(blocks[:, 128:192].unflatten(1, (2, 32)), 2)
     codes = low | high.transpose(2, 3).flatten(2) << 4
     scales = _floats(blocks[:, 208:]).float() * blocks[:, 192:208].view(torch.int8)
     return QuantizedWeight(codes.flatten(1).view(torch.int8) - 32, scales)

@@ -79,7 +79,10 @@ def parse_args(words: list[str]) -> argparse.Namespace:
         args.table_output_len = args.output_len
     if args.ignore_eos is None:
         args.ignore_eos = args.dataset_name == "random"
-    args.percentile_metrics = args.percentile_metrics.split(",")
+    embeds = args.backend == "openai-embeddings"
+    usual = "e2el" if embeds else "ttft,tpot,itl"
+    metrics = args.percentile_metrics
+    args.percentile_metrics = (usual if metrics is None else metrics).split(",")
     check_names("--percentile-metrics", args.percentile_metrics, LATENCIES)
     args.goodput = dict(args.goodput)
     check_names("--goodput", args.goodput, ("ttft", "tpot", "e2el"))
@@ -98,6 +101,8 @@ def parse_args(words: list[str]) -> argparse.Namespace:
     for p in args.metric_percentiles:
         check(0 <= p <= 100, "metric_percentiles", p, "numbers from 0 to 100")
     check(isinstance(args.extra_body, dict), "extra_body", args.extra_body, "a JSON object")
+    if embeds:  # there is no answer but the vector
+        args.random_output_len, args.ignore_eos, args.temperature = 0, False, None
     named = args.dataset_path is not None
     allowed = "a file, with --dataset-name sharegpt and only then"
     check(named == (args.dataset_name == "sharegpt"), "dataset_path", args.dataset_path, allowed)

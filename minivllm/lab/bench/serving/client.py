@@ -1,4 +1,4 @@
-"""The client: sends a request, reads its stream of events, notes when each came.
+"""The client: sends a request, reads its stream of events or its vector, notes when each came.
 
 (vLLM: vllm/benchmarks/lib/endpoint_request_func.py)
 """
@@ -19,6 +19,7 @@ ENDPOINTS = {
     "openai": "/v1/completions",
     "vllm": "/v1/completions",
     "openai-chat": "/v1/chat/completions",
+    "openai-embeddings": "/v1/embeddings",
 }
 _SILENCE = 600.0  # seconds without a byte after which a request counts as failed
 _LONGEST_ERROR = 300  # characters of a server's answer that an error shows
@@ -34,7 +35,7 @@ class ServedModel:
 
 
 class Client:
-    """Asks one server for streams.
+    """Asks one server for streams, or for embeddings.
 
     Args:
         base_url: of the server, without a path.
@@ -55,6 +56,7 @@ class Client:
         insecure: bool = False,
     ):
         self.is_chat = backend == "openai-chat"
+        self.embeds = backend == "openai-embeddings"
         self.endpoint = endpoint or ENDPOINTS[backend]
         self.fields = fields or {}
         unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=None)
@@ -112,22 +114,32 @@ class Client:
                 if response.status_code != 200:
                     text = (await response.aread()).decode(errors="replace")
                     output.error = f"status {response.status_code}: {text[:_LONGEST_ERROR]}"
+                elif self.embeds:
+                    await self._read_embedding(response, output)
                 else:
                     await self._read(response, output)
-        except (httpx.HTTPError, AttributeError, LookupError, TypeError) as error:
-            # the last three come of an event in another form than OpenAI's
+        except (httpx.HTTPError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # the last four come of an answer in another form than OpenAI's
             output.error = f"{type(error).__name__}: {error}".rstrip(": ")
         output.success = not output.error
         return output
 
     def body(self, sample: SampleRequest) -> dict[str, Any]:
         """The request as it goes over the wire."""
-        body = {"stream": True, "stream_options": {"include_usage": True}, **self.fields}
+        streams = {"stream": True, "stream_options": {"include_usage": True}}
+        body = ({} if self.embeds else streams) | self.fields
         if sample.lora_name is not None:
             body["model"] = sample.lora_name
+        if self.embeds:
+            return body | {"input": sample.prompt}
         if self.is_chat:
             return body | {"messages": sample.messages, "max_completion_tokens": sample.output_len}
         return body | {"prompt": sample.prompt, "max_tokens": sample.output_len}
+
+    async def _read_embedding(self, response: httpx.Response, output: RequestFuncOutput) -> None:
+        answer = json.loads(await response.aread())
+        output.latency = perf_counter() - output.start_time
+        output.prompt_len = answer["usage"]["prompt_tokens"]
 
     async def _read(self, response: httpx.Response, output: RequestFuncOutput) -> None:
         start = last = output.start_time
