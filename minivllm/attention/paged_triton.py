@@ -46,7 +46,8 @@ class PagedTriton(AttentionBackend):
         write_slots(key, value, key_cache, value_cache, slot_mapping)
 
     def copy_blocks(self, kv_cache, src, dst):
-        if set(src) & set(dst):  # torch reads all before it writes; programs have no order
+        # torch reads all before it writes; programs have no order, and know of no scales
+        if set(src) & set(dst) or kv_cache.scales is not None:
             return super().copy_blocks(kv_cache, src, dst)
         if kv_cache.draft is not None:
             self.copy_blocks(kv_cache.draft, src, dst)

@@ -29,6 +29,7 @@ class MemoryProfile:
     kv_cache: int
     num_blocks: int  # of the KV cache, the null block included
     block_size: int
+    cache_dtype: str  # "auto": the model's
     step_tokens: int  # of the full step that was measured
     step_seqs: int
 
@@ -36,11 +37,14 @@ class MemoryProfile:
     def parts(self) -> list[tuple[str, int, str]]:
         """Rows ``(name, bytes, how it came about)``, for a table or a figure."""
         step = f"peak of a step: {self.step_tokens} tokens, {self.step_seqs} sequences"
+        blocks = f"{self.num_blocks} blocks of {self.block_size} tokens"
+        if self.cache_dtype != "auto":
+            blocks += f" in {self.cache_dtype}"
         rows = [
             ("weights", self.weights, "all parameters"),
             ("activations", self.activations, step),
             ("overhead", self.overhead, "held outside of tensors"),
-            ("KV cache", self.kv_cache, f"{self.num_blocks} blocks of {self.block_size} tokens"),
+            ("KV cache", self.kv_cache, blocks),
         ]
         return [row for row in rows if row[1] or row[0] != "overhead"]
 

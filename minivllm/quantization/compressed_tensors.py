@@ -117,7 +117,7 @@ class CompressedTensorsConfig(QuantizationConfig):
     ignore: tuple[str, ...] = ()
 
     name = "compressed-tensors"
-    ignored_tensors = (".k_scale", ".v_scale", ".kv_scale", ".output_scale")
+    ignored_tensors = (".output_scale",)
 
     @classmethod
     def from_config(cls, config: dict, source: str) -> CompressedTensorsConfig:

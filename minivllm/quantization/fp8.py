@@ -69,7 +69,6 @@ class FP8Config(QuantizationConfig):
     skipped: tuple[str, ...] = ()  # whole names, or their ends
 
     name = "fp8"
-    ignored_tensors = (".k_scale", ".v_scale", ".kv_scale")
 
     @classmethod
     def from_config(cls, config: dict, source: str) -> FP8Config:

@@ -139,7 +139,8 @@ class Worker:
         """Allocate the KV cache, on the device and on the host, and make the model runner."""
         self.num_blocks = kv_cache_config.num_blocks
         cache_dtype = self.config.cache_config.cache_dtype
-        if is_float8(self.model_config.kv_cache_dtype(cache_dtype)) and not self.model.kv_scales:
+        is_scaled = is_float8(self.model_config.kv_cache_dtype(cache_dtype))
+        if is_scaled and not (self.model.kv_scales or self.model_config.is_encoder_only):
             logger.warning(
                 "Using KV cache scaling factor 1.0 for %s. If this is unintended, verify that "
                 "k/v_scale scaling factors are properly set in the checkpoint.", cache_dtype,
@@ -161,6 +162,10 @@ class Worker:
         if self.device.type == "cpu":
             self.model_runner.kv_cache.touch(_TOUCHED)
             logger.debug("A CPU has no CUDA graphs: every step runs eagerly.")
+            return
+        cache_dtype = self.config.cache_config.cache_dtype
+        if cache_dtype != "auto":
+            logger.info("No CUDA graphs: blocks in %s are looked up and widened.", cache_dtype)
             return
         if self.model_config.runner_type == "pooling":
             logger.info("No CUDA graphs: a pooling model has no decode steps.")
@@ -214,6 +219,7 @@ class Worker:
                 kv_cache=self.num_blocks * self.config.kv_bytes_per_block,
                 num_blocks=self.num_blocks,
                 block_size=self.block_size,
+                cache_dtype=self.config.cache_config.cache_dtype,
                 step_tokens=limits.max_num_batched_tokens,
                 step_seqs=min(limits.max_num_batched_tokens, limits.max_num_seqs),
             )
