@@ -48,7 +48,7 @@ def attention_masks(
             name = f"{letter(owner)}{row - owners.index(owner)}"
             drawing.text(left - 6, top + row * CELL + 14, name, fill=GREY, font_size=11,
                          text_anchor="end")  # fmt: skip
-            drawing.text(left + (row + 0.5) * CELL, top - 6, name, fill=GREY, font_size=10,
+            drawing.text(left + (row + 0.5) * CELL, top - 6, name, fill=GREY, font_size=11,
                          text_anchor="middle")  # fmt: skip
             for other in range(total):
                 sees = other in rows[row]

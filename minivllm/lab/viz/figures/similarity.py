@@ -65,6 +65,6 @@ def similarity(
             drawing.text(x + CELL / 2, y + 17, f"{number:.2f}", fill=ink, text_anchor="middle")
             drawing.place((i, k), x, y, CELL, ROW)
         shown = (f"[{n:5.2f}]" if k == best[i] else f" {n:5.2f} " for k, n in enumerate(row))
-        lines.append(f"{rows[i]:44}" + " ".join(shown))
+        lines.append(f"{rows[i]:44}{' '.join(shown)}".rstrip())
     lines += [f"{k}: {text}" for k, text in enumerate(columns)]
     return finish(drawing, "\n".join([head, facts, *lines]), title, mark)
