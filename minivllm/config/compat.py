@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from minivllm.config.pooler import PoolerConfig, make_pooler_config
 from minivllm.config.speculative import NGRAM_MODELS, SHORT_NAMES
 from minivllm.config.structured_outputs import (
     StructuredOutputsConfig,
@@ -103,17 +104,17 @@ def structured_outputs(params: Any) -> StructuredOutputsParams | None:
     return old.structured_outputs()
 
 
-def pooler_config(args: Any) -> Any:
+def pooler_config(args: Any) -> PoolerConfig | None:
     """The engine's ``pooler_config``, or what 0.6.6's ``override_pooler_config`` says.
 
     Raises:
-        ValueError: for both at once.
+        ValueError: for both at once, or as ``PoolerConfig``.
     """
     name, old = "override_pooler_config", args.override_pooler_config
     if old is None:
-        return args.pooler_config
+        return make_pooler_config(args.pooler_config)
     check(args.pooler_config is None, name, old, "None beside pooler_config")
-    return old
+    return make_pooler_config(old, name)
 
 
 @known_names_only

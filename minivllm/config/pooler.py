@@ -15,6 +15,7 @@ from minivllm.utils.validation import (
     is_int,
     is_number,
     is_one_of,
+    is_text,
     known_names_only,
 )
 
@@ -96,16 +97,17 @@ class PoolerConfig:
         return self.tok_pooling_type if task.startswith("token_") else self.seq_pooling_type
 
 
-def make_pooler_config(given: Any) -> PoolerConfig | None:
-    """Make the PoolerConfig of ``pooler_config``: one, a dict of its fields, or None.
+def make_pooler_config(given: Any, name: str = "pooler_config") -> PoolerConfig | None:
+    """Make the PoolerConfig of an argument: one, a dict of its fields, or None.
 
     Raises:
         ValueError: for another type, a name that is not known, or a value as ``PoolerConfig``.
     """
     if given is None or isinstance(given, PoolerConfig):
         return given
-    check(isinstance(given, dict), "pooler_config", given, "a PoolerConfig, a dict, or None")
+    ok = isinstance(given, dict) and all(map(is_text, given))
+    check(ok, name, given, "a PoolerConfig, a dict of its fields, or None")
     if "normalize" in given:
-        raise ValueError("normalize was removed from pooler_config; use use_activation instead.")
-    check_names("pooler_config", given, [field.name for field in fields(PoolerConfig)])
+        raise ValueError(f"normalize was removed from {name}; use use_activation instead.")
+    check_names(name, given, [field.name for field in fields(PoolerConfig)])
     return PoolerConfig(**given)

@@ -33,8 +33,13 @@ class PanelPart(NamedTuple):
 class QuantizedPanelLinearMethod(EmbeddingMethod):
     """Compiled GEMM in float32 with codes in panels; see ``choose_quantized_method``."""
 
-    def __init__(self, codes: list[Codes], rounds_rows: bool):
-        self._codes, self._rounds_rows = codes, rounds_rows
+    def __init__(
+        self,
+        codes: list[Codes],
+        rounds_rows: bool = False,
+        round_input: ArrayProduct | None = None,
+    ):
+        self._codes, self._rounds_rows, self._round_input = codes, rounds_rows, round_input
         self.parts: list[PanelPart] = []
 
     def create_weights(self, layer: Linear) -> None:
@@ -61,13 +66,16 @@ class QuantizedPanelLinearMethod(EmbeddingMethod):
     def array_product(self, layer: Linear, dtype: torch.dtype) -> ArrayProduct:
         if dtype != torch.float32:
             return super().array_product(layer, dtype)  # torch converts
-        return self.parts[0].product if len(self.parts) == 1 else self._multiply
+        is_plain = len(self.parts) == 1 and self._round_input is None
+        return self.parts[0].product if is_plain else self._multiply
 
     def embedding(self, layer: Linear, token_ids: torch.Tensor) -> torch.Tensor:
         (part,) = self.parts
         return part.rows(token_ids)
 
     def _multiply(self, x: np.ndarray) -> np.ndarray:
+        if self._round_input is not None:
+            x = self._round_input(x)
         outputs = [part.product(x) for part in self.parts]
         return outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=1)
 
@@ -75,7 +83,7 @@ class QuantizedPanelLinearMethod(EmbeddingMethod):
 def _pack(codes: Codes, bias: np.ndarray, rounds_rows: bool) -> PanelPart:
     """Panels of some outputs, and their product."""
     size, depth = codes.q.shape
-    if codes.q.is_floating_point():
+    if codes.q.dtype.itemsize > 1:  # floats
         weight = panels.pack(codes.q)
         array = as_numpy(weight)
         return PanelPart(
@@ -102,26 +110,43 @@ def _pack(codes: Codes, bias: np.ndarray, rounds_rows: bool) -> PanelPart:
 def choose_quantized_method(method: QuantizedLinearMethod, layer: Linear) -> LinearMethod:
     """Panels for a layer's codes, or its own method where they do not fit.
 
-    They fit if all parts have groups that are a multiple of a word, and the input is not rounded,
-    or each row to int8 with a scale of its own.
+    They fit if all parts have groups that are a multiple of a word, and round the input alike.
     """
-    schemes = [part.scheme for part in method.parts.values()]
-    rounds = {_rounds_rows(scheme) for scheme in schemes}
-    if rounds not in ({True}, {False}):
-        return method
     codes = codes_of_parts(method, layer)
-    if codes is None or (True in rounds and not all(map(_one_group, codes))):
+    if codes is None:
         return method
-    return QuantizedPanelLinearMethod(codes, rounds_rows=True in rounds)
+    schemes = [part.scheme for part in method.parts.values()]
+    if not any(map(_rounds, schemes)):
+        return QuantizedPanelLinearMethod(codes)
+    if all(map(_rounds_rows, schemes)) and all(map(_one_group, codes)):
+        return QuantizedPanelLinearMethod(codes, rounds_rows=True)
+    of_input = [_of_input(method.packed_tensors(layer, part)) for part in method.parts]
+    first = of_input[0]
+    alike = all(scheme == schemes[0] for scheme in schemes) and all(
+        torch.equal(tensor, first[kind]) for tensors in of_input for kind, tensor in tensors.items()
+    )
+    if not alike:
+        return method
+
+    def round_input(x: np.ndarray) -> np.ndarray:
+        return schemes[0].round_input(torch.from_numpy(x), first).numpy()
+
+    return QuantizedPanelLinearMethod(codes, round_input=round_input)
 
 
-def _rounds_rows(scheme: Scheme) -> bool | None:
-    """True if a product's rows are rounded to int8, False if not at all, None for another way."""
-    if type(scheme).round_input is Scheme.round_input:
-        return False
-    if isinstance(scheme, Int8Scheme) and scheme.activations != "static":
-        return scheme.activations == "dynamic"
-    return None
+def _rounds(scheme: Scheme) -> bool:
+    return type(scheme).round_input is not Scheme.round_input and bool(
+        getattr(scheme, "activations", True)
+    )
+
+
+def _rounds_rows(scheme: Scheme) -> bool:
+    """True if a product's rows are rounded to int8, each with a scale of its own."""
+    return isinstance(scheme, Int8Scheme) and scheme.activations == "dynamic"
+
+
+def _of_input(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {kind: tensor for kind, tensor in tensors.items() if kind.startswith("input_")}
 
 
 def _one_group(codes: Codes) -> bool:

@@ -28,7 +28,7 @@ from minivllm.config import (
     compat,
 )
 from minivllm.config.lora import LoRAConfig, make_lora_config
-from minivllm.config.pooler import PoolerConfig, make_pooler_config
+from minivllm.config.pooler import PoolerConfig
 from minivllm.config.speculative import (
     SHORT_NAMES,
     SpeculativeConfig,
@@ -200,7 +200,7 @@ class EngineArgs:
         self.speculative_config = make_speculative_config(
             compat.speculative_config(self), {name: getattr(self, name) for name in SHORT_NAMES}
         )
-        self.pooler_config = make_pooler_config(compat.pooler_config(self))
+        self.pooler_config = compat.pooler_config(self)
         # they are in these three now
         for name in (*SHORT_NAMES, *compat.SPECULATIVE_NAMES, "guided_decoding_backend",
                      "override_pooler_config"):  # fmt: skip

@@ -14,7 +14,8 @@ from tqdm.auto import tqdm
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.entrypoints.chat_utils import load_chat_template
 from minivllm.entrypoints.progress_bar import check_use_tqdm, collect_outputs
-from minivllm.entrypoints.scoring import ScoringParams, check_pairs, make_scorer
+from minivllm.entrypoints.scorer import ScoringParams, check_pairs
+from minivllm.entrypoints.scoring import make_scorer
 from minivllm.entrypoints.truncation import TruncationParams
 from minivllm.lora.request import LoRARequest
 from minivllm.outputs import (

@@ -18,7 +18,8 @@ _NIBBLE, _BYTE = 8, 128  # zero points of symmetric codes without a sign
 class Codes(NamedTuple):
     """A weight ``(q - zeros) * scales``, or ``q * scales + mins``, and the order of its inputs."""
 
-    # [output_size, input_size]: uint8 for up to 4 bits, int8 for more; or floats, whose scale is 1
+    # [output_size, input_size]: uint8 for up to 4 bits, int8 or e4m3 for more; or wider floats,
+    # whose scale is 1
     q: torch.Tensor
     scales: torch.Tensor  # [output_size, num_groups], of a float dtype
     zeros: torch.Tensor | None  # int8, as scales; None: 8 for 4 bits, 0 for 8 bits or with mins
@@ -50,11 +51,11 @@ def codes_of_layer(method: QuantizedLinearMethod, layer: Linear) -> Codes | None
 
 
 def _codes(weight: QuantizedWeight) -> Codes | None:
-    """A weight's codes; None for floats of 8 bits, and for groups that end within a word."""
+    """A weight's codes; None for groups that are unlike, or that end within a word."""
     q, zeros, order = weight.codes, weight.zeros, None
     if q.dtype in SCALES:
         return Codes(q, weight.scales, None, None)
-    if q.dtype not in (torch.uint8, torch.int8):
+    if q.dtype not in (torch.uint8, torch.int8, torch.float8_e4m3fn):
         return None
     num_groups = weight.scales.shape[1]
     group = q.shape[1] // num_groups
@@ -62,8 +63,9 @@ def _codes(weight: QuantizedWeight) -> Codes | None:
         counts = torch.bincount(weight.g_idx, minlength=num_groups)
         if not bool((counts == group).all()):
             return None
-        order = torch.argsort(weight.g_idx, stable=True)
-        q = q[:, order]
+        if bool((weight.g_idx.diff() < 0).any()):
+            order = torch.argsort(weight.g_idx, stable=True)
+            q = q.view(torch.uint8)[:, order].view(q.dtype)
     middle = 0
     if q.dtype == torch.uint8:
         few = int(q.max()) < 2 * _NIBBLE

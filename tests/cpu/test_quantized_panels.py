@@ -26,6 +26,7 @@ FORMATS = {
     "Q5_1": (8, 64, 32, "mins", torch.float16),
     "int8 of a column": (8, 604, 604, "", torch.float32),
     "int8 with zero points": (8, 384, 128, "zeros", torch.float16),
+    "FP8": (8, 384, 128, "e4m3", torch.float32),
 }
 BIAS = torch.randn(200, generator=torch.Generator().manual_seed(7))
 
@@ -44,8 +45,11 @@ def quantized(name: str, output_size: int) -> tuple[QuantizedPanels, torch.Tenso
         zero, least = least, mins.double().repeat_interleave(group, 1)
     elif beside == "zeros":
         zero = zeros.double().repeat_interleave(group, 1)
-    weight = (q.double() - zero) * scales.double().repeat_interleave(group, 1) + least
-    given = {"mins": {"mins": mins}, "zeros": {"zeros": zeros}, "": {}}[beside]
+    if beside == "e4m3":
+        q = torch.where(q.view(torch.uint8) & 127 == 127, 0, q)  # these bits are no number
+        q = q.view(torch.float8_e4m3fn)
+    weight = (q.float().double() - zero) * scales.double().repeat_interleave(group, 1) + least
+    given = {"mins": {"mins": mins}, "zeros": {"zeros": zeros}}.get(beside, {})
     return pack(q, scales, **given), weight
 
 

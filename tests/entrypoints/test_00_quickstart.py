@@ -377,7 +377,7 @@ def test_an_interrupted_generate_leaves_no_orphans(llm, monkeypatch):
         ({"max_logprobs": -2}, "max_logprobs must be .* got -2"),
         ({"trust_remote_code": 1}, "trust_remote_code must be True or False"),
         ({"task": "sing"}, "task must be one of auto, generate, .* got 'sing'"),
-        ({"task": "embed", "runner": "generate"}, "runner must be 'auto' beside task='embed'"),
+        ({"task": "embed", "runner": "generate"}, "task='embed' contradicts runner='generate'"),
         ({"runner": "generate", "convert": "embed"}, "runner='generate' contradicts convert="),
         (
             {

@@ -19,6 +19,7 @@ from http_server import serving
 from schema_fuzz import assert_no_5xx
 from text_pairs import save_classifier
 
+from minivllm.embedded import embedded_classifier_path
 from minivllm.outputs import PoolingOutput
 
 TEXTS = ["Paris is the capital of France.", "A cat says meow."]
@@ -176,6 +177,21 @@ def test_a_long_text_is_cut_where_the_request_says(embedder):
         (want,) = embedding(embedder, input=kept)
         for given in (LONG, ids):
             np.testing.assert_allclose(embedding(embedder, input=given, **body)[0], want, atol=1e-5)
+
+
+def test_dimensions_are_cut_and_then_normalised(embedder):
+    (whole,) = embedding(embedder, input="a")
+    overrides = '{"matryoshka_dimensions": [4, 8]}'
+    with serving("--task", "embed", "--hf-overrides", overrides) as server:
+        (cut,) = embedding(server, input="a", dimensions=8)
+        np.testing.assert_allclose(cut, whole[:8] / np.linalg.norm(whole[:8]), atol=1e-5)
+        _, answer = post(server, "/pooling", input="a", dimensions=8)
+        np.testing.assert_allclose(answer["data"][0]["data"], cut, atol=1e-5)
+        for wrong, says in ((5, "one of [4, 8]"), (10**6, "from 1 to 256")):
+            status, answer = post(server, EMBEDDING, input="a", dimensions=wrong)
+            assert status == 400
+            assert says in answer["error"]["message"]
+            assert answer["error"]["param"] == "dimensions"
 
 
 def test_raw_numbers_of_a_task(embedder):
@@ -492,12 +508,14 @@ def test_the_guides_curl_lines_run(embedder):
     guide = Path(__file__).parents[2] / "notebooks" / "guide" / "deployment.md"
     section = guide.read_text(encoding="utf-8").partition("## Pooling models")[2]
     lines = re.findall(r"^curl .*?(?<!\\)$", section, re.MULTILINE | re.DOTALL)
-    assert len(lines) == 4
-    for line in lines:
-        line = line.replace("\\\n", " ").replace("http://localhost:8000", embedder.url)
-        words = [*shlex.split(line), "-sS", "--fail"]
-        done = subprocess.run(words, capture_output=True, text=True, check=True)
-        assert json.loads(done.stdout)["usage"]["prompt_tokens"] > 0
+    assert len(lines) == 5
+    with serving("--model", str(embedded_classifier_path())) as classifier:
+        for line in lines:
+            server = classifier if "/classify" in line else embedder
+            line = line.replace("\\\n", " ").replace("http://localhost:8000", server.url)
+            words = [*shlex.split(line), "-sS", "--fail"]
+            done = subprocess.run(words, capture_output=True, text=True, check=True)
+            assert json.loads(done.stdout)["usage"]["prompt_tokens"] > 0
 
 
 def test_the_schema_names_the_answers(client):

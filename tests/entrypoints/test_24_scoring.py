@@ -9,7 +9,8 @@ import torch
 from text_pairs import bert_tokenizer, save_bert_reranker, save_classifier
 
 from minivllm import LLM
-from minivllm.entrypoints.scoring import ScoringParams, check_pairs, make_scorer
+from minivllm.entrypoints.scorer import ScoringParams, check_pairs
+from minivllm.entrypoints.scoring import make_scorer
 from minivllm.entrypoints.truncation import TruncationParams, encode_texts
 from minivllm.pooling_params import PoolingParams
 
@@ -166,7 +167,7 @@ def test_late_interaction_sums_the_best_products():
 
 
 def pair_scores(directory, queries, documents):
-    """Scores of transformers for each pair, and the pair's token ids."""
+    """Scores that transformers gives to pairs, and the pairs' token ids."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     model = AutoModelForSequenceClassification.from_pretrained(directory).eval()

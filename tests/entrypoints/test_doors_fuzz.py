@@ -143,7 +143,11 @@ def test_llm(tiny_qwen2, monkeypatch, name):
 
 def serve(llm):
     prompt = {"prompt_token_ids": [1, 2, 3]}
-    assert llm.generate(prompt, SamplingParams(max_tokens=2), use_tqdm=False)[0].finished
+    if llm.llm_engine.model_config.runner_type == "pooling":
+        (output,) = llm.encode(prompt, use_tqdm=False)
+    else:
+        (output,) = llm.generate(prompt, SamplingParams(max_tokens=2), use_tqdm=False)
+    assert output.finished
     llm.llm_engine.check_integrity()
 
 

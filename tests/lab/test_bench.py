@@ -436,7 +436,9 @@ def test_embed():
         "embed", "--num-texts", 3, "--num-layers", 1, "--hidden-size", 32, "--repeats", 1
     )
     assert list(found) == KEYS
-    assert found["results"].keys() == {"5 to 200", "5 to 20"}
+    assert found["results"].keys() == {"5 to 200", "5 to 20", "decoder"}
+    decoder = found["results"].pop("decoder")
+    assert positive([decoder["ratio"], *decoder["ms"].values()])
     for result in found["results"].values():
         assert positive(result["seconds"].values())
         assert ("ratio" in result) == (PEER in result["seconds"])

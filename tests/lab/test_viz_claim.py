@@ -41,8 +41,10 @@ def rates():
 
 
 FIGURES = {  # by name: its arguments, a place that it has, and one that it has not
+    "attention_masks": (([2, 3],), ("decoder", 1, 0), ("decoder", 0, 9)),
     "automaton": ((DFA("a+b"),), (1,), (9,)),
     "beam_tree": ((forking,), ("A2", 1), ("Z", 1)),
+    "bit_fields": (({"word": [("q0", 4), ("q1", 4)]},), ("word", 1), ("word", 9)),
     "block_grid": ((chunked,), (4,), (99,)),
     "block_table": ((chunked,), ("C", 1), ("C", 9)),
     "buckets": (({"1": 2, "+Inf": 3},), ("1",), ("2",)),
@@ -56,11 +58,15 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "lora_slots": ((adapters,), ("slot 0", 1), ("slot 9", 1)),
     "low_rank": ((8, 6, 2), ("B",), ("C",)),
     "ngram_lookup": (([1, 2, 3, 1, 2], 1, 2, 2), (2,), (3,)),
+    "number_line": (([0.1, -0.3, 0.7], {"int2": [-0.5, 0.0, 0.5]}), ("int2",), ("int9",)),
+    "pooled_rows": (([(0, 3, 3), (2, 4, 9)],), ("step", "A", 1), ("step", "Z", 1)),
     "prefix_tree": ((sharing,), (1,), (99,)),
     "probability_lines": (({"row": PROBS}, 0.5), ("row", "x"), ("row", "z")),
     "program_loads": (({"program 0": [3, 4]},), ("program 0", 1), ("program 0", 2)),
+    "pushed_error": (([[0.3, 0.6], [0.0, 0.7], [0.0, 1.0]],), (1, 0), (9, 0)),
     "queues": ((preempting,), ("C", 3), ("C", 99)),
     "rejection_bars": ((PROBS, PROBS), ("x",), ("z",)),
+    "similarity": (([[0.9, 0.2]], ["a"], ["b", "c"]), (0, 1), (0, 9)),
     "sorted_rows": (([0, -1, 0], ["pirate"]), ("sorted", 2), ("sorted", 3)),
     "stepper": ((chunked, [0, 3]), (3, 4), (2, 4)),
     "time_shares": (({"a": 0.1, "b": 0.2},), ("b",), ("c",)),
@@ -68,6 +74,7 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "token_strips": (([viz.TokenStrip("s", {1})], 10), ("s",), ("t",)),
     "wire": (({"end": b"0\r\n\r\n"},), ("end", "chunk"), ("end", "text")),
     "waste_bars": (({"paged": SlotUsage(6, 0, 2, 0, 0, 0)},), ("paged", "tokens"), ("paged", "x")),
+    "word_tiles": (({"GPTQ": [(0, 0), (1, 0)]},), ("GPTQ",), ("AWQ",)),
 }
 PLOTS = {
     "knee": ((rates,), ("TTFT", 5.0, 20.0), ("TTFT", -5.0, 20.0)),

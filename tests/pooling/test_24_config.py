@@ -123,7 +123,7 @@ def test_a_reward_is_of_tokens_and_raw(directories):
         ("Model", {"pooler_config": {"dimensions": 8}}, "does not support Matryoshka"),
         ("Model", {"pooler_config": {"step_tag_id": 3}, "override_pooler_config": {}},
          "override_pooler_config must be None beside pooler_config"),
-        ("Model", {"pooler_config": 3}, "pooler_config must be a PoolerConfig, a dict, or None"),
+        ("Model", {"pooler_config": 3}, "pooler_config must be a PoolerConfig"),
         ("Model", {"hf_overrides": [1]}, "hf_overrides must be a dict"),
         ("Model", {"hf_overrides": {"architectures": "LlamaModel"}},
          r"hf_overrides\['architectures'\] must be a list"),

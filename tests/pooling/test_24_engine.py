@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import cache
 from itertools import product
 
 import pytest
@@ -11,6 +12,7 @@ from adapters import peft_adapter
 from faults import PLANNING, Fault, fault_at
 from helpers import make_llm
 from pooling_models import (
+    FAMILIES,
     FILE,
     assert_near,
     hidden_states,
@@ -29,37 +31,49 @@ from minivllm.lora.request import LoRARequest
 PROMPTS = make_prompts()
 
 
-@pytest.fixture(scope="module", params=["embed", "classify", "reward"])
-def checkpoint(request, tmp_path_factory):
-    """A directory, its task, and what transformers says of each of PROMPTS."""
-    task, directory = request.param, tmp_path_factory.mktemp(request.param)
-    if task == "reward":
-        scores = reward_model(directory, "Qwen2ForRewardModel", 1)
-        return directory, "token_classify", [scores(prompt) for prompt in PROMPTS]
-    if task == "embed":
-        model = make_model("Qwen2")
-        wanted = [normalized(hidden_states(model, prompt)[-1]) for prompt in PROMPTS]
-    else:
-        model = make_model("Llama", "ForSequenceClassification", num_labels=3)
-        wanted = [logits(model, prompt).softmax(-1) for prompt in PROMPTS]
-    return save(model, directory), task, wanted
+ALL = list(product((7, 16, 0), (True, False), ("recompute", "swap")))  # budget, caching, mode
+TASKS = {"embed": "Qwen2", "classify": "Llama", "reward": "Qwen2"}
+# all of them for these three, and for each other family some
+CASES = [(*one, *limits) for one in TASKS.items() for limits in ALL]
+OTHERS = [one for one in product(("embed", "classify"), FAMILIES) if one not in TASKS.items()]
+CASES += [(*one, *limits) for i, one in enumerate(OTHERS) for limits in ALL[i % 4 :: 4]]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A function of a task and a family: directory, the task, what transformers has of PROMPTS."""
+
+    @cache
+    def make(task, family):
+        directory = tmp_path_factory.mktemp(task)
+        if task == "reward":
+            scores = reward_model(directory, f"{family}ForRewardModel", 1)
+            return directory, "token_classify", [scores(prompt) for prompt in PROMPTS]
+        if task == "embed":
+            model = make_model(family)
+            wanted = [normalized(hidden_states(model, prompt)[-1]) for prompt in PROMPTS]
+        else:
+            model = make_model(family, "ForSequenceClassification", num_labels=3)
+            wanted = [logits(model, prompt).softmax(-1) for prompt in PROMPTS]
+        return save(model, directory), task, wanted
+
+    return make
 
 
 def small_engine(directory, budget, **kwargs):
-    """An engine with blocks for one prompt and a half, whose prompts take turns."""
+    """An engine with few blocks, whose prompts take turns, so that they take blocks away."""
     return make_llm(
         directory, block_size=8, max_model_len=200, num_gpu_blocks_override=40, max_num_seqs=8,
-        max_num_batched_tokens=budget, long_prefill_token_threshold=budget and budget // 3,
+        max_num_batched_tokens=budget, long_prefill_token_threshold=budget // 3,
         scheduling_policy="priority", **kwargs,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("budget", "caching", "mode"),
-    list(product((7, 16, 0), (True, False), ("recompute", "swap"))),
-)
-def test_the_numbers_are_transformers_however_they_are_scheduled(checkpoint, budget, caching, mode):
-    directory, task, wanted = checkpoint
+@pytest.mark.parametrize(("task", "family", "budget", "caching", "mode"), CASES)
+def test_the_numbers_are_transformers_however_they_are_scheduled(
+    checkpoint, task, family, budget, caching, mode
+):
+    directory, task, wanted = checkpoint(task, family)
     limits = {"enable_prefix_caching": caching, "preemption_mode": mode}
     if budget:
         llm = small_engine(directory, budget, **limits)
@@ -149,9 +163,10 @@ POINTS = [  # where a step of pooling can fail: it has no tokens to sample, and 
 
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
-def test_after_a_step_that_fails_the_states_of_chunks_are_made_again(checkpoint, mode):
+@pytest.mark.parametrize("task", TASKS)
+def test_after_a_step_that_fails_the_states_of_chunks_are_made_again(checkpoint, task, mode):
     """No chunk's rows are kept twice, and none is missing, wherever the step has failed."""
-    directory, _, wanted = checkpoint
+    directory, _, wanted = checkpoint(task, TASKS[task])
     llm = small_engine(directory, 16, preemption_mode=mode)
     engine, rng = llm.llm_engine, random.Random(7)
     for index, prompt in enumerate(PROMPTS):
@@ -185,7 +200,8 @@ def test_heads_compute_in_float32_whatever_the_model_does(tmp_path, task):
         assert torch.equal(pooler.score.weight, model.score.weight)
 
 
-def test_memory_is_profiled_with_the_pooler(checkpoint):
-    directory, *_ = checkpoint
+@pytest.mark.parametrize("task", TASKS)
+def test_memory_is_profiled_with_the_pooler(checkpoint, task):
+    directory, *_ = checkpoint(task, TASKS[task])
     profile = make_llm(directory, max_num_batched_tokens=100).profile_memory()
     assert profile.activations > 100 * 32 * 4

@@ -4,17 +4,20 @@ import pytest
 import quantized_checkpoints as qc
 import torch
 from helpers import make_llm
-from test_18_checkpoints import CASES, logits
+from test_18_checkpoints import CASES, ROUNDING, logits
 
 from minivllm.models.linear import Linear
 
 pytest.importorskip("numba")
 
 
-def methods(llm):
+def linears(llm):
     model = llm.llm_engine.model_runner.model
-    layers = [m for m in model.model.modules() if isinstance(m, Linear)]
-    return {type(layer.quant_method).__name__ for layer in layers}
+    return [m for m in model.model.modules() if isinstance(m, Linear)]
+
+
+def methods(llm):
+    return {type(layer.quant_method).__name__ for layer in linears(llm)}
 
 
 @pytest.mark.parametrize(
@@ -29,6 +32,7 @@ def methods(llm):
         "W4A16",
         "W4A16 actorder",
         "W4A16, some left out",
+        "FP8 weights",
     ],
 )
 def test_panels_take_the_place_of_the_files_tensors(plain, tmp_path, case):
@@ -46,3 +50,17 @@ def test_what_is_rounded_at_loading_is_in_panels(plain, method):
     assert methods(fast) == {"QuantizedPanelLinearMethod"}
     definition = make_llm(plain, quantization=method, enforce_eager=True)
     assert torch.allclose(logits(fast), logits(definition), atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["W8A8", "FP8 dynamic", "FP8 static", "fp8", "fp8 in blocks"])
+def test_panels_for_a_rounded_input(plain, tmp_path, case):
+    config, packer, options, *_ = ROUNDING[case]
+    qc.write_quantized(plain, tmp_path / "m", config, packer, options)
+    fast, definition = make_llm(tmp_path / "m"), make_llm(tmp_path / "m", enforce_eager=True)
+    # 96 inputs are no whole blocks of 64, which leaves one layer of each as it is
+    assert "QuantizedPanelLinearMethod" in methods(fast)
+    for ours, theirs in zip(linears(fast), linears(definition), strict=True):
+        x = torch.randn(3, ours.input_size, generator=torch.Generator().manual_seed(2))
+        want = theirs.quant_method.apply(theirs, x)
+        most = float(want.abs().max())
+        assert torch.allclose(ours.quant_method.apply(ours, x), want, atol=1e-5 * most)

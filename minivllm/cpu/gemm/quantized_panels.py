@@ -40,9 +40,10 @@ _dequantize = dequantize_kernel(VECTORS)
 class QuantizedPanels(NamedTuple):
     """Weight ``[output, input]`` in panels; the last one is filled up with zeros.
 
-    Words are int32 ``[panels, input / 8, LANES]`` for nibbles, and uint8 ``[panels, input / 4,
-    4 * LANES]`` for bytes. Scales are ``[panels, groups, LANES]``, of any float dtype. Mins are as
-    scales (int8 for zero points, a float dtype for minimums), or uint8 ``[panels, groups, 0]``.
+    Words are int32 ``[panels, input / 8, LANES]`` for nibbles, and ``[panels, input / 4,
+    4 * LANES]`` for bytes, uint8, and for floats in e4m3, int8. Scales are ``[panels, groups,
+    LANES]``, of any float dtype. Mins are as scales (int8 for zero points, a float dtype for
+    minimums), or uint8 ``[panels, groups, 0]``.
     """
 
     words: torch.Tensor
@@ -59,7 +60,7 @@ def pack(
     """Pack a weight ``(q - zeros) * scales``, or ``q * scales + mins``.
 
     Args:
-        q: ``[output, input]``: uint8 for 4 bits, from 0 to 15; int8 for 8 bits.
+        q: ``[output, input]``: uint8 for 4 bits, from 0 to 15; int8 or e4m3 for 8 bits.
         scales: ``[output, groups]``, of any float dtype. A group is ``input / groups`` elements.
         zeros: int8 as scales; None: 8 for 4 bits and 0 for 8 bits, if there are no mins.
         mins: float as scales.
@@ -71,13 +72,16 @@ def pack(
     group = q.size(1) / scales.size(1)
     ok = group % in_a_word == 0
     check(ok, "group size", f"{group:g}", f"a multiple of {in_a_word}, the rows of a word")
-    columns = _panels(q).unflatten(1, (-1, in_a_word))  # [panels, words, in a word, LANES]
+    columns = q.view(torch.int8) if q.dtype == torch.float8_e4m3fn else q
+    columns = _panels(columns).unflatten(1, (-1, in_a_word))  # [panels, words, in a word, LANES]
     if q.dtype == torch.uint8:
         words = torch.zeros_like(columns[:, :, 0], dtype=torch.int32)
         for i in range(in_a_word):
             words |= columns[:, :, i].int() << 4 * i
     else:
-        words = (columns.view(torch.uint8) ^ 128).transpose(2, 3).flatten(2).contiguous()
+        if q.dtype == torch.int8:
+            columns = columns.view(torch.uint8) ^ 128
+        words = columns.transpose(2, 3).flatten(2).contiguous()
     offsets = zeros if mins is None else mins
     scales = _panels(scales)
     empty = torch.empty(*scales.shape[:2], 0, dtype=torch.uint8)

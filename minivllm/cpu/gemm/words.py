@@ -1,13 +1,13 @@
 """Words of a panel of few bits, in the processor's registers.
 
 A word of 32 bits holds eight rows (nibbles, 4 bits, from 0 to 15) or four rows (bytes, a signed
-number plus 128) of one column, the first row lowest. So a vector of words is a few rows of as many
-columns, and becomes one vector of floats a row.
+number plus 128, or a float of 8 bits, e4m3) of one column, the first row lowest. So a vector of
+words is a few rows of as many columns, and becomes one vector of floats a row.
 
-Words are int32 for nibbles and uint8 for bytes. Scales are of any float dtype, see ``as_numpy``.
-The dtype of ``mins`` says what they are: int8 for the zero points of ``(q - zero) * scale``, a
-float for the minimums of ``q * scale + min``, and uint8 for an empty array: then the zero point is
-8 for nibbles and 0 for signed bytes.
+Words are int32 for nibbles, uint8 for bytes and int8 for e4m3. Scales are of any float dtype, see
+``as_numpy``. The dtype of ``mins`` says what they are: int8 for the zero points of
+``(q - zero) * scale``, a float for the minimums of ``q * scale + min``, and uint8 for an empty
+array: then the zero point is 8 for nibbles and 0 for bytes.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Words:
         self.builder = builder
         words, (stride, _) = memory(context, builder, signature, args, i)
         self.are_nibbles = signature.args[i].dtype == types.int32
+        self.are_floats = signature.args[i].dtype == types.int8
         self.rows_per_word = 8 if self.are_nibbles else 4
         self._words = builder.bitcast(words, _WORD.as_pointer())
         self._stride = stride if self.are_nibbles else builder.sdiv(stride, _INT(4))
@@ -50,6 +51,8 @@ class Words:
     def numbers(self, word, i):
         """Numbers in place ``i`` of the words, as float32."""
         builder = self.builder
+        if self.are_floats:
+            return self.e4m3(self.byte(word, i))
         if not self.are_nibbles:
             return builder.sitofp(self.byte(word, i), _VECTOR)
         if WIDTH < 16:  # all even or all odd nibbles of a word become bytes
@@ -61,6 +64,14 @@ class Words:
         look_up = cgutils.get_or_insert_function(builder.module, kind, name)
         table = _VECTOR([float(q - _CENTRE) for q in range(16)])
         return builder.call(look_up, [table, builder.lshr(word, _WORDS([4 * i] * WIDTH))])
+
+    def e4m3(self, bits):
+        """Floats of 8 bits as float32: in their places, times what the exponents' biases differ."""
+        builder = self.builder
+        size = builder.shl(builder.and_(bits, _WORDS([0x7F] * WIDTH)), _WORDS([20] * WIDTH))
+        sign = builder.shl(builder.and_(bits, _WORDS([0x80] * WIDTH)), _WORDS([24] * WIDTH))
+        number = builder.bitcast(builder.or_(size, sign), _VECTOR)
+        return builder.fmul(number, same_number(2.0**120))
 
     def byte(self, word, i):
         """Bytes in place ``i``, as words: one instruction shuffles zeros in beside them."""
@@ -94,7 +105,8 @@ class QuantizedPanel(Words):
 
         scale = load(builder, place(3), self._dtypes[3].dtype)
         kind = self._dtypes[4].dtype
-        shift = float(_CENTRE if self.are_nibbles else -128)  # q less what ``numbers`` gives
+        # q less what ``numbers`` gives
+        shift = float(_CENTRE if self.are_nibbles else 0 if self.are_floats else -128)
         if kind == types.uint8:
             difference = shift - (8 if self.are_nibbles else 0)
             return scale, builder.fmul(scale, same_number(difference)) if difference else None

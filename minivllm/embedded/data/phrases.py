@@ -59,7 +59,7 @@ def around_name(rng: random.Random, template: str) -> str:
 
 
 def word_of(rng: random.Random, column: str) -> str:
-    """Word that people use for this column."""
+    """A word that people use for this column."""
     return rng.choice(_COLUMNS.column_words[column])
 
 

@@ -26,6 +26,7 @@ from minivllm.embedded import embedded_model_path
 from minivllm.embedded.data.sentence_cases import Search, searches
 from minivllm.embedded.data.sentences import Pair, drawn_pairs
 from minivllm.embedded.training.export import load_network
+from minivllm.embedded.training.lora import mean_losses
 from minivllm.embedded.training.manifest import file_hashes, update_manifest
 from minivllm.embedded.training.tokenization import load_closing_tokenizer, load_tokenizer
 
@@ -36,7 +37,7 @@ TOGETHER = 32
 TEMPERATURE = 0.05
 DIMENSIONS = (32, 64, 128, 256)
 """Lengths at which a vector is learnt."""
-LOG_EVERY = 50
+LOG_EVERY = 10
 Embed = Callable[[list[str]], Tensor]
 
 
@@ -104,13 +105,13 @@ def tune(network: Qwen2Model, tokenizer: Tokenizer, steps: int, seed: int = 0) -
         optimizer.zero_grad()
         losses.append(loss.item())
         if len(losses) % LOG_EVERY == 0:
-            mean = sum(losses[-LOG_EVERY:]) / LOG_EVERY
-            print(f"step {len(losses)} of {steps}, loss {mean:.3f}", flush=True)
+            mean = mean_losses(losses, LOG_EVERY)[-1]
+            print(f"step {len(losses)} of {steps}, loss {mean}", flush=True)
     return losses
 
 
 def found(embed: Embed, cases: list[Search]) -> float:
-    """Share of cases in which the candidate with the nearest vector is the right one."""
+    """Share of the cases in which the right candidate has the nearest vector."""
     right = 0
     for case in cases:
         vectors = F.normalize(embed([case.text, *case.candidates]), dim=-1)
@@ -185,25 +186,8 @@ def main(
     seed: Annotated[int, typer.Option(help="Of the text.")] = 0,
 ) -> None:
     """Tune an embedder, and measure it beside the untuned model and the counting of words."""
-    source, cases = embedded_model_path(), searches()
-    network, plain = load_network(source).model, load_tokenizer(source)
-    tokenizer = load_closing_tokenizer(source)
-    vectors = {
-        "counted tokens": bag_of_words(plain),
-        "text model, last state": last_state(network, plain),
-        "text model, mean state": mean_state(network, plain),
-        "embedder": last_state(network, tokenizer),
-    }
-
-    def measure(name: str) -> None:
-        rates = {kind: round(found(vectors[name], some), 4) for kind, some in cases.items()}
-        scores[name] = rates
-        print(f"{name}: {rates}", flush=True)
-
-    scores: dict[str, dict[str, float]] = {}
-    for name in vectors:
-        if name != "embedder":
-            measure(name)
+    source = embedded_model_path()
+    network, tokenizer = load_network(source).model, load_closing_tokenizer(source)
     begin, cpu = time.monotonic(), time.process_time()
     losses = tune(network, tokenizer, steps, seed)
     seconds = {
@@ -211,11 +195,21 @@ def main(
         "CPU seconds": round(time.process_time() - cpu),
     }
     save_embedder(network, tokenizer, directory)
-    measure("embedder")
+    untuned, plain = load_network(source).model, load_tokenizer(source)
+    vectors = {
+        "embedder": last_state(network, tokenizer),
+        "counted tokens": bag_of_words(plain),
+        "text model, last state": last_state(untuned, plain),
+        "text model, mean state": mean_state(untuned, plain),
+    }
+    scores: dict[str, dict[str, float]] = {}
+    for name, embed in vectors.items():
+        scores[name] = {kind: round(found(embed, some), 4) for kind, some in searches().items()}
+        print(f"{name}: {scores[name]}", flush=True)
     update_manifest(
         directory,
         seed=seed,
-        training={"steps": steps, **seconds, "losses": [round(x, 4) for x in losses[::50]]},
+        training={"steps": steps, **seconds, "losses": mean_losses(losses, LOG_EVERY)},
         scores=scores,
         files=file_hashes(directory),
     )

@@ -2,6 +2,9 @@
 
 Both load the same directory, of random weights and made-up words. Tokenizing is part of the time.
 Sentence Transformers sorts texts by length and pads batches; here a step is one ragged batch.
+
+Then a step of a decoder that embeds, beside the same step of one that samples a token: the embedded
+model, the same prompts.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import typer
 from minivllm.entrypoints.llm import LLM
 from minivllm.lab.bench.options import Repeats, Threads, count
 from minivllm.lab.bench.report import Report
+from minivllm.sampling_params import SamplingParams
 
 LENGTHS = ((5, 200), (5, 20))  # tokens of a text, the shortest and the longest
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -69,7 +73,34 @@ def bench_embed(
         for way in ways
     ]  # fmt: skip
     report.table("medians", ("tokens", "by", "ms", "texts/s", "time over ours"), rows)
+    results["decoder"] = decoder = _measure_decoder(num_texts, repeats)
+    report.table("steps of a decoder", ("that", "ms"), list(decoder["ms"].items()))
+    report.note(f"embedding takes {decoder['ratio']:.3f} of the time of a token")
     report.finish(results, {"peer": PEER} if len(ways) > 1 else None)
+
+
+def _measure_decoder(num_prompts: int, repeats: int) -> dict[str, Any]:
+    """Milliseconds of prompts that are embedded, and of the same that get a token; their ratio."""
+    rng, limits = Random(1), {"enable_prefix_caching": False, "max_model_len": 512}
+    prompts = [
+        [rng.randrange(5, 1000) for _ in range(rng.randint(5, 60))] for _ in range(num_prompts)
+    ]
+    one_token = SamplingParams(temperature=0, max_tokens=1)
+    generator, embedder = LLM(**limits), LLM(**limits, task="embed")
+    ways: dict[str, Callable[[], Any]] = {
+        "samples": lambda: generator.generate(prompts, one_token, use_tqdm=False),
+        "embeds": lambda: embedder.encode(prompts, use_tqdm=False),
+    }
+    runs: dict[str, list[float]] = {way: [] for way in ways}
+    for number in range(repeats + 1):
+        for way, run in ways.items():
+            begin = time.perf_counter()
+            run()
+            if number:  # the first one warms up
+                runs[way].append(1e3 * (time.perf_counter() - begin))
+    pairs = zip(runs["embeds"], runs["samples"], strict=True)
+    ratio = statistics.median(embeds / samples for embeds, samples in pairs)
+    return {"ms": {way: statistics.median(times) for way, times in runs.items()}, "ratio": ratio}
 
 
 def _measure(ways: dict[str, Embedder], texts: list[str], repeats: int) -> dict[str, Any]:

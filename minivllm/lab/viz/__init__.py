@@ -7,6 +7,7 @@ timeline(llm.trace)
 
 from minivllm.lab.viz.draw.figure import Figure, Plot
 from minivllm.lab.viz.draw.plots import plot
+from minivllm.lab.viz.figures.attention_masks import attention_masks
 from minivllm.lab.viz.figures.automaton import automaton
 from minivllm.lab.viz.figures.beam_tree import beam_tree
 from minivllm.lab.viz.figures.bit_fields import bit_fields
@@ -27,6 +28,7 @@ from minivllm.lab.viz.figures.memory_bars import memory_bars
 from minivllm.lab.viz.figures.ngram_lookup import ngram_lookup
 from minivllm.lab.viz.figures.number_line import number_line
 from minivllm.lab.viz.figures.pareto import pareto
+from minivllm.lab.viz.figures.pooled_rows import pooled_rows
 from minivllm.lab.viz.figures.prefix_tree import prefix_tree
 from minivllm.lab.viz.figures.probability_lines import probability_lines
 from minivllm.lab.viz.figures.program_loads import program_loads
@@ -34,6 +36,7 @@ from minivllm.lab.viz.figures.pushed_error import pushed_error
 from minivllm.lab.viz.figures.queues import queues
 from minivllm.lab.viz.figures.rejection_bars import rejection_bars
 from minivllm.lab.viz.figures.roofline import roofline
+from minivllm.lab.viz.figures.similarity import similarity
 from minivllm.lab.viz.figures.sorted_rows import sorted_rows
 from minivllm.lab.viz.figures.speedups import speedups
 from minivllm.lab.viz.figures.stepper import stepper
@@ -47,11 +50,11 @@ from minivllm.lab.viz.page.chrome_trace import save_chrome_trace
 from minivllm.lab.viz.page.page import save_html
 
 __all__ = [
-    "Figure", "Plot", "TokenStrip", "automaton", "beam_tree", "bit_fields", "block_grid",
-    "block_table", "buckets", "call_stream", "compare", "draft_lanes", "filmstrip",
+    "Figure", "Plot", "TokenStrip", "attention_masks", "automaton", "beam_tree", "bit_fields",
+    "block_grid", "block_table", "buckets", "call_stream", "compare", "draft_lanes", "filmstrip",
     "gather_arrows", "knee", "lanes", "latency", "launch_lanes", "lora_slots", "low_rank",
-    "memory_bars", "ngram_lookup", "number_line", "pareto", "plot", "prefix_tree",
+    "memory_bars", "ngram_lookup", "number_line", "pareto", "plot", "pooled_rows", "prefix_tree",
     "probability_lines", "program_loads", "pushed_error", "queues", "rejection_bars",
-    "roofline", "save_chrome_trace", "save_html", "sorted_rows", "speedups", "stepper",
-    "time_shares", "timeline", "token_strips", "waste_bars", "wire", "word_tiles",
+    "roofline", "save_chrome_trace", "save_html", "similarity", "sorted_rows", "speedups",
+    "stepper", "time_shares", "timeline", "token_strips", "waste_bars", "wire", "word_tiles",
 ]  # fmt: skip

@@ -8,78 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, Tag, model_validator
+from pydantic import BaseModel, Tag, model_validator
 
-from minivllm.entrypoints.openai.chat_completion.conversation import (
-    ConversationFields,
-    MediaFields,
-)
 from minivllm.entrypoints.openai.errors import RequestError
-from minivllm.entrypoints.openai.protocol import (
-    EngineFields,
-    OpenAIBaseModel,
-    TokenId,
-    UsageInfo,
-)
-from minivllm.entrypoints.truncation import TruncationParams
-from minivllm.pooling_params import PoolingParams, check_task
-
-MOST_PROMPTS = 8192  # of one request
-
-
-class PoolingFields(EngineFields, MediaFields):
-    """Fields of every request to a pooling model."""
-
-    use_activation: bool | None = None
-    padding: Literal["do_not_pad"] | None = None  # prompts of any lengths share a batch
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_names(cls, body: Any) -> Any:
-        """Refuse fields that would be ignored: an earlier vLLM's, and one of two inputs."""
-        if not isinstance(body, dict):
-            return body
-        if None not in (body.get("input"), body.get("messages")):
-            raise RequestError("a request has either input or messages, not both", "messages")
-        if "normalize" in body:
-            raise RequestError(
-                "Parameter `normalize` was removed; use `use_activation` instead.", "normalize"
-            )
-        return body
-
-    @property
-    def truncation(self) -> TruncationParams:
-        """Limits of a prompt's length."""
-        return TruncationParams(self.truncate_prompt_tokens, self.truncation_side)
-
-
-class Texts(PoolingFields):
-    """A text, texts, token ids, or lists of token ids."""
-
-    input: list[TokenId] | list[list[TokenId]] | str | list[str]
-    messages: None = None
-    add_special_tokens: bool = True
-
-    @property
-    def prompts(self) -> list[str | list[int]]:
-        """One prompt or several, as a list."""
-        given: Any = self.input
-        one = isinstance(given, str) or (given and isinstance(given[0], int))
-        return [given] if one else given
-
-
-class Conversation(PoolingFields, ConversationFields):
-    """One conversation, which the chat template renders."""
-
-    add_generation_prompt: bool = False
-
-
-def _form(body: Any) -> str:
-    chat = isinstance(body, dict) and body.get("messages") is not None
-    return "Chat" if chat else "Texts"
-
-
-_BY_FORM = Discriminator(_form)
+from minivllm.entrypoints.openai.pooling.base_protocol import BY_FORM, Conversation, Texts
+from minivllm.entrypoints.openai.protocol import OpenAIBaseModel, UsageInfo
+from minivllm.pooling_params import check_task
 
 
 class EmbeddingFields(OpenAIBaseModel):
@@ -102,7 +36,7 @@ class EmbeddingChatRequest(EmbeddingFields, Conversation):
 EmbeddingRequest = Annotated[
     Annotated[EmbeddingCompletionRequest, Tag("Texts")]
     | Annotated[EmbeddingChatRequest, Tag("Chat")],
-    _BY_FORM,
+    BY_FORM,
 ]
 
 
@@ -132,7 +66,7 @@ class PoolingChatRequest(_WithTask, EmbeddingChatRequest):
 
 PoolingRequest = Annotated[
     Annotated[PoolingCompletionRequest, Tag("Texts")] | Annotated[PoolingChatRequest, Tag("Chat")],
-    _BY_FORM,
+    BY_FORM,
 ]
 
 
@@ -147,18 +81,8 @@ class ClassificationChatRequest(Conversation):
 ClassificationRequest = Annotated[
     Annotated[ClassificationCompletionRequest, Tag("Texts")]
     | Annotated[ClassificationChatRequest, Tag("Chat")],
-    _BY_FORM,
+    BY_FORM,
 ]
-
-
-def pooling_params(request: PoolingFields, task: str | None) -> PoolingParams:
-    """The PoolingParams of a request.
-
-    Raises:
-        ValueError: for a value out of its range.
-    """
-    dimensions = getattr(request, "dimensions", None)
-    return PoolingParams(task=task, use_activation=request.use_activation, dimensions=dimensions)
 
 
 class EmbeddingResponseData(BaseModel):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from minivllm.entrypoints.openai.errors import RequestError
-from minivllm.entrypoints.openai.pooling.protocol import PoolingFields
+from minivllm.entrypoints.openai.pooling.base_protocol import PoolingFields
 from minivllm.entrypoints.openai.protocol import UsageInfo
 from minivllm.entrypoints.truncation import TruncationParams
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from fastapi import Request
 
 from minivllm.entrypoints.openai.errors import JSON
-from minivllm.entrypoints.openai.pooling.protocol import pooling_params
+from minivllm.entrypoints.openai.pooling.base_protocol import pooling_params
+from minivllm.entrypoints.openai.pooling.base_serving import PoolingServing, in_thread
 from minivllm.entrypoints.openai.pooling.scoring_protocol import (
     RerankDocument,
     RerankRequest,
@@ -19,13 +20,13 @@ from minivllm.entrypoints.openai.pooling.scoring_protocol import (
     ScoreResponse,
     ScoreResponseData,
 )
-from minivllm.entrypoints.openai.pooling.serving import OpenAIServingPooling, in_thread
 from minivllm.entrypoints.openai.protocol import UsageInfo
 from minivllm.entrypoints.openai.served_model import ServedModel
-from minivllm.entrypoints.scoring import ScoringParams, check_pairs, make_scorer
+from minivllm.entrypoints.scorer import ScoringParams, check_pairs
+from minivllm.entrypoints.scoring import make_scorer
 
 
-class OpenAIServingScores(OpenAIServingPooling):
+class OpenAIServingScores(PoolingServing):
     """Endpoints /score and /rerank.
 
     Raises:

@@ -5,48 +5,36 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Callable
-from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from fastapi import Request
 
-from minivllm.entrypoints.openai.errors import JSON, RequestError
+from minivllm.entrypoints.openai.errors import JSON
+from minivllm.entrypoints.openai.pooling.base_protocol import Conversation, Texts, pooling_params
+from minivllm.entrypoints.openai.pooling.base_serving import PoolingServing, in_thread
 from minivllm.entrypoints.openai.pooling.protocol import (
-    MOST_PROMPTS,
     ClassificationData,
+    ClassificationRequest,
     ClassificationResponse,
-    Conversation,
     EmbeddingFields,
     EmbeddingRequest,
     EmbeddingResponse,
     EmbeddingResponseData,
-    PoolingFields,
     PoolingRequest,
     PoolingResponse,
     PoolingResponseData,
-    Texts,
-    pooling_params,
 )
-from minivllm.entrypoints.openai.prompts import SHORT
-from minivllm.entrypoints.openai.protocol import UsageInfo
-from minivllm.entrypoints.openai.serving import OpenAIServing
-from minivllm.entrypoints.openai.streaming.event_stream import until_done_or_gone
-from minivllm.entrypoints.openai.streaming.generation_response import EngineRequest
 from minivllm.entrypoints.truncation import encode_texts
-from minivllm.lora.request import LoRARequest
 from minivllm.outputs import PoolingRequestOutput
 
-T = TypeVar("T")
-Prompt = tuple[dict, Any]  # of the engine, and its PoolingParams
 _BYTE_ORDERS = {"native": "=", "little": "<", "big": ">"}
 _NUMBERS = {"float32": "f4", "float16": "f2"}
 
 
-class OpenAIServingPooling(OpenAIServing):
+class OpenAIServingPooling(PoolingServing):
     """Endpoints /v1/embeddings, /pooling and /classify."""
 
     async def create_embedding(self, request: EmbeddingRequest, raw: Request) -> JSON:
@@ -73,7 +61,7 @@ class OpenAIServingPooling(OpenAIServing):
 
         return await self._create("pooling", request.task, request, raw, answer)
 
-    async def create_classify(self, request: Any, raw: Request) -> JSON:
+    async def create_classify(self, request: ClassificationRequest, raw: Request) -> JSON:
         """Classify texts: probabilities, and the label of the largest one."""
         labels = self.engine.model_config.id2label
 
@@ -146,87 +134,6 @@ class OpenAIServingPooling(OpenAIServing):
             for prompt, one in zip(given, ids, strict=True)
         ]
 
-    # -- of all pooling endpoints --------------------------------------------------------------
-
-    def begin(self, request: PoolingFields, raw: Request, num_prompts: int) -> LoRARequest | None:
-        """Check a request and count its prompts. Returns its adapter.
-
-        Raises:
-            RequestError: if it is refused.
-        """
-        lora_request = self.models.check_model(request.model)
-        self.check_rank(raw)
-        self.prompts.check_keep(request.truncate_prompt_tokens)
-        if num_prompts == 0:
-            raise RequestError("You must pass at least one prompt", "input")
-        if num_prompts > MOST_PROMPTS:
-            raise RequestError(
-                f"a request may have {MOST_PROMPTS} prompts, got {num_prompts}", "input"
-            )
-        self.served.admit(raw.scope, num_prompts)
-        return lora_request
-
-    async def outputs(
-        self,
-        request: PoolingFields,
-        raw: Request,
-        request_id: str,
-        prompts: list[Prompt],
-        lora_request: LoRARequest | None,
-    ) -> list[PoolingRequestOutput] | None:
-        """Run prompts, and return their outputs; None if the client goes before the last.
-
-        Raises:
-            RequestError, ValueError: if one cannot be run, or gives no numbers; then all end.
-        """
-        for prompt, _ in prompts:
-            self.prompts.check_length(prompt["prompt_token_ids"])
-        requests = [
-            self.engine_request(
-                request,
-                prompt | {"cache_salt": request.cache_salt},
-                params,
-                f"{request_id}-{index}",
-                raw,
-                lora_request,
-            )
-            for index, (prompt, params) in enumerate(prompts)
-        ]
-        return await until_done_or_gone(asyncio.ensure_future(self._run(requests)), raw.receive)
-
-    async def _run(self, requests: list[EngineRequest]) -> list[PoolingRequestOutput]:
-        collectors = []
-        try:
-            for one in requests:
-                collector = await self.engine.add_request(
-                    one.request_id, one.prompt, one.params, one.priority, one.lora_request
-                )
-                collectors.append(collector)
-            outputs = [await collector.get() for collector in collectors]
-        finally:
-            for collector in collectors:
-                self.engine.release(collector)
-        for output in outputs:
-            _check_numbers(output.outputs.data)
-        return outputs
-
-    def usage_of(self, outputs: list[PoolingRequestOutput]) -> UsageInfo:
-        """Tokens of the prompts; there are no others."""
-        prompt = sum(len(output.prompt_token_ids) for output in outputs)
-        cached = sum(output.num_cached_tokens for output in outputs)
-        return UsageInfo(
-            prompt_tokens=prompt,
-            total_tokens=prompt,
-            prompt_tokens_details=self.usage.prompt_details(prompt, cached),
-        )
-
-
-async def in_thread(texts: list[str], tokenize: Callable[[], T]) -> T:
-    """Tokenize texts; many or long ones in a thread, so that the event loop goes on."""
-    if sum(map(len, texts)) <= SHORT:
-        return tokenize()
-    return await asyncio.to_thread(tokenize)
-
 
 def written(data: torch.Tensor, request: EmbeddingFields) -> Any:
     """The numbers of a tensor as a list, or in base64 as the request asks for it."""
@@ -234,15 +141,3 @@ def written(data: torch.Tensor, request: EmbeddingFields) -> Any:
         return data.tolist()
     kind = _BYTE_ORDERS[request.endianness] + _NUMBERS[request.embed_dtype]
     return base64.b64encode(data.numpy().astype(kind).tobytes()).decode()
-
-
-def _check_numbers(data: torch.Tensor) -> None:
-    """Raise unless these are numbers: JSON has neither NaN nor infinity."""
-    if data.numel() == 0:
-        raise RequestError(
-            "the request was aborted",
-            status=HTTPStatus.SERVICE_UNAVAILABLE,
-            kind="Service Unavailable",
-        )
-    if not bool(torch.isfinite(data).all()):
-        raise ValueError("the model's output for this input holds a NaN or an infinity.")

@@ -33,6 +33,7 @@ from minivllm.lab.exercises.labs.ch17_segments import LAB as segments
 from minivllm.lab.exercises.labs.ch18_dequantize import LAB as dequantize
 from minivllm.lab.exercises.labs.ch21b_join import LAB as join
 from minivllm.lab.exercises.labs.ch22_quantile import LAB as quantile
+from minivllm.lab.exercises.labs.ch24_mean import LAB as mean_rows
 from minivllm.lab.exercises.labs.class_lab import ClassLab, plug_in
 from minivllm.lab.exercises.labs.function_lab import FunctionLab
 from minivllm.lab.exercises.labs.grading import Verdict, verdicts
@@ -55,6 +56,7 @@ __all__ = [
     "join",
     "mask",
     "masked_add",
+    "mean_rows",
     "merge",
     "mini_engine",
     "online_softmax",
@@ -76,7 +78,7 @@ CLASS_LABS = {lab.name: lab for lab in _CLASSES}
 _FUNCTIONS = (
     schedule, cap, copy, masked_add, table_sum, row_softmax, online_softmax, decode_one, decode,
     merge, top_p, propose, mask, tool_stream, segments, dequantize,
-    join, quantile,
+    join, quantile, mean_rows,
 )  # fmt: skip
 FUNCTION_LABS = {lab.name: lab for lab in _FUNCTIONS}
 

@@ -12,7 +12,7 @@ from minivllm.lab.viz.draw.svg import text_width
 from minivllm.lab.viz.draw.wording import count
 from minivllm.utils.validation import check, is_int
 
-LENGTH, ROW, BOX = 544, 44, 26  # pixels
+LENGTH, ROW, BOX = 544, 46, 26  # pixels
 COLOURS = (*OKABE_ITO, "#dadada")  # eight, as a word has eight numbers of 4 bits
 
 
@@ -46,7 +46,7 @@ def bit_fields(
     }
     alt = f"{head}, from the highest bits: {'; '.join(f'{n}: {t}' for n, t in told.items())}."
     names = max(text_width(name, bold=True) for name in words) + 14
-    left, top, bit = MARGIN + names, HEADER_HEIGHT + 18, LENGTH / size
+    left, top, bit = MARGIN + names, HEADER_HEIGHT + 20, LENGTH / size
     drawing = sheet(head, facts, alt, left + LENGTH, top + ROW * len(words) + 2)
     for index, (name, fields) in enumerate(words.items()):
         y, x, first = top + ROW * index, left + LENGTH, 0
@@ -59,7 +59,7 @@ def bit_fields(
             room = min(width - 6, text_width(label) + 10)
             drawing.rect(x + (width - room) / 2, y + 5, room, BOX - 10, rx=2, fill=PAPER)
             drawing.text(x + width / 2, y + 17, label, room, text_anchor="middle")
-            drawing.text(x + width - 3, y - 3, first, fill=GREY, font_size=9, text_anchor="end")
+            drawing.text(x + width - 3, y - 3, first, fill=GREY, font_size=11, text_anchor="end")
             first += bits
     width = max(map(len, words)) + 2
     lines = [head, facts, *(f"{name:{width}}{fields}" for name, fields in told.items())]

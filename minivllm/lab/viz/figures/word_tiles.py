@@ -10,7 +10,7 @@ from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, sheet
 from minivllm.lab.viz.draw.palette import GREY, LINE, OKABE_ITO, ON_DARK, PAPER
 from minivllm.utils.validation import check
 
-SIDE, CELL, GAP = 16, 12, 28  # of a tile in cells, of a cell and between tiles in pixels
+SIDE, CELL, GAP = 16, 15, 24  # of a tile in cells, of a cell and between tiles in pixels
 
 Place = tuple[int, int]  # input and output: row and column
 
@@ -53,7 +53,9 @@ def word_tiles(
         for i, (row, column) in enumerate(places):
             x, y = left + column * CELL, top + row * CELL
             drawing.rect(x, y, CELL, CELL, fill=OKABE_ITO[0])
-            drawing.text(x + CELL / 2, y + 9, i, fill=ON_DARK, font_size=9, text_anchor="middle")
+            drawing.text(
+                x + CELL / 2, y + 11.5, i, fill=ON_DARK, font_size=11, text_anchor="middle"
+            )
         drawing.place((name,), left, top, size, size)
     width = max(map(len, words)) + 2
     lines_of_text = [f"{name:{width}}{places}" for name, places in told.items()]
