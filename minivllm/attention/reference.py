@@ -23,6 +23,7 @@ class Reference(AttentionBackend):
 
     def attend(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
         block_size = key_cache.shape[1]
+        group = query.shape[1] // key_cache.shape[2]  # query heads that share one KV head
         output = torch.empty_like(query)
         starts = metadata.query_start_loc.tolist()
         for seq, seq_len in enumerate(metadata.seq_lens.tolist()):
@@ -34,20 +35,18 @@ class Reference(AttentionBackend):
                 slots = [(table[p // block_size], p % block_size) for p in visible]
                 keys = torch.stack([key_cache[slot] for slot in slots]).to(self.dtype)
                 values = torch.stack([value_cache[slot] for slot in slots]).to(self.dtype)
-                self._attend_row(output[row], query[row], keys, values, scale)
+                for head in range(query.shape[1]):
+                    scores = keys[:, head // group] @ query[row, head].to(self.dtype) * scale
+                    output[row, head] = scores.softmax(0) @ values[:, head // group]
         return output
 
     def attend_ragged(self, query, key, value, metadata, scale):
+        group = query.shape[1] // key.shape[1]
         output = torch.empty_like(query)
         for begin, end in pairwise(metadata.query_start_loc.tolist()):
             keys, values = (x[begin:end].to(self.dtype) for x in (key, value))
-            for row in range(begin, end):
-                self._attend_row(output[row], query[row], keys, values, scale)
+            rows = query[begin:end].to(self.dtype)
+            for head in range(query.shape[1]):
+                scores = rows[:, head] @ keys[:, head // group].T * scale
+                output[begin:end, head] = scores.softmax(-1) @ values[:, head // group]
         return output
-
-    def _attend_row(self, output, query, keys, values, scale) -> None:
-        """Fill in the attention of one row, ``[num_heads, head_dim]``, to the keys that it sees."""
-        group = len(query) // keys.shape[1]  # query heads that share one KV head
-        for head in range(len(query)):
-            scores = keys[:, head // group] @ query[head].to(self.dtype) * scale
-            output[head] = scores.softmax(0) @ values[:, head // group]
