@@ -36,7 +36,6 @@ VALUES = {
     "kv_cache_memory_bytes": 2**26,
     "num_gpu_blocks_override": 40,
     "swap_space": 0.5,
-    "kv_cache_dtype": "fp8_e5m2",
     "enable_prefix_caching": False,
     "max_num_batched_tokens": 128,
     "max_num_seqs": 3,
