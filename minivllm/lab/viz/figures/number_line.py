@@ -1,4 +1,4 @@
-"""Number lines: some weights, and below them the codes that each way to round has there."""
+"""Number lines: some numbers, and below them the codes that each way to round has there."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from minivllm.utils.validation import check, is_number
 
 NAMES, LENGTH, ERRORS, ROW, TICK, DOT = 134, 420, 96, 38, 14, 7  # pixels
 LEFT = MARGIN + NAMES
-WEIGHTS = "weights"
 
 
 def number_line(
     values: Sequence[float], grids: Mapping[str, Sequence[float]], title: str | None = None,
-    mark: Sequence[Mark] = (),
+    mark: Sequence[Mark] = (), what: str = "weight",
 ) -> Figure:  # fmt: skip
-    """Draw weights on a line, and on lines below it what each grid rounds them to.
+    """Draw numbers on a line, and on lines below it what each grid rounds them to.
 
     Args:
-        values: the weights, which the lines reach over.
+        values: the numbers, which the lines reach over.
         grids: by name, all numbers that this way to round has; those beyond the line's ends are not
             drawn.
         title, mark: what it shows, and lines to point at: ("weights", or a grid's name, text).
+        what: what one of the numbers is; the first line's name is its plural.
 
     Raises:
-        ValueError: without weights or grids, for an empty grid, or for what is no number.
+        ValueError: without numbers or grids, for an empty grid, or for what is no number.
     """
     check(len(values) > 1 and min(values) < max(values), "values", values, "two unlike numbers")
     check(len(grids) > 0, "grids", grids, "at least one")
@@ -51,11 +51,11 @@ def number_line(
         for name in grids
     }
     head = "Number lines"
-    facts = f"{count(len(values), 'weight')} from {min(values):.3f} to {max(values):.3f}"
+    facts = f"{count(len(values), what)} from {min(values):.3f} to {max(values):.3f}"
     alt = f"{head}: {facts}. {'; '.join(f'{name}: {words}' for name, words in told.items())}."
     bottom = HEADER_HEIGHT + ROW * (1 + len(grids)) + 18
     drawing = sheet(head, facts, alt, MARGIN + NAMES + LENGTH + ERRORS, bottom)
-    _draw_line(drawing, 0, WEIGHTS, [], values, ends)
+    _draw_line(drawing, 0, f"{what}s", [], values, ends)
     for index, name in enumerate(grids, 1):
         y = _draw_line(drawing, index, name, inside[name], nearest[name], ends)
         drawing.text(LEFT + LENGTH + 12, y + 4, f"error {errors[name]:.4f}", fill=GREY)
@@ -65,7 +65,7 @@ def number_line(
 
 
 def _ends(values: Sequence[float], nearest: Mapping[str, Sequence[float]]) -> tuple[float, float]:
-    """Ends of the lines: all weights, and what they are rounded to."""
+    """Ends of the lines: all numbers, and what they are rounded to."""
     seen = [*values, *(code for rounded in nearest.values() for code in rounded)]
     return min(seen), max(seen)
 
