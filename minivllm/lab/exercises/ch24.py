@@ -1,4 +1,4 @@
-"""Exercises of notebook 24: steps, the row that LAST takes, Matryoshka, how many to rerank."""
+"""Exercises of notebook 24: steps, the row that LAST takes, how many to rerank."""
 
 from __future__ import annotations
 
@@ -142,55 +142,6 @@ def _rows(
         return found
 
     return last_rows
-
-
-# -- stretch: cut and normalize ------------------------------------------------------------------
-
-
-@seeded(difficulty=2, minutes=8)
-def cut(rng: Random) -> FunctionExercise:
-    """The first numbers of a vector, of norm 1."""
-    calls: list[tuple] = []
-    while len(calls) < 30:
-        a, b, c = rng.choice([(3, 4, 5), (6, 8, 10), (5, 12, 13), (8, 15, 17)])
-        vector = [rng.choice([-1, 1]) * a, rng.choice([-1, 1]) * b, rng.randint(1, 9), c]
-        wanted = rng.choice([2, 2, 1]) if calls else 2
-        calls.append(([float(number) for number in vector], wanted))
-    return FunctionExercise(
-        "Write cut(vector, dimensions): the first numbers of a vector, so that their norm (the "
-        "root of the sum of their squares) is 1. Round each number to 6 digits.",
-        "Whose norm is to be 1? That of what is returned.",
-        _solve_cut,
-        calls=calls,
-        learnt="that is `activate` of minivllm/pooling/heads.py: cut first, then normalize.",
-        mistakes={
-            "you normalized before you cut: what is left is shorter than 1.": _cut(early=True),
-            "the norm is missing: it is the cut alone.": _cut(divides=False),
-            "the norm is the root of the sum of squares.": _cut(root=False),
-            "these are the last numbers; Matryoshka trains the first.": _cut(last=True),
-        },
-    )
-
-
-def _solve_cut():
-    def cut(vector, dimensions):
-        kept = vector[:dimensions]
-        norm = sum(number**2 for number in kept) ** 0.5
-        return [round(number / norm, 6) for number in kept]
-
-    return cut
-
-
-def _cut(early: bool = False, divides: bool = True, root: bool = True, last: bool = False):
-    """Make a ``cut`` with a mistake."""
-
-    def cut(vector, dimensions):
-        kept = vector[-dimensions:] if last else vector[:dimensions]
-        norm = sum(number**2 for number in (vector if early else kept))
-        norm = (norm**0.5 if root else norm) if divides else 1
-        return [round(number / norm, 6) for number in kept]
-
-    return cut
 
 
 # -- design: how many to rerank ------------------------------------------------------------------
