@@ -20,6 +20,8 @@ def test_a_number_line_counts_the_codes_in_its_range():
         "narrow  3 codes here, mean error 0.0667",
     ]
     assert "narrow: 3 codes here" in figure.alt
+    keys = number_line([0.0, 1.0], {"e4m3": [0, 1]}, what="key", mark=[("keys", "of one token")])
+    assert "2 keys from 0.000 to 1.000" in keys.text
 
 
 def test_rounded_columns_are_told_from_those_that_move():

@@ -139,8 +139,8 @@ def k_scale(rng: Random) -> Exercise:
         "First the power: the largest key divided by it must be at most 448. Then multiply.",
         _solve_k_scale,
         "A layer's keys are divided by k_scale and written in e4m3, whose largest number is 448. "
-        "k_scale shall be 2 ** n, with the least n so that no key clamps. What is written as 1/64 or "
-        "more is kept to within 6 %; below that e4m3 has fixed steps. largest is the largest "
+        "k_scale shall be 2 ** n, with the least n so that no key clamps. What is written as 1/64 "
+        "or more is kept to within 6 %; below that e4m3 has fixed steps. largest is the largest "
         "number of all keys. Which n, and how many of the sizes are written as less than 1/64? "
         "Answer with a pair (n, number).",
         {

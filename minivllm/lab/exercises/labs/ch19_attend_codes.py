@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from random import Random
 
 from minivllm.lab.exercises.labs.function_lab import FunctionLab, WrongEntry, call
@@ -62,14 +63,15 @@ def _check_cache(function: Callable, rng: Random, num_tokens: int, head_dim: int
     key, value, query = draw(num_tokens, 1.0), draw(num_tokens, 1.0), draw(1, 1.0)[0]
     cache.write(key.unsqueeze(1), value.unsqueeze(1), torch.arange(num_tokens))
     given = (
-        query.tolist(), cache.key.view(num_tokens, -1).tolist(), cache.key_scales.flatten().tolist(),
+        query.tolist(), cache.key.view(num_tokens, -1).tolist(), scales.flatten().tolist(),
         cache.value.view(num_tokens, -1).tolist(), cache.value_scales.flatten().tolist(),
         head_dim**-0.5,
     )  # fmt: skip
-    keys, values = (part[0, :, 0].double() for part in cache.widen(torch.tensor([0]), torch.float32))
+    widened = cache.widen(torch.tensor([0]), torch.float32)
+    keys, values = (part[0, :, 0].double() for part in widened)
     weights = (keys @ query.double() * head_dim**-0.5).softmax(0)
     wanted = (weights @ values).tolist()
-    got = call(function, *[list(part) if isinstance(part, list) else part for part in given])
+    got = call(function, *deepcopy(given))
     if not isinstance(got, (list, tuple)) or len(got) != head_dim:
         raise Fault(f"return a list of {head_dim} floats")
     for i, (mine, right) in enumerate(zip(got, wanted, strict=True)):
