@@ -409,6 +409,16 @@ async def last_of(stream):
     return output, texts, ids
 
 
+def assert_same_logprobs(found, wanted):
+    """Equal but for the last bits: another process may add up in another order."""
+    for one, other in zip(found, wanted, strict=True):
+        assert one.keys() == other.keys()
+        for token_id, entry in one.items():
+            near = pytest.approx(other[token_id].logprob, abs=1e-5)
+            assert entry == replace(other[token_id], logprob=entry.logprob)
+            assert entry.logprob == near
+
+
 @FORMS
 def test_a_stop_string_ends_a_request_as_llm_does(process, tiny_chat):
     """The core hears of it a step later; of what it computes until then nothing is shown."""
@@ -434,7 +444,8 @@ def test_a_stop_string_ends_a_request_as_llm_does(process, tiny_chat):
                 if kind is not DELTA:
                     got = [(c.finish_reason, c.stop_reason) for c in last.outputs]
                     assert got == ends
-                    assert [c.logprobs for c in last.outputs] == [c.logprobs for c in want.outputs]
+                    for c, wanted in zip(last.outputs, want.outputs, strict=True):
+                        assert_same_logprobs(c.logprobs, wanted.logprobs)
         while await engine.call("has_unfinished_requests"):
             await asyncio.sleep(0.01)
         await engine.call("check_integrity")

@@ -61,6 +61,7 @@ VALUES = {
     "lora_dtype": "float32",
     "lora_target_modules": ["q_proj", "v_proj"],
     "quantization": "int4",
+    "kv_cache_dtype": "fp8_e5m2",
     "runner": "pooling",
     "convert": "embed",
     "pooler_config": {"pooler_config": {"seq_pooling_type": "LAST"}},

@@ -10,7 +10,7 @@ from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, sheet
 from minivllm.lab.viz.draw.palette import GREY, LINE, OKABE_ITO, ON_DARK, PAPER
 from minivllm.utils.validation import check
 
-SIDE, CELL, GAP = 16, 15, 24  # of a tile in cells, of a cell and between tiles in pixels
+SIDE, CELL, GAP = 16, 14, 20  # of a tile in cells, of a cell and between tiles in pixels
 
 Place = tuple[int, int]  # input and output: row and column
 
@@ -54,7 +54,7 @@ def word_tiles(
             x, y = left + column * CELL, top + row * CELL
             drawing.rect(x, y, CELL, CELL, fill=OKABE_ITO[0])
             drawing.text(
-                x + CELL / 2, y + 11.5, i, fill=ON_DARK, font_size=11, text_anchor="middle"
+                x + CELL / 2, y + 11, i, fill=ON_DARK, font_size=11, text_anchor="middle"
             )
         drawing.place((name,), left, top, size, size)
     width = max(map(len, words)) + 2
