@@ -53,6 +53,8 @@ def as_numpy(tensor: torch.Tensor) -> np.ndarray:
         tensor = tensor.view(torch.int16)
     elif dtype == torch.float8_e4m3fn:
         tensor = tensor.view(torch.uint8)
+    elif dtype == torch.float8_e5m2:
+        tensor = tensor.view(torch.bool)  # the third of numpy's types of one byte
     return tensor.numpy()
 
 

@@ -38,7 +38,10 @@ class PagedNumba(AttentionBackend):
         return output.type_as(query)
 
     def attend_quantized(self, query, kv_cache, metadata, scale, sliding_window=None):
-        if kv_cache.key.dtype == torch.float8_e5m2:  # the loops read e4m3 and int8
+        plan = plan_for(kv_cache.key, metadata, sliding_window)
+        decodes_only = plan.many is plan.prefixes is None
+        if kv_cache.key.dtype == torch.float8_e5m2 and not decodes_only:
+            # the loops of prompts read single numbers, which numba has not of e5m2
             return super().attend_quantized(query, kv_cache, metadata, scale, sliding_window)
         output, lse = _empty(query)
         key, value, scale = kv_cache.key, kv_cache.value, scale * kv_cache.k_scale
@@ -46,7 +49,7 @@ class PagedNumba(AttentionBackend):
         if kv_cache.key_scales is not None:
             scales = kv_cache.key_scales.numpy(), kv_cache.value_scales.numpy()
             inputs = inputs._replace(key_scales=scales[0], value_scales=scales[1])
-        attend(inputs, plan_for(kv_cache.key, metadata, sliding_window))
+        attend(inputs, plan)
         return output.type_as(query)
 
     def attend_ragged(self, query, key, value, metadata, scale):

@@ -193,7 +193,7 @@ def _exp(builder, x):
 def memory(context, builder, signature, args, i):
     """Address of argument ``i``, an array, and its strides in elements."""
     array = context.make_array(signature.args[i])(context, builder, args[i])
-    size = _INT(signature.args[i].dtype.bitwidth // 8)
+    size = _INT(getattr(signature.args[i].dtype, "bitwidth", 8) // 8)  # a boolean's is a byte
     strides = cgutils.unpack_tuple(builder, array.strides)
     return array.data, [builder.sdiv(stride, size) for stride in strides]
 
@@ -205,7 +205,12 @@ def load(builder, at, dtype=types.float32):
     if dtype in (types.int8, types.uint8):
         return _load_bytes(builder, at, dtype)
     short = ir.VectorType(ir.IntType(16), WIDTH)
-    loaded = builder.load(builder.bitcast(at, short.as_pointer()), align=2)
+    if dtype == types.boolean:  # e5m2 is the upper byte of a float16
+        byte = ir.VectorType(ir.IntType(8), WIDTH)
+        loaded = builder.load(builder.bitcast(at, byte.as_pointer()), align=1)
+        loaded, dtype = builder.shl(builder.zext(loaded, short), short([8] * WIDTH)), types.int16
+    else:
+        loaded = builder.load(builder.bitcast(at, short.as_pointer()), align=2)
     if dtype == types.int16 and "+f16c" in FEATURES:  # one instruction, not seven
         return builder.fpext(builder.bitcast(loaded, _HALVES), _VECTOR)
     bits = builder.zext(loaded, _WORDS)
