@@ -18,8 +18,11 @@ PAGE = 2 * MARGIN + 4 * WIDTH + 3 * GAP
 FIRST = ("00", "01", "02", "03")
 # Below them the columns from left to right: topics, each to be read downwards.
 COLUMNS = (
-    {"Memory": ("04", "04b", "13", "13b"), "Known prefixes": ("08", "08b"),
-     "Fewer bits": ("18", "19")},
+    {
+        "Memory": ("04", "04b", "13", "13b"),
+        "Known prefixes": ("08", "08b"),
+        "Fewer bits": ("18", "19"),
+    },
     {"Scheduling": ("05", "06", "06b", "07"), "Serving": ("21", "21b", "22"), "Vectors": ("24",)},
     {
         "From logits to answers": ("12", "14", "14b", "15", "16"),

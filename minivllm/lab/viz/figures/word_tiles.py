@@ -53,9 +53,7 @@ def word_tiles(
         for i, (row, column) in enumerate(places):
             x, y = left + column * CELL, top + row * CELL
             drawing.rect(x, y, CELL, CELL, fill=OKABE_ITO[0])
-            drawing.text(
-                x + CELL / 2, y + 11, i, fill=ON_DARK, font_size=11, text_anchor="middle"
-            )
+            drawing.text(x + CELL / 2, y + 11, i, fill=ON_DARK, font_size=11, text_anchor="middle")
         drawing.place((name,), left, top, size, size)
     width = max(map(len, words)) + 2
     lines_of_text = [f"{name:{width}}{places}" for name, places in told.items()]
