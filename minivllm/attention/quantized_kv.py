@@ -10,6 +10,7 @@ vllm/v1/attention/backends/triton_attn.py, ``kv_cache_dtype``)
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -79,7 +80,7 @@ def is_float8(dtype: torch.dtype) -> bool:
     return dtype in LARGEST
 
 
-def layer_scales(found: dict[str, float], num_layers: int) -> list[tuple[float, float]]:
+def layer_scales(found: Mapping[str, float], num_layers: int) -> list[tuple[float, float]]:
     """Scales of each layer's keys and values; 1 where a checkpoint has none.
 
     Args:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -31,7 +32,8 @@ class CheckpointMixin(nn.Module):
     supports_lora = True  # whether adapters can be put on its layers
     base_model_prefix = "model"  # checkpoints saved without a head leave it out
     ignored_tensors: tuple[str, ...] = ()  # endings of names that hold nothing to learn
-    kv_scales: dict[str, float] = {}  # noqa: RUF012  of a KV cache in 8 bits, by the checkpoint's names
+    # scales of a KV cache in 8 bits, by the checkpoint's names; none until weights are loaded
+    kv_scales: Mapping[str, float] = MappingProxyType({})
     config: ModelConfig
     pooler: Any  # a Pooler, a room below; None: there is a head
 
@@ -98,10 +100,10 @@ class CheckpointMixin(nn.Module):
         if self.config.tie_word_embeddings:
             ignored += ("lm_head.weight",)
         ignored_heads = () if self.pooler is None else self.pooler.ignored_heads
-        filled, unknown, self.kv_scales = set(), [], {}
+        filled, unknown, kv_scales = set(), [], {}
         for name, tensor in weights:
             if name.endswith(_KV_SCALES):
-                self.kv_scales[name] = _positive_number(name, tensor)
+                kv_scales[name] = _positive_number(name, tensor)
                 continue
             if name not in places and f"{self.base_model_prefix}.{name}" in places:
                 name = f"{self.base_model_prefix}.{name}"
@@ -124,6 +126,7 @@ class CheckpointMixin(nn.Module):
                 )
             place.copy_(tensor.reshape(place.shape))
             filled.add(name)
+        self.kv_scales = kv_scales
         missing = [name for name in places if name not in filled]
         problems = [
             f"{what.format(len(names))}, the first is {names[0]!r}"

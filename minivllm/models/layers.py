@@ -87,7 +87,7 @@ class Embedding(nn.Embedding):
         def forward(token_ids: torch.Tensor) -> torch.Tensor:
             return layer.quant_method.embedding(layer, token_ids).to(self.dtype)
 
-        self.forward = forward  # type: ignore
+        self.forward = forward  # type: ignore[assignment, method-assign]
 
 
 class RMSNorm(nn.Module):

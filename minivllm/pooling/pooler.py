@@ -72,24 +72,23 @@ class Pooler(nn.Module):
 
     def _through_head(self, rows: Rows, metadata: PoolingMetadata) -> Rows:
         """Vectors go through the head together, as far as they want the same of it."""
-        together: dict[tuple, list[int]] = {}
+        together: dict[tuple, dict[int, torch.Tensor]] = {}
         for index, (row, params) in enumerate(zip(rows, metadata.pooling_params, strict=True)):
             if row is None:
                 continue
             if row.ndim == 1:
                 key = params.task, params.use_activation, params.dimensions
-                together.setdefault(key, []).append(index)
+                together.setdefault(key, {})[index] = row
                 continue
             numbers = self.head.project(row)
             if self._method(params) == "STEP":
                 numbers = _steps(numbers, metadata.prompt_token_ids[index], params)
             rows[index] = self.head.activate(numbers, params)
-        for indices in together.values():
-            stacked = torch.stack([rows[i] for i in indices])  # type: ignore[misc]
-            numbers = self.head.activate(
-                self.head.project(stacked), metadata.pooling_params[indices[0]]
-            )
-            for index, vector in zip(indices, numbers, strict=True):
+        for alike in together.values():
+            params = metadata.pooling_params[next(iter(alike))]
+            projected = self.head.project(torch.stack(list(alike.values())))
+            numbers = self.head.activate(projected, params)
+            for index, vector in zip(alike, numbers, strict=True):
                 rows[index] = vector
         return rows
 
