@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from minivllm.config import VllmConfig
+from minivllm.executor.exceptions import EngineDeadError
 from minivllm.executor.futures import LazyFuture
 from minivllm.kv.kv_cache_config import KVCacheConfig
 from minivllm.scheduling.output import SchedulerOutput
@@ -33,6 +34,8 @@ class Executor(ABC):
     def __init__(self, config: VllmConfig):
         self.config = config
         self._output_rank = config.parallel_config.output_rank
+        self._dead: EngineDeadError | None = None  # why no worker answers any more
+        self._on_failure: Callable[[BaseException], None] | None = None
         self._init_executor()
 
     @staticmethod
@@ -93,9 +96,13 @@ class Executor(ABC):
 
     def register_failure_callback(self, callback: Callable[[BaseException], None]) -> None:
         """Set what is called, from any thread, when a worker has ended by itself."""
+        self._on_failure = callback
 
     def check_health(self) -> None:
         """Raise ``EngineDeadError`` if a worker has ended."""
+        if self._dead is not None:
+            raise self._dead
 
+    @abstractmethod
     def shutdown(self) -> None:
         """End the workers. A second call does nothing."""

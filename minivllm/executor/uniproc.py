@@ -29,3 +29,6 @@ class UniProcExecutor(Executor):
         if non_block:
             return completed(partial(self.collective_rpc, method, timeout, args, kwargs))
         return [getattr(self.worker, method)(*args, **kwargs or {})]
+
+    def shutdown(self) -> None:
+        vars(self).pop("worker", None)  # its weights and KV cache with it
