@@ -22,9 +22,9 @@ from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.core import EngineCore
 from minivllm.engine.core_loop import STOP, EngineCoreLoop
 from minivllm.engine.core_outputs import EngineCoreOutputs
-from minivllm.engine.exceptions import EngineDeadError
 from minivllm.engine.input_processor import InputProcessor
 from minivllm.engine.serial_utils import decode, encode
+from minivllm.executor.exceptions import EngineDeadError
 from minivllm.utils.gc_utils import freeze_gc_heap
 
 OnOutputs = Callable[[EngineCoreOutputs], None]

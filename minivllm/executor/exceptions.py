@@ -1,4 +1,4 @@
-"""Exceptions of ``AsyncLLM``.
+"""EngineDeadError: the error of an engine that has stopped.
 
 (vLLM: vllm/v1/engine/exceptions.py)
 """
