@@ -1,60 +1,42 @@
-"""Ranks as threads that wait for one another, for tests of what they compute."""
+"""Ranks of one process that take turns, for tests of what they compute without an engine."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from minivllm.distributed.group import Group
+from minivllm.distributed.together import Mailbox, PeerError, TogetherGroup, Turns
 
 
-class ThreadGroup(Group):
-    """A group whose ranks are threads; it counts its collective operations."""
+class CountingGroup(TogetherGroup):
+    """A group that counts its collective operations."""
 
-    def __init__(self, rank, size, barrier, parts):
-        super().__init__(rank, size)
-        self.barrier, self.parts = barrier, parts
-        self.num_reduced = self.num_gathered = 0
-
-    def exchange(self, x):
-        self.parts[self.rank] = x
-        self.barrier.wait()
-        parts = list(self.parts)
-        self.barrier.wait()
-        return parts
+    num_reduced = num_gathered = 0
 
     def all_reduce(self, x):
         self.num_reduced += 1
-        return torch.stack(self.exchange(x)).sum(0)
+        return super().all_reduce(x)
 
     def all_gather(self, x, dim=-1):
         self.num_gathered += 1
-        return torch.cat(self.exchange(x), dim)
-
-    def send(self, tensors, dst):
-        raise NotImplementedError
-
-    def recv(self, tensors, src):
-        raise NotImplementedError
+        return super().all_gather(x, dim)
 
 
 def run_ranks(size, call):
-    """Call ``call(group)`` in a thread for each rank; returns what it returned, in order."""
-    barrier, parts, results = threading.Barrier(size), [None] * size, [None] * size
+    """Call ``call(group)`` on each rank; returns what it returned, in order of ranks."""
+    turns, mailbox = Turns(size), Mailbox()
+    turns.begin()
 
     def run(rank):
+        turns.take(rank)
         try:
             with torch.inference_mode():
-                results[rank] = call(ThreadGroup(rank, size, barrier, parts))
-        except BaseException as error:
-            results[rank] = error
-            barrier.abort()
+                return call(CountingGroup(rank, size, turns, rank, mailbox))
+        finally:
+            turns.end(rank)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    errors = [r for r in results if isinstance(r, BaseException)]
-    for error in sorted(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError)):
+    with ThreadPoolExecutor(size) as threads:
+        futures = [threads.submit(run, rank) for rank in range(size)]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    for error in sorted(errors, key=lambda error: isinstance(error, PeerError)):
         raise error
-    return results
+    return [future.result() for future in futures]
