@@ -251,7 +251,7 @@ def _head_norm(module: nn.Module) -> Norm | None:
 
 
 def _product(layer: Linear, dtype: torch.dtype) -> ArrayProduct:
-    """What a linear layer's ``forward`` does: the adapters of some rows and other ranks' parts."""
+    """A linear layer's ``forward``: with the adapters of some rows, and other ranks' parts."""
     method = layer.quant_method
     if isinstance(method, LoRALinearMethod) and dtype == torch.float32:
         product = add_adapters_to(method.base.array_product(layer, dtype), method)
