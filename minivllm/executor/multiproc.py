@@ -79,7 +79,8 @@ class MultiprocExecutor(Executor):
         parallel = self.config.parallel_config
         context = multiprocessing.get_context("forkserver")
         # torch and the engine are loaded once, by the server from which all ranks are forked
-        context.set_forkserver_preload([run_rank.__module__])
+        kind = type(self.config.model_config.hf_config)
+        context.set_forkserver_preload([run_rank.__module__, kind.__module__])
         config, cores = pickle.dumps(_for_ranks(self.config)), torch.get_num_threads()
         threads = max(1, cores // parallel.world_size)
         if parallel.world_size > cores:
