@@ -20,7 +20,7 @@ from minivllm.attention.selector import make_backend
 from minivllm.config import VllmConfig
 from minivllm.config.lora import LoRAConfig
 from minivllm.cpu import apply as cpu
-from minivllm.distributed.group import ParallelState
+from minivllm.distributed.group import Alone, ParallelState
 from minivllm.kv.kv_cache_config import KVCacheConfig
 from minivllm.kv.memory_profile import MemoryProfile, format_bytes, host_memory_gib
 from minivllm.logger import init_logger
@@ -53,10 +53,11 @@ class Worker:
     """
 
     def __init__(self, config: VllmConfig, parallel_state: ParallelState | None = None):
-        self.config = config
         self.parallel_state = parallel_state or ParallelState()
-        self.model_config: ModelConfig = config.model_config
-        self.draft_config: ModelConfig | None = config.draft_model_config
+        self.whole_config = config
+        self.config = config.shard(self.parallel_state.tp.rank)
+        self.model_config: ModelConfig = self.config.model_config
+        self.draft_config: ModelConfig | None = self.config.draft_model_config
         self.draft_model: DecoderModel | None = None
         self.lora_manager: WorkerLoRAManager | None = None
         self.device = config.device_config.device
@@ -97,13 +98,11 @@ class Worker:
         Raises:
             ValueError: if they do not fit.
         """
-        load = self.config.load_config
+        whole, load = self.whole_config, self.config.load_config
         with self._out_of_memory_explained():
-            self.model = self._load(
-                load.model_directory, self.model_config, self.config.lora_config
-            )
-            if self.draft_config is not None and load.draft_model_directory is not None:
-                self.draft_model = self._load(load.draft_model_directory, self.draft_config)
+            self.model = self._load(load.model_directory, whole.model_config, whole.lora_config)
+            if whole.draft_model_config is not None and load.draft_model_directory is not None:
+                self.draft_model = self._load(load.draft_model_directory, whole.draft_model_config)
 
     def _load(
         self, directory: Path, config: ModelConfig, lora_config: LoRAConfig | None = None
@@ -113,7 +112,10 @@ class Worker:
         show = load.use_tqdm_on_load and self.parallel_state.rank == 0
         how = load.load_format, show, weights
         pooler = make_pooler(config, directory)
-        model = load_model(directory, config, config.dtype, self.device, *how, pooler)
+        group = self.parallel_state.tp
+        if not config.can_be_shared(group.size):  # a draft model: each rank has the whole
+            group = Alone()
+        model = load_model(directory, config, config.dtype, self.device, *how, pooler, group)
         if self.device.type == "cuda" and find_spec("triton") is not None:
             w4a16.apply(model)
         if lora_config is not None:
@@ -124,6 +126,10 @@ class Worker:
             else:
                 cpu.apply(model, self.attention)
         return model
+
+    def get_kv_cache_spec(self) -> int:
+        """Bytes of one block here, over the layers and heads that this rank has."""
+        return self.config.kv_bytes_per_block
 
     def determine_available_memory(self) -> int:
         """Bytes for the KV cache: on a GPU what weights and a full step leave, on a CPU as stated.
