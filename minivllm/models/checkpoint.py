@@ -77,6 +77,12 @@ class CheckpointMixin(nn.Module):
             for name, part in self._linear_parts(path, module)
         }
 
+    def checkpoint_shape(self, name: str, part: LinearPart) -> tuple[int, int]:
+        """Outputs and inputs of a linear layer in a checkpoint; here a rank may have a share."""
+        if (cut := self.cuts.get(f"{name}.weight")) is not None:
+            return cut.shape
+        return part.rows.stop - part.rows.start, part.layer.input_size
+
     def _linear_parts(self, path: str, layer: Linear) -> Iterator[tuple[str, LinearPart]]:
         """The parts of a layer; their names are unfused, but otherwise ours."""
         own = path.rpartition(".")[2]
