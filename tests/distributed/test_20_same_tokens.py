@@ -12,6 +12,7 @@ from minivllm import LLM, SamplingParams
 from minivllm.embedded import embedded_draft_path
 from minivllm.models.loader import load_config, load_model
 from minivllm.sampling_params import BeamSearchParams, StructuredOutputsParams
+from minivllm.trace.records import Verified
 
 SMALL = ("gpt2", "opt", "llama-grouped-tied")  # the last has two heads of K and V
 STEPS = {  # every one in small chunks, with preemptions
@@ -69,6 +70,24 @@ def test_every_parameter_equals_the_oracle(small, size, steps):
     assert exempted < compared / 10
     assert digests[0]
     assert digests == [digests[0]] * size
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_draft_model_is_divided_or_whole_on_each_rank(tiny_qwen2, tmp_path, size):
+    """One with two heads cannot be divided by four."""
+    make_model("Llama", num_attention_heads=2, num_key_value_heads=1).save_pretrained(tmp_path)
+    config = {"method": "draft_model", "model": str(tmp_path), "num_speculative_tokens": 3}
+    whole = load_model(tiny_qwen2, load_config(tiny_qwen2), torch.float32, torch.device("cpu"))
+    llm = make_llm(
+        tiny_qwen2, block_size=4, max_model_len=40, num_gpu_blocks_override=15, swap_space=0.001,
+        max_num_batched_tokens=13, speculative_config=config, trace=True, **together(size),
+    )  # fmt: skip
+    workers, digests = llm.llm_engine.engine_core.executor.workers, watch(llm)
+    assert {worker.draft_model.config.num_heads for worker in workers} == {1 if size == 2 else 2}
+    compared, exempted = run_and_compare(llm, *workload(random.Random(3), 24, 90, 30), whole)
+    assert exempted < compared / 10
+    assert digests == [digests[0]] * size
+    assert list(llm.llm_engine.trace.of(Verified))
 
 
 TEXTS = ["Once there was a small", "The river runs", "two three four two three four two three"]

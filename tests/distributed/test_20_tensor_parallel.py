@@ -1,6 +1,9 @@
 """A rank is a thinner model: its weights, what ranks exchange, and that they compute the same."""
 
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -129,3 +132,39 @@ def test_a_checkpoint_that_does_not_fit_is_refused_by_every_rank(directory, tmp_
             load_model(tmp_path, config, torch.float32, CPU, group=group)
 
     run_ranks(2, refused)
+
+
+PEAKS = """
+import pathlib, sys, torch
+from minivllm.distributed.group import Alone
+from minivllm.models.loader import load_config, load_model
+
+def status(field):
+    text = pathlib.Path("/proc/self/status").read_text()
+    return 1024 * int(text.split(f"{field}:")[1].split()[0])
+
+def peak(rank, size):
+    before, group = status("VmRSS"), Alone()  # ranks exchange nothing while they load
+    group.rank, group.size = rank, size
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    load_model(sys.argv[1], config, torch.float32, torch.device("cpu"), group=group)
+    return status("VmHWM") - before
+
+config = load_config(sys.argv[1])
+peak(0, 1)  # something is imported with the first model
+print(peak(1, 2), peak(0, 1))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it tells its peak of memory in /proc")
+def test_a_rank_reads_no_more_than_its_share(tmp_path):
+    """Its peak of memory while it loads, pages of the file included."""
+    sizes = {"hidden_size": 512, "intermediate_size": 2048, "vocab_size": 6400}
+    make_model("Llama", **sizes).save_pretrained(tmp_path)
+    num_bytes = (tmp_path / "model.safetensors").stat().st_size
+    command = [sys.executable, "-c", PEAKS, str(tmp_path)]
+    env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed is given back
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    rank, whole = map(int, done.stdout.split())
+    assert whole >= 0.8 * num_bytes
+    assert rank <= 0.6 * whole
