@@ -182,7 +182,8 @@ def _allocate(model: DecoderModel, device: torch.device) -> None:
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             if parameter not in made:
-                empty = torch.empty_like(parameter, device=device)
+                shape, dtype = parameter.shape, parameter.dtype
+                empty = torch.empty(shape, dtype=dtype, device=device)  # empty_like imports sympy
                 made[parameter] = nn.Parameter(empty, requires_grad=False)
             setattr(module, name, made[parameter])
         for name, buffer in module.named_buffers(recurse=False):
