@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,6 +21,7 @@ from minivllm.attention.selector import make_backend
 from minivllm.config import VllmConfig
 from minivllm.config.lora import LoRAConfig
 from minivllm.cpu import apply as cpu
+from minivllm.cpu import linear
 from minivllm.distributed.group import Alone, ParallelState
 from minivllm.kv.kv_cache_config import KVCacheConfig
 from minivllm.kv.memory_profile import MemoryProfile, format_bytes, host_memory_gib
@@ -42,7 +44,7 @@ from minivllm.worker.profiling import full_step, peak_bytes
 
 logger = init_logger(__name__)
 
-_TOUCHED = 2**28  # bytes of a CPU's KV cache that have memory from the beginning
+_TOUCHED = 2**28  # bytes of all ranks' KV caches on a CPU that have memory from the beginning
 
 
 class Worker:
@@ -92,17 +94,25 @@ class Worker:
                 "GPU."
             )
 
-    def load_model(self) -> None:
+    def load_model(self, fastest: Mapping[Any, Any] | None = None) -> dict[Any, Any]:
         """Build the model and read its weights.
+
+        Args:
+            fastest: products that were measured before, see ``cpu.linear.FASTEST``.
+
+        Returns:
+            All that are known now.
 
         Raises:
             ValueError: if they do not fit.
         """
+        linear.FASTEST.update(fastest or {})
         whole, load = self.whole_config, self.config.load_config
         with self._out_of_memory_explained():
             self.model = self._load(load.model_directory, whole.model_config, whole.lora_config)
             if whole.draft_model_config is not None and load.draft_model_directory is not None:
                 self.draft_model = self._load(load.draft_model_directory, whole.draft_model_config)
+        return dict(linear.FASTEST)
 
     def _load(
         self, directory: Path, config: ModelConfig, lora_config: LoRAConfig | None = None
@@ -172,7 +182,7 @@ class Worker:
     def compile_or_warm_up_model(self) -> None:
         """Capture CUDA graphs of decode steps, or log why not."""
         if self.device.type == "cpu":
-            self.model_runner.kv_cache.touch(_TOUCHED)
+            self.model_runner.kv_cache.touch(_TOUCHED // self.config.parallel_config.world_size)
             logger.debug("A CPU has no CUDA graphs: every step runs eagerly.")
             return
         cache_dtype = self.config.cache_config.cache_dtype
