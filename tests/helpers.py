@@ -148,6 +148,12 @@ def make_llm(directory, **kwargs):
     return LLM(str(directory), skip_tokenizer_init=True, **kwargs)
 
 
+def workers_of(llm):
+    """The workers of an engine that has them in this process."""
+    executor = llm.llm_engine.engine_core.executor
+    return getattr(executor, "workers", None) or [executor.worker]
+
+
 def workload(rng, n, vocab_size, max_len):
     """Prompts and parameters of every kind, drawn from ``rng``."""
     prompts, params = [], []

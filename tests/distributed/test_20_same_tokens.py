@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import make_llm, run_and_compare, workload
+from helpers import make_llm, run_and_compare, workers_of, workload
 from test_13_models import CONFIGS, make_model
 
 from minivllm import LLM, SamplingParams
@@ -28,8 +28,7 @@ def together(size):
 def watch(llm):
     """Digests of the logits of every step, of each rank."""
     found = []
-    executor = llm.llm_engine.engine_core.executor
-    for worker in getattr(executor, "workers", []) or [executor.worker]:
+    for worker in workers_of(llm):
         model = worker.model
         found.append(digests := [])
 
@@ -82,8 +81,9 @@ def test_a_draft_model_is_divided_or_whole_on_each_rank(tiny_qwen2, tmp_path, si
         tiny_qwen2, block_size=4, max_model_len=40, num_gpu_blocks_override=15, swap_space=0.001,
         max_num_batched_tokens=13, speculative_config=config, trace=True, **together(size),
     )  # fmt: skip
-    workers, digests = llm.llm_engine.engine_core.executor.workers, watch(llm)
-    assert {worker.draft_model.config.num_heads for worker in workers} == {1 if size == 2 else 2}
+    num_heads = {worker.draft_model.config.num_heads for worker in workers_of(llm)}
+    assert num_heads == {1 if size == 2 else 2}
+    digests = watch(llm)
     compared, exempted = run_and_compare(llm, *workload(random.Random(3), 24, 90, 30), whole)
     assert exempted < compared / 10
     assert digests == [digests[0]] * size
