@@ -148,6 +148,12 @@ def make_llm(directory, **kwargs):
     return LLM(str(directory), skip_tokenizer_init=True, **kwargs)
 
 
+def workers_of(llm):
+    """The workers of an engine that has them in this process."""
+    executor = llm.llm_engine.engine_core.executor
+    return getattr(executor, "workers", None) or [executor.worker]
+
+
 def workload(rng, n, vocab_size, max_len):
     """Prompts and parameters of every kind, drawn from ``rng``."""
     prompts, params = [], []
@@ -184,9 +190,13 @@ def assert_same_free_queue(state, manager):
             assert content.token_ids == tuple(past[content.logical * size :][:size])
 
 
-def run_and_compare(llm, prompts, params, check_every_step=True):
-    """Run a workload step by step; returns (tokens compared, tokens exempted)."""
+def run_and_compare(llm, prompts, params, model=None):
+    """Run a workload step by step; returns (tokens compared, tokens exempted).
+
+    The oracle has the engine's model, or another one where several ranks share it.
+    """
     engine = llm.llm_engine
+    model = model or engine.model_runner.model
     requests = {}
     for i, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
         requests[str(i)] = engine.input_processor.make_request(str(i), prompt, one)
@@ -199,7 +209,7 @@ def run_and_compare(llm, prompts, params, check_every_step=True):
     assert pool.num_free_blocks == pool.num_usable_blocks, "something is left allocated"
     compared = exempted = 0
     for request_id, request in requests.items():
-        want = oracle.run(engine.model_runner.model, request, engine.max_model_len)
+        want = oracle.run(model, request, engine.max_model_len)
         got = outputs[request_id].outputs[0]
         unclear = next((i for i, m in enumerate(want.margins) if m < CLEAR), None)
         upto = len(want.token_ids) if unclear is None else unclear

@@ -5,7 +5,7 @@ Each part of the engine is given the group that it reads. (vLLM: vllm/config/)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,6 +117,20 @@ class VllmConfig:
     lora_config: LoRAConfig | None = None  # None: no request has an adapter
     seed: int = 0  # where requests without a seed of their own get theirs
     max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all
+
+    def shard(self, rank: int) -> VllmConfig:
+        """Config of one of the ranks that share every layer: of each model it has a part.
+
+        A draft model that cannot be divided is whole on each rank.
+
+        Raises:
+            ValueError: if the model cannot be divided.
+        """
+        size, draft = self.parallel_config.tensor_parallel_size, self.draft_model_config
+        if draft is not None and draft.can_be_shared(size):
+            draft = draft.shard(rank, size)
+        model = self.model_config.shard(rank, size)
+        return replace(self, model_config=model, draft_model_config=draft)
 
     @property
     def kv_bytes_per_block(self) -> int:

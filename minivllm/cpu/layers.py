@@ -30,11 +30,17 @@ from minivllm.cpu.fused import (
     silu_and_mul_loop,
 )
 from minivllm.cpu.lora import add_adapters_to
+from minivllm.distributed.group import Group
 from minivllm.lora.layers import LoRALinearMethod
 from minivllm.models import ops
 from minivllm.models.decoder import Attention, Decoder, DecoderLayer
 from minivllm.models.layers import GatedMLP, RMSNorm
-from minivllm.models.linear import ArrayProduct, Linear, QKVParallelLinear
+from minivllm.models.linear import (
+    ArrayProduct,
+    Linear,
+    QKVParallelLinear,
+    RowParallelLinear,
+)
 from minivllm.utils.tensors import as_numpy, as_tensor
 
 # K and V, [num_blocks, block_size, num_kv_heads, head_dim]
@@ -208,13 +214,14 @@ def is_known(layer: Any) -> bool:
     if not (_calls(attention, Attention.forward) and _calls(mlp, GatedMLP.forward)):
         return False
     norms = layer.input_layernorm, layer.post_attention_layernorm
-    linear = attention.o_proj, mlp.gate_up_proj, mlp.down_proj
+    summed = attention.o_proj, mlp.down_proj
     return (
         all(_calls(norm, RMSNorm.forward) for norm in norms)
         and _calls(attention.q_norm, RMSNorm.forward, nn.Identity.forward)
         and _calls(attention.k_norm, RMSNorm.forward, nn.Identity.forward)
         and _calls(attention.qkv_proj, QKVParallelLinear.forward)
-        and all(_calls(layer, Linear.forward) for layer in linear)
+        and _calls(mlp.gate_up_proj, Linear.forward)
+        and all(_calls(p, Linear.forward, RowParallelLinear.forward_and_sum) for p in summed)
         and mlp.act_and_mul is ops.silu_and_mul
         and attention.rotary_embedding is ops.rotary_embedding
     )
@@ -244,8 +251,17 @@ def _head_norm(module: nn.Module) -> Norm | None:
 
 
 def _product(layer: Linear, dtype: torch.dtype) -> ArrayProduct:
-    """Product of a linear layer, with the adapters of some rows, if there may be any."""
+    """A linear layer's ``forward``: with the adapters of some rows, and other ranks' parts."""
     method = layer.quant_method
     if isinstance(method, LoRALinearMethod) and dtype == torch.float32:
-        return add_adapters_to(method.base.array_product(layer, dtype), method)
-    return method.array_product(layer, dtype)
+        product = add_adapters_to(method.base.array_product(layer, dtype), method)
+    else:
+        product = method.array_product(layer, dtype)
+    if isinstance(layer, RowParallelLinear) and not _calls(layer, Linear.forward):
+        return _sum_of(product, layer.group, dtype)
+    return product
+
+
+def _sum_of(product: ArrayProduct, group: Group, dtype: torch.dtype) -> ArrayProduct:
+    """The sum of all ranks' products."""
+    return lambda x: as_numpy(group.all_reduce(as_tensor(product(x), dtype)))

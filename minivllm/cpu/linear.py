@@ -7,7 +7,7 @@ tell it. (vLLM: ``dispatch_cpu_unquantized_gemm``, vllm/model_executor/layers/ut
 from __future__ import annotations
 
 import time
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch import nn
@@ -145,7 +145,7 @@ def choose_method(weight: torch.Tensor) -> LinearMethod:
         return found
     if weight.nbytes > IN_CACHE:
         return candidates(weight.dtype)[0]
-    return fastest_method(weight.dtype, tuple(weight.shape))
+    return fastest_method(weight.dtype, (weight.shape[0], weight.shape[1]))
 
 
 def candidates(dtype: torch.dtype) -> list[LinearMethod]:
@@ -163,18 +163,23 @@ def candidates(dtype: torch.dtype) -> list[LinearMethod]:
     return [*compiled, library, TransposedLinearMethod()]
 
 
-@cache
+# what has been measured here, or by another rank: a weight's dtype and shape, and the class
+FASTEST: dict[tuple[torch.dtype, tuple[int, int]], type[LinearMethod]] = {}
+
+
 def fastest_method(dtype: torch.dtype, shape: tuple[int, int]) -> LinearMethod:
-    """Fastest candidate for a few rows times a weight of this shape.
+    """Fastest candidate for a few rows times a weight of this shape: measured once.
 
     The first one, unless another is faster by more than measurements vary.
     """
-    seconds = {method: _seconds(method, dtype, shape) for method in candidates(dtype)}
-    first, best = next(iter(seconds)), min(seconds, key=seconds.__getitem__)
-    found = best if _CLEARLY * seconds[best] < seconds[first] else first
-    times = ", ".join(f"{type(m).__name__} {1e6 * s:.0f} us" for m, s in seconds.items())
-    logger.debug("%s weights %s: %s (%s)", dtype, list(shape), type(found).__name__, times)
-    return found
+    if (dtype, shape) not in FASTEST:
+        seconds = {type(m): _seconds(m, dtype, shape) for m in candidates(dtype)}
+        first, best = next(iter(seconds)), min(seconds, key=seconds.__getitem__)
+        found = best if _CLEARLY * seconds[best] < seconds[first] else first
+        times = ", ".join(f"{kind.__name__} {1e6 * s:.0f} us" for kind, s in seconds.items())
+        logger.debug("%s weights %s: %s (%s)", dtype, list(shape), found.__name__, times)
+        FASTEST[dtype, shape] = found
+    return FASTEST[dtype, shape]()
 
 
 _SHAPE_16_BIT = (1024, 1024)  # too large to be widened once

@@ -327,6 +327,7 @@ class EngineArgs:
         )
         gpu, parallel_config = describe_gpu(device), self._parallel_config()
         parallel_config.check_devices(None if gpu is None else torch.cuda.device_count())
+        model_config.shard(0, self.tensor_parallel_size)  # raises if it cannot be divided
         limits = self.resolve_limits(model_config.max_model_len, gpu, chunks)
         lora_config = self._lora_config()
         tokenizer = None if self.skip_tokenizer_init else tokenizer_directory(self, directory)

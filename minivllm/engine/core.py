@@ -88,7 +88,7 @@ class EngineCore:
         kv_cache_config = get_kv_cache_config(
             self.config.cache_config,
             self.config.scheduler_config,
-            self.config.kv_bytes_per_block,
+            self.executor.get_kv_cache_specs(),
             self.executor.determine_available_memory(),
             on_cpu=self.config.device_config.device.type == "cpu",
         )

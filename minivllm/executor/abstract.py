@@ -74,9 +74,13 @@ class Executor(ABC):
             TimeoutError: if results are late.
         """
 
-    def determine_available_memory(self) -> int:
-        """Bytes for the KV cache: the least of what the workers have free."""
-        return min(self.collective_rpc("determine_available_memory"))
+    def get_kv_cache_specs(self) -> list[int]:
+        """Bytes of one block, of each worker."""
+        return self.collective_rpc("get_kv_cache_spec")
+
+    def determine_available_memory(self) -> list[int]:
+        """Bytes for the KV cache, of each worker."""
+        return self.collective_rpc("determine_available_memory")
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Let every worker allocate its KV cache and capture its CUDA graphs."""

@@ -6,6 +6,7 @@ vllm/v1/core/kv_cache_utils.py)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minivllm.config import CacheConfig, SchedulerConfig
@@ -24,27 +25,28 @@ class KVCacheConfig:
 def get_kv_cache_config(
     cache: CacheConfig,
     scheduler: SchedulerConfig,
-    block_bytes: int,
-    available_memory: int,
+    block_bytes: Sequence[int],
+    available_memory: Sequence[int],
     on_cpu: bool,
 ) -> KVCacheConfig:
-    """Compute the number of device and host blocks.
+    """Compute the number of device and host blocks: as many as every rank has memory for.
 
     Args:
         cache, scheduler: the limits.
-        block_bytes: of one block, over all layers; 0 of a model that keeps no K and V.
-        available_memory: bytes that the KV cache may have, if no size was stated.
+        block_bytes: of one block, over each rank's layers; 0 of a model that keeps no K and V.
+        available_memory: bytes that each rank's KV cache may have, if no size was stated.
         on_cpu: the knob to turn has another name there.
 
     Raises:
         ValueError: if they cannot hold one sequence of full length, or are more than there is.
     """
-    if block_bytes == 0:  # a model that keeps no K and V
+    if not any(block_bytes):  # a model that keeps no K and V
         return KVCacheConfig(num_blocks=2, num_host_blocks=0)
     knob = "MINIVLLM_CPU_KVCACHE_SPACE" if on_cpu else "gpu_memory_utilization"
     max_model_len = scheduler.max_model_len
-    num_blocks = cache.num_gpu_blocks_override or (
-        (cache.kv_cache_memory_bytes or available_memory) // block_bytes
+    num_blocks = cache.num_gpu_blocks_override or min(
+        (cache.kv_cache_memory_bytes or available) // size
+        for available, size in zip(available_memory, block_bytes, strict=True)
     )
     capacity = max(0, num_blocks - 1) * cache.block_size
     # A last token that was sampled is never in the cache, but a draft model may write there.
@@ -56,13 +58,13 @@ def get_kv_cache_config(
             f"{cache.block_size}), less than one sequence of max_model_len={max_model_len}; "
             f"raise num_gpu_blocks_override, kv_cache_memory_bytes or {knob}{or_less}."
         )
-    room = host_memory_gib() * 2**30
-    if on_cpu and num_blocks * block_bytes > room:
+    room, total = host_memory_gib() * 2**30, num_blocks * sum(block_bytes)
+    if on_cpu and total > room:
         raise ValueError(
-            f"the KV cache would take {format_bytes(num_blocks * block_bytes)}, but this machine "
+            f"the KV cache would take {format_bytes(total)}, but this machine "
             f"has {format_bytes(room)}; lower num_gpu_blocks_override, kv_cache_memory_bytes or "
             f"{knob}."
         )
     # More host blocks than all running sequences could fill are of no use to anyone.
     most = scheduler.max_num_seqs * cdiv(max_model_len, cache.block_size)
-    return KVCacheConfig(num_blocks, min(cache.swap_space_bytes // block_bytes, most))
+    return KVCacheConfig(num_blocks, min(cache.swap_space_bytes // max(block_bytes), most))

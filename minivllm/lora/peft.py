@@ -91,8 +91,8 @@ def _weights_path(directory: Path) -> Path:
 
 def _max_bytes(model: DecoderModel, config: LoRAConfig) -> int:
     """Size of the largest file: float32, the largest rank everywhere, embedding and head, too."""
-    linears = model.checkpoint_linears().values()
-    width = sum(part.layer.input_size + part.rows.stop - part.rows.start for part in linears)
+    linears = model.checkpoint_linears().items()
+    width = sum(sum(model.checkpoint_shape(name, part)) for name, part in linears)
     embeddings = 2 * model.config.vocab_size * model.config.hidden_size
     return 4 * (config.max_lora_rank * width + embeddings) + _SLACK
 
@@ -107,7 +107,8 @@ def _weights(
     _raise(file, reasons)
     settings = helper.ranks_and_scalings(modules)
     for name, matrices in modules.items():
-        reasons += _misfits(name, matrices, linears[name], settings[name][0])
+        shape = model.checkpoint_shape(name, linears[name])
+        reasons += _misfits(name, matrices, shape, settings[name][0])
     _raise(file, reasons)
     wanted = [n for n in modules if is_in_target_modules(*linears[n][:2], config)]
     if left_out := [name for name in modules if name not in wanted]:
@@ -118,6 +119,8 @@ def _weights(
         path, _, part, _ = linears[name]
         a = modules[name]["A"].to(dtype, copy=True).contiguous()
         b = (modules[name]["B"].float() * settings[name][1]).to(dtype).contiguous()
+        if (cut := model.cuts.get(f"{name}.weight")) is not None:  # a rank of several
+            a, b = (cut.of(a).clone(), b) if cut.dim else (a, cut.of(b).clone())
         if not (a.isfinite().all() and b.isfinite().all()):
             reasons.append(f"{name} has numbers that are not finite in {dtype}.")
         weights.setdefault(path, {})[part] = (a, b)
@@ -162,9 +165,9 @@ def _unexpected(
         )
 
 
-def _misfits(name: str, matrices: Matrices, part: LinearPart, rank: int) -> Iterator[str]:
-    """Sentences about what does not fit a layer in its matrices."""
-    sizes = {"A": (rank, part.layer.input_size), "B": (part.rows.stop - part.rows.start, rank)}
+def _misfits(name: str, matrices: Matrices, of_weight: tuple[int, int], rank: int) -> Iterator[str]:
+    """Sentences about what does not fit a layer, whose weight has this shape."""
+    sizes = {"A": (rank, of_weight[1]), "B": (of_weight[0], rank)}
     for matrix, size in sizes.items():
         tensor = matrices.get(matrix)
         if tensor is None:

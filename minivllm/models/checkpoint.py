@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -29,11 +29,16 @@ class CheckpointMixin(nn.Module):
 
     checkpoint_names: dict[str, str] = {}  # noqa: RUF012  our names' parts -> the checkpoint's
     fused_in_checkpoint = False  # whether q, k and v are one tensor there, too
+    transposed_in_checkpoint: tuple[str, ...] = ()  # endings of names of transposed matrices
     supports_lora = True  # whether adapters can be put on its layers
     base_model_prefix = "model"  # checkpoints saved without a head leave it out
     ignored_tensors: tuple[str, ...] = ()  # endings of names that hold nothing to learn
     # scales of a KV cache in 8 bits, by the checkpoint's names; none until weights are loaded
     kv_scales: Mapping[str, float] = MappingProxyType({})
+    # of a rank of several: its shares of parameters and, by their names, of a checkpoint's tensors
+    parameter_cuts: Mapping[str, Any] = MappingProxyType({})
+    cuts: Mapping[str, Any] = MappingProxyType({})
+    elsewhere: Set[str] = frozenset()  # tensors that only other ranks have
     config: ModelConfig
     pooler: Any  # a Pooler, a room below; None: there is a head
 
@@ -51,9 +56,11 @@ class CheckpointMixin(nn.Module):
                     name: method.part_tensors(module, part.part, part.rows)
                     for name, part in self._linear_parts(path, module)
                 }
-            for name, named in places.items():
+            for ours, named in places.items():
                 for kind, tensor in named.items():
-                    tensors[self.checkpoint_name(f"{name}.{kind}")] = tensor
+                    name = self.checkpoint_name(f"{ours}.{kind}")
+                    is_transposed = name.endswith(self.transposed_in_checkpoint)
+                    tensors[name] = tensor.T if is_transposed else tensor
         if self.config.tie_word_embeddings:  # it comes with the embedding
             tensors.pop("lm_head.weight", None)
         return tensors
@@ -69,6 +76,12 @@ class CheckpointMixin(nn.Module):
             if isinstance(module, Linear)
             for name, part in self._linear_parts(path, module)
         }
+
+    def checkpoint_shape(self, name: str, part: LinearPart) -> tuple[int, int]:
+        """Outputs and inputs of a linear layer in a checkpoint; here a rank may have a share."""
+        if (cut := self.cuts.get(f"{name}.weight")) is not None:
+            return cut.shape
+        return part.rows.stop - part.rows.start, part.layer.input_size
 
     def _linear_parts(self, path: str, layer: Linear) -> Iterator[tuple[str, LinearPart]]:
         """The parts of a layer; their names are unfused, but otherwise ours."""
@@ -90,7 +103,7 @@ class CheckpointMixin(nn.Module):
         return name.removeprefix("pooler.")  # which is ours alone
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Copy each tensor into its parameter, or into its slice of a fused one.
+        """Copy each tensor, or a rank's share of it, into its parameter or slice of a fused one.
 
         Raises:
             ValueError: if tensors are missing, unknown, of another shape or of another kind.
@@ -100,13 +113,16 @@ class CheckpointMixin(nn.Module):
         if self.config.tie_word_embeddings:
             ignored += ("lm_head.weight",)
         ignored_heads = () if self.pooler is None else self.pooler.ignored_heads
+        known = places.keys() | self.elsewhere
         filled, unknown, kv_scales = set(), [], {}
         for name, tensor in weights:
             if name.endswith(_KV_SCALES):
                 kv_scales[name] = _positive_number(name, tensor)
                 continue
-            if name not in places and f"{self.base_model_prefix}.{name}" in places:
+            if name not in known and f"{self.base_model_prefix}.{name}" in known:
                 name = f"{self.base_model_prefix}.{name}"
+            if name in self.elsewhere:
+                continue
             if name not in places:
                 # an extra bias of zeros adds nothing: GPTQ's packers write them
                 zeros = name.endswith(".bias") and (tensor.is_meta or not tensor.any())
@@ -114,6 +130,7 @@ class CheckpointMixin(nn.Module):
                 unknown += [] if ok else [name]
                 continue
             place = places[name]
+            tensor = self.cuts[name].of(tensor) if name in self.cuts else tensor
             if tensor.shape != place.shape and not tensor.numel() == place.numel() == 1:
                 raise ValueError(
                     f"the checkpoint's {name!r} has shape {tuple(tensor.shape)}, but config.json "

@@ -33,7 +33,8 @@ class EncoderAttention(nn.Module):
         self.scale = config.head_dim**-0.5
         heads = (config.head_dim, config.num_heads, config.num_kv_heads)
         self.qkv_proj = QKVParallelLinear(config.hidden_size, *heads, bias=config.qkv_bias)
-        self.o_proj = RowParallelLinear(config.hidden_size, config.hidden_size, config.o_bias)
+        query_size = config.num_heads * config.head_dim
+        self.o_proj = RowParallelLinear(query_size, config.hidden_size, config.o_bias)
 
     def forward(
         self, x: torch.Tensor, metadata: AttentionMetadata, backend: AttentionBackend

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from minivllm.models.decoder import DecoderLayer, DecoderModel
 from minivllm.models.layers import MLP, LayerNorm
 from minivllm.models.model_config import require
@@ -21,6 +19,7 @@ class GPT2LMHeadModel(DecoderModel):
 
     layer_class = GPT2Layer
     fused_in_checkpoint = True
+    transposed_in_checkpoint = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
     supports_lora = False  # its adapters would be transposed, too, and have q, k and v in one
     base_model_prefix = "transformer"
     ignored_tensors = (".attn.bias", ".attn.masked_bias")  # the causal mask
@@ -49,8 +48,3 @@ class GPT2LMHeadModel(DecoderModel):
             "o_bias": True,
             "mlp_bias": True,
         }
-
-    def checkpoint_tensors(self) -> dict[str, torch.Tensor]:
-        tensors = super().checkpoint_tensors()
-        conv1d = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # [inputs, outputs]
-        return {n: tensor.T if n.endswith(conv1d) else tensor for n, tensor in tensors.items()}

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from minivllm.distributed.group import Group
+from minivllm.distributed.shard import vocab_share
 from minivllm.models import ops
 from minivllm.models.linear import (
     ColumnParallelLinear,
@@ -88,6 +90,35 @@ class Embedding(nn.Embedding):
             return layer.quant_method.embedding(layer, token_ids).to(self.dtype)
 
         self.forward = forward  # type: ignore[assignment, method-assign]
+
+
+class VocabParallelEmbedding(Embedding):
+    """Embedding of one of several ranks: rows of its token ids; those of other ids come from there.
+
+    Args:
+        vocab_size, input_size: of the whole embedding.
+        group: the ranks that share it.
+    """
+
+    def __init__(self, vocab_size: int, input_size: int, group: Group):
+        self.share = vocab_share(vocab_size, group.rank, group.size)
+        super().__init__(self.share.stop - self.share.start, input_size)
+        self.group = group
+
+    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        return self._sum(super().forward, token_ids)
+
+    def read_from(self, layer: Any) -> None:
+        super().read_from(layer)
+        self.forward = partial(self._sum, self.forward)  # type: ignore[method-assign]
+
+    def _sum(
+        self, look_up: Callable[[torch.Tensor], torch.Tensor], token_ids: torch.Tensor
+    ) -> torch.Tensor:
+        local = token_ids - self.share.start
+        elsewhere = (local < 0) | (local >= self.output_size)
+        rows = look_up(local.masked_fill(elsewhere, 0)).masked_fill(elsewhere[:, None], 0)
+        return self.group.all_reduce(rows)
 
 
 class RMSNorm(nn.Module):

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from minivllm.distributed.group import Group
 from minivllm.utils.tensors import as_numpy, as_tensor
 
 ArrayProduct = Callable[[np.ndarray], np.ndarray]  # [n, input_size] to [n, output_size]
@@ -113,11 +114,34 @@ class ColumnParallelLinear(Linear):
 
 
 class RowParallelLinear(Linear):
-    """A linear layer whose inputs tensor parallelism divides; the devices' outputs are summed."""
+    """A linear layer whose inputs tensor parallelism divides; the ranks' outputs are summed."""
+
+    group: Group  # the ranks that share it, where there are several
+
+    def sum_with(self, group: Group) -> None:
+        """Be one rank's part: add those of the others to every output, and the bias only once."""
+        self.group = group
+        if group.rank > 0:
+            self.bias = None
+        self.forward = self.forward_and_sum  # type: ignore[method-assign]
+
+    def forward_and_sum(self, x: torch.Tensor) -> torch.Tensor:
+        """``forward`` of one of several ranks."""
+        return self.group.all_reduce(Linear.forward(self, x))
 
 
 class ParallelLMHead(ColumnParallelLinear):
     """The output head: hidden states to logits, a column for each token of the vocabulary."""
+
+    def gather_with(self, group: Group, vocab_size: int) -> None:
+        """Be one rank's part: all ranks get the logits of the whole vocabulary, without padding."""
+        self.group, self.vocab_size = group, vocab_size
+        self.forward = self.forward_and_gather  # type: ignore[method-assign]
+
+    def forward_and_gather(self, x: torch.Tensor) -> torch.Tensor:
+        """``forward`` of one of several ranks."""
+        logits = self.group.all_gather(Linear.forward(self, x))
+        return logits[:, : self.vocab_size].contiguous()
 
 
 class MergedColumnParallelLinear(ColumnParallelLinear):

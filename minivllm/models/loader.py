@@ -15,12 +15,14 @@ import torch
 from torch import nn
 
 from minivllm.config.speculative import SpeculativeConfig
+from minivllm.distributed.group import Group
 from minivllm.models.checkpoint import LinearPart
 from minivllm.models.decoder import DecoderModel
 from minivllm.models.hub import ModelSource, draft_model_directory
 from minivllm.models.linear import Linear
 from minivllm.models.model_config import ModelConfig, read_architecture
 from minivllm.models.registry import get_model_class
+from minivllm.models.tensor_parallel import divide
 from minivllm.models.weight_utils import weights_iterator
 from minivllm.utils.validation import check, is_text
 
@@ -77,8 +79,11 @@ def load_model(
     use_tqdm: bool = True,
     weights: Iterable[tuple[str, torch.Tensor]] | None = None,
     pooler: Any = None,
+    group: Group | None = None,
 ) -> DecoderModel:
     """Build the model that ``config`` describes and fill it from the directory's checkpoint.
+
+    Tensors of a file are views of it: a rank that takes a part of one reads no more of it.
 
     Args:
         directory: with the weights, see ``weight_utils``.
@@ -89,6 +94,7 @@ def load_model(
         weights: names and tensors, if they come from elsewhere than a directory; their names
             and shapes have been checked.
         pooler: of a pooling model, a room below this one, in the place of the head; None: a head.
+        group: ranks that share its layers, of which this is one; None: it is alone.
 
     Raises:
         FileNotFoundError: if there are no weights, or the index names a missing file.
@@ -107,6 +113,9 @@ def load_model(
     with _named(directory):
         if weights is None and not dummy:
             model.load_weights(stored.items())  # names, shapes and dtypes, and nothing else yet
+        if group is not None and group.size > 1:
+            with torch.device("meta"), _default_dtype(dtype):
+                model = divide(model, group)
         _allocate(model, device)
         if dummy:
             _fill_randomly(model)
@@ -173,7 +182,8 @@ def _allocate(model: DecoderModel, device: torch.device) -> None:
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             if parameter not in made:
-                empty = torch.empty_like(parameter, device=device)
+                shape, dtype = parameter.shape, parameter.dtype
+                empty = torch.empty(shape, dtype=dtype, device=device)  # empty_like imports sympy
                 made[parameter] = nn.Parameter(empty, requires_grad=False)
             setattr(module, name, made[parameter])
         for name, buffer in module.named_buffers(recurse=False):
@@ -183,14 +193,18 @@ def _allocate(model: DecoderModel, device: torch.device) -> None:
 def _fill_randomly(model: DecoderModel) -> None:
     """Dummy weights: small random numbers, the same each time (vLLM: DummyModelLoader).
 
-    Packed ones are zeros.
+    A rank draws those of the whole model, and takes its share. Packed ones are zeros.
     """
-    for parameter in model.parameters():
+    for name, parameter in model.named_parameters():
         generator = torch.Generator(parameter.device).manual_seed(1234)
-        if parameter.dtype in (torch.float32, torch.float16, torch.bfloat16):
-            parameter.uniform_(-1e-3, 1e-3, generator=generator)
-        else:
+        if parameter.dtype not in (torch.float32, torch.float16, torch.bfloat16):
             parameter.zero_()
+        elif name in model.parameter_cuts:
+            cut = model.parameter_cuts[name]
+            whole = torch.empty(cut.shape, dtype=parameter.dtype, device=parameter.device)
+            parameter.copy_(cut.of(whole.uniform_(-1e-3, 1e-3, generator=generator)))
+        else:
+            parameter.uniform_(-1e-3, 1e-3, generator=generator)
 
 
 @contextmanager

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from minivllm.config import KV_CACHE_DTYPES
+from minivllm.distributed.shard import check_tensor_parallel_size, divides, kv_head_share
 from minivllm.kv.memory_profile import kv_bytes_per_token
 from minivllm.models.rope import max_positions
 from minivllm.utils.validation import check, is_int
@@ -96,6 +97,31 @@ class ModelConfig:
     def id2label(self) -> dict[int, str]:
         """Names of the classes."""
         return getattr(self.hf_config, "id2label", None) or {}
+
+    def can_be_shared(self, size: int) -> bool:
+        """True if ``size`` ranks can share every layer."""
+        sizes = self.num_heads, self.num_kv_heads, self.intermediate_size
+        return size == 1 or (self.quant_config is None and divides(*sizes, size))
+
+    def shard(self, rank: int, size: int) -> ModelConfig:
+        """Config of one of ``size`` ranks that share every layer: fewer heads, a narrower MLP.
+
+        Raises:
+            ValueError: if ``size`` does not divide them, or the weights are quantized.
+        """
+        sizes = self.num_heads, self.num_kv_heads, self.intermediate_size
+        check_tensor_parallel_size(*sizes, size)
+        ok = size == 1 or self.quant_config is None
+        check(
+            ok, "tensor_parallel_size", size, "1 for quantized weights, which are not divided yet"
+        )
+        kv_heads = kv_head_share(self.num_kv_heads, rank, size)
+        return replace(
+            self,
+            num_heads=self.num_heads // size,
+            num_kv_heads=kv_heads.stop - kv_heads.start,
+            intermediate_size=self.intermediate_size // size,
+        )
 
     def kv_cache_dtype(self, cache_dtype: str = "auto") -> torch.dtype:
         """Dtype of K and V in the cache, by a name of ``KV_CACHE_DTYPES``."""

@@ -71,6 +71,8 @@ def weights_iterator(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor of a checkpoint with its name, on the CPU; several files get a progress bar.
 
+    They are views of the files: a part of a tensor is read when it is used, and no more.
+
     Raises:
         FileNotFoundError: if there is no checkpoint, or a part of it is missing.
         ValueError: if a file is broken, truncated, or holds more than tensors.
@@ -94,8 +96,11 @@ def weights_iterator(
 def _read_safetensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
     try:
         with safe_open(file, framework="pt") as shard:
-            for name in shard.keys():  # noqa: SIM118  it is no dict
-                yield name, shard.get_tensor(name)
+            names = list(shard.keys())
+        for name in names:  # opened anew, so that the pages that were read are given back
+            with safe_open(file, framework="pt") as shard:
+                tensor = shard.get_tensor(name)
+            yield name, tensor
     except SafetensorError as error:
         raise ValueError(f"{file} is broken or truncated: {error}") from error
 

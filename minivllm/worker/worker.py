@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,7 +21,8 @@ from minivllm.attention.selector import make_backend
 from minivllm.config import VllmConfig
 from minivllm.config.lora import LoRAConfig
 from minivllm.cpu import apply as cpu
-from minivllm.distributed.group import ParallelState
+from minivllm.cpu import linear
+from minivllm.distributed.group import Alone, ParallelState
 from minivllm.kv.kv_cache_config import KVCacheConfig
 from minivllm.kv.memory_profile import MemoryProfile, format_bytes, host_memory_gib
 from minivllm.logger import init_logger
@@ -42,7 +44,7 @@ from minivllm.worker.profiling import full_step, peak_bytes
 
 logger = init_logger(__name__)
 
-_TOUCHED = 2**28  # bytes of a CPU's KV cache that have memory from the beginning
+_TOUCHED = 2**28  # bytes of all ranks' KV caches on a CPU that have memory from the beginning
 
 
 class Worker:
@@ -53,10 +55,11 @@ class Worker:
     """
 
     def __init__(self, config: VllmConfig, parallel_state: ParallelState | None = None):
-        self.config = config
         self.parallel_state = parallel_state or ParallelState()
-        self.model_config: ModelConfig = config.model_config
-        self.draft_config: ModelConfig | None = config.draft_model_config
+        self.whole_config = config
+        self.config = config.shard(self.parallel_state.tp.rank)
+        self.model_config: ModelConfig = self.config.model_config
+        self.draft_config: ModelConfig | None = self.config.draft_model_config
         self.draft_model: DecoderModel | None = None
         self.lora_manager: WorkerLoRAManager | None = None
         self.device = config.device_config.device
@@ -91,19 +94,25 @@ class Worker:
                 "GPU."
             )
 
-    def load_model(self) -> None:
+    def load_model(self, fastest: Mapping[Any, Any] | None = None) -> dict[Any, Any]:
         """Build the model and read its weights.
+
+        Args:
+            fastest: products that were measured before, see ``cpu.linear.FASTEST``.
+
+        Returns:
+            All that are known now.
 
         Raises:
             ValueError: if they do not fit.
         """
-        load = self.config.load_config
+        linear.FASTEST.update(fastest or {})
+        whole, load = self.whole_config, self.config.load_config
         with self._out_of_memory_explained():
-            self.model = self._load(
-                load.model_directory, self.model_config, self.config.lora_config
-            )
-            if self.draft_config is not None and load.draft_model_directory is not None:
-                self.draft_model = self._load(load.draft_model_directory, self.draft_config)
+            self.model = self._load(load.model_directory, whole.model_config, whole.lora_config)
+            if whole.draft_model_config is not None and load.draft_model_directory is not None:
+                self.draft_model = self._load(load.draft_model_directory, whole.draft_model_config)
+        return dict(linear.FASTEST)
 
     def _load(
         self, directory: Path, config: ModelConfig, lora_config: LoRAConfig | None = None
@@ -113,7 +122,10 @@ class Worker:
         show = load.use_tqdm_on_load and self.parallel_state.rank == 0
         how = load.load_format, show, weights
         pooler = make_pooler(config, directory)
-        model = load_model(directory, config, config.dtype, self.device, *how, pooler)
+        group = self.parallel_state.tp
+        if not config.can_be_shared(group.size):  # a draft model: each rank has the whole
+            group = Alone()
+        model = load_model(directory, config, config.dtype, self.device, *how, pooler, group)
         if self.device.type == "cuda" and find_spec("triton") is not None:
             w4a16.apply(model)
         if lora_config is not None:
@@ -124,6 +136,10 @@ class Worker:
             else:
                 cpu.apply(model, self.attention)
         return model
+
+    def get_kv_cache_spec(self) -> int:
+        """Bytes of one block here, over the layers and heads that this rank has."""
+        return self.config.kv_bytes_per_block
 
     def determine_available_memory(self) -> int:
         """Bytes for the KV cache: on a GPU what weights and a full step leave, on a CPU as stated.
@@ -166,7 +182,7 @@ class Worker:
     def compile_or_warm_up_model(self) -> None:
         """Capture CUDA graphs of decode steps, or log why not."""
         if self.device.type == "cpu":
-            self.model_runner.kv_cache.touch(_TOUCHED)
+            self.model_runner.kv_cache.touch(_TOUCHED // self.config.parallel_config.world_size)
             logger.debug("A CPU has no CUDA graphs: every step runs eagerly.")
             return
         cache_dtype = self.config.cache_config.cache_dtype

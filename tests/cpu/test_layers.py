@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
+from ranks import run_ranks
 from test_13_models import CONFIGS, make_model
 from torch import nn
 
@@ -89,6 +90,24 @@ def check_bit_for_bit(model, block_size, dtype):
 def test_bit_for_bit(name, block_size, dtype, load, monkeypatch):
     monkeypatch.setattr(cascade, "WORTH_SHARING", 1)
     check_bit_for_bit(load(name, dtype), block_size, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["llama-biases", "qwen3-biases-tied"])
+def test_the_sum_of_several_ranks(name, dtype, tmp_path):
+    """Products are called without their modules, which are where other ranks' are added."""
+    family, changes, _ = CONFIGS[name]
+    make_model(family, **changes).save_pretrained(tmp_path)
+    config = load_config(tmp_path)
+
+    def check(group):
+        model = load_model(tmp_path, config, dtype, CPU, group=group)
+        cpu.apply(model, PagedNumba())
+        check_bit_for_bit(model, BLOCK_SIZE, dtype)
+        return group.num_reduced
+
+    in_arrays_and_in_modules = 2 * (2 * config.num_layers + 1)
+    assert run_ranks(2, check) == [in_arrays_and_in_modules] * 2
 
 
 class WithAdapter(nn.Module):

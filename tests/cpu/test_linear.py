@@ -1,5 +1,6 @@
 """Linear methods: the same product however a weight is kept, alone and in the engine."""
 
+import pickle
 from functools import partial
 from itertools import product
 
@@ -89,7 +90,7 @@ def seconds_if(fastest, method, dtype, shape):
 @pytest.mark.parametrize("dtype", METHODS, ids=str)
 def test_the_fastest_candidate_is_taken_and_the_log_says_which(dtype, monkeypatch, capsys):
     for fastest in candidates(dtype):
-        linear.fastest_method.cache_clear()
+        monkeypatch.setattr(linear, "FASTEST", {})
         monkeypatch.setattr(linear, "_seconds", partial(seconds_if, type(fastest)))
         linear.logger.setLevel("DEBUG")
         widens = type(fastest) is WidenedLinearMethod  # which is then done in panels
@@ -98,7 +99,6 @@ def test_the_fastest_candidate_is_taken_and_the_log_says_which(dtype, monkeypatc
         said = capsys.readouterr().out
         assert f"{type(fastest).__name__} (" in said
         assert f"{type(fastest).__name__} 1 us" in said
-    linear.fastest_method.cache_clear()
     linear.logger.setLevel("NOTSET")
 
 
@@ -109,9 +109,15 @@ def test_the_first_candidate_is_taken_unless_another_is_clearly_faster(monkeypat
             type(other): others
         }
         monkeypatch.setattr(linear, "_seconds", lambda method, *_, s=seconds: s[type(method)])
-        linear.fastest_method.cache_clear()
+        monkeypatch.setattr(linear, "FASTEST", {})
         assert type(choose_method(torch.empty(8, 8))) is type(expected)
-    linear.fastest_method.cache_clear()
+
+
+def test_what_another_rank_has_measured_is_not_measured_again(monkeypatch):
+    monkeypatch.setattr(linear, "_seconds", None)
+    known = {(torch.float32, (8, 8)): TransposedLinearMethod}
+    monkeypatch.setattr(linear, "FASTEST", pickle.loads(pickle.dumps(known)))
+    assert type(choose_method(torch.empty(8, 8))) is TransposedLinearMethod
 
 
 def test_a_large_float32_weight_is_not_tried_out(monkeypatch):

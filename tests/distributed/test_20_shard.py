@@ -1,7 +1,11 @@
 """The arithmetic of a division: heads, token ids, layers, and the grid of ranks."""
 
-import pytest
+from dataclasses import replace
 
+import pytest
+from helpers import make_llm
+
+from minivllm.config import CacheConfig, SchedulerConfig
 from minivllm.distributed.shard import (
     check_tensor_parallel_size,
     coordinates,
@@ -12,6 +16,9 @@ from minivllm.distributed.shard import (
     tp_ranks,
     vocab_share,
 )
+from minivllm.kv import kv_cache_config
+from minivllm.kv.kv_cache_config import get_kv_cache_config
+from minivllm.models.loader import load_config
 
 
 def test_ranks_of_a_group_are_vllms():
@@ -101,3 +108,41 @@ def test_a_partition_of_ones_own(monkeypatch, text, error):
 def test_more_stages_than_layers_are_refused():
     with pytest.raises(ValueError, match="at most the number of layers, 2, got 3"):
         get_pp_indices(2, 0, 3)
+
+
+# -- the engine ----------------------------------------------------------------------------------
+
+
+def test_the_number_of_blocks_is_the_least_over_ranks(monkeypatch):
+    """Each counts its own bytes; a machine's memory is that of all its ranks together."""
+    limits = CacheConfig(), SchedulerConfig(max_model_len=64)
+    blocks = get_kv_cache_config(*limits, [100, 100, 50], [1000, 900, 600], on_cpu=True)
+    assert blocks.num_blocks == 9
+    stated = CacheConfig(kv_cache_memory_bytes=1000), limits[1]
+    assert get_kv_cache_config(*stated, [100, 50], [1, 1], on_cpu=True).num_blocks == 10
+    monkeypatch.setattr(kv_cache_config, "host_memory_gib", lambda: 1700 / 2**30)
+    assert get_kv_cache_config(*stated, [100, 50], [1, 1], on_cpu=True).num_blocks == 10
+    monkeypatch.setattr(kv_cache_config, "host_memory_gib", lambda: 1400 / 2**30)
+    with pytest.raises(ValueError, match="the KV cache would take"):
+        get_kv_cache_config(*stated, [100, 50], [1, 1], on_cpu=True)
+
+
+def test_more_ranks_have_more_blocks(tiny_qwen2):
+    """Two heads of K and V: two ranks have one each, and so have four."""
+    settings = {"num_gpu_blocks_override": None, "kv_cache_memory_bytes": 2**18}
+    settings |= {"distributed_executor_backend": "together"}
+    blocks = [
+        make_llm(tiny_qwen2, tensor_parallel_size=size, **settings)
+        .llm_engine.engine_core.kv_cache_config.num_blocks
+        for size in (1, 2, 4)
+    ]  # fmt: skip
+    assert blocks == [64, 128, 128]
+
+
+def test_a_model_that_cannot_be_divided_is_refused_before_anything_is_made(tiny_qwen2):
+    with pytest.raises(ValueError, match=r"heads \(4\) must be divisible.*: 1, 2, 4\.$"):
+        make_llm(tiny_qwen2, tensor_parallel_size=3)
+    quantized = replace(load_config(tiny_qwen2), quant_config="gptq")
+    with pytest.raises(ValueError, match="must be 1 for quantized weights, which are not"):
+        quantized.shard(0, 2)
+    assert quantized.shard(0, 1) == quantized

@@ -38,7 +38,12 @@ WAYS = {
     "swapped": {"num_gpu_blocks_override": 12, "preemption_mode": "swap"},
     "prefill first": {"scheduling_policy": "prefill_first", "num_gpu_blocks_override": 14},
     "n-gram drafts": {"speculative_config": DRAFTS},
-}
+    "two ranks": {"tensor_parallel_size": 2, "distributed_executor_backend": "together"},
+    "modules on four ranks": {
+        "tensor_parallel_size": 4, "distributed_executor_backend": "together",
+        "enforce_eager": True, "max_num_batched_tokens": 7,
+    },
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

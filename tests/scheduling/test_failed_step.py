@@ -1,7 +1,7 @@
 """A step that fails can be repeated: ``LLMEngine.step`` raises, and the next call goes on."""
 
 import pytest
-from helpers import make_llm
+from helpers import make_llm, workers_of
 
 from minivllm import SamplingParams
 from minivllm.sampling_params import BeamSearchParams
@@ -49,9 +49,13 @@ def run(llm, params):
     return [c.token_ids for c in output.outputs], logprobs, num_failed
 
 
-@pytest.fixture(scope="module")
-def llm(tiny_qwen2):
-    return make_llm(tiny_qwen2, block_size=4, max_model_len=40, max_num_batched_tokens=4)
+@pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
+def llm(request, tiny_qwen2):
+    return make_llm(
+        tiny_qwen2, block_size=4, max_model_len=40, max_num_batched_tokens=4,
+        tensor_parallel_size=request.param,
+        distributed_executor_backend="together" if request.param > 1 else "uni",
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +64,18 @@ def undisturbed(llm):
 
 
 @pytest.mark.parametrize("call", range(1, 9))
-@pytest.mark.parametrize("what", ["_forward", "sampler"])
+@pytest.mark.parametrize("what", ["_forward", "model.compute_logits", "sampler"])
 @pytest.mark.parametrize("params", PARAMS)
 def test_a_failed_step_changes_no_token(llm, undisturbed, monkeypatch, params, what, call):
-    """Chunks of a prefill, siblings that fork, beams: each fails in one of its 8 steps."""
+    """Chunks of a prefill, siblings that fork, beams: each fails in one of its 8 steps.
+
+    All ranks fail in the same place, as they do if a user's function raises.
+    """
     assert llm.reset_prefix_cache()
-    fail_once(monkeypatch, llm.llm_engine.model_runner, what, call)
+    for worker in workers_of(llm):
+        *path, name = what.split(".")
+        owner = getattr(worker.model_runner, path[0]) if path else worker.model_runner
+        fail_once(monkeypatch, owner, name, call)
     tokens, logprobs, num_failed = run(llm, PARAMS[params])
     assert (tokens, num_failed) == (undisturbed[params][0], 1)
     assert logprobs == pytest.approx(undisturbed[params][1], abs=1e-4)

@@ -133,9 +133,9 @@ def measure(tiny_qwen2, monkeypatch):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: next(answers))
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
         worker._look_at_gpu()
-        limits = config.cache_config, config.scheduler_config, config.kv_bytes_per_block
+        limits = config.cache_config, config.scheduler_config, [config.kv_bytes_per_block]
         worker.num_blocks = get_kv_cache_config(
-            *limits, worker._measure_gpu(), on_cpu=False
+            *limits, [worker._measure_gpu()], on_cpu=False
         ).num_blocks
         return worker, worker.num_blocks
 
