@@ -6,10 +6,21 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from minivllm.lab.playground import learn
 from minivllm.lab.playground.readers_code import InReadersCode
-from minivllm.utils.validation import check
+from minivllm.lab.playground.run import run
+from minivllm.utils.validation import check, is_one_of
 
-CALLS: dict[str, Callable[..., dict[str, Any]]] = {}
+CALLS: dict[str, Callable[..., dict[str, Any]]] = {
+    "run": run,
+    "contents": learn.contents,
+    "lab": learn.lab,
+    "grade_lab": learn.grade_lab,
+    "quiz": learn.quiz,
+    "grade_quiz": learn.grade_quiz,
+    "exercise": learn.exercise,
+    "grade_exercise": learn.grade_exercise,
+}
 
 
 def answer(text: str) -> str:
@@ -23,8 +34,9 @@ def answer(text: str) -> str:
     """
     try:
         fields = json.loads(text)
+        check(isinstance(fields, dict), "a request", fields, "an object")
         call = fields.pop("call", None)
-        check(call in CALLS, "call", call, "one of " + ", ".join(CALLS))
+        check(is_one_of(call, CALLS), "call", call, "one of " + ", ".join(CALLS))
         reply = CALLS[call](**fields)
     except InReadersCode as error:
         reply = {"error": str(error), "line": error.line}

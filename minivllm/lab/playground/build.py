@@ -6,6 +6,7 @@ page itself then fetches nothing from elsewhere.
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,10 @@ import zipfile
 from importlib.metadata import files
 from pathlib import Path
 
+from minivllm.lab.playground.begin import begin
+
 PAGE = Path(__file__).parent / "page"
+REPORT, SHARED = Path(__file__).parents[1] / "viz/page", ("draw.js", "draw.css", "stepping.js")
 PACKAGE = Path(__file__).parents[2]
 PYODIDE = "pyodide@314.0.7"
 PYODIDE_FILES = (
@@ -32,9 +36,25 @@ def build(directory: Path) -> None:
         ValueError: without npm, or if npm cannot fetch Pyodide.
     """
     shutil.rmtree(directory, ignore_errors=True)
-    shutil.copytree(PAGE, directory)
+    directory.mkdir(parents=True)
+    for name, content in page_files("worker").items():
+        (directory / name).write_bytes(content)
     fetch_pyodide(directory / "pyodide")
     zip_package(directory / "minivllm.zip")
+
+
+def page_files(engine: str) -> dict[str, bytes]:
+    """Files of the page by name, with what it shows before Python has started.
+
+    Args:
+        engine: "worker", or "local" if the server answers requests itself.
+    """
+    paths = [*PAGE.iterdir(), *(REPORT / name for name in SHARED)]
+    files = {path.name: path.read_bytes() for path in paths}
+    page = files["index.html"].decode()
+    files["index.html"] = page.replace("ENGINE", engine, 1).encode()
+    files["begin.json"] = json.dumps(begin()).encode()
+    return files
 
 
 def fetch_pyodide(directory: Path) -> None:
