@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minivllm.lab.playground import learn
+from minivllm.lab.playground.cells import cell
 from minivllm.lab.playground.readers_code import InReadersCode
 from minivllm.lab.playground.run import run
 from minivllm.utils.validation import check, is_one_of
@@ -20,6 +21,7 @@ CALLS: dict[str, Callable[..., dict[str, Any]]] = {
     "grade_quiz": learn.grade_quiz,
     "exercise": learn.exercise,
     "grade_exercise": learn.grade_exercise,
+    "cell": cell,
 }
 
 
