@@ -16,7 +16,11 @@ import zipfile
 from importlib.metadata import files
 from pathlib import Path
 
+from jinja2 import FileSystemLoader
+
 from minivllm.lab.playground.begin import begin
+from minivllm.lab.viz.draw.palette import COLOURS
+from minivllm.lab.viz.page.page import environment
 
 PAGE = Path(__file__).parent / "page"
 REPORT, SHARED = Path(__file__).parents[1] / "viz/page", ("draw.js", "draw.css", "stepping.js")
@@ -51,8 +55,8 @@ def page_files(engine: str) -> dict[str, bytes]:
     """
     paths = [*PAGE.iterdir(), *(REPORT / name for name in SHARED)]
     files = {path.name: path.read_bytes() for path in paths}
-    page = files["index.html"].decode()
-    files["index.html"] = page.replace("ENGINE", engine, 1).encode()
+    page = environment(FileSystemLoader(PAGE)).get_template("index.html")
+    files["index.html"] = page.render(engine=engine, colours=COLOURS).encode()
     files["begin.json"] = json.dumps(begin()).encode()
     return files
 
