@@ -138,11 +138,11 @@ def _numbers(latencies: Latencies, trace: Trace) -> list[list[Any]]:
         ["TTFT, worst", _ms(found["TTFT"]["p100"]), "ms"],
         ["ITL, median", _ms(found["ITL"]["p50"]), "ms"],
         ["ITL, worst", _ms(found["ITL"]["p100"]), "ms"],
-        ["until all are done", _ms(1000 * max(span.finished_time for span in spans)), "ms"],
+        ["total time", _ms(1000 * max(span.finished_time for span in spans)), "ms"],
         ["steps", trace.num_steps, ""],
         ["preemptions", history.counts["preempted"], ""],
         ["tokens computed", history.num_computed, ""],
-        ["prompt tokens found in the cache", f"{hits} of {asked}", ""],
+        ["cache hits", f"{hits} of {asked}", "tokens"],
         ["blocks at the peak", f"{history.peak_blocks} of {history.num_usable_blocks}", ""],
     ]
 

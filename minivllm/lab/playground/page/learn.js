@@ -9,7 +9,7 @@ const folded = help => Object.entries(help).map(([title, text]) =>
 const look = text => /^(passed|right)/.test(text) ? "right" : /^(FAILED|not yet)/.test(text) ? "wrong" : "";
 
 export function learn(begin, engine) {
-  const opened = new Set();
+  const opened = new Set(), exercises = new Map(begin.chapters), chapters = [...exercises.keys()];
 
   function choose(tab) {
     for (const name of TABS) {
@@ -68,7 +68,7 @@ export function learn(begin, engine) {
           `<label><input type="radio" name="question-${i}" value="${letter}"> ${escape(choice)}</label>`)
           .join("") + `<p class="said" role="status"></p></fieldset>`).join("");
   }
-  $("quiz-chapter").innerHTML = options(Object.keys(begin.exercises));
+  $("quiz-chapter").innerHTML = options(chapters);
   $("quiz-chapter").addEventListener("change", showQuiz);
   $("questions").addEventListener("change", async event => {
     const question = event.target.closest("[data-question]"), said = question.querySelector(".said");
@@ -96,18 +96,19 @@ export function learn(begin, engine) {
     $("exercise-help").innerHTML = folded(reply.help);
   }
   function showExercises() {
-    const names = begin.exercises[$("exercise-chapter").value];
+    const names = exercises.get($("exercise-chapter").value);
     $("exercise-name").innerHTML = options(names, names.map(name => name.split(".")[1]));
     return showExercise();
   }
-  $("exercise-chapter").innerHTML = options(Object.keys(begin.exercises));
+  $("exercise-chapter").innerHTML = options(chapters);
   $("exercise-chapter").addEventListener("change", showExercises);
   for (const id of ["exercise-name", "exercise-seed"]) $(id).addEventListener("change", showExercise);
 
   /** Open a tab, of a chapter if the link names one. */
   return { open({ tab, chapter }) {
+    if (chapter) ["quiz", "exercises"].forEach(name => opened.delete(name));
     for (const id of ["quiz-chapter", "exercise-chapter"])
-      if (chapter in begin.exercises) $(id).value = chapter;
+      $(id).value = exercises.has(chapter) ? chapter : "05";
     choose(TABS.includes(tab) ? tab : "play");
   } };
 }

@@ -6,7 +6,6 @@ import { learn } from "./learn.js";
 import { fromLink, toLink } from "./link.js";
 import { showResults } from "./results.js";
 
-const QUIET = 120;  // milliseconds without a change before Python is asked
 const begin = await (await fetch("begin.json")).json();
 const engine = new Engine(state => {
   $("python").textContent = state === "ready" ? "Python is ready." : state === "busy" ? "Python runs…"
@@ -20,7 +19,7 @@ const editor = new Editor($("policy"), "Your policy, in Python", "Run it", () =>
 });
 const controls = new Controls(begin, () => changed());
 let isTrusted = true;  // code that came with a link runs only after its reader has said so
-let note = "", pending, isAsking = false, next = null;
+let note = "", isAsking = false, next = null;
 
 const settings = () => {
   const found = controls.read();
@@ -33,14 +32,13 @@ function tell(text) {
   $("error").hidden = !text;
 }
 
-/** Take a setting's change over: into the address and, when it is quiet, to Python. */
+/** Take a setting's change over: into the address, and to Python. */
 function changed() {
   const found = settings();
   history.replaceState(null, "", toLink(found));
   $("policy-part").hidden = found.code === null;
   controls.showPreset(controls.preset(found));
-  clearTimeout(pending);
-  pending = setTimeout(() => ask(found), QUIET);
+  ask(found);
 }
 
 /** One question at a time; of those that come meanwhile, the last is asked next. */
@@ -106,6 +104,7 @@ $("copy-link").addEventListener("click", async () => {
     $("copied").textContent = "The link is in the address bar.";
   }
 });
+$("settings-part").open = matchMedia("(min-width: 64rem)").matches;  // where there is room
 const learning = learn(begin, engine);
 addEventListener("hashchange", open);
 open();

@@ -3,10 +3,10 @@ let reply = null, shown = "A", svg = null;
 const SVG = "http://www.w3.org/2000/svg";
 const HEADS = ["", "arrives, ms", "prompt", "output", "cached", "TTFT, ms", "ends, ms", "preempted"];
 
-/** Show what `run` answered. */
+/** Show what `run` answered, at the step that is shown already; at first, at the largest. */
 export function showResults(answer) {
-  const step = frames[current]?.step ?? 0, playing = timer !== null;
-  if (playing) pause();
+  const step = frames[current]?.step ?? largest(unpack(answer.runs.A.run.frames));
+  if (timer !== null) pause();
   reply = answer;
   if (!(shown in reply.runs)) shown = "A";
   drawNumbers();
@@ -16,6 +16,12 @@ export function showResults(answer) {
   $("which").innerHTML = names.map(name => `<label><input type="radio" name="which" value="${name}"` +
     `${name === shown ? " checked" : ""}> <span class="run-${name}">${name}</span></label>`).join(" ");
   choose(shown, step);
+}
+
+/** The step that computes the most tokens. */
+function largest(all) {
+  const sizes = all.map(frame => frame.rows.reduce((sum, row) => sum + row.scheduled, 0));
+  return all[sizes.indexOf(Math.max(...sizes))].step;
 }
 
 /** Go through the steps of this run, beginning with that one. */
@@ -55,7 +61,6 @@ function drawRequests() {
 
 function drawTimeline() {
   $("chart").innerHTML = reply.svg;
-  $("alt").textContent = reply.alt;
   svg = $("chart").firstElementChild;
   svg.style.minWidth = "704px";
   const now = document.createElementNS(SVG, "rect");
