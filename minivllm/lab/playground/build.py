@@ -13,10 +13,15 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Iterable
 from importlib.metadata import files
 from pathlib import Path
 
+from jinja2 import FileSystemLoader
+
 from minivllm.lab.playground.begin import begin
+from minivllm.lab.viz.draw.palette import COLOURS
+from minivllm.lab.viz.page.page import environment
 
 PAGE = Path(__file__).parent / "page"
 REPORT, SHARED = Path(__file__).parents[1] / "viz/page", ("draw.js", "draw.css", "stepping.js")
@@ -39,7 +44,7 @@ def build(directory: Path) -> None:
     directory.mkdir(parents=True)
     for name, content in page_files("worker").items():
         (directory / name).write_bytes(content)
-    fetch_pyodide(directory / "pyodide")
+    npm_files(PYODIDE, PYODIDE_FILES, directory / "pyodide")
     zip_package(directory / "minivllm.zip")
 
 
@@ -51,30 +56,35 @@ def page_files(engine: str) -> dict[str, bytes]:
     """
     paths = [*PAGE.iterdir(), *(REPORT / name for name in SHARED)]
     files = {path.name: path.read_bytes() for path in paths}
-    page = files["index.html"].decode()
-    files["index.html"] = page.replace("ENGINE", engine, 1).encode()
+    page = environment(FileSystemLoader(PAGE)).get_template("index.html")
+    files["index.html"] = page.render(engine=engine, colours=COLOURS).encode()
     files["begin.json"] = json.dumps(begin()).encode()
     return files
 
 
-def fetch_pyodide(directory: Path) -> None:
-    """Unpack the files of Pyodide that a worker loads, from npm's package.
+def npm_files(package: str, names: Iterable[str], directory: Path) -> None:
+    """Put files of a package of npm into a folder, which is made.
+
+    Args:
+        package: with its version, such as "pyodide@314.0.7".
+        names: of files at the top of the package.
+        directory: where they go.
 
     Raises:
-        ValueError: without npm, or if npm fails.
+        ValueError: without npm, or if npm cannot fetch the package.
     """
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            subprocess.run(["npm", "pack", "--silent", PYODIDE], cwd=folder, check=True,
-                           capture_output=True, text=True)  # fmt: skip
+            subprocess.run(["npm", "pack", "--silent", "--prefer-offline", package], cwd=folder,
+                           check=True, capture_output=True, text=True)  # fmt: skip
         except FileNotFoundError:
             raise ValueError("building the playground needs npm, which is not in PATH.") from None
         except subprocess.CalledProcessError as error:
-            raise ValueError(f"npm cannot fetch {PYODIDE}: {error.stderr.strip()}") from error
+            raise ValueError(f"npm cannot fetch {package}: {error.stderr.strip()}") from error
         (archive,) = Path(folder).glob("*.tgz")
         with tarfile.open(archive) as packed:
-            for name in PYODIDE_FILES:
+            for name in names:
                 with packed.extractfile(f"package/{name}") as file:
                     (directory / name).write_bytes(file.read())
 

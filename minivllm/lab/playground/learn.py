@@ -22,10 +22,10 @@ WITH_NUMPY = ("chA2.add_norm",)
 
 
 def contents() -> dict[str, Any]:
-    """Labs by name, and the exercises of each chapter; each chapter has a quiz, too."""
+    """Labs by name, and the chapters with the names of their exercises; each has a quiz, too."""
     titles = {name: f"{_lab(name).notebook}: {name}" for name in LABS}
-    exercises = {number: [kind.name for kind in _kinds(number)] for number in QUIZZES}
-    return {"labs": titles, "exercises": exercises}
+    chapters = [[number, [kind.name for kind in _kinds(number)]] for number in QUIZZES]
+    return {"labs": titles, "chapters": chapters}
 
 
 def lab(name: str) -> dict[str, Any]:

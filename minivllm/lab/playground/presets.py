@@ -18,10 +18,10 @@ class ShortestFirst(SchedulingPolicy):
     def key(self, request):
         return request.sampling_params.max_tokens
 
-    def victim(self, running):
+    def victim(self, running):  # gives way when the blocks run out
         return running[-1]
 
-    def may_admit(self, running):
+    def may_admit(self, running):  # asked at the beginning of each step
         return True
 '''
 

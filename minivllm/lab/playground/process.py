@@ -56,6 +56,7 @@ class PythonProcess:
     def stop(self) -> None:
         """End what runs, and the child; the next request starts another one."""
         self._child.kill()
+        self._child.wait()
 
 
 def answer_lines() -> None:

@@ -10,7 +10,7 @@ from minivllm.lab.playground.readers_code import MODULE, InReadersCode, run_sour
 from minivllm.lab.playground.serve import serve
 from minivllm.lab.playground.settings import YOURS, EngineSettings, Workload, read
 from minivllm.lab.sim.result import percentiles
-from minivllm.lab.viz.draw.palette import COLOURS, owners_of
+from minivllm.lab.viz.draw.palette import owners_of
 from minivllm.lab.viz.draw.step_axis import ROOM, StepAxis
 from minivllm.lab.viz.figures.latency import Latencies, read_latencies
 from minivllm.lab.viz.figures.timeline import compare, timeline
@@ -35,9 +35,9 @@ def run(
         axis: of the timeline: "steps", or "seconds" as the cost model has them.
         source: of the reader's policy, which an engine's policy "yours" means.
 
-    Returns: "svg" and "alt" of the timeline, the "colours" of the owners' classes, and "runs", by
-        name: "numbers", "requests" (a row each), "run" (what draw.js draws), and "columns", the
-        left edge of each step and the end in pixels of the SVG.
+    Returns: "svg" and "alt" of the timeline, and "runs", by name: "numbers", "requests" (a row
+        each), "run" (what draw.js draws), and "columns", the left edge of each step and the end, in
+        pixels of the SVG.
 
     Raises:
         ValueError: for a setting that is out of range, or a request that could never run.
@@ -56,7 +56,6 @@ def run(
     return {
         "svg": figure.svg,
         "alt": figure.alt,
-        "colours": {index: pair for pair, index in COLOURS.items()},
         "runs": {name: _told(trace, edges[name]) for name, trace in traces.items()},
     }
 
@@ -139,11 +138,11 @@ def _numbers(latencies: Latencies, trace: Trace) -> list[list[Any]]:
         ["TTFT, worst", _ms(found["TTFT"]["p100"]), "ms"],
         ["ITL, median", _ms(found["ITL"]["p50"]), "ms"],
         ["ITL, worst", _ms(found["ITL"]["p100"]), "ms"],
-        ["until all are done", _ms(1000 * max(span.finished_time for span in spans)), "ms"],
+        ["total time", _ms(1000 * max(span.finished_time for span in spans)), "ms"],
         ["steps", trace.num_steps, ""],
         ["preemptions", history.counts["preempted"], ""],
         ["tokens computed", history.num_computed, ""],
-        ["prompt tokens found in the cache", f"{hits} of {asked}", ""],
+        ["cache hits", f"{hits} of {asked}", "tokens"],
         ["blocks at the peak", f"{history.peak_blocks} of {history.num_usable_blocks}", ""],
     ]
 
