@@ -65,13 +65,15 @@ def on_files(files, config):
 def contents(made, all_pages):
     """The navigation: course, guide, teachers."""
     lectures = [uri for uri in made if re.match(r"(\d\d|A\d)\w*_", uri)]
+    first = {"Your own engine": "guide/build_your_own.md", "Glossary": "guide/glossary.md"}
     guide = [uri for uri in all_pages if re.match(r"guide/.*\.md", uri)]
     teach = [uri for uri in all_pages if re.match(r"teach/.*\.md", uri)]
     return [
         {"Home": "index.md"},
         {"Course": ["course.md", *lectures]},
         {"Code": "code.md"},
-        {"Guide": guide},
+        *({title: uri} for title, uri in first.items()),
+        {"Guide": [uri for uri in guide if uri not in first.values()]},
         {"For teachers": teach},
     ]
 

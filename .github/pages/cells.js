@@ -39,7 +39,7 @@ function Cell(element) {
   tools.innerHTML = `<button type="button" class="run" aria-label="Run cell ${number}">Run</button>
     <button type="button" class="edit" aria-label="Change cell ${number}">Change</button>
     <span role="status"></span>`;
-  element.querySelector(".code").after(tools);
+  (element.querySelector(".imports") ?? code).after(tools);
   const said = tools.querySelector("[role=status]"), edit = tools.querySelector(".edit");
   const area = () => code.querySelector("textarea");
 

@@ -11,7 +11,9 @@ function show(step) {
   at("words").textContent = words[step];
   at("at").textContent = `step ${step} of ${pools.length - 1}`;
   at("step").value = step;
-  cursor.setAttribute("x", +x + (step - first) * width);
+  const left = +x + (step - first) * width, seen = at("run");
+  cursor.setAttribute("x", left);
+  if (seen.scrollWidth > seen.clientWidth) seen.scrollLeft = left - seen.clientWidth / 2;
 }
 
 function play(on) {

@@ -10,26 +10,26 @@ from minivllm.viz import block_grid, timeline
 
 # By letter: prompt tokens, output tokens, the step of its arrival. The pool is too small for all.
 REQUESTS = {
-    "A": (7, 12, 0), "B": (6, 20, 0), "C": (9, 9, 0), "D": (30, 16, 1), "E": (7, 14, 2),
-    "F": (5, 18, 3), "G": (8, 8, 4), "H": (12, 11, 6),
+    "A": (7, 9, 0), "B": (5, 14, 0), "C": (22, 9, 1), "D": (6, 11, 2), "E": (8, 6, 4),
 }  # fmt: skip
 
 
 def film() -> tuple[str, str]:
     """A figure in HTML, its timeline above a step's block pool; and all steps as JSON, for film.js."""
     requests = [make_request(name, *sizes) for name, sizes in REQUESTS.items()]
-    trace = dry_run(requests, num_blocks=30, block_size=4, max_num_batched_tokens=24)
+    trace = dry_run(requests, num_blocks=18, block_size=4, max_num_batched_tokens=16)
     told = list(frames(trace))
     pools = [block_grid(trace, frame.step).svg for frame in told]
     words = [" ".join(text for text in (f.before, f.plan) if text) for f in told]
+    run = timeline(trace, title="Five requests share a budget of 16 tokens a step and 17 blocks")
     picture = (
         '<figure class="film" id="film">'
-        f'<div class="figure" id="film-run">{timeline(trace).svg}</div>'
-        f'<div class="figure" id="film-pool">{pools[0]}</div>'
-        f'<figcaption id="film-words">{escape(words[0])}</figcaption>'
+        f'<div class="figure" id="film-run">{run.svg}</div>'
         '<p class="controls" hidden><button type="button" id="film-play">Play</button>'
         f'<input type="range" id="film-step" min="0" max="{len(told) - 1}" value="0" '
         'aria-label="Step"> <output id="film-at" for="film-step"></output></p>'
+        f'<figcaption id="film-words">{escape(words[0])}</figcaption>'
+        f'<div class="figure" id="film-pool">{pools[0]}</div>'
         "</figure>"
     )
     return picture, json.dumps({"pools": pools, "words": words})
