@@ -14,6 +14,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     ),
     "MINIVLLM_LOG_STATS_INTERVAL": ("10", "seconds between two lines of engine statistics"),
     "MINIVLLM_CACHE_ROOT": ("~/.cache/minivllm", "cache directory, for files that can be deleted"),
+    "MINIVLLM_PP_LAYER_PARTITION": ("", 'layers of each pipeline stage: "3,2"; "": equal'),
     "MINIVLLM_CPU_KVCACHE_SPACE": ("1", "GiB of memory for the KV cache when the device is a CPU"),
     "MINIVLLM_API_KEY": ("", "a key that the server wants under /v1, as --api-key"),
     "MINIVLLM_SERVER_DEV_MODE": ("0", "1: the server can be paused, reset and looked into"),
@@ -52,6 +53,10 @@ def cache_root() -> Path:
 
 def cpu_kvcache_bytes() -> int:
     return int(_number_above_0("MINIVLLM_CPU_KVCACHE_SPACE", "GiB") * 2**30)
+
+
+def pp_layer_partition() -> str:
+    return get("MINIVLLM_PP_LAYER_PARTITION")
 
 
 def api_keys() -> list[str]:

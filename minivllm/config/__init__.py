@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minivllm.config.lora import LoRAConfig
+from minivllm.config.parallel import ParallelConfig
 from minivllm.config.speculative import SpeculativeConfig
 from minivllm.config.structured_outputs import StructuredOutputsConfig
 
@@ -107,6 +108,7 @@ class VllmConfig:
     scheduler_config: SchedulerConfig = field(default_factory=SchedulerConfig)
     cache_config: CacheConfig = field(default_factory=CacheConfig)
     observability_config: ObservabilityConfig = field(default_factory=ObservabilityConfig)
+    parallel_config: ParallelConfig = field(default_factory=ParallelConfig)
     structured_outputs_config: StructuredOutputsConfig = field(
         default_factory=StructuredOutputsConfig
     )

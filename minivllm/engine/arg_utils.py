@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from minivllm.config import (
     compat,
 )
 from minivllm.config.lora import LoRAConfig, make_lora_config
+from minivllm.config.parallel import ParallelConfig
 from minivllm.config.pooler import PoolerConfig
 from minivllm.config.speculative import (
     SHORT_NAMES,
@@ -50,6 +51,7 @@ from minivllm.scheduling.policies import make_policy
 from minivllm.utils.platforms import describe_gpu, pick_device
 from minivllm.utils.validation import (
     check,
+    check_booleans,
     is_int,
     is_number,
     is_one_of,
@@ -128,6 +130,13 @@ class EngineArgs:
     ngram_prompt_lookup_max: int | None = None  # 0.6.6's name for the longest n-gram
     ngram_prompt_lookup_min: int | None = None  # and for the shortest
 
+    # several devices
+    tensor_parallel_size: int = 1  # ranks that each hold a part of every layer
+    pipeline_parallel_size: int = 1  # stages, each with some of the layers
+    data_parallel_size: int = 1  # engines behind one front end
+    # "uni", "mp", "ray", "together", or an Executor class; None: "mp" for more than one rank
+    distributed_executor_backend: Any = None
+
     # adapters
     enable_lora: bool = False  # requests may name an adapter
     max_loras: int = 1  # adapters in one step
@@ -155,8 +164,6 @@ class EngineArgs:
     # accepted so that vLLM scripts run; see ENGINE_DEFAULTS_ONLY
     tokenizer_mode: str = "auto"
     trust_remote_code: bool = False  # accepted: no code that comes with a model is ever run
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
     use_v2_block_manager: bool = True
     cpu_offload_gb: float = 0
 
@@ -216,21 +223,12 @@ class EngineArgs:
                             ("attention_backend", ATTENTION_BACKENDS)):  # fmt: skip
             value = getattr(self, name)
             check(is_one_of(value, known), name, value, f"one of {', '.join(known)}")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type == "bool":
-                check(isinstance(value, bool), field.name, value, "True or False")
-            if field.type == "bool | None":
-                check(
-                    value is None or isinstance(value, bool),
-                    field.name,
-                    value,
-                    "True, False or None",
-                )
+        check_booleans(self)
         overrides = self.hf_overrides
         ok = overrides is None or (isinstance(overrides, dict) and all(map(is_text, overrides)))
         check(ok, "hf_overrides", overrides, "a dict of config.json's fields, or None")
         self._pooling_request()
+        self._parallel_config().check()
         compat.check_defaults_only(self, compat.ENGINE_DEFAULTS_ONLY)
 
     def _check_load_format(self, directory: Path) -> None:
@@ -244,6 +242,14 @@ class EngineArgs:
         request = PoolingRequest(self.task, self.runner, self.convert, config)
         request.check()
         return request
+
+    def _parallel_config(self) -> ParallelConfig:
+        return ParallelConfig(
+            self.tensor_parallel_size,
+            self.pipeline_parallel_size,
+            self.data_parallel_size,
+            self.distributed_executor_backend,
+        )
 
     def _lora_config(self) -> LoRAConfig | None:
         return make_lora_config(
@@ -319,7 +325,8 @@ class EngineArgs:
         chunks, caching = resolve_chunks(
             model_config, self.enable_chunked_prefill, self.enable_prefix_caching
         )
-        gpu = describe_gpu(device)
+        gpu, parallel_config = describe_gpu(device), self._parallel_config()
+        parallel_config.check_devices(None if gpu is None else torch.cuda.device_count())
         limits = self.resolve_limits(model_config.max_model_len, gpu, chunks)
         lora_config = self._lora_config()
         tokenizer = None if self.skip_tokenizer_init else tokenizer_directory(self, directory)
@@ -350,6 +357,7 @@ class EngineArgs:
                 self.kv_cache_manager_cls,
             ),
             ObservabilityConfig(self.trace, self.disable_log_stats),
+            parallel_config,
             make_structured_outputs_config(self.structured_outputs_config),
             speculative_config,
             draft[1],

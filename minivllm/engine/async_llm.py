@@ -16,10 +16,10 @@ from dataclasses import replace
 
 from minivllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from minivllm.engine.core_client import ProcessClient, ThreadClient
-from minivllm.engine.exceptions import EngineDeadError
 from minivllm.engine.output_collector import RequestOutputCollector
 from minivllm.engine.output_handler import OutputHandler
 from minivllm.engine.output_processor import OutputProcessor
+from minivllm.executor.exceptions import EngineDeadError
 from minivllm.logger import init_logger
 from minivllm.lora.request import LoRARequest
 from minivllm.metrics.families import EngineMetrics

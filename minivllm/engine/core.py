@@ -11,7 +11,6 @@ from minivllm.config import VllmConfig
 from minivllm.engine.core_outputs import EngineCoreOutputs, collect
 from minivllm.engine.lora_registry import LoRARegistry
 from minivllm.executor.abstract import Executor
-from minivllm.executor.uniproc import UniProcExecutor
 from minivllm.kv.encoder_only import EncoderOnlyKVCacheManager
 from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
 from minivllm.kv.manager import KVCacheManager
@@ -31,7 +30,7 @@ class EngineCore:
 
     Args:
         config: see ``EngineArgs.create_engine_config``.
-        executor_class: where the workers run.
+        executor_class: where the workers run; None: as the config says.
         structured_output_manager: compiles grammars; None if no request has one.
 
     Raises:
@@ -41,13 +40,13 @@ class EngineCore:
     def __init__(
         self,
         config: VllmConfig,
-        executor_class: type[Executor] = UniProcExecutor,
+        executor_class: type[Executor] | None = None,
         structured_output_manager: StructuredOutputManager | None = None,
     ):
         freeze_libraries()  # a step would wait for a fifth of a second now and then
         self.config = config
         self.structured_output_manager = structured_output_manager
-        self.executor = executor_class(config)
+        self.executor = (executor_class or Executor.get_class(config))(config)
         cache, limits = config.cache_config, config.scheduler_config
         self.kv_cache_config = self._initialize_kv_caches()
         num_blocks = self.kv_cache_config.num_blocks
@@ -170,6 +169,10 @@ class EngineCore:
             self._to_draft_for = []
             self.scheduler.reset(checkpoint)
             raise
+
+    def shutdown(self) -> None:
+        """End the workers. A second call does nothing."""
+        self.executor.shutdown()
 
     def make_stats(self) -> SchedulerStats:
         """Make the SchedulerStats: queues and KV cache as they are now."""

@@ -17,14 +17,15 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.core import EngineCore
 from minivllm.engine.core_loop import STOP, EngineCoreLoop
 from minivllm.engine.core_outputs import EngineCoreOutputs
-from minivllm.engine.exceptions import EngineDeadError
 from minivllm.engine.input_processor import InputProcessor
 from minivllm.engine.serial_utils import decode, encode
+from minivllm.executor.exceptions import EngineDeadError
 from minivllm.utils.gc_utils import freeze_gc_heap
 
 OnOutputs = Callable[[EngineCoreOutputs], None]
@@ -114,11 +115,14 @@ def _run_thread(
         core, processor = make_core(args)
     except BaseException as error:
         return made.set_exception(error)
+    core.executor.register_failure_callback(inbox.put)
     made.set_result((core, processor))
     try:
         EngineCoreLoop(core, inbox.receive, on_outputs).run()
     except BaseException as error:
         on_error(error)
+    finally:
+        core.shutdown()
 
 
 class ProcessClient:
@@ -137,8 +141,10 @@ class ProcessClient:
         self._on_outputs, self._on_error = on_outputs, on_error
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_run_process, args=(other, args), daemon=True)
-        self._process.start()
+        self._process = context.Process(target=_run_process, args=(other, args))
+        self._process.start()  # not a daemon: its ranks may be processes of its own
+        # Python waits for its processes before it finalizes objects, and this one waits for STOP
+        Finalize(self, _close, (self._pipe,), exitpriority=1)
         other.close()
         self._stopping = False
         self._sending = threading.Lock()
@@ -186,6 +192,11 @@ class ProcessClient:
             self._on_error(message)
 
 
+def _close(pipe: Connection) -> None:
+    """Close a pipe, which ends the process at its other end."""
+    pipe.close()
+
+
 def _read(pipe: Connection, inbox: Inbox) -> None:
     """Empty the pipe also while a step is computed: a full one would hold up its writer."""
     while True:
@@ -215,11 +226,12 @@ def _run_process(pipe: Connection, args: EngineArgs) -> None:
     inbox = Inbox()
     try:
         core, _ = make_core(args)
+        core.executor.register_failure_callback(inbox.put)
         freeze_gc_heap()
         threading.Thread(target=_read, args=(pipe, inbox), daemon=True).start()
         pipe.send((core.config, core.kv_cache_config))
         EngineCoreLoop(core, inbox.receive, partial(_send, pipe)).run()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, EngineDeadError) as error:
         pipe.send(error)
     except BaseException as error:
         pipe.send(RuntimeError(repr(error)))

@@ -68,9 +68,14 @@ class LLMEngine:
 
     @property
     def worker(self) -> Worker:
-        """The core's only worker, for inspection."""
+        """The core's only worker, for inspection.
+
+        Raises:
+            ValueError: if there are others, or it is in another process.
+        """
         executor = self.engine_core.executor
-        assert isinstance(executor, UniProcExecutor)
+        if not isinstance(executor, UniProcExecutor):
+            raise ValueError("worker is in reach only with distributed_executor_backend='uni'.")
         return executor.worker
 
     @property
@@ -176,6 +181,10 @@ class LLMEngine:
         self.metrics.scheduler = self.scheduler.make_stats()
         model_name = model_name or str(self.args.model or "minivllm")
         return self.metrics.read(model_name=model_name, engine="0")
+
+    def shutdown(self) -> None:
+        """End the workers and free their memory. A second call does nothing."""
+        self.engine_core.shutdown()
 
     def has_unfinished_requests(self) -> bool:
         """True while ``step`` has something to do."""

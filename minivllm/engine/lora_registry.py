@@ -53,7 +53,7 @@ class LoRARegistry:
             self.loaded.move_to_end(known.lora_int_id)
             return known
         self._check_host_memory(request)
-        lora = self.executor.collective_rpc("add_lora", request)[0]
+        lora = self.executor.collective_rpc("add_lora", args=(request,))[0]
         if known is not None and known != lora:
             self.remove(known.lora_int_id)
         self.loaded[lora.lora_int_id] = lora
@@ -144,4 +144,4 @@ class LoRARegistry:
             self._replaced.discard(lora)
             if lora in self.slots.slots:
                 self.slots.evict(lora)
-            self.executor.collective_rpc("remove_lora", lora)
+            self.executor.collective_rpc("remove_lora", args=(lora,))

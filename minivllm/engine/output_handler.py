@@ -13,8 +13,8 @@ from contextlib import suppress
 
 from minivllm.engine.core_loop import STOP
 from minivllm.engine.core_outputs import EngineCoreOutputs
-from minivllm.engine.exceptions import EngineDeadError
 from minivllm.engine.output_processor import OutputProcessor
+from minivllm.executor.exceptions import EngineDeadError
 from minivllm.logger import init_logger
 from minivllm.metrics.families import EngineMetrics
 from minivllm.metrics.loggers import LoggingStatLogger

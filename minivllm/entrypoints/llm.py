@@ -223,7 +223,11 @@ class LLM(PoolingMixin):
         A GPU is measured when the engine starts, since the KV cache gets what is left. On a CPU its
         size is stated, so the largest step that the limits allow is run now, once.
         """
-        return self.llm_engine.worker.profile_memory()
+        return self.llm_engine.engine_core.executor.collective_rpc("profile_memory")[0]
+
+    def shutdown(self) -> None:
+        """End the engine and free its memory. A second call does nothing."""
+        self.llm_engine.shutdown()
 
     def get_metrics(self) -> list[Metric]:
         """Current values of vLLM's metrics, counted since the engine began.

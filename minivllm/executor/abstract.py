@@ -6,27 +6,73 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from minivllm.config import VllmConfig
+from minivllm.executor.exceptions import EngineDeadError
+from minivllm.executor.futures import LazyFuture
 from minivllm.kv.kv_cache_config import KVCacheConfig
-from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
+from minivllm.scheduling.output import SchedulerOutput
+
+_CLASSES = {
+    "uni": "minivllm.executor.uniproc:UniProcExecutor",
+    "mp": "minivllm.executor.multiproc:MultiprocExecutor",
+    "together": "minivllm.executor.together:TogetherExecutor",
+    "ray": "minivllm.executor.ray:RayExecutor",
+}
 
 
 class Executor(ABC):
-    """Calls the same method of every worker, which are made from the config."""
+    """Calls the same method of every worker, which are made from the config.
+
+    Raises:
+        ValueError: from its constructor, if the workers cannot be made.
+    """
 
     def __init__(self, config: VllmConfig):
         self.config = config
+        self._output_rank = config.parallel_config.output_rank
+        self._dead: EngineDeadError | None = None  # why no worker answers any more
+        self._on_failure: Callable[[BaseException], None] | None = None
         self._init_executor()
+
+    @staticmethod
+    def get_class(config: VllmConfig) -> type[Executor]:
+        """The class that ``distributed_executor_backend`` names."""
+        backend = config.parallel_config.backend
+        if isinstance(backend, type):
+            return backend
+        module, name = _CLASSES[backend].split(":")
+        return getattr(import_module(module), name)
 
     @abstractmethod
     def _init_executor(self) -> None:
         """Make the workers, with their devices and models."""
 
     @abstractmethod
-    def collective_rpc(self, method: str, *args: Any) -> list[Any]:
-        """Call a method of every worker; returns a list of their results."""
+    def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: tuple = (),
+        kwargs: dict[str, Any] | None = None,
+        non_block: bool = False,
+    ) -> Any:
+        """Call a method of every worker; returns a list of their results, in order of ranks.
+
+        Args:
+            method: its name.
+            timeout: seconds to wait for all results; None: as long as it takes.
+            args, kwargs: its arguments.
+            non_block: return a Future of that list at once.
+
+        Raises:
+            Exception: as raised by all workers. None of them is broken then.
+            EngineDeadError: if not all have raised it, or one has ended.
+            TimeoutError: if results are late.
+        """
 
     def determine_available_memory(self) -> int:
         """Bytes for the KV cache: the least of what the workers have free."""
@@ -34,9 +80,29 @@ class Executor(ABC):
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Let every worker allocate its KV cache and capture its CUDA graphs."""
-        self.collective_rpc("initialize_from_config", kv_cache_config)
+        self.collective_rpc("initialize_from_config", args=(kv_cache_config,))
         self.collective_rpc("compile_or_warm_up_model")
 
-    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-        """Compute one step. All workers compute the same tokens; the first one's are taken."""
-        return self.collective_rpc("execute_model", scheduler_output)[0]
+    def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
+        """Compute one step; returns a ModelRunnerOutput: one worker's, since all have the same.
+
+        With ``non_block`` it is a Future, and the next step may be given before it is done.
+        """
+        rank = self._output_rank
+        outputs = self.collective_rpc(
+            "execute_model", args=(scheduler_output,), non_block=non_block
+        )
+        return LazyFuture(lambda wait: outputs.result(wait)[rank]) if non_block else outputs[rank]
+
+    def register_failure_callback(self, callback: Callable[[BaseException], None]) -> None:
+        """Set what is called, from any thread, when a worker has ended by itself."""
+        self._on_failure = callback
+
+    def check_health(self) -> None:
+        """Raise ``EngineDeadError`` if a worker has ended."""
+        if self._dead is not None:
+            raise self._dead
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """End the workers. A second call does nothing."""

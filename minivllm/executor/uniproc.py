@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from minivllm.executor.abstract import Executor
+from minivllm.executor.futures import completed
 from minivllm.worker.worker import Worker
 
 
@@ -16,5 +18,17 @@ class UniProcExecutor(Executor):
         self.worker.init_device()
         self.worker.load_model()
 
-    def collective_rpc(self, method: str, *args: Any) -> list[Any]:
-        return [getattr(self.worker, method)(*args)]
+    def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: tuple = (),
+        kwargs: dict[str, Any] | None = None,
+        non_block: bool = False,
+    ) -> Any:
+        if non_block:
+            return completed(partial(self.collective_rpc, method, timeout, args, kwargs))
+        return [getattr(self.worker, method)(*args, **kwargs or {})]
+
+    def shutdown(self) -> None:
+        vars(self).pop("worker", None)  # its weights and KV cache with it

@@ -41,6 +41,17 @@ def check(ok: bool, name: str, value: Any, allowed: str) -> None:
         raise InvalidParameter(f"{name} must be {allowed}, got {shown(value)}.", name)
 
 
+def check_booleans(args: Any) -> None:
+    """Raise ``InvalidParameter`` for a dataclass's field of type bool that has another value."""
+    for field in fields(args):
+        value = getattr(args, field.name)
+        if field.type == "bool":
+            check(isinstance(value, bool), field.name, value, "True or False")
+        elif field.type == "bool | None":
+            ok = value is None or isinstance(value, bool)
+            check(ok, field.name, value, "True, False or None")
+
+
 def shown(value: Any) -> str:
     """Text of a value for an error message: of any value, never long."""
     try:

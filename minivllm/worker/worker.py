@@ -20,6 +20,7 @@ from minivllm.attention.selector import make_backend
 from minivllm.config import VllmConfig
 from minivllm.config.lora import LoRAConfig
 from minivllm.cpu import apply as cpu
+from minivllm.distributed.group import ParallelState
 from minivllm.kv.kv_cache_config import KVCacheConfig
 from minivllm.kv.memory_profile import MemoryProfile, format_bytes, host_memory_gib
 from minivllm.logger import init_logger
@@ -47,16 +48,20 @@ _TOUCHED = 2**28  # bytes of a CPU's KV cache that have memory from the beginnin
 class Worker:
     """One device with a model on it. Its methods are called in the order in which they stand here.
 
-    The config says what to load, where, and within which limits.
+    The config says what to load, where, and within which limits; the state, which part of a model
+    that several ranks share. Ranks on GPUs have one each.
     """
 
-    def __init__(self, config: VllmConfig):
+    def __init__(self, config: VllmConfig, parallel_state: ParallelState | None = None):
         self.config = config
+        self.parallel_state = parallel_state or ParallelState()
         self.model_config: ModelConfig = config.model_config
         self.draft_config: ModelConfig | None = config.draft_model_config
         self.draft_model: DecoderModel | None = None
         self.lora_manager: WorkerLoRAManager | None = None
         self.device = config.device_config.device
+        if self.device.type == "cuda" and config.parallel_config.world_size > 1:
+            self.device = torch.device("cuda", self.parallel_state.rank % torch.cuda.device_count())
         self.block_size = config.cache_config.block_size
         self.total: float = host_memory_gib() * 2**30  # of the device
         self._peak_activations: int | None = None  # what a GPU was measured to need
@@ -105,7 +110,8 @@ class Worker:
     ) -> DecoderModel:
         load = self.config.load_config
         weights = gguf.weights_iterator(directory, config) if gguf.is_gguf(directory) else None
-        how = load.load_format, load.use_tqdm_on_load, weights
+        show = load.use_tqdm_on_load and self.parallel_state.rank == 0
+        how = load.load_format, show, weights
         pooler = make_pooler(config, directory)
         model = load_model(directory, config, config.dtype, self.device, *how, pooler)
         if self.device.type == "cuda" and find_spec("triton") is not None:

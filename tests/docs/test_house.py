@@ -20,8 +20,8 @@ PACKAGE = Path(__file__).parents[2] / "minivllm"
 ROOMS = [
     "version", "utils", "envs", "logger", "pooling_params", "config", "sampling_params",
     "lora/request", "outputs", "request", "metrics", "trace", "kv", "spec_decode", "scheduling",
-    "structured_output", "attention", "embedded", "models", "pooling", "quantization", "sampling",
-    "lora", "cpu", "worker", "executor", "engine",
+    "structured_output", "distributed", "attention", "embedded", "models", "pooling",
+    "quantization", "sampling", "lora", "cpu", "worker", "executor", "engine",
     "lab", "lab/contiguous", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench",
     "lab/classroom", "embedded/data", "embedded/training", "lab/quantize", "cli", "sim",
     "viz", "exercises", "__main__", "embedded/evaluation",
@@ -34,7 +34,8 @@ NEED_TORCH = {"attention", "models", "pooling", "quantization", "sampling", "lor
               "lab/bench", "lab/quantize", "cli", "__main__", "embedded/training",
               "embedded/evaluation"}  # fmt: skip
 NEED_TORCH_FILES = {
-    "utils/tensors.py", "utils/platforms.py",
+    "utils/tensors.py", "utils/platforms.py", "distributed/group.py", "distributed/together.py",
+    "distributed/torch_group.py", "distributed/shm_group.py",
     "lab/exercises/labs/oracle_check.py", "lab/exercises/labs/kernel_harness.py",  # for grading
     "lab/exercises/labs/kernel_ladder.py",
 }  # fmt: skip

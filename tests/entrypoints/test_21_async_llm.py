@@ -15,8 +15,8 @@ import pytest
 from minivllm import LLM, AsyncEngineArgs, AsyncLLM, AsyncLLMEngine, SamplingParams
 from minivllm.engine.core import EngineCore
 from minivllm.engine.detokenizer import Detokenizer
-from minivllm.engine.exceptions import EngineDeadError
 from minivllm.engine.serial_utils import decode, encode
+from minivllm.executor.exceptions import EngineDeadError
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.scheduling.progress import LivelockError

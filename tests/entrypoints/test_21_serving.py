@@ -684,9 +684,9 @@ def test_a_file_of_flags_is_checked(tmp_path, capsys, text, message):
 def test_what_the_engine_does_not_do_is_one_sentence(capsys):
     from minivllm.entrypoints.openai.api_server import main
 
-    assert main(["--tensor-parallel-size", "4", "--port", "0"]) == 2
+    assert main(["--cpu-offload-gb", "4", "--port", "0"]) == 2
     error = capsys.readouterr().err
-    assert "tensor_parallel_size must be 1" in error
+    assert "cpu_offload_gb must be 0" in error
     assert "Traceback" not in error
     assert main(["/no/such/model", "--port", "0"]) == 2
     assert "is not a directory" in capsys.readouterr().err

@@ -20,7 +20,8 @@ class Workers:
     def __init__(self):
         self.held, self.digests = [], {}
 
-    def collective_rpc(self, method, argument):
+    def collective_rpc(self, method, args):
+        (argument,) = args
         if method == "add_lora":
             if argument.lora_path == "bad":
                 raise ValueError("bad")

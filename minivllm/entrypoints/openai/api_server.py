@@ -22,7 +22,6 @@ from starlette.middleware.cors import CORSMiddleware
 
 from minivllm import envs
 from minivllm.engine.async_llm import AsyncLLM
-from minivllm.engine.exceptions import EngineDeadError
 from minivllm.entrypoints.openai import dev_routes, lora_routes, routes
 from minivllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from minivllm.entrypoints.openai.cli_args import engine_args, parse_args
@@ -41,6 +40,7 @@ from minivllm.entrypoints.openai.middleware import (
 from minivllm.entrypoints.openai.pooling.routes import add_pooling
 from minivllm.entrypoints.openai.served_model import ServedModel
 from minivllm.entrypoints.openai.tokenize.serving import OpenAIServingTokenization
+from minivllm.executor.exceptions import EngineDeadError
 from minivllm.logger import init_logger
 from minivllm.utils.gc_utils import freeze_gc_heap
 from minivllm.version import __version__

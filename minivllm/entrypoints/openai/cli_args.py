@@ -31,7 +31,9 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "int": human_readable_int, "float": float, "str": str, "dict": parse_json, "Any": str,
     "list[str]": str,
 }  # fmt: skip
-_SHORT = {"speculative_config": "-sc"}  # vLLM's other name of a flag
+# vLLM's other name of a flag
+_SHORT = {"speculative_config": "-sc", "tensor_parallel_size": "-tp",
+          "pipeline_parallel_size": "-pp", "data_parallel_size": "-dp"}  # fmt: skip
 
 
 def parse_lora_module(text: str) -> LoRAModulePath:

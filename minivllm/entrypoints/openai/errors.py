@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from minivllm.engine.exceptions import EngineDeadError
+from minivllm.executor.exceptions import EngineDeadError
 from minivllm.logger import init_logger
 from minivllm.scheduling.progress import LivelockError
 from minivllm.utils.validation import InvalidParameter

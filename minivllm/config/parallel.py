@@ -1,0 +1,64 @@
+"""ParallelConfig: numbers of ranks and replicas, and the kind of executor that runs the ranks.
+
+(vLLM: vllm/config/parallel.py)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from minivllm.utils.validation import check, is_int, is_one_of
+
+BACKENDS = ("uni", "mp", "ray", "together")
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """Ranks that compute one step together, and engines behind one front end."""
+
+    tensor_parallel_size: int = 1  # ranks that each hold a part of every layer
+    pipeline_parallel_size: int = 1  # stages, each with some of the layers
+    data_parallel_size: int = 1  # engines, each with a model of its own
+    # a name of BACKENDS, or a subclass of Executor; None: "uni" for one rank, "mp" for more
+    distributed_executor_backend: Any = None
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of one engine."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def output_rank(self) -> int:
+        """The rank whose tokens are taken: the first one of the last stage."""
+        return self.world_size - self.tensor_parallel_size
+
+    @property
+    def backend(self) -> Any:
+        """The backend's name or class, with the default filled in."""
+        default = "uni" if self.world_size == 1 else "mp"
+        return self.distributed_executor_backend or default
+
+    def check(self) -> None:
+        """Raise ``ValueError`` for a size or a backend that cannot be."""
+        for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+            value = getattr(self, name)
+            ok = is_int(value, 1) and value <= 1024
+            check(ok, name, value, "an integer from 1 to 1024")
+        backend = self.distributed_executor_backend
+        ok = backend is None or isinstance(backend, type) or is_one_of(backend, BACKENDS)
+        allowed = f"one of {', '.join(BACKENDS)}, a subclass of Executor, or None"
+        check(ok, "distributed_executor_backend", backend, allowed)
+        ok = backend != "uni" or self.world_size == 1
+        allowed = f"'mp', 'ray' or 'together' for {self.world_size} ranks"
+        check(ok, "distributed_executor_backend", backend, allowed)
+
+    def check_devices(self, num_gpus: int | None) -> None:
+        """Raise ``ValueError`` for more ranks than this machine's GPUs; None: ranks share a CPU."""
+        ok = num_gpus is None or self.world_size <= num_gpus or self.backend == "ray"
+        if not ok:
+            raise ValueError(
+                f"World size ({self.world_size}) is larger than the number of available GPUs "
+                f"({num_gpus}) in this node. To use those of other nodes, set "
+                "distributed_executor_backend='ray'."
+            )

@@ -1,0 +1,244 @@
+"""MultiprocExecutor: a process per rank, on this machine.
+
+A call is pickled once and goes down a pipe to every rank; each sends back what its worker has
+returned or raised. (vLLM: vllm/v1/executor/multiproc_executor.py)
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import pickle
+import platform
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from minivllm.config import VllmConfig
+from minivllm.executor.abstract import Executor
+from minivllm.executor.exceptions import EngineDeadError
+from minivllm.executor.futures import LazyFuture
+from minivllm.executor.rank_process import RankStart, name_of, run_rank
+from minivllm.logger import init_logger
+
+logger = init_logger(__name__)
+
+_GRACE = 2.0  # seconds between one rank's error and all the others'
+_CLOSING = 2.0  # seconds that ranks have to end by themselves
+
+
+class MultiprocExecutor(Executor):
+    """Runs its ranks in processes that end with it."""
+
+    def _init_executor(self) -> None:
+        parallel = self.config.parallel_config
+        size = parallel.world_size
+        self._names = [name_of(rank, parallel) for rank in range(size)]
+        self._lock = threading.Lock()
+        self._num_calls = 0
+        self._early: dict[int, dict[int, tuple]] = {}  # replies of later calls, by call and rank
+        self._processes: list[Any] = []
+        self._calls: list[Connection] = []  # to and from each rank
+        self._lives: list[Connection] = []  # closed, they end the ranks
+        directory = Path(tempfile.mkdtemp(prefix="minivllm-"))
+        try:
+            self._start_ranks(str(directory / "store"))
+            lives, processes = self._lives, self._processes
+            self._end = weakref.finalize(self, _end_ranks, processes, lives, self._calls)
+            watcher = threading.Thread(
+                target=_watch, args=(weakref.ref(self), processes), name="minivllm-ranks",
+                daemon=True,
+            )  # fmt: skip
+            watcher.start()
+            self.collective_rpc("init_device")
+        except BaseException:
+            _end_ranks(self._processes, self._lives, self._calls)
+            raise
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+        try:
+            self.collective_rpc("load_model")
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def _start_ranks(self, store: str) -> None:
+        parallel = self.config.parallel_config
+        context = multiprocessing.get_context("forkserver")
+        # torch and the engine are loaded once, by the server from which all ranks are forked
+        kind = type(self.config.model_config.hf_config)
+        context.set_forkserver_preload([run_rank.__module__, kind.__module__])
+        config, cores = pickle.dumps(_for_ranks(self.config)), torch.get_num_threads()
+        threads = max(1, cores // parallel.world_size)
+        if parallel.world_size > cores:
+            logger.info("%d ranks share %d cores: they wait for one another.",
+                        parallel.world_size, cores)  # fmt: skip
+        tp_size = parallel.tensor_parallel_size
+        shared = [_shared_memory(context, tp_size) for _ in range(parallel.pipeline_parallel_size)]
+        level = logging.getLogger("minivllm").level
+        with _without_main():
+            for rank, name in enumerate(self._names):
+                calls, theirs = context.Pipe()
+                their_life, life = context.Pipe(duplex=False)
+                start = RankStart(
+                    rank, config, dict(os.environ), store, threads, level, shared[rank // tp_size]
+                )
+                process = context.Process(
+                    target=run_rank, args=(start, theirs, their_life), name=name, daemon=True
+                )
+                process.start()
+                theirs.close()
+                their_life.close()
+                self._processes.append(process)
+                self._calls.append(calls)
+                self._lives.append(life)
+
+    def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: tuple = (),
+        kwargs: dict[str, Any] | None = None,
+        non_block: bool = False,
+    ) -> Any:
+        self.check_health()
+        self._num_calls += 1
+        number = self._num_calls
+        try:
+            message = pickle.dumps((number, method, args, kwargs or {}))
+        except Exception as error:
+            raise ValueError(f"this cannot be sent to a rank: {error}") from error
+        for rank, calls in enumerate(self._calls):
+            try:
+                calls.send_bytes(message)
+            except OSError:
+                raise self._has_ended(rank) from None
+        if non_block:
+            return LazyFuture(lambda seconds: self._results(number, seconds))
+        return self._results(number, timeout)
+
+    def shutdown(self) -> None:
+        self._end()
+
+    def _results(self, number: int, timeout: float | None) -> list[Any]:
+        """Wait for all ranks' replies to a call. Raises as ``collective_rpc`` does."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        replies = self._early.pop(number, {})
+        while len(replies) < len(self._calls):
+            failed = [rank for rank, reply in replies.items() if not reply[0]]
+            if failed and deadline is None:  # the others may wait for it inside a collective
+                deadline = time.monotonic() + _GRACE
+            for rank in self._readable(replies, deadline):
+                try:
+                    came, *reply = self._calls[rank].recv()
+                except (EOFError, OSError):
+                    raise self._has_ended(rank) from None
+                if came == number:
+                    replies[rank] = tuple(reply)
+                elif came > number:  # one of an earlier call, that was given up, is dropped
+                    self._early.setdefault(came, {})[rank] = tuple(reply)
+            if deadline is not None and time.monotonic() > deadline:
+                if failed:
+                    break
+                raise TimeoutError(f"no answer within {timeout} seconds.")
+        failed = [rank for rank, reply in replies.items() if not reply[0]]
+        if not failed:
+            return [replies[rank][1] for rank in range(len(self._calls))]
+        first = failed[0]
+        _, error, text = replies[first]
+        if len(failed) == len(self._calls):
+            error.add_note(f"raised by all {len(failed)} ranks; by {self._names[first]}:\n{text}")
+            raise error
+        raise self._fail(f"{self._names[first]} failed with {error!r}, and others did not:\n{text}")
+
+    def _readable(self, replies: dict[int, tuple], deadline: float | None) -> list[int]:
+        """Ranks whose reply is still wanted and that have sent something."""
+        wanted: dict[Any, int] = {c: r for r, c in enumerate(self._calls) if r not in replies}
+        seconds = None if deadline is None else max(0, deadline - time.monotonic())
+        return [wanted[calls] for calls in wait(list(wanted), seconds)]
+
+    def _has_ended(self, rank: int) -> EngineDeadError:
+        """Return the error to raise after a rank's pipe was found closed."""
+        process = self._processes[rank]
+        process.join(_GRACE)
+        return self._fail(
+            f"{self._names[rank]} (pid {process.pid}) died unexpectedly "
+            f"(exit code: {process.exitcode})"
+        )
+
+    def _fail(self, reason: str) -> EngineDeadError:
+        """End all ranks after the first reason to; returns the error that holds it."""
+        with self._lock:
+            first = self._dead is None
+            if self._dead is None:
+                self._dead = EngineDeadError(reason)
+        if first:
+            logger.error("%s; the other ranks are ended.", reason)
+            for process in self._processes:
+                process.kill()
+            if self._on_failure is not None:
+                self._on_failure(self._dead)
+        return self._dead
+
+
+def _watch(executor: weakref.ref[MultiprocExecutor], processes: list[Any]) -> None:
+    """Thread main: wait for the end of a rank, which may come while no call is made."""
+    ended = wait([process.sentinel for process in processes])
+    alive = executor()
+    if alive is not None and alive._end.alive:
+        alive._has_ended(next(r for r, p in enumerate(processes) if p.sentinel in ended))
+
+
+def _end_ranks(processes: list[Any], lives: list[Connection], calls: list[Connection]) -> None:
+    """Close what keeps ranks alive, and wait for their end."""
+    for pipe in (*lives, *calls):
+        with suppress(OSError):
+            pipe.close()
+    deadline = time.monotonic() + _CLOSING
+    for process in processes:
+        process.join(max(0, deadline - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _for_ranks(config: VllmConfig) -> VllmConfig:
+    """The config without objects that only the engine uses, and that may not be picklable."""
+    return replace(
+        config,
+        scheduler_config=replace(config.scheduler_config, policy="fcfs"),
+        cache_config=replace(config.cache_config, kv_cache_manager_cls=None),
+        parallel_config=replace(config.parallel_config, distributed_executor_backend=None),
+    )
+
+
+def _shared_memory(context: Any, size: int) -> Any:
+    """Memory for a tensor-parallel group: a file without a name, which ends with its last user."""
+    from minivllm.distributed.shm_group import shared_bytes
+
+    ordered = platform.machine() in ("x86_64", "AMD64")
+    return context.RawArray("b", shared_bytes(size)) if size > 1 and ordered else None
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the main module, which every rank would run again, to use nothing of it."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

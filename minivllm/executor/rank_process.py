@@ -1,0 +1,142 @@
+"""A rank's process: joins its groups, makes its worker, and answers calls until the engine ends.
+
+(vLLM: ``WorkerProc`` in vllm/v1/executor/multiproc_executor.py)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tqdm.auto import tqdm
+
+from minivllm.config.parallel import ParallelConfig
+from minivllm.distributed.group import Group, ParallelState
+from minivllm.distributed.shard import coordinates, pp_ranks, tp_ranks
+from minivllm.distributed.torch_group import TorchGroup
+from minivllm.worker.worker import Worker
+
+_SPINS = 50  # looks for a call before the rank sleeps
+_CLOSING = 1.0  # seconds to end in the usual way
+_PATIENCE = timedelta(minutes=10)  # of torch.distributed; an engine ends its ranks long before
+
+
+@dataclass(frozen=True)
+class RankStart:
+    """Start data of a rank."""
+
+    rank: int
+    config: bytes  # a VllmConfig, pickled once for all ranks
+    environment: dict[str, str]  # the engine's; a forkserver has that of its own beginning
+    store: str  # torch.distributed's file, where the ranks find each other
+    num_threads: int
+    log_level: int
+    shared: Any  # memory of its tensor-parallel group; None: that goes through torch.distributed
+
+
+def name_of(rank: int, parallel: ParallelConfig) -> str:
+    """Name of a rank, in its log lines and in sentences about its end."""
+    place = coordinates(rank, parallel.pipeline_parallel_size, parallel.tensor_parallel_size)
+    return f"Worker_PP{place.pp}_TP{place.tp}"
+
+
+def join_groups(rank: int, parallel: ParallelConfig, shared: Any = None) -> ParallelState:
+    """Make the groups of all ranks, in the same order on each. Returns this one's."""
+    size = parallel.pipeline_parallel_size, parallel.tensor_parallel_size
+    mine: dict[str, Group] = {}
+    for kind, members in (("tp", tp_ranks), ("pp", pp_ranks)):
+        for ranks in sorted({tuple(members(r, *size)) for r in range(parallel.world_size)}):
+            if len(ranks) == 1:
+                continue
+            if rank in ranks and kind == "tp" and shared is not None:
+                from minivllm.distributed.shm_group import ShmGroup
+
+                mine[kind] = ShmGroup(list(ranks), rank, shared)
+            elif rank in ranks:
+                mine[kind] = TorchGroup(list(ranks), rank)
+            else:
+                dist.new_group(list(ranks))
+    return ParallelState(rank, **mine)
+
+
+def run_rank(start: RankStart, calls: Connection, life: Connection) -> None:
+    """Process main. ``life`` is closed when the engine ends, however it does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine hears Ctrl-C, and decides
+    threading.Thread(target=_end_with, args=(life,), daemon=True).start()
+    os.environ.update(start.environment)
+    torch.set_num_threads(start.num_threads)
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore that a killed rank would leave
+    config = pickle.loads(start.config)
+    parallel = config.parallel_config
+    _name_log_lines(name_of(start.rank, parallel), start.log_level)
+    device = config.device_config.device.type
+    dist.init_process_group(
+        "nccl" if device == "cuda" else "gloo",
+        store=dist.FileStore(start.store, parallel.world_size),
+        rank=start.rank,
+        world_size=parallel.world_size,
+        timeout=_PATIENCE,
+    )
+    worker = Worker(config, join_groups(start.rank, parallel, start.shared))
+    answer_calls(worker, calls, start.rank == parallel.output_rank)
+
+
+def answer_calls(worker: Any, calls: Connection, has_output: bool) -> None:
+    """Call the worker's methods as messages say, and send back what each returned or raised.
+
+    Args:
+        worker: the object whose methods they are.
+        calls: brings (number, method, args, kwargs), takes (number, ok, value, traceback).
+        has_output: whether its tokens are the ones that the engine takes.
+    """
+    while True:
+        for _ in range(_SPINS):
+            if calls.poll():
+                break
+        try:
+            number, method, args, kwargs = calls.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            value = getattr(worker, method)(*args, **kwargs)
+            reply = number, True, value if has_output or method != "execute_model" else None, ""
+        except BaseException as error:
+            reply = number, False, _sendable(error), traceback.format_exc()
+        calls.send(reply)
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """The error, or a RuntimeError with its text if it cannot be sent to another process."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _end_with(life: Connection) -> None:
+    """Thread main: end the process when the engine has closed its end, whatever is computed."""
+    try:
+        life.recv()
+    except (EOFError, OSError):
+        time.sleep(_CLOSING)  # it ends by itself, unless it waits for a rank that has ended
+        os._exit(0)
+
+
+def _name_log_lines(name: str, level: int) -> None:
+    logger = logging.getLogger("minivllm")
+    logger.setLevel(level)
+    for handler in logger.handlers:
+        form = handler.formatter._fmt if handler.formatter else "%(message)s"
+        handler.setFormatter(logging.Formatter(f"({name} pid={os.getpid()}) {form}"))

@@ -1,0 +1,103 @@
+"""The arithmetic of a division: heads, token ids, layers, and the grid of ranks."""
+
+import pytest
+
+from minivllm.distributed.shard import (
+    check_tensor_parallel_size,
+    coordinates,
+    get_pp_indices,
+    kv_head_share,
+    pp_ranks,
+    rank_of,
+    tp_ranks,
+    vocab_share,
+)
+
+
+def test_ranks_of_a_group_are_vllms():
+    """TP 2, PP 4: its docstring's example."""
+    assert [tp_ranks(rank, 4, 2) for rank in (0, 2, 4, 6)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert [pp_ranks(rank, 4, 2) for rank in (0, 1)] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert tp_ranks(9, 4, 2) == [8, 9]  # of the second replica
+    assert [rank_of(coordinates(rank, 3, 2), 3, 2) for rank in range(12)] == list(range(12))
+    assert coordinates(11, 3, 2) == (1, 2, 1)
+
+
+def test_heads_of_k_and_v_are_divided_and_then_repeated():
+    heads = {size: [kv_head_share(2, rank, size) for rank in range(size)] for size in (1, 2, 4)}
+    assert heads == {
+        1: [slice(0, 2)],
+        2: [slice(0, 1), slice(1, 2)],
+        4: [slice(0, 1), slice(0, 1), slice(1, 2), slice(1, 2)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "size", "starts", "stop"),
+    [
+        (3157, 2, [0, 1600], 3200),
+        (3157, 4, [0, 800, 1600, 2400], 3200),
+        (70, 4, [0, 32, 64, 96], 128),  # the last rank has only padding
+        (128, 3, [0, 64, 128], 192),
+    ],
+)
+def test_a_vocabulary_is_padded_to_equal_ranges(vocab_size, size, starts, stop):
+    shares = [vocab_share(vocab_size, rank, size) for rank in range(size)]
+    assert [share.start for share in shares] == starts
+    assert [share.stop for share in shares] == [*starts[1:], stop]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "size", "error"),
+    [
+        (
+            (4, 4, 64),
+            3,
+            r"^Total number of attention heads \(4\) must be divisible by tensor parallel size "
+            r"\(3\); sizes that do: 1, 2, 4\.$",
+        ),
+        ((14, 2, 4864), 7, r"^intermediate_size: 4864 is not divisible by 7; .*: 1, 2\.$"),
+        ((12, 6, 120), 4, r"^num_key_value_heads: 6 is not divisible by 4; .*: 1, 2, 3, 6, 12\.$"),
+        ((4, 4, 64), 8, r"attention heads \(4\)"),
+    ],
+)
+def test_what_does_not_divide_is_refused(sizes, size, error):
+    with pytest.raises(ValueError, match=error):
+        check_tensor_parallel_size(*sizes, size)
+
+
+def test_more_ranks_than_heads_of_k_and_v():
+    check_tensor_parallel_size(8, 2, 64, 8)
+
+
+@pytest.mark.parametrize(
+    ("layers", "size", "expected"),
+    [(5, 2, [3, 2]), (5, 3, [2, 2, 1]), (5, 4, [1, 1, 2, 1]), (5, 5, [1] * 5), (6, 3, [2] * 3)],
+)
+def test_layers_of_a_stage_are_vllms(layers, size, expected):
+    stages = [get_pp_indices(layers, stage, size) for stage in range(size)]
+    assert [end - begin for begin, end in stages] == expected
+    assert [begin for begin, _ in stages[1:]] == [end for _, end in stages[:-1]]
+    assert (stages[0][0], stages[-1][1]) == (0, layers)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("3,2,1", r"^len\(partitions\)=3 does not match pp_size=2\.$"),
+        ("3,3", r"^sum\(partitions\)=6 does not match num_hidden_layers=5\.$"),
+        ("3;2", "^Invalid partition string: 3;2$"),
+        ("5,0", "^Invalid partition string: 5,0; every stage has a layer"),
+    ],
+)
+def test_a_partition_of_ones_own(monkeypatch, text, error):
+    monkeypatch.setenv("MINIVLLM_PP_LAYER_PARTITION", "1,4")
+    assert [get_pp_indices(5, stage, 2) for stage in (0, 1)] == [(0, 1), (1, 5)]
+    monkeypatch.setenv("MINIVLLM_PP_LAYER_PARTITION", text)
+    with pytest.raises(ValueError, match=error):
+        get_pp_indices(5, 0, 2)
+
+
+def test_more_stages_than_layers_are_refused():
+    with pytest.raises(ValueError, match="at most the number of layers, 2, got 3"):
+        get_pp_indices(2, 0, 3)
