@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+from itertools import pairwise
 
 import pytest
 
@@ -42,7 +43,7 @@ def preset(name):
     return numbers(reply, "A"), numbers(reply, "B")
 
 
-# -- the lessons of the presets are true ------------------------------------------------------------
+# -- the lessons of the presets are true -----------------------------------------------------------
 
 
 def test_a_prompt_that_is_not_split_stops_all_answers():
@@ -97,7 +98,7 @@ def test_columns_are_those_of_the_timeline(axis):
         columns = told["columns"]
         assert columns[0] == float(x)
         assert len(columns) == len(told["run"]["frames"]) + 1
-        widths = [b - a for a, b in zip(columns, columns[1:], strict=False)]
+        widths = [b - a for a, b in pairwise(columns)]
         assert min(widths) >= float(narrowest) - 0.02
         assert columns[-1] < right
 
@@ -127,7 +128,7 @@ def test_a_request_has_a_row_with_its_numbers():
         ({}, {"enable_prefix_caching": 1}, "enable_prefix_caching must be true or false, got 1."),
         ({}, {"policy": "yours"}, "source must be the code of your policy, got None."),
         ({}, {"num_blocks": 3}, "the whole KV cache holds 2"),
-        ({}, {"enable_chunked_prefill": False, "max_num_batched_tokens": 20}, "is then never split"),
+        ({}, {"enable_chunked_prefill": False, "max_num_batched_tokens": 20}, "then never split"),
     ],
 )  # fmt: skip
 def test_a_setting_out_of_range(workload, engine, error):

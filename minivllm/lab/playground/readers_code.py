@@ -24,7 +24,9 @@ class InReadersCode(ValueError):
         what = f"{type(error).__name__}: {error}".rstrip(": ")
         if isinstance(error, SyntaxError) and error.filename == FILE:
             return cls(f"SyntaxError: {error.msg}", error.lineno)
-        lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == FILE]
+        lines = [
+            at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == FILE
+        ]
         return cls(what, lines[-1] if lines else None)
 
 
