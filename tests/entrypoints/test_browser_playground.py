@@ -201,7 +201,7 @@ def test_the_link_holds_the_whole_setting(play, site):
     expect(play.locator("#error")).to_be_hidden()
 
 
-# -- bad input: a sentence, and the page goes on ----------------------------------------------------
+# -- bad input: a sentence, and the page goes on ---------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def _ms(value: float) -> str:
 
 
 def _rows(latencies: Latencies, trace: Trace) -> list[list[Any]]:
-    """Of each request, in order of arrival: its owner's index, and the numbers of its row."""
+    """Rows of the requests, in order of arrival: the owner's index, and numbers."""
     index = {seq_id: place for place, seq_id in enumerate(owners_of(trace))}
     return [
         [

@@ -1,8 +1,8 @@
 """PlaygroundServer: the page on this machine; a Python process of its own takes the worker's place.
 
-Whoever can send a request can run code. So it listens on 127.0.0.1 alone, and a request must come
-from this page: browsers say in Origin where a request comes from, and Host must be this server's
-own name (any other one is a foreign domain that resolves to this machine: DNS rebinding).
+A request runs code. So the server listens on 127.0.0.1 alone, and takes requests of its own page
+alone: browsers say in Origin where a request comes from, and Host must be this server's own name
+(any other one is a foreign domain that resolves to this machine: DNS rebinding).
 """
 
 from __future__ import annotations
