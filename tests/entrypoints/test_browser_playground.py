@@ -1,6 +1,7 @@
 """The playground in a real browser, with Pyodide from npm: ``pytest -m browser``. Needs npm."""
 
 import re
+import threading
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ from static_site import serving_folder
 
 from minivllm.lab.playground.build import build
 from minivllm.lab.playground.presets import PRESETS
+from minivllm.lab.playground.server import PlaygroundServer
 
 pytestmark = pytest.mark.browser
 WIDTHS = (400, 1180, 1920)
@@ -35,6 +37,7 @@ def page(chromium, site):
     page.on("console", lambda message: noise.append(message.text))
     page.on("pageerror", lambda error: noise.append(str(error)))
     page.on("request", lambda request: requests.append(request.url))
+    page.clock.install()  # it runs as ever, but can be put forward
     begin = time.monotonic()
     page.goto(site)
     page.locator("#python.ready").wait_for(timeout=SECONDS)
@@ -75,8 +78,9 @@ def number(page, title, name="A"):
 
 
 def write_policy(page, body):
-    page.select_option("[data-engine=A] [data-key=policy]", "yours")
-    wait_for_results(page)
+    if page.input_value("[data-engine=A] [data-key=policy]") != "yours":
+        page.select_option("[data-engine=A] [data-key=policy]", "yours")
+        wait_for_results(page)
     page.fill("#policy textarea", HEAD + body)
     page.click("#policy button")
 
@@ -102,7 +106,8 @@ def test_a_change_redraws_in_time(play):
     for budget in (600, 700, 800):
         begun = play.evaluate(
             """budget => {
-              const input = document.querySelector("[data-engine=B] [data-key=max_num_batched_tokens]");
+              const input = document.querySelector(
+                "[data-engine=B] [data-key=max_num_batched_tokens]");
               input.value = budget;
               window.redrawn = 0;
               const begun = performance.now();
@@ -196,7 +201,7 @@ def test_the_link_holds_the_whole_setting(play, site):
     expect(play.locator("#error")).to_be_hidden()
 
 
-# -- bad input: a sentence, and the page goes on -----------------------------------------------------
+# -- bad input: a sentence, and the page goes on ---------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -240,10 +245,16 @@ def test_a_policy_that_fails_is_said_at_its_line(play, body, error, line):
     expect(said).to_be_empty()
 
 
-def test_a_policy_that_never_ends_is_stopped(play):
+@pytest.mark.parametrize("way", ["button", "time limit"])
+def test_a_policy_that_never_ends_is_stopped(play, way):
     write_policy(play, "def key(self, request):\n        while True: pass")
-    play.click("#stop")
-    expect(play.locator("#error")).to_have_text("Stopped.")
+    play.locator("#stop").wait_for()
+    if way == "button":
+        play.click("#stop")
+    else:
+        play.clock.fast_forward(11_000)
+    told = {"button": "Stopped.", "time limit": "Stopped after 10 seconds: it did not end."}[way]
+    expect(play.locator("#error")).to_contain_text(told)
     write_policy(play, "def key(self, request): return request.arrival_index")
     expect(play.locator("#error")).to_be_hidden(timeout=SECONDS)
     assert play.locator("#python.ready").is_visible()
@@ -277,3 +288,29 @@ def test_the_lab_the_quiz_and_an_exercise(play):
         play.fill("#exercise-editor textarea", answer)
         play.press("#exercise-editor textarea", "Control+Enter")
         expect(play.locator("#exercise-editor .said")).to_contain_text(said)
+
+
+# -- on this machine: no worker, no npm ------------------------------------------------------------
+
+
+def test_the_local_python_takes_the_workers_place(chromium):
+    server = PlaygroundServer(0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    page = chromium.new_page(viewport={"width": 1180, "height": 900})
+    page.goto(server.url)
+    page.fill("[data-key=num_requests]", "5")
+    page.press("[data-key=num_requests]", "Enter")
+    label = re.compile("5 sequences")
+    expect(page.locator("#chart svg")).to_have_attribute("aria-label", label, timeout=SECONDS)
+    write_policy(page, "def key(self, request):\n        while True: pass")
+    page.click("#stop")
+    expect(page.locator("#error")).to_contain_text("Stopped.", timeout=SECONDS)
+    write_policy(page, "def key(self, request): return 1 / 0")
+    expect(page.locator("#policy .said")).to_have_text(
+        "Line 3: ZeroDivisionError: division by zero", timeout=SECONDS
+    )
+    page.close()
+    server.shutdown()
+    server.server_close()
+    thread.join()

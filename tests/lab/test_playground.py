@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+from itertools import pairwise
 
 import pytest
 
@@ -42,7 +43,7 @@ def preset(name):
     return numbers(reply, "A"), numbers(reply, "B")
 
 
-# -- the lessons of the presets are true ------------------------------------------------------------
+# -- the lessons of the presets are true -----------------------------------------------------------
 
 
 def test_a_prompt_that_is_not_split_stops_all_answers():
@@ -97,7 +98,7 @@ def test_columns_are_those_of_the_timeline(axis):
         columns = told["columns"]
         assert columns[0] == float(x)
         assert len(columns) == len(told["run"]["frames"]) + 1
-        widths = [b - a for a, b in zip(columns, columns[1:], strict=False)]
+        widths = [b - a for a, b in pairwise(columns)]
         assert min(widths) >= float(narrowest) - 0.02
         assert columns[-1] < right
 
@@ -106,8 +107,17 @@ def test_a_request_has_a_row_with_its_numbers():
     reply = run({**CROWD, "shared_prefix": 100}, {"A": {"max_num_seqs": 4}})
     rows = reply["runs"]["A"]["requests"]
     assert [row[0] for row in rows] == list(range(20))
+    assert {row[2] for row in rows} == {0}
     assert all(float(ttft) <= float(end) for *_, ttft, end, _ in rows)
-    assert sum(row[4] for row in rows) == numbers(reply, "A")["cache hits"] > 0
+    assert sum(row[5] for row in rows) == numbers(reply, "A")["cache hits"] > 0
+
+
+def test_a_policy_that_knows_priorities_gets_some():
+    reply = run(CROWD, {"A": {"policy": "priority", "max_num_seqs": 2}})
+    rows = reply["runs"]["A"]["requests"]
+    by_end = [row[2] for row in sorted(rows, key=lambda row: float(row[6]))]  # by TTFT
+    assert by_end == sorted(by_end)
+    assert set(by_end) == {0, 1, 2}
 
 
 # -- bad input is a sentence -----------------------------------------------------------------------
@@ -127,7 +137,7 @@ def test_a_request_has_a_row_with_its_numbers():
         ({}, {"enable_prefix_caching": 1}, "enable_prefix_caching must be true or false, got 1."),
         ({}, {"policy": "yours"}, "source must be the code of your policy, got None."),
         ({}, {"num_blocks": 3}, "the whole KV cache holds 2"),
-        ({}, {"enable_chunked_prefill": False, "max_num_batched_tokens": 20}, "is then never split"),
+        ({}, {"enable_chunked_prefill": False, "max_num_batched_tokens": 20}, "then never split"),
     ],
 )  # fmt: skip
 def test_a_setting_out_of_range(workload, engine, error):
@@ -290,6 +300,13 @@ def test_only_the_servers_own_page_may_ask(server):
 @pytest.mark.parametrize("body", [[], {}, {"request": {}, "seconds": 1e9}, {"request": {}}])
 def test_the_server_says_what_it_cannot_read(server, body):
     assert "cannot be read" in post(server, "/answer", body)[1]["error"]
+
+
+def test_a_port_that_cannot_be_used(server):
+    with pytest.raises(ValueError, match=f"port {server.server_port} cannot be used: "):
+        PlaygroundServer(server.server_port)
+    with pytest.raises(ValueError, match="port must be from 0 to 65535, got 65536"):
+        PlaygroundServer(65536)
 
 
 def test_the_server_has_the_pages_files_and_no_others(server):

@@ -11,7 +11,7 @@ from minivllm.lab.playground.settings import CHOICES, RANGES
 
 
 def begin() -> dict[str, Any]:
-    """Presets, ranges, choices, a policy to change, labs and exercises; and the first preset's run."""
+    """Presets, ranges, choices, a policy, labs and exercises; and the first preset's run."""
     first = PRESETS[0]
     return {
         "presets": PRESETS,

@@ -126,7 +126,7 @@ def _kind(name: str) -> Seeded:
 
 
 def _graded(grade: Callable[[], None]) -> dict[str, Any]:
-    """What grading prints, the reader's own prints included."""
+    """Text that grading prints, the reader's own prints included."""
     with redirect_stdout(StringIO()) as said:
         try:
             grade()

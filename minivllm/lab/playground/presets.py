@@ -38,4 +38,3 @@ def _whole(preset: dict[str, Any]) -> dict[str, Any]:
 
 
 PRESETS = [_whole(preset) for preset in load_toml(__package__, "presets")["presets"]]
-

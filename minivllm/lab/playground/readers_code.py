@@ -20,11 +20,13 @@ class InReadersCode(ValueError):
 
     @classmethod
     def of(cls, error: BaseException) -> InReadersCode:
-        """What an error says, and the last line of the reader's code that led to it."""
+        """Make one of an error: its text, and the last line of the reader's code that led to it."""
         what = f"{type(error).__name__}: {error}".rstrip(": ")
         if isinstance(error, SyntaxError) and error.filename == FILE:
             return cls(f"SyntaxError: {error.msg}", error.lineno)
-        lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == FILE]
+        lines = [
+            at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == FILE
+        ]
         return cls(what, lines[-1] if lines else None)
 
 

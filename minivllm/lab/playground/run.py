@@ -17,6 +17,7 @@ from minivllm.lab.viz.figures.timeline import compare, timeline
 from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.lab.viz.model.times import step_milliseconds
 from minivllm.lab.viz.page.page import run_to_json
+from minivllm.request import Request
 from minivllm.scheduling.policies import SchedulingPolicy, make_policy
 from minivllm.trace import Trace
 from minivllm.utils.validation import check, is_one_of
@@ -47,7 +48,8 @@ def run(
     check(isinstance(engines, Mapping) and 1 <= len(engines) <= 2, "engines", engines, "one or two")
     wanted = read(Workload, workload)
     settings = {name: read(EngineSettings, given) for name, given in engines.items()}
-    traces = {name: _serve(wanted, engine, source) for name, engine in settings.items()}
+    served = {name: _serve(wanted, engine, source) for name, engine in settings.items()}
+    traces = {name: trace for name, (_, trace) in served.items()}
     if len(traces) == 1:
         figure = timeline(next(iter(traces.values())), clock=axis)
     else:
@@ -56,7 +58,7 @@ def run(
     return {
         "svg": figure.svg,
         "alt": figure.alt,
-        "runs": {name: _told(trace, edges[name]) for name, trace in traces.items()},
+        "runs": {name: _told(*each, edges[name]) for name, each in served.items()},
     }
 
 
@@ -81,14 +83,18 @@ def policy_of(source: str) -> SchedulingPolicy:
         raise InReadersCode.of(error) from error
 
 
-def _serve(workload: Workload, engine: EngineSettings, source: str | None) -> Trace:
-    if engine.policy != YOURS:
+def _serve(
+    workload: Workload, engine: EngineSettings, source: str | None
+) -> tuple[list[Request], Trace]:
+    """Make the requests, and serve them; an error of the reader's policy says its line."""
+    if engine.policy == YOURS:
+        check(isinstance(source, str), "source", source, "the code of your policy")
+        policy = policy_of(source)
+    else:
         policy = make_policy(engine.policy)
-        return serve(workload.requests(policy.uses_priority), engine, policy)
-    check(isinstance(source, str), "source", source, "the code of your policy")
-    policy = policy_of(source)
+    requests = workload.requests(bool(policy.uses_priority))
     try:
-        return serve(workload.requests(policy.uses_priority), engine, policy)
+        return requests, serve(requests, engine, policy)
     except BaseException as error:
         found = InReadersCode.of(error)
         if found.line is not None:
@@ -99,12 +105,12 @@ def _serve(workload: Workload, engine: EngineSettings, source: str | None) -> Tr
         raise InReadersCode(text, None) from error
 
 
-def _told(trace: Trace, edges: list[float]) -> dict[str, Any]:
+def _told(requests: list[Request], trace: Trace, edges: list[float]) -> dict[str, Any]:
     """All that the page shows of one run, but for its timeline."""
     latencies = read_latencies(trace, "seconds")
     return {
         "numbers": _numbers(latencies, trace),
-        "requests": _rows(latencies, trace),
+        "requests": _rows(latencies, trace, {r.request_id: r.priority for r in requests}),
         "run": run_to_json(trace),
         "columns": edges,
     }
@@ -152,13 +158,14 @@ def _ms(value: float) -> str:
     return "–" if isnan(value) else f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
-def _rows(latencies: Latencies, trace: Trace) -> list[list[Any]]:
-    """Of each request, in order of arrival: its owner's index, and the numbers of its row."""
+def _rows(latencies: Latencies, trace: Trace, priorities: dict[str, int]) -> list[list[Any]]:
+    """Rows of the requests, in order of arrival: the owner's index, and numbers."""
     index = {seq_id: place for place, seq_id in enumerate(owners_of(trace))}
     return [
         [
             index[span.request_id],
             _ms(1000 * span.arrival_time),
+            priorities[span.request_id],
             span.num_prompt_tokens,
             span.num_output_tokens,
             span.num_cached_tokens,

@@ -1,8 +1,8 @@
 """PlaygroundServer: the page on this machine; a Python process of its own takes the worker's place.
 
-Whoever can send a request can run code. So it listens on 127.0.0.1 alone, and a request must come
-from this page: browsers say in Origin where a request comes from, and Host must be this server's
-own name (any other one is a foreign domain that resolves to this machine: DNS rebinding).
+A request runs code. So the server listens on 127.0.0.1 alone, and takes requests of its own page
+alone: browsers say in Origin where a request comes from, and Host must be this server's own name
+(any other one is a foreign domain that resolves to this machine: DNS rebinding).
 """
 
 from __future__ import annotations
@@ -15,21 +15,29 @@ from pathlib import PurePosixPath
 
 from minivllm.lab.playground.build import page_files
 from minivllm.lab.playground.process import PythonProcess
-from minivllm.utils.validation import check, is_number
+from minivllm.utils.validation import check, is_int, is_number
 
 MAX_SECONDS = 60  # that a request may ask for
 MAX_BYTES = 2_000_000  # of a request
 
 
 class PlaygroundServer(ThreadingHTTPServer):
-    """A server on 127.0.0.1; port 0 takes a free one."""
+    """A server on 127.0.0.1; port 0 takes a free one.
+
+    Raises:
+        ValueError: for a port that there is not, or that is in use.
+    """
 
     daemon_threads = True
 
     def __init__(self, port: int):
-        super().__init__(("127.0.0.1", port), _Handler)
-        self.python = PythonProcess()
+        check(is_int(port, 0) and port < 2**16, "port", port, "from 0 to 65535")
         self.files = page_files(engine="local")
+        self.python = PythonProcess()
+        try:
+            super().__init__(("127.0.0.1", port), _Handler)
+        except OSError as error:
+            raise ValueError(f"port {port} cannot be used: {error.strerror}.") from error
 
     @property
     def url(self) -> str:

@@ -98,7 +98,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What the scheduler and the block manager are made with; as for ``LLM``."""
+    """Settings of a scheduler and a block manager, named and meant as those of ``LLM``."""
 
     num_blocks: int = 120
     block_size: int = 16

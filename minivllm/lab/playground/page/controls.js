@@ -14,7 +14,7 @@ const HINTS = {
   block_size: "block_size: positions in a block",
   max_num_batched_tokens: "max_num_batched_tokens: the most tokens that a step computes",
   max_num_seqs: "max_num_seqs: the most requests that run at once",
-  policy: "scheduling policy; yours is the one in the editor",
+  policy: "scheduling policy; yours is the one in the editor; with priority each request draws 0, 1 or 2",
   enable_chunked_prefill: "enable_chunked_prefill: may a prompt be split over steps?",
   enable_prefix_caching: "enable_prefix_caching: are blocks of equal prefixes reused?",
   preemption_mode: "preemption_mode: recompute a victim's tokens, or swap its blocks to the host",

@@ -51,7 +51,7 @@ class WorkerEngine {
     });
   }
 
-  /** End what runs; each who waits gets the error. What Python had in memory is lost. */
+  /** End what runs; all that are asked get the error. What Python had in memory is lost. */
   stop(error = "Stopped.") {
     if (!this.#waiting.size) return;
     this.#worker.terminate();

@@ -6,13 +6,13 @@ import { learn } from "./learn.js";
 import { fromLink, toLink } from "./link.js";
 import { showResults } from "./results.js";
 
-const begin = await (await fetch("begin.json")).json();
 const engine = new Engine(state => {
   $("python").textContent = state === "ready" ? "Python is ready." : state === "busy" ? "Python runs…"
-    : `${state}…`;
+    : state + (state.includes("did not") ? "." : "…");
   $("python").className = state === "ready" ? "ready" : "";
   $("stop").hidden = state !== "busy";
 });
+const begin = await (await fetch("begin.json")).json();
 const editor = new Editor($("policy"), "Your policy, in Python", "Run it", () => {
   isTrusted = true;
   changed();
@@ -67,7 +67,8 @@ async function askOne({ workload, engines, axis, code }) {
   const inCode = code !== null && reply.line !== undefined;
   if (code !== null) editor.say("");
   if (inCode) editor.fail(reply.error, reply.line);
-  tell(note + (reply.error ?? ""));
+  const where = inCode && reply.line ? `Your policy, line ${reply.line}: ` : "";
+  tell(note + (reply.error ? where + reply.error : ""));
   note = "";
   if (!reply.error) showResults(reply);
 }

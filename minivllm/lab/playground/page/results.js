@@ -1,7 +1,7 @@
 // Results: the numbers of one run or two, the timeline with the step that is shown, and the steps.
 let reply = null, shown = "A", svg = null;
 const SVG = "http://www.w3.org/2000/svg";
-const HEADS = ["", "arrives, ms", "prompt", "output", "cached", "TTFT, ms", "ends, ms", "preempted"];
+const HEADS = ["", "arrives, ms", "priority", "prompt", "output", "cached", "TTFT, ms", "ends, ms", "preempted"];
 
 /** Show what `run` answered, at the step that is shown already; at first, at the largest. */
 export function showResults(answer) {
@@ -9,6 +9,7 @@ export function showResults(answer) {
   if (timer !== null) pause();
   reply = answer;
   if (!(shown in reply.runs)) shown = "A";
+  if (svg) $("told").textContent = reply.alt;
   drawNumbers();
   drawTimeline();
   const names = Object.keys(reply.runs);

@@ -4,7 +4,7 @@
 // Out: { progress: "..." }         while it starts
 //      { ready: true } or { failed: "..." }
 //      { id, reply }               what `answer` returned; see there
-// There is no message to stop it: whoever is tired of waiting terminates the worker (engine.js).
+// There is no message that stops it: engine.js terminates the worker, and starts another one.
 import { loadPyodide } from "./pyodide/pyodide.mjs";
 
 const say = message => postMessage(message);

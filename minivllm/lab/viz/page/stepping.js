@@ -1,5 +1,5 @@
-// Goes through frames by slider, buttons, keys and play; draw.js draws each. Whoever includes this
-// sets `frames` before `show`, calls `listen` once, and may be told of each frame by `whenShown`.
+// Goes through frames by slider, buttons, keys and play; draw.js draws each. A page sets `frames`
+// before it calls `show`, calls `listen` once, and may be told of each frame by `whenShown`.
 let frames = [], current = -1, timer = null;
 let whenShown = () => {};
 
