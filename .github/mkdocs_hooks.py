@@ -15,7 +15,7 @@ HERE, ROOT = Path(__file__).parent, Path(__file__).parents[1]
 sys.path[:0] = [str(HERE), str(ROOT)]
 
 from pages import notebook  # noqa: E402
-from pages.cards import with_cards  # noqa: E402
+from pages.cards import MAP, with_cards, with_map  # noqa: E402
 from pages.code import code_page  # noqa: E402
 from pages.colab import colab, project_urls  # noqa: E402
 from pages.film import film  # noqa: E402
@@ -23,7 +23,6 @@ from pages.film import film  # noqa: E402
 from minivllm.lab.playground.build import build  # noqa: E402
 
 DIAGRAMS = ROOT / "diagrams"
-MAP = DIAGRAMS / "course_map.svg"
 ASSETS = ("site.css", "page.js", "cells.js", "film.js")
 PRINT_ON_ONE_PAGE = """
 <style>@media print {
@@ -132,12 +131,3 @@ def under_the_title(markdown, path):
     if notebook.runs_on_its_page(path):
         line = '<span id="runner"></span>' + line
     return f'{title}\n\n<p class="runs-here">{line}</p>\n{rest}' if line else markdown
-
-
-def with_map(markdown):
-    """The map as a part of the page, so that its boxes lead to the pages of the notebooks."""
-    svg = MAP.read_text(encoding="utf-8")
-    svg = re.sub(r'width="(\d+)" height="\d+"', r'style="max-width: \1px"', svg, count=1)
-    svg = re.sub(r'href="\.\./notebooks/([^".]+)\.\w+"', r'href="\1.html"', svg)
-    image = r"!\[[^\]]*\]\(\.\./diagrams/course_map\.svg\)"
-    return re.sub(image, lambda _: f'<div class="map">{svg}</div>', markdown)

@@ -1,4 +1,4 @@
-"""Cards: the table of all notebooks as boxes, each a link to its page and to the teacher's one."""
+"""The course page: its map, whose boxes are links, and a card for each notebook."""
 
 import re
 from html import escape
@@ -6,6 +6,8 @@ from pathlib import Path
 
 from pages.notebook import runs_on_its_page
 
+MAP = Path(__file__).parents[2] / "diagrams" / "course_map.svg"
+IMAGE = re.compile(r"!\[[^\]]*\]\(\.\./diagrams/course_map\.svg\)")
 ROW = re.compile(
     r"^\| \[(?P<number>\w+) · (?P<title>.+?)\]\((?P<file>\w+)\.ipynb\) \| (?P<minutes>\d+) "
     r"\| (?P<needs>.*?) ?\| (?P<tracks>.*?) ?\| \[page\]\(teach/\w+\.md\) \|$",
@@ -13,6 +15,14 @@ ROW = re.compile(
 )
 TABLE = re.compile(r"^\| notebook \|.*\n(\|.*\n)+", re.MULTILINE)
 TRACKS = {"90": "90 minutes", "S": "systems", "K": "kernels"}
+
+
+def with_map(text: str) -> str:
+    """The overview with the map as a part of it, so that its boxes lead to pages."""
+    svg = MAP.read_text(encoding="utf-8")
+    svg = re.sub(r'width="(\d+)" height="\d+"', r'style="max-width: \1px"', svg, count=1)
+    svg = re.sub(r'href="\.\./notebooks/([^".]+)\.\w+"', r'href="\1.html"', svg)
+    return IMAGE.sub(lambda _: f'<div class="map">{svg}</div>', text)
 
 
 def with_cards(text: str) -> str:

@@ -1,7 +1,7 @@
 """cell: one cell of a notebook, run as Jupyter runs it; its outputs as a notebook's file has them.
 
 The cells of a page share their names, as they would in a kernel. IPython is not needed: ``display``
-is all that our own code takes from it, and what it stands in for is made here.
+is all that our own code takes from it, and is made here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Session:
         file = f"<cell {number}>"
         linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
         sys.modules["__main__"] = self.module  # where inspect and pickle look for its classes
-        sys.modules["IPython.display"] = self._ipython()
+        sys.modules["IPython.display"] = self._display_module()
         reply: dict[str, Any] = {"outputs": self.outputs}
         with redirect_stdout(_Stream("stdout", self)), redirect_stderr(_Stream("stderr", self)):
             try:
@@ -81,10 +81,9 @@ class Session:
         data = {"text/plain": text, **data}
         self.outputs.append({"output_type": output_type, "data": data, "metadata": metadata})
 
-    def _ipython(self) -> ModuleType:
+    def _display_module(self) -> ModuleType:
         module = ModuleType("IPython.display")
         module.display = self.display
-        sys.modules.setdefault("IPython", ModuleType("IPython"))
         return module
 
 
