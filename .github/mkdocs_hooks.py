@@ -110,6 +110,11 @@ def on_page_content(html, page, config, files):
     return html if path is None else notebook.fill(html, path)
 
 
+def on_post_page(html, page, config):
+    """A name for the theme's search, which has none for a screen reader."""
+    return html.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+
+
 def on_post_build(config):
     """Make the playground, whose Python runs the notebooks, too."""
     try:

@@ -33,7 +33,8 @@ def listing(name: str, path: str, what: str) -> str:
     num_lines = len(source.splitlines())
     # One line: Markdown takes what is indented after an empty line for something else.
     code = highlighted(source).replace("\n", "&#10;")
+    sentence = what[0].upper() + what[1:] + ("" if what.endswith("?") else ".")
     return (
-        f"## {name}\n\n{what[0].upper()}{what[1:]}.\n\n"
+        f"## {name}\n\n{sentence}\n\n"
         f'<details class="source"><summary>{num_lines} lines</summary>{code}</details>'
     )
