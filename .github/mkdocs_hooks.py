@@ -1,4 +1,4 @@
-"""Hooks of the site: pages made of notebooks, the map and the cards, and the playground beside them.
+"""Hooks of the site: pages made of notebooks, a map with cards, and the playground beside them.
 
 What a page shows is made by the files in pages/.
 """
@@ -38,7 +38,8 @@ PRINT_ON_ONE_PAGE = """
 
 def on_files(files, config):
     """Make pages of notebooks; README.md beside them is the page course.html."""
-    made = {"index.md": (HERE / "pages/home.md").read_text(encoding="utf-8"), "code.md": code_page()}
+    home = (HERE / "pages/home.md").read_text(encoding="utf-8")
+    made = {"index.md": home, "code.md": code_page()}
     for file in list(files):
         path = Path(file.abs_src_path)
         if path.suffix == ".ipynb":

@@ -51,6 +51,7 @@ function Cell(element) {
     this.ran = !reply.error;
     if (reply.stopped) for (const cell of cells) cell.ran = false;  // Python begins anew
     const seconds = (performance.now() - begin) / 1000;
+    outputs.closest(".answer")?.setAttribute("open", "");
     outputs.replaceChildren(...(reply.outputs ?? []).map(draw));
     if (reply.error) {
       const line = reply.line ? `Line ${reply.line}: ` : "";

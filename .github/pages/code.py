@@ -22,8 +22,8 @@ def code_page() -> str:
         "counterpart of each file.",
         *(listing(name, path, what) for name, path, what in files),
         "The pieces in which you write five of these yourself are in "
-        "[Build your own engine](guide/build_your_own.md); how the rest of the package is arranged, "
-        "and why, is in [the house](guide/house.md).",
+        "[Build your own engine](guide/build_your_own.md); how the rest of the package is "
+        "arranged, and why, is in [the house](guide/house.md).",
     ]
     return "\n\n".join(parts)
 

@@ -15,7 +15,7 @@ REQUESTS = {
 
 
 def film() -> tuple[str, str]:
-    """A figure in HTML, its timeline above a step's block pool; and all steps as JSON, for film.js."""
+    """HTML of a figure, a timeline above a block pool; and all steps as JSON, for film.js."""
     requests = [make_request(name, *sizes) for name, sizes in REQUESTS.items()]
     trace = dry_run(requests, num_blocks=18, block_size=4, max_num_batched_tokens=16)
     told = list(frames(trace))

@@ -65,11 +65,13 @@ def code_cell(cell: dict, number: int, live: bool) -> str:
         code = f'<details class="imports"><summary>Imports</summary>{code}</details>'
     needs = needs_of(cell) if live else None
     note = f'<p class="needs">Needs {needs}. Its stored output:</p>' if needs else ""
-    outputs = "".join(map(output, cell["outputs"]))
+    outputs = f'<div class="outputs">{"".join(map(output, cell["outputs"]))}</div>'
+    if cell["metadata"].get("jupyter", {}).get("outputs_hidden"):  # the answer to a guess
+        outputs = f'<details class="answer"><summary>The output</summary>{outputs}</details>'
     attributes = f'class="cell" id="cell-{cell["id"]}" data-number="{number}"'
     if live and not needs:
         attributes += " data-runs"
-    return f'<div {attributes}>{code}{note}<div class="outputs">{outputs}</div></div>'
+    return f"<div {attributes}>{code}{note}{outputs}</div>"
 
 
 def is_imports(source: str) -> bool:

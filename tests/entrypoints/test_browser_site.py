@@ -25,7 +25,8 @@ KINDS = ("index.html", "course.html", "code.html", NOTEBOOK, "A1_roofline.html",
 OUTPUTS = """() => [...document.querySelectorAll(".cell[data-runs]")].map(cell =>
   [cell.dataset.number, ...[...cell.querySelectorAll(".outputs > *")].map(it =>
     it.className === "figure" ? it.innerHTML : it.textContent.trimEnd())])"""
-WIDE = """() => [...document.querySelectorAll(".cell .code pre, .cell .code code, .md-typeset__table")]
+WIDE = """() =>
+  [...document.querySelectorAll(".cell .code pre, .cell .code code, .md-typeset__table")]
   .filter(it => it.scrollWidth > it.clientWidth).map(it => it.textContent.slice(0, 80))"""
 
 
@@ -108,15 +109,18 @@ def test_accessibility(page, site, name):
 def test_the_first_page_leads_everywhere_and_its_run_moves(page, site):
     open_at(page, site)
     links = page.eval_on_selector_all(".md-content a", "all => all.map(a => a.href)")
-    for name in ("playground/index.html", "course.html", "code.html", "90_minutes.html",
-                 "guide/build_your_own.html", "guide/glossary.html", "course.html#for-teachers"):  # fmt: skip
+    for name in (
+        "playground/index.html", "course.html", "code.html", "90_minutes.html",
+        "guide/build_your_own.html", "guide/glossary.html", "course.html#for-teachers",
+    ):  # fmt: skip
         assert site + name in links
         assert page.request.get(site + name).ok
     expect(page.locator("#film-play")).to_have_text("Play")  # less motion was asked for
     for step in (3, 15):
         page.locator("#film-step").fill(str(step))
         expect(page.locator("#film-at")).to_have_text(f"step {step} of 15")
-        expect(page.locator("#film-pool svg")).to_have_attribute("aria-label", re.compile(f"step {step}"))
+        pool = page.locator("#film-pool svg")
+        expect(pool).to_have_attribute("aria-label", re.compile(f"step {step}"))
     page.click("#film-play")
     expect(page.locator("#film-at")).to_have_text("step 0 of 15")
     page.click("#film-play")
