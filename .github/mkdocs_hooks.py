@@ -38,7 +38,7 @@ PRINT_ON_ONE_PAGE = """
 
 def on_files(files, config):
     """Make pages of notebooks; README.md beside them is the page course.html."""
-    home = (HERE / "pages/home.md").read_text(encoding="utf-8")
+    home = (HERE / "pages/home.html").read_text(encoding="utf-8")
     made = {"index.md": home, "code.md": code_page()}
     for file in list(files):
         path = Path(file.abs_src_path)
@@ -91,6 +91,7 @@ def on_page_markdown(markdown, page, config, files):
         numbers = {"LECTURES": len(lectures) - 1, "RUNNING": len(notebook.ON_THEIR_PAGE)}
         for word, number in numbers.items():  # 90_minutes is made of the others
             markdown = markdown.replace(word, str(number))
+        page.meta |= {"title": "minivllm", "hide": ["navigation", "toc"]}
         return markdown.replace("FILM", config.extra["film"])
     if uri == "course.md":
         markdown = with_map(with_cards(markdown))

@@ -88,7 +88,7 @@ class Session:
 
 
 class _Stream(TextIOBase):
-    """What a cell writes: one output, until something is displayed or the other stream is used."""
+    """Text that a cell writes, as one output until something else comes between."""
 
     def __init__(self, name: str, session: Session):
         self.name, self._session = name, session
