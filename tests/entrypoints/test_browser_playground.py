@@ -208,7 +208,7 @@ def test_the_link_holds_the_whole_setting(play, site):
     ("fragment", "error"),
     [
         ("#num_requests=abc", "num_requests must be a whole number from 1 to 60, got 'abc'."),
-        ("#A.num_blocks=99999", "num_blocks must be a whole number from 2 to 2,000, got 99999."),
+        ("#A.num_blocks=99999", "num_blocks must be a whole number from 2 to 1,000, got 99999."),
         ("#A.policy=best", "policy must be fcfs or"),
         ("#A.enable_prefix_caching=maybe", "enable_prefix_caching must be true or false"),
         ("#speed=3&__proto__=1", "does not know: speed, __proto__"),

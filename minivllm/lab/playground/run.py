@@ -46,9 +46,18 @@ def run(
     """
     check(is_one_of(axis, AXES), "axis", axis, " or ".join(AXES))
     check(isinstance(engines, Mapping) and 1 <= len(engines) <= 2, "engines", engines, "one or two")
-    wanted = read(Workload, workload)
-    settings = {name: read(EngineSettings, given) for name, given in engines.items()}
-    served = {name: _serve(wanted, engine, source) for name, engine in settings.items()}
+    wanted = read(Workload, workload, "the workload")
+    settings = {
+        name: read(EngineSettings, each, f"engine {name}") for name, each in engines.items()
+    }
+    served = {}
+    for name, engine in settings.items():
+        try:
+            served[name] = _serve(wanted, engine, source)
+        except InReadersCode:
+            raise
+        except ValueError as error:
+            raise ValueError(f"Engine {name}: {error}") from error
     traces = {name: trace for name, (_, trace) in served.items()}
     if len(traces) == 1:
         figure = timeline(next(iter(traces.values())), clock=axis)

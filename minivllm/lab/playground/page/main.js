@@ -70,6 +70,7 @@ async function askOne({ workload, engines, axis, code }) {
   const where = inCode && reply.line ? `Your policy, line ${reply.line}: ` : "";
   tell(note + (reply.error ? where + reply.error : ""));
   note = "";
+  $("results").classList.toggle("stale", "error" in reply);
   if (!reply.error) showResults(reply);
 }
 
