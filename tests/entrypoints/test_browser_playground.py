@@ -137,7 +137,8 @@ def test_layout_and_accessibility(play, width):
             play.emulate_media(color_scheme=scheme)
             play.wait_for_timeout(60)
             found += [f"{step}, {scheme}: {fault}" for fault in play.evaluate(FAULTS)]
-            found += [f"{step}, {scheme}: {fault}" for fault in serious(play)]
+            if width == WIDTHS[0]:  # the same elements at each width
+                found += [f"{step}, {scheme}: {fault}" for fault in serious(play)]
     assert not found, "\n".join(found)
 
 

@@ -131,13 +131,13 @@ def test_a_policy_that_knows_priorities_gets_some():
         ({"arrivals": "never"}, {}, "arrivals must be together or evenly or randomly, got 'never'"),
         ({"min_prompt": 200}, {}, "min_prompt must be at most max_prompt=120, got 200."),
         ({"speed": 1}, {}, "the workload has no argument 'speed'"),
-        ({}, {"num_blocks": 1}, "engine A's num_blocks must be a whole number from 2 to 1,000, got 1."),
+        ({}, {"num_blocks": 1}, "engine A's num_blocks must be a whole number from 2 to"),
         ({}, {"num_blocks": True}, "num_blocks must be a whole number from 2 to 1,000, got True."),
         ({}, {"policy": "best"}, "policy must be fcfs or priority or"),
         ({}, {"enable_prefix_caching": 1}, "enable_prefix_caching must be true or false, got 1."),
         ({}, {"policy": "yours"}, "source must be the code of your policy, got None."),
         ({}, {"num_blocks": 3}, "the whole KV cache holds 2"),
-        ({}, {"enable_chunked_prefill": False, "max_num_batched_tokens": 20}, "A: max_num_batched_tokens"),
+        ({}, {"enable_chunked_prefill": False, "max_num_batched_tokens": 9}, "no prompt is split"),
     ],
 )  # fmt: skip
 def test_a_setting_out_of_range(workload, engine, error):
