@@ -143,7 +143,7 @@ def test_a_policy_that_knows_priorities_gets_some():
 def test_a_setting_out_of_range(workload, engine, error):
     reply = run(workload, {"A": engine})
     assert error in reply["error"]
-    assert reply["line"] is None
+    assert "line" not in reply
 
 
 @pytest.mark.parametrize(
@@ -162,6 +162,14 @@ def test_a_policy_that_does_not_work(body, error, line):
     reply = run(CROWD, {"A": YOURS}, source=HEAD + body)
     assert error in reply["error"]
     assert reply["line"] == line
+
+
+def test_what_a_policy_prints_is_told_but_not_without_end():
+    body = "def may_admit(self, running):\n        print(len(running))\n        return True"
+    reply = run(CROWD, {"A": YOURS}, source=HEAD + body)
+    assert reply["printed"].startswith("0\n")
+    reply = run(CROWD, {"A": YOURS}, source=HEAD + body.replace("len(running)", "'x' * 3000"))
+    assert 3000 < len(reply["printed"]) < 7100
 
 
 def test_code_without_a_policy():
