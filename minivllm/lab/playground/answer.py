@@ -29,7 +29,7 @@ def answer(text: str) -> str:
     Args:
         text: a JSON object; "call" names what is asked, the other fields are its arguments.
 
-    Returns: a JSON object. If something was wrong it has "error", a sentence; and if that was in the
+    Returns: a JSON object. If something was wrong it has "error", a sentence; and if it was in the
         reader's code "line", the number of the line or null.
     """
     try:
@@ -44,4 +44,4 @@ def answer(text: str) -> str:
         reply = {"error": str(error)}
     except Exception as error:  # the page goes on, whatever it was
         reply = {"error": f"{type(error).__name__}: {error}"}
-    return json.dumps(reply, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(reply, separators=(",", ":"))
