@@ -137,7 +137,8 @@ def test_layout_and_accessibility(play, width):
             play.emulate_media(color_scheme=scheme)
             play.wait_for_timeout(60)
             found += [f"{step}, {scheme}: {fault}" for fault in play.evaluate(FAULTS)]
-            found += [f"{step}, {scheme}: {fault}" for fault in serious(play)]
+            if width == WIDTHS[0]:  # the same elements at each width
+                found += [f"{step}, {scheme}: {fault}" for fault in serious(play)]
     assert not found, "\n".join(found)
 
 
@@ -208,7 +209,7 @@ def test_the_link_holds_the_whole_setting(play, site):
     ("fragment", "error"),
     [
         ("#num_requests=abc", "num_requests must be a whole number from 1 to 60, got 'abc'."),
-        ("#A.num_blocks=99999", "num_blocks must be a whole number from 2 to 2,000, got 99999."),
+        ("#A.num_blocks=99999", "num_blocks must be a whole number from 2 to 1,000, got 99999."),
         ("#A.policy=best", "policy must be fcfs or"),
         ("#A.enable_prefix_caching=maybe", "enable_prefix_caching must be true or false"),
         ("#speed=3&__proto__=1", "does not know: speed, __proto__"),

@@ -131,19 +131,19 @@ def test_a_policy_that_knows_priorities_gets_some():
         ({"arrivals": "never"}, {}, "arrivals must be together or evenly or randomly, got 'never'"),
         ({"min_prompt": 200}, {}, "min_prompt must be at most max_prompt=120, got 200."),
         ({"speed": 1}, {}, "the workload has no argument 'speed'"),
-        ({}, {"num_blocks": 1}, "num_blocks must be a whole number from 2 to 2,000, got 1."),
-        ({}, {"num_blocks": True}, "num_blocks must be a whole number from 2 to 2,000, got True."),
+        ({}, {"num_blocks": 1}, "engine A's num_blocks must be a whole number from 2 to"),
+        ({}, {"num_blocks": True}, "num_blocks must be a whole number from 2 to 1,000, got True."),
         ({}, {"policy": "best"}, "policy must be fcfs or priority or"),
         ({}, {"enable_prefix_caching": 1}, "enable_prefix_caching must be true or false, got 1."),
         ({}, {"policy": "yours"}, "source must be the code of your policy, got None."),
         ({}, {"num_blocks": 3}, "the whole KV cache holds 2"),
-        ({}, {"enable_chunked_prefill": False, "max_num_batched_tokens": 20}, "then never split"),
+        ({}, {"enable_chunked_prefill": False, "max_num_batched_tokens": 9}, "no prompt is split"),
     ],
 )  # fmt: skip
 def test_a_setting_out_of_range(workload, engine, error):
     reply = run(workload, {"A": engine})
     assert error in reply["error"]
-    assert reply["line"] is None
+    assert "line" not in reply
 
 
 @pytest.mark.parametrize(
@@ -164,6 +164,14 @@ def test_a_policy_that_does_not_work(body, error, line):
     assert reply["line"] == line
 
 
+def test_what_a_policy_prints_is_told_but_not_without_end():
+    body = "def may_admit(self, running):\n        print(len(running))\n        return True"
+    reply = run(CROWD, {"A": YOURS}, source=HEAD + body)
+    assert reply["printed"].startswith("0\n")
+    reply = run(CROWD, {"A": YOURS}, source=HEAD + body.replace("len(running)", "'x' * 3000"))
+    assert 3000 < len(reply["printed"]) < 7100
+
+
 def test_code_without_a_policy():
     reply = run(CROWD, {"A": YOURS}, source=HEAD.splitlines()[0])
     assert reply["error"] == "define a class that extends SchedulingPolicy."
@@ -172,7 +180,7 @@ def test_code_without_a_policy():
 def test_a_run_that_goes_on_and_on():
     workload = {**CROWD, "num_requests": 60, "min_output": 100, "max_output": 100}
     reply = run(workload, {"A": {"max_num_seqs": 1}})
-    assert re.match(r"after 3,000 steps \d+ of 60 requests are not done", reply["error"])
+    assert re.match(r"Engine A: after 3,000 steps \d+ of 60 requests are not done", reply["error"])
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"call": "exec"}', '{"call": ["run"]}'])

@@ -31,8 +31,8 @@ def answer(text: str) -> str:
     Args:
         text: a JSON object; "call" names what is asked, the other fields are its arguments.
 
-    Returns: a JSON object. If something was wrong it has "error", a sentence, and for the reader's
-        code "line", the number of the line or null.
+    Returns: a JSON object. If something was wrong it has "error", a sentence; and if it was in the
+        reader's code "line", the number of the line or null.
     """
     try:
         fields = json.loads(text)
@@ -43,7 +43,7 @@ def answer(text: str) -> str:
     except InReadersCode as error:
         reply = {"error": str(error), "line": error.line}
     except ValueError as error:
-        reply = {"error": str(error), "line": None}
+        reply = {"error": str(error)}
     except Exception as error:  # the page goes on, whatever it was
-        reply = {"error": f"{type(error).__name__}: {error}", "line": None}
-    return json.dumps(reply, ensure_ascii=False, separators=(",", ":"))
+        reply = {"error": f"{type(error).__name__}: {error}"}
+    return json.dumps(reply, separators=(",", ":"))

@@ -20,7 +20,6 @@ from pathlib import Path
 from jinja2 import FileSystemLoader
 
 from minivllm.lab.playground.begin import begin
-from minivllm.lab.viz.draw.palette import COLOURS
 from minivllm.lab.viz.page.page import environment
 
 PAGE = Path(__file__).parent / "page"
@@ -57,7 +56,7 @@ def page_files(engine: str) -> dict[str, bytes]:
     paths = [*PAGE.iterdir(), *(REPORT / name for name in SHARED)]
     files = {path.name: path.read_bytes() for path in paths}
     page = environment(FileSystemLoader(PAGE)).get_template("index.html")
-    files["index.html"] = page.render(engine=engine, colours=COLOURS).encode()
+    files["index.html"] = page.render(engine=engine).encode()
     files["begin.json"] = json.dumps(begin()).encode()
     return files
 

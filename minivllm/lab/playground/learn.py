@@ -6,14 +6,13 @@ import inspect
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib import import_module
-from io import StringIO
 from typing import Any
 
 from minivllm.lab.exercises import labs
 from minivllm.lab.exercises.exercise import Seeded
 from minivllm.lab.exercises.labs.function_lab import FunctionLab
 from minivllm.lab.exercises.quiz import QUIZZES
-from minivllm.lab.playground.readers_code import InReadersCode, run_source, value_of
+from minivllm.lab.playground.readers_code import InReadersCode, Printed, run_source, value_of
 from minivllm.utils.validation import check, is_int, is_one_of
 
 # Labs whose checks need no torch, and the one exercise that needs NumPy.
@@ -127,7 +126,7 @@ def _kind(name: str) -> Seeded:
 
 def _graded(grade: Callable[[], None]) -> dict[str, Any]:
     """Text that grading prints, the reader's own prints included."""
-    with redirect_stdout(StringIO()) as said:
+    with redirect_stdout(Printed()) as said:
         try:
             grade()
         except BaseException as error:  # the reader's function may exit

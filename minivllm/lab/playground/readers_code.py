@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import ast
 import traceback
+from io import StringIO
 from typing import Any
 
 from minivllm.utils.validation import check
 
 FILE, MODULE = "<your code>", "reader"  # as the reader's code is called
+MOST_PRINTED = 4000  # characters, beyond which no further text is kept
+
+
+class Printed(StringIO):
+    """A stream for what the reader's code prints: it keeps the beginning."""
+
+    def write(self, text: str) -> int:
+        """Keep the text, unless there is much already."""
+        return super().write(text) if self.tell() < MOST_PRINTED else len(text)
 
 
 class InReadersCode(ValueError):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from math import isnan
 from typing import Any
 
-from minivllm.lab.playground.readers_code import MODULE, InReadersCode, run_source
+from minivllm.lab.playground.readers_code import MODULE, InReadersCode, Printed, run_source
 from minivllm.lab.playground.serve import serve
 from minivllm.lab.playground.settings import YOURS, EngineSettings, Workload, read
 from minivllm.lab.sim.result import percentiles
@@ -19,6 +20,7 @@ from minivllm.lab.viz.model.times import step_milliseconds
 from minivllm.lab.viz.page.page import run_to_json
 from minivllm.request import Request
 from minivllm.scheduling.policies import SchedulingPolicy, make_policy
+from minivllm.scheduling.progress import LivelockError
 from minivllm.trace import Trace
 from minivllm.utils.validation import check, is_one_of
 
@@ -36,9 +38,9 @@ def run(
         axis: of the timeline: "steps", or "seconds" as the cost model has them.
         source: of the reader's policy, which an engine's policy "yours" means.
 
-    Returns: "svg" and "alt" of the timeline, and "runs", by name: "numbers", "requests" (a row
-        each), "run" (what draw.js draws), and "columns", the left edge of each step and the end, in
-        pixels of the SVG.
+    Returns: "svg" and "alt" of the timeline, "printed" (by the policy), and "runs", by name:
+        "numbers", "requests" (a row each), "run" (what draw.js draws), and "columns", the left edge
+        of each step and the end, in pixels of the SVG.
 
     Raises:
         ValueError: for a setting that is out of range, or a request that could never run.
@@ -46,9 +48,12 @@ def run(
     """
     check(is_one_of(axis, AXES), "axis", axis, " or ".join(AXES))
     check(isinstance(engines, Mapping) and 1 <= len(engines) <= 2, "engines", engines, "one or two")
-    wanted = read(Workload, workload)
-    settings = {name: read(EngineSettings, given) for name, given in engines.items()}
-    served = {name: _serve(wanted, engine, source) for name, engine in settings.items()}
+    wanted = read(Workload, workload, "the workload")
+    settings = {
+        name: read(EngineSettings, each, f"engine {name}") for name, each in engines.items()
+    }
+    with redirect_stdout(Printed()) as printed:
+        served = {name: _serve(wanted, each, source, name) for name, each in settings.items()}
     traces = {name: trace for name, (_, trace) in served.items()}
     if len(traces) == 1:
         figure = timeline(next(iter(traces.values())), clock=axis)
@@ -58,6 +63,7 @@ def run(
     return {
         "svg": figure.svg,
         "alt": figure.alt,
+        "printed": printed.getvalue(),
         "runs": {name: _told(*each, edges[name]) for name, each in served.items()},
     }
 
@@ -84,9 +90,12 @@ def policy_of(source: str) -> SchedulingPolicy:
 
 
 def _serve(
-    workload: Workload, engine: EngineSettings, source: str | None
+    workload: Workload, engine: EngineSettings, source: str | None, name: str
 ) -> tuple[list[Request], Trace]:
-    """Make the requests, and serve them; an error of the reader's policy says its line."""
+    """Make the requests, and serve them with the engine of this name.
+
+    An error of the reader's policy says its line, any other one the engine.
+    """
     if engine.policy == YOURS:
         check(isinstance(source, str), "source", source, "the code of your policy")
         policy = policy_of(source)
@@ -99,8 +108,10 @@ def _serve(
         found = InReadersCode.of(error)
         if found.line is not None:
             raise found from error
-        if isinstance(error, ValueError):
-            raise  # about a setting, or that the policy admits nothing
+        if isinstance(error, LivelockError):
+            raise InReadersCode(str(error), None) from error
+        if isinstance(error, ValueError):  # about a setting
+            raise ValueError(f"Engine {name}: {error}") from error
         text = f"the scheduler cannot go on with what this policy returns ({found})."
         raise InReadersCode(text, None) from error
 

@@ -61,8 +61,8 @@ def serve(
     longest = max(len(r.prompt_token_ids) + r.sampling_params.max_tokens for r in requests)
     budget = engine.max_num_batched_tokens
     check(engine.enable_chunked_prefill or budget >= longest, "max_num_batched_tokens", budget,
-          f"at least {longest}, the tokens of the longest request, when enable_chunked_prefill is "
-          "False: a prompt is then never split")  # fmt: skip
+          f"at least {longest}, the tokens of the longest request, since no prompt is split with "
+          "enable_chunked_prefill=False")  # fmt: skip
     clock = Clock()
     trace = Trace(engine.num_blocks, engine.block_size, budget, clock=lambda: clock.now)
     num_host_blocks = engine.num_blocks if engine.preemption_mode == "swap" else 0
@@ -92,6 +92,6 @@ def serve(
     except TooManySteps as error:
         raise ValueError(
             f"after {MAX_STEPS:,} steps {len(scheduler.requests)} of {len(requests)} requests are "
-            "not done: they preempt one another again and again, or the policy holds them back."
+            "not done; ask for fewer, or let more of them run at once."
         ) from error
     return trace

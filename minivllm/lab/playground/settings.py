@@ -23,12 +23,12 @@ RANGES = {
     "gap": (0, 1000),
     "min_prompt": (1, 4000),
     "max_prompt": (1, 4000),
-    "min_output": (1, 400),
-    "max_output": (1, 400),
+    "min_output": (1, 200),
+    "max_output": (1, 200),
     "shared_prefix": (0, 4000),
     "long_prompt": (0, 8000),
     "seed": (0, 9999),
-    "num_blocks": (2, 2000),
+    "num_blocks": (2, 1000),
     "block_size": (1, 128),
     "max_num_batched_tokens": (1, 16384),
     "max_num_seqs": (1, 256),
@@ -68,16 +68,13 @@ class Workload:
     long_prompt: int = 0
     seed: int = 0
 
-    def requests(self, with_priorities: bool) -> list[Request]:
-        """Requests, with arrival times in seconds; the same ones on every call.
+    def __post_init__(self) -> None:
+        for kind in ("prompt", "output"):
+            low, high = getattr(self, f"min_{kind}"), getattr(self, f"max_{kind}")
+            check(low <= high, f"min_{kind}", low, f"at most max_{kind}={high}")
 
-        Raises:
-            ValueError: if a shortest length is above the longest.
-        """
-        check(self.min_prompt <= self.max_prompt, "min_prompt", self.min_prompt,
-              f"at most max_prompt={self.max_prompt}")  # fmt: skip
-        check(self.min_output <= self.max_output, "min_output", self.min_output,
-              f"at most max_output={self.max_output}")  # fmt: skip
+    def requests(self, with_priorities: bool) -> list[Request]:
+        """Requests, with arrival times in seconds; the same ones on every call."""
         rng, made, now = Random(self.seed), [], 0.0
         for index in range(self.num_requests):
             own = rng.randint(self.min_prompt, self.max_prompt)
@@ -110,22 +107,22 @@ class EngineSettings:
     preemption_mode: str = "recompute"
 
 
-def read(cls: type[T], given: Any) -> T:
-    """The settings of a mapping; what it lacks is as the class has it.
+def read(cls: type[T], given: Any, what: str) -> T:
+    """The settings of a mapping, which errors call ``what``; what it lacks is as the class has it.
 
     Raises:
         ValueError: for an unknown name, or a value that is out of range.
     """
-    what = {Workload: "the workload", EngineSettings: "the engine"}[cls]
     check(isinstance(given, Mapping), what, given, "an object with settings by name")
     check_names(what, given, [field.name for field in fields(cls)])
     for name, value in given.items():
+        said = name if cls is Workload else f"{what}'s {name}"
         if name in CHOICES:
-            check(is_one_of(value, CHOICES[name]), name, value, " or ".join(CHOICES[name]))
+            check(is_one_of(value, CHOICES[name]), said, value, " or ".join(CHOICES[name]))
         elif name in FLAGS:
-            check(isinstance(value, bool), name, value, "true or false")
+            check(isinstance(value, bool), said, value, "true or false")
         else:
             low, high = RANGES[name]
             ok = is_int(value, low) and value <= high
-            check(ok, name, value, f"a whole number from {low} to {high:,}")
+            check(ok, said, value, f"a whole number from {low} to {high:,}")
     return cls(**given)

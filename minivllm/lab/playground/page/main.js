@@ -65,11 +65,12 @@ async function askOne({ workload, engines, axis, code }) {
   const reply = await engine.ask({ call: "run", workload, engines, axis, source: code });
   $("results").removeAttribute("aria-busy");
   const inCode = code !== null && reply.line !== undefined;
-  if (code !== null) editor.say("");
+  if (code !== null) editor.say(reply.printed ?? "");
   if (inCode) editor.fail(reply.error, reply.line);
   const where = inCode && reply.line ? `Your policy, line ${reply.line}: ` : "";
   tell(note + (reply.error ? where + reply.error : ""));
   note = "";
+  $("results").classList.toggle("stale", "error" in reply);
   if (!reply.error) showResults(reply);
 }
 

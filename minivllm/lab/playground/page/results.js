@@ -10,6 +10,7 @@ export function showResults(answer) {
   reply = answer;
   if (!(shown in reply.runs)) shown = "A";
   if (svg) $("told").textContent = reply.alt;
+  $("results").classList.add("has-run");
   drawNumbers();
   drawTimeline();
   const names = Object.keys(reply.runs);

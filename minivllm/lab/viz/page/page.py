@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from minivllm.lab.viz.draw.palette import COLOURS, Owner, owners_of
+from minivllm.lab.viz.draw.palette import COLOURS, ON_PAGES, Owner, owners_of
 from minivllm.lab.viz.draw.pool import Pool
 from minivllm.lab.viz.draw.wording import count, token_label
 from minivllm.lab.viz.figures.timeline import timeline
@@ -79,7 +79,6 @@ def page(trace: Trace, title: str, outputs: Iterable[RequestOutput] | None, deco
             num_frames=len(packed),
             num_steps=trace.num_steps,
             still=[first, last] if trace.num_steps > 1 else [first],
-            colours=COLOURS,
             run={**_constants(trace, history.owners, decode), "frames": packed},
         )
     )
@@ -100,6 +99,7 @@ def environment(*more: BaseLoader) -> Environment:
         keep_trailing_newline=True,
     )
     environment.policies["json.dumps_kwargs"] = JSON
+    environment.globals["owner_colours"] = ON_PAGES
     environment.globals["raw"] = lambda name: Markup(loader.get_source(environment, name)[0])
     return environment
 
