@@ -132,9 +132,9 @@ def notebook_of(page):
 
 
 def under_the_title(markdown, path):
-    """The line below a notebook's title: where it runs."""
+    """The line below a notebook's title: where it runs, and what belongs to it."""
     title, rest = markdown.split("\n", 1)
-    line = colab(project_urls(), path.name)
+    line = notebook.links(path) + colab(project_urls(), path.name)
     if notebook.runs_on_its_page(path):
         line = '<span id="runner"></span>' + line
-    return f'{title}\n\n<p class="runs-here">{line}</p>\n{rest}' if line else markdown
+    return f'{title}\n\n<p class="runs-here">{line}</p>\n{rest}'

@@ -13,6 +13,8 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from minivllm.exercises import quiz as QUIZZES
+
 # Notebooks that run on their page, but for the cells with one of the tags below.
 ON_THEIR_PAGE = ("02", "03", "04", "04b", "05", "06", "06b", "07", "08", "08b", "22", "A1")
 NEEDS = {
@@ -35,6 +37,18 @@ def needs_of(cell: dict) -> str | None:
     """What a cell needs that a browser lacks, in words."""
     tags = NEEDS.keys() & set(cell["metadata"].get("tags", ()))
     return NEEDS[tags.pop()] if tags else None
+
+
+def links(path: Path) -> str:
+    """Links to a lecture's quiz and exercises in the playground, and to its teacher's page."""
+    number = path.stem.split("_")[0]
+    if number not in QUIZZES:
+        return ""
+    asked = f"playground/index.html#chapter={number}&tab="
+    return (
+        f'<a href="{asked}quiz">Quiz</a> <a href="{asked}exercises">Exercises</a> '
+        f'<a href="teach/{number}.html">For the teacher</a> '
+    )
 
 
 def to_markdown(path: Path) -> str:

@@ -11,9 +11,6 @@ from urllib.parse import urlsplit
 import pytest
 from axe import serious
 from static_site import serving_folder
-from traced_runs import preempting
-
-from minivllm.viz import save_html
 
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).parents[2]
@@ -38,7 +35,6 @@ def site(tmp_path_factory):
          "-f", ROOT / ".github/mkdocs.yml", "-d", folder],
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, check=True,
     )  # fmt: skip
-    save_html(preempting(), folder / "stepper.html")
     with serving_folder(folder) as url:
         yield url
 
@@ -97,7 +93,7 @@ def test_code_and_tables_fit(still, site):
         assert not open_at(still, site + "08_prefix_caching.html", width).evaluate(WIDE), width
 
 
-@pytest.mark.parametrize("name", ["index.html", "course.html", NOTEBOOK, "stepper.html"])
+@pytest.mark.parametrize("name", ["index.html", "course.html", NOTEBOOK])
 def test_accessibility(page, site, name):
     for width, scheme in [*((width, "light") for width in WIDTHS), (1180, "dark")]:
         page.emulate_media(color_scheme=scheme)
