@@ -14,7 +14,7 @@ stop.addEventListener("click", () => engine.stop());
 async function start() {
   const { Engine } = await import("./playground/engine.js");
   engine = new Engine(said => {
-    state.textContent = { ready: "Python is ready.", busy: "Python runs …" }[said] ?? `${said} …`;
+    state.textContent = { ready: "Python is ready.", busy: "Python runs." }[said] ?? `${said}.`;
     stop.disabled = said !== "busy";
   });
 }

@@ -20,7 +20,6 @@ ON_THEIR_PAGE = ("02", "03", "04", "04b", "05", "06", "06b", "07", "08", "08b", 
 NEEDS = {
     "needs-model": "a model, and so PyTorch",
     "needs-matplotlib": "matplotlib",
-    "needs-numpy": "NumPy",
 }
 FOLDED_IMPORTS = 3  # lines of imports; more are folded
 
