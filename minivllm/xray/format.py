@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from os import PathLike
 from typing import Any
@@ -62,20 +62,23 @@ class XRay:
             if "beginning" in content:
                 beginning = _read_state(content["beginning"], self.header)
                 self.trace = _new_trace(self.header, beginning)
-                new: list[Record] = []
+                self.requests |= requests
             else:
-                new = [self._read_record(content["step"], r, requests) for r in content["records"]]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(
-                f"a line of an X-ray cannot be read ({error!r}): {line[:80]}"
-            ) from None
+                self.read_step(content["step"], content["records"], requests)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            shown = line[:60].strip()
+            raise ValueError(f"this line cannot be read ({error!r}): {shown!r}.") from None
+
+    def read_step(self, step: int, rows: Iterable[Sequence], requests: dict) -> list[Record]:
+        """Append rows of a step, as they are in a file. Returns their records."""
+        new = [self._read_row(step, row, requests) for row in rows]
         self.requests |= requests
         self.trace.records += new
-        if new:
-            self.trace.step = max(self.trace.step, new[-1].step)
+        self.trace.step = max(self.trace.step, step)
+        return new
 
-    def _read_record(self, step: int, values: list, requests: dict) -> Record:
-        name, *values = values
+    def _read_row(self, step: int, row: Sequence, requests: dict) -> Record:
+        name, *values = row
         if name == "RequestAdded" and isinstance(values[1], int):
             hashes = requests[values[0]].get("block_hashes", ())
             values[1] = self._made_up_prompt(values[0], values[1], hashes)
@@ -137,13 +140,30 @@ def header_line(**header: Any) -> str:
     return _line({"minivllm_xray": VERSION, **header})
 
 
-def step_line(step: int, new: Iterable[Record], requests: dict, text: bool = True) -> str:
-    """A line with records of this step (seconds in microseconds), and what is said of requests.
+def step_line(step: int, rows: Iterable[Sequence], requests: dict) -> str:
+    """A line with a step's rows, and what is said of the requests that are new in it."""
+    return _line({"step": step, "records": list(rows), "requests": requests})
 
-    Args:
-        text: False leaves out token ids: a prompt is its length, all others are 0.
-    """
-    return _line({"step": step, "records": [_written(r, text) for r in new], "requests": requests})
+
+def row_of(record: Record) -> tuple:
+    """A record as it is written: its kind's name and its fields after ``step``, bytes in hex."""
+    kind = type(record)
+    values = [getattr(record, name) for name in _FIELDS[kind]]
+    if kind is records.BlocksCached:
+        values[2] = [digest.hex() for digest in values[2]]
+    return (kind.__name__, *values)
+
+
+def without_text(row: tuple) -> tuple:
+    """The row without token ids: a prompt is its length, all others are 0."""
+    match row:
+        case ("RequestAdded", request_id, prompt, *others):
+            return ("RequestAdded", request_id, len(prompt), *others)
+        case ("Sampled", seq_id, _):
+            return ("Sampled", seq_id, 0)
+        case ("Verified", seq_id, drafts, num_accepted):
+            return ("Verified", seq_id, [0] * len(drafts), num_accepted)
+    return row
 
 
 def beginning_line(state: State, requests: dict) -> str:
@@ -157,21 +177,6 @@ def beginning_line(state: State, requests: dict) -> str:
         "free_queue": list(state.free_queue),
     }
     return _line({"beginning": written, "requests": requests})
-
-
-def _written(record: Record, text: bool) -> list:
-    kind = type(record)
-    name, values = kind.__name__, [getattr(record, f) for f in _FIELDS[kind]]
-    if name == "BlocksCached":
-        values[2] = [digest.hex() for digest in values[2]]
-    elif not text:
-        if name == "RequestAdded":
-            values[1] = len(values[1])
-        elif name == "Sampled":
-            values[1] = 0
-        elif name == "Verified":
-            values[1] = [0] * len(values[1])
-    return [name, *[round(v, 6) if isinstance(v, float) else v for v in values]]
 
 
 def _read_state(written: dict, header: dict) -> State:
