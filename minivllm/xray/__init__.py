@@ -13,6 +13,9 @@ _HOME_OF = {
     "AsyncTracingScheduler": "minivllm.xray.tracer",
     "traces": "minivllm.xray.tracer",
     "PolicyScheduler": "minivllm.xray.policy",
+    "report": "minivllm.xray.reports",
+    "verify": "minivllm.xray.verification",
+    "what_if": "minivllm.xray.scenarios",
 }
 
 __all__ = sorted(_HOME_OF)

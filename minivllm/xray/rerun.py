@@ -65,7 +65,9 @@ def check_whole(xray: XRay) -> None:
         )
     adapters = {r.lora_name for r in xray.trace.records if isinstance(r, RequestAdded)} - {None}
     if adapters:
-        raise ValueError(f"requests with adapters are not run again: {', '.join(sorted(adapters))}.")
+        raise ValueError(
+            f"requests with adapters are not run again: {', '.join(sorted(adapters))}."
+        )
 
 
 def requests_of(xray: XRay) -> dict[str, Request]:
@@ -74,7 +76,10 @@ def requests_of(xray: XRay) -> dict[str, Request]:
     One that was aborted, or has not ended, has the limit that it asked for.
     """
     num_tokens = Counter(r.seq_id for r in xray.trace.records if isinstance(r, Sampled))
-    ended = {r.seq_id for r in xray.trace.records if isinstance(r, Finished) and r.reason != "abort"}
+    ended = {
+        r.seq_id for r in xray.trace.records if isinstance(r, Finished) and r.reason != "abort"
+    }
+    has_priorities = xray.header["settings"].get("policy") == "priority"
     found = {}
     for record in xray.trace.records:
         if not isinstance(record, RequestAdded):
@@ -88,7 +93,7 @@ def requests_of(xray: XRay) -> dict[str, Request]:
             list(record.prompt_token_ids),
             SamplingParams(max_tokens=max(1, max_tokens), ignore_eos=True),
             arrival_time=asked.get("arrival_time", record.time),
-            priority=asked.get("priority", 0),
+            priority=asked.get("priority", 0) if has_priorities else 0,
         )
     return found
 

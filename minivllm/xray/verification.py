@@ -84,7 +84,7 @@ class Verification:
             return text
         step = self.difference.step
         pools = [("vLLM", self.vllm_trace), ("here", self.our_trace)]
-        return text + "".join(block_grid(t, step, title=name)._repr_svg_() for name, t in pools)
+        return text + "".join(block_grid(t, step, title=name).svg for name, t in pools)
 
 
 def verify(xray: XRay) -> Verification:
