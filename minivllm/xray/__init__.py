@@ -11,6 +11,7 @@ _HOME_OF = {
     "load_xray": "minivllm.xray.format",
     "TracingScheduler": "minivllm.xray.tracer",
     "AsyncTracingScheduler": "minivllm.xray.tracer",
+    "shipped_run": "minivllm.xray.shipped",
     "traces": "minivllm.xray.tracer",
     "PolicyScheduler": "minivllm.xray.policy",
     "report": "minivllm.xray.reports",

@@ -172,7 +172,7 @@ class Walk:
 
     def _prompt_of(self, prompts: list[Scheduled], longest: int) -> int:
         record = next((r for r in prompts if r.num_tokens == longest), None)
-        return 0 if record is None else self.state.sequences[record.seq_id].num_prompt_tokens
+        return 0 if record is None else len(self.state.sequences[record.seq_id].token_ids)
 
     def _cause_at_head(self, request_id: str, num_tokens: int) -> str:
         """The limit that the request at the head of the queue has met.
