@@ -122,7 +122,7 @@ def _compile(model: DecoderModel | EncoderModel, backend: AttentionBackend) -> t
     """Put compiled layers and fused operations in. Returns what the model runs by now, and why."""
     if isinstance(model, EncoderModel):
         return "modules", "an encoder's steps are so wide that only products and attention count"
-    dtype = model.model.embed_tokens.dtype
+    dtype = model.model.dtype
     if (obstacle := numba_obstacle()) is not None:
         return "modules", f"numba is {obstacle}"
     from minivllm.cpu import fused
@@ -130,7 +130,7 @@ def _compile(model: DecoderModel | EncoderModel, backend: AttentionBackend) -> t
 
     if dtype not in fused.DTYPES:
         return "modules", f"{str(dtype).removeprefix('torch.')} has no compiled loops"
-    layers = model.model.layers
+    layers = model.model.layers[model.model.start_layer :]
     num_known = sum(map(is_known, layers)) if type(backend) is CPULayers.backend_class else 0
     if num_known:
         model.model.run_layers = CPULayers(model.model, dtype)  # type: ignore[assignment]

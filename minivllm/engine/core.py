@@ -158,6 +158,8 @@ class EngineCore:
             if manager is not None and scheduler_output.has_structured_output_requests:
                 grammar_output = manager.grammar_output(scheduler_output, self.scheduler.sequences)
                 scheduler_output.grammar_output = grammar_output
+            if self.config.parallel_config.pipeline_parallel_size > 1:
+                scheduler_output.tell_tokens(self.scheduler.sequences)
             # 2. Run the model, and sample.
             output = self.executor.execute_model(scheduler_output)
             checkpoint = Checkpoint(self.scheduler.running)
