@@ -11,6 +11,7 @@ import typer
 from minivllm.lab.bench.command import app as bench_app
 from minivllm.lab.classroom.command import app as lab_app
 from minivllm.lab.classroom.command import grade
+from minivllm.lab.playground.command import playground
 from minivllm.logger import init_logger
 from minivllm.utils.console import exit_on_bad_input, needs_extra
 from minivllm.utils.validation import check
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.add_typer(bench_app, name="bench")
 app.add_typer(lab_app, name="lab")
 app.command()(grade)
+app.command()(playground)
 
 Model = Annotated[
     str | None, typer.Option(help="Hugging Face directory; none for the embedded model.")

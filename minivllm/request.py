@@ -54,6 +54,7 @@ class Sequence:
         "grammar",
         "index",
         "num_computed_tokens",
+        "num_in_flight_tokens",
         "num_prompt_tokens",
         "request",
         "seq_id",
@@ -69,7 +70,8 @@ class Sequence:
         self.request = request
         self.token_ids: list[int] = list(request.prompt_token_ids)  # prompt, then output
         self.num_prompt_tokens = len(self.token_ids)
-        self.num_computed_tokens = 0
+        self.num_computed_tokens = 0  # those of steps that are planned included
+        self.num_in_flight_tokens = 0  # scheduled by steps whose output has not come yet
         self.spec_token_ids: list[int] = []  # drafts: guessed, not yet verified
         self.block_hashes: list[bytes] = []  # of its full blocks, as far as asked for
         self.cumulative_logprob = 0.0  # of its output; only beams need it
@@ -190,10 +192,16 @@ class Request:
         if not any(seq.num_output_tokens for seq in self.seqs):
             self.num_cached_tokens = None  # its first scheduling is still to come
         for seq in seqs:
-            seq.status, seq.num_computed_tokens, seq.spec_token_ids = RequestStatus.WAITING, 0, []
+            seq.status, seq.spec_token_ids = RequestStatus.WAITING, []
+            seq.num_computed_tokens = seq.num_in_flight_tokens = 0
             if self.grammar is not None:
                 seq.grammar = self.grammar.fork()
                 seq.grammar.accept_tokens(seq.output_token_ids)
+
+    @property
+    def is_in_flight(self) -> bool:
+        """True while a step is under way that computes some of it."""
+        return any(seq.num_in_flight_tokens for seq in self.unfinished_seqs)
 
     def seq_id(self, index: int) -> str:
         """Sequence id of sample ``index``; the first sample has the request's id."""

@@ -11,7 +11,7 @@
   const boxes = el => [...el.children].flatMap(child => {
     const { display, position } = style(child), box = child.getBoundingClientRect();
     if (display === "contents") return boxes(child);
-    return display === "none" || position === "absolute" || !box.width || !box.height ? [] : [child];
+    return !child.checkVisibility() || display === "none" || position === "absolute" || !box.width || !box.height ? [] : [child];
   });
   /** The box that is seen: without a border or text of its own, only what is inside. */
   const seen = el => {

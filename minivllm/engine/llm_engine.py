@@ -130,7 +130,7 @@ class LLMEngine:
         are computed again.
         """
         # 1. Compute a step.
-        core_outputs = self.engine_core.step()
+        core_outputs = self.engine_core.step_fn()
         # 2. Make text of its tokens.
         processed = self.output_processor.process_outputs(core_outputs)
         # 3. End the sequences whose text holds a stop string.

@@ -1,30 +1,56 @@
-"""Checkpoint: the requests as they are before a step's tokens are appended."""
+"""Checkpoint: the requests as they are before a step's tokens are appended. Reset: all else."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-from minivllm.request import Request, RequestStatus, Sequence
+from minivllm.request import Request, Sequence
+from minivllm.scheduling.output import SchedulerOutput
 
 
 class Checkpoint:
-    """Tokens of running sequences before an update: all else can be computed again.
+    """Tokens of sequences before an update: all else can be computed again.
 
     Lists that an update replaces are kept as they are, and of those that it appends to, the length.
     """
 
-    def __init__(self, running: Iterable[Sequence]):
-        self._seqs = [(s, len(s.token_ids), s.cumulative_logprob, s.request.seqs) for s in running]
+    def __init__(self, seqs: Iterable[Sequence]):
+        self._seqs = [
+            (s, len(s.token_ids), s.cumulative_logprob, s.request.seqs, s.status) for s in seqs
+        ]
         searches = {s.request.decoding for s, *_ in self._seqs if s.request.decoding.in_lockstep}
         self._completed = [(search, search.completed) for search in searches]
 
     def restore(self) -> list[Request]:
         """Take back all that was appended, forked and finished since. Returns these requests."""
-        for seq, num_tokens, cumulative_logprob, seqs in self._seqs:
+        for seq, num_tokens, cumulative_logprob, seqs, status in self._seqs:
             del seq.token_ids[num_tokens:]
             seq.cumulative_logprob = cumulative_logprob
-            seq.status, seq.stop_reason = RequestStatus.RUNNING, None
+            seq.status, seq.stop_reason = status, None
             seq.request.seqs = seqs
         for search, completed in self._completed:
             search.completed = completed
         return [seq.request for seq, *_ in self._seqs]
+
+
+def reset(scheduler: Any, checkpoint: Checkpoint | None) -> None:
+    """Make everything of a scheduler but the requests and their tokens new.
+
+    Which changes a failed step has made is not known. So all requests wait, no block is held or
+    cached, and the next plan tells the runner to forget all sequences.
+    """
+    if checkpoint is not None:
+        scheduler.requests |= {request.request_id: request for request in checkpoint.restore()}
+    for request in (requests := list(scheduler.requests.values())):
+        request.restart()
+    scheduler.sequences = {s.seq_id: s for request in requests for s in request.unfinished_seqs}
+    scheduler._ids_in_use = {seq_id for request in requests for seq_id in request.seq_ids}
+    scheduler.kv_manager.reset()
+    scheduler.running, scheduler.next_output = [], SchedulerOutput(reset=True)
+    scheduler.lora_slots.reset()
+    scheduler.swapped.clear()
+    scheduler.waiting.refill(requests)
+    scheduler.spec_decoding_stats = None
+    if scheduler.trace is not None:
+        scheduler.trace.fail_step(request.request_id for request in scheduler.waiting)

@@ -42,14 +42,15 @@ class LoRASlots:
         return len({lora_int_id, *(lora.lora_int_id for lora in self.pinned)}) <= self.max_loras
 
     def admissible(self, waiting: list[Request], running: Iterable[Sequence]) -> Iterator[Request]:
-        """Yield waiting requests in their order, but for those whose adapter has no slot.
+        """Yield waiting requests in their order, but for those that must be passed over.
 
-        The caller removes each from the queue before it asks for the next one.
+        These are requests whose adapter has no slot, and preempted ones of which tokens are still
+        on their way. The caller removes each from the queue before it asks for the next one.
         """
         self.begin(running)
         index = 0
         while index < len(waiting):
-            if self.join(waiting[index]):
+            if not waiting[index].is_in_flight and self.join(waiting[index]):
                 yield waiting[index]
             else:
                 index += 1

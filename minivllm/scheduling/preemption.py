@@ -39,10 +39,12 @@ class Preemptor:
         """Swap a request's sequences out to the host, if that is the mode.
 
         Returns:
-            False, and nothing has changed, if it is not, or there is too little room.
+            False, and nothing has changed, if it is not, there is too little room, or tokens are on
+            their way: which these are is not known yet.
         """
         mode = self.mode or ("swap" if len(victims) > 1 else "recompute")
-        if mode == "recompute" or victims[0].num_computed_tokens == 0:
+        in_flight = any(seq.num_in_flight_tokens for seq in victims)
+        if mode == "recompute" or in_flight or victims[0].num_computed_tokens == 0:
             return False
         space = self.kv_manager.swap_space
         swaps = self.swapper.swap_out(victims, output.kv_cache_block_copies)
@@ -73,7 +75,8 @@ class Preemptor:
         if num_preemptions % _LOG_EVERY == 1:
             logger.warning(
                 "Request %s is preempted because there is not enough KV cache; this costs a %s. "
-                "A larger cache or a smaller max_num_seqs avoids it. Preemptions so far: %d",
+                "A larger cache or tensor_parallel_size, or a smaller max_num_seqs avoids it. "
+                "Preemptions so far: %d",
                 request.request_id,
                 "copy to the host and back" if swapped else "recomputation",
                 num_preemptions,

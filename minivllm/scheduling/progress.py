@@ -45,6 +45,8 @@ def make_progress(scheduler: Scheduler, step: Callable[[], T]) -> T:
     """
     before = scheduler.num_preemptions, len(scheduler.requests)
     outputs = step()
-    if not scheduler.running and before == (scheduler.num_preemptions, len(scheduler.requests)):
+    after = scheduler.num_preemptions, len(scheduler.requests)
+    waits = after[1] and not scheduler.running and before == after
+    if waits and not any(request.is_in_flight for request in scheduler.requests.values()):
         raise LivelockError.by(scheduler)
     return outputs

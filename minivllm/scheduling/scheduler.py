@@ -18,7 +18,7 @@ from minivllm.metrics.spec_decode import SpecDecodingStats
 from minivllm.metrics.stats import SchedulerStats
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.beams import BeamSearch
-from minivllm.scheduling.checkpoint import Checkpoint
+from minivllm.scheduling.checkpoint import Checkpoint, reset
 from minivllm.scheduling.decoding import APPEND, FORK, MOVE, Decoding, make_decoding
 from minivllm.scheduling.integrity import check_integrity
 from minivllm.scheduling.limits import check_limits
@@ -140,6 +140,12 @@ class Scheduler:
             output.lora_loads = self.lora_slots.activate(self.running)
         if self.trace is not None:
             trace_schedule(self.trace, self.running, output)
+        # From now on they count as computed: a step planned before this one's tokens are known
+        # goes on behind them, and passes over a sequence whose next token is on its way.
+        for seq_id, num_new in output.num_scheduled_tokens.items():
+            seq = self.sequences[seq_id]
+            seq.num_computed_tokens += num_new
+            seq.num_in_flight_tokens += num_new
         return output
 
     def _continue_running(self, output: SchedulerOutput) -> None:
@@ -298,14 +304,16 @@ class Scheduler:
             seq = self.sequences.get(seq_id)
             if seq is None:  # aborted while the step was on its way
                 continue
-            seq.num_computed_tokens += num_new
+            seq.num_in_flight_tokens -= num_new
             if seq_id not in sampled:  # a chunk that did not reach the end of the prompt
                 continue
             if stats and (drafts := drafted.get(seq_id)):
                 num_accepted = len(sampled[seq_id]) - 1
                 stats.observe_draft(len(drafts), num_accepted)
-                # K and V of a rejected one are where the next token's will be
-                seq.num_computed_tokens -= len(drafts) - num_accepted
+                # K and V of a rejected one are where the next token's will be; after a
+                # preemption nothing is computed
+                if seq.status == RequestStatus.RUNNING:
+                    seq.num_computed_tokens -= len(drafts) - num_accepted
                 if self.trace is not None:
                     self.trace.record(Verified, seq_id, tuple(drafts), num_accepted)
             advancing[seq.request.decoding].append(seq)
@@ -333,13 +341,16 @@ class Scheduler:
     def _fork(self, seq: Sequence, indices: Iterable[int]) -> None:
         """Fork a sequence: siblings that share its tokens and blocks, running beside it."""
         children = [seq.fork(index) for index in indices]
+        runs = seq.status == RequestStatus.RUNNING  # not if it was preempted meanwhile
         for child in children:
-            self.kv_manager.fork(seq, child)
+            if runs:
+                self.kv_manager.fork(seq, child)
             self.sequences[child.seq_id] = child
             if self.trace is not None:
                 self.trace.record(Forked, seq.seq_id, child.seq_id)
-        place = self.running.index(seq.request.seqs[-1]) + 1
-        self.running[place:place] = children
+        if runs:
+            place = self.running.index(seq.request.seqs[-1]) + 1
+            self.running[place:place] = children
         seq.request.seqs = [*seq.request.seqs, *children]
 
     def _finish(self, seq: Sequence, status: RequestStatus, stop_reason: Any = None) -> None:
@@ -375,25 +386,8 @@ class Scheduler:
         )
 
     def reset(self, checkpoint: Checkpoint | None = None) -> None:
-        """Make everything but the requests and their tokens new, after a step that has failed.
-
-        Which of its changes were made is not known. So all requests wait, to be computed again, no
-        block is held or cached, and the next plan tells the runner to forget all sequences.
-        """
-        if checkpoint is not None:
-            self.requests |= {request.request_id: request for request in checkpoint.restore()}
-        for request in (requests := list(self.requests.values())):
-            request.restart()
-        self.sequences = {s.seq_id: s for request in requests for s in request.unfinished_seqs}
-        self._ids_in_use = {seq_id for request in requests for seq_id in request.seq_ids}
-        self.kv_manager.reset()
-        self.running, self.next_output = [], SchedulerOutput(reset=True)
-        self.lora_slots.reset()
-        self.swapped.clear()
-        self.waiting.refill(requests)
-        self.spec_decoding_stats = None
-        if self.trace is not None:
-            self.trace.fail_step(request.request_id for request in self.waiting)
+        """Let all requests wait, to be computed again, after a step that has failed."""
+        reset(self, checkpoint)
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless queues, requests and blocks are consistent."""

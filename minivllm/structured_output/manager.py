@@ -133,9 +133,9 @@ class StructuredOutputManager:
         """
         seq_ids: list[str] = []
         grammars: list[tuple[StructuredOutputGrammar, list[int]]] = []
-        for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
+        for seq_id in scheduler_output.num_scheduled_tokens:
             seq = sequences[seq_id]
-            if seq.grammar is None or seq.num_computed_tokens + num_new < seq.num_tokens:
+            if seq.grammar is None or seq.num_computed_tokens < seq.num_tokens:
                 continue
             drafts = scheduler_output.scheduled_spec_decode_tokens.get(seq_id, [])
             seq_ids += [seq_id] * (1 + len(drafts))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+OWN_PLAN = -1  # StepEnded.plan where a step ends its own plan
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -189,9 +191,32 @@ class Finished(Record):
 
 @dataclass(frozen=True, slots=True)
 class StepEnded(Record):
-    """The step's tokens are appended and what finished is freed."""
+    """A plan's tokens are appended and what finished is freed.
+
+    With several plans in flight it is one of an earlier step, or none has ended: None.
+    """
 
     time: float
+    plan: int | None = OWN_PLAN  # the step that made it
+
+
+@dataclass(frozen=True, slots=True)
+class RankWorked(Record):
+    """A rank has computed a plan. Times as in StepStarted."""
+
+    rank: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Communicated(Record):
+    """A rank has taken part in operations with others, while it computed a plan."""
+
+    rank: int
+    operation: str
+    count: int
+    num_bytes: int  # of its tensors, all together
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ class SequenceState:
     status: str = "waiting"  # waiting, running, preempted, swapped, or a finish reason
     block_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
-    num_scheduled_tokens: int = 0  # by the current step
+    num_scheduled_tokens: int = 0  # by the last plan that has it, until that ends
+    plan: int = -1  # the step that made this plan
     num_preemptions: int = 0
 
 
@@ -106,9 +107,13 @@ class State:
             self._restart(record.waiting)
             return
         if isinstance(record, records.StepEnded):
+            plan = record.step if record.plan == records.OWN_PLAN else record.plan
             for seq in self.sequences.values():
-                seq.num_computed_tokens += seq.num_scheduled_tokens
-                seq.num_scheduled_tokens = 0
+                if seq.plan == plan:
+                    seq.num_computed_tokens += seq.num_scheduled_tokens
+                    seq.num_scheduled_tokens = 0
+            return
+        if isinstance(record, (records.RankWorked, records.Communicated)):
             return
         seq = self.sequences[record.seq_id]  # type: ignore[attr-defined]
         match record:
@@ -134,7 +139,8 @@ class State:
                 siblings = [
                     s for s in self.running if self.sequences[s].request_id == seq.request_id
                 ]
-                self.running.insert(self.running.index(siblings[-1]) + 1, record.child_id)
+                if siblings:  # else it was preempted while its prompt's end was in flight
+                    self.running.insert(self.running.index(siblings[-1]) + 1, record.child_id)
             case records.BlocksFreed():
                 seq.block_ids.clear()
                 self._give_back(record.block_ids)
@@ -143,7 +149,7 @@ class State:
                 if record.queue_index is not None:
                     self.waiting.insert(record.queue_index, seq.request_id)
                 seq.status = "preempted"
-                seq.num_computed_tokens = 0
+                seq.num_computed_tokens = seq.num_scheduled_tokens = 0
                 seq.num_preemptions += 1
             case records.SwappedOut():
                 self.running.remove(seq.seq_id)
@@ -164,8 +170,8 @@ class State:
                         self.running.append(seq.seq_id)
                 seq.status = "running"
                 seq.num_computed_tokens = record.num_computed_tokens  # a hit counts as computed
-                seq.num_scheduled_tokens = record.num_tokens
-            case records.Verified():
+                seq.num_scheduled_tokens, seq.plan = record.num_tokens, record.step
+            case records.Verified() if seq.status == "running":
                 seq.num_scheduled_tokens -= len(record.draft_token_ids) - record.num_accepted
             case records.Sampled():
                 seq.token_ids.append(record.token_id)
@@ -186,7 +192,7 @@ class State:
         for seq in self.sequences.values():
             seq.block_ids = []
             if seq.status in ALIVE:
-                seq.num_computed_tokens = 0
+                seq.num_computed_tokens = seq.num_scheduled_tokens = 0
         self.running, self.swapped, self.waiting = [], [], list(waiting)
         self.contents.clear()
         self.lora_slots.clear()

@@ -7,12 +7,13 @@ if asked to (``LLM(trace=True)``); otherwise each place costs one ``is not None`
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 
 from minivllm.trace.records import (
+    OWN_PLAN,
     Record,
     RequestAdded,
     StepEnded,
@@ -48,6 +49,7 @@ class Trace:
         self.step = -1
         self.clock = clock
         self._start = clock()
+        self._plans: deque[int] = deque()  # steps whose plans are in flight
         self._open_step: int | None = None  # number of records before the step that is running
         self._beginning = State(-1, num_blocks, block_size)  # before the first record
 
@@ -76,6 +78,7 @@ class Trace:
             del self.records[self._open_step :]
             self._open_step = None
             self.step -= 1
+        self._plans.clear()
         self.record(StepFailed, tuple(waiting))
 
     @contextmanager
@@ -91,11 +94,24 @@ class Trace:
         self.records += ended
 
     def plan_step(self) -> None:
+        self._plans.append(self.step)
         self.record(StepPlanned, self.now())
 
     def end_step(self) -> None:
+        """Record that the oldest plan has ended."""
+        plan = self._plans.popleft()
         self._open_step = None
-        self.record(StepEnded, self.now())
+        self.record(StepEnded, self.now(), OWN_PLAN if plan == self.step else plan)
+
+    def start_step_without_plan(self) -> None:
+        """Start a step that only ends an earlier one's plan."""
+        self.start_step()
+        self.record(StepPlanned, self.now())
+
+    def end_step_without_output(self) -> None:
+        """End a step whose plan is in flight, while no other has ended."""
+        self._open_step = None
+        self.record(StepEnded, self.now(), None)
 
     def take(self) -> list[Record]:
         """Take all records out of the trace: those since the last call.

@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -94,30 +93,3 @@ def test_the_exit_ticket_can_be_solved(lecture, capsys):
 def test_the_page_asks_the_quiz_of_its_notebook(lecture):
     assert f'ask(quiz["{lecture.number}"])' in page_of(lecture)
     assert lecture.number in quiz
-
-
-# -- the site ------------------------------------------------------------------------------------
-
-
-def test_the_site_is_built_with_what_the_extra_names():
-    root = NOTEBOOKS.parent
-    project = (root / "pyproject.toml").read_text(encoding="utf-8")
-    extra = re.findall(r'"([^"]+)"', re.search(r"^docs = \[(.*)\]", project, re.MULTILINE)[1])
-    workflow = (root / ".github/workflows/pages.yml").read_text(encoding="utf-8")
-    assert f"pip install {' '.join(f'{chr(34)}{name}{chr(34)}' for name in extra)}" in workflow
-    command = "mkdocs build --strict -f .github/mkdocs.yml"
-    assert command in workflow
-    assert command in (NOTEBOOKS / "README.md").read_text(encoding="utf-8")
-
-
-def test_the_map_leads_to_pages_of_the_site():
-    pytest.importorskip("mkdocs")
-    path = NOTEBOOKS.parent / ".github" / "mkdocs_hooks.py"
-    spec = importlib.util.spec_from_file_location("mkdocs_hooks", path)
-    hooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hooks)
-    home = SimpleNamespace(is_homepage=True)
-    page = hooks.on_page_markdown((NOTEBOOKS / "README.md").read_text("utf-8"), home, None, None)
-    links = re.findall(r'<a href="(.+?)[.]html">', page)
-    assert set(links) == {it.path.stem for it in LECTURES} | {"guide/build_your_own"}
-    assert "../notebooks" not in page

@@ -312,7 +312,7 @@ def test_a_step_that_fails_ends_everybody(model, monkeypatch):
         def fail():
             raise RuntimeError("the roof came down")
 
-        monkeypatch.setattr(engine.engine_core, "step", fail)
+        monkeypatch.setattr(engine.engine_core, "step_fn", fail)
         results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
         assert all(isinstance(r, EngineDeadError) and "roof" in str(r) for r in results)
         with pytest.raises(EngineDeadError):

@@ -330,9 +330,9 @@ def test_messages_that_are_none(client):
 @pytest.mark.slow
 def test_who_hangs_up_while_waiting_is_noticed():
     with serving("--max-num-seqs", "1") as server, server.client() as client:
-        step = server.engine.engine_core.step
+        step = server.engine.engine_core.step_fn
         # 500 steps take ten seconds on the fastest machine, too: the others wait all the time.
-        server.engine.engine_core.step = lambda: (time.sleep(0.02), step())[1]
+        server.engine.engine_core.step_fn = lambda: (time.sleep(0.02), step())[1]
         long = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True}
         with client.stream("POST", "/v1/completions", json=long) as answer:
             lines = (line for line in answer.iter_lines() if line)

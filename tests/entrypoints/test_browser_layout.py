@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from axe import serious
 from http_server import serving
 from traced_runs import cached, crowd, preempting, sampled
 
@@ -72,6 +73,14 @@ def test_the_report_without_scripts(chromium, tmp_path, width):
     view.context.close()
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_in_the_report(view, tmp_path, scheme):
+    save_html(preempting(), tmp_path / "run.html", outputs=answers(preempting()))
+    view.emulate_media(color_scheme=scheme)
+    view.goto((tmp_path / "run.html").as_uri() + "#step=5")
+    assert not serious(view)
+
+
 # -- behind glass ----------------------------------------------------------------------------------
 
 PROMPTS = ("The capital of France is", "Once upon a time there was a king who had a secret, and so")
@@ -137,3 +146,9 @@ def test_glass_before_the_first_request(glass, width):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_glass_while_it_is_busy(busy, width):
     assert_well_laid_out(busy, width)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_behind_glass(busy, scheme):
+    busy.emulate_media(color_scheme=scheme)
+    assert not serious(busy)

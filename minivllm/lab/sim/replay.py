@@ -19,6 +19,7 @@ from minivllm.lab.sim.drafting import (
     speculative_limits,
 )
 from minivllm.lab.sim.loop import Step, fake_execute, run_steps
+from minivllm.lab.sim.replay_queue import CallRecorder
 from minivllm.lora.request import LoadedLoRA, LoRARequest
 from minivllm.pooling_params import PoolingParams
 from minivllm.request import Request
@@ -57,6 +58,8 @@ def replay(workload: dict[str, Any], policy: SchedulingPolicy | None = None) -> 
     scheduler, requests, speculative = _prepare(workload, policy, KVCacheManager)
     encoder_cache = _unused_encoder_cache(workload["config"])
     steps = _describe_steps(scheduler, requests, speculative)
+    if workload["config"].get("mode") is not None:
+        steps = _describe_calls(workload, scheduler, requests)
     described = [step if "idle" in step else {**step, **encoder_cache} for step in steps]
     results = {r.request_id: _result(r, speculative is not None) for r in requests}
     return {**workload, "steps": described, "results": results}
@@ -150,6 +153,24 @@ def _describe_steps(
         yield {"step": number, **described}
 
 
+def _describe_calls(
+    workload: dict[str, Any], scheduler: Scheduler, requests: list[Request]
+) -> Iterator[dict[str, Any]]:
+    """Every call of an engine with several plans in flight, as a recording describes it."""
+
+    def describe(plan: SchedulerOutput) -> list[dict[str, Any]]:
+        known = {name: seq.num_tokens for name, seq in scheduler.sequences.items()}
+        return [
+            {**entry, "num_known": known[entry["id"]], "placeholders": 0}
+            for entry in _scheduled(plan, scheduler.kv_manager)
+        ]
+
+    entries = workload["requests"]
+    aborts = {e["id"]: e["abort_step"] for e in entries if e.get("abort_step") is not None}
+    size = workload["config"]["pp_size"]
+    return CallRecorder(scheduler, requests, aborts, size, describe).calls()
+
+
 def _drafts(scheduler: Scheduler, step: Step, speculative: dict[str, Any]) -> dict[str, list[int]]:
     """Drafts for those that got a token and go on."""
     going_on = [seq for seq in step.updated if not seq.status.is_finished]
@@ -222,6 +243,12 @@ def _validate(workload: dict[str, Any]) -> None:
     size = config.get("encoder_cache_size")
     ok = size is None or (is_int(size, 0) and size <= _MOST)
     check(ok, "config['encoder_cache_size']", size, f"an integer from 0 to {_MOST}")
+    mode = config.get("mode")
+    check(mode in (None, "pp"), "config['mode']", mode, "'pp', or absent")
+    if mode is not None:
+        stages = config.get("pp_size")
+        ok = is_int(stages, 1) and stages <= _MOST
+        check(ok, "config['pp_size']", stages, f"an integer from 1 to {_MOST}")
     if config.get("speculative") is not None:
         check_speculative(config["speculative"])
     for index, entry in enumerate(workload["requests"]):

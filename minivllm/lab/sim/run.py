@@ -193,15 +193,14 @@ class _Run:
         block_size = scheduler.kv_manager.block_size
         sampled, num_tokens, num_attended, num_kv, num_seen, num_empty = {}, 0, 0, 0, 0, 0
         for seq in scheduler.running:
-            seq_id, token_ids, computed = seq.seq_id, seq.token_ids, seq.num_computed_tokens
+            seq_id, token_ids, context = seq.seq_id, seq.token_ids, seq.num_computed_tokens
             num_new = scheduled.get(seq_id, 0)
-            context = computed + num_new
             num_seen += context
             num_empty += -context % block_size
             if num_new == 1:
                 num_attended += context
             elif num_new:
-                num_attended += attended_pairs(computed, num_new)
+                num_attended += attended_pairs(context - num_new, num_new)
             else:
                 continue  # it runs, but the budget did not reach it
             num_tokens += num_new

@@ -13,7 +13,6 @@ from minivllm.engine.async_llm import AsyncLLM
 from minivllm.entrypoints.openai.errors import JSON, RequestError
 from minivllm.entrypoints.openai.glass.show import GlassShow
 from minivllm.entrypoints.openai.streaming.event_stream import IteratorResponse
-from minivllm.lab.viz.draw.palette import COLOURS
 from minivllm.lab.viz.page.page import environment
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -88,6 +87,6 @@ def add_glass(app: FastAPI, engine: AsyncLLM, title: str) -> None:
     app.state.glass = GlassShow(engine)
     templates = environment(PackageLoader("minivllm.entrypoints.openai", "glass"))
     app.state.glass_page = templates.get_template("glass.html").render(
-        title=title, colours=COLOURS, engine=engine, limits=engine.vllm_config.scheduler_config
+        title=title, engine=engine, limits=engine.vllm_config.scheduler_config
     )
     app.include_router(router)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from statistics import fmean, median
 from typing import Any
-
-import numpy as np
 
 # By its name in options and keys: its name in the table, and the heading there.
 LATENCIES = {
@@ -104,14 +104,17 @@ def summary(name: str, values: Sequence[float], percentiles: Sequence[float]) ->
 
     A percentile between two values is interpolated, as NumPy does by default.
     """
-    in_ms = np.asarray(values or [0.0]) * 1000
+    in_ms = sorted(1000 * value for value in values or [0.0])
+    mean = fmean(in_ms)
     found = {
-        f"mean_{name}_ms": float(in_ms.mean()),
-        f"median_{name}_ms": float(np.median(in_ms)),
-        f"std_{name}_ms": float(in_ms.std()),
+        f"mean_{name}_ms": mean,
+        f"median_{name}_ms": median(in_ms),
+        f"std_{name}_ms": math.sqrt(fmean((value - mean) ** 2 for value in in_ms)),
     }
     for p in percentiles:
-        found[f"p{p:g}_{name}_ms"] = float(np.percentile(in_ms, p))
+        place = (len(in_ms) - 1) * p / 100
+        below, above = in_ms[math.floor(place)], in_ms[math.ceil(place)]
+        found[f"p{p:g}_{name}_ms"] = below + (above - below) * (place % 1)
     return found
 
 
@@ -133,7 +136,7 @@ def peak_tokens_per_second(done: Sequence[RequestFuncOutput]) -> float:
     seconds: dict[int, float] = {}
     for output in done:
         gaps = [output.start_time - start + output.ttft, *output.itl]
-        for moment in np.cumsum(gaps):
+        for moment in accumulate(gaps):
             second = math.floor(moment)
             seconds[second] = seconds.get(second, 0.0) + output.output_tokens / len(gaps)
     return max(seconds.values())

@@ -165,8 +165,22 @@ TINTS = ((255, 0.35), (0, 0.35), (255, 0.6))
 _SAMPLES = [_mix(colour, *tint) for colour in OKABE_ITO for tint in TINTS]
 KEPT = {ON_DARK, ON_LIGHT, *OKABE_ITO, *_SAMPLES}
 
+
+def _luminance(colour: str) -> float:
+    """Relative luminance, 0 to 1, as WCAG 2 defines it."""
+    shares = [channel / 255 for channel in _channels(colour)]
+    red, green, blue = (
+        share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
 # Every pair of a solid colour and the ink upon it that owners have, numbered for a style sheet.
 COLOURS = {
     (owner.solid, owner.ink): index
     for index, owner in enumerate(_coloured("", "", solid) for solid in (*OKABE_ITO, *_SAMPLES))
 }
+
+# The same colours in their order, with the small text that a page writes on them: the one of black
+# and white that has the greater contrast, which is 4.5 to 1 at least (they are equal at 0.179).
+ON_PAGES = [(solid, "#000000" if _luminance(solid) > 0.179 else "#ffffff") for solid, _ in COLOURS]

@@ -1,6 +1,7 @@
 """The stepper: a slider and a play button over the frames of a run, in a live notebook.
 
-Where nothing is live (GitHub, nbviewer, nbconvert), a picture of a few steps shows in its place.
+Where nothing is live (GitHub, nbviewer, nbconvert), a picture of a few steps shows in its place. It
+is all there is without ipywidgets, too.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from types import ModuleType
 from typing import Any
 
 from minivllm.lab.viz.draw.claim import Mark, wrapped
@@ -34,7 +36,7 @@ def stepper(
     decode: Callable[[int], str] | None = None,
     title: str | None = None,
     mark: Sequence[Mark] = (),
-) -> Stepper:
+) -> Stepper | Figure:
     """Walk through a run, forwards and backwards; meant to be the last line of a notebook's cell.
 
     Args:
@@ -44,10 +46,15 @@ def stepper(
         title, mark: of the still picture, as for ``filmstrip``.
 
     Raises:
-        ImportError: without ipywidgets.
         ValueError: for a trace without steps, or steps that it does not have.
     """
-    return Stepper(trace, steps, decode, title, mark)
+    all_frames = list(frames(trace, decode))
+    still = _still(trace, all_frames, steps, title, mark)
+    try:
+        import ipywidgets
+    except ImportError:
+        return still
+    return Stepper(ipywidgets, trace, all_frames, decode, still)
 
 
 class Stepper:
@@ -57,13 +64,11 @@ class Stepper:
     """
 
     def __init__(
-        self, trace: Trace, steps: Iterable[int] | None, decode: Callable[[int], str] | None,
-        title: str | None, mark: Sequence[Mark],
+        self, widgets: ModuleType, trace: Trace, all_frames: list[StepFrame],
+        decode: Callable[[int], str] | None, still: Figure,
     ):  # fmt: skip
-        widgets = _ipywidgets()
         self.trace, self.decode = trace, decode
-        self.frames = list(frames(trace, decode))
-        self.still = _still(trace, self.frames, steps, title, mark)
+        self.frames, self.still = all_frames, still
         self._letters = {seq_id: owner.letter for seq_id, owner in owners_of(trace).items()}
         last = len(self.frames) - 1
         self.play = widgets.Play(min=0, max=last, interval=900)
@@ -110,17 +115,6 @@ class Stepper:
 
     def __repr__(self) -> str:
         return self.still.text
-
-
-def _ipywidgets():
-    try:
-        import ipywidgets
-    except ImportError as error:
-        raise ImportError(
-            "the stepper needs ipywidgets: pip install 'minivllm[notebooks]'; viz.save_html does "
-            "without."
-        ) from error
-    return ipywidgets
 
 
 def _fitted(svg: str) -> str:

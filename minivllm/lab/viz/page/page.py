@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from minivllm.lab.viz.draw.palette import COLOURS, Owner
+from minivllm.lab.viz.draw.palette import COLOURS, ON_PAGES, Owner, owners_of
 from minivllm.lab.viz.draw.pool import Pool
 from minivllm.lab.viz.draw.wording import count, token_label
 from minivllm.lab.viz.figures.timeline import timeline
@@ -79,7 +79,6 @@ def page(trace: Trace, title: str, outputs: Iterable[RequestOutput] | None, deco
             num_frames=len(packed),
             num_steps=trace.num_steps,
             still=[first, last] if trace.num_steps > 1 else [first],
-            colours=COLOURS,
             run={**_constants(trace, history.owners, decode), "frames": packed},
         )
     )
@@ -100,6 +99,7 @@ def environment(*more: BaseLoader) -> Environment:
         keep_trailing_newline=True,
     )
     environment.policies["json.dumps_kwargs"] = JSON
+    environment.globals["owner_colours"] = ON_PAGES
     environment.globals["raw"] = lambda name: Markup(loader.get_source(environment, name)[0])
     return environment
 
@@ -162,6 +162,13 @@ class Packer:
         words = [frame.before, frame.plan, frame.result]
         return {"step": frame.step, "words": words, "rows": rows, "queues": changed,
                 "cached": cached, "free": 0 if same else free}  # fmt: skip
+
+
+def run_to_json(trace: Trace) -> dict[str, Any]:
+    """All that draw.js draws of a run: constants, and the frames of its steps; without tokens."""
+    owners = owners_of(trace)
+    constants = {**_constants(trace, owners, None), "tokens": None}
+    return {**constants, "frames": _pack(trace, None, owners)[2]}
 
 
 def _constants(trace: Trace, owners: dict[str, Owner], decode: Decode) -> dict[str, Any]:

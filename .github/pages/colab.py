@@ -1,0 +1,28 @@
+"""The link that opens a notebook in Colab, once `[project.urls]` has an address on GitHub."""
+
+import re
+from html import escape
+from pathlib import Path
+
+from minivllm.utils.toml_data import tomllib
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+GITHUB = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?$")
+
+
+def project_urls() -> dict[str, str]:
+    return tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"].get("urls", {})
+
+
+def colab(urls: dict[str, str], name: str) -> str:
+    """HTML, or nothing without an address."""
+    repository = next(filter(None, map(GITHUB.match, urls.values())), None)
+    if repository is None:
+        return ""
+    place = f"{repository[1]}/blob/main/notebooks/{name}"
+    install = f'%pip install "minivllm[notebooks] @ git+{repository[0]}"'
+    return (
+        f'<a class="colab" href="https://colab.research.google.com/github/{escape(place)}">'
+        f"Open in Colab</a> <span>first run there: <code>{escape(install)}</code></span>"
+    )

@@ -1,0 +1,118 @@
+"""A notebook as a page: its texts as Markdown, its code and its stored outputs as HTML.
+
+Outputs look as cells.js draws them when a reader runs the cell.
+"""
+
+import ast
+import json
+import re
+from html import escape
+from pathlib import Path
+
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from minivllm.exercises import quiz as QUIZZES
+
+# Notebooks that run on their page, but for the cells with one of the tags below.
+ON_THEIR_PAGE = ("02", "03", "04", "04b", "05", "06", "06b", "07", "08", "08b", "22", "A1")
+NEEDS = {
+    "needs-model": "a model, and so PyTorch",
+    "needs-matplotlib": "matplotlib",
+}
+FOLDED_IMPORTS = 3  # lines of imports; more are folded
+
+
+def read_cells(path: Path) -> list[dict]:
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
+
+
+def runs_on_its_page(path: Path) -> bool:
+    return path.stem.split("_")[0] in ON_THEIR_PAGE
+
+
+def needs_of(cell: dict) -> str | None:
+    """What a cell needs that a browser lacks, in words."""
+    tags = NEEDS.keys() & set(cell["metadata"].get("tags", ()))
+    return NEEDS[tags.pop()] if tags else None
+
+
+def links(path: Path) -> str:
+    """Links to a lecture's quiz and exercises in the playground, and to its teacher's page."""
+    number = path.stem.split("_")[0]
+    if number not in QUIZZES:
+        return ""
+    asked = f"playground/index.html#chapter={number}&tab="
+    return (
+        f'<a href="{asked}quiz">Quiz</a> <a href="{asked}exercises">Exercises</a> '
+        f'<a href="teach/{number}.html">For the teacher</a> '
+    )
+
+
+def to_markdown(path: Path) -> str:
+    """The texts of a notebook, with an empty <div> where a code cell is; ``fill`` fills them."""
+    return "\n\n".join(
+        "".join(cell["source"])
+        if cell["cell_type"] == "markdown"
+        else f'<div data-cell="{number}"></div>'
+        for number, cell in enumerate(read_cells(path))
+    )
+
+
+def fill(html: str, path: Path) -> str:
+    """The page of a notebook with its code cells."""
+    cells, live = read_cells(path), runs_on_its_page(path)
+    return re.sub(
+        r'<div data-cell="(\d+)"></div>',
+        lambda mark: code_cell(cells[int(mark[1])], int(mark[1]), live),
+        html,
+    )
+
+
+def code_cell(cell: dict, number: int, live: bool) -> str:
+    """A code cell. On a page that runs, cells.js finds its number and what it needs."""
+    source = "".join(cell["source"])
+    code = f'<div class="code">{highlighted(source)}</div>'
+    if is_imports(source):
+        code = f'<details class="imports"><summary>Imports</summary>{code}</details>'
+    needs = needs_of(cell) if live else None
+    note = f'<p class="needs">Needs {needs}. Its stored output:</p>' if needs else ""
+    outputs = f'<div class="outputs">{"".join(map(output, cell["outputs"]))}</div>'
+    if cell["metadata"].get("jupyter", {}).get("outputs_hidden"):  # the answer to a guess
+        outputs = f'<details class="answer"><summary>The output</summary>{outputs}</details>'
+    attributes = f'class="cell" id="cell-{cell["id"]}" data-number="{number}"'
+    if live and not needs:
+        attributes += " data-runs"
+    return f"<div {attributes}>{code}{note}{outputs}</div>"
+
+
+def is_imports(source: str) -> bool:
+    """Whether a cell is imports, settings of the log and no more, and long."""
+    lines = [line for line in source.splitlines() if line.strip()]
+    plain = (ast.Import, ast.ImportFrom)
+    others = [node for node in ast.parse(source).body if not isinstance(node, plain)]
+    settings = all(re.match(r"logging|os\.environ", ast.unparse(node)) for node in others)
+    return len(lines) > FOLDED_IMPORTS and settings
+
+
+def highlighted(source: str) -> str:
+    return highlight(source, PythonLexer(), HtmlFormatter(cssclass="highlight", wrapcode=True))
+
+
+def output(it: dict) -> str:
+    """A stored output: the richest form of it that there is."""
+    if it["output_type"] == "stream":
+        return f'<pre class="{it["name"]}">{escape("".join(it["text"]))}</pre>'
+    data = {kind: "".join(text) for kind, text in it["data"].items()}
+    alt = escape(it["metadata"].get("image/png", {}).get("alt", ""))
+    if "image/svg+xml" in data:
+        return f'<div class="figure">{data["image/svg+xml"]}</div>'
+    if "image/png" in data:
+        png = data["image/png"].replace("\n", "")
+        return f'<div class="figure"><img alt="{alt}" src="data:image/png;base64,{png}"></div>'
+    if "text/html" in data:
+        return f'<div class="html">{data["text/html"]}</div>'
+    if "text/markdown" in data:  # a listing of our own source
+        return f'<div class="listing">{highlighted(data["text/plain"])}</div>'
+    return f'<pre class="value">{escape(data["text/plain"])}</pre>'

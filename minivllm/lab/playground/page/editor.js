@@ -1,0 +1,83 @@
+// Editor: Python in a text area with line numbers; an error is said, and its line is marked.
+let count = 0;
+
+export class Editor {
+  #area; #lines; #mark; #said; #run;
+
+  /**
+   * Fills an element.
+   * label: of the text area. button: what runs it. run: called with the code.
+   */
+  constructor(element, label, button, run) {
+    const id = `editor-${++count}`;
+    element.innerHTML = `<div class="editor"><pre class="lines" aria-hidden="true"></pre>` +
+      `<div class="mark" hidden></div><textarea id="${id}" spellcheck="false" wrap="off" ` +
+      `autocapitalize="off" autocomplete="off" aria-describedby="${id}-said"></textarea></div>` +
+      `<p class="under"><button type="button" class="main">${button}</button> ` +
+      `<span class="soft">Ctrl+Enter, too</span></p>` +
+      `<pre class="said" id="${id}-said" role="status"></pre>`;
+    this.#area = element.querySelector("textarea");
+    this.#area.setAttribute("aria-label", label);
+    this.#lines = element.querySelector(".lines");
+    this.#mark = element.querySelector(".mark");
+    this.#said = element.querySelector(".said");
+    this.#run = () => run(this.code);
+    element.querySelector("button").addEventListener("click", this.#run);
+    this.#area.addEventListener("input", () => { this.#fit(); this.#clearLine(); });
+    this.#area.addEventListener("keydown", event => this.#key(event));
+  }
+
+  get code() { return this.#area.value; }
+  set code(text) {
+    this.#area.value = text;
+    this.#fit();
+    this.say("");
+  }
+
+  /** Say something below the code: "right", "wrong" or nothing special. */
+  say(text, look = "") {
+    this.#clearLine();
+    this.#said.className = `said ${look}`;
+    this.#said.textContent = text;
+  }
+
+  /** Say what is wrong, and mark the line. */
+  fail(error, line) {
+    this.say(line ? `Line ${line}: ${error}` : error, "wrong");
+    if (!line) return;
+    this.#area.setAttribute("aria-invalid", "true");
+    this.#mark.style.top = `calc(.6rem + ${line - 1} * 1.5em)`;
+    this.#mark.hidden = false;
+    this.#lines.children[line - 1]?.classList.add("bad");
+  }
+
+  #clearLine() {
+    this.#mark.hidden = true;
+    this.#area.removeAttribute("aria-invalid");
+    this.#lines.querySelector(".bad")?.classList.remove("bad");
+  }
+
+  /** As high as its lines: only sideways there is something to scroll. */
+  #fit() {
+    const number = Math.max(6, this.code.split("\n").length);
+    this.#area.rows = number;
+    this.#lines.innerHTML = Array.from({ length: number }, (_, i) => `<span>${i + 1}</span>`).join("\n");
+  }
+
+  /** Ctrl+Enter runs; Enter keeps the indentation. (Tab goes on to the button, as everywhere.) */
+  #key(event) {
+    if (event.key !== "Enter") return;
+    if (event.ctrlKey || event.metaKey) {
+      event.preventDefault();
+      this.#run();
+      return;
+    }
+    const before = this.code.slice(0, this.#area.selectionStart).split("\n").at(-1);
+    const indent = before.match(/^ */)[0] + (before.trimEnd().endsWith(":") ? "    " : "");
+    if (!indent) return;
+    event.preventDefault();
+    this.#area.setRangeText("\n" + indent, this.#area.selectionStart, this.#area.selectionEnd, "end");
+    this.#fit();
+    this.#clearLine();
+  }
+}

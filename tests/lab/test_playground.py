@@ -1,0 +1,329 @@
+"""The playground without a browser: its answers, and the server that takes the worker's place."""
+
+import http.client
+import inspect
+import json
+import re
+import subprocess
+import sys
+import threading
+import zipfile
+from itertools import pairwise
+
+import pytest
+
+from minivllm.lab.exercises.labs.ch05_schedule import schedule
+from minivllm.lab.playground.answer import answer
+from minivllm.lab.playground.build import zip_package
+from minivllm.lab.playground.presets import POLICY, PRESETS
+from minivllm.lab.playground.server import PlaygroundServer
+
+HEAD = "from minivllm.scheduling.policies import SchedulingPolicy\nclass P(SchedulingPolicy):\n    "
+CROWD = {"num_requests": 20, "arrivals": "together"}
+YOURS = {"policy": "yours", "num_blocks": 30}
+
+
+def ask(call, **fields):
+    return json.loads(answer(json.dumps({"call": call, **fields})))
+
+
+def run(workload=None, engines=None, **fields):
+    return ask("run", workload=workload or {}, engines=engines or {"A": {}}, **fields)
+
+
+def numbers(reply, name):
+    """Numbers of a run by their names; of "5 of 9" the first."""
+    found = reply["runs"][name]["numbers"]
+    return {title: float(re.match(r"[\d.]+", str(value))[0]) for title, value, _ in found}
+
+
+def preset(name):
+    (found,) = (each for each in PRESETS if each["name"] == name)
+    reply = run(found["workload"], found["engines"], axis=found["axis"], source=POLICY)
+    return numbers(reply, "A"), numbers(reply, "B")
+
+
+# -- the lessons of the presets are true -----------------------------------------------------------
+
+
+def test_a_prompt_that_is_not_split_stops_all_answers():
+    a, b = preset("decode-stall")
+    assert a["ITL, worst"] > 5 * b["ITL, worst"]
+
+
+def test_small_chunks_are_good_for_decodes_and_bad_for_the_prompt():
+    a, b = preset("long-prompt")
+    assert a["ITL, worst"] < b["ITL, worst"] / 5
+    assert a["TTFT, worst"] > b["TTFT, worst"]
+
+
+def test_a_shared_table_is_computed_once():
+    a, b = preset("shared-table")
+    assert a["cache hits"] == 0
+    assert b["cache hits"] == 9 * 640
+    assert a["tokens computed"] - b["tokens computed"] == 9 * 640
+
+
+def test_who_admits_too_many_preempts_and_computes_again():
+    a, b = preset("thrashing")
+    assert a["preemptions"] >= 5 > b["preemptions"] == 0
+    assert a["tokens computed"] > 1.3 * b["tokens computed"]
+    assert a["ITL, worst"] > 10 * b["ITL, worst"]
+    assert b["TTFT, median"] > a["TTFT, median"]
+
+
+def test_swapping_keeps_what_was_computed():
+    a, b = preset("swap")
+    assert a["preemptions"] == b["preemptions"] > 0
+    assert a["tokens computed"] > b["tokens computed"]
+    assert a["total time"] > b["total time"]
+
+
+def test_the_shortest_answer_first_is_good_for_most():
+    a, b = preset("own-policy")
+    assert b["TTFT, median"] < 0.7 * a["TTFT, median"]
+
+
+# -- figures ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axis", ["steps", "seconds"])
+def test_columns_are_those_of_the_timeline(axis):
+    """A prefill's cell is as wide as its step: each run's first column begins where cells do."""
+    reply = run({}, {"A": {}, "B": {"max_num_seqs": 2}}, axis=axis)
+    (x,) = re.findall(r'data-x="([\d.]+)"', reply["svg"])
+    (narrowest,) = re.findall(r'data-step="([\d.]+)"', reply["svg"])
+    right = float(re.search(r'width="([\d.]+)"', reply["svg"])[1])
+    for told in reply["runs"].values():
+        columns = told["columns"]
+        assert columns[0] == float(x)
+        assert len(columns) == len(told["run"]["frames"]) + 1
+        widths = [b - a for a, b in pairwise(columns)]
+        assert min(widths) >= float(narrowest) - 0.02
+        assert columns[-1] < right
+
+
+def test_a_request_has_a_row_with_its_numbers():
+    reply = run({**CROWD, "shared_prefix": 100}, {"A": {"max_num_seqs": 4}})
+    rows = reply["runs"]["A"]["requests"]
+    assert [row[0] for row in rows] == list(range(20))
+    assert {row[2] for row in rows} == {0}
+    assert all(float(ttft) <= float(end) for *_, ttft, end, _ in rows)
+    assert sum(row[5] for row in rows) == numbers(reply, "A")["cache hits"] > 0
+
+
+def test_a_policy_that_knows_priorities_gets_some():
+    reply = run(CROWD, {"A": {"policy": "priority", "max_num_seqs": 2}})
+    rows = reply["runs"]["A"]["requests"]
+    by_end = [row[2] for row in sorted(rows, key=lambda row: float(row[6]))]  # by TTFT
+    assert by_end == sorted(by_end)
+    assert set(by_end) == {0, 1, 2}
+
+
+# -- bad input is a sentence -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("workload", "engine", "error"),
+    [
+        ({"num_requests": 61}, {}, "num_requests must be a whole number from 1 to 60, got 61."),
+        ({"gap": "abc"}, {}, "gap must be a whole number from 0 to 1,000, got 'abc'."),
+        ({"arrivals": "never"}, {}, "arrivals must be together or evenly or randomly, got 'never'"),
+        ({"min_prompt": 200}, {}, "min_prompt must be at most max_prompt=120, got 200."),
+        ({"speed": 1}, {}, "the workload has no argument 'speed'"),
+        ({}, {"num_blocks": 1}, "engine A's num_blocks must be a whole number from 2 to"),
+        ({}, {"num_blocks": True}, "num_blocks must be a whole number from 2 to 1,000, got True."),
+        ({}, {"policy": "best"}, "policy must be fcfs or priority or"),
+        ({}, {"enable_prefix_caching": 1}, "enable_prefix_caching must be true or false, got 1."),
+        ({}, {"policy": "yours"}, "source must be the code of your policy, got None."),
+        ({}, {"num_blocks": 3}, "the whole KV cache holds 2"),
+        ({}, {"enable_chunked_prefill": False, "max_num_batched_tokens": 9}, "no prompt is split"),
+    ],
+)  # fmt: skip
+def test_a_setting_out_of_range(workload, engine, error):
+    reply = run(workload, {"A": engine})
+    assert error in reply["error"]
+    assert "line" not in reply
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "line"),
+    [
+        ("def key(self, request): return 1 / 0", "ZeroDivisionError: division by zero", 3),
+        ("def key(self, request):\n        raise ValueError('no')", "ValueError: no", 4),
+        ("def key(self, request): raise SystemExit", "SystemExit", 3),
+        ("def key(self request): pass", "SyntaxError: invalid syntax", 3),
+        ("def may_admit(self, running): return False", "P admits no request: 20 unfinished", None),
+        ("def victim(self, running): return None", "cannot go on with what this policy", None),
+        ("def __init__(self): self.x", "has no attribute 'x'", 3),
+    ],
+)
+def test_a_policy_that_does_not_work(body, error, line):
+    reply = run(CROWD, {"A": YOURS}, source=HEAD + body)
+    assert error in reply["error"]
+    assert reply["line"] == line
+
+
+def test_what_a_policy_prints_is_told_but_not_without_end():
+    body = "def may_admit(self, running):\n        print(len(running))\n        return True"
+    reply = run(CROWD, {"A": YOURS}, source=HEAD + body)
+    assert reply["printed"].startswith("0\n")
+    reply = run(CROWD, {"A": YOURS}, source=HEAD + body.replace("len(running)", "'x' * 3000"))
+    assert 3000 < len(reply["printed"]) < 7100
+
+
+def test_code_without_a_policy():
+    reply = run(CROWD, {"A": YOURS}, source=HEAD.splitlines()[0])
+    assert reply["error"] == "define a class that extends SchedulingPolicy."
+
+
+def test_a_run_that_goes_on_and_on():
+    workload = {**CROWD, "num_requests": 60, "min_output": 100, "max_output": 100}
+    reply = run(workload, {"A": {"max_num_seqs": 1}})
+    assert re.match(r"Engine A: after 3,000 steps \d+ of 60 requests are not done", reply["error"])
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"call": "exec"}', '{"call": ["run"]}'])
+def test_a_request_that_asks_for_nothing_known(text):
+    assert json.loads(answer(text))["error"]
+
+
+# -- labs, quizzes and exercises -------------------------------------------------------------------
+
+
+def test_the_lab_is_held_to_vllms_recordings():
+    assert "def my_schedule" in ask("lab", name="schedule")["stub"]
+    source = inspect.getsource(schedule).replace("def schedule", "def my_schedule")
+    reply = ask("grade_lab", name="schedule", source=source)
+    assert re.match(r"passed .* vLLM's own plan in \d{4} recorded steps", reply["text"])
+    wrong = source.replace("token_budget -= num_new", "pass")
+    assert ask("grade_lab", name="schedule", source=wrong)["text"].startswith("FAILED")
+    assert ask("grade_lab", name="schedule", source="x = 1")["error"]
+
+
+def test_quiz_and_exercise_are_graded_as_in_the_notebooks():
+    replies = [ask("grade_quiz", chapter="05", number=0, letter=letter) for letter in "abc"]
+    assert [reply["right"] for reply in replies].count(True) == 1
+    assert all(re.match("right: |not yet: ", reply["text"]) for reply in replies)
+    for source in ("(28, 18)", "x = (28, 18)", "print(3)\n(28,\n 18)"):
+        reply = ask("grade_exercise", name="ch05.batching", seed=0, source=source)
+        assert "right: 10 of 28 steps saved" in reply["text"]
+    reply = ask("grade_exercise", name="ch05.batching", seed=0, source="1\n1/0")
+    assert (reply["error"], reply["line"]) == ("ZeroDivisionError: division by zero", 2)
+
+
+WITHOUT_TORCH = """
+import sys
+for name in ("torch", "numpy", "transformers", "triton"):
+    sys.modules[name] = None
+from minivllm.lab.playground import learn
+from minivllm.lab.exercises import labs
+for _, names in learn.contents()["chapters"]:
+    for name in names:
+        exercise = learn._kind(name)(0)
+        exercise.check(exercise.solve())
+for name in learn.LABS:
+    lab = getattr(labs, name)
+    assert lab.verdict(lab.solution).outcome == "passed", name
+"""
+
+
+def test_every_lab_and_exercise_of_the_page_needs_no_torch():
+    subprocess.run([sys.executable, "-c", WITHOUT_TORCH], check=True, timeout=60)
+
+
+# -- the package in a zip --------------------------------------------------------------------------
+
+
+def test_the_zip_is_enough_and_has_no_weights(tmp_path):
+    zip_package(tmp_path / "minivllm.zip")
+    names = zipfile.ZipFile(tmp_path / "minivllm.zip").namelist()
+    assert not [name for name in names if name.endswith((".safetensors", ".pyc"))]
+    zipfile.ZipFile(tmp_path / "minivllm.zip").extractall(tmp_path / "all")
+    code = (
+        "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n"
+        f"sys.path.insert(0, {str(tmp_path / 'all')!r})\n"
+        "from minivllm.lab.playground.answer import answer\n"
+        """print(answer('{"call": "run", "workload": {}, "engines": {"A": {}}}')[:8])"""
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == '{"svg":"', done.stderr
+
+
+# -- the server on this machine --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = PlaygroundServer(0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def post(server, path, body, **headers):
+    """Status and reply of a POST, as the page sends it."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    headers = {"Content-Type": "application/json", **headers}
+    connection.request("POST", path, json.dumps(body), headers)
+    got = connection.getresponse()
+    text = got.read().decode()
+    connection.close()
+    return got.status, json.loads(text) if got.status == 200 else text
+
+
+RUN = {"request": {"call": "run", "workload": {}, "engines": {"A": {}}}, "seconds": 20}
+ENDLESS = {
+    "call": "run", "workload": {}, "engines": {"A": {"policy": "yours"}},
+    "source": HEAD + "def key(self, request):\n        print('still')\n        while True: pass",
+}  # fmt: skip
+
+
+def test_the_server_answers_stops_and_goes_on(server):
+    assert "svg" in post(server, "/answer", RUN)[1]
+    _, reply = post(server, "/answer", {"request": ENDLESS, "seconds": 0.5})
+    assert reply == {"error": "Stopped after 0.5 seconds: it did not end.", "stopped": True}
+    timer = threading.Timer(0.5, post, [server, "/stop", {}])
+    timer.start()
+    _, reply = post(server, "/answer", {"request": ENDLESS, "seconds": 30})
+    assert reply == {"error": "Stopped.", "stopped": True}
+    timer.join()
+    assert "svg" in post(server, "/answer", RUN)[1]
+
+
+def test_only_the_servers_own_page_may_ask(server):
+    for headers in (
+        {"Origin": "http://elsewhere.example"},
+        {"Host": "elsewhere.example"},
+        {"Content-Type": "text/plain"},  # which a form of another page can send
+    ):
+        assert post(server, "/answer", RUN, **headers)[0] == 403
+    own = f"http://127.0.0.1:{server.server_port}"
+    assert post(server, "/answer", RUN, Origin=own)[0] == 200
+
+
+@pytest.mark.parametrize("body", [[], {}, {"request": {}, "seconds": 1e9}, {"request": {}}])
+def test_the_server_says_what_it_cannot_read(server, body):
+    assert "cannot be read" in post(server, "/answer", body)[1]["error"]
+
+
+def test_a_port_that_cannot_be_used(server):
+    with pytest.raises(ValueError, match=f"port {server.server_port} cannot be used: "):
+        PlaygroundServer(server.server_port)
+    with pytest.raises(ValueError, match="port must be from 0 to 65535, got 65536"):
+        PlaygroundServer(65536)
+
+
+def test_the_server_has_the_pages_files_and_no_others(server):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
+    for path, status, part in (
+        ("/", 200, 'data-engine="local"'), ("/draw.js", 200, "unpack"), ("/../build.py", 404, ""),
+    ):  # fmt: skip
+        connection.request("GET", path)
+        got = connection.getresponse()
+        assert got.status == status
+        assert part in got.read().decode()
+    connection.close()
