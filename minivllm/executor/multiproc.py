@@ -162,8 +162,9 @@ class MultiprocExecutor(Executor):
             return [replies[rank][1] for rank in range(len(self._calls))]
         first = failed[0]
         _, error, text = replies[first]
-        if len(failed) == len(self._calls):
-            error.add_note(f"raised by all {len(failed)} ranks; by {self._names[first]}:\n{text}")
+        if len(replies) == len(self._calls) and self._are_whole_stages(failed):
+            names = ", ".join(self._names[rank] for rank in failed)
+            error.add_note(f"raised by {names}; by the first of them:\n{text}")
             raise error
         raise self._fail(f"{self._names[first]} failed with {error!r}, and others did not:\n{text}")
 
