@@ -20,6 +20,11 @@ _TABLE: dict[str, tuple[str, str]] = {
     "MINIVLLM_SERVER_DEV_MODE": ("0", "1: the server can be paused, reset and looked into"),
     "MINIVLLM_ALLOW_RUNTIME_LORA_UPDATING": ("0", "1: clients may load and unload adapters"),
     "MINIVLLM_USE_MODELSCOPE": ("0", "1: download models from ModelScope, not Hugging Face"),
+    "MINIVLLM_XRAY": ("", "file to which the X-ray of a vLLM is written"),
+    "MINIVLLM_XRAY_MAX_BYTES": ("268435456", "bound of that file; its oldest steps are dropped"),
+    "MINIVLLM_XRAY_TEXT": ("1", "0: leave token ids out of that file"),
+    "MINIVLLM_XRAY_CHECK": ("0", "1: compare each step of an X-ray with vLLM's own blocks"),
+    "MINIVLLM_XRAY_POLICY": ("", "module:Class of the policy that orders vLLM's waiting queue"),
 }
 
 
@@ -74,6 +79,26 @@ def allow_runtime_lora_updating() -> bool:
 
 def use_modelscope() -> bool:
     return _flag("MINIVLLM_USE_MODELSCOPE")
+
+
+def xray_path() -> str:
+    return get("MINIVLLM_XRAY")
+
+
+def xray_max_bytes() -> int:
+    return int(_number_above_0("MINIVLLM_XRAY_MAX_BYTES", "bytes"))
+
+
+def xray_text() -> bool:
+    return _flag("MINIVLLM_XRAY_TEXT")
+
+
+def xray_check() -> bool:
+    return _flag("MINIVLLM_XRAY_CHECK")
+
+
+def xray_policy() -> str:
+    return get("MINIVLLM_XRAY_POLICY")
 
 
 def _number_above_0(name: str, unit: str) -> float:

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import Future
 
 from minivllm.config import VllmConfig
 from minivllm.engine.core_outputs import EngineCoreOutputs, collect
 from minivllm.engine.lora_registry import LoRARegistry
+from minivllm.engine.pipeline import Pipeline
 from minivllm.executor.abstract import Executor
 from minivllm.kv.encoder_only import EncoderOnlyKVCacheManager
 from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
@@ -18,9 +18,8 @@ from minivllm.kv.manager import KVCacheManager
 from minivllm.lora.request import LoRARequest
 from minivllm.metrics.stats import SchedulerStats
 from minivllm.request import Request, RequestStatus, Sequence
-from minivllm.scheduling.batch_queue import BatchQueue
 from minivllm.scheduling.checkpoint import Checkpoint
-from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
+from minivllm.scheduling.output import SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.spec_decode.proposer import Drafter
 from minivllm.structured_output.manager import StructuredOutputManager
@@ -68,10 +67,9 @@ class EngineCore:
             self.trace,
         )
         self.scheduler = Scheduler(limits, kv_cache_manager, self.trace)
-        size = config.parallel_config.pipeline_parallel_size
-        self.batch_queue = BatchQueue(self.scheduler, self._launch, size)
-        # the engine's step: with one plan at a time it is the plain one
-        self.step_fn = self.step if size == 1 else self.step_with_batch_queue
+        stages = config.parallel_config.pipeline_parallel_size
+        self.pipeline = Pipeline(self) if stages > 1 else None
+        self.step_fn = self.step if self.pipeline is None else self.pipeline.step
         self.loras: LoRARegistry | None = None
         if config.lora_config is not None:
             self.loras = LoRARegistry(config.lora_config, self.executor, self.scheduler)
@@ -80,7 +78,7 @@ class EngineCore:
             self.drafter = Drafter(
                 config.speculative_config, limits.max_model_len, config.model_config.vocab_size
             )
-        self._to_draft_for: list[Sequence] = []  # those that the last step has given a token
+        self.to_draft_for: list[Sequence] = []  # those that the last step has given a token
         self._model_drafts: dict[str, list[int]] = {}  # and what a draft model says of them
 
     def _initialize_kv_caches(self) -> KVCacheConfig:
@@ -157,62 +155,28 @@ class EngineCore:
         try:
             # 0. Propose drafts for the sequences that have a new token.
             if self.drafter is not None:
-                drafts = self.drafter.draft(self._to_draft_for, self._model_drafts)
+                drafts = self.drafter.draft(self.to_draft_for, self._model_drafts)
                 self.scheduler.update_draft_token_ids(drafts)
             # 1. Schedule: how many tokens of each sequence, and the slots of their K and V.
             scheduler_output = self.scheduler.schedule()
             if scheduler_output.has_structured_output_requests:
-                self._fill_grammar_bitmask(scheduler_output)
+                self.fill_grammar_bitmask(scheduler_output)
             # 2. Run the model, and sample.
             output = self.executor.execute_model(scheduler_output)
             checkpoint = Checkpoint(self.scheduler.running)
             # 3. Append, fork, finish, free.
             updated = self.scheduler.update_from_output(scheduler_output, output)
-            self._to_draft_for, self._model_drafts = updated, output.draft_token_ids
+            self.to_draft_for, self._model_drafts = updated, output.draft_token_ids
             return collect(updated, output)
         except BaseException:
-            self._to_draft_for = []
+            self.to_draft_for = []
             self.scheduler.reset(checkpoint)
             raise
 
-    def step_with_batch_queue(self) -> EngineCoreOutputs:
-        """Run a step of a pipeline: plan one if there is room, and end the oldest one if not.
-
-        If anything in it fails, all plans in flight are given up with it.
-        """
-        checkpoint, scheduler = None, self.scheduler
-        try:
-            if self.drafter is not None:
-                drafts = self.drafter.draft(self._to_draft_for, {})
-                scheduler.update_draft_token_ids(drafts)
-            self._to_draft_for = []
-            oldest = self.batch_queue.advance()
-            if oldest is None:
-                return EngineCoreOutputs()
-            plan, output = oldest
-            # also those that were preempted since, whose tokens come all the same
-            in_plan = (scheduler.sequences.get(seq_id) for seq_id in plan.num_scheduled_tokens)
-            checkpoint = Checkpoint(seq for seq in in_plan if seq is not None)
-            self._to_draft_for = scheduler.update_from_output(plan, output)
-            return collect(self._to_draft_for, output)
-        except BaseException:
-            self._to_draft_for = []
-            self.batch_queue.clear()
-            scheduler.reset(checkpoint)
-            raise
-
-    def _launch(self, scheduler_output: SchedulerOutput) -> Future[ModelRunnerOutput]:
-        """Give a plan to the workers, without waiting for its tokens."""
-        if scheduler_output.has_structured_output_requests:
-            self._fill_grammar_bitmask(scheduler_output)
-        scheduler_output.tell_tokens(self.scheduler.sequences)
-        return self.executor.execute_model(scheduler_output, non_block=True)
-
-    def _fill_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> None:
-        manager = self.structured_output_manager
-        assert manager is not None, "a request has a grammar"
-        grammar_output = manager.grammar_output(scheduler_output, self.scheduler.sequences)
-        scheduler_output.grammar_output = grammar_output
+    def fill_grammar_bitmask(self, plan: SchedulerOutput) -> None:
+        """Set the bitmask of the tokens that grammars allow next."""
+        if (manager := self.structured_output_manager) is not None:
+            plan.grammar_output = manager.grammar_output(plan, self.scheduler.sequences)
 
     def shutdown(self) -> None:
         """End the workers. A second call does nothing."""
@@ -228,7 +192,8 @@ class EngineCore:
 
     def has_unfinished_requests(self) -> bool:
         """True while ``step_fn`` has something to do."""
-        return self.scheduler.has_unfinished_requests() or bool(self.batch_queue)
+        in_flight = self.pipeline is not None and bool(self.pipeline.batch_queue)
+        return self.scheduler.has_unfinished_requests() or in_flight
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless queues, requests and blocks are consistent."""

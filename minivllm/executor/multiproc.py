@@ -140,6 +140,8 @@ class MultiprocExecutor(Executor):
         """Wait for all ranks' replies to a call. Raises as ``collective_rpc`` does."""
         deadline = None if timeout is None else time.monotonic() + timeout
         replies = self._early.pop(number, {})
+        for earlier in [call for call in self._early if call < number]:  # that was given up
+            del self._early[earlier]
         while len(replies) < len(self._calls):
             failed = [rank for rank, reply in replies.items() if not reply[0]]
             if failed and deadline is None:  # the others may wait for it inside a collective

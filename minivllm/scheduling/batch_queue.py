@@ -55,6 +55,7 @@ class BatchQueue:
         trace = self.scheduler.trace
         if self._has_something_to_plan:
             plan = self.scheduler.schedule()
+            self._count(plan, 1)
             self._plans.append((plan, self.execute(plan)))
             more = bool(plan.num_scheduled_tokens) or bool(self.scheduler.requests)
             if len(self._plans) < self.size and more:
@@ -66,7 +67,15 @@ class BatchQueue:
         elif trace is not None:
             trace.start_step_without_plan()
         plan, output = self._plans.popleft()
-        return plan, output.result()
+        result = output.result()
+        self._count(plan, -1)
+        return plan, result
+
+    def _count(self, plan: SchedulerOutput, sign: int) -> None:
+        """Count the tokens of a plan as in flight, or no longer."""
+        for seq_id, num_new in plan.num_scheduled_tokens.items():
+            if (seq := self.scheduler.sequences.get(seq_id)) is not None:
+                seq.num_in_flight_tokens += sign * num_new
 
     def clear(self) -> None:
         """Give all plans up: after a failed step their requests are computed again."""

@@ -143,9 +143,7 @@ class Scheduler:
         # From now on they count as computed: a step planned before this one's tokens are known
         # goes on behind them, and passes over a sequence whose next token is on its way.
         for seq_id, num_new in output.num_scheduled_tokens.items():
-            seq = self.sequences[seq_id]
-            seq.num_computed_tokens += num_new
-            seq.num_in_flight_tokens += num_new
+            self.sequences[seq_id].num_computed_tokens += num_new
         return output
 
     def _continue_running(self, output: SchedulerOutput) -> None:
@@ -300,12 +298,10 @@ class Scheduler:
         drafted = scheduler_output.scheduled_spec_decode_tokens
         stats = SpecDecodingStats(self.config.num_speculative_tokens) if drafted else None
         advancing: dict[Decoding, list[Sequence]] = defaultdict(list, {self._decoding: []})
-        for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
+        for seq_id in scheduler_output.num_scheduled_tokens:
             seq = self.sequences.get(seq_id)
-            if seq is None:  # aborted while the step was on its way
-                continue
-            seq.num_in_flight_tokens -= num_new
-            if seq_id not in sampled:  # a chunk that did not reach the end of the prompt
+            # aborted while the step was on its way, or a chunk that did not end its prompt
+            if seq is None or seq_id not in sampled:
                 continue
             if stats and (drafts := drafted.get(seq_id)):
                 num_accepted = len(sampled[seq_id]) - 1

@@ -33,6 +33,7 @@ class Trace:
         block_size: positions per block.
         max_num_batched_tokens: the token budget of a step.
         clock: seconds from any beginning; a simulation has its own.
+        beginning: the state behind steps that are not in the trace; None: it has all from step 0.
     """
 
     def __init__(
@@ -41,17 +42,19 @@ class Trace:
         block_size: int,
         max_num_batched_tokens: int,
         clock: Callable[[], float] = time.perf_counter,
+        beginning: State | None = None,
     ):
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_num_batched_tokens = max_num_batched_tokens
         self.records: list[Record] = []
-        self.step = -1
+        # before the first record
+        self._beginning = beginning or State(-1, num_blocks, block_size)
+        self.step = self._beginning.step
         self.clock = clock
         self._start = clock()
         self._plans: deque[int] = deque()  # steps whose plans are in flight
         self._open_step: int | None = None  # number of records before the step that is running
-        self._beginning = State(-1, num_blocks, block_size)  # before the first record
 
     # -- written by the engine ---------------------------------------------------------------
 

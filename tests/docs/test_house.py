@@ -23,8 +23,8 @@ ROOMS = [
     "structured_output", "distributed", "attention", "embedded", "models", "pooling",
     "quantization", "sampling", "lora", "cpu", "worker", "executor", "engine",
     "lab", "lab/contiguous", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench",
-    "lab/classroom", "lab/playground", "embedded/data", "embedded/training", "lab/quantize", "cli",
-    "sim", "viz", "exercises", "__main__", "embedded/evaluation",
+    "lab/classroom", "lab/playground", "embedded/data", "embedded/training", "lab/quantize", "xray",
+    "cli", "sim", "viz", "exercises", "__main__", "embedded/evaluation",
 ]  # fmt: skip
 HOUSES = {"lab", "embedded"}
 ENGINE = ROOMS[: ROOMS.index("lab")]

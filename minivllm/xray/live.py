@@ -1,0 +1,51 @@
+"""LiveTrace: the Trace of a vLLM that runs in this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minivllm.trace import Trace
+from minivllm.trace.records import Record
+from minivllm.xray.format import XRay
+
+Batch = tuple[int, list, dict]  # a step, its rows, and what new requests ask for
+
+
+class LiveTrace(Trace):
+    """A Trace whose records are made when they are asked for: a step of vLLM does not wait for it.
+
+    Args:
+        header: of the X-ray, see ``XRay``.
+    """
+
+    def __init__(self, header: dict[str, Any]):
+        self._made: list[Record] = []
+        self._batches: list[Batch] = []
+        budget = header["settings"]["max_num_batched_tokens"]
+        super().__init__(header["num_blocks"], header["block_size"], budget)
+        self._xray = XRay(header, self)
+
+    def add(self, batch: Batch) -> None:
+        """Keep what came in a step, or between two, until it is asked for."""
+        self._batches.append(batch)
+        self.step = max(self.step, batch[0])
+
+    @property
+    def requests(self) -> dict[str, dict[str, Any]]:
+        """What each request asked for, see ``XRay``."""
+        self._read()
+        return self._xray.requests
+
+    @property
+    def records(self) -> list[Record]:
+        self._read()
+        return self._made
+
+    @records.setter
+    def records(self, records: list[Record]) -> None:
+        self._made = records
+
+    def _read(self) -> None:
+        batches, self._batches = self._batches, []
+        for batch in batches:
+            self._xray.read_step(*batch)

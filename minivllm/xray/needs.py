@@ -1,0 +1,131 @@
+"""What the tracer needs of a vLLM, and what it says of it in the header."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from pathlib import Path
+from typing import Any
+
+WRITTEN_FOR = "0.32.0"
+
+# method -> names of arguments that the hooks give or take
+_OF_SCHEDULER = {
+    "add_request": ("request",),
+    "schedule": (),
+    "update_from_output": ("scheduler_output", "model_runner_output"),
+    "reset_prefix_cache": (),
+    "shutdown": (),
+    "_preempt_request": ("request",),
+    "_free_request": ("request",),
+    "_update_request_with_output": ("request", "new_token_ids"),
+}
+_OF_MANAGER = {
+    "allocate_new_blocks": ("request_id",),
+    "add_local_computed_blocks": ("request_id", "new_computed_blocks"),
+    "free": ("request_id",),
+}
+_OF_POOL = {
+    "cache_full_blocks": ("request", "blocks", "num_cached_blocks", "num_full_blocks"),
+    "get_num_free_blocks": (),
+}
+_ATTRIBUTES = (
+    "requests", "running", "waiting", "max_num_scheduled_tokens", "kv_cache_config.num_blocks",
+    "kv_cache_manager.coordinator.single_type_managers",
+)  # fmt: skip
+
+
+def check_needs(scheduler: Any, theirs: type, version: str) -> None:
+    """Check that a scheduler of vLLM has what the hooks need.
+
+    Args:
+        theirs: vLLM's class, without hooks.
+
+    Raises:
+        RuntimeError: naming what is missing, or what of vLLM the hooks do not follow.
+    """
+    missing = _missing(theirs, _OF_SCHEDULER, "Scheduler")
+    missing += [f"Scheduler.{path}" for path in _ATTRIBUTES if not _has(scheduler, path)]
+    if not missing:
+        managers = scheduler.kv_cache_manager.coordinator.single_type_managers
+        names = [type(manager).__name__ for manager in managers]
+        if names != ["FullAttentionManager"]:
+            raise RuntimeError(
+                f"the X-ray follows one FullAttentionManager, and vLLM has {', '.join(names)}."
+            )
+        if scheduler.connector is not None:
+            raise RuntimeError("the X-ray does not follow a vLLM with a KV connector.")
+        missing = _missing(managers[0], _OF_MANAGER, "FullAttentionManager")
+        missing += _missing(managers[0].block_pool, _OF_POOL, "BlockPool")
+    if missing:
+        raise RuntimeError(
+            f"the X-ray was written for vLLM {WRITTEN_FOR}; vLLM {version} lacks "
+            f"{', '.join(missing)}."
+        )
+
+
+def header_of(scheduler: Any, version: str, text: bool) -> dict[str, Any]:
+    """The header of a scheduler's X-ray, see ``XRay``."""
+    config = scheduler.vllm_config
+    planning, model = config.scheduler_config, config.model_config.model
+    return {
+        "vllm_version": version,
+        "scheduler": type(scheduler).__name__,
+        "started": round(time.time(), 6),
+        "model": Path(model).name if Path(model).exists() else model,
+        "num_blocks": scheduler.kv_cache_config.num_blocks,
+        "block_size": scheduler.block_size,
+        "settings": {
+            "max_num_batched_tokens": scheduler.max_num_scheduled_tokens,
+            "max_num_seqs": planning.max_num_seqs,
+            "max_model_len": config.model_config.max_model_len,
+            "policy": str(planning.policy),
+            "enable_prefix_caching": bool(config.cache_config.enable_prefix_caching),
+            "enable_chunked_prefill": bool(planning.enable_chunked_prefill),
+            "long_prefill_token_threshold": planning.long_prefill_token_threshold,
+            "num_speculative_tokens": config.num_speculative_tokens,
+            "async_scheduling": bool(planning.async_scheduling),
+        },
+        "text": text,
+    }
+
+
+def asked_by(request: Any, started: float, text: bool) -> dict[str, Any]:
+    """What a request of vLLM asks for, as its entry in ``XRay.requests``."""
+    asked = {
+        "max_tokens": request.max_tokens,
+        "priority": request.priority,
+        "arrival_time": round(request.arrival_time - started, 6),
+        "num_prompt_tokens": request.num_prompt_tokens,
+    }
+    params = request.sampling_params
+    if params is not None:
+        asked |= {
+            "min_tokens": params.min_tokens,
+            "eos_token_id": params.eos_token_id,
+            "stop_token_ids": list(params.stop_token_ids or ()),
+            "ignore_eos": params.ignore_eos,
+        }
+    if not text:
+        asked["block_hashes"] = [digest[:8].hex() for digest in request.block_hashes]
+    return asked
+
+
+def _missing(owner: Any, methods: dict[str, tuple[str, ...]], name: str) -> list[str]:
+    missing = []
+    for method, arguments in methods.items():
+        function = getattr(owner, method, None)
+        if function is None:
+            missing.append(f"{name}.{method}")
+            continue
+        known = inspect.signature(function).parameters
+        missing += [f"{name}.{method}({a})" for a in arguments if a not in known]
+    return missing
+
+
+def _has(owner: Any, path: str) -> bool:
+    for name in path.split("."):
+        if not hasattr(owner, name):
+            return False
+        owner = getattr(owner, name)
+    return True

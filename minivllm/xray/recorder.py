@@ -1,0 +1,120 @@
+"""Recorder: gathers the rows of an X-ray, step by step, and hands them on.
+
+It knows nothing of vLLM. The hooks in ``tracer.py`` append to ``rows``; whatever goes wrong in a
+hook ends the X-ray with one line in the log, never vLLM's run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import time
+from typing import Any
+
+from minivllm import envs
+from minivllm.logger import init_logger
+from minivllm.xray.checker import Checker
+from minivllm.xray.format import header_line, without_text
+from minivllm.xray.live import Batch, LiveTrace
+from minivllm.xray.writer import XRayWriter
+
+logger = init_logger(__name__)
+
+
+class Recorder:
+    """The rows of the step that runs, and those who get them at its end.
+
+    As a context manager it is a hook's guard: an error inside is logged, and ends the X-ray.
+
+    Args:
+        header: see ``XRay``.
+        keep: whether the trace can be read in this process, so that it is kept.
+        checker: compares each step with vLLM, in debug mode.
+    """
+
+    def __init__(self, header: dict[str, Any], keep: bool, checker: Checker | None = None):
+        self.step = -1
+        self.rows: list[tuple] = []  # of this step so far, or behind the last one
+        self.requests: dict[str, dict] = {}  # what the new ones among them ask for
+        self.trace = LiveTrace(header) if keep else None
+        self._text = header["text"]
+        self._checker = checker
+        self._open = False
+        self._on = True
+        self._start = time.perf_counter()
+        self._writer: XRayWriter | None = None
+        if path := envs.xray_path():
+            self._writer = XRayWriter(path, header_line(**header), envs.xray_max_bytes())
+            atexit.register(self.close)
+
+    @property
+    def is_open(self) -> bool:
+        """True between the start of a step and its end."""
+        return self._open
+
+    def now(self) -> float:
+        """Seconds since the beginning, in microseconds."""
+        return round(time.perf_counter() - self._start, 6)
+
+    def start_step(self) -> None:
+        """Begin a step. One without an end, whose plan is still on its way, ends here."""
+        if self._open:
+            self.end_step()
+        elif self.rows:
+            self._hand_on()
+        self._open = True
+        self.step += 1
+        self.rows.append(("StepStarted", self.now()))
+
+    def cancel_step(self) -> None:
+        """Take a step back in which nothing was planned."""
+        self._open = False
+        self.step -= 1
+        self.rows.clear()
+
+    def plan_step(self) -> None:
+        self.rows.append(("StepPlanned", self.now()))
+
+    def end_step(self) -> None:
+        if self._open:
+            self._open = False
+            self.rows.append(("StepEnded", self.now()))
+            self._hand_on()
+
+    def close(self) -> None:
+        """Write what is left, and end."""
+        if self.rows:
+            self._hand_on()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _hand_on(self) -> None:
+        rows, requests = self.rows, self.requests
+        self.rows, self.requests = [], {}
+        if not self._on:
+            return
+        if not self._text:
+            rows = [without_text(row) for row in rows]
+        batch: Batch = (self.step, rows, requests)
+        if self.trace is not None:
+            self.trace.add(batch)
+        if self._writer is not None:
+            self._writer.put(batch)
+        if self._checker is not None:
+            self._checker.check(batch)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind, error, traceback) -> bool:
+        if error is None or not isinstance(error, Exception):
+            return False
+        self.give_up(error)
+        return True
+
+    def give_up(self, error: Exception) -> None:
+        """End the X-ray, as a hook has failed; said once."""
+        if self._on:
+            self._on = False
+            what = "the X-ray ends behind step %d, as it could not follow vLLM: %r. vLLM goes on."
+            logger.warning(what, self.step - self._open, error)

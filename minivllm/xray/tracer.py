@@ -1,0 +1,222 @@
+"""TracingScheduler: vLLM's own scheduler, which also records what it decides.
+
+``LLM(..., scheduler_cls="minivllm.xray.TracingScheduler")``, or ``vllm serve ...
+--scheduler-cls minivllm.xray.TracingScheduler``. Each hook lets vLLM decide first, and then appends
+rows of what has changed; it costs only for sequences that are scheduled and blocks that are new.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import Any
+
+from vllm import __version__
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.request_queue import FCFSRequestQueue
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from minivllm import envs
+from minivllm.logger import init_logger
+from minivllm.xray.checker import Checker, what_vllm_has
+from minivllm.xray.live import LiveTrace
+from minivllm.xray.needs import asked_by, check_needs, header_of
+from minivllm.xray.recorder import Recorder
+
+logger = init_logger(__name__)
+
+_traces: list[LiveTrace] = []
+
+
+def traces() -> list[LiveTrace]:
+    """The traces of all schedulers of vLLM in this process, the oldest first."""
+    return list(_traces)
+
+
+class Tracing:
+    """Mixin for vLLM's Scheduler: the hooks.
+
+    Raises:
+        RuntimeError: when it is made, if this vLLM lacks what the hooks need.
+    """
+
+    requests: dict[str, Any]
+    waiting: Any
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        check_needs(self, Scheduler, __version__)
+        in_main_process = multiprocessing.parent_process() is None
+        self.header = header_of(self, __version__, envs.xray_text())
+        checker = None
+        if envs.xray_check():
+            checker = Checker(self.header, lambda: what_vllm_has(self))
+        self.recorder = Recorder(self.header, in_main_process, checker)
+        if self.recorder.trace is not None:
+            _traces.append(self.recorder.trace)
+        elif not envs.xray_path():
+            logger.warning("nothing can read the X-ray of this process: set MINIVLLM_XRAY=FILE.")
+        manager = self.kv_cache_manager.coordinator.single_type_managers[0]  # type: ignore
+        _watch(manager, self.recorder)
+
+    def add_request(self, request) -> None:
+        super().add_request(request)  # type: ignore[misc]
+        with (recorder := self.recorder):
+            name, lora = request.request_id, request.lora_request
+            text, started = self.header["text"], self.header["started"]
+            recorder.requests[name] = asked_by(request, started, text)
+            prompt = request.prompt_token_ids or [0] * request.num_prompt_tokens
+            lora_name = None if lora is None else lora.lora_name
+            index = self._queue_index(request)
+            recorder.rows.append(("RequestAdded", name, prompt, index, recorder.now(), lora_name))
+
+    def schedule(self, *args, **kwargs):
+        with self.recorder:
+            self.recorder.start_step()
+        output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        with self.recorder:
+            self._record_plan(output)
+        return output
+
+    def update_from_output(self, scheduler_output, model_runner_output):
+        with self.recorder:
+            self._before_update(scheduler_output, model_runner_output)
+        outputs = super().update_from_output(  # type: ignore[misc]
+            scheduler_output, model_runner_output
+        )
+        with self.recorder:
+            self.recorder.end_step()
+        return outputs
+
+    def reset_prefix_cache(self, *args, **kwargs) -> bool:
+        blocks = self.kv_cache_manager.block_pool.blocks  # type: ignore[attr-defined]
+        cached = [block for block in blocks if block.block_hash is not None]
+        done = super().reset_prefix_cache(*args, **kwargs)  # type: ignore[misc]
+        with self.recorder:
+            forgotten = [block.block_id for block in cached if block.block_hash is None]
+            self.recorder.rows += [("BlockForgotten", block_id) for block_id in forgotten]
+        return done
+
+    def shutdown(self) -> None:
+        super().shutdown()  # type: ignore[misc]
+        with self.recorder:
+            self.recorder.close()
+
+    # -- inside of vLLM's step -------------------------------------------------------------------
+
+    def _preempt_request(self, request, *args, **kwargs) -> None:
+        super()._preempt_request(request, *args, **kwargs)  # type: ignore[misc]
+        with self.recorder:
+            row = ("Preempted", request.request_id, self._queue_index(request))
+            self.recorder.rows.append(row)
+
+    def _free_request(self, request, *args, **kwargs):
+        parameters = super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
+        with self.recorder:
+            row = ("Finished", request.request_id, str(request.get_finished_reason()))
+            self.recorder.rows.append(row)
+        return parameters
+
+    def _update_request_with_output(self, request, new_token_ids, *args, **kwargs):
+        rows = self.recorder.rows
+        place = len(rows)
+        updated = super()._update_request_with_output(  # type: ignore[misc]
+            request, new_token_ids, *args, **kwargs
+        )
+        # A block that is cached with a token comes behind it. What goes beyond a stop is cut off.
+        name = request.request_id
+        rows[place:place] = [("Sampled", name, token_id) for token_id in updated[0]]
+        return updated
+
+    # -- what the hooks say ----------------------------------------------------------------------
+
+    def _record_plan(self, output) -> None:
+        recorder, rows = self.recorder, self.recorder.rows
+        scheduled = output.num_scheduled_tokens
+        if not scheduled and len(rows) == 1:
+            recorder.cancel_step()  # vLLM also asks for a plan to say what has finished
+            return
+        kinds = dict.fromkeys(output.scheduled_cached_reqs.resumed_req_ids, "resumed")
+        for new in output.scheduled_new_reqs:  # the second model runner gets resumed ones here, too
+            preempted = self.requests[new.req_id].num_preemptions
+            kinds[new.req_id] = "resumed" if preempted else "new"
+        requests = self.requests
+        for name, num_tokens in scheduled.items():
+            request = requests[name]
+            start = request.num_computed_tokens - num_tokens  # the plan counts as computed now
+            kind, samples = kinds.get(name, "running"), not request.is_prefill_chunk
+            rows.append(("Scheduled", name, kind, start, num_tokens, samples))
+        recorder.plan_step()
+
+    def _before_update(self, scheduler_output, model_runner_output) -> None:
+        recorder = self.recorder
+        if not recorder.is_open:
+            if not scheduler_output.num_scheduled_tokens:
+                return
+            recorder.start_step()  # asynchronous: the last plans come back without a new one
+            recorder.plan_step()
+        for name, drafts in scheduler_output.scheduled_spec_decode_tokens.items():
+            request = self.requests.get(name)
+            if request is None or request.is_finished() or request.num_stale_output_tokens:
+                continue
+            drawn = model_runner_output.sampled_token_ids[model_runner_output.req_id_to_index[name]]
+            if drawn:
+                recorder.rows.append(("Verified", name, list(drafts), len(drawn) - 1))
+
+    def _queue_index(self, request) -> int:
+        """How many requests wait before this one, which waits."""
+        if type(self.waiting) is FCFSRequestQueue:
+            return 0 if self.waiting[0] is request else len(self.waiting) - 1
+        return next(i for i, waiting in enumerate(self.waiting) if waiting is request)
+
+
+class TracingScheduler(Tracing, Scheduler):
+    """vLLM's scheduler, recording what it decides."""
+
+
+class AsyncTracingScheduler(Tracing, AsyncScheduler):
+    """The same for asynchronous scheduling. A step is a call: its tokens are of the plan before."""
+
+
+def _watch(manager: Any, recorder: Recorder) -> None:
+    """Put hooks around the methods of vLLM's block manager that change tables and the cache."""
+    pool, tables = manager.block_pool, manager.req_to_blocks
+    allocate, share, free = (
+        manager.allocate_new_blocks,
+        manager.add_local_computed_blocks,
+        manager.free,
+    )
+    cache = pool.cache_full_blocks
+
+    def allocate_new_blocks(request_id, *args, **kwargs):
+        blocks = allocate(request_id, *args, **kwargs)
+        if blocks:
+            with recorder:
+                ids = [block.block_id for block in blocks]
+                recorder.rows.append(("BlocksAllocated", request_id, ids))
+        return blocks
+
+    def add_local_computed_blocks(request_id, new_computed_blocks, *args, **kwargs):
+        share(request_id, new_computed_blocks, *args, **kwargs)
+        with recorder:
+            if tables[request_id]:
+                ids = [block.block_id for block in tables[request_id]]
+                recorder.rows.append(("BlocksShared", request_id, ids))
+
+    def free_(request_id):
+        ids = [block.block_id for block in tables.get(request_id, ())]
+        free(request_id)
+        if ids:
+            recorder.rows.append(("BlocksFreed", request_id, ids))
+
+    def cache_full_blocks(request, blocks, num_cached_blocks, num_full_blocks, *args, **kwargs):
+        cache(request, blocks, num_cached_blocks, num_full_blocks, *args, **kwargs)
+        with recorder:
+            new = [b for b in blocks[num_cached_blocks:num_full_blocks] if b.block_hash is not None]
+            ids, hashes = [b.block_id for b in new], [b.block_hash[:8].hex() for b in new]
+            if new:
+                recorder.rows.append(("BlocksCached", request.request_id, ids, hashes))
+
+    manager.allocate_new_blocks = allocate_new_blocks
+    manager.add_local_computed_blocks = add_local_computed_blocks
+    manager.free = free_
+    pool.cache_full_blocks = cache_full_blocks
