@@ -60,8 +60,7 @@ class CPULayers:
         self.dtype = dtype
         self.run_modules = decoder.run_layers  # for another backend
         self.layers = [
-            (CPULayer if is_known(layer) else ModuleLayer)(layer, dtype)
-            for layer in decoder.layers[decoder.start_layer :]
+            (CPULayer if is_known(layer) else ModuleLayer)(layer, dtype) for layer in decoder.layers
         ]
 
     def __call__(

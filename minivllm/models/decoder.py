@@ -8,7 +8,6 @@ Module names are those of Hugging Face's Llama, except that q, k, v and gate, up
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any, cast
 
 import torch
@@ -91,7 +90,6 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig, layer_class: type[DecoderLayer]):
         super().__init__()
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
-        self.dtype = self.embed_tokens.dtype
         self.embed_positions = self.rotary_emb = None
         if config.rope is None:  # positions are learned; the first rows may stand for none
             rows = config.max_position_embeddings + config.position_offset
@@ -99,7 +97,6 @@ class Decoder(nn.Module):
         else:
             self.rotary_emb = RotaryEmbedding(config.head_dim, config.rope, config.max_model_len)
         self.layers = nn.ModuleList(layer_class(config, w) for w in config.sliding_windows)
-        self.start_layer = 0  # of ``layers``: a stage has none before it
         self.norm = layer_class.norm_class(config.hidden_size, config.norm_eps)
 
     def run_layers(
@@ -116,7 +113,7 @@ class Decoder(nn.Module):
         A transform may put a faster way through the same layers in its place. A residual comes
         from an earlier stage.
         """
-        for index, layer in enumerate(islice(self.layers, self.start_layer, None)):
+        for index, layer in enumerate(self.layers):
             x, residual = layer(x, residual, cos_sin, kv_cache.layer(index), metadata, backend)
         assert residual is not None, "a decoder has layers"
         return x, residual

@@ -1,11 +1,12 @@
 """Pipeline parallelism: a stage is a shorter model, with some of the layers.
 
 The first stage has the embedding, the last one norm and head. Between two stages pass a layer's
-output and the residual to add it to. (vLLM: ``make_layers`` in vllm/model_executor/models/utils.py)
+output and the residual to add it to. (vLLM: vllm/model_executor/models/utils.py)
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -18,8 +19,21 @@ from minivllm.attention.metadata import AttentionMetadata
 from minivllm.distributed.group import Group
 
 
-class PPMissingLayer(nn.Module):
-    """Placeholder of an earlier stage's layer: those behind it keep their names."""
+class StageLayers(nn.ModuleList):
+    """Layers of a stage, by the names that they have in the whole model.
+
+    Args:
+        layers: in order.
+        start: number of the first one there.
+    """
+
+    def __init__(self, layers: Iterable[nn.Module], start: int):
+        super().__init__()
+        for number, layer in enumerate(layers, start):
+            self.add_module(str(number), layer)
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
 
 
 def take_stage(model: Any, group: Group) -> None:
@@ -35,10 +49,8 @@ def take_stage(model: Any, group: Group) -> None:
     names, decoder = model.checkpoint_tensors().keys(), model.model
     model.config = config = model.config.stage(group.rank, group.size)
     is_last = group.rank == group.size - 1
-    decoder.start_layer = config.start_layer
-    missing = (PPMissingLayer() for _ in range(config.start_layer))
-    mine = decoder.layers[config.start_layer : config.start_layer + config.num_layers]
-    decoder.layers = nn.ModuleList([*missing, *mine])
+    start = config.start_layer
+    decoder.layers = StageLayers(decoder.layers[start : start + config.num_layers], start)
     if group.rank > 0:
         decoder.embed_positions = None
         if not (is_last and config.tie_word_embeddings):  # where it is the head
@@ -69,7 +81,7 @@ def _forward(
         The same for the next stage; of the last one ``[num_tokens, hidden_size]``, after the norm.
     """
     decoder = model.model
-    if decoder.start_layer == 0:
+    if model.config.start_layer == 0:
         x, residual = model.embed(token_ids, positions), None
     else:
         x, residual = hidden_states

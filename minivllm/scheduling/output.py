@@ -6,7 +6,7 @@ to several workers, or to another process. (vLLM: vllm/v1/core/sched/output.py, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -104,17 +104,6 @@ class SchedulerOutput:
     @property
     def total_num_scheduled_tokens(self) -> int:
         return sum(self.num_scheduled_tokens.values())
-
-    def tell_tokens(self, sequences: Mapping[str, Sequence]) -> None:
-        """Tell earlier pipeline stages what the last one has sampled, as far as it is computed now.
-
-        Args:
-            sequences: those in the step, by id.
-        """
-        for seq_id, num_new in self.num_scheduled_tokens.items():
-            seq, start = sequences[seq_id], self.num_computed_tokens[seq_id]
-            if start + num_new > seq.num_prompt_tokens:
-                self.new_token_ids[seq_id] = seq.token_ids[start : start + num_new]
 
     def take_drafts(self, seq: Sequence, num_drafts: int) -> None:
         """Move a sequence's first drafts into the step; the others are dropped."""

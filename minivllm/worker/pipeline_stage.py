@@ -37,7 +37,7 @@ class PipelineStage(ModelRunner):
         """Receive, compute a step, send. Earlier stages have an empty ModelRunnerOutput."""
         num_tokens, group = scheduler_output.total_num_scheduled_tokens, self.group
         size = 2, num_tokens, self.model.config.hidden_size
-        dtype = self.model.model.dtype
+        dtype = self.model.config.dtype
         self._hidden_states = torch.zeros(size, dtype=dtype, device=self.device)
         if num_tokens and group.rank > 0:
             group.recv([self._hidden_states], group.rank - 1)
