@@ -59,7 +59,9 @@ def test_header_requests_and_steps(tmp_path):
     trace.end_step()
     path = tmp_path / "x.jsonl.gz"
     with gzip.open(path, "wt") as file:
-        file.writelines([header_line(**HEADER), *lines, step_line(0, map(row_of, trace.records), {})])
+        file.writelines(
+            [header_line(**HEADER), *lines, step_line(0, map(row_of, trace.records), {})]
+        )
     xray = load_xray(path)
     assert xray.header == {"minivllm_xray": 1, **HEADER}
     assert xray.requests == asked
@@ -94,7 +96,10 @@ def test_a_file_can_begin_with_the_state_behind_older_steps(tmp_path):
         trace.record(Sampled, "a", 5)
         trace.end_step()
     trace.forget_before(2)
-    lines = [beginning_line(trace.beginning(), {"a": {}}), step_line(2, map(row_of, trace.records), {})]
+    lines = [
+        beginning_line(trace.beginning(), {"a": {}}),
+        step_line(2, map(row_of, trace.records), {}),
+    ]
     again = load_xray(written(tmp_path / "x.jsonl", *lines)).trace
     assert (again.first_step, again.num_steps) == (2, 3)
     for step in (1, 2):
