@@ -54,7 +54,9 @@ class Fault(RuntimeError):
 
 
 @contextmanager
-def fault_at(engine: Any, path: str, call: int = 0, after: bool = False) -> Iterator[None]:
+def fault_at(
+    engine: Any, path: str, call: int = 0, after: bool = False, runner: Any = None
+) -> Iterator[None]:
     """Let a method of the engine fail.
 
     Args:
@@ -62,12 +64,15 @@ def fault_at(engine: Any, path: str, call: int = 0, after: bool = False) -> Iter
         path: one of ``PLANNING``, ``COMPUTING`` and ``UPDATING``.
         call: which of its calls, counted from 0.
         after: fail when it has done its work, not before.
+        runner: the model runner, one of several ranks'; None: the engine's only one.
 
     Raises:
         Fault: from inside of ``engine.step()``.
     """
     *names, last = path.split(".")
     owner = engine
+    if runner is not None and names[0] == "model_runner":
+        owner, names = runner, names[1:]
     for name in names:
         owner = getattr(owner, name)
     original, count = getattr(owner, last), 0

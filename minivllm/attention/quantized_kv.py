@@ -80,18 +80,22 @@ def is_float8(dtype: torch.dtype) -> bool:
     return dtype in LARGEST
 
 
-def layer_scales(found: Mapping[str, float], num_layers: int) -> list[tuple[float, float]]:
+def layer_scales(
+    found: Mapping[str, float], num_layers: int, start_layer: int = 0
+) -> list[tuple[float, float]]:
     """Scales of each layer's keys and values; 1 where a checkpoint has none.
 
     Args:
         found: by tensor names that end in ``k_scale``, ``v_scale`` or, for both, ``kv_scale``.
         num_layers: how many layers there are.
+        start_layer: number of the first one.
     """
     scales = [[1.0, 1.0] for _ in range(num_layers)]
     for name, scale in found.items():
         layer, kind = re.search(r"\.(\d+)\.", name), name.rpartition(".")[2]
-        if layer is not None and int(layer[1]) < num_layers:
+        index = -1 if layer is None else int(layer[1]) - start_layer
+        if 0 <= index < num_layers:
             places = {"k_scale": (0,), "v_scale": (1,), "kv_scale": (0, 1)}[kind]
             for place in places:
-                scales[int(layer[1])][place] = scale
+                scales[index][place] = scale
     return [(k_scale, v_scale) for k_scale, v_scale in scales]

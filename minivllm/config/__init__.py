@@ -118,8 +118,8 @@ class VllmConfig:
     seed: int = 0  # where requests without a seed of their own get theirs
     max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all
 
-    def shard(self, rank: int) -> VllmConfig:
-        """Config of one of the ranks that share every layer: of each model it has a part.
+    def shard(self, rank: int, stage: int = 0) -> VllmConfig:
+        """Config of a rank that shares every layer of its stage: of each model it has a part.
 
         A draft model that cannot be divided is whole on each rank.
 
@@ -130,6 +130,7 @@ class VllmConfig:
         if draft is not None and draft.can_be_shared(size):
             draft = draft.shard(rank, size)
         model = self.model_config.shard(rank, size)
+        model = model.stage(stage, self.parallel_config.pipeline_parallel_size)
         return replace(self, model_config=model, draft_model_config=draft)
 
     @property

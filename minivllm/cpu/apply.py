@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from minivllm.attention.backend import AttentionBackend
 from minivllm.cpu import linear
@@ -122,7 +123,8 @@ def _compile(model: DecoderModel | EncoderModel, backend: AttentionBackend) -> t
     """Put compiled layers and fused operations in. Returns what the model runs by now, and why."""
     if isinstance(model, EncoderModel):
         return "modules", "an encoder's steps are so wide that only products and attention count"
-    dtype = model.model.embed_tokens.dtype
+    first: Any = model.model.layers[0]  # of a stage, which may have no embedding
+    dtype = first.input_layernorm.weight.dtype
     if (obstacle := numba_obstacle()) is not None:
         return "modules", f"numba is {obstacle}"
     from minivllm.cpu import fused

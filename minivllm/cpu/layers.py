@@ -70,11 +70,12 @@ class CPULayers:
         kv_cache: KVCache,
         metadata: AttentionMetadata,
         backend: AttentionBackend,
+        residual: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run all layers: see ``Decoder.run_layers``."""
         if type(backend) is not self.backend_class:
-            return self.run_modules(x, cos_sin, kv_cache, metadata, backend)
-        hidden, residual = as_numpy(x), None
+            return self.run_modules(x, cos_sin, kv_cache, metadata, backend, residual)
+        hidden, before = as_numpy(x), None if residual is None else as_numpy(residual)
         arrays = as_numpy(cos_sin), metadata.slot_mapping.numpy()
         for index, layer in enumerate(self.layers):
             cache = kv_cache.layer(index)
@@ -83,9 +84,9 @@ class CPULayers:
                 caches = cache
             else:
                 caches = as_numpy(cache[0]), as_numpy(cache[1])
-            hidden, residual = layer(hidden, residual, *arrays, caches, metadata)
-        assert residual is not None, "a decoder has layers"
-        return as_tensor(hidden, self.dtype), as_tensor(residual, self.dtype)
+            hidden, before = layer(hidden, before, *arrays, caches, metadata)
+        assert before is not None, "a decoder has layers"
+        return as_tensor(hidden, self.dtype), as_tensor(before, self.dtype)
 
 
 class ModuleLayer:

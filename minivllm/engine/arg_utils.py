@@ -328,8 +328,12 @@ class EngineArgs:
         gpu, parallel_config = describe_gpu(device), self._parallel_config()
         parallel_config.check_devices(None if gpu is None else torch.cuda.device_count())
         model_config.shard(0, self.tensor_parallel_size)  # raises if it cannot be divided
+        model_config.stage(0, self.pipeline_parallel_size)  # likewise
         limits = self.resolve_limits(model_config.max_model_len, gpu, chunks)
         lora_config = self._lora_config()
+        ok = self.pipeline_parallel_size == 1 or (draft[1] is None and lora_config is None)
+        allowed = "1 with a draft model or adapters, which have no stages yet"
+        check(ok, "pipeline_parallel_size", self.pipeline_parallel_size, allowed)
         tokenizer = None if self.skip_tokenizer_init else tokenizer_directory(self, directory)
         return VllmConfig(
             model_config,

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
 from minivllm.engine.core_outputs import EngineCoreOutputs, collect
+from minivllm.request import Sequence
 from minivllm.scheduling.batch_queue import BatchQueue
 from minivllm.scheduling.checkpoint import Checkpoint
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
@@ -53,4 +55,18 @@ class Pipeline:
         """Give a plan to the workers, without waiting for its tokens."""
         if plan.has_structured_output_requests:
             self.core.fill_grammar_bitmask(plan)
+        tell_tokens(plan, self.core.scheduler.sequences)
         return self.core.executor.execute_model(plan, non_block=True)
+
+
+def tell_tokens(plan: SchedulerOutput, sequences: Mapping[str, Sequence]) -> None:
+    """Tell earlier stages what the last one has sampled, as far as this plan computes it.
+
+    Args:
+        plan: gets its ``new_token_ids``.
+        sequences: those in it, by id.
+    """
+    for seq_id, num_new in plan.num_scheduled_tokens.items():
+        seq, start = sequences[seq_id], plan.num_computed_tokens[seq_id]
+        if start + num_new > seq.num_prompt_tokens:
+            plan.new_token_ids[seq_id] = seq.token_ids[start : start + num_new]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import Any
 
@@ -69,8 +69,8 @@ class Executor(ABC):
             non_block: return a Future of that list at once.
 
         Raises:
-            Exception: as raised by all workers. None of them is broken then.
-            EngineDeadError: if not all have raised it, or one has ended.
+            Exception: as raised by all workers, or by all of a pipeline stage. None is broken then.
+            EngineDeadError: if only some of a stage have raised it, or one has ended.
             TimeoutError: if results are late.
         """
 
@@ -97,6 +97,15 @@ class Executor(ABC):
             "execute_model", args=(scheduler_output,), non_block=non_block
         )
         return LazyFuture(lambda wait: outputs.result(wait)[rank]) if non_block else outputs[rank]
+
+    def _are_whole_stages(self, ranks: Collection[int]) -> bool:
+        """True for ranks that share all their layers with each other: none is left of a stage.
+
+        If they have failed and the others have answered, none waits for another one.
+        """
+        size = self.config.parallel_config.tensor_parallel_size
+        firsts = {rank - rank % size for rank in ranks}
+        return len(ranks) == len(firsts) * size
 
     def register_failure_callback(self, callback: Callable[[BaseException], None]) -> None:
         """Set what is called, from any thread, when a worker has ended by itself."""

@@ -39,6 +39,7 @@ logger = init_logger(__name__)
 
 _GRACE = 2.0  # seconds between one rank's error and all the others'
 _CLOSING = 2.0  # seconds that ranks have to end by themselves
+_SMALL = 2**15  # bytes of a message that a pipe takes before it is read
 
 
 class MultiprocExecutor(Executor):
@@ -50,7 +51,9 @@ class MultiprocExecutor(Executor):
         self._names = [name_of(rank, parallel) for rank in range(size)]
         self._lock = threading.Lock()
         self._num_calls = 0
-        self._early: dict[int, dict[int, tuple]] = {}  # replies of later calls, by call and rank
+        # calls whose results may still be asked for, and their replies so far, by call and rank
+        self._in_flight: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+        self._early: dict[int, dict[int, tuple]] = {}
         self._processes: list[Any] = []
         self._calls: list[Connection] = []  # to and from each rank
         self._lives: list[Connection] = []  # closed, they end the ranks
@@ -72,7 +75,8 @@ class MultiprocExecutor(Executor):
             shutil.rmtree(directory, ignore_errors=True)
         try:
             found = self.collective_rpc("load_model", args=(linear.FASTEST,))
-            linear.FASTEST.update(found[0])  # the next ranks need not measure them again
+            for products in found:  # the next ranks need not measure them again
+                linear.FASTEST.update(products)
         except BaseException:
             self.shutdown()
             raise
@@ -123,13 +127,18 @@ class MultiprocExecutor(Executor):
             message = pickle.dumps((number, method, args, kwargs or {}))
         except Exception as error:
             raise ValueError(f"this cannot be sent to a rank: {error}") from error
+        if len(message) > _SMALL:  # a rank that sends as much cannot take it at the same time
+            for earlier in sorted(self._in_flight):
+                self._gather(earlier, timeout)
         for rank, calls in enumerate(self._calls):
             try:
                 calls.send_bytes(message)
             except OSError:
                 raise self._has_ended(rank) from None
         if non_block:
-            return LazyFuture(lambda seconds: self._results(number, seconds))
+            future = LazyFuture(lambda seconds: self._results(number, seconds))
+            self._in_flight[number] = future
+            return future
         return self._results(number, timeout)
 
     def shutdown(self) -> None:
@@ -137,8 +146,25 @@ class MultiprocExecutor(Executor):
 
     def _results(self, number: int, timeout: float | None) -> list[Any]:
         """Wait for all ranks' replies to a call. Raises as ``collective_rpc`` does."""
+        replies = self._gather(number, timeout)
+        del self._early[number]
+        for given_up in self._early.keys() - self._in_flight.keys():
+            del self._early[given_up]
+        failed = [rank for rank, reply in replies.items() if not reply[0]]
+        if not failed:
+            return [replies[rank][1] for rank in range(len(self._calls))]
+        first = failed[0]
+        _, error, text = replies[first]
+        if len(replies) == len(self._calls) and self._are_whole_stages(failed):
+            names = ", ".join(self._names[rank] for rank in failed)
+            error.add_note(f"raised by {names}; by the first of them:\n{text}")
+            raise error
+        raise self._fail(f"{self._names[first]} failed with {error!r}, and others did not:\n{text}")
+
+    def _gather(self, number: int, timeout: float | None) -> dict[int, tuple]:
+        """Wait for all ranks' replies to a call; not for all if one has failed and others hang."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        replies = self._early.pop(number, {})
+        replies = self._early.setdefault(number, {})
         while len(replies) < len(self._calls):
             failed = [rank for rank, reply in replies.items() if not reply[0]]
             if failed and deadline is None:  # the others may wait for it inside a collective
@@ -150,21 +176,13 @@ class MultiprocExecutor(Executor):
                     raise self._has_ended(rank) from None
                 if came == number:
                     replies[rank] = tuple(reply)
-                elif came > number:  # one of an earlier call, that was given up, is dropped
+                elif came in self._in_flight:  # one of a call that was given up is dropped
                     self._early.setdefault(came, {})[rank] = tuple(reply)
             if deadline is not None and time.monotonic() > deadline:
                 if failed:
                     break
                 raise TimeoutError(f"no answer within {timeout} seconds.")
-        failed = [rank for rank, reply in replies.items() if not reply[0]]
-        if not failed:
-            return [replies[rank][1] for rank in range(len(self._calls))]
-        first = failed[0]
-        _, error, text = replies[first]
-        if len(failed) == len(self._calls):
-            error.add_note(f"raised by all {len(failed)} ranks; by {self._names[first]}:\n{text}")
-            raise error
-        raise self._fail(f"{self._names[first]} failed with {error!r}, and others did not:\n{text}")
+        return replies
 
     def _readable(self, replies: dict[int, tuple], deadline: float | None) -> list[int]:
         """Ranks whose reply is still wanted and that have sent something."""

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -113,7 +114,8 @@ def answer_calls(worker: Any, calls: Connection, has_output: bool) -> None:
             reply = number, True, value if has_output or method != "execute_model" else None, ""
         except BaseException as error:
             reply = number, False, _sendable(error), traceback.format_exc()
-        calls.send(reply)
+        with suppress(OSError):  # the engine has ended, which the next look tells
+            calls.send(reply)
 
 
 def _sendable(error: BaseException) -> BaseException:

@@ -75,7 +75,7 @@ class TogetherExecutor(Executor):
                     group.reset()
         causes = {r: e for r, e in errors.items() if not isinstance(e, PeerError)} or errors
         rank, error = next(iter(causes.items()))
-        if len(causes) == len(outcomes):
+        if causes == errors and self._are_whole_stages(errors):
             raise error
         text = "".join(traceback.format_exception(error))
         self._dead = EngineDeadError(

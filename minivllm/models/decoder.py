@@ -106,12 +106,13 @@ class Decoder(nn.Module):
         kv_cache: KVCache,
         metadata: AttentionMetadata,
         backend: AttentionBackend,
+        residual: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The last layer's output and the residual to add it to, ``[num_tokens, hidden_size]``.
 
-        A transform may put a faster way through the same layers in its place.
+        A transform may put a faster way through the same layers in its place. A residual comes
+        from an earlier stage.
         """
-        residual = None
         for index, layer in enumerate(self.layers):
             x, residual = layer(x, residual, cos_sin, kv_cache.layer(index), metadata, backend)
         assert residual is not None, "a decoder has layers"

@@ -21,6 +21,7 @@ from minivllm.models.decoder import DecoderModel
 from minivllm.models.hub import ModelSource, draft_model_directory
 from minivllm.models.linear import Linear
 from minivllm.models.model_config import ModelConfig, read_architecture
+from minivllm.models.pipeline_parallel import take_stage
 from minivllm.models.registry import get_model_class
 from minivllm.models.tensor_parallel import divide
 from minivllm.models.weight_utils import weights_iterator
@@ -80,6 +81,7 @@ def load_model(
     weights: Iterable[tuple[str, torch.Tensor]] | None = None,
     pooler: Any = None,
     group: Group | None = None,
+    stages: Group | None = None,
 ) -> DecoderModel:
     """Build the model that ``config`` describes and fill it from the directory's checkpoint.
 
@@ -95,6 +97,7 @@ def load_model(
             and shapes have been checked.
         pooler: of a pooling model, a room below this one, in the place of the head; None: a head.
         group: ranks that share its layers, of which this is one; None: it is alone.
+        stages: ranks that have some of its layers each; None: it has all.
 
     Raises:
         FileNotFoundError: if there are no weights, or the index names a missing file.
@@ -116,6 +119,8 @@ def load_model(
         if group is not None and group.size > 1:
             with torch.device("meta"), _default_dtype(dtype):
                 model = divide(model, group)
+        if stages is not None and stages.size > 1:
+            take_stage(model, stages)
         _allocate(model, device)
         if dummy:
             _fill_randomly(model)

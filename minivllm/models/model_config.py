@@ -11,7 +11,12 @@ from typing import Any
 import torch
 
 from minivllm.config import KV_CACHE_DTYPES
-from minivllm.distributed.shard import check_tensor_parallel_size, divides, kv_head_share
+from minivllm.distributed.shard import (
+    check_tensor_parallel_size,
+    divides,
+    get_pp_indices,
+    kv_head_share,
+)
 from minivllm.kv.memory_profile import kv_bytes_per_token
 from minivllm.models.rope import max_positions
 from minivllm.utils.validation import check, is_int
@@ -63,6 +68,7 @@ class ModelConfig:
     matryoshka_dimensions: list[int] | None = None  # how many of them; None: any
     is_encoder_only: bool = False  # no K and V are kept
     type_vocab_size: int = 1  # of an encoder: types that a token can have
+    start_layer: int = 0  # of a stage: what number its first layer has in the whole model
     hf_config: Any = field(default=None, repr=False, compare=False)  # as transformers reads it
 
     @property
@@ -121,6 +127,22 @@ class ModelConfig:
             num_heads=self.num_heads // size,
             num_kv_heads=kv_heads.stop - kv_heads.start,
             intermediate_size=self.intermediate_size // size,
+        )
+
+    def stage(self, rank: int, size: int) -> ModelConfig:
+        """Config of one of ``size`` stages: some of the layers.
+
+        Raises:
+            ValueError: if there are more stages than layers, or the model samples nothing.
+        """
+        ok = size == 1 or self.runner_type == "generate"
+        check(ok, "pipeline_parallel_size", size, "1 for a pooling model, which has no stages yet")
+        begin, end = get_pp_indices(self.num_layers, rank, size)
+        return replace(
+            self,
+            num_layers=end - begin,
+            sliding_windows=self.sliding_windows[begin:end],
+            start_layer=self.start_layer + begin,
         )
 
     def kv_cache_dtype(self, cache_dtype: str = "auto") -> torch.dtype:

@@ -27,7 +27,9 @@ def check_integrity(scheduler: Any) -> None:
     for seq in running:
         blocks = manager.block_tables[seq.seq_id].blocks
         room = len(blocks) * manager.block_size
-        computed, num_tokens = seq.num_computed_tokens, seq.num_tokens
+        # drafts in flight are computed beyond the last token
+        computed = seq.num_computed_tokens - seq.num_in_flight_tokens
+        num_tokens = seq.num_tokens
         assert computed <= num_tokens, (
             f"{seq.seq_id} has computed {computed} of {num_tokens} tokens"
         )

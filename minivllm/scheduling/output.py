@@ -92,6 +92,8 @@ class SchedulerOutput:
     # the prompt is computed in this step: draw a token for each child, too, and let it begin
     forks: dict[str, list[str]] = field(default_factory=dict)
     scheduled_new_reqs: list[NewRequestData] = field(default_factory=list)
+    # with pipeline stages: known tokens from the first to be computed on, for the earlier stages
+    new_token_ids: dict[str, list[int]] = field(default_factory=dict)
     resumed_req_ids: list[str] = field(default_factory=list)  # back from a preemption
     preempted_req_ids: list[str] = field(default_factory=list)  # their blocks are gone
     finished_req_ids: list[str] = field(default_factory=list)  # since the last plan: forget them

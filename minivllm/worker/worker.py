@@ -40,6 +40,7 @@ from minivllm.utils.platforms import describe_gpu
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder, capture_sizes
 from minivllm.worker.draft_model import DraftModelProposer
 from minivllm.worker.model_runner import ModelRunner
+from minivllm.worker.pipeline_stage import make_runner
 from minivllm.worker.profiling import full_step, peak_bytes
 
 logger = init_logger(__name__)
@@ -57,7 +58,7 @@ class Worker:
     def __init__(self, config: VllmConfig, parallel_state: ParallelState | None = None):
         self.parallel_state = parallel_state or ParallelState()
         self.whole_config = config
-        self.config = config.shard(self.parallel_state.tp.rank)
+        self.config = config.shard(self.parallel_state.tp.rank, self.parallel_state.pp.rank)
         self.model_config: ModelConfig = self.config.model_config
         self.draft_config: ModelConfig | None = self.config.draft_model_config
         self.draft_model: DecoderModel | None = None
@@ -122,10 +123,11 @@ class Worker:
         show = load.use_tqdm_on_load and self.parallel_state.rank == 0
         how = load.load_format, show, weights
         pooler = make_pooler(config, directory)
-        group = self.parallel_state.tp
+        group, stages = self.parallel_state.tp, self.parallel_state.pp
         if not config.can_be_shared(group.size):  # a draft model: each rank has the whole
             group = Alone()
-        model = load_model(directory, config, config.dtype, self.device, *how, pooler, group)
+        groups = group, stages
+        model = load_model(directory, config, config.dtype, self.device, *how, pooler, *groups)
         if self.device.type == "cuda" and find_spec("triton") is not None:
             w4a16.apply(model)
         if lora_config is not None:
@@ -195,6 +197,9 @@ class Worker:
         if self.config.device_config.enforce_eager:
             logger.info("No CUDA graphs: enforce_eager=True.")
             return
+        if self.parallel_state.pp.size > 1:
+            logger.info("No CUDA graphs: stages receive and send, which is not recorded.")
+            return
         if not self.attention.supports_cuda_graphs:
             name = self.attention.name
             logger.info(
@@ -262,7 +267,7 @@ class Worker:
                 self.attention,
             )
         rest = self.block_size, self.attention, draft_model, self.lora_manager
-        return ModelRunner(self.model, device, host, *rest)
+        return make_runner(self.parallel_state.pp, self.model, device, host, *rest)
 
     def _kv_cache(self, num_blocks: int, device: torch.device) -> KVCache:
         """Make a KV cache: layers of the model and of its draft, behind the same block ids."""
@@ -274,7 +279,8 @@ class Worker:
             shape = num_layers, num_blocks, self.block_size
             heads = config.num_kv_heads, config.head_dim
             dtype = config.kv_cache_dtype(self.config.cache_config.cache_dtype)
-            scales = layer_scales(model.kv_scales, num_layers) if is_float8(dtype) else []
+            known = model.kv_scales, num_layers, config.start_layer
+            scales = layer_scales(*known) if is_float8(dtype) else []
             return KVCache(*shape, *heads, dtype, device, draft, scales)
 
         draft = None

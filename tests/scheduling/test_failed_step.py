@@ -49,12 +49,13 @@ def run(llm, params):
     return [c.token_ids for c in output.outputs], logprobs, num_failed
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
+@pytest.fixture(scope="module", params=[(1, 1), (2, 1), (1, 2)], ids=["one rank", "tp 2", "pp 2"])
 def llm(request, tiny_qwen2):
+    tp, pp = request.param
     return make_llm(
         tiny_qwen2, block_size=4, max_model_len=40, max_num_batched_tokens=4,
-        tensor_parallel_size=request.param,
-        distributed_executor_backend="together" if request.param > 1 else "uni",
+        tensor_parallel_size=tp, pipeline_parallel_size=pp,
+        distributed_executor_backend="together" if tp * pp > 1 else "uni",
     )  # fmt: skip
 
 
@@ -69,7 +70,8 @@ def undisturbed(llm):
 def test_a_failed_step_changes_no_token(llm, undisturbed, monkeypatch, params, what, call):
     """Chunks of a prefill, siblings that fork, beams: each fails in one of its 8 steps.
 
-    All ranks fail in the same place, as they do if a user's function raises.
+    All ranks fail in the same place, as they do if a user's function raises; of two stages only
+    the last one samples.
     """
     assert llm.reset_prefix_cache()
     for worker in workers_of(llm):

@@ -65,17 +65,26 @@ def fail_somewhere(engine, reached, rng):
     call, after = rng.randrange(2), rng.random() < 0.5
     before = tokens(engine)
     at_last = fault_at(engine, "scheduler.update_from_output", after=True)
-    with at_last, fault_at(engine, path, call, after), pytest.raises(Fault) as fault:
-        engine.engine_core.step()
+    executor = engine.engine_core.executor
+    runner = rng.choice(executor.workers).model_runner if stages(engine) > 1 else None
+    with at_last, fault_at(engine, path, call, after, runner), pytest.raises(Fault) as fault:
+        for _ in range(stages(engine)):  # the queue of plans is filled first
+            engine.engine_core.step_fn()
     reached.add(str(fault.value).split(",")[0])
     assert tokens(engine) == before, (path, call, after)
     assert engine.scheduler.kv_manager.usage == 0
     engine.check_integrity()
 
 
+def stages(engine):
+    return engine.vllm_config.parallel_config.pipeline_parallel_size
+
+
+@pytest.mark.parametrize("pp", [1, 2])
 @pytest.mark.parametrize("mode", ["recompute", "swap", None])
 @pytest.mark.parametrize("caching", [True, False])
-def test_a_step_that_fails_at_any_point_changes_no_token(tiny_qwen2, mode, caching):
+def test_a_step_that_fails_at_any_point_changes_no_token(tiny_qwen2, mode, caching, pp):
+    """With two stages, both plans in flight are given up."""
     reached, seed = set(), 0
     while len(reached) <= 15:
         seed += 1
@@ -85,6 +94,8 @@ def test_a_step_that_fails_at_any_point_changes_no_token(tiny_qwen2, mode, cachi
             "block_size": 4, "max_model_len": 48, "num_gpu_blocks_override": rng.choice([19, 26]),
             "max_num_batched_tokens": rng.choice([16, 64]), "preemption_mode": mode,
             "enable_prefix_caching": caching, "trace": True,
+            "pipeline_parallel_size": pp,
+            "distributed_executor_backend": "together" if pp > 1 else "uni",
         }  # fmt: skip
         work = requests(rng)
         want = run(make_llm(tiny_qwen2, **kwargs).llm_engine, work)

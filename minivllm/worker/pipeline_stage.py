@@ -1,0 +1,87 @@
+"""Pipeline stages: model runners that pass hidden states on, from the first to the last.
+
+Only the last stage samples. Earlier ones learn its tokens from later plans (``new_token_ids``).
+(vLLM: ``IntermediateTensors`` in vllm/sequence.py, and the model runner's reading of pp groups)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from minivllm.attention.metadata import AttentionMetadata
+from minivllm.distributed.group import Group
+from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput
+from minivllm.worker.model_runner import ModelRunner
+
+
+class PipelineStage(ModelRunner):
+    """The last stage of a pipeline, and what all stages do.
+
+    Whatever fails in a stage, it receives and sends once in every step that computes anything. So
+    no other stage waits for it, and a step that failed can be computed again.
+
+    Args:
+        group: the stages, of which this is one.
+        args: of ``ModelRunner``.
+    """
+
+    def __init__(self, group: Group, *args: Any):
+        super().__init__(*args)
+        self.group = group
+        self._hidden_states = torch.empty(0)  # see ``models.pipeline_parallel``
+
+    @torch.inference_mode()
+    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        """Receive, compute a step, send. Earlier stages have an empty ModelRunnerOutput."""
+        num_tokens, group = scheduler_output.total_num_scheduled_tokens, self.group
+        size = 2, num_tokens, self.model.config.hidden_size
+        dtype = self.model.config.dtype
+        self._hidden_states = torch.zeros(size, dtype=dtype, device=self.device)
+        if num_tokens and group.rank > 0:
+            group.recv([self._hidden_states], group.rank - 1)
+        try:
+            return self._compute(scheduler_output)
+        finally:
+            if num_tokens and group.rank < group.size - 1:
+                group.send([self._hidden_states], group.rank + 1)
+
+    def _compute(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        return super().execute_model(scheduler_output)
+
+    def _forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
+    ) -> torch.Tensor:
+        inputs = token_ids, positions, self.kv_cache, metadata, self.attention
+        return self.model(*inputs, self._hidden_states)
+
+
+class EarlierStage(PipelineStage):
+    """A stage that has a later one."""
+
+    def _compute(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        self.input_batch.update(scheduler_output)
+        for seq_id, token_ids in scheduler_output.new_token_ids.items():
+            start = scheduler_output.num_computed_tokens[seq_id]
+            self.input_batch[seq_id].token_ids[start:] = token_ids
+        self._move_blocks(scheduler_output)
+        if scheduler_output.num_scheduled_tokens:
+            self._hidden_states = self._forward(*self.prepare_inputs(scheduler_output))
+            self._expect_tokens(scheduler_output)
+        return ModelRunnerOutput()
+
+    def _expect_tokens(self, scheduler_output: SchedulerOutput) -> None:
+        """Fork as the last stage does, and keep places for the tokens that it samples."""
+        seq_ids, _ = self._rows_to_sample(scheduler_output)
+        self.input_batch.fork(scheduler_output.forks)
+        for seq_id in seq_ids:
+            drafts = scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
+            self.input_batch[seq_id].token_ids += [*drafts, NO_TOKEN]
+
+
+def make_runner(group: Group, *args: Any) -> ModelRunner:
+    """Make the model runner of a stage, or of a model in one piece."""
+    if group.size == 1:
+        return ModelRunner(*args)
+    return (PipelineStage if group.rank == group.size - 1 else EarlierStage)(group, *args)
