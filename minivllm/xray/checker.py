@@ -46,6 +46,12 @@ class Checker:
                 what = "X-ray, step %d: %s differ. The trace: %s. vLLM: %s."
                 logger.error(what, batch[0], name, ours[name], theirs)
 
+    def report(self) -> None:
+        """Log how many steps were compared, and what differed."""
+        what = "X-ray: %d steps compared with vLLM's own state; %s."
+        differ = ", ".join(self.mismatches)
+        logger.info(what, self.num_steps, f"different: {differ}" if differ else "all equal")
+
     def _what_the_trace_has(self) -> dict[str, Any]:
         state = self._state
         return {

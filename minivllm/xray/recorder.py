@@ -87,6 +87,9 @@ class Recorder:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        if self._checker is not None:
+            self._checker.report()
+            self._checker = None
 
     def _hand_on(self) -> None:
         rows, requests = self.rows, self.requests

@@ -9,6 +9,7 @@ from typing import Any
 
 from minivllm.trace.records import Preempted, Sampled
 from minivllm.xray.format import XRay
+from minivllm.xray.rerun import arrivals_of
 from minivllm.xray.waits import Walk
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -111,7 +112,9 @@ def report(xray: XRay, longest: int = 5) -> Report:
     """
     settings = xray.header["settings"]
     chunks = settings.get("enable_chunked_prefill", True)
-    return Report(xray, Walk(xray.trace, settings["max_num_seqs"], chunks), longest)
+    walk = Walk(xray.trace, settings["max_num_seqs"], chunks)
+    walk.arrivals |= arrivals_of(xray)
+    return Report(xray, walk, longest)
 
 
 def sparkline(values: list[int], most: int | None = None) -> str:

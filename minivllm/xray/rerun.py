@@ -70,6 +70,14 @@ def check_whole(xray: XRay) -> None:
         )
 
 
+def arrivals_of(xray: XRay) -> dict[str, float]:
+    """When each request came to the server, in seconds; the scheduler gets it between two steps."""
+    added = (record for record in xray.trace.records if isinstance(record, RequestAdded))
+    return {
+        r.request_id: xray.requests.get(r.request_id, {}).get("arrival_time", r.time) for r in added
+    }
+
+
 def requests_of(xray: XRay) -> dict[str, Request]:
     """The run's requests, by id. Each ends after as many tokens as it had there.
 
@@ -80,8 +88,11 @@ def requests_of(xray: XRay) -> dict[str, Request]:
         r.seq_id for r in xray.trace.records if isinstance(r, Finished) and r.reason != "abort"
     }
     has_priorities = xray.header["settings"].get("policy") == "priority"
-    found = {}
+    found, arrivals = {}, arrivals_of(xray)
+    seen = 0.0  # the last time that the scheduler looked for new ones, and this one had not come
     for record in xray.trace.records:
+        if isinstance(record, StepStarted):
+            seen = record.time
         if not isinstance(record, RequestAdded):
             continue
         name = record.request_id
@@ -92,7 +103,7 @@ def requests_of(xray: XRay) -> dict[str, Request]:
             name,
             list(record.prompt_token_ids),
             SamplingParams(max_tokens=max(1, max_tokens), ignore_eos=True),
-            arrival_time=asked.get("arrival_time", record.time),
+            arrival_time=max(arrivals[name], seen),
             priority=asked.get("priority", 0) if has_priorities else 0,
         )
     return found

@@ -24,7 +24,7 @@ from minivllm.trace.records import Finished, Preempted, Sampled
 from minivllm.utils.validation import check
 from minivllm.xray.fit import StepCost, fit_cost
 from minivllm.xray.format import XRay
-from minivllm.xray.rerun import check_whole, make_scheduler, requests_of
+from minivllm.xray.rerun import arrivals_of, check_whole, make_scheduler, requests_of
 from minivllm.xray.waits import Walk
 
 NUMBERS = ("max_num_batched_tokens", "max_num_seqs", "num_blocks", "long_prefill_token_threshold")
@@ -93,10 +93,12 @@ def what_if(xray: XRay, *changes: Mapping[str, Any]) -> WhatIf:
     cost = fit_cost(xray.trace)
     settings = [(_name_of(change), _changed(xray, change)) for change in changes]
     max_num_seqs = xray.header["settings"]["max_num_seqs"]
-    cases = [_numbers("measured", xray.trace, max_num_seqs)]
+    arrivals = arrivals_of(xray)
+    cases = [_numbers("measured", xray.trace, max_num_seqs, arrivals)]
     for name, other in [("the same, simulated", xray), *settings]:
         trace = simulate(other, cost)
-        cases.append(_numbers(name, trace, other.header["settings"]["max_num_seqs"]))
+        max_num_seqs = other.header["settings"]["max_num_seqs"]
+        cases.append(_numbers(name, trace, max_num_seqs, arrivals))
     return WhatIf(cases, cost)
 
 
@@ -226,9 +228,9 @@ def _name_of(change: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in change.items()) or "no change"
 
 
-def _numbers(name: str, trace: Trace, max_num_seqs: int) -> Case:
+def _numbers(name: str, trace: Trace, max_num_seqs: int, arrivals: dict[str, float]) -> Case:
     walk = Walk(trace, max_num_seqs)
-    ttft = [t - walk.arrivals[r] for r, t in walk.first_tokens.items() if r in walk.arrivals]
+    ttft = [t - arrivals[r] for r, t in walk.first_tokens.items() if r in arrivals]
     itl = [stall.seconds for stall in walk.stalls]
     seconds = walk.rows[-1].end - walk.rows[0].start if walk.rows else 0.0
     num_tokens = sum(isinstance(r, Sampled) for r in trace.records)

@@ -125,6 +125,9 @@ def _run(scheduler: Scheduler, step: RecordedStep, requests: dict) -> None:
     drafts = {r.seq_id: list(r.draft_token_ids) for r in step.records if isinstance(r, Verified)}
     scheduler.update_draft_token_ids(drafts)
     plan = scheduler.schedule()
+    for record in step.records:  # a server aborts also while a step is computed
+        if isinstance(record, Finished) and record.reason == "abort":
+            scheduler.finish_requests([record.seq_id], RequestStatus.FINISHED_ABORTED)
     tokens: dict[str, list[int]] = defaultdict(list)
     for record in step.records:
         if isinstance(record, Sampled) and record.seq_id in plan.num_scheduled_tokens:

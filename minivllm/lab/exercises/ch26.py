@@ -67,9 +67,7 @@ def _check_again(
         steps,
         most,
         {
-            "steps: without what is found.": cdiv(
-                prompt_len + num_output, max_num_batched_tokens
-            ),
+            "steps: without what is found.": cdiv(prompt_len + num_output, max_num_batched_tokens),
             "steps: the last chunk gives the token; no decode comes behind it.": most + 1,
             "steps: the last step is not full, and it is a step, too.": most - 1,
         },

@@ -1,0 +1,114 @@
+"""Record runs of a real vLLM on the embedded model: those that come with the package and its tests.
+
+``python -m minivllm.xray.record_runs DIR [NAME ...]`` with vLLM's Python writes NAME.jsonl.gz, each
+by a vLLM of its own, and compares each step with vLLM's own blocks.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from minivllm.embedded import embedded_model_path
+
+TOPICS = "rivers music bread winter trains the sea a garden old maps good tea long walks".split()
+CHAT = "<|user|>\nWrite a short essay about {}.\n<|assistant|>\n"
+RULES = "Answer in plain words, name no sources, and keep to the question that is asked. " * 4
+
+# name -> arguments of vLLM's LLM
+SETTINGS: dict[str, dict[str, Any]] = {
+    "tight": {"num_gpu_blocks_override": 26, "max_num_seqs": 6, "max_num_batched_tokens": 64},
+    "chunks": {"num_gpu_blocks_override": 64, "max_num_seqs": 8, "max_num_batched_tokens": 48},
+    "prefixes": {"num_gpu_blocks_override": 32, "max_num_seqs": 6, "max_num_batched_tokens": 96},
+    "drafts": {
+        "num_gpu_blocks_override": 32, "max_num_seqs": 4, "max_num_batched_tokens": 64,
+        "speculative_config": {
+            "method": "ngram", "num_speculative_tokens": 3,
+            "prompt_lookup_max": 4, "prompt_lookup_min": 2,
+        },
+    },
+    "priorities": {
+        "num_gpu_blocks_override": 26, "max_num_seqs": 3, "max_num_batched_tokens": 64,
+        "scheduling_policy": "priority",
+    },
+    "waits": {"num_gpu_blocks_override": 28, "max_num_seqs": 5, "max_num_batched_tokens": 64},
+    "server": {"num_gpu_blocks_override": 160, "max_num_seqs": 48, "max_num_batched_tokens": 256},
+}  # fmt: skip
+COMMON = {"dtype": "float32", "max_model_len": 768, "block_size": 32, "enforce_eager": True}
+ENVIRONMENT = {
+    "MINIVLLM_XRAY_CHECK": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1",
+    "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
+    "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION": "1",
+    "PYTHONHASHSEED": "0",
+}  # fmt: skip
+
+
+def requests_of(name: str) -> list[tuple[int, str, int, int]]:
+    """Requests of a run: step of arrival, prompt, length of the answer, and priority of each."""
+    rng = random.Random(name)
+    essay = [CHAT.format(topic) for topic in TOPICS]
+    long = CHAT.format(" and ".join(TOPICS * 8))
+    if name == "tight":
+        return [(2 * i, essay[i], rng.randint(40, 90), 0) for i in range(8)]
+    if name == "chunks":
+        prompts = [essay[0], long, essay[1], RULES + essay[2], essay[3], long, essay[4], RULES]
+        return [(3 * i, prompt, rng.randint(8, 30), 0) for i, prompt in enumerate(prompts)]
+    if name == "prefixes":
+        return [(4 * i, RULES + essay[i % 6], rng.randint(8, 40), 0) for i in range(12)]
+    if name == "drafts":
+        listing = "name: Ada, town: Bern, tea: black\n" * 5
+        prompts = [listing, essay[0], listing + essay[1], essay[2] * 3, listing]
+        return [(2 * i, prompt, 40, 0) for i, prompt in enumerate(prompts)]
+    if name == "priorities":
+        return [(5 * i, essay[i % 12], rng.randint(30, 60), (2, 2, 1, 0)[i % 4]) for i in range(12)]
+    # "waits": a quiet beginning, then a long prompt ahead, a crowd, and answers that fill the pool
+    some = [(0, essay[0], 60, 0), (3, essay[1], 40, 0), (12, long, 30, 0)]
+    some += [(14 + i, essay[2 + i], 20, 0) for i in range(4)]
+    some += [(60 + i // 3, essay[i], rng.randint(20, 60), 0) for i in range(9)]
+    some += [(110, RULES + long, 40, 0), (112, long, 60, 0), (113, RULES + essay[0], 90, 0)]
+    return some + [(116 + 6 * i, essay[i], rng.randint(10, 40), 0) for i in range(10)]
+
+
+def record(name: str) -> None:
+    """Run vLLM in this process until all requests of a run are answered."""
+    from vllm import LLM, SamplingParams
+
+    scheduler = "minivllm.xray.TracingScheduler"
+    model = str(embedded_model_path())
+    engine = LLM(model, scheduler_cls=scheduler, **COMMON, **SETTINGS[name]).llm_engine
+    to_come = [(*some, f"{i}") for i, some in enumerate(requests_of(name))]
+    step = 0
+    while to_come or engine.has_unfinished_requests():
+        while to_come and to_come[0][0] <= step:
+            _, prompt, max_tokens, priority, request_id = to_come.pop(0)
+            params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+            engine.add_request(request_id, prompt, params, priority=priority)
+        engine.step()
+        step += 1
+    engine.engine_core.shutdown()
+
+
+def main(folder: str, *names: str) -> None:
+    """Record runs, each with a vLLM of its own, which says how many steps it has compared."""
+    for name in names or SETTINGS:
+        path = Path(folder) / f"{name}.jsonl"
+        environment = os.environ | ENVIRONMENT | {"MINIVLLM_XRAY": str(path)}
+        code = f"from minivllm.xray import record_runs as r; r.record({name!r})"
+        if name == "server":
+            code = "from minivllm.xray import record_server as r; r.record()"
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+        said = [line for line in done.stdout.decode().splitlines() if "X-ray" in line]
+        print(name, *(said or [done.stderr.decode()[-2000:]]), sep="\n  ")
+        Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+        path.unlink()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,79 @@
+"""X-ray inside of a real vLLM, whose Python MINIVLLM_VLLM_PYTHON names; else it is skipped."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minivllm.xray import load_xray, verify
+
+ROOT = Path(__file__).parents[2]
+PYTHON = os.environ.get("MINIVLLM_VLLM_PYTHON", "")
+needs_vllm = pytest.mark.skipif(
+    not PYTHON, reason="MINIVLLM_VLLM_PYTHON names no Python that has vLLM 0.32"
+)
+SCRIPT = """
+from minivllm.xray import record_runs as r
+r.SETTINGS["tight"]["scheduler_cls"] = "minivllm.xray.PolicyScheduler"
+r.record("tight")
+"""
+
+
+def run(arguments, folder, **environment):
+    """Run vLLM's Python; returns its output."""
+    paths = {"PYTHONPATH": f"{ROOT}:{folder}"}
+    done = subprocess.run(
+        [PYTHON, *arguments], env=os.environ | paths | environment, cwd=folder,
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@needs_vllm
+@pytest.mark.parametrize("name", ["tight", "chunks", "prefixes", "drafts", "priorities"])
+def test_a_run_is_recorded_as_vllm_decides_it(tmp_path, name):
+    said = run(["-m", "minivllm.xray.record_runs", str(tmp_path), name], tmp_path)
+    assert "all equal" in said
+    assert verify(load_xray(tmp_path / f"{name}.jsonl.gz"))
+
+
+@needs_vllm
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return len(request.prompt_token_ids)", ""),
+        ("return 1 / 0", "ZeroDivisionError('division by zero'): vLLM goes on in its own order"),
+    ],
+    ids=["shortest first", "raises"],
+)
+def test_a_policy_of_ours_orders_vllms_queue(tmp_path, body, said):
+    (tmp_path / "mine.py").write_text(
+        "from minivllm.scheduling.policies import SchedulingPolicy\n\n\n"
+        f"class Mine(SchedulingPolicy):\n    def key(self, request):\n        {body}\n"
+    )
+    from minivllm.xray.record_runs import ENVIRONMENT
+
+    path = tmp_path / "run.jsonl"
+    mine = {"MINIVLLM_XRAY": str(path), "MINIVLLM_XRAY_POLICY": "mine:Mine"}
+    output = run(["-c", SCRIPT], tmp_path, **ENVIRONMENT, **mine)
+    assert said in output
+    assert load_xray(path).trace.num_steps > 50
+
+
+@pytest.mark.skipif(
+    "MINIVLLM_VLLM_REQUIREMENTS" not in os.environ,
+    reason="MINIVLLM_VLLM_REQUIREMENTS names no file with the requirements of vLLM 0.32",
+)
+def test_pip_can_install_both_in_one_environment(tmp_path):
+    report = tmp_path / "report.json"
+    needs = os.environ["MINIVLLM_VLLM_REQUIREMENTS"]
+    arguments = ["-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet",
+                 "--report", str(report), str(ROOT), "-r", needs]  # fmt: skip
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    names = {item["metadata"]["name"].lower() for item in json.loads(report.read_text())["install"]}
+    assert {"minivllm", "numba", "transformers"} <= names
