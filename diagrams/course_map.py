@@ -27,7 +27,7 @@ COLUMNS = (
     {
         "From logits to answers": ("12", "14", "14b", "15", "16"),
         "Many users": ("17",),
-        "In vLLM": ("A4",),
+        "In vLLM": ("26", "A4"),
     },
     {"Kernels": ("09", "10", "11"), "Machines": ("A1", "A2", "A3")},
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from minivllm import LLM, SamplingParams
 from minivllm.viz import Figure, timeline
+from minivllm.xray import shipped_run
 
 HERE = Path(__file__).parent
 DIAGRAMS = (
@@ -60,7 +61,13 @@ def draw_timeline() -> Figure:
     return timeline(llm.trace)
 
 
-PICTURES = {"timeline.svg": draw_timeline}
+def draw_xray() -> Figure:
+    """Two thirds of a recorded run of vLLM."""
+    mark = ("Q", 112, "634 tokens in chunks")
+    return timeline(shipped_run().trace, first=105, last=200, mark=[mark])
+
+
+PICTURES = {"timeline.svg": draw_timeline, "xray.svg": draw_xray}
 PICTURES |= {f"{name}.svg": partial(draw_diagram, name) for name in DIAGRAMS}
 
 if __name__ == "__main__":

@@ -168,6 +168,28 @@ def quantize(
         run_quantize(source, target, method, bits, group, sym, num_texts)
 
 
+@app.command()
+def xray(
+    file: Annotated[Path, typer.Argument(help="What minivllm.xray.TracingScheduler has written.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="Of --what-if: NAME=VALUE, NAME=x2 or NAME=A,B.")
+    ] = None,
+    what_if: Annotated[bool, typer.Option("--what-if", help="Run again with settings.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare with our scheduler.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder for pages and Perfetto's file.")
+    ] = None,
+) -> None:
+    """Look at a run of a real vLLM: why requests waited, and what other settings would do."""
+    from minivllm.xray.command import run_xray
+
+    with exit_on_bad_input():
+        ok = bool(settings) == what_if
+        check(ok, "SETTINGS", " ".join(settings or []), "given with --what-if, and only then")
+        code = run_xray(file, output, settings or [], verify)
+    raise typer.Exit(code)
+
+
 @app.command(
     context_settings={
         "allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": [],

@@ -11,8 +11,12 @@ _HOME_OF = {
     "load_xray": "minivllm.xray.format",
     "TracingScheduler": "minivllm.xray.tracer",
     "AsyncTracingScheduler": "minivllm.xray.tracer",
+    "shipped_run": "minivllm.xray.shipped",
     "traces": "minivllm.xray.tracer",
     "PolicyScheduler": "minivllm.xray.policy",
+    "report": "minivllm.xray.reports",
+    "verify": "minivllm.xray.verification",
+    "what_if": "minivllm.xray.scenarios",
 }
 
 __all__ = sorted(_HOME_OF)

@@ -49,15 +49,15 @@ class Checker:
     def _what_the_trace_has(self) -> dict[str, Any]:
         state = self._state
         return {
-            "block tables": {s.seq_id: s.block_ids for s in state.sequences.values() if s.block_ids},
+            "block tables": {
+                s.seq_id: s.block_ids for s in state.sequences.values() if s.block_ids
+            },
             "numbers of free blocks": state.num_free_blocks,
             "free queues": list(state.free_queue),
             "cached blocks": set(state.cached),
             "running sequences": state.running,
             "waiting requests": state.waiting,
-            "computed tokens": {
-                s: state.sequences[s].num_computed_tokens for s in state.running
-            },
+            "computed tokens": {s: state.sequences[s].num_computed_tokens for s in state.running},
         }
 
 

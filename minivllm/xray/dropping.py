@@ -5,12 +5,10 @@ A process of its own (``python -m minivllm.xray.dropping FILE BYTES``), which th
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
-from minivllm.trace.state import State
-from minivllm.xray.format import XRay, beginning_line, read_header
+from minivllm.xray.format import beginning_line, read_header
 
 
 def drop_oldest(path: str, max_bytes: int) -> None:

@@ -14,6 +14,7 @@ from minivllm.lab.sim.loop import fake_tokens
 from minivllm.request import Request, Sequence
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
+from minivllm.trace import Trace
 from minivllm.utils.validation import check, is_int
 
 METHODS = ("ngram", "draft_model")
@@ -63,8 +64,10 @@ class PaddingScheduler(Scheduler):
     graph. They are always rejected, and its metrics count them. Ours does without.
     """
 
-    def __init__(self, config: SchedulerConfig, kv_manager: KVCacheManager):
-        super().__init__(config, kv_manager)
+    def __init__(
+        self, config: SchedulerConfig, kv_manager: KVCacheManager, trace: Trace | None = None
+    ):
+        super().__init__(config, kv_manager, trace)
         self._unfinished_chunks: set[str] = set()  # ids of those whose last chunk was not the last
 
     def update_from_output(

@@ -35,6 +35,7 @@ from minivllm.lab.exercises.labs.ch19_attend_codes import LAB as attend_codes
 from minivllm.lab.exercises.labs.ch21b_join import LAB as join
 from minivllm.lab.exercises.labs.ch22_quantile import LAB as quantile
 from minivllm.lab.exercises.labs.ch24_mean import LAB as mean_rows
+from minivllm.lab.exercises.labs.ch26_fit import LAB as fit_line
 from minivllm.lab.exercises.labs.class_lab import ClassLab, plug_in
 from minivllm.lab.exercises.labs.function_lab import FunctionLab
 from minivllm.lab.exercises.labs.grading import Verdict, verdicts
@@ -54,6 +55,7 @@ __all__ = [
     "decode_one",
     "dequantize",
     "find_longest_cache_hit",
+    "fit_line",
     "grade",
     "join",
     "mask",

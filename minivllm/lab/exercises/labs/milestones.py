@@ -15,6 +15,7 @@ MILESTONES = {
     "row_softmax": "10", "online_softmax": "10", "decode_one": "10", "decode": "10", "merge": "11",
     "top_p": "12", "propose": "14", "mask": "15", "tool_stream": "16", "segments": "17",
     "dequantize": "18", "attend_codes": "19", "join": "21b", "quantile": "22", "mean_rows": "24",
+    "fit_line": "26",
     "mini_engine": "all",
 }  # fmt: skip
 

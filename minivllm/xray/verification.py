@@ -1,0 +1,154 @@
+"""verify: give a recorded run of vLLM to our scheduler, and compare every decision."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+from minivllm.lab.viz.figures.block_grid import block_grid
+from minivllm.logger import silenced
+from minivllm.request import RequestStatus
+from minivllm.scheduling.output import ModelRunnerOutput
+from minivllm.scheduling.scheduler import Scheduler
+from minivllm.trace import Trace
+from minivllm.trace.records import (
+    BlockForgotten,
+    BlocksAllocated,
+    BlocksCached,
+    BlocksFreed,
+    BlocksShared,
+    Finished,
+    Preempted,
+    Record,
+    RequestAdded,
+    Sampled,
+    Scheduled,
+    Verified,
+)
+from minivllm.trace.state import State
+from minivllm.xray.format import XRay
+from minivllm.xray.rerun import (
+    RecordedStep,
+    check_whole,
+    make_scheduler,
+    recorded_steps,
+    requests_of,
+)
+
+_COMPARED = (Preempted, Scheduled, BlocksShared, BlocksAllocated, BlocksCached, BlockForgotten,
+             BlocksFreed, Verified, Sampled, Finished)  # fmt: skip
+_NOT_COMPARED = {"step", "block_hashes", "reason"}  # hash functions and words differ
+
+
+@dataclass
+class Difference:
+    """The first difference of two runs: records of one kind, in a step and what came before it."""
+
+    step: int
+    kind: str
+    vllm: list[tuple]
+    ours: list[tuple]
+
+
+@dataclass
+class Verification:
+    """Result of ``verify``; true if all decisions are equal."""
+
+    num_steps: int  # that are equal
+    difference: Difference | None
+    vllm_trace: Trace
+    our_trace: Trace
+
+    def __bool__(self) -> bool:
+        return self.difference is None
+
+    def __str__(self) -> str:
+        if self.difference is None:
+            return f"all {self.num_steps} steps are equal: plans, block ids, preemptions, ends"
+        found = self.difference
+        lines = [f"equal up to step {found.step}, which differs in {found.kind}:"]
+        for name, values, trace in (
+            ("vLLM", found.vllm, self.vllm_trace), ("here", found.ours, self.our_trace),
+        ):  # fmt: skip
+            lines += [f"  {name}: {value}" for value in values] or [f"  {name}: none"]
+            lines.append(_described(name, trace.state_at(found.step)))
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """The sentence; with a difference both pools, too."""
+        text = f"<pre>{self}</pre>"
+        if self.difference is None:
+            return text
+        step = self.difference.step
+        pools = [("vLLM", self.vllm_trace), ("here", self.our_trace)]
+        return text + "".join(block_grid(t, step, title=name).svg for name, t in pools)
+
+
+def verify(xray: XRay) -> Verification:
+    """Compare a run of vLLM, step by step, with what our scheduler decides for the same arrivals.
+
+    Requests arrive before the same steps, and get the tokens and the drafts that were recorded.
+    Prompts without text have made-up tokens, with the same blocks in common.
+
+    Raises:
+        ValueError: if the run cannot be given to our scheduler: its beginning was dropped, it was
+            scheduled asynchronously, or has adapters.
+    """
+    check_whole(xray)
+    scheduler, requests = make_scheduler(xray), requests_of(xray)
+    trace = scheduler.trace
+    assert trace is not None
+    num_steps = 0
+    for step in recorded_steps(xray.trace):
+        mark = len(trace.records)
+        with silenced("minivllm.scheduling.preemption"):
+            _run(scheduler, step, requests)
+        theirs, mine = _by_kind([*step.before, *step.records]), _by_kind(trace.records[mark:])
+        for kind in (kind.__name__ for kind in _COMPARED):
+            if theirs[kind] != mine[kind]:
+                found = Difference(step.number, kind, theirs[kind], mine[kind])
+                return Verification(num_steps, found, xray.trace, trace)
+        num_steps += 1
+    return Verification(num_steps, None, xray.trace, trace)
+
+
+def _run(scheduler: Scheduler, step: RecordedStep, requests: dict) -> None:
+    """Let our scheduler do a step after what came before it."""
+    for record in step.before:
+        if isinstance(record, RequestAdded):
+            scheduler.add_request(requests[record.request_id])
+        elif isinstance(record, Finished):
+            scheduler.finish_requests([record.seq_id], RequestStatus.FINISHED_ABORTED)
+    drafts = {r.seq_id: list(r.draft_token_ids) for r in step.records if isinstance(r, Verified)}
+    scheduler.update_draft_token_ids(drafts)
+    plan = scheduler.schedule()
+    tokens: dict[str, list[int]] = defaultdict(list)
+    for record in step.records:
+        if isinstance(record, Sampled) and record.seq_id in plan.num_scheduled_tokens:
+            tokens[record.seq_id].append(record.token_id)
+    for record in step.records:
+        if isinstance(record, Verified):  # those beyond an end were verified, but not appended
+            found = tokens[record.seq_id]
+            found += [0] * (record.num_accepted + 1 - len(found))
+    scheduler.update_from_output(plan, ModelRunnerOutput(dict(tokens)))
+
+
+def _by_kind(records: Iterable[Record]) -> dict[str, list[tuple]]:
+    """Values of the records that are compared, by the name of their kind."""
+    found: dict[str, list[tuple]] = defaultdict(list)
+    for record in records:
+        if isinstance(record, _COMPARED):
+            names = [f.name for f in fields(record) if f.name not in _NOT_COMPARED]
+            found[type(record).__name__].append(tuple(getattr(record, name) for name in names))
+    return found
+
+
+def _described(name: str, state: State) -> str:
+    tables = "; ".join(f"{s}: {state.sequences[s].block_ids}" for s in state.running) or "none"
+    return (
+        f"  {name} after the step: running {state.running}, waiting {state.waiting}, "
+        f"{state.num_free_blocks} free blocks, tables {tables}"
+    )
