@@ -122,7 +122,7 @@ def _observations(trace: Trace) -> tuple[list, list]:
 
 
 def features_of(plan: Iterable[Scheduled]) -> tuple[float, ...]:
-    """What a step's time depends on: 1, tokens, sequences, keys that attention reads."""
+    """Return what a step's time depends on: 1, tokens, sequences, keys that attention reads."""
     plan = list(plan)
     num_keys = sum(r.num_computed_tokens + r.num_tokens for r in plan)
     return 1.0, float(sum(r.num_tokens for r in plan)), float(len(plan)), float(num_keys)

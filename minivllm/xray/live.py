@@ -32,7 +32,7 @@ class LiveTrace(Trace):
 
     @property
     def requests(self) -> dict[str, dict[str, Any]]:
-        """What each request asked for, see ``XRay``."""
+        """Return what each request asked for, see ``XRay``."""
         self._read()
         return self._xray.requests
 

@@ -1,4 +1,4 @@
-"""What the tracer needs of a vLLM, and what it says of it in the header."""
+"""Needs of the tracer: what a vLLM must have; and what the header says of it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def header_of(scheduler: Any, version: str, text: bool) -> dict[str, Any]:
 
 
 def asked_by(request: Any, started: float, text: bool) -> dict[str, Any]:
-    """What a request of vLLM asks for, as its entry in ``XRay.requests``."""
+    """Return what a request of vLLM asks for, as its entry in ``XRay.requests``."""
     asked = {
         "max_tokens": request.max_tokens,
         "priority": request.priority,

@@ -69,8 +69,9 @@ class WhatIf:
     __repr__ = __str__
 
     def timelines(self, last: int | None = None):
-        """Timelines of all runs below each other, as wide as they took."""
-        traces = {case.name: case.trace for case in self.cases}
+        """Timelines of the run and of each change below each other, as wide as they took."""
+        measured, _, *changed = self.cases
+        traces = {case.name: case.trace for case in (measured, *changed)}
         return compare(traces, last=last, clock="seconds")
 
 

@@ -163,7 +163,7 @@ class Tracing:
                 recorder.rows.append(("Verified", name, list(drafts), len(drawn) - 1))
 
     def _queue_index(self, request) -> int:
-        """How many requests wait before this one, which waits."""
+        """Return how many requests wait before this one, which waits."""
         if type(self.waiting) is FCFSRequestQueue:
             return 0 if self.waiting[0] is request else len(self.waiting) - 1
         return next(i for i, waiting in enumerate(self.waiting) if waiting is request)

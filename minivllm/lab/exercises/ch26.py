@@ -85,7 +85,8 @@ def _check_again(
 @seeded(difficulty=3, minutes=12)
 def cause(rng: Random) -> FunctionExercise:
     """The limit that keeps the request at the head of the queue waiting."""
-    calls: list[tuple] = [(4, 4, 64, 64, 0), (2, 4, 64, 64, 1), (2, 4, 40, 64, 0)]
+    some = rng.randint(1, 40)
+    calls: list[tuple] = [(4, 4, 64, 64, 0), (2, 4, 64, 64, 1), (rng.randint(1, 3), 4, some, 64, 0)]
     while len(calls) < 60:
         most, budget = rng.choice([4, 8]), rng.choice([32, 64])
         running = rng.choice([most, most, rng.randint(1, most)])
