@@ -230,7 +230,10 @@ def _run_process(pipe: Connection, args: EngineArgs) -> None:
         freeze_gc_heap()
         threading.Thread(target=_read, args=(pipe, inbox), daemon=True).start()
         pipe.send((core.config, core.kv_cache_config))
-        EngineCoreLoop(core, inbox.receive, partial(_send, pipe)).run()
+        try:
+            EngineCoreLoop(core, inbox.receive, partial(_send, pipe)).run()
+        finally:
+            core.shutdown()
     except (ValueError, OSError, EngineDeadError) as error:
         pipe.send(error)
     except BaseException as error:

@@ -23,8 +23,8 @@ class SequenceState:
     status: str = "waiting"  # waiting, running, preempted, swapped, or a finish reason
     block_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
-    num_scheduled_tokens: int = 0  # by the last plan that has it, until that ends
-    plan: int = -1  # the step that made this plan
+    num_scheduled_tokens: int = 0  # by plans in flight, of one or of several steps
+    in_flight: list[tuple[int, int]] = field(default_factory=list)  # these: step, tokens
     num_preemptions: int = 0
 
 
@@ -73,8 +73,13 @@ class State:
 
     @property
     def num_scheduled_tokens(self) -> int:
-        """Number of tokens that the current step computes, of all sequences."""
+        """Number of tokens that plans in flight compute, of all sequences."""
         return sum(s.num_scheduled_tokens for s in self.sequences.values())
+
+    def num_planned_tokens(self, step: int) -> int:
+        """Number of those that one step's plan computes."""
+        plans = (plan for seq in self.sequences.values() for plan in seq.in_flight)
+        return sum(num_tokens for number, num_tokens in plans if number == step)
 
     def forget_finished(self) -> set[str]:
         """Drop the sequences of requests that are over. Returns the ids of the other requests."""
@@ -109,9 +114,10 @@ class State:
         if isinstance(record, records.StepEnded):
             plan = record.step if record.plan == records.OWN_PLAN else record.plan
             for seq in self.sequences.values():
-                if seq.plan == plan:
-                    seq.num_computed_tokens += seq.num_scheduled_tokens
-                    seq.num_scheduled_tokens = 0
+                if seq.in_flight and seq.in_flight[0][0] == plan:
+                    _, num_tokens = seq.in_flight.pop(0)
+                    seq.num_computed_tokens += num_tokens
+                    seq.num_scheduled_tokens -= num_tokens
             return
         if isinstance(record, (records.RankWorked, records.Communicated)):
             return
@@ -135,6 +141,7 @@ class State:
                     seq_id=record.child_id,
                     token_ids=list(seq.token_ids),
                     block_ids=list(seq.block_ids),
+                    in_flight=list(seq.in_flight),
                 )
                 siblings = [
                     s for s in self.running if self.sequences[s].request_id == seq.request_id
@@ -150,6 +157,7 @@ class State:
                     self.waiting.insert(record.queue_index, seq.request_id)
                 seq.status = "preempted"
                 seq.num_computed_tokens = seq.num_scheduled_tokens = 0
+                seq.in_flight = []
                 seq.num_preemptions += 1
             case records.SwappedOut():
                 self.running.remove(seq.seq_id)
@@ -169,10 +177,15 @@ class State:
                     if seq.seq_id not in self.running:
                         self.running.append(seq.seq_id)
                 seq.status = "running"
-                seq.num_computed_tokens = record.num_computed_tokens  # a hit counts as computed
-                seq.num_scheduled_tokens, seq.plan = record.num_tokens, record.step
+                # a hit counts as computed, a chunk in flight not yet
+                seq.num_computed_tokens = record.num_computed_tokens - seq.num_scheduled_tokens
+                seq.num_scheduled_tokens += record.num_tokens
+                seq.in_flight.append((record.step, record.num_tokens))
             case records.Verified() if seq.status == "running":
-                seq.num_scheduled_tokens -= len(record.draft_token_ids) - record.num_accepted
+                num_rejected = len(record.draft_token_ids) - record.num_accepted
+                step, num_tokens = seq.in_flight[0]
+                seq.in_flight[0] = step, num_tokens - num_rejected
+                seq.num_scheduled_tokens -= num_rejected
             case records.Sampled():
                 seq.token_ids.append(record.token_id)
             case records.Finished():
@@ -193,6 +206,7 @@ class State:
             seq.block_ids = []
             if seq.status in ALIVE:
                 seq.num_computed_tokens = seq.num_scheduled_tokens = 0
+                seq.in_flight = []
         self.running, self.swapped, self.waiting = [], [], list(waiting)
         self.contents.clear()
         self.lora_slots.clear()

@@ -68,8 +68,7 @@ def fail_somewhere(engine, reached, rng):
     executor = engine.engine_core.executor
     runner = rng.choice(executor.workers).model_runner if stages(engine) > 1 else None
     with at_last, fault_at(engine, path, call, after, runner), pytest.raises(Fault) as fault:
-        for _ in range(stages(engine)):  # the queue of plans is filled first
-            engine.engine_core.step_fn()
+        end_a_step(engine)
     reached.add(str(fault.value).split(",")[0])
     assert tokens(engine) == before, (path, call, after)
     assert engine.scheduler.kv_manager.usage == 0
@@ -78,6 +77,12 @@ def fail_somewhere(engine, reached, rng):
 
 def stages(engine):
     return engine.vllm_config.parallel_config.pipeline_parallel_size
+
+
+def end_a_step(engine):
+    """Call the engine until it has processed an output: the queue of plans is filled first."""
+    for _ in range(stages(engine)):
+        engine.engine_core.step_fn()
 
 
 @pytest.mark.parametrize("pp", [1, 2])

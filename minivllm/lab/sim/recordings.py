@@ -1,4 +1,4 @@
-"""Recordings of vLLM's own scheduler: 60 workloads, 22 with drafts, 15 with adapters.
+"""Recordings of vLLM's own scheduler: 60 workloads, 22 with drafts, 15 with adapters, others.
 
 Ours decides the same. Their families are told in ``golden/README.md``.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.json.gz"))
 LORA_GOLDEN = sorted((Path(__file__).parent / "golden" / "lora").glob("*.json.gz"))
+PIPELINE_GOLDEN = sorted((Path(__file__).parent / "golden" / "pipeline").glob("*.json.gz"))
 POOLING_GOLDEN = sorted((Path(__file__).parent / "golden" / "pooling").glob("*.json.gz"))
 SPEC_GOLDEN = sorted((Path(__file__).parent / "golden" / "spec").glob("*.json.gz"))
 

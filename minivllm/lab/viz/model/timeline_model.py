@@ -117,7 +117,7 @@ class History:
 
     def note_plan(self, state: State, step: int) -> None:
         """Take what holds for a whole step, once it is scheduled."""
-        self.steps[step].num_tokens = state.num_scheduled_tokens
+        self.steps[step].num_tokens = state.num_planned_tokens(step)
         self.steps[step].num_blocks = len(state.ref_counts)
         for seq_id, seq in state.sequences.items():
             kind = "idle" if seq.status == "running" else "waiting"

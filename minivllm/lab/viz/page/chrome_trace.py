@@ -94,7 +94,7 @@ class _Writer:
             state.apply(record)
             if isinstance(record, StepPlanned):
                 step, start = record.step, times.start(record.step)
-                tokens = state.num_scheduled_tokens
+                tokens = state.num_planned_tokens(step)
                 args = {"tokens": tokens, "running": len(state.running)}
                 yield self._slice(ENGINE, FIRST_TRACK, f"step {step}", start, times.end(step), args)
                 if times.planned(step) > start:
