@@ -179,6 +179,9 @@ def xray(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder for pages and Perfetto's file.")
     ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Read a file that grows, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Look at a run of a real vLLM: why requests waited, and what other settings would do."""
     from minivllm.xray.command import run_xray
@@ -186,7 +189,7 @@ def xray(
     with exit_on_bad_input():
         ok = bool(settings) == what_if
         check(ok, "SETTINGS", " ".join(settings or []), "given with --what-if, and only then")
-        code = run_xray(file, output, settings or [], verify)
+        code = run_xray(file, output, settings or [], verify, follow)
     raise typer.Exit(code)
 
 

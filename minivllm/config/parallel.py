@@ -10,7 +10,7 @@ from typing import Any
 
 from minivllm.utils.validation import check, is_int, is_one_of
 
-BACKENDS = ("uni", "mp", "ray", "together")
+BACKENDS = ("uni", "mp", "together")
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,17 @@ class ParallelConfig:
             ok = is_int(value, 1) and value <= 1024
             check(ok, name, value, "an integer from 1 to 1024")
         backend = self.distributed_executor_backend
-        ok = backend is None or isinstance(backend, type) or is_one_of(backend, BACKENDS)
+        ok = backend is None or hasattr(backend, "collective_rpc") or is_one_of(backend, BACKENDS)
         allowed = f"one of {', '.join(BACKENDS)}, a subclass of Executor, or None"
         check(ok, "distributed_executor_backend", backend, allowed)
         ok = backend != "uni" or self.world_size == 1
-        allowed = f"'mp', 'ray' or 'together' for {self.world_size} ranks"
+        allowed = f"'mp' or 'together' for {self.world_size} ranks"
         check(ok, "distributed_executor_backend", backend, allowed)
 
     def check_devices(self, num_gpus: int | None) -> None:
         """Raise ``ValueError`` for more ranks than this machine's GPUs; None: ranks share a CPU."""
-        ok = num_gpus is None or self.world_size <= num_gpus or self.backend == "ray"
-        if not ok:
+        if num_gpus is not None and self.world_size > num_gpus:
             raise ValueError(
                 f"World size ({self.world_size}) is larger than the number of available GPUs "
-                f"({num_gpus}) in this node. To use those of other nodes, set "
-                "distributed_executor_backend='ray'."
+                f"({num_gpus}) in this node; lower tensor_parallel_size or pipeline_parallel_size."
             )

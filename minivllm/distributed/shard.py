@@ -87,7 +87,7 @@ def check_tensor_parallel_size(
         n for n in range(1, num_heads + 1)
         if divides(num_heads, num_kv_heads, intermediate_size, n)
     ]  # fmt: skip
-    sizes = f"sizes that do: {', '.join(map(str, fit))}."
+    sizes = f"tensor_parallel_size may be {', '.join(map(str, fit))}."
     if num_heads % size:
         raise ValueError(
             f"Total number of attention heads ({num_heads}) must be divisible by tensor parallel "

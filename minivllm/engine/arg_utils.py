@@ -133,8 +133,8 @@ class EngineArgs:
     # several devices
     tensor_parallel_size: int = 1  # ranks that each hold a part of every layer
     pipeline_parallel_size: int = 1  # stages, each with some of the layers
-    data_parallel_size: int = 1  # engines behind one front end
-    # "uni", "mp", "ray", "together", or an Executor class; None: "mp" for more than one rank
+    data_parallel_size: int = 1  # engines behind one front end; one so far
+    # "uni", "mp", "together", or an Executor class; None: "mp" for more than one rank
     distributed_executor_backend: Any = None
 
     # adapters

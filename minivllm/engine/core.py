@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from minivllm.config import VllmConfig
 from minivllm.engine.core_outputs import EngineCoreOutputs, collect
 from minivllm.engine.lora_registry import LoRARegistry
-from minivllm.engine.pipeline import Pipeline
 from minivllm.executor.abstract import Executor
 from minivllm.kv.encoder_only import EncoderOnlyKVCacheManager
 from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
@@ -67,9 +66,6 @@ class EngineCore:
             self.trace,
         )
         self.scheduler = Scheduler(limits, kv_cache_manager, self.trace)
-        stages = config.parallel_config.pipeline_parallel_size
-        self.pipeline = Pipeline(self) if stages > 1 else None
-        self.step_fn = self.step if self.pipeline is None else self.pipeline.step
         self.loras: LoRARegistry | None = None
         if config.lora_config is not None:
             self.loras = LoRARegistry(config.lora_config, self.executor, self.scheduler)
@@ -191,9 +187,8 @@ class EngineCore:
         return self.scheduler.kv_manager.reset_prefix_cache()
 
     def has_unfinished_requests(self) -> bool:
-        """True while ``step_fn`` has something to do."""
-        in_flight = self.pipeline is not None and bool(self.pipeline.batch_queue)
-        return self.scheduler.has_unfinished_requests() or in_flight
+        """True while ``step`` has something to do."""
+        return self.scheduler.has_unfinished_requests()
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless queues, requests and blocks are consistent."""

@@ -24,6 +24,7 @@ from minivllm.engine.core import EngineCore
 from minivllm.engine.core_loop import STOP, EngineCoreLoop
 from minivllm.engine.core_outputs import EngineCoreOutputs
 from minivllm.engine.input_processor import InputProcessor
+from minivllm.engine.pipeline import core_class
 from minivllm.engine.serial_utils import decode, encode
 from minivllm.executor.exceptions import EngineDeadError
 from minivllm.utils.gc_utils import freeze_gc_heap
@@ -41,7 +42,7 @@ def make_core(args: EngineArgs) -> tuple[EngineCore, InputProcessor]:
     config = args.create_engine_config()
     processor = InputProcessor.from_config(config)
     manager = processor.structured_output_manager
-    return EngineCore(config, structured_output_manager=manager), processor
+    return core_class(config)(config, structured_output_manager=manager), processor
 
 
 class Inbox(queue.SimpleQueue):

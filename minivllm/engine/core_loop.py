@@ -90,7 +90,7 @@ class EngineCoreLoop:
         if self._steps_left is not None:
             self._steps_left -= 1
         try:
-            step = make_progress(self.core.scheduler, self.core.step_fn)
+            step = make_progress(self.core.scheduler, self.core.step)
             outputs.outputs, outputs.prompt_logprobs = step.outputs, step.prompt_logprobs
             outputs.timestamp = step.timestamp
             self._stuck_since = None

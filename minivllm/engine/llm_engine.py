@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from minivllm.config import VllmConfig
 from minivllm.engine.arg_utils import EngineArgs
-from minivllm.engine.core import EngineCore
 from minivllm.engine.input_processor import InputProcessor
 from minivllm.engine.output_collector import OutputQueue
 from minivllm.engine.output_processor import OutputProcessor
+from minivllm.engine.pipeline import core_class
 from minivllm.executor.uniproc import UniProcExecutor
 from minivllm.lora.request import LoRARequest
 from minivllm.metrics.families import EngineMetrics
@@ -47,7 +47,7 @@ class LLMEngine:
         self.input_processor = InputProcessor.from_config(config)
         self.tokenizer = self.input_processor.tokenizer
         self.structured_output_manager = self.input_processor.structured_output_manager
-        self.engine_core = EngineCore(
+        self.engine_core = core_class(config)(
             config, structured_output_manager=self.structured_output_manager
         )
         self.output_processor = OutputProcessor(self.tokenizer)
@@ -130,7 +130,7 @@ class LLMEngine:
         are computed again.
         """
         # 1. Compute a step.
-        core_outputs = self.engine_core.step_fn()
+        core_outputs = self.engine_core.step()
         # 2. Make text of its tokens.
         processed = self.output_processor.process_outputs(core_outputs)
         # 3. End the sequences whose text holds a stop string.

@@ -1,4 +1,4 @@
-"""Pipeline: the engine core's step with several plans in flight, one for each stage.
+"""PipelineEngineCore: the engine core with several plans in flight, one for each stage.
 
 (vLLM: ``EngineCore.step_with_batch_queue`` in vllm/v1/engine/core.py)
 """
@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from minivllm.config import VllmConfig
+from minivllm.engine.core import EngineCore
 from minivllm.engine.core_outputs import EngineCoreOutputs, collect
 from minivllm.request import Sequence
 from minivllm.scheduling.batch_queue import BatchQueue
@@ -16,13 +18,13 @@ from minivllm.scheduling.checkpoint import Checkpoint
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 
 
-class Pipeline:
-    """Steps of an engine core whose workers are stages."""
+class PipelineEngineCore(EngineCore):
+    """An engine core whose workers are stages, with a plan in flight for each of them."""
 
-    def __init__(self, core: Any):
-        self.core = core
-        size = core.config.parallel_config.pipeline_parallel_size
-        self.batch_queue = BatchQueue(core.scheduler, self._launch, size)
+    def __init__(self, config: VllmConfig, *args: Any, **kwargs: Any):
+        super().__init__(config, *args, **kwargs)
+        size = config.parallel_config.pipeline_parallel_size
+        self.batch_queue = BatchQueue(self.scheduler, size)
 
     def step(self) -> EngineCoreOutputs:
         """Plan a step if there is room for one; else wait for the oldest one and end it.
@@ -30,33 +32,42 @@ class Pipeline:
         If anything in it fails, all plans in flight are given up, and their requests are computed
         again by later steps.
         """
-        core, checkpoint = self.core, None
-        scheduler = core.scheduler
+        checkpoint, scheduler = None, self.scheduler
         try:
-            if core.drafter is not None:
-                scheduler.update_draft_token_ids(core.drafter.draft(core.to_draft_for, {}))
-            core.to_draft_for = []
-            oldest = self.batch_queue.advance()
+            if self.drafter is not None:
+                scheduler.update_draft_token_ids(self.drafter.draft(self.to_draft_for, {}))
+            self.to_draft_for = []
+            oldest = self.batch_queue.advance(self._launch)
             if oldest is None:
                 return EngineCoreOutputs()
             plan, output = oldest
             # also those that were preempted since, whose tokens come all the same
             in_plan = (scheduler.sequences.get(seq_id) for seq_id in plan.num_scheduled_tokens)
             checkpoint = Checkpoint(seq for seq in in_plan if seq is not None)
-            core.to_draft_for = scheduler.update_from_output(plan, output)
-            return collect(core.to_draft_for, output)
+            self.to_draft_for = scheduler.update_from_output(plan, output)
+            return collect(self.to_draft_for, output)
         except BaseException:
-            core.to_draft_for = []
+            self.to_draft_for = []
             self.batch_queue.clear()
             scheduler.reset(checkpoint)
             raise
 
+    def has_unfinished_requests(self) -> bool:
+        """True while ``step`` has something to do: also to end plans of requests that are over."""
+        return super().has_unfinished_requests() or bool(self.batch_queue)
+
     def _launch(self, plan: SchedulerOutput) -> Future[ModelRunnerOutput]:
         """Give a plan to the workers, without waiting for its tokens."""
         if plan.has_structured_output_requests:
-            self.core.fill_grammar_bitmask(plan)
-        tell_tokens(plan, self.core.scheduler.sequences)
-        return self.core.executor.execute_model(plan, non_block=True)
+            self.fill_grammar_bitmask(plan)
+        tell_tokens(plan, self.scheduler.sequences)
+        return self.executor.execute_model(plan, non_block=True)
+
+
+def core_class(config: VllmConfig) -> type[EngineCore]:
+    """The engine core for a config: the plain one, unless its workers are stages."""
+    stages = config.parallel_config.pipeline_parallel_size
+    return EngineCore if stages == 1 else PipelineEngineCore
 
 
 def tell_tokens(plan: SchedulerOutput, sequences: Mapping[str, Sequence]) -> None:

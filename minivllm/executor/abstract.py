@@ -20,7 +20,6 @@ _CLASSES = {
     "uni": "minivllm.executor.uniproc:UniProcExecutor",
     "mp": "minivllm.executor.multiproc:MultiprocExecutor",
     "together": "minivllm.executor.together:TogetherExecutor",
-    "ray": "minivllm.executor.ray:RayExecutor",
 }
 
 

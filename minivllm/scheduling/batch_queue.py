@@ -23,13 +23,11 @@ class BatchQueue:
 
     Args:
         scheduler: makes the plans.
-        execute: gives a plan to the model runner, which computes plans in the order of these calls;
-            returns a Future of its output.
         size: number of plans; that of stages keeps all of them busy.
     """
 
-    def __init__(self, scheduler: Scheduler, execute: Execute, size: int):
-        self.scheduler, self.execute, self.size = scheduler, execute, size
+    def __init__(self, scheduler: Scheduler, size: int):
+        self.scheduler, self.size = scheduler, size
         self._plans: deque[tuple[SchedulerOutput, Future[ModelRunnerOutput]]] = deque()
 
     def __len__(self) -> int:
@@ -45,8 +43,12 @@ class BatchQueue:
         scheduler = self.scheduler
         return bool(scheduler.requests) or bool(scheduler.next_output.finished_req_ids)
 
-    def advance(self) -> tuple[SchedulerOutput, ModelRunnerOutput] | None:
+    def advance(self, execute: Execute) -> tuple[SchedulerOutput, ModelRunnerOutput] | None:
         """Make a plan if there are requests; then wait for the oldest one if the queue is full.
+
+        Args:
+            execute: gives a plan to the model runner, which computes plans in the order of these
+                calls; returns a Future of its output.
 
         Returns:
             A plan and its output, for ``Scheduler.update_from_output``; None if there is room for
@@ -56,7 +58,7 @@ class BatchQueue:
         if self._has_something_to_plan:
             plan = self.scheduler.schedule()
             self._count(plan, 1)
-            self._plans.append((plan, self.execute(plan)))
+            self._plans.append((plan, execute(plan)))
             more = bool(plan.num_scheduled_tokens) or bool(self.scheduler.requests)
             if len(self._plans) < self.size and more:
                 if trace is not None:

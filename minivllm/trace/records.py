@@ -201,25 +201,6 @@ class StepEnded(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class RankWorked(Record):
-    """A rank has computed a plan. Times as in StepStarted."""
-
-    rank: int
-    start: float
-    end: float
-
-
-@dataclass(frozen=True, slots=True)
-class Communicated(Record):
-    """A rank has taken part in operations with others, while it computed a plan."""
-
-    rank: int
-    operation: str
-    count: int
-    num_bytes: int  # of its tensors, all together
-
-
-@dataclass(frozen=True, slots=True)
 class StepFailed(Record):
     """A step raised and left no records. All requests wait, all blocks are free in id order."""
 

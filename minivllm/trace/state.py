@@ -119,8 +119,6 @@ class State:
                     seq.num_computed_tokens += num_tokens
                     seq.num_scheduled_tokens -= num_tokens
             return
-        if isinstance(record, (records.RankWorked, records.Communicated)):
-            return
         seq = self.sequences[record.seq_id]  # type: ignore[attr-defined]
         match record:
             case records.BlocksAllocated():
@@ -183,8 +181,9 @@ class State:
                 seq.in_flight.append((record.step, record.num_tokens))
             case records.Verified() if seq.status == "running":
                 num_rejected = len(record.draft_token_ids) - record.num_accepted
-                step, num_tokens = seq.in_flight[0]
-                seq.in_flight[0] = step, num_tokens - num_rejected
+                if seq.in_flight:
+                    step, num_tokens = seq.in_flight[0]
+                    seq.in_flight[0] = step, num_tokens - num_rejected
                 seq.num_scheduled_tokens -= num_rejected
             case records.Sampled():
                 seq.token_ids.append(record.token_id)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from minivllm.lab.viz.figures.timeline import timeline
 from minivllm.lab.viz.page.chrome_trace import save_chrome_trace
 from minivllm.lab.viz.page.page import save_html
 from minivllm.utils.validation import check
+from minivllm.xray.follow import follow
 from minivllm.xray.format import XRay, load_xray
 from minivllm.xray.reports import report
 from minivllm.xray.scenarios import parse_changes, what_if
@@ -22,6 +24,7 @@ def run_xray(
     output: Path | None = None,
     settings: Sequence[str] = (),
     verifies: bool = False,
+    follows: bool = False,
 ) -> int:
     """Print what was asked for; returns the command's exit code.
 
@@ -30,10 +33,15 @@ def run_xray(
         output: folder for the pages; None writes none.
         settings: of ``--what-if``, such as "max_num_seqs=8,16".
         verifies: compare with our scheduler, and exit with 1 if it differs.
+        follows: say what happens while the file grows, until Ctrl-C.
 
     Raises:
         OSError, ValueError: for a file or a setting that cannot be used.
     """
+    if follows:
+        with suppress(KeyboardInterrupt):
+            follow(file, print, lambda: True)
+        return 0
     xray = load_xray(file)
     check(xray.trace.num_steps > 0, "FILE", str(file), "an X-ray with at least one step")
     if output is not None:

@@ -71,7 +71,7 @@ def check_whole(xray: XRay) -> None:
 
 
 def arrivals_of(xray: XRay) -> dict[str, float]:
-    """When each request came to the server, in seconds; the scheduler gets it between two steps."""
+    """Return when each request came to the server, in seconds, by its id."""
     added = (record for record in xray.trace.records if isinstance(record, RequestAdded))
     return {
         r.request_id: xray.requests.get(r.request_id, {}).get("arrival_time", r.time) for r in added

@@ -374,7 +374,7 @@ def test_an_interrupted_generate_leaves_no_orphans(llm, monkeypatch):
         ({"trace": 1}, "trace must be True or False, got 1"),
         ({"tensor_parallel_size": 0}, "tensor_parallel_size must be .* from 1 .* got 0"),
         ({"distributed_executor_backend": "mpi"}, "distributed_executor_backend must be one of"),
-        ({"tensor_parallel_size": 2, "distributed_executor_backend": "uni"}, "'mp', 'ray' or"),
+        ({"tensor_parallel_size": 2, "distributed_executor_backend": "uni"}, "'mp' or 'together'"),
         ({"cpu_offload_gb": 2}, "cpu_offload_gb must be 0 in minivllm .* got 2"),
         ({"disable_log_stats": 0}, "disable_log_stats must be True or False, got 0"),
         ({"max_logprobs": -2}, "max_logprobs must be .* got -2"),

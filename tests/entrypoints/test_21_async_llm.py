@@ -312,7 +312,7 @@ def test_a_step_that_fails_ends_everybody(model, monkeypatch):
         def fail():
             raise RuntimeError("the roof came down")
 
-        monkeypatch.setattr(engine.engine_core, "step_fn", fail)
+        monkeypatch.setattr(engine.engine_core, "step", fail)
         results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
         assert all(isinstance(r, EngineDeadError) and "roof" in str(r) for r in results)
         with pytest.raises(EngineDeadError):
@@ -532,7 +532,7 @@ def test_an_engine_is_made_in_its_own_thread(model, monkeypatch):
             made.append(threading.current_thread().name)
             super().__init__(*args, **options)
 
-    monkeypatch.setattr("minivllm.engine.core_client.EngineCore", Made)
+    monkeypatch.setattr("minivllm.engine.pipeline.EngineCore", Made)
     AsyncLLM(AsyncEngineArgs(**model)).shutdown()
     assert made == ["minivllm-engine"]
     with pytest.raises(ValueError, match="max_model_len"):

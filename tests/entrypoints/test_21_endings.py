@@ -35,8 +35,8 @@ def test_half_a_question_does_not_keep_a_server_from_ending():
 
 def test_a_question_that_is_complete_too_late_is_aborted():
     server = RunningServer()
-    step = server.engine.engine_core.step_fn
-    server.engine.engine_core.step_fn = lambda: (time.sleep(0.02), step())[
+    step = server.engine.engine_core.step
+    server.engine.engine_core.step = lambda: (time.sleep(0.02), step())[
         1
     ]  # 400 would take 8 seconds
     with half_a_question(server) as connection:

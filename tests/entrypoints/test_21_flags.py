@@ -71,7 +71,6 @@ VALUES = {
     "trust_remote_code": True,
     "tensor_parallel_size": 2,
     "pipeline_parallel_size": 2,
-    "data_parallel_size": 2,
     "distributed_executor_backend": "together",
     "preemption_mode": "swap",
     "trace": True,

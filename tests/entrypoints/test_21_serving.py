@@ -330,9 +330,9 @@ def test_messages_that_are_none(client):
 @pytest.mark.slow
 def test_who_hangs_up_while_waiting_is_noticed():
     with serving("--max-num-seqs", "1") as server, server.client() as client:
-        step = server.engine.engine_core.step_fn
+        step = server.engine.engine_core.step
         # 500 steps take ten seconds on the fastest machine, too: the others wait all the time.
-        server.engine.engine_core.step_fn = lambda: (time.sleep(0.02), step())[1]
+        server.engine.engine_core.step = lambda: (time.sleep(0.02), step())[1]
         long = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True}
         with client.stream("POST", "/v1/completions", json=long) as answer:
             lines = (line for line in answer.iter_lines() if line)
@@ -646,7 +646,7 @@ def test_a_file_of_flags_comes_before_the_typed_ones(tmp_path):
         (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
         (["--disable_log_requests"], "logged only with --enable-log-requests"),
         (["--speculative-mode=[ngram]"], "drafts of n-grams are --speculative-model [ngram]"),
-        (["-tp", "4"], "-tp is not there: it is --tensor-parallel-size"),
+        (["--nnodes", "2"], "--nnodes is not there: all ranks are on one machine"),
         (["--allowed-origins", "5"], "--allowed-origins must be a list of strings as JSON, got 5"),
         (["--default-chat-template-kwargs", "[]"], "must be a JSON object, got []"),
         (["--port", "many"], "invalid int value: 'many'"),

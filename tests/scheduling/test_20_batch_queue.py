@@ -62,6 +62,17 @@ class Runner:
         return future
 
 
+class Queue(BatchQueue):
+    """A queue with a runner of its own."""
+
+    def __init__(self, scheduler, runner, size):
+        super().__init__(scheduler, size)
+        self.runner = runner
+
+    def advance(self):
+        return super().advance(self.runner)
+
+
 def update(queue):
     """A call of the engine; returns the plan that it has ended, or None."""
     oldest = queue.advance()
@@ -73,7 +84,7 @@ def update(queue):
 
 def test_the_queue_is_filled_before_it_is_read_and_no_request_is_in_two_plans():
     scheduler = make_scheduler(budget=8)
-    queue = BatchQueue(scheduler, runner := Runner(scheduler), 2)
+    queue = Queue(scheduler, runner := Runner(scheduler), 2)
     for name in "abcd":
         scheduler.add_request(request(name, 4, max_tokens=2))
     assert update(queue) is None
@@ -88,7 +99,7 @@ def test_the_queue_is_filled_before_it_is_read_and_no_request_is_in_two_plans():
 
 def test_a_token_of_an_aborted_request_is_discarded():
     scheduler = make_scheduler()
-    queue = BatchQueue(scheduler, Runner(scheduler), 2)
+    queue = Queue(scheduler, Runner(scheduler), 2)
     scheduler.add_request(request("a", 4))
     assert update(queue) is None
     scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
@@ -104,7 +115,7 @@ def test_a_token_of_an_aborted_request_is_discarded():
 def test_a_preempted_request_gets_its_stale_token_and_waits_for_it(stops):
     """Until it has come others may pass; if it ends the request, that leaves the queue."""
     scheduler = make_scheduler(num_blocks=6, block_size=4, max_model_len=16)
-    queue = BatchQueue(scheduler, runner := Runner(scheduler), 3)
+    queue = Queue(scheduler, runner := Runner(scheduler), 3)
     token = loop.fake_tokens([*range(7)], 1)[0]
     requests = {name: request(name, length) for name, length in (("a", 8), ("b", 3), ("d", 3))}
     requests["c"] = request("c", 7, max_tokens=8, stop_token_ids=[token] if stops else [])
@@ -151,7 +162,7 @@ def tokens(seed, size, mode, trace=None):
         manager, trace, max_num_batched_tokens=rng.choice([12, 24]), max_num_seqs=6,
         max_model_len=40, preemption_mode=mode, policy=rng.choice(["fcfs", "priority"]),
     )  # fmt: skip
-    queue, call, to_come = BatchQueue(scheduler, Runner(scheduler), size), 0, list(requests)
+    queue, call, to_come = Queue(scheduler, Runner(scheduler), size), 0, list(requests)
     while to_come or queue.has_work:
         for one in [to_come.pop(0) for _ in range(min(2, len(to_come)))]:
             scheduler.add_request(one)

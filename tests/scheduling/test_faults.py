@@ -82,7 +82,7 @@ def stages(engine):
 def end_a_step(engine):
     """Call the engine until it has processed an output: the queue of plans is filled first."""
     for _ in range(stages(engine)):
-        engine.engine_core.step_fn()
+        engine.engine_core.step()
 
 
 @pytest.mark.parametrize("pp", [1, 2])

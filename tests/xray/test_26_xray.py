@@ -1,5 +1,8 @@
 """Recorded runs of a real vLLM: figures, report, verify and what-if."""
 
+import gzip
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from minivllm.trace.records import Scheduled
 from minivllm.viz import block_grid, timeline
 from minivllm.xray import load_xray, report, verify, what_if
 from minivllm.xray.fit import fit_cost, non_negative_least_squares
+from minivllm.xray.follow import follow
 from minivllm.xray.format import XRay
 from minivllm.xray.scenarios import parse_changes
 
@@ -178,6 +182,32 @@ def test_cases_are_all_combinations():
 def test_a_fit_needs_steps():
     with pytest.raises(ValueError, match="at least 10 steps"):
         fit_cost(Trace(8, 4, 8))
+
+
+def test_a_file_that_grows_and_is_replaced_is_followed(tmp_path):
+    lines = gzip.decompress(WAITS.read_bytes()).decode().splitlines(keepends=True)
+    path, said = tmp_path / "run.jsonl", []
+    path.write_text("".join(lines[:50]) + lines[50][:20])
+    looks = iter(
+        [
+            lambda: path.write_text("".join(lines[:80])),  # the same file, longer
+            lambda: os.replace(other, path),
+            None,
+        ]
+    )
+    other = tmp_path / "other"
+    other.write_text("".join(lines[:120]))
+
+    def go_on():
+        look = next(looks)
+        if look is not None:
+            look()
+        return look is not None
+
+    follow(path, said.append, go_on)
+    last = max(json.loads(line)["step"] for line in lines[1:120])
+    assert said[-1].startswith(f"step {last}: ")
+    assert " waiting, " in said[-1]
 
 
 @pytest.mark.parametrize(

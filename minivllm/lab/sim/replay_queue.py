@@ -39,7 +39,7 @@ class CallRecorder:
     ):
         self.scheduler, self.describe = scheduler, describe
         self.requests, self.abort_steps = requests, abort_steps
-        self.queue = BatchQueue(scheduler, self._execute, size)
+        self.queue = BatchQueue(scheduler, size)
         self.number = -1
         self._described: dict[str, Any] = {}
         self._numbers: dict[int, int] = {}  # the call of each plan in flight, by identity
@@ -55,7 +55,7 @@ class CallRecorder:
             self._abort()
             with silenced("minivllm.scheduling.preemption"):
                 if self.queue.has_work:
-                    self._update(self.queue.advance())
+                    self._update(self.queue.advance(self._execute))
                 else:
                     self._described["idle"] = True
             yield self._described
