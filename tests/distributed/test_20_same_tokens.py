@@ -145,3 +145,9 @@ def test_the_embedded_model_says_what_one_process_says(way):
     for tp, pp in ((2, 1), (4, 1), (1, 2), (1, 3), (1, 5), (2, 2)):
         if way != "a draft model" or pp == 1:
             assert texts_and_tokens(**WAYS[way], **together(tp, pp)) == one
+
+
+@pytest.mark.parametrize("settings", [{"dtype": "bfloat16"}, {"kv_cache_dtype": "fp8"}], ids=str)
+def test_ranks_agree_in_16_and_8_bits_too(settings):
+    """Their tokens may differ from one process's, where a sum is rounded in another order."""
+    assert len(texts_and_tokens(**settings, **together(2))) == len(REQUESTS) * len(TEXTS)

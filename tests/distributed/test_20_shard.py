@@ -64,7 +64,11 @@ def test_a_vocabulary_is_padded_to_equal_ranges(vocab_size, size, starts, stop):
             r"\(3\); tensor_parallel_size may be 1, 2, 4\.$",
         ),
         ((14, 2, 4864), 7, r"^intermediate_size: 4864 is not divisible by 7; .* may be 1, 2\.$"),
-        ((12, 6, 120), 4, r"^num_key_value_heads: 6 is not divisible by 4; .* may be 1, 2, 3, 6, 12\.$"),
+        (
+            (12, 6, 120),
+            4,
+            r"^num_key_value_heads: 6 is not divisible by 4; .* 1, 2, 3, 6, 12\.$",
+        ),
         ((4, 4, 64), 8, r"attention heads \(4\)"),
     ],
 )
