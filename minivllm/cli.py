@@ -169,6 +169,18 @@ def quantize(
 
 
 @app.command()
+def glass(
+    attach: Annotated[Path, typer.Option("--attach", help="An X-ray file, also while it grows.")],
+    port: Annotated[int, typer.Option(help="On 127.0.0.1.")] = 8000,
+) -> None:
+    """Show a run of a real vLLM live on the glass page; a server of ours has --glass."""
+    with exit_on_bad_input():
+        with needs_extra("serve"):
+            from minivllm.xray.attached import run_attached
+        run_attached(attach, port)
+
+
+@app.command()
 def xray(
     file: Annotated[Path, typer.Argument(help="What minivllm.xray.TracingScheduler has written.")],
     settings: Annotated[

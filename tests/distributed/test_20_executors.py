@@ -45,7 +45,7 @@ def executor_of(llm):
 
 
 def is_alive(pid):
-    """Whether a process runs: one that has ended may still be there until it is waited for."""
+    """True for a process that runs: one that has ended may be there until it is waited for."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:

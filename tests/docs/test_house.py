@@ -34,7 +34,8 @@ NEED_TORCH = {"attention", "models", "pooling", "quantization", "sampling", "lor
               "lab/bench", "lab/quantize", "cli", "__main__", "embedded/training",
               "embedded/evaluation"}  # fmt: skip
 NEED_TORCH_FILES = {
-    "utils/tensors.py", "utils/platforms.py", "distributed/group.py", "distributed/together.py",
+    "utils/tensors.py", "utils/platforms.py", "distributed/group.py",
+    "xray/attached.py", "distributed/together.py",
     "distributed/torch_group.py", "distributed/shm_group.py",
     "lab/exercises/labs/oracle_check.py", "lab/exercises/labs/kernel_harness.py",  # for grading
     "lab/exercises/labs/kernel_ladder.py",

@@ -1,5 +1,6 @@
 """Recorded runs of a real vLLM: figures, report, verify and what-if."""
 
+import asyncio
 import gzip
 import json
 import os
@@ -182,6 +183,34 @@ def test_cases_are_all_combinations():
 def test_a_fit_needs_steps():
     with pytest.raises(ValueError, match="at least 10 steps"):
         fit_cost(Trace(8, 4, 8))
+
+
+def test_the_glass_page_shows_a_run_that_is_attached(tmp_path):
+    httpx = pytest.importorskip("httpx")
+    from minivllm.xray.attached import AttachedRun, make_app
+
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(gzip.decompress(WAITS.read_bytes()))
+
+    async def main():
+        run = AttachedRun(path)
+        app = make_app(run)
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            page = await client.get("/glass")
+            paused = await client.post("/glass/pause")
+        pictures = app.state.glass.watch()
+        content = {}
+        while content.get("frame", {}).get("step") != 304:
+            event = await asyncio.wait_for(anext(pictures), 20)
+            content = json.loads(event.removeprefix(b"data: "))
+        app.state.glass.close()
+        run.close()
+        return page, paused
+
+    page, paused = asyncio.run(main())
+    assert (page.status_code, "vLLM 0.32.0" in page.text) == (200, True)
+    assert (paused.status_code, "cannot be paused" in paused.text) == (409, True)
 
 
 def test_a_file_that_grows_and_is_replaced_is_followed(tmp_path):
