@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 from typing import Any
 
 from minivllm.trace import Trace
@@ -20,15 +21,15 @@ class LiveTrace(Trace):
 
     def __init__(self, header: dict[str, Any]):
         self._made: list[Record] = []
-        self._batches: list[Batch] = []
+        self._batches: list[bytes] = []
         budget = header["settings"]["max_num_batched_tokens"]
         super().__init__(header["num_blocks"], header["block_size"], budget)
         self._xray = XRay(header, self)
 
-    def add(self, batch: Batch) -> None:
-        """Keep what came in a step, or between two, until it is asked for."""
-        self._batches.append(batch)
-        self.step = max(self.step, batch[0])
+    def add(self, step: int, packed: bytes) -> None:
+        """Keep what came in a step, or between two, until it is asked for: a marshalled Batch."""
+        self._batches.append(packed)
+        self.step = max(self.step, step)
 
     @property
     def requests(self) -> dict[str, dict[str, Any]]:
@@ -48,4 +49,4 @@ class LiveTrace(Trace):
     def _read(self) -> None:
         batches, self._batches = self._batches, []
         for batch in batches:
-            self._xray.read_step(*batch)
+            self._xray.read_step(*marshal.loads(batch))

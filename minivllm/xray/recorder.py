@@ -7,6 +7,7 @@ hook ends the X-ray with one line in the log, never vLLM's run.
 from __future__ import annotations
 
 import atexit
+import marshal
 import time
 from typing import Any
 
@@ -99,10 +100,12 @@ class Recorder:
         if not self._text:
             rows = [without_text(row) for row in rows]
         batch: Batch = (self.step, rows, requests)
+        # as bytes: rows that are kept would be looked through by the garbage collector
+        packed = marshal.dumps(batch)
         if self.trace is not None:
-            self.trace.add(batch)
+            self.trace.add(self.step, packed)
         if self._writer is not None:
-            self._writer.put(batch)
+            self._writer.put(packed)
         if self._checker is not None:
             self._checker.check(batch)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 import queue
 import subprocess
@@ -10,11 +11,11 @@ import threading
 
 from minivllm.logger import init_logger
 from minivllm.xray.format import step_line
-from minivllm.xray.live import Batch
 
 logger = init_logger(__name__)
 
 MOST_BATCHES = 20_000  # that may wait for the disk
+_PAUSE = 0.5  # seconds from one write to the next
 
 
 class XRayWriter:
@@ -32,13 +33,14 @@ class XRayWriter:
         self.path = path
         self._header = header
         self._max_bytes = max_bytes
-        self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._failed = False
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="minivllm-xray", daemon=True)
         self._thread.start()
 
-    def put(self, batch: Batch) -> None:
-        """Let the thread write a batch."""
+    def put(self, batch: bytes) -> None:
+        """Let the thread write a marshalled batch."""
         if self._failed:
             return
         self._batches.put(batch)
@@ -47,6 +49,7 @@ class XRayWriter:
 
     def close(self) -> None:
         """Write what is left. At most 10 seconds."""
+        self._closing.set()
         self._batches.put(None)
         self._thread.join(10)
 
@@ -66,12 +69,13 @@ class XRayWriter:
     def _write_all(self) -> None:
         size = self._write(self._header, "w")
         while not self._failed and (batch := self._batches.get()) is not None:
-            lines = [step_line(*batch)]
-            while not self._batches.empty() and len(lines) < 100:
+            lines = [step_line(*marshal.loads(batch))]
+            self._closing.wait(_PAUSE)  # else it would ask for the interpreter lock in each step
+            while not self._batches.empty() and len(lines) < 1000:
                 if (batch := self._batches.get()) is None:
                     self._batches.put(None)
                     break
-                lines.append(step_line(*batch))
+                lines.append(step_line(*marshal.loads(batch)))
             size += self._write("".join(lines), "a")
             if size > self._max_bytes:
                 self._drop_older_half()
