@@ -150,7 +150,7 @@ class MultiprocExecutor(Executor):
         del self._early[number]
         for given_up in self._early.keys() - self._in_flight.keys():
             del self._early[given_up]
-        failed = [rank for rank, reply in replies.items() if not reply[0]]
+        failed = sorted(rank for rank, reply in replies.items() if not reply[0])
         if not failed:
             return [replies[rank][1] for rank in range(len(self._calls))]
         first = failed[0]
