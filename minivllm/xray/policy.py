@@ -30,7 +30,7 @@ class PolicyScheduler(TracingScheduler):
     """
 
     def __init__(self, *args, **kwargs):
-        self.policy = load_policy(envs.xray_policy())
+        self._ours = load_policy(envs.xray_policy())  # vLLM has a `policy` of its own
         self._orders = True
         self._arrivals: dict[str, int] = {}
         super().__init__(*args, **kwargs)
@@ -52,7 +52,7 @@ class PolicyScheduler(TracingScheduler):
             ordered = sorted(self.waiting, key=self._place)
         except Exception as error:
             self._orders = False
-            name = type(self.policy).__name__
+            name = type(self._ours).__name__
             logger.error("%s raised %r: vLLM goes on in its own order.", name, error)
             return
         if list(self.waiting) != ordered:
@@ -62,8 +62,8 @@ class PolicyScheduler(TracingScheduler):
 
     def _place(self, request: Any) -> tuple:
         """Place of a request of vLLM: preempted ones first if the policy says so, then by key."""
-        first = self.policy.preempted_first and request.num_preemptions > 0
-        return (not first, self.policy.key(_Seen(request, self._arrivals[request.request_id])))
+        first = self._ours.preempted_first and request.num_preemptions > 0
+        return (not first, self._ours.key(_Seen(request, self._arrivals[request.request_id])))
 
 
 class _Seen:

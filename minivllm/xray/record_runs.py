@@ -76,11 +76,10 @@ def requests_of(name: str) -> list[tuple[int, str, int, int]]:
     return some + [(116 + 6 * i, essay[i], rng.randint(10, 40), 0) for i in range(10)]
 
 
-def record(name: str) -> None:
+def record(name: str, scheduler: str = "minivllm.xray.TracingScheduler") -> None:
     """Run vLLM in this process until all requests of a run are answered."""
     from vllm import LLM, SamplingParams
 
-    scheduler = "minivllm.xray.TracingScheduler"
     model = str(embedded_model_path())
     engine = LLM(model, scheduler_cls=scheduler, **COMMON, **SETTINGS[name]).llm_engine
     to_come = [(*some, f"{i}") for i, some in enumerate(requests_of(name))]
