@@ -60,7 +60,7 @@ def test_a_policy_of_ours_orders_vllms_queue(tmp_path, body, said):
     path = tmp_path / "run.jsonl"
     mine = {"MINIVLLM_XRAY": str(path), "MINIVLLM_XRAY_POLICY": "mine:Mine"}
     mine["MINIVLLM_XRAY_CHECK"] = "0"  # a trace knows no other order of the queue
-    output = run(["-c", SCRIPT], tmp_path, **ENVIRONMENT, **mine)
+    output = run(["-c", SCRIPT], tmp_path, **(ENVIRONMENT | mine))
     assert said in output
     assert ("ERROR" in output) == bool(said)
     trace = load_xray(path).trace
