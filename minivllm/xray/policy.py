@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from importlib import import_module
 from typing import Any
 
@@ -23,57 +24,53 @@ _NOT_READ = ("prefill_first",)
 
 
 class PolicyScheduler(TracingScheduler):
-    """Orders the waiting queue before each plan, and records the run as its parent does.
+    """Lets requests wait in the order of a policy, and records the run as its parent does.
 
     Raises:
         ValueError: when it is made, if there is no such policy, or vLLM's own is not fcfs.
     """
 
     def __init__(self, *args, **kwargs):
-        self._ours = load_policy(envs.xray_policy())  # vLLM has a `policy` of its own
-        self._orders = True
-        self._arrivals: dict[str, int] = {}
+        ours = load_policy(envs.xray_policy())  # vLLM has a `policy` of its own
         super().__init__(*args, **kwargs)
         if type(self.waiting) is not FCFSRequestQueue:
             raise ValueError("a policy of minivllm orders the queue of --scheduling-policy fcfs.")
+        self.waiting = PolicyQueue(ours)
 
-    def add_request(self, request) -> None:
-        self._arrivals[request.request_id] = len(self._arrivals)
-        super().add_request(request)
 
-    def schedule(self, *args, **kwargs):
-        if self._orders and len(self.waiting) > 1:
-            self._order()
-        return super().schedule(*args, **kwargs)
+class PolicyQueue(FCFSRequestQueue):
+    """vLLM's waiting queue, in which a policy's key says where a request comes in.
 
-    def _order(self) -> None:
-        """Put the smallest key first; if the policy raises, leave vLLM's order from now on."""
+    From the moment on in which the policy raises, requests come in where vLLM would have them.
+    """
+
+    def __init__(self, policy: SchedulingPolicy):
+        super().__init__()
+        self._ours = policy
+        self._num_arrived = 0
+        self._orders = True
+
+    def add_request(self, request: Any) -> None:
+        request.arrival_index = self._num_arrived  # a policy's key may ask for it
+        self._num_arrived += 1
+        self.insert(self._place(request, otherwise=len(self)), request)
+
+    def prepend_request(self, request: Any) -> None:
+        """Insert a preempted request: at the head, or by its key."""
+        first = self._ours.preempted_first
+        self.insert(0 if first else self._place(request, otherwise=0), request)
+
+    def _place(self, request: Any, otherwise: int) -> int:
+        if not self._orders:
+            return otherwise
+        key = self._ours.key
         try:
-            ordered = sorted(self.waiting, key=self._place)
+            return bisect_right([key(waiting) for waiting in self], key(request))
         except Exception as error:
             self._orders = False
             name = type(self._ours).__name__
             logger.error("%s raised %r: vLLM goes on in its own order.", name, error)
-            return
-        if list(self.waiting) != ordered:
-            self.waiting.remove_requests(list(self.waiting))
-            for request in ordered:
-                self.waiting.add_request(request)
-
-    def _place(self, request: Any) -> tuple:
-        """Place of a request of vLLM: preempted ones first if the policy says so, then by key."""
-        first = self._ours.preempted_first and request.num_preemptions > 0
-        return (not first, self._ours.key(_Seen(request, self._arrivals[request.request_id])))
-
-
-class _Seen:
-    """vLLM's request as a policy sees it: its own fields, and the index of its arrival."""
-
-    def __init__(self, request: Any, arrival_index: int):
-        self._request, self.arrival_index = request, arrival_index
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._request, name)
+            return otherwise
 
 
 def load_policy(name: str) -> SchedulingPolicy:
