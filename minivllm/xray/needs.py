@@ -18,7 +18,7 @@ _OF_SCHEDULER = {
     "shutdown": (),
     "_preempt_request": ("request",),
     "_free_request": ("request",),
-    "_update_request_with_output": ("request", "new_token_ids"),
+    "_update_request_with_output": ("request", "new_token_ids", "is_stale"),
 }
 _OF_MANAGER = {
     "allocate_new_blocks": ("request_id",),

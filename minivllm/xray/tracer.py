@@ -116,15 +116,18 @@ class Tracing:
             self.recorder.rows.append(row)
         return parameters
 
-    def _update_request_with_output(self, request, new_token_ids, *args, **kwargs):
+    def _update_request_with_output(self, request, new_token_ids, is_stale=False):
         rows = self.recorder.rows
         place = len(rows)
         updated = super()._update_request_with_output(  # type: ignore[misc]
-            request, new_token_ids, *args, **kwargs
+            request, new_token_ids, is_stale
         )
         # A block that is cached with a token comes behind it. What goes beyond a stop is cut off.
-        name = request.request_id
-        rows[place:place] = [("Sampled", name, token_id) for token_id in updated[0]]
+        tokens, name = updated[0], request.request_id
+        if len(tokens) == 1:  # in nearly all steps, so without a list
+            rows.insert(place, ("Sampled", name, tokens[0]))
+        else:
+            rows[place:place] = [("Sampled", name, token_id) for token_id in tokens]
         return updated
 
     # -- what the hooks say ----------------------------------------------------------------------
@@ -139,12 +142,15 @@ class Tracing:
         for new in output.scheduled_new_reqs:  # the second model runner gets resumed ones here, too
             preempted = self.requests[new.req_id].num_preemptions
             kinds[new.req_id] = "resumed" if preempted else "new"
-        requests = self.requests
-        for name, num_tokens in scheduled.items():
-            request = requests[name]
-            start = request.num_computed_tokens - num_tokens  # the plan counts as computed now
-            kind, samples = kinds.get(name, "running"), not request.is_prefill_chunk
-            rows.append(("Scheduled", name, kind, start, num_tokens, samples))
+        requests, kind_of = self.requests, kinds.get
+        rows += [  # a plan's tokens count as computed now
+            (
+                "Scheduled", name, kind_of(name, "running"),
+                (request := requests[name]).num_computed_tokens - num_tokens, num_tokens,
+                not request.is_prefill_chunk,
+            )
+            for name, num_tokens in scheduled.items()
+        ]  # fmt: skip
         recorder.plan_step()
 
     def _before_update(self, scheduler_output, model_runner_output) -> None:
@@ -187,8 +193,8 @@ def _watch(manager: Any, recorder: Recorder) -> None:
     )
     cache = pool.cache_full_blocks
 
-    def allocate_new_blocks(request_id, *args, **kwargs):
-        blocks = allocate(request_id, *args, **kwargs)
+    def allocate_new_blocks(request_id, *args):  # vLLM names none of them
+        blocks = allocate(request_id, *args)
         if blocks:
             with recorder:
                 ids = [block.block_id for block in blocks]
