@@ -1,0 +1,84 @@
+"""Drive vLLM's AsyncScheduler with plans in flight, without a model: for test_26_in_vllm.py.
+
+vLLM's CPU build never overlaps plans, so an engine cannot show it. With MINIVLLM_XRAY_CHECK=1 the
+tracer compares each step.
+"""
+
+import random
+from collections import deque
+
+import torch
+from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from minivllm.embedded import embedded_model_path
+from minivllm.trace.records import BlocksShared, Finished, Preempted
+from minivllm.xray import AsyncTracingScheduler
+
+BLOCK = 4
+
+
+def make_scheduler(num_blocks):
+    """vLLM's asynchronous scheduler with this many blocks of four tokens."""
+    model = str(embedded_model_path())
+    models = ModelConfig(model=model, dtype="float32", max_model_len=128, enforce_eager=True)
+    limits = SchedulerConfig(
+        max_num_seqs=6, max_num_batched_tokens=32, max_model_len=128, is_encoder_decoder=False
+    )
+    cache = CacheConfig(block_size=BLOCK, enable_prefix_caching=True)
+    config = VllmConfig(model_config=models, scheduler_config=limits, cache_config=cache)
+    cache.num_gpu_blocks = num_blocks
+    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    groups = [KVCacheGroupSpec(["layer"], spec)]
+    pool = KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+    grammars = StructuredOutputManager(config)
+    return AsyncTracingScheduler(config, pool, grammars, BLOCK, hash_block_size=BLOCK)
+
+
+def add(scheduler, name, rng, hasher):
+    """Add a request whose prompt may begin as others do."""
+    prompt = [7] * rng.choice([0, 8, 16])
+    prompt += [rng.randrange(5, 99) for _ in range(rng.randint(1, 20))]
+    params = SamplingParams(temperature=0.0, max_tokens=rng.randint(1, 30), ignore_eos=True)
+    scheduler.add_request(Request(name, prompt, params, None, block_hasher=hasher))
+
+
+def drive(scheduler, seed):
+    """Add, plan, abort and update at random, up to three plans ahead, until all has ended."""
+    rng, in_flight, names = random.Random(seed), deque(), iter(range(40))
+    hasher = get_request_block_hasher(BLOCK, sha256)
+    more = True
+    while more or scheduler.has_requests() or in_flight:
+        for _ in range(rng.choice([0, 0, 1, 3])):
+            if more := (name := next(names, None)) is not None:
+                add(scheduler, f"{seed}-{name}", rng, hasher)
+        if scheduler.has_requests() and len(in_flight) < 3:
+            plan, requests = scheduler.schedule(), scheduler.requests
+            ids = list(plan.num_scheduled_tokens)
+            drawn = [[] if requests[i].is_prefill_chunk else [rng.randrange(5, 99)] for i in ids]
+            in_flight.append((plan, ids, drawn))
+        if scheduler.requests and rng.random() < 0.05:
+            name = rng.choice(list(scheduler.requests))
+            scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+        if in_flight and (len(in_flight) == 3 or rng.random() < 0.6):
+            plan, ids, drawn = in_flight.popleft()
+            places = {name: i for i, name in enumerate(ids)}
+            output = ModelRunnerOutput(req_ids=ids, req_id_to_index=places, sampled_token_ids=drawn)
+            scheduler.update_from_output(plan, output)
+
+
+if __name__ == "__main__":
+    init_none_hash(sha256)
+    for seed in range(12):
+        scheduler = make_scheduler(14 + 4 * (seed % 4))
+        drive(scheduler, seed)
+        scheduler.shutdown()  # says how many steps it has compared
+        trace = scheduler.recorder.trace
+        kinds = (Preempted, BlocksShared, Finished)
+        print(*(f"{kind.__name__} {len(list(trace.of(kind)))}" for kind in kinds))
