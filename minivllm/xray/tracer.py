@@ -32,15 +32,12 @@ def traces() -> list[LiveTrace]:
     return list(_traces)
 
 
-class Tracing:
-    """Mixin for vLLM's Scheduler: the hooks.
+class TracingScheduler(Scheduler):
+    """vLLM's scheduler, recording what it decides.
 
     Raises:
         RuntimeError: when it is made, if this vLLM lacks what the hooks need.
     """
-
-    requests: dict[str, Any]
-    waiting: Any
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -55,11 +52,11 @@ class Tracing:
             _traces.append(self.recorder.trace)
         elif not envs.xray_path():
             logger.warning("nothing can read the X-ray of this process: set MINIVLLM_XRAY=FILE.")
-        manager = self.kv_cache_manager.coordinator.single_type_managers[0]  # type: ignore
+        manager = self.kv_cache_manager.coordinator.single_type_managers[0]
         _watch(manager, self.recorder)
 
     def add_request(self, request) -> None:
-        super().add_request(request)  # type: ignore[misc]
+        super().add_request(request)
         with (recorder := self.recorder):
             name, lora = request.request_id, request.lora_request
             text, started = self.header["text"], self.header["started"]
@@ -72,7 +69,7 @@ class Tracing:
     def schedule(self, *args, **kwargs):
         with self.recorder:
             self.recorder.start_step()
-        output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        output = super().schedule(*args, **kwargs)
         with self.recorder:
             self._record_plan(output)
         return output
@@ -80,37 +77,35 @@ class Tracing:
     def update_from_output(self, scheduler_output, model_runner_output):
         with self.recorder:
             self._before_update(scheduler_output, model_runner_output)
-        outputs = super().update_from_output(  # type: ignore[misc]
-            scheduler_output, model_runner_output
-        )
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
         with self.recorder:
             self.recorder.end_step()
         return outputs
 
     def reset_prefix_cache(self, *args, **kwargs) -> bool:
-        blocks = self.kv_cache_manager.block_pool.blocks  # type: ignore[attr-defined]
+        blocks = self.kv_cache_manager.block_pool.blocks
         cached = [block for block in blocks if block.block_hash is not None]
-        done = super().reset_prefix_cache(*args, **kwargs)  # type: ignore[misc]
+        done = super().reset_prefix_cache(*args, **kwargs)
         with self.recorder:
             forgotten = [block.block_id for block in cached if block.block_hash is None]
             self.recorder.rows += [("BlockForgotten", block_id) for block_id in forgotten]
         return done
 
     def shutdown(self) -> None:
-        super().shutdown()  # type: ignore[misc]
+        super().shutdown()
         with self.recorder:
             self.recorder.close()
 
     # -- inside of vLLM's step -------------------------------------------------------------------
 
     def _preempt_request(self, request, *args, **kwargs) -> None:
-        super()._preempt_request(request, *args, **kwargs)  # type: ignore[misc]
+        super()._preempt_request(request, *args, **kwargs)
         with self.recorder:
             row = ("Preempted", request.request_id, self._queue_index(request))
             self.recorder.rows.append(row)
 
     def _free_request(self, request, *args, **kwargs):
-        parameters = super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
+        parameters = super()._free_request(request, *args, **kwargs)
         with self.recorder:
             row = ("Finished", request.request_id, str(request.get_finished_reason()))
             self.recorder.rows.append(row)
@@ -119,9 +114,7 @@ class Tracing:
     def _update_request_with_output(self, request, new_token_ids, is_stale=False):
         rows = self.recorder.rows
         place = len(rows)
-        updated = super()._update_request_with_output(  # type: ignore[misc]
-            request, new_token_ids, is_stale
-        )
+        updated = super()._update_request_with_output(request, new_token_ids, is_stale)
         # A block that is cached with a token comes behind it. What goes beyond a stop is cut off.
         tokens, name = updated[0], request.request_id
         if len(tokens) == 1:  # in nearly all steps, so without a list
@@ -175,11 +168,7 @@ class Tracing:
         return next(i for i, waiting in enumerate(self.waiting) if waiting is request)
 
 
-class TracingScheduler(Tracing, Scheduler):
-    """vLLM's scheduler, recording what it decides."""
-
-
-class AsyncTracingScheduler(Tracing, AsyncScheduler):
+class AsyncTracingScheduler(TracingScheduler, AsyncScheduler):
     """The same for asynchronous scheduling. A step is a call: its tokens are of the plan before."""
 
 
