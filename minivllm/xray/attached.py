@@ -17,6 +17,7 @@ from minivllm.config import CacheConfig, SchedulerConfig
 from minivllm.entrypoints.openai.errors import RequestError, add_handlers
 from minivllm.entrypoints.openai.glass.routes import LOOPBACK, add_glass
 from minivllm.trace.records import Record
+from minivllm.utils.validation import check
 from minivllm.xray.follow import grown_lines
 from minivllm.xray.format import XRay, read_header
 
@@ -38,7 +39,9 @@ class AttachedRun:
     def __init__(self, path: Path):
         self.path = path
         with open(path, encoding="utf-8") as file:
-            self.xray: XRay = read_header(file.readline())
+            first = file.readline()
+        check(first.endswith("\n"), "--attach", str(path), "a file whose first line is written")
+        self.xray: XRay = read_header(first)
         header = self.xray.header
         limits = {name: header["settings"][name] for name in _LIMITS}
         self.vllm_config = SimpleNamespace(

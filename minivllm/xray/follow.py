@@ -41,6 +41,8 @@ def grown_lines(path: Path, go_on: Callable[[], bool]) -> Iterator[str]:
 def follow(path: Path, say: Callable[[str], None], go_on: Callable[[], bool]) -> None:
     """Say once a second how many requests run and wait, and what the last step did.
 
+    An empty file may be one that has just been made: its first line is waited for.
+
     Raises:
         OSError, ValueError: for a file that cannot be read, or is no X-ray.
     """

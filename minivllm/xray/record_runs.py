@@ -22,7 +22,10 @@ RULES = "Answer in plain words, name no sources, and keep to the question that i
 
 # name -> arguments of vLLM's LLM
 SETTINGS: dict[str, dict[str, Any]] = {
-    "tight": {"num_gpu_blocks_override": 26, "max_num_seqs": 6, "max_num_batched_tokens": 64},
+    "tight": {
+        "num_gpu_blocks_override": 12, "max_num_seqs": 6, "max_num_batched_tokens": 64,
+        "max_model_len": 256,
+    },
     "chunks": {"num_gpu_blocks_override": 64, "max_num_seqs": 8, "max_num_batched_tokens": 48},
     "prefixes": {"num_gpu_blocks_override": 32, "max_num_seqs": 6, "max_num_batched_tokens": 96},
     "drafts": {
@@ -81,7 +84,7 @@ def record(name: str, scheduler: str = "minivllm.xray.TracingScheduler") -> None
     from vllm import LLM, SamplingParams
 
     model = str(embedded_model_path())
-    engine = LLM(model, scheduler_cls=scheduler, **COMMON, **SETTINGS[name]).llm_engine
+    engine = LLM(model, scheduler_cls=scheduler, **(COMMON | SETTINGS[name])).llm_engine
     to_come = [(*some, f"{i}") for i, some in enumerate(requests_of(name))]
     step = 0
     while to_come or engine.has_unfinished_requests():

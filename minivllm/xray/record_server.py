@@ -31,6 +31,7 @@ def record() -> None:
     server = subprocess.Popen(command, env=environment)
     try:
         asyncio.run(_send_all(f"http://127.0.0.1:{port}"))
+        time.sleep(1)  # vLLM kills its engine's process, and the last steps must be in the file
     finally:
         server.send_signal(signal.SIGINT)
         server.wait(60)

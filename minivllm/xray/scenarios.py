@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from minivllm.lab.sim.loop import Arrivals, run_steps
 from minivllm.lab.sim.result import percentiles
 from minivllm.lab.viz.figures.timeline import compare
-from minivllm.logger import silenced
 from minivllm.request import Request, RequestStatus
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.policies import POLICIES
@@ -29,7 +29,6 @@ from minivllm.xray.waits import Walk
 
 NUMBERS = ("max_num_batched_tokens", "max_num_seqs", "num_blocks", "long_prefill_token_threshold")
 SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill")
-_MAX_STEPS = 10**6
 
 
 @dataclass(frozen=True)
@@ -91,14 +90,12 @@ def what_if(xray: XRay, *changes: Mapping[str, Any]) -> WhatIf:
     check(not drafts, "num_speculative_tokens", drafts, "0 in the run: which drafts would be right "
           "in other steps is not known")  # fmt: skip
     cost = fit_cost(xray.trace)
-    settings = [(_name_of(change), _changed(xray, change)) for change in changes]
-    max_num_seqs = xray.header["settings"]["max_num_seqs"]
-    arrivals = arrivals_of(xray)
-    cases = [_numbers("measured", xray.trace, max_num_seqs, arrivals)]
-    for name, other in [("the same, simulated", xray), *settings]:
-        trace = simulate(other, cost)
-        max_num_seqs = other.header["settings"]["max_num_seqs"]
-        cases.append(_numbers(name, trace, max_num_seqs, arrivals))
+    others = [(_name_of(change), _changed(xray, change)) for change in changes]
+    arrivals, measured = arrivals_of(xray), _walk(xray, xray.trace)
+    cases = [_numbers("measured", measured, arrivals)]
+    for name, other in [("the same, simulated", xray), *others]:
+        trace = simulate(other, measured, cost)
+        cases.append(_numbers(name, _walk(other, trace), arrivals))
     return WhatIf(cases, cost)
 
 
@@ -116,7 +113,7 @@ def parse_changes(words: Iterable[str]) -> list[dict[str, Any]]:
     return [dict(zip(named, values, strict=True)) for values in product(*named.values())]
 
 
-def simulate(xray: XRay, cost: StepCost) -> Trace:
+def simulate(xray: XRay, measured: Walk, cost: StepCost) -> Trace:
     """Run our scheduler on a run's arrivals; returns its trace, with simulated times.
 
     Raises:
@@ -125,59 +122,56 @@ def simulate(xray: XRay, cost: StepCost) -> Trace:
     scheduler, requests = make_scheduler(xray), requests_of(xray)
     trace = scheduler.trace
     assert trace is not None
-    loop = _Loop(scheduler, xray.trace, requests, cost)
-    trace.clock, trace._start = (lambda: loop.now), 0.0
-    with silenced("minivllm.scheduling.preemption"):
-        loop.run()
+    run = _Run(scheduler, measured, requests.values(), cost)
+    trace.clock, trace._start = (lambda: run.now), 0.0
+    run.run()
     return trace
 
 
-class _Loop:
-    """The engine's loop, whose clock advances by the cost of each step."""
+class _Run:
+    """A run of our scheduler, whose clock advances by the cost of each step.
+
+    Args:
+        scheduler: without requests.
+        measured: the recorded run: when it began, and when requests were aborted.
+        requests: as they arrive.
+        cost: of a step.
+    """
 
     def __init__(
-        self, scheduler: Scheduler, trace: Trace, requests: dict[str, Request], cost: StepCost
+        self, scheduler: Scheduler, measured: Walk, requests: Iterable[Request], cost: StepCost
     ):
         self.scheduler, self.cost = scheduler, cost
-        self.requests = sorted(requests.values(), key=lambda request: request.arrival_time)
+        self.arrivals = Arrivals(requests)
         self.tokens: dict[str, list[int]] = {}
-        walk = Walk(trace, 1)
-        for record in trace.records:
+        self.aborts: dict[str, float] = {}  # the times of those that are still to come
+        for record in measured.trace.records:
             if isinstance(record, Sampled):
                 self.tokens.setdefault(record.seq_id, []).append(record.token_id)
-        aborted = [r.seq_id for r in trace.records
-                   if isinstance(r, Finished) and r.reason == "abort"]  # fmt: skip
-        self.aborts = sorted((walk.ends[name], name) for name in aborted)
-        self.now = walk.rows[0].start if walk.rows else 0.0
+            elif isinstance(record, Finished) and record.reason == "abort":
+                self.aborts[record.seq_id] = measured.ends[record.seq_id]
+        self.now = measured.rows[0].start if measured.rows else 0.0
 
     def run(self) -> None:
-        scheduler = self.scheduler
-        for _ in range(_MAX_STEPS):
-            self._arrive_and_abort()
-            if not scheduler.requests:
-                if not self.requests:
-                    return
-                self.now = max(self.now, self.requests[0].arrival_time)
-                continue
-            plan = scheduler.schedule()
-            if not plan.num_scheduled_tokens and not plan.preempted_req_ids:
-                raise ValueError("no request can be admitted with these settings.")
-            output = self._execute(plan)
-            scheduler.update_from_output(plan, output)
-            self.now += self.cost.pause_seconds(len(plan.num_scheduled_tokens))
+        """Run until all requests have ended."""
+        for step in run_steps(self.scheduler, self.arrivals, self._execute, self._moment):
+            self.now += self.cost.pause_seconds(len(step.scheduler_output.num_scheduled_tokens))
+            due = [
+                n for n, t in self.aborts.items() if t <= self.now and n in self.scheduler.requests
+            ]
+            self.scheduler.finish_requests(due, RequestStatus.FINISHED_ABORTED)
 
-    def _arrive_and_abort(self) -> None:
-        while self.requests and self.requests[0].arrival_time <= self.now:
-            self.scheduler.add_request(self.requests.pop(0))
-        while self.aborts and self.aborts[0][0] <= self.now:
-            _, name = self.aborts.pop(0)
-            self.scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED)
+    def _moment(self) -> float:
+        """The time before a step: an idle engine waits for the next request."""
+        if not self.scheduler.requests:
+            self.now = max(self.now, self.arrivals.next_time)
+        return self.now
 
-    def _execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+    def _execute(self, scheduler: Scheduler, plan: SchedulerOutput) -> ModelRunnerOutput:
         sampled = {}
         num_tokens = num_keys = 0
         for name, num_new in plan.num_scheduled_tokens.items():
-            seq = self.scheduler.sequences[name]
+            seq = scheduler.sequences[name]
             context = plan.num_computed_tokens[name] + num_new
             num_tokens, num_keys = num_tokens + num_new, num_keys + context
             if context >= seq.num_tokens:
@@ -228,8 +222,12 @@ def _name_of(change: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in change.items()) or "no change"
 
 
-def _numbers(name: str, trace: Trace, max_num_seqs: int, arrivals: dict[str, float]) -> Case:
-    walk = Walk(trace, max_num_seqs)
+def _walk(xray: XRay, trace: Trace) -> Walk:
+    return Walk(trace, xray.header["settings"]["max_num_seqs"])
+
+
+def _numbers(name: str, walk: Walk, arrivals: dict[str, float]) -> Case:
+    trace = walk.trace
     ttft = [t - arrivals[r] for r, t in walk.first_tokens.items() if r in arrivals]
     itl = [stall.seconds for stall in walk.stalls]
     seconds = walk.rows[-1].end - walk.rows[0].start if walk.rows else 0.0

@@ -15,7 +15,7 @@ from minivllm.xray.format import step_line
 logger = init_logger(__name__)
 
 MOST_BATCHES = 20_000  # that may wait for the disk
-_PAUSE = 0.5  # seconds from one write to the next
+_PAUSE = 0.1  # seconds from one write to the next; a process that is killed loses as much
 
 
 class XRayWriter:

@@ -15,7 +15,7 @@ from minivllm.lab.sim.loop import make_scheduler, run_steps
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.trace import Trace
-from minivllm.trace.records import Scheduled
+from minivllm.trace.records import Preempted, Scheduled
 from minivllm.viz import block_grid, timeline
 from minivllm.xray import load_xray, report, verify, what_if
 from minivllm.xray.fit import fit_cost, non_negative_least_squares
@@ -49,6 +49,12 @@ def test_our_scheduler_decides_what_vllm_decided(path):
     found = verify(load_xray(path))
     assert found, str(found)
     assert found.num_steps == load_xray(path).trace.num_steps
+
+
+@pytest.mark.parametrize("name", ["tight", "waits"])
+def test_runs_with_too_few_blocks_preempt(name):
+    (path,) = [path for path in RUNS if path.name.startswith(name)]
+    assert len(list(load_xray(path).trace.of(Preempted))) >= 4
 
 
 def test_the_first_difference_shows_both_states():
