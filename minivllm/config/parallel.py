@@ -1,4 +1,4 @@
-"""ParallelConfig: numbers of ranks and replicas, and the kind of executor that runs the ranks.
+"""ParallelConfig: numbers of ranks, and the kind of executor that runs them.
 
 (vLLM: vllm/config/parallel.py)
 """
@@ -15,17 +15,16 @@ BACKENDS = ("uni", "mp", "together")
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """Ranks that compute one step together, and engines behind one front end."""
+    """Ranks that compute one step together."""
 
     tensor_parallel_size: int = 1  # ranks that each hold a part of every layer
     pipeline_parallel_size: int = 1  # stages, each with some of the layers
-    data_parallel_size: int = 1  # engines, each with a model of its own
     # a name of BACKENDS, or a subclass of Executor; None: "uni" for one rank, "mp" for more
     distributed_executor_backend: Any = None
 
     @property
     def world_size(self) -> int:
-        """Ranks of one engine."""
+        """Number of ranks."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
@@ -41,12 +40,13 @@ class ParallelConfig:
 
     def check(self) -> None:
         """Raise ``ValueError`` for a size or a backend that cannot be."""
-        for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
             value = getattr(self, name)
             ok = is_int(value, 1) and value <= 1024
             check(ok, name, value, "an integer from 1 to 1024")
         backend = self.distributed_executor_backend
-        ok = backend is None or hasattr(backend, "collective_rpc") or is_one_of(backend, BACKENDS)
+        is_class = isinstance(backend, type) and hasattr(backend, "collective_rpc")
+        ok = backend is None or is_class or is_one_of(backend, BACKENDS)
         allowed = f"one of {', '.join(BACKENDS)}, a subclass of Executor, or None"
         check(ok, "distributed_executor_backend", backend, allowed)
         ok = backend != "uni" or self.world_size == 1

@@ -247,7 +247,6 @@ class EngineArgs:
         return ParallelConfig(
             self.tensor_parallel_size,
             self.pipeline_parallel_size,
-            self.data_parallel_size,
             self.distributed_executor_backend,
         )
 

@@ -1,4 +1,4 @@
-"""EngineDeadError: the error of an engine that has stopped.
+"""EngineDeadError: the error of an engine that has stopped; RankTraceback: where a rank raised.
 
 (vLLM: vllm/v1/engine/exceptions.py)
 """
@@ -18,3 +18,7 @@ class EngineDeadError(RuntimeError):
 
     def __reduce__(self):
         return type(self), (self.cause,)  # it may come from the engine's process
+
+
+class RankTraceback(Exception):
+    """Text of a traceback in a rank's process: the cause of an error that is raised again here."""

@@ -30,7 +30,7 @@ import torch
 from minivllm.config import VllmConfig
 from minivllm.cpu import linear
 from minivllm.executor.abstract import Executor
-from minivllm.executor.exceptions import EngineDeadError
+from minivllm.executor.exceptions import EngineDeadError, RankTraceback
 from minivllm.executor.futures import LazyFuture
 from minivllm.executor.rank_process import RankStart, name_of, run_rank
 from minivllm.logger import init_logger
@@ -157,8 +157,7 @@ class MultiprocExecutor(Executor):
         _, error, text = replies[first]
         if len(replies) == len(self._calls) and self._are_whole_stages(failed):
             names = ", ".join(self._names[rank] for rank in failed)
-            error.add_note(f"raised by {names}; by the first of them:\n{text}")
-            raise error
+            raise error from RankTraceback(f"raised by {names}; by the first of them:\n{text}")
         raise self._fail(f"{self._names[first]} failed with {error!r}, and others did not:\n{text}")
 
     def _gather(self, number: int, timeout: float | None) -> dict[int, tuple]:

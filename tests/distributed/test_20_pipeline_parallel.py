@@ -159,7 +159,7 @@ def test_stages_in_processes_of_their_own(tiny_qwen2, tp):
         with pytest.raises(AttributeError) as raised:
             executor.execute_model(plan)
         names = ["Worker_PP1_TP0", "Worker_PP1_TP1"][:tp]
-        assert raised.value.__notes__[0].startswith(f"raised by {', '.join(names)}; by the first")
+        assert str(raised.value.__cause__).startswith(f"raised by {', '.join(names)}; by the first")
         executor.execute_model(SchedulerOutput(reset=True))
         # more than a pipe takes, in both directions at once
         calls = [executor.collective_rpc("no" * 10**6, non_block=True) for _ in range(3)]
