@@ -46,7 +46,7 @@ class StepCost:
             for name, value in zip(names, self.step, strict=True)
         ]
         return (
-            f"cost of a step: {', '.join(parts)}; between two steps "
+            f"cost of a step: {', '.join(parts)};\nbetween two steps "
             f"{1e6 * self.between[0]:.0f} µs + {1e6 * self.between[1]:.1f} per sequence; "
             f"mean error {self.error:.0%}"
         )
