@@ -23,7 +23,7 @@ class RecordedGroup(Group):
 
     def __init__(self, group: Group, name: str, operations: list[Operation]):
         super().__init__(group.rank, group.size)
-        self._group, self._name, self._operations = group, name, operations
+        self._group, self._name, self.operations = group, name, operations
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         with self._noted("all_reduce", x):
@@ -45,4 +45,4 @@ class RecordedGroup(Group):
     def _noted(self, op: str, *tensors: torch.Tensor) -> Iterator[None]:
         start, num_bytes = time.time(), sum(x.nbytes for x in tensors)
         yield
-        self._operations.append(Operation(start, time.time(), self._name, op, num_bytes))
+        self.operations.append(Operation(start, time.time(), self._name, op, num_bytes))

@@ -4,14 +4,33 @@ from collections import Counter
 from concurrent.futures import Future
 
 import pytest
+import torch
 from helpers import make_scheduler, request
 
 from minivllm.distributed.shard import divides, get_pp_indices, kv_head_share
+from minivllm.embedded import embedded_model_path
+from minivllm.engine.oracle import next_token_logits
 from minivllm.exercises import ch20
+from minivllm.lab.ranks import run_ranks
 from minivllm.lab.sim.loop import fake_execute
+from minivllm.models.loader import load_config, load_model
 from minivllm.scheduling.batch_queue import BatchQueue
 
 SEEDS = range(5)
+
+
+def test_all_reduces_and_their_bytes_are_those_of_a_model():
+    source = embedded_model_path()
+    config = load_config(source)
+
+    def exchanged(group):
+        args = source, config, torch.bfloat16, torch.device("cpu")
+        next_token_logits(load_model(*args, group=group), list(range(9)))
+        return [op.num_bytes for op in group.operations if op.op == "all_reduce"]
+
+    number, given, _ = ch20.wire(0).solution(config.num_layers, config.hidden_size, 9, 4)
+    for num_bytes in run_ranks(4, exchanged):
+        assert (len(num_bytes), sum(num_bytes)) == (number, given)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

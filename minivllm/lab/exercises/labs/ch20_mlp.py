@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minivllm.lab.exercises.labs.function_lab import FunctionLab, WrongEntry, call
 from minivllm.lab.exercises.labs.run import Fault
-from minivllm.lab.ranks import WatchedGroup, run_ranks
+from minivllm.lab.ranks import run_ranks
+
+if TYPE_CHECKING:
+    from minivllm.distributed.recorded import RecordedGroup
 
 SIZES = (1, 2, 3, 4)
 
@@ -62,9 +65,9 @@ def _check_mlp(function: Callable, rng: Random, size: int, number: int) -> None:
     shapes = (num_tokens, hidden), (2 * inner, hidden), (hidden, inner), (hidden,)
     given = [torch.randn(shape, generator=generator) for shape in shapes]
     wanted = _the_models(*given)
-    groups: list[WatchedGroup] = []
+    groups: list[RecordedGroup] = []
 
-    def run(group: WatchedGroup) -> Any:
+    def run(group: RecordedGroup) -> Any:
         groups.append(group)
         return function(group, *_own_parts(group, *given))
 
@@ -107,7 +110,7 @@ def _own_parts(group: Any, x: Any, gate_up: Any, down: Any, bias: Any) -> tuple:
     return x.clone(), gate_up, down, bias.clone()
 
 
-def _explain(mine: Any, group: WatchedGroup, x: Any, gate_up: Any, down: Any, bias: Any) -> str:
+def _explain(mine: Any, group: RecordedGroup, x: Any, gate_up: Any, down: Any, bias: Any) -> str:
     """Return the mistake that leads to this output, where it is a known one."""
     import torch
 
