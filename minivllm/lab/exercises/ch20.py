@@ -196,8 +196,8 @@ def blocks(rng: Random) -> FunctionExercise:
         "Write num_blocks(num_layers, free_bytes, block_bytes): the number of blocks of an engine "
         "with pipeline stages. free_bytes has the bytes that each stage has left for K and V, the "
         "first stage first; a block takes block_bytes for each layer of a stage. Layers are "
-        "divided equally; of the rest one each goes to the stages before the last, from its "
-        "neighbour backwards.",
+        "divided equally. What remains goes one each to the last stage but one, to the one before "
+        "it, and so on.",
         "How many layers has each stage, and how many blocks would it have alone? All stages use "
         "the same block ids.",
         _solve_blocks,
