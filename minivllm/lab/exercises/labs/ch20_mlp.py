@@ -99,7 +99,7 @@ def _the_models(x: Any, gate_up: Any, down: Any, bias: Any) -> Any:
 
 
 def _own_parts(group: Any, x: Any, gate_up: Any, down: Any, bias: Any) -> tuple:
-    """What a rank is given: numbers of others are NaN."""
+    """Arguments of a rank: numbers of others are NaN."""
     import torch
 
     inner = down.shape[1]
