@@ -43,8 +43,8 @@ def sharded_layer(
     """Draw one layer of a decoder with a gated MLP as its ranks have it, a lane for each.
 
     Matrices are outlines to scale, as high as their outputs and as wide as their inputs; what the
-    rank has is filled. Where the ranks' outputs are summed there is a ⊕ over all lanes, and below it the bytes
-    that each of them gives.
+    rank has is filled. Where the ranks' outputs are summed there is a ⊕ over all lanes, and below
+    it the bytes that each of them gives.
 
     Args:
         config: of the whole model, a ModelConfig.
@@ -193,9 +193,7 @@ def _draw_sum(
     drawing.text(x, below, f"{num_bytes:,} bytes", SUM + 28, font_size=11, text_anchor="middle")
 
 
-def _text(
-    matrices: list[_Matrix], heads: list[str], num_bytes: int, head: str, facts: str
-) -> str:
+def _text(matrices: list[_Matrix], heads: list[str], num_bytes: int, head: str, facts: str) -> str:
     lines = [head, facts, ""]
     titles = []
     for matrix in matrices:
