@@ -5,7 +5,6 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import run_ranks
 from test_13_models import CONFIGS, make_model
 from torch import nn
 
@@ -18,6 +17,7 @@ from minivllm.cpu import linear
 from minivllm.cpu.attention.paged_numba import PagedNumba
 from minivllm.engine.oracle import next_token_logits
 from minivllm.kv.block_table import slots_of
+from minivllm.lab.ranks import run_ranks
 from minivllm.models.linear import LinearMethod
 from minivllm.models.loader import load_config, load_model
 
@@ -104,7 +104,7 @@ def test_the_sum_of_several_ranks(name, dtype, tmp_path):
         model = load_model(tmp_path, config, dtype, CPU, group=group)
         cpu.apply(model, PagedNumba())
         check_bit_for_bit(model, BLOCK_SIZE, dtype)
-        return group.num_reduced
+        return group.num_operations("all_reduce")
 
     in_arrays_and_in_modules = 2 * (2 * config.num_layers + 1)
     assert run_ranks(2, check) == [in_arrays_and_in_modules] * 2

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 import torch
-from ranks import run_ranks
 from safetensors.torch import load_file, save_file
 from test_13_models import CONFIGS, make_model
 from test_loader import as_bin
 
 from minivllm.embedded import embedded_model_path
 from minivllm.engine.oracle import next_token_logits
+from minivllm.lab.ranks import run_ranks
 from minivllm.models.loader import load_config, load_model
 
 CPU = torch.device("cpu")
@@ -49,7 +49,7 @@ def load(directory, group=None, dtype=torch.float32, load_format="auto"):
 def test_the_ranks_logits_are_those_of_one_model(directory, size, load_format):
     def logits(group):
         found = next_token_logits(load(directory, group, load_format=load_format), IDS)
-        return found, group.num_reduced, group.num_gathered
+        return found, *map(group.num_operations, ("all_reduce", "all_gather"))
 
     whole = load(directory, load_format=load_format)
     results = run_ranks(size, logits)

@@ -32,6 +32,7 @@ from minivllm.lab.exercises.labs.ch16_tool_stream import LAB as tool_stream
 from minivllm.lab.exercises.labs.ch17_segments import LAB as segments
 from minivllm.lab.exercises.labs.ch18_dequantize import LAB as dequantize
 from minivllm.lab.exercises.labs.ch19_attend_codes import LAB as attend_codes
+from minivllm.lab.exercises.labs.ch20_mlp import LAB as parallel_mlp
 from minivllm.lab.exercises.labs.ch21b_join import LAB as join
 from minivllm.lab.exercises.labs.ch22_quantile import LAB as quantile
 from minivllm.lab.exercises.labs.ch24_mean import LAB as mean_rows
@@ -64,6 +65,7 @@ __all__ = [
     "merge",
     "mini_engine",
     "online_softmax",
+    "parallel_mlp",
     "plug_in",
     "progress",
     "propose",
@@ -82,7 +84,7 @@ CLASS_LABS = {lab.name: lab for lab in _CLASSES}
 _FUNCTIONS = (
     schedule, cap, copy, masked_add, table_sum, row_softmax, online_softmax, decode_one, decode,
     merge, top_p, propose, mask, tool_stream, segments, dequantize,
-    attend_codes, join, quantile, mean_rows,
+    attend_codes, parallel_mlp, join, quantile, mean_rows, fit_line,
 )  # fmt: skip
 FUNCTION_LABS = {lab.name: lab for lab in _FUNCTIONS}
 

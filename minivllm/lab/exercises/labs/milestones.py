@@ -14,8 +14,8 @@ MILESTONES = {
     "find_longest_cache_hit": "08", "copy": "10", "masked_add": "10", "table_sum": "10",
     "row_softmax": "10", "online_softmax": "10", "decode_one": "10", "decode": "10", "merge": "11",
     "top_p": "12", "propose": "14", "mask": "15", "tool_stream": "16", "segments": "17",
-    "dequantize": "18", "attend_codes": "19", "join": "21b", "quantile": "22", "mean_rows": "24",
-    "fit_line": "26",
+    "dequantize": "18", "attend_codes": "19", "parallel_mlp": "20", "join": "21b", "quantile": "22",
+    "mean_rows": "24", "fit_line": "26",
     "mini_engine": "all",
 }  # fmt: skip
 
