@@ -26,7 +26,8 @@ from minivllm.config.parallel import ParallelConfig
 from minivllm.distributed.group import Group, ParallelState
 from minivllm.distributed.shard import coordinates, pp_ranks, tp_ranks
 from minivllm.distributed.torch_group import TorchGroup
-from minivllm.worker.worker import Worker
+from minivllm.scheduling.output import ModelRunnerOutput
+from minivllm.worker.traced_worker import make_worker
 
 _SPINS = 50  # looks for a call before the rank sleeps
 _CLOSING = 1.0  # seconds to end in the usual way
@@ -89,7 +90,7 @@ def run_rank(start: RankStart, calls: Connection, life: Connection) -> None:
         world_size=parallel.world_size,
         timeout=_PATIENCE,
     )
-    worker = Worker(config, join_groups(start.rank, parallel, start.shared))
+    worker = make_worker(config, join_groups(start.rank, parallel, start.shared))
     answer_calls(worker, calls, start.rank == parallel.output_rank)
 
 
@@ -111,7 +112,9 @@ def answer_calls(worker: Any, calls: Connection, has_output: bool) -> None:
             return
         try:
             value = getattr(worker, method)(*args, **kwargs)
-            reply = number, True, value if has_output or method != "execute_model" else None, ""
+            if not has_output and isinstance(value, ModelRunnerOutput):
+                value = ModelRunnerOutput(rank_work=value.rank_work)  # its tokens are not wanted
+            reply = number, True, value, ""
         except BaseException as error:
             reply = number, False, _sendable(error), traceback.format_exc()
         with suppress(OSError):  # the engine has ended, which the next look tells
