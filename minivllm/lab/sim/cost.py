@@ -73,6 +73,11 @@ class ModelShape:
     bytes_per_number: int = 2  # of weights, K and V
 
     @property
+    def hidden_size(self) -> int:
+        """Numbers per token between two layers."""
+        return self.num_heads * self.head_dim
+
+    @property
     def weight_bytes(self) -> float:
         return self.num_params * self.bytes_per_number
 
@@ -121,6 +126,10 @@ MODELS = {
     "embedded": ModelShape("embedded", 4.07e6, 5, 4, 4, 64, 8192, bytes_per_number=4),
     "llama-8b": ModelShape("llama-8b", 8.03e9, 32, 32, 8, 128, 8192),
     "opt-13b": ModelShape("opt-13b", 13e9, 40, 40, 40, 128, 2048),  # the paper's
+    # Its weights are 83 % of an 80 GB device: the size at which a second device gives 13.9 times the
+    # blocks, as in vLLM's post "Distributed inference with vLLM" (2025), which names no model.
+    "33b": ModelShape("33b", 33.2e9, 60, 56, 8, 128, 8192),
+    "llama-2-70b": ModelShape("llama-2-70b", 68.98e9, 80, 64, 8, 128, 4096),
 }
 
 
