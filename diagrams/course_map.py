@@ -29,7 +29,11 @@ COLUMNS = (
         "Many users": ("17",),
         "In vLLM": ("26", "A4"),
     },
-    {"Kernels": ("09", "10", "11"), "Machines": ("A1", "A2", "A3")},
+    {
+        "Kernels": ("09", "10", "11"),
+        "Machines": ("A1", "A2", "A3"),
+        "Several devices": ("20",),
+    },
 )
 TRACK_COLOURS = {"90 minutes": FULL_ORANGE, "systems": FULL_BLUE, "kernels": FULL_GREEN}
 

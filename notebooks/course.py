@@ -27,11 +27,12 @@ NEEDS = {
     "13b": ("01", "03"),
     "14": ("05", "12"), "14b": ("14",), "15": ("12",), "16": ("12", "15"), "17": ("05", "08"),
     "18": ("13",), "19": ("06", "13", "18"),
+    "20": ("05", "13"),
     "21": ("03", "05"), "21b": ("21",), "22": ("07", "21b"), "24": ("07", "08"), "26": ("06", "07"),
     "A1": ("07", "09"), "A2": ("A1",), "A3": ("09", "A2"), "A4": ("05", "06", "08"),
 }  # fmt: skip
 # Those that are not written yet.
-TO_COME = {"20": "parallelism", "25": "pictures"}
+TO_COME = {"25": "pictures"}
 # The first track is pieces of its notebooks, in one of its own; the others are whole notebooks.
 TRACKS = {
     "90 minutes": tuple(ninety.PARTS),
