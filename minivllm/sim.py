@@ -8,7 +8,7 @@ from minivllm.lab.contiguous.slab_pool import BuddyPool, FirstFitPool
 from minivllm.lab.sim.acceptance import Acceptance
 from minivllm.lab.sim.chats import chats, table_chat
 from minivllm.lab.sim.chi_square import chi_square
-from minivllm.lab.sim.cluster import NODES, Cluster, Node
+from minivllm.lab.sim.cluster import Cluster
 from minivllm.lab.sim.cost import (
     HARDWARE,
     MODELS,
@@ -22,6 +22,7 @@ from minivllm.lab.sim.dry_run import dry_run
 from minivllm.lab.sim.launches import launch_each, launch_graph
 from minivllm.lab.sim.links import LINKS, Link, ring_bytes
 from minivllm.lab.sim.loop import make_scheduler, runner_output
+from minivllm.lab.sim.nodes import NODES, Node
 from minivllm.lab.sim.prefix_hits import prefix_hits
 from minivllm.lab.sim.recordings import GOLDEN, load_recording
 from minivllm.lab.sim.replay import replay
