@@ -8,6 +8,7 @@ from minivllm.lab.contiguous.slab_pool import BuddyPool, FirstFitPool
 from minivllm.lab.sim.acceptance import Acceptance
 from minivllm.lab.sim.chats import chats, table_chat
 from minivllm.lab.sim.chi_square import chi_square
+from minivllm.lab.sim.cluster import Cluster
 from minivllm.lab.sim.cost import (
     HARDWARE,
     MODELS,
@@ -19,7 +20,9 @@ from minivllm.lab.sim.cost import (
 )
 from minivllm.lab.sim.dry_run import dry_run
 from minivllm.lab.sim.launches import launch_each, launch_graph
+from minivllm.lab.sim.links import LINKS, Link, ring_bytes
 from minivllm.lab.sim.loop import make_scheduler, runner_output
+from minivllm.lab.sim.nodes import NODES, Node
 from minivllm.lab.sim.prefix_hits import prefix_hits
 from minivllm.lab.sim.recordings import GOLDEN, load_recording
 from minivllm.lab.sim.replay import replay
@@ -30,12 +33,12 @@ from minivllm.lab.sim.waste import NUM_SLOTS, measure_waste
 from minivllm.lab.sim.workloads import SimRequest, alpaca_like, sharegpt_like
 
 __all__ = [
-    "GOLDEN", "HARDWARE", "MODELS", "NUM_SLOTS", "Acceptance", "BuddyPool",
-    "ContiguousKVCacheManager", "CostModel", "FirstFitPool", "Hardware", "ModelShape", "SimRequest",
-    "Work", "alpaca_like", "attended_pairs", "chats", "chi_square", "dry_run", "launch_each",
-    "launch_graph", "load_recording", "make_scheduler", "measure_sharing", "measure_waste",
-    "percentiles", "prefix_hits", "replay", "runner_output", "sharegpt_like", "simulate",
-    "table_chat",
+    "GOLDEN", "HARDWARE", "LINKS", "MODELS", "NODES", "NUM_SLOTS", "Acceptance", "BuddyPool",
+    "Cluster", "ContiguousKVCacheManager", "CostModel", "FirstFitPool", "Hardware", "Link",
+    "ModelShape", "Node", "SimRequest", "Work", "alpaca_like", "attended_pairs", "chats",
+    "chi_square", "dry_run", "launch_each", "launch_graph", "load_recording", "make_scheduler",
+    "measure_sharing", "measure_waste", "percentiles", "prefix_hits", "replay", "ring_bytes",
+    "runner_output", "sharegpt_like", "simulate", "table_chat",
 ]  # fmt: skip
 
 if __name__ == "__main__":

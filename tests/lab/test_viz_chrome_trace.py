@@ -8,13 +8,21 @@ from collections import defaultdict
 
 import pytest
 from jsonschema import Draft202012Validator
+from test_20_figures import exchanged
 
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.loop import make_scheduler, run_steps
 from minivllm.request import Request, RequestStatus
 from minivllm.sampling_params import SamplingParams
 from minivllm.trace import Trace
-from minivllm.trace.records import Preempted, RequestAdded, Scheduled, SwappedOut
+from minivllm.trace.records import (
+    Communicated,
+    Preempted,
+    RankWorked,
+    RequestAdded,
+    Scheduled,
+    SwappedOut,
+)
 from minivllm.viz import save_chrome_trace
 
 NUMBER = {"type": "number", "minimum": 0}
@@ -121,9 +129,9 @@ def by_track(events, *phases):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("clock", ["steps", "seconds"])
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", [*WORLDS, "ranks"])
 def test_the_file_is_valid(world, clock, tmp_path):
-    trace = WORLDS[world]()
+    trace = exchanged() if world == "ranks" else WORLDS[world]()
     document = load(trace, tmp_path, clock=clock)
     Draft202012Validator.check_schema(SCHEMA)
     errors = [error.message for error in Draft202012Validator(SCHEMA).iter_errors(document)]
@@ -239,3 +247,27 @@ def test_bad_input_is_refused(tmp_path):
     with pytest.raises(ValueError, match="clock must be 'steps' or 'seconds', got 'beats'"):
         save_chrome_trace(run(), tmp_path / "run.json", clock="beats")
     assert not (tmp_path / "run.json").exists()
+
+
+def test_ranks_are_processes_and_sends_are_arrows(tmp_path):
+    """Stages have two ranks each: rank 0 sends to rank 2, and rank 1 to rank 3."""
+    trace = exchanged()
+    events = load(trace, tmp_path)["traceEvents"]
+    pids = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}
+    assert list(pids)[2:] == ["rank 0", "rank 1", "rank 2", "rank 3"]
+    for rank in range(4):
+        slices = [e for e in events if e["ph"] == "X" and e["pid"] == pids[f"rank {rank}"]]
+        plans = [e["name"] for e in slices if e["name"].startswith("plan ")]
+        assert plans == [f"plan {r.plan}" for r in trace.of(RankWorked) if r.rank == rank]
+        done = [(e["name"], e["args"]["bytes"]) for e in slices if "args" in e]
+        wanted = [(r.op, r.num_bytes) for r in trace.of(Communicated) if r.rank == rank]
+        assert done == wanted
+    arrows = defaultdict(list)
+    for event in events:
+        if event.get("cat") == "send":
+            arrows[event["id"]].append(event)
+    assert len(arrows) == sum(r.op == "send" for r in trace.of(Communicated)) > 0
+    for start, end in arrows.values():
+        assert (start["ph"], end["ph"], end["pid"] - start["pid"]) == ("s", "f", 2)
+        assert start["ts"] <= end["ts"]
+    assert not any(e["pid"] > 2 for e in load(trace, tmp_path, clock="steps")["traceEvents"])

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from test_14_draft_figures import speculating
 from test_17_figures import adapters
+from test_20_figures import GROUPED, exchanged, staged
 from test_22_figures import four
 from test_viz_figures import SVG, check_figure, chunked, drawing, forking, preempting, sharing
 
@@ -59,13 +60,16 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "low_rank": ((8, 6, 2), ("B",), ("C",)),
     "ngram_lookup": (([1, 2, 3, 1, 2], 1, 2, 2), (2,), (3,)),
     "number_line": (([0.1, -0.3, 0.7], {"int2": [-0.5, 0.0, 0.5]}), ("int2",), ("int9",)),
+    "pipeline_grid": ((staged,), (1, 1), (9, 1)),
     "pooled_rows": (([(0, 3, 3), (2, 4, 9)],), ("step", "A", 1), ("step", "Z", 1)),
     "prefix_tree": ((sharing,), (1,), (99,)),
     "probability_lines": (({"row": PROBS}, 0.5), ("row", "x"), ("row", "z")),
     "program_loads": (({"program 0": [3, 4]},), ("program 0", 1), ("program 0", 2)),
     "pushed_error": (([[0.3, 0.6], [0.0, 0.7], [0.0, 1.0]],), (1, 0), (9, 0)),
     "queues": ((preempting,), ("C", 3), ("C", 99)),
+    "rank_lanes": ((exchanged,), (3, 0), (9, 0)),
     "rejection_bars": ((PROBS, PROBS), ("x",), ("z",)),
+    "sharded_layer": ((GROUPED, 2), ("sum", "o_proj"), ("sum", "qkv_proj")),
     "similarity": (([[0.9, 0.2]], ["a"], ["b", "c"]), (0, 1), (0, 9)),
     "sorted_rows": (([0, -1, 0], ["pirate"]), ("sorted", 2), ("sorted", 3)),
     "stepper": ((chunked, [0, 3]), (3, 4), (2, 4)),

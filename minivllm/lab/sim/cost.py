@@ -73,6 +73,11 @@ class ModelShape:
     bytes_per_number: int = 2  # of weights, K and V
 
     @property
+    def hidden_size(self) -> int:
+        """Numbers per token between two layers."""
+        return self.num_heads * self.head_dim
+
+    @property
     def weight_bytes(self) -> float:
         return self.num_params * self.bytes_per_number
 
@@ -121,6 +126,10 @@ MODELS = {
     "embedded": ModelShape("embedded", 4.07e6, 5, 4, 4, 64, 8192, bytes_per_number=4),
     "llama-8b": ModelShape("llama-8b", 8.03e9, 32, 32, 8, 128, 8192),
     "opt-13b": ModelShape("opt-13b", 13e9, 40, 40, 40, 128, 2048),  # the paper's
+    # Weights of 83 % of an 80 GB device: of that size, a second device gives 13.9 times the
+    # blocks, which is the number in vLLM's post on distributed inference (2025).
+    "33b": ModelShape("33b", 33.2e9, 60, 56, 8, 128, 8192),
+    "llama-2-70b": ModelShape("llama-2-70b", 68.98e9, 80, 64, 8, 128, 4096),
 }
 
 
@@ -129,6 +138,9 @@ class CostModel:
 
     def __init__(self, hardware: Hardware, model: ModelShape):
         self.hardware, self.model = hardware, model
+        # as ``minivllm.lab.sim.cluster.Cluster`` has them: one stage of one rank
+        self.stages, self.num_ranks = [self], 1
+        self.cpu_s_per_sequence = 0.0  # the overhead has it
         # Each is a sum over the step's tokens, so a step's cost is three products.
         self._s_per_token = model.flops_per_token / hardware.flops_per_s
         self._s_per_attended = model.flops_per_attended / hardware.flops_per_s

@@ -7,7 +7,7 @@ without a model runs it from here: the simulator, dry runs, replays, labs, bench
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from minivllm.config import SchedulerConfig
@@ -76,13 +76,13 @@ class LimitedArrivals(Arrivals):
     ``--max-concurrency`` of its benchmark)
 
     Args:
-        scheduler: to which they are added.
-        max_concurrency: the most that are in it at once.
+        under_way: ids of requests that have been sent and have not ended.
+        max_concurrency: the most that there are at once.
     """
 
-    def __init__(self, scheduler: Scheduler, max_concurrency: int):
+    def __init__(self, under_way: Collection[str], max_concurrency: int):
         super().__init__()
-        self._scheduler, self._max_concurrency = scheduler, max_concurrency
+        self._under_way, self._max_concurrency = under_way, max_concurrency
         self._was_full = False
 
     def pop_until(self, now: float) -> Iterator[Request]:
@@ -94,7 +94,7 @@ class LimitedArrivals(Arrivals):
         self._was_full = not self._has_room()
 
     def _has_room(self) -> bool:
-        return len(self._scheduler.requests) < self._max_concurrency
+        return len(self._under_way) < self._max_concurrency
 
 
 def make_scheduler(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from minivllm.lab.contiguous.manager import SlotUsage
+from minivllm.trace import Trace
 from minivllm.utils.validation import check
 
 PERCENTILES = (50, 90, 99)
@@ -69,14 +70,16 @@ class SimulationResult:
         requests: in the workload's order.
         inter_token_times: gaps between two tokens of the same sequence, of all sequences (ITL).
         seconds: from 0 to the end of the last step.
-        num_steps, num_preemptions: of the scheduler.
-        num_blocks, block_size: the pool's; a contiguous pool has blocks of one slot.
+        num_steps, num_preemptions: of the scheduler; of several replicas the sum. A pipeline's step
+            is a call of the engine, as in its trace.
+        num_blocks, block_size: the pool's, of each replica; a contiguous one has blocks of a slot.
         prefix_hit_rate: the share of looked-up tokens that the prefix cache had, 0 to 1.
         memory: what the slots did, as shares of the pool, mean over the time of all steps.
         memory_under_load: the same over those steps in which a request had to wait.
         tokens_in_held: the share of held slots that held tokens, mean over the same time as memory.
         saved_by_sharing: the share of blocks that sharing saves, mean over the same time.
         wall_seconds: what the simulation itself took.
+        traces: of the replicas, by their own clocks; empty unless ``trace=True``.
     """
 
     requests: tuple[RequestTimes, ...]
@@ -92,6 +95,17 @@ class SimulationResult:
     tokens_in_held: float
     saved_by_sharing: float
     wall_seconds: float
+    traces: tuple[Trace, ...] = field(default=(), repr=False)
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the only replica, or of the first.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        check(self.traces, "trace", None, "asked for with simulate(..., trace=True)")
+        return self.traces[0]
 
     @property
     def request_throughput(self) -> float:

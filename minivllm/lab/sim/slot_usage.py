@@ -29,6 +29,13 @@ class SlotMeter:
             self._rounding += rounding * seconds
             self._external += external * seconds
 
+    def __add__(self, other: SlotMeter) -> SlotMeter:
+        """Both: pools of replicas are one pool."""
+        total = SlotMeter()
+        for name, value in vars(self).items():
+            setattr(total, name, value + getattr(other, name))
+        return total
+
     @property
     def shares(self) -> SlotUsage:
         """The mean over time as shares of the whole pool; all zeros if nothing was added."""
@@ -83,6 +90,13 @@ class MemoryMeter:
         self.all_steps.add(seconds, usage)
         if waiting:
             self.under_load.add(seconds, usage)
+
+    def __add__(self, other: MemoryMeter) -> MemoryMeter:
+        """Both: pools of replicas are one pool."""
+        total = MemoryMeter(self.scheduler)
+        for name in ("all_steps", "under_load", "_held", "_unshared"):
+            setattr(total, name, getattr(self, name) + getattr(other, name))
+        return total
 
     @property
     def saved_by_sharing(self) -> float:

@@ -28,14 +28,17 @@ from minivllm.lab.viz.figures.memory_bars import memory_bars
 from minivllm.lab.viz.figures.ngram_lookup import ngram_lookup
 from minivllm.lab.viz.figures.number_line import number_line
 from minivllm.lab.viz.figures.pareto import pareto
+from minivllm.lab.viz.figures.pipeline_grid import pipeline_grid
 from minivllm.lab.viz.figures.pooled_rows import pooled_rows
 from minivllm.lab.viz.figures.prefix_tree import prefix_tree
 from minivllm.lab.viz.figures.probability_lines import probability_lines
 from minivllm.lab.viz.figures.program_loads import program_loads
 from minivllm.lab.viz.figures.pushed_error import pushed_error
 from minivllm.lab.viz.figures.queues import queues
+from minivllm.lab.viz.figures.rank_lanes import rank_lanes
 from minivllm.lab.viz.figures.rejection_bars import rejection_bars
 from minivllm.lab.viz.figures.roofline import roofline
+from minivllm.lab.viz.figures.sharded_layer import sharded_layer
 from minivllm.lab.viz.figures.similarity import similarity
 from minivllm.lab.viz.figures.sorted_rows import sorted_rows
 from minivllm.lab.viz.figures.speedups import speedups
@@ -53,8 +56,9 @@ __all__ = [
     "Figure", "Plot", "TokenStrip", "attention_masks", "automaton", "beam_tree", "bit_fields",
     "block_grid", "block_table", "buckets", "call_stream", "compare", "draft_lanes", "filmstrip",
     "gather_arrows", "knee", "lanes", "latency", "launch_lanes", "lora_slots", "low_rank",
-    "memory_bars", "ngram_lookup", "number_line", "pareto", "plot", "pooled_rows", "prefix_tree",
-    "probability_lines", "program_loads", "pushed_error", "queues", "rejection_bars",
-    "roofline", "save_chrome_trace", "save_html", "similarity", "sorted_rows", "speedups",
-    "stepper", "time_shares", "timeline", "token_strips", "waste_bars", "wire", "word_tiles",
+    "memory_bars", "ngram_lookup", "number_line", "pareto", "pipeline_grid", "plot", "pooled_rows",
+    "prefix_tree", "probability_lines", "program_loads", "pushed_error", "queues", "rank_lanes",
+    "rejection_bars", "roofline", "save_chrome_trace", "save_html", "sharded_layer", "similarity",
+    "sorted_rows", "speedups", "stepper", "time_shares", "timeline", "token_strips", "waste_bars",
+    "wire", "word_tiles",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 Two processes: "engine" has a slice per step and the counters, "requests" a track per sequence with
 its waits and its chunks. An arrow leads over each preemption, from the last chunk before it to the
-return.
+return. Where several ranks computed, each is a process of its own (``rank_events``).
 """
 
 from __future__ import annotations
@@ -10,28 +10,33 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from minivllm.lab.viz.draw.wording import count
 from minivllm.lab.viz.model.timeline_model import Cell, History, read_history
 from minivllm.lab.viz.model.times import Times
+from minivllm.lab.viz.page.chrome_events import (
+    FIRST_TRACK,
+    MICROSECONDS,
+    Event,
+    make_event,
+    make_slice,
+    metadata,
+)
+from minivllm.lab.viz.page.rank_events import rank_events
 from minivllm.trace import Trace
 from minivllm.trace.records import RequestAdded, StepPlanned, SwappedOut
 from minivllm.trace.state import State
 from minivllm.utils.math_utils import cdiv
 
-ENGINE, REQUESTS = 1, 2  # process ids
-FIRST_TRACK = 10  # a thread with its process's id would be taken for its main thread
-MICROSECONDS = {"seconds": 1e6, "steps": 1e3}  # a step is shown as a millisecond
-
-Event = dict[str, Any]
+ENGINE, REQUESTS = 1, 2  # process ids; those of ranks follow
 
 
 def save_chrome_trace(trace: Trace, path: str | Path, clock: str = "seconds") -> None:
     """Write a run for Perfetto: open https://ui.perfetto.dev and drop the file there.
 
     A track per sequence with its waits and chunks, counters for free blocks, budget and queues,
-    and an arrow from each preemption to the return.
+    and an arrow from each preemption to the return. By seconds also a process for each of several
+    ranks, with its plans and operations, and an arrow from each send to where it is received.
 
     Args:
         trace: of the run, such as ``llm.trace``.
@@ -75,17 +80,19 @@ class _Writer:
         yield from self._steps()
         for seq_id, cells in self.history.rows.items():
             yield from self._sequence(seq_id, cells)
+        if self.times.clock == "seconds":  # steps are no measure of what a rank does within one
+            yield from rank_events(self.trace, REQUESTS + 1)
 
     def _names(self) -> Iterator[Event]:
         for pid, name in ((ENGINE, "engine"), (REQUESTS, "requests")):
-            yield _metadata(pid, 0, "process_name", name=name)
-            yield _metadata(pid, 0, "process_sort_index", sort_index=pid)
-        yield _metadata(ENGINE, FIRST_TRACK, "thread_name", name="steps")
+            yield metadata(pid, 0, "process_name", name=name)
+            yield metadata(pid, 0, "process_sort_index", sort_index=pid)
+        yield metadata(ENGINE, FIRST_TRACK, "thread_name", name="steps")
         for seq_id, tid in self.tids.items():
             owner = self.history.owners[seq_id]
             name = owner.letter if owner.letter == seq_id else f"{owner.letter} {seq_id}"
-            yield _metadata(REQUESTS, tid, "thread_name", name=name)
-            yield _metadata(REQUESTS, tid, "thread_sort_index", sort_index=tid)
+            yield metadata(REQUESTS, tid, "thread_name", name=name)
+            yield metadata(REQUESTS, tid, "thread_sort_index", sort_index=tid)
 
     def _steps(self) -> Iterator[Event]:
         """A slice and the counters for every step, and the counters once more at the end."""
@@ -169,22 +176,11 @@ class _Writer:
             args["accepted"] = cell.num_accepted
         return self._slice(REQUESTS, tid, name, start, end, args)
 
-    # -- the format ------------------------------------------------------------------------------
-
     def _slice(
         self, pid: int, tid: int, name: str, start: float, end: float, args: Event | None = None
     ) -> Event:
-        event = self._event("X", pid, tid, name, start)
-        event["dur"] = round(self._microseconds(end) - event["ts"], 3)
-        return event if args is None else event | {"args": args}
+        scale = MICROSECONDS[self.times.clock]
+        return make_slice(pid, tid, name, start * scale, end * scale, args)
 
     def _event(self, phase: str, pid: int, tid: int, name: str, at: float, **more) -> Event:
-        ts = self._microseconds(at)
-        return {"name": name, "ph": phase, "pid": pid, "tid": tid, "ts": ts, **more}
-
-    def _microseconds(self, at: float) -> float:
-        return round(at * MICROSECONDS[self.times.clock], 3)
-
-
-def _metadata(pid: int, tid: int, what: str, **args) -> Event:
-    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args}
+        return make_event(phase, pid, tid, name, at * MICROSECONDS[self.times.clock], **more)

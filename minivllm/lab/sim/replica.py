@@ -1,0 +1,202 @@
+"""Replica: one engine in simulated time, whose stages take what the cost model says."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from minivllm.lab.sim.cluster import Cluster
+from minivllm.lab.sim.cost import CostModel, attended_pairs
+from minivllm.lab.sim.loop import run_step, runner_output
+from minivllm.lab.sim.rank_lanes import record_stage
+from minivllm.lab.sim.requests import RandomSurvivors
+from minivllm.lab.sim.slot_usage import MemoryMeter
+from minivllm.logger import silenced
+from minivllm.request import Request, Sequence
+from minivllm.scheduling.batch_queue import BatchQueue
+from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
+from minivllm.scheduling.progress import check_progress
+from minivllm.scheduling.scheduler import Scheduler
+
+
+class Clock:
+    """The simulated time, in seconds."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Size(NamedTuple):
+    """What a plan computes, and how full the memory is meanwhile."""
+
+    num_tokens: int
+    num_attended: int
+    num_kv: int  # read and written
+    num_seen: int  # of all running sequences, tokens with K and V
+    num_empty: int  # and empty slots in their last blocks
+
+
+class Replica:
+    """One engine of one stage: a plan is made, computed and ended before the next one.
+
+    Args:
+        scheduler: without requests.
+        cost: of its steps.
+        clock: of this replica, for its trace, too.
+    """
+
+    def __init__(self, scheduler: Scheduler, cost: CostModel | Cluster, clock: Clock):
+        self.scheduler, self.clock = scheduler, clock
+        self.stages: list[Any] = cost.stages
+        self.has_lanes = scheduler.trace is not None and cost.num_ranks > 1
+        self.cpu_s_per_sequence = cost.cpu_s_per_sequence
+        self.num_steps = 0
+        self.memory = MemoryMeter(scheduler)
+        self.survivors = RandomSurvivors()
+        self.sent: list[Request] = []  # they join the queue at the next step
+
+    @property
+    def now(self) -> float:
+        """When the step before has ended: the time of the next one."""
+        return self.clock.now
+
+    @property
+    def has_work(self) -> bool:
+        """True while ``step`` has something to do."""
+        return bool(self.sent) or self.scheduler.has_unfinished_requests()
+
+    def send(self, request: Request) -> None:
+        """Send a request, which wakes an engine without work."""
+        if not self.has_work:
+            self.clock.now = max(self.now, request.arrival_time)
+        self.sent.append(request)
+
+    def step(self, more_to_come: bool) -> list[Sequence]:
+        """Let the engine make a call. Returns the sequences that have got a token by its end.
+
+        Args:
+            more_to_come: will further requests be sent?
+
+        Raises:
+            ValueError: for a request that could never run.
+            LivelockError: if nothing will ever change again.
+        """
+        for request in self.sent:
+            self.scheduler.add_request(request)
+        self.sent = []
+        with silenced("minivllm.scheduling.preemption"):
+            return self._step(more_to_come)
+
+    def _step(self, more_to_come: bool) -> list[Sequence]:
+        self.num_steps += 1
+        return run_step(self.scheduler, self._execute, more_to_come).updated
+
+    def _execute(self, scheduler: Scheduler, plan: SchedulerOutput) -> ModelRunnerOutput:
+        """Take the model's place, and let the time of a step pass."""
+        output, size = self._forward(plan)
+        work = size.num_tokens, size.num_attended, size.num_kv
+        start, seconds = self.clock.now, self.stages[0].step_seconds(*work)
+        if self.has_lanes:
+            self._record_lanes(size.num_tokens, [(start, start + seconds)])
+        seconds += self.cpu_s_per_sequence * len(plan.num_scheduled_tokens)
+        self.memory.add(seconds, size.num_seen, size.num_empty)
+        self.clock.now = start + seconds
+        return output
+
+    def _record_lanes(self, num_tokens: int, passed: list[tuple[float, float]]) -> None:
+        """Record what the ranks did for the oldest plan, by start and end of it in each stage."""
+        for stage, (start, end) in enumerate(passed):
+            record_stage(self.scheduler.trace, self.stages, stage, num_tokens, start, end)
+
+    def _forward(self, plan: SchedulerOutput) -> tuple[ModelRunnerOutput, Size]:
+        """Fake forward pass: repeats each sequence's last token, and counts.
+
+        Every token of every sequence passes here, so cost and memory are counted in one loop.
+        """
+        scheduler, scheduled = self.scheduler, plan.num_scheduled_tokens
+        block_size = scheduler.kv_manager.block_size
+        sampled, num_tokens, num_attended, num_kv, num_seen, num_empty = {}, 0, 0, 0, 0, 0
+        for seq in scheduler.running:
+            seq_id, token_ids, context = seq.seq_id, seq.token_ids, seq.num_computed_tokens
+            num_new = scheduled.get(seq_id, 0)
+            num_seen += context
+            num_empty += -context % block_size
+            if num_new == 1:
+                num_attended += context
+            elif num_new:
+                num_attended += attended_pairs(context - num_new, num_new)
+            else:
+                continue  # it runs, but the budget did not reach it
+            num_tokens += num_new
+            num_kv += context
+            if context == len(token_ids):
+                sampled[seq_id] = token_ids[-1]
+        for seq_id, children in plan.forks.items():
+            for index, child_id in enumerate(children, 1):
+                sampled[child_id] = sampled[seq_id] + (index << 32)  # an answer of its own
+        beams = any(seq.request.beam_params is not None for seq in scheduler.running)
+        survivors = self.survivors.draw(scheduler.sequences, sampled) if beams else None
+        size = Size(num_tokens, num_attended, num_kv + num_tokens, num_seen, num_empty)
+        return runner_output(sampled, survivors), size
+
+
+class PipelineReplica(Replica):
+    """One engine of several stages: each may compute another plan.
+
+    A plan goes to a stage when the stage before has sent it on and the plan before has left. A
+    stage that waits is a bubble.
+    """
+
+    def __init__(self, scheduler: Scheduler, cost: Cluster, clock: Clock):
+        super().__init__(scheduler, cost, clock)
+        self.queue = BatchQueue(scheduler, len(self.stages))
+        self.free_from = [0.0] * len(self.stages)  # when each stage has done the plan before
+        self.in_flight: deque[tuple[int, list[tuple[float, float]]]] = deque()
+        self._size = Size(0, 0, 0, 0, 0)
+
+    @property
+    def has_work(self) -> bool:
+        return super().has_work or bool(self.queue)
+
+    def _step(self, more_to_come: bool) -> list[Sequence]:
+        """Make a plan if there is room for one; else wait for the oldest one and end it."""
+        self.num_steps += 1
+        self._more_to_come = more_to_come
+        oldest = self.queue.advance(self._launch)
+        if oldest is None:
+            return []
+        plan, output = oldest
+        before, (num_tokens, passed) = self.now, self.in_flight.popleft()
+        if passed:
+            end = max(before, passed[-1][1])
+            self.clock.now = end + self.cpu_s_per_sequence * len(plan.num_scheduled_tokens)
+        self.memory.add(self.now - before, self._size.num_seen, self._size.num_empty)
+        if self.has_lanes:
+            self._record_lanes(num_tokens, passed)
+        return self.scheduler.update_from_output(plan, output)
+
+    def _launch(self, plan: SchedulerOutput) -> Future[ModelRunnerOutput]:
+        """Send a plan through the stages: its tokens are known, and when they will be there."""
+        requests = self.scheduler.requests.values()
+        may_change = self._more_to_come or any(request.is_in_flight for request in requests)
+        check_progress(self.scheduler, plan, may_change or not requests)
+        future: Future[ModelRunnerOutput] = Future()
+        output, self._size = self._forward(plan)
+        future.set_result(output)
+        num_tokens = self._size.num_tokens
+        self.in_flight.append((num_tokens, self._pass() if num_tokens else []))
+        return future
+
+    def _pass(self) -> list[tuple[float, float]]:
+        """Start and end of the last plan in each stage."""
+        ready, passed, size = self.now, [], self._size
+        for index, stage in enumerate(self.stages):
+            start = max(ready, self.free_from[index])
+            end = start + stage.step_seconds(size.num_tokens, size.num_attended, size.num_kv)
+            self.free_from[index] = end
+            ready = end + stage.send_seconds(size.num_tokens)
+            passed.append((start, end))
+        return passed

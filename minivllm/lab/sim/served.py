@@ -1,0 +1,159 @@
+"""Run: a workload, sent to replicas in simulated time, and what is measured."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from array import array
+from collections.abc import Sequence as AnySequence
+
+from minivllm.lab.sim.loop import Arrivals, LimitedArrivals
+from minivllm.lab.sim.replica import Replica
+from minivllm.lab.sim.requests import make_request
+from minivllm.lab.sim.result import RequestTimes, SimulationResult
+from minivllm.lab.sim.workloads import SimRequest, check_entry
+from minivllm.request import Request, Sequence
+from minivllm.scheduling.load_balancer import LoadBalancer
+
+
+class Run:
+    """One simulation: a workload, replicas, and what is measured.
+
+    Args:
+        workload: what is asked.
+        replicas: without requests; each has a clock of its own.
+        max_concurrency: the most requests that the client has under way; None: any number.
+    """
+
+    def __init__(
+        self,
+        workload: AnySequence[SimRequest],
+        replicas: AnySequence[Replica],
+        max_concurrency: int | None = None,
+    ):
+        self.workload, self.replicas = workload, replicas
+        self.balancer = LoadBalancer(len(replicas))
+        self.requests: dict[str, Request] = {}  # by the ids of their sequences
+        self.under_way: set[str] = set()
+        self.ended: list[list[str]] = [[] for _ in replicas]  # in steps of which none has heard
+        self.last_token_times: dict[str, float] = {}  # by the ids of sequences
+        self.inter_token_times = array("d")
+        self.arrivals = Arrivals()
+        if max_concurrency is not None:
+            self.arrivals = LimitedArrivals(self.under_way, max_concurrency)
+        self.now = 0.0  # the end of the last step
+        self.followers: dict[str, list[int]] = {}  # by request id: who comes after its end
+        for index, entry in enumerate(workload):
+            check_entry(entry, index)
+            if entry.after is None:
+                self._let_come(index, entry.arrival_time)
+            else:
+                self.followers.setdefault(str(entry.after), []).append(index)
+
+    def until_all_is_done(self) -> None:
+        """Let the replica whose time is first make a step, until no request is left or to come."""
+        while (index := self._next()) is not None:
+            replica = self.replicas[index]
+            self._report(index)
+            updated = replica.step(more_to_come=bool(self.arrivals))
+            self.now = replica.now
+            self._note_tokens(updated)
+            for seq_id in replica.scheduler.next_output.finished_req_ids:
+                self._finish(self.requests[seq_id], index)
+
+    def _let_come(self, index: int, arrival_time: float) -> None:
+        request = make_request(self.workload[index], str(index), arrival_time)
+        self.arrivals.push(request, index)
+        self.requests |= dict.fromkeys(request.seq_ids, request)
+
+    def _next(self) -> int | None:
+        """The replica that has work and the earliest time, after all have come until then."""
+        while True:
+            times = [(r.now, index) for index, r in enumerate(self.replicas) if r.has_work]
+            if not times and not self.arrivals:
+                return None
+            now = min(times)[0] if times else max(self.now, self.arrivals.next_time)
+            num_sent = len(self.under_way)
+            for request in self.arrivals.pop_until(now):
+                self._send(request)
+            if len(self.under_way) == num_sent:
+                return min(times)[1]
+
+    def _send(self, request: Request) -> None:
+        """Send a request to the replica with the least load that is known of at its arrival."""
+        for index, replica in enumerate(self.replicas):
+            if replica.now <= request.arrival_time:
+                self._report(index)
+        self.under_way.add(request.request_id)
+        self.replicas[self.balancer.choose(request.request_id)].send(request)
+
+    def _report(self, index: int) -> None:
+        """Let a replica that is between two steps say what load it has; one alone need not."""
+        if len(self.replicas) > 1:
+            self.balancer.finish(self.ended[index])
+            self.ended[index].clear()
+            self.balancer.update(index, self.replicas[index].scheduler.make_stats())
+
+    def _note_tokens(self, updated: list[Sequence]) -> None:
+        """Record the time of a new token of each of these sequences."""
+        now, last_token_times, gaps = self.now, self.last_token_times, self.inter_token_times
+        for seq in updated:
+            seq_id = seq.seq_id
+            before = last_token_times.get(seq_id)
+            if before is not None:
+                gaps.append(now - before)
+            elif seq.request.metrics.first_token_time is None:
+                seq.request.metrics.first_token_time = now
+            last_token_times[seq_id] = now
+
+    def _finish(self, request: Request, replica: int) -> None:
+        """Record that a sequence finished; after a request's last one, let its followers arrive."""
+        request.metrics.last_token_time = self.now
+        if request.request_id in self.replicas[replica].scheduler.requests:
+            return
+        self.under_way.discard(request.request_id)
+        self.ended[replica].append(request.request_id)
+        for seq_id in request.seq_ids:
+            self.last_token_times.pop(seq_id, None)
+        for follower in self.followers.pop(request.request_id, ()):
+            pause = self.workload[follower].arrival_time
+            self._let_come(follower, self.now + pause)
+
+    def result(self, wall_seconds: float) -> SimulationResult:
+        """The numbers of a run that is done."""
+        schedulers = [replica.scheduler for replica in self.replicas]
+        memory = functools.reduce(operator.add, (replica.memory for replica in self.replicas))
+        caches = [s.kv_manager.prefix_cache for s in schedulers]
+        stats = [cache.stats for cache in caches if cache is not None]
+        queried = sum(s.queries for s in stats)
+        return SimulationResult(
+            requests=tuple(_times(self.requests[str(i)]) for i in range(len(self.workload))),
+            inter_token_times=self.inter_token_times,
+            seconds=max(replica.now for replica in self.replicas),
+            num_steps=sum(replica.num_steps for replica in self.replicas),
+            num_preemptions=sum(s.num_preemptions for s in schedulers),
+            num_blocks=schedulers[0].kv_manager.block_pool.num_usable_blocks,
+            block_size=schedulers[0].kv_manager.block_size,
+            prefix_hit_rate=sum(s.hits for s in stats) / queried if queried else 0.0,
+            memory=memory.all_steps.shares,
+            memory_under_load=memory.under_load.shares,
+            tokens_in_held=memory.all_steps.tokens_in_held,
+            saved_by_sharing=memory.saved_by_sharing,
+            wall_seconds=wall_seconds,
+            traces=tuple(s.trace for s in schedulers if s.trace is not None),
+        )
+
+
+def _times(request: Request) -> RequestTimes:
+    metrics, seq = request.metrics, request.seqs[0]
+    return RequestTimes(
+        request_id=request.request_id,
+        arrival_time=metrics.arrival_time,
+        first_token_time=metrics.first_token_time,
+        finished_time=metrics.last_token_time,
+        num_prompt_tokens=seq.num_prompt_tokens,
+        num_output_tokens=seq.num_output_tokens,
+        num_samples=len(request.seqs),
+        num_cached_tokens=request.num_cached_tokens,
+        num_preemptions=request.num_preemptions,
+    )
