@@ -35,7 +35,7 @@ class Run:
         self.balancer = LoadBalancer(len(replicas))
         self.requests: dict[str, Request] = {}  # by the ids of their sequences
         self.under_way: set[str] = set()
-        self.ended: list[list[str]] = [[] for _ in replicas]  # in steps of which none has heard
+        self.ended: list[list[str]] = [[] for _ in replicas]  # requests; it is not heard yet
         self.last_token_times: dict[str, float] = {}  # by the ids of sequences
         self.inter_token_times = array("d")
         self.arrivals = Arrivals()
@@ -54,7 +54,6 @@ class Run:
         """Let the replica whose time is first make a step, until no request is left or to come."""
         while (index := self._next()) is not None:
             replica = self.replicas[index]
-            self._report(index)
             updated = replica.step(more_to_come=bool(self.arrivals))
             self.now = replica.now
             self._note_tokens(updated)
@@ -68,31 +67,50 @@ class Run:
 
     def _next(self) -> int | None:
         """The replica that has work and the earliest time, after all have come until then."""
+        now = 0.0
         while True:
             times = [(r.now, index) for index, r in enumerate(self.replicas) if r.has_work]
             if not times and not self.arrivals:
                 return None
-            now = min(times)[0] if times else max(self.now, self.arrivals.next_time)
-            num_sent = len(self.under_way)
-            for request in self.arrivals.pop_until(now):
-                self._send(request)
-            if len(self.under_way) == num_sent:
+            now = min(times)[0] if times else max(now, self.arrivals.next_time)
+            if self._send_until(now):
+                continue  # it may have woken a replica whose time is earlier
+            if times:
                 return min(times)[1]
+            # the client holds all back until a request ends
+            now = min(r.now for r, ended in zip(self.replicas, self.ended, strict=True) if ended)
 
-    def _send(self, request: Request) -> None:
-        """Send a request to the replica with the least load that is known of at its arrival."""
-        for index, replica in enumerate(self.replicas):
-            if replica.now <= request.arrival_time:
-                self._report(index)
-        self.under_way.add(request.request_id)
-        self.replicas[self.balancer.choose(request.request_id)].send(request)
+    def _send_until(self, now: float) -> int:
+        """Send the requests whose time has come. Returns how many."""
+        num_sent = 0
+        for moment in iter(self._next_arrival, None):
+            if moment > now or not self._send_at(moment):
+                break
+            num_sent += 1
+        return num_sent + self._send_at(now)
 
-    def _report(self, index: int) -> None:
-        """Let a replica that is between two steps say what load it has; one alone need not."""
-        if len(self.replicas) > 1:
-            self.balancer.finish(self.ended[index])
-            self.ended[index].clear()
-            self.balancer.update(index, self.replicas[index].scheduler.make_stats())
+    def _next_arrival(self) -> float | None:
+        return self.arrivals.next_time if self.arrivals else None
+
+    def _send_at(self, moment: float) -> int:
+        """Send those that come at a moment, each to the replica with the least load known then."""
+        self._hear(moment)
+        num_sent = 0
+        for request in self.arrivals.pop_until(moment):
+            self.under_way.add(request.request_id)
+            self.replicas[self.balancer.choose(request.request_id)].send(request)
+            num_sent += 1
+        return num_sent
+
+    def _hear(self, moment: float) -> None:
+        """Hear of replicas that are between two steps: what has ended, and what load they have."""
+        for index, (replica, ended) in enumerate(zip(self.replicas, self.ended, strict=True)):
+            if replica.now <= moment:
+                self.under_way.difference_update(ended)
+                self.balancer.finish(ended)
+                ended.clear()
+                if len(self.replicas) > 1:
+                    self.balancer.update(index, replica.scheduler.make_stats())
 
     def _note_tokens(self, updated: list[Sequence]) -> None:
         """Record the time of a new token of each of these sequences."""
@@ -111,7 +129,6 @@ class Run:
         request.metrics.last_token_time = self.now
         if request.request_id in self.replicas[replica].scheduler.requests:
             return
-        self.under_way.discard(request.request_id)
         self.ended[replica].append(request.request_id)
         for seq_id in request.seq_ids:
             self.last_token_times.pop(seq_id, None)
