@@ -30,7 +30,7 @@ class Clock:
 
 
 class Size(NamedTuple):
-    """What a plan computes, and how full the memory is meanwhile."""
+    """Counts of what a plan computes, and of the slots in use meanwhile."""
 
     num_tokens: int
     num_attended: int
@@ -57,10 +57,11 @@ class Replica:
         self.memory = MemoryMeter(scheduler)
         self.survivors = RandomSurvivors()
         self.sent: list[Request] = []  # they join the queue at the next step
+        self.ended: list[str] = []  # requests of whose end the front end has not heard
 
     @property
     def now(self) -> float:
-        """When the step before has ended: the time of the next one."""
+        """Time at which the step before has ended, and the next one may begin."""
         return self.clock.now
 
     @property
