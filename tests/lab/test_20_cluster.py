@@ -210,6 +210,22 @@ def test_a_pipeline_that_admits_no_request_is_told_so():
         run(prompts(1, 4, 4), pp=4, policy=NobodyEver())
 
 
+class NotYet(SchedulingPolicy):
+    """Lets a request in at the fifth time of asking."""
+
+    asked = 0
+
+    def may_admit(self, running):
+        self.asked += 1
+        return self.asked >= 5
+
+
+def test_a_policy_may_wait_while_a_request_is_to_come():
+    workload = [SimRequest(0.0, [1], 1), SimRequest(9.0, [1], 1)]
+    first, _ = run(workload, pp=2, policy=NotYet()).requests
+    assert 0.0 < first.first_token_time < 9.0
+
+
 # -- replicas ----------------------------------------------------------------------------------
 
 
