@@ -10,7 +10,7 @@ import httpx
 import pytest
 from http_server import RunningServer
 from test_20_executors import is_alive, wait_until
-from test_20_same_tokens import NGRAM, REQUESTS, TEXTS, texts_and_tokens
+from test_20_parallelism import NGRAM, REQUESTS, TEXTS, texts_and_tokens
 
 from minivllm import LLM, AsyncEngineArgs, AsyncLLM, SamplingParams
 from minivllm.executor.exceptions import EngineDeadError
