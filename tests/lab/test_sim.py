@@ -193,13 +193,21 @@ def books_balance(workload, result):
     policy=st.sampled_from(["fcfs", "prefill_first", "static"]),
     chunked=st.booleans(),
     caching=st.booleans(),
+    sizes=st.sampled_from([None, (1, 1, 3), (2, 3, 1), (4, 2, 2)]),
 )
-def test_any_run_serves_everybody(seed, num_requests, name, manager, policy, chunked, caching):
+def test_any_run_serves_everybody(
+    seed, num_requests, name, manager, policy, chunked, caching, sizes
+):
     rng = Random(seed)
     assume(name not in SEVERAL or manager == "paged")  # slabs cannot share
     workload = WORKLOADS[name](num_requests, rng.choice([0.5, 50.0, math.inf]), seed)
+    cluster = {}
+    if sizes is not None and manager == "paged":
+        names = (f"{name}_parallel_size" for name in ("tensor", "pipeline", "data"))
+        cluster = {"hardware": "8xa100", **dict(zip(names, sizes, strict=True))}
     result = simulate(
         workload,
+        **cluster,
         manager=manager,
         policy=policy,
         num_blocks=(4 if name in SEVERAL else 1) * 2048 // 8 + 1 + rng.randrange(200),

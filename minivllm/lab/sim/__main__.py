@@ -11,6 +11,7 @@ import typer
 
 from minivllm.lab.contiguous.manager import ALLOCATORS
 from minivllm.lab.sim.cost import HARDWARE, MODELS
+from minivllm.lab.sim.nodes import NODES
 from minivllm.lab.sim.replay import replay
 from minivllm.lab.sim.report import as_dict, describe, describe_sharing, describe_waste
 from minivllm.lab.sim.run import MANAGERS, simulate
@@ -56,7 +57,7 @@ def run_command(
     requests: Annotated[int, typer.Option(help="How many.")] = 1000,
     rate: Annotated[float, typer.Option(help="Arrivals per second; inf: all at once.")] = 5.0,
     seed: Seed = 0,
-    hardware: Annotated[str, typer.Option(help=_one_of(HARDWARE))] = "a100",
+    hardware: Annotated[str, typer.Option(help=_one_of([*HARDWARE, *NODES]))] = "a100",
     model: Annotated[str, typer.Option(help=_one_of(MODELS))] = "llama-8b",
     manager: Annotated[str, typer.Option(help=_one_of(MANAGERS))] = "paged",
     allocator: Allocator = "buddy",
@@ -80,6 +81,15 @@ def run_command(
     max_concurrency: Annotated[
         int | None, typer.Option(help="Most requests that the client has under way.")
     ] = None,
+    tensor_parallel_size: Annotated[
+        int, typer.Option("--tensor-parallel-size", "-tp", help="Ranks that share each layer.")
+    ] = 1,
+    pipeline_parallel_size: Annotated[
+        int, typer.Option("--pipeline-parallel-size", "-pp", help="Stages of layers.")
+    ] = 1,
+    data_parallel_size: Annotated[
+        int, typer.Option("--data-parallel-size", "-dp", help="Engines with the whole model.")
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="All numbers in a last line.")] = False,
 ) -> None:
     """Serve a workload in simulated time and say how that went."""
@@ -90,7 +100,9 @@ def run_command(
         names = ", ".join(map(repr, WORKLOADS))
         check(workload in WORKLOADS, "workload", workload, f"one of {names}")
         result = simulate(WORKLOADS[workload](requests, rate, seed), **options)
-        typer.echo(f"{workload} on {model}, {hardware}, {manager}, {policy}")
+        sizes = f"TP {tensor_parallel_size}, PP {pipeline_parallel_size}, DP {data_parallel_size}"
+        cluster = "" if sizes == "TP 1, PP 1, DP 1" else f", {sizes}"
+        typer.echo(f"{workload} on {model}, {hardware}, {manager}, {policy}{cluster}")
         typer.echo(describe(result))
         if as_json:
             typer.echo(json.dumps(as_dict(result)))

@@ -178,7 +178,7 @@ class CostModel:
                 f"{self.model.name} has {self.model.weight_bytes / 1e9:.1f} GB of weights, and "
                 f"{share:.0%} of {self.hardware.name} is "
                 f"{self.hardware.memory_bytes * share / 1e9:.1f} GB; that leaves no room for K and "
-                "V. Choose other hardware, or give num_blocks."
+                "V. Choose other hardware, more ranks of a node, or give num_blocks."
             )
         return num_blocks
 

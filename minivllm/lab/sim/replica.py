@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from minivllm.lab.sim.cluster import Cluster
@@ -14,9 +12,7 @@ from minivllm.lab.sim.requests import RandomSurvivors
 from minivllm.lab.sim.slot_usage import MemoryMeter
 from minivllm.logger import silenced
 from minivllm.request import Request, Sequence
-from minivllm.scheduling.batch_queue import BatchQueue
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
-from minivllm.scheduling.progress import check_progress
 from minivllm.scheduling.scheduler import Scheduler
 
 
@@ -30,7 +26,7 @@ class Clock:
 
 
 class Size(NamedTuple):
-    """What a plan computes, and how full the memory is meanwhile."""
+    """Counts of what a plan computes, and of the slots in use meanwhile."""
 
     num_tokens: int
     num_attended: int
@@ -57,10 +53,11 @@ class Replica:
         self.memory = MemoryMeter(scheduler)
         self.survivors = RandomSurvivors()
         self.sent: list[Request] = []  # they join the queue at the next step
+        self.ended: list[str] = []  # requests of whose end the front end has not heard
 
     @property
     def now(self) -> float:
-        """When the step before has ended: the time of the next one."""
+        """Time at which the step before has ended, and the next one may begin."""
         return self.clock.now
 
     @property
@@ -141,62 +138,3 @@ class Replica:
         survivors = self.survivors.draw(scheduler.sequences, sampled) if beams else None
         size = Size(num_tokens, num_attended, num_kv + num_tokens, num_seen, num_empty)
         return runner_output(sampled, survivors), size
-
-
-class PipelineReplica(Replica):
-    """One engine of several stages: each may compute another plan.
-
-    A plan goes to a stage when the stage before has sent it on and the plan before has left. A
-    stage that waits is a bubble.
-    """
-
-    def __init__(self, scheduler: Scheduler, cost: Cluster, clock: Clock):
-        super().__init__(scheduler, cost, clock)
-        self.queue = BatchQueue(scheduler, len(self.stages))
-        self.free_from = [0.0] * len(self.stages)  # when each stage has done the plan before
-        self.in_flight: deque[tuple[int, list[tuple[float, float]]]] = deque()
-        self._size = Size(0, 0, 0, 0, 0)
-
-    @property
-    def has_work(self) -> bool:
-        return super().has_work or bool(self.queue)
-
-    def _step(self, more_to_come: bool) -> list[Sequence]:
-        """Make a plan if there is room for one; else wait for the oldest one and end it."""
-        self.num_steps += 1
-        self._more_to_come = more_to_come
-        oldest = self.queue.advance(self._launch)
-        if oldest is None:
-            return []
-        plan, output = oldest
-        before, (num_tokens, passed) = self.now, self.in_flight.popleft()
-        if passed:
-            end = max(before, passed[-1][1])
-            self.clock.now = end + self.cpu_s_per_sequence * len(plan.num_scheduled_tokens)
-        self.memory.add(self.now - before, self._size.num_seen, self._size.num_empty)
-        if self.has_lanes:
-            self._record_lanes(num_tokens, passed)
-        return self.scheduler.update_from_output(plan, output)
-
-    def _launch(self, plan: SchedulerOutput) -> Future[ModelRunnerOutput]:
-        """Send a plan through the stages: its tokens are known, and when they will be there."""
-        requests = self.scheduler.requests.values()
-        may_change = self._more_to_come or any(request.is_in_flight for request in requests)
-        check_progress(self.scheduler, plan, may_change or not requests)
-        future: Future[ModelRunnerOutput] = Future()
-        output, self._size = self._forward(plan)
-        future.set_result(output)
-        num_tokens = self._size.num_tokens
-        self.in_flight.append((num_tokens, self._pass() if num_tokens else []))
-        return future
-
-    def _pass(self) -> list[tuple[float, float]]:
-        """Start and end of the last plan in each stage."""
-        ready, passed, size = self.now, [], self._size
-        for index, stage in enumerate(self.stages):
-            start = max(ready, self.free_from[index])
-            end = start + stage.step_seconds(size.num_tokens, size.num_attended, size.num_kv)
-            self.free_from[index] = end
-            ready = end + stage.send_seconds(size.num_tokens)
-            passed.append((start, end))
-        return passed

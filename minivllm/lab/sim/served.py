@@ -35,7 +35,6 @@ class Run:
         self.balancer = LoadBalancer(len(replicas))
         self.requests: dict[str, Request] = {}  # by the ids of their sequences
         self.under_way: set[str] = set()
-        self.ended: list[list[str]] = [[] for _ in replicas]  # in steps of which none has heard
         self.last_token_times: dict[str, float] = {}  # by the ids of sequences
         self.inter_token_times = array("d")
         self.arrivals = Arrivals()
@@ -52,47 +51,70 @@ class Run:
 
     def until_all_is_done(self) -> None:
         """Let the replica whose time is first make a step, until no request is left or to come."""
-        while (index := self._next()) is not None:
-            replica = self.replicas[index]
-            self._report(index)
+        several = len(self.replicas) > 1
+        while (replica := self._next()) is not None:
+            if several:
+                self._hear(replica.now)
             updated = replica.step(more_to_come=bool(self.arrivals))
             self.now = replica.now
             self._note_tokens(updated)
             for seq_id in replica.scheduler.next_output.finished_req_ids:
-                self._finish(self.requests[seq_id], index)
+                self._finish(self.requests[seq_id], replica)
 
     def _let_come(self, index: int, arrival_time: float) -> None:
         request = make_request(self.workload[index], str(index), arrival_time)
         self.arrivals.push(request, index)
         self.requests |= dict.fromkeys(request.seq_ids, request)
 
-    def _next(self) -> int | None:
+    def _next(self) -> Replica | None:
         """The replica that has work and the earliest time, after all have come until then."""
+        now = self.now
         while True:
-            times = [(r.now, index) for index, r in enumerate(self.replicas) if r.has_work]
-            if not times and not self.arrivals:
+            replica = None
+            for one in self.replicas:
+                if one.has_work and (replica is None or one.now < replica.now):
+                    replica = one
+            if replica is None and not self.arrivals:
                 return None
-            now = min(times)[0] if times else max(self.now, self.arrivals.next_time)
-            num_sent = len(self.under_way)
-            for request in self.arrivals.pop_until(now):
-                self._send(request)
-            if len(self.under_way) == num_sent:
-                return min(times)[1]
+            now = max(now, self.arrivals.next_time) if replica is None else replica.now
+            if self._send_until(now):
+                continue  # it may have woken a replica whose time is earlier
+            if replica is not None:
+                return replica
+            # the client holds all back until a request ends
+            now = min(one.now for one in self.replicas if one.ended)
 
-    def _send(self, request: Request) -> None:
-        """Send a request to the replica with the least load that is known of at its arrival."""
+    def _send_until(self, now: float) -> int:
+        """Send requests whose time has come. Returns how many.
+
+        Where there is a choice, only those of the first moment: before the next one, a replica that
+        they have woken may make a step.
+        """
+        if len(self.replicas) == 1:
+            return self._send_at(now)
+        if not self.arrivals or self.arrivals.next_time > now:
+            return 0
+        return self._send_at(self.arrivals.next_time) or self._send_at(now)
+
+    def _send_at(self, moment: float) -> int:
+        """Send those that come at a moment, each to the replica with the least load known then."""
+        self._hear(moment)
+        num_sent = 0
+        for request in self.arrivals.pop_until(moment):
+            self.under_way.add(request.request_id)
+            self.replicas[self.balancer.choose(request.request_id)].send(request)
+            num_sent += 1
+        return num_sent
+
+    def _hear(self, moment: float) -> None:
+        """Hear of replicas that are between two steps: what has ended, and what load they have."""
         for index, replica in enumerate(self.replicas):
-            if replica.now <= request.arrival_time:
-                self._report(index)
-        self.under_way.add(request.request_id)
-        self.replicas[self.balancer.choose(request.request_id)].send(request)
-
-    def _report(self, index: int) -> None:
-        """Let a replica that is between two steps say what load it has; one alone need not."""
-        if len(self.replicas) > 1:
-            self.balancer.finish(self.ended[index])
-            self.ended[index].clear()
-            self.balancer.update(index, self.replicas[index].scheduler.make_stats())
+            if replica.now <= moment:
+                self.under_way.difference_update(replica.ended)
+                self.balancer.finish(replica.ended)
+                replica.ended.clear()
+                if len(self.replicas) > 1:
+                    self.balancer.update(index, replica.scheduler.make_stats())
 
     def _note_tokens(self, updated: list[Sequence]) -> None:
         """Record the time of a new token of each of these sequences."""
@@ -106,13 +128,12 @@ class Run:
                 seq.request.metrics.first_token_time = now
             last_token_times[seq_id] = now
 
-    def _finish(self, request: Request, replica: int) -> None:
+    def _finish(self, request: Request, replica: Replica) -> None:
         """Record that a sequence finished; after a request's last one, let its followers arrive."""
         request.metrics.last_token_time = self.now
-        if request.request_id in self.replicas[replica].scheduler.requests:
+        if request.request_id in replica.scheduler.requests:
             return
-        self.under_way.discard(request.request_id)
-        self.ended[replica].append(request.request_id)
+        replica.ended.append(request.request_id)
         for seq_id in request.seq_ids:
             self.last_token_times.pop(seq_id, None)
         for follower in self.followers.pop(request.request_id, ()):

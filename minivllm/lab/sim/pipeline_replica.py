@@ -1,0 +1,82 @@
+"""PipelineReplica: one engine of several stages in simulated time, with a plan in each of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future
+
+from minivllm.lab.sim.cluster import Cluster
+from minivllm.lab.sim.replica import Clock, Replica, Size
+from minivllm.request import Sequence
+from minivllm.scheduling.batch_queue import BatchQueue
+from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
+from minivllm.scheduling.progress import check_progress
+from minivllm.scheduling.scheduler import Scheduler
+
+
+class PipelineReplica(Replica):
+    """One engine of several stages: each may compute another plan.
+
+    A plan goes to a stage when the stage before has sent it on and the plan before has left. A
+    stage that waits is a bubble.
+    """
+
+    def __init__(self, scheduler: Scheduler, cost: Cluster, clock: Clock):
+        super().__init__(scheduler, cost, clock)
+        self.queue = BatchQueue(scheduler, len(self.stages))
+        self.free_from = [0.0] * len(self.stages)  # when each stage has done the plan before
+        self.in_flight: deque[tuple[int, list[tuple[float, float]]]] = deque()
+        self._size = Size(0, 0, 0, 0, 0)
+
+    @property
+    def has_work(self) -> bool:
+        return super().has_work or bool(self.queue)
+
+    def _step(self, more_to_come: bool) -> list[Sequence]:
+        """Make a plan if there is room for one; else wait for the oldest one and end it."""
+        self.num_steps += 1
+        self._more_to_come = more_to_come
+        oldest = self.queue.advance(self._launch)
+        if oldest is None:
+            return []
+        plan, output = oldest
+        before, (num_tokens, passed) = self.now, self.in_flight.popleft()
+        if passed:
+            end = max(before, passed[-1][1])
+            self.clock.now = end + self.cpu_s_per_sequence * len(plan.num_scheduled_tokens)
+        elif self._is_kept_out:
+            # the policy keeps all out for now: it is asked again after an empty step
+            self.clock.now += self.stages[0].step_seconds(0, 0, 0)
+        self.memory.add(self.now - before, self._size.num_seen, self._size.num_empty)
+        if self.has_lanes:
+            self._record_lanes(num_tokens, passed)
+        return self.scheduler.update_from_output(plan, output)
+
+    @property
+    def _is_kept_out(self) -> bool:
+        """True if there are requests, and none runs or is in flight."""
+        scheduler, in_flight = self.scheduler, (passed for _, passed in self.in_flight)
+        return bool(scheduler.requests) and not (scheduler.running or any(in_flight))
+
+    def _launch(self, plan: SchedulerOutput) -> Future[ModelRunnerOutput]:
+        """Send a plan through the stages: its tokens are known, and when they will be there."""
+        requests = self.scheduler.requests.values()
+        may_change = self._more_to_come or any(request.is_in_flight for request in requests)
+        check_progress(self.scheduler, plan, may_change or not requests)
+        future: Future[ModelRunnerOutput] = Future()
+        output, self._size = self._forward(plan)
+        future.set_result(output)
+        num_tokens = self._size.num_tokens
+        self.in_flight.append((num_tokens, self._pass() if num_tokens else []))
+        return future
+
+    def _pass(self) -> list[tuple[float, float]]:
+        """Start and end of the last plan in each stage."""
+        ready, passed, size = self.now, [], self._size
+        for index, stage in enumerate(self.stages):
+            start = max(ready, self.free_from[index])
+            end = start + stage.step_seconds(size.num_tokens, size.num_attended, size.num_kv)
+            self.free_from[index] = end
+            ready = end + stage.send_seconds(size.num_tokens)
+            passed.append((start, end))
+        return passed
