@@ -23,6 +23,7 @@ CLASSES = {
     "BlockTable": "minivllm.kv.block_table",
     "PrefixCache": "minivllm.kv.prefix_cache",
     "SwapSpace": "minivllm.kv.swap_space",
+    "Executor": "minivllm.executor.abstract",
     "Worker": "minivllm.worker.worker",
     "ModelRunner": "minivllm.worker.model_runner",
     "InputBatch": "minivllm.worker.input_batch",
@@ -32,16 +33,18 @@ CLASSES = {
     "AttentionBackend": "minivllm.attention.backend",
     "KVCache": "minivllm.attention.kv_cache",
     "Sampler": "minivllm.sampling.sampler",
+    "Group": "minivllm.distributed.group",
     "Trace": "minivllm.trace",
 }
 ALT = (
     "Architecture: LLM owns LLMEngine and calls its step. LLMEngine owns InputProcessor, "
     "OutputProcessor and EngineCore. AsyncLLM, which the server asks, owns the same three, but its "
     "EngineCore runs by itself, in a thread or a process of its own. EngineCore handles no text; "
-    "it owns a Scheduler and, through its executor, a Worker. Scheduler owns KVCacheManager, which "
-    "owns BlockPool, a BlockTable "
-    "per sequence, PrefixCache and SwapSpace. Worker owns ModelRunner, which owns InputBatch, the "
-    "model and Sampler; the model's Attention layers read KVCache through an AttentionBackend. "
+    "it owns a Scheduler and an Executor, which makes a Worker for each rank. Scheduler owns "
+    "KVCacheManager, which owns BlockPool, a BlockTable per sequence, PrefixCache and SwapSpace. "
+    "Worker owns ModelRunner, which owns InputBatch, the model and Sampler; the model's Attention "
+    "layers read KVCache through an AttentionBackend. Where there are several ranks, each has all "
+    "of this for its part of the model, and its layers exchange with the others' through a Group. "
     "Only SchedulerOutput and ModelRunnerOutput cross between the two sides."
 )
 
@@ -72,12 +75,15 @@ def draw() -> Figure:
     )  # fmt: skip
     page.arrow([llm.bottom, engine.top])
     page.arrow([engine.bottom, core.top])
-    page.arrow([async_llm.left, (648, 103), (648, 227), core.right])
+    page.arrow([async_llm.left, (648, 103), (648, 218), core.at("right", 14 / 46)])
     page.arrow([async_llm.bottom, output_processor.top])
     page.arrow([engine.left, (292, 161), (292, 181), processor.right])
     page.arrow([engine.right, (668, 161), (668, 181), output_processor.left])
 
+    executor = page.box(704, 212, 196, 42, "Executor", ("a Worker for each rank",), colour=BLUE)
+
     page.region(24, 270, 440, 404, "scheduling/, kv/", "pure Python: only numbers")
+    page.region(504, 278, 440, 404)  # another rank
     page.region(496, 270, 440, 404, "torch: tensors", "worker/, models/, attention/, sampling/")
     scheduler = page.box(
         52, 306, 216, 62, "Scheduler", ("what runs next, under", "one token budget?"), colour=GREEN
@@ -108,7 +114,13 @@ def draw() -> Figure:
         page.arrow([(244, 528), (x, y), (part.right if part is cache else part.left)])
 
     worker = page.box(
-        524, 306, 180, 62, "Worker", ("a device: loads the model,", "sizes the cache"), colour=RED
+        524,
+        306,
+        180,
+        62,
+        "Worker",
+        ("a rank: loads its part of", "the model, sizes the cache"),
+        colour=RED,
     )
     runner = page.box(
         736, 306, 184, 62, "ModelRunner", ("plan → tensors", "→ logits → tokens"), colour=RED
@@ -123,6 +135,7 @@ def draw() -> Figure:
     backend = page.box(
         512, 622, 200, 46, "AttentionBackend", ("write slots, read blocks",), colour=RED
     )
+    group = page.box(736, 558, 184, 46, "Group", ("sums with other ranks",), colour=RED)
     storage = page.box(736, 622, 184, 46, "KVCache", ("K and V of every block",), colour=RED)
     page.arrow([worker.right, runner.left])
     page.arrow([runner.bottom, batch.top])
@@ -131,10 +144,12 @@ def draw() -> Figure:
     page.arrow([model.bottom, layer.top])
     page.arrow([layer.bottom, attention.top])
     page.arrow([attention.bottom, backend.top])
+    page.arrow([attention.right, group.left])
     page.arrow([backend.right, storage.left])
 
     page.arrow([core.left, (220, 227), scheduler.at("top", 0.7777)])
-    page.arrow([core.right, (662, 227), worker.at("top", 0.7667)])
+    page.arrow([core.at("right", 29 / 46), executor.left])
+    page.arrow([executor.bottom, (802, 262), (662, 262), worker.at("top", 0.7667)])
     # What crosses, below the two sides.
     page.box(
         360, 690, 240, 44, "SchedulerOutput", ("a plan: ids, counts, blocks, copies",), colour=PLAIN

@@ -5,6 +5,7 @@
 
 from minivllm.lab.contiguous.manager import ContiguousKVCacheManager
 from minivllm.lab.contiguous.slab_pool import BuddyPool, FirstFitPool
+from minivllm.lab.ranks import run_ranks
 from minivllm.lab.sim.acceptance import Acceptance
 from minivllm.lab.sim.chats import chats, table_chat
 from minivllm.lab.sim.chi_square import chi_square
@@ -38,7 +39,7 @@ __all__ = [
     "ModelShape", "Node", "SimRequest", "Work", "alpaca_like", "attended_pairs", "chats",
     "chi_square", "dry_run", "launch_each", "launch_graph", "load_recording", "make_scheduler",
     "measure_sharing", "measure_waste", "percentiles", "prefix_hits", "replay", "ring_bytes",
-    "runner_output", "sharegpt_like", "simulate", "table_chat",
+    "run_ranks", "runner_output", "sharegpt_like", "simulate", "table_chat",
 ]  # fmt: skip
 
 if __name__ == "__main__":

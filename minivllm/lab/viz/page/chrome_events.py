@@ -18,7 +18,7 @@ def make_event(phase: str, pid: int, tid: int, name: str, at: float, **more) -> 
 def make_slice(
     pid: int, tid: int, name: str, start: float, end: float, args: Event | None = None
 ) -> Event:
-    """What lasts from start to end, in microseconds. ``args`` are shown where it is selected."""
+    """A slice of a track from start to end, in microseconds, and ``args`` to be shown with it."""
     event = make_event("X", pid, tid, name, start)
     event["dur"] = round(round(end, 3) - event["ts"], 3)
     return event if args is None else event | {"args": args}
