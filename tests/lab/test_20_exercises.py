@@ -12,6 +12,7 @@ from minivllm.embedded import embedded_model_path
 from minivllm.engine.oracle import next_token_logits
 from minivllm.exercises import ch20
 from minivllm.lab.ranks import run_ranks
+from minivllm.lab.sim.links import ring_bytes
 from minivllm.lab.sim.loop import fake_execute
 from minivllm.models.loader import load_config, load_model
 from minivllm.scheduling.batch_queue import BatchQueue
@@ -28,7 +29,8 @@ def test_all_reduces_and_their_bytes_are_those_of_a_model():
         next_token_logits(load_model(*args, group=group), list(range(9)))
         return [op.num_bytes for op in group.operations if op.op == "all_reduce"]
 
-    number, given, _ = ch20.wire(0).solution(config.num_layers, config.hidden_size, 9, 4)
+    number, given, sent = ch20.wire(0).solution(config.num_layers, config.hidden_size, 9, 4)
+    assert sent == ring_bytes(given, 4)
     for num_bytes in run_ranks(4, exchanged):
         assert (len(num_bytes), sum(num_bytes)) == (number, given)
 
