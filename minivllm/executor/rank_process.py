@@ -127,16 +127,19 @@ def answer_calls(worker: Any, calls: Connection, has_output: bool) -> None:
         except (EOFError, OSError):
             return
         with suppress(OSError):  # the engine has ended, which the next look tells
-            calls.send((number, *answer(worker, *call, has_output)))
+            calls.send((number, *answer(worker, call, has_output)))
 
 
-def answer(worker: Any, method: str, args: tuple, kwargs: dict, has_output: bool) -> tuple:
+def answer(worker: Any, call: tuple, has_output: bool) -> tuple:
     """Call a worker's method; returns (ok, what it has returned or raised, traceback).
 
     Args:
+        worker: the object whose method it is.
+        call: (method, args, kwargs).
         has_output: whether its tokens are the ones that the engine takes.
     """
     try:
+        method, args, kwargs = call
         value = getattr(worker, method)(*args, **kwargs)
         return True, value if has_output or method != "execute_model" else None, ""
     except BaseException as error:
