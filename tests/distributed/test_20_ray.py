@@ -6,9 +6,9 @@ import signal
 import subprocess
 import threading
 import time
-from pathlib import Path
 
 import pytest
+from helpers import is_alive, wait_until
 
 from minivllm import LLM, AsyncEngineArgs, AsyncLLM, SamplingParams
 from minivllm.executor.exceptions import EngineDeadError
@@ -68,17 +68,6 @@ def pids(llm):
     return [pid for _, pid, _ in executor_of(llm)._found]
 
 
-def wait_until(condition, seconds=5.0):
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert condition()
-
-
-def is_alive(pid):
-    return Path(f"/proc/{pid}").exists()
-
-
 @pytest.mark.parametrize("size", [TWO, {"tensor_parallel_size": 1, "pipeline_parallel_size": 2}],
                          ids=str)  # fmt: skip
 def test_two_nodes_give_one_process_tokens(cluster, make, one, size):
@@ -125,20 +114,6 @@ def test_ranks_answer_errors_and_refuse_what_cannot_be_sent(make, one, monkeypat
     assert tokens(llm) == one
 
 
-def test_a_killed_rank_is_one_sentence_and_the_next_engine_works(make, one):
-    llm = make()
-    reasons = []
-    executor_of(llm).register_failure_callback(reasons.append)
-    first, second = pids(llm)
-    os.kill(second, signal.SIGKILL)
-    wait_until(lambda: reasons)
-    expected = rf"Worker_PP0_TP1 \(pid {second} at [\d.]+\) died unexpectedly"
-    with pytest.raises(EngineDeadError, match=expected):
-        tokens(llm)
-    wait_until(lambda: not is_alive(first))
-    assert tokens(make()) == one
-
-
 def test_a_killed_node_is_one_sentence(cluster, make, one, monkeypatch):
     from minivllm.executor.ray import RayExecutor
 
@@ -156,9 +131,14 @@ def test_a_killed_node_is_one_sentence(cluster, make, one, monkeypatch):
         while True:
             tokens(llm)
 
+    def load_without_node(executor):
+        kill()
+        wait_until(lambda: not is_alive(executor._found[1][1]))
+        usual(executor)
+
+    usual = RayExecutor._load_model
     with monkeypatch.context() as patch:
-        usual = RayExecutor._load_model
-        patch.setattr(RayExecutor, "_load_model", lambda self: (kill(), usual(self)))
+        patch.setattr(RayExecutor, "_load_model", load_without_node)
         fails(make)
     llm = make()
     assert tokens(llm) == one
@@ -166,20 +146,23 @@ def test_a_killed_node_is_one_sentence(cluster, make, one, monkeypatch):
     fails(run)  # amid a step, most likely in a collective
 
 
-def test_a_server_engine_answers_and_notices_a_death(make, one):
+def test_a_server_engine_notices_a_death_and_the_next_engine_works(make, one):
     async def run():
         engine = AsyncLLM(AsyncEngineArgs(**LIMITS, **TWO, disable_log_stats=True))
         async for output in engine.generate(PROMPTS[0], GREEDY, "a"):
             last = output.outputs[0].token_ids
         assert last == one[0]
-        found = engine.engine_core.executor._found
-        os.kill(found[0][1], signal.SIGKILL)
+        (_, first, _), (_, second, _) = engine.engine_core.executor._found
+        os.kill(second, signal.SIGKILL)
         deadline = time.monotonic() + 5
         while not engine.errored and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
-        with pytest.raises(EngineDeadError, match="Worker_PP0_TP0"):
+            await asyncio.sleep(0.02)
+        expected = rf"Worker_PP0_TP1 \(pid {second} at [\d.]+\) died unexpectedly"
+        with pytest.raises(EngineDeadError, match=expected):
             async for _ in engine.generate(PROMPTS[0], GREEDY, "b"):
                 pass
+        wait_until(lambda: not is_alive(first))
+        assert tokens(make()) == one
         engine.shutdown()
 
     asyncio.run(run())
