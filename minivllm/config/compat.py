@@ -20,7 +20,6 @@ from minivllm.utils.validation import check, is_only, known_names_only
 # Arguments of vLLM's LLM(...) that scripts pass, of which we have the default only, and why.
 ENGINE_DEFAULTS_ONLY: dict[str, tuple[Any, str]] = {
     "tokenizer_mode": ("auto", "the fast tokenizer is used whenever there is one"),
-    "data_parallel_size": (1, "one engine answers"),
     "use_v2_block_manager": (True, "there is no other"),
     "cpu_offload_gb": (0, "weights stay on one device"),
 }

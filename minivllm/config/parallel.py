@@ -21,10 +21,11 @@ class ParallelConfig:
     pipeline_parallel_size: int = 1  # stages, each with some of the layers
     # a name of BACKENDS, or a subclass of Executor; None: "uni" for one rank, "mp" for more
     distributed_executor_backend: Any = None
+    data_parallel_size: int = 1  # engines behind one front end, each with ranks of its own
 
     @property
     def world_size(self) -> int:
-        """Number of ranks."""
+        """Number of ranks of one engine."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
@@ -40,7 +41,7 @@ class ParallelConfig:
 
     def check(self) -> None:
         """Raise ``ValueError`` for a size or a backend that cannot be."""
-        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
             value = getattr(self, name)
             ok = is_int(value, 1) and value <= 1024
             check(ok, name, value, "an integer from 1 to 1024")

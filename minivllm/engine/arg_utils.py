@@ -133,7 +133,7 @@ class EngineArgs:
     # several devices
     tensor_parallel_size: int = 1  # ranks that each hold a part of every layer
     pipeline_parallel_size: int = 1  # stages, each with some of the layers
-    data_parallel_size: int = 1  # engines behind one front end; one so far
+    data_parallel_size: int = 1  # engines behind one front end
     # "uni", "mp", "together", "ray", or an Executor class; None: "mp" for more than one rank
     distributed_executor_backend: Any = None
 
@@ -248,6 +248,7 @@ class EngineArgs:
             self.tensor_parallel_size,
             self.pipeline_parallel_size,
             self.distributed_executor_backend,
+            self.data_parallel_size,
         )
 
     def _lora_config(self) -> LoRAConfig | None:

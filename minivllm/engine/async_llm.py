@@ -15,15 +15,17 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import replace
 
 from minivllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
-from minivllm.engine.core_client import ProcessClient, ThreadClient
+from minivllm.engine.core_client import CoreClient, ThreadClient
 from minivllm.engine.output_collector import RequestOutputCollector
 from minivllm.engine.output_handler import OutputHandler
 from minivllm.engine.output_processor import OutputProcessor
+from minivllm.engine.process_client import ProcessClient
+from minivllm.engine.replicas import Replicas
 from minivllm.executor.exceptions import EngineDeadError
 from minivllm.logger import init_logger
 from minivllm.lora.request import LoRARequest
 from minivllm.metrics.families import EngineMetrics
-from minivllm.metrics.loggers import LoggingStatLogger
+from minivllm.metrics.loggers import make_stat_loggers
 from minivllm.metrics.reader import Metric
 from minivllm.outputs import PoolingRequestOutput, RequestOutput
 from minivllm.pooling_params import PoolingParams
@@ -37,6 +39,9 @@ logger = init_logger(__name__)
 class AsyncLLM:
     """An engine in a thread or process of its own, used by any number of coroutines.
 
+    With ``data_parallel_size`` over 1 it is several engines, each with the whole model: a request
+    goes to the one with the least to do.
+
     Args:
         args: model, limits and options; None for the model in this package.
 
@@ -47,8 +52,8 @@ class AsyncLLM:
     def __init__(self, args: EngineArgs | None = None):
         self.args = args = args or AsyncEngineArgs()
         self.output_handler = handler = OutputHandler()
-        form = ProcessClient if getattr(args, "engine_process", False) else ThreadClient
-        self._client = client = form(args, handler.on_outputs, handler.on_error)
+        self._client = client = _client_class(args)(args, handler.on_outputs, handler.on_error)
+        client.wait_until_ready()
         self.engine_core = client.engine_core  # None where it is out of reach
         self.vllm_config, cache = client.vllm_config, client.kv_cache_config
         self.kv_cache_config, self.model_config = cache, client.vllm_config.model_config
@@ -56,9 +61,12 @@ class AsyncLLM:
         self.input_processor = client.input_processor
         self.output_processor = handler.output_processor = OutputProcessor(self.tokenizer)
         blocks = cache.num_blocks, cache.num_host_blocks
-        self.metrics = handler.metrics = EngineMetrics.from_config(self.vllm_config, *blocks)
+        self.metrics = handler.metrics = [
+            EngineMetrics.from_config(self.vllm_config, *blocks)
+            for _ in range(self.data_parallel_size)
+        ]
         if not args.disable_log_stats:
-            handler.stat_logger = LoggingStatLogger(self.metrics)
+            handler.stat_loggers = make_stat_loggers(self.metrics)
         handler.submit = client.submit
         self._paused = False
         weakref.finalize(self, self._client.shutdown)  # at the latest when Python ends
@@ -67,6 +75,11 @@ class AsyncLLM:
     def from_engine_args(cls, args: EngineArgs) -> AsyncLLM:
         """vLLM's way to make an engine."""
         return cls(args)
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Number of engines."""
+        return self.vllm_config.parallel_config.data_parallel_size
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -77,6 +90,7 @@ class AsyncLLM:
         request_id: str,
         priority: int = 0,
         lora_request: LoRARequest | None = None,
+        data_parallel_rank: int | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Complete a prompt; yields an output whenever there is something new.
 
@@ -90,13 +104,14 @@ class AsyncLLM:
             request_id: any string that is not in use. It is until the engine has ended the request.
             priority: the smaller, the more important; needs ``scheduling_policy="priority"``.
             lora_request: the adapter to use; None: the base model.
+            data_parallel_rank: the engine to use, from 0; None: the one with the least to do.
 
         Raises:
             ValueError: if it cannot be run; nothing has changed and the others go on.
             EngineDeadError: if the engine has stopped.
         """
         collector = await self.add_request(
-            request_id, prompt, sampling_params, priority, lora_request
+            request_id, prompt, sampling_params, priority, lora_request, data_parallel_rank
         )
         try:
             finished = False
@@ -114,18 +129,19 @@ class AsyncLLM:
         request_id: str,
         lora_request: LoRARequest | None = None,
         priority: int = 0,
+        data_parallel_rank: int | None = None,
     ) -> AsyncGenerator[PoolingRequestOutput, None]:
         """Pool the hidden states of a prompt; yields one output. Otherwise as ``generate``.
 
         Args:
-            prompt, request_id, lora_request, priority: as for ``generate``.
+            prompt, request_id, lora_request, priority, data_parallel_rank: as for ``generate``.
             pooling_params: the task, and what it leaves open.
 
         Raises:
             ValueError, EngineDeadError: as ``generate``.
         """
         collector = await self.add_request(
-            request_id, prompt, pooling_params, priority, lora_request
+            request_id, prompt, pooling_params, priority, lora_request, data_parallel_rank
         )
         try:
             output = await collector.get()
@@ -140,14 +156,18 @@ class AsyncLLM:
         params: SamplingParams | BeamSearchParams | PoolingParams,
         priority: int = 0,
         lora_request: LoRARequest | None = None,
+        data_parallel_rank: int | None = None,
     ) -> RequestOutputCollector:
         """Queue a prompt; arguments and errors are those of ``generate`` and ``encode``.
 
         This waits only for the end of a request that had the same id. Returns the queue of its
         outputs: give it to ``release`` in the end.
         """
-        handler = self.output_handler
+        handler, size = self.output_handler, self.data_parallel_size
         handler.bind_to_loop()
+        rank = data_parallel_rank
+        if rank is not None and not (is_int(rank, 0) and rank < size):  # vLLM's sentence
+            raise ValueError(f"data_parallel_rank {rank} is out of range [0, {size}).")
         make_request = self.input_processor.make_request
         request = make_request(
             request_id, prompt, params, priority=priority, lora_request=lora_request
@@ -163,7 +183,7 @@ class AsyncLLM:
         collector = RequestOutputCollector(request_id, delta)
         self.output_processor.add_request(request, collector)
         try:
-            self._client.submit(("add", request))
+            self._client.add(request, rank)
         except ValueError:
             del states[request_id]
             raise
@@ -220,12 +240,12 @@ class AsyncLLM:
     @property
     def num_running(self) -> int:
         """Number of running requests after the last step or message."""
-        return self.metrics.scheduler.num_running_reqs
+        return sum(metrics.scheduler.num_running_reqs for metrics in self.metrics)
 
     @property
     def num_waiting(self) -> int:
         """Number of waiting requests after the last step or message."""
-        return self.metrics.scheduler.num_waiting_reqs
+        return sum(metrics.scheduler.num_waiting_reqs for metrics in self.metrics)
 
     @property
     def request_ids(self) -> list[str]:
@@ -240,10 +260,11 @@ class AsyncLLM:
         return self._paused
 
     async def get_metrics(self, model_name: str | None = None) -> list[Metric]:
-        """Current values of vLLM's metrics, with this model's name as a label."""
-        self.metrics.scheduler = await self.call("make_stats")
-        model_name = model_name or str(self.args.model or "minivllm")
-        return self.metrics.read(model_name=model_name, engine="0")
+        """Current values of vLLM's metrics, with this model's name and the engine as labels."""
+        await self.call("make_stats")  # its answer comes with each engine's
+        name = model_name or str(self.args.model or "minivllm")
+        read = (one.read(model_name=name, engine=str(i)) for i, one in enumerate(self.metrics))
+        return [metric for metrics in read for metric in metrics]
 
     # -- control -----------------------------------------------------------------------------
 
@@ -344,6 +365,12 @@ class AsyncLLM:
         """Stop the engine after its current step; unfinished requests get an error."""
         self._client.shutdown()
         self.output_handler.die(EngineDeadError("it was shut down"))
+
+
+def _client_class(args: EngineArgs) -> type[CoreClient]:
+    if args.data_parallel_size != 1:
+        return Replicas
+    return ProcessClient if getattr(args, "engine_process", False) else ThreadClient
 
 
 AsyncLLMEngine = AsyncLLM

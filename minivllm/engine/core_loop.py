@@ -71,7 +71,15 @@ class EngineCoreLoop:
             if self._trace is not None:
                 outputs.records = self._trace.take()
             outputs.scheduler_stats = self.core.make_stats()
+            outputs.finished_requests = self._ended_in(outputs)
             self._send(outputs)
+
+    def _ended_in(self, outputs: EngineCoreOutputs) -> list[str]:
+        """Ids of the requests that have ended in a turn; an id may be there twice."""
+        ids = [output.request_id for output in outputs.outputs if output.finish_reason is not None]
+        ids += [*outputs.aborted_req_ids, *outputs.stopped_req_ids]
+        ids += [request_id for request_id, _ in outputs.refused]
+        return [name for name in ids if name not in self.core.scheduler.requests]
 
     def _has_work(self) -> bool:
         may_step = not self._paused and self._steps_left != 0

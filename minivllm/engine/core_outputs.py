@@ -40,13 +40,15 @@ class EngineCoreOutputs:
     # by request id and position: of prompt tokens that this step has come to
     prompt_logprobs: dict[str, dict[int, TokenLogprobs]] = field(default_factory=dict)
     timestamp: float | None = None  # end of the step, ``time.monotonic()``; None without a step
-    # The rest is set by the loop, see ``EngineCoreLoop``.
+    # The rest is set by the loop, see ``EngineCoreLoop``, and by ``Replicas``.
     scheduler_stats: SchedulerStats | None = None
     aborted_req_ids: list[str] = field(default_factory=list)
     stopped_req_ids: list[str] = field(default_factory=list)  # read from "stop" messages
     refused: list[tuple[str, Exception]] = field(default_factory=list)  # by request id
     utility_outputs: list[tuple[int, Any]] = field(default_factory=list)  # results, by call number
     records: list[Record] = field(default_factory=list)  # of the trace, if it is followed
+    finished_requests: list[str] = field(default_factory=list)  # ids of those that have ended
+    engine_index: int = 0  # of several replicas
 
 
 def collect(updated: list[Sequence], output: ModelRunnerOutput) -> EngineCoreOutputs:

@@ -42,6 +42,11 @@ class LLMEngine:
         self.args = args
         self.vllm_config: VllmConfig = args.create_engine_config()
         config = self.vllm_config
+        if (size := args.data_parallel_size) != 1:
+            raise ValueError(
+                f"LLM(data_parallel_size={size}) is not supported for single-process usage and may "
+                "hang. Please use AsyncLLM, or minivllm serve --data-parallel-size."
+            )
         self.model_config = config.model_config
         self.max_model_len = config.scheduler_config.max_model_len
         self.input_processor = InputProcessor.from_config(config)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from minivllm.engine.core_loop import STOP
@@ -33,8 +33,8 @@ class OutputHandler:
     # Set by AsyncLLM when the core is made, before its first message.
     submit: Callable[[tuple], None]  # sends a message to the core
     output_processor: OutputProcessor  # makes text
-    metrics: EngineMetrics  # count every step
-    stat_logger: LoggingStatLogger | None = None  # logs them, if given
+    metrics: list[EngineMetrics]  # count every step, of each engine
+    stat_loggers: Sequence[LoggingStatLogger] = ()  # log them, if given
 
     def __init__(self):
         self.dead: EngineDeadError | None = None  # why the engine has stopped
@@ -100,6 +100,7 @@ class OutputHandler:
     def _process(self, outputs: EngineCoreOutputs) -> None:
         """Put the outputs of a turn into their requests' queues, and count."""
         processor, stats = self.output_processor, outputs.scheduler_stats
+        metrics = self.metrics[outputs.engine_index]
         assert stats is not None, "the loop has set it"
         for request_id in outputs.stopped_req_ids:
             self.stopping.remove(request_id)
@@ -111,15 +112,15 @@ class OutputHandler:
         for request_id, error in outputs.refused:
             processor.propagate_error(error, [request_id])
         if outputs.timestamp is None:
-            self.metrics.scheduler = stats
+            metrics.scheduler = stats
             return
         processed = processor.process_outputs(outputs)
         if processed.stopped:
             self.stopping += [request_id for request_id, _ in processed.stopped]
             self.submit(("stop_sequences", processed.stopped))
-        self.metrics.record(stats, processed.iteration_stats)
-        if self.stat_logger is not None:
-            self.stat_logger.record()
+        metrics.record(stats, processed.iteration_stats)
+        if self.stat_loggers:
+            self.stat_loggers[outputs.engine_index].record()
 
     def _end_call(self, number: int, value) -> None:
         future = self._calls.pop(number)

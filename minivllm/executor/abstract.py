@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
+from functools import partial
 from importlib import import_module
+from operator import itemgetter
 from typing import Any
 
 from minivllm.config import VllmConfig
 from minivllm.executor.exceptions import EngineDeadError
 from minivllm.executor.futures import LazyFuture
 from minivllm.kv.kv_cache_config import KVCacheConfig
-from minivllm.scheduling.output import SchedulerOutput
+from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 
 _CLASSES = {
     "uni": "minivllm.executor.uniproc:UniProcExecutor",
@@ -33,7 +35,10 @@ class Executor(ABC):
 
     def __init__(self, config: VllmConfig):
         self.config = config
-        self._output_rank = config.parallel_config.output_rank
+        rank, size = config.parallel_config.output_rank, config.parallel_config.world_size
+        are_traced = size > 1 and config.observability_config.trace
+        # makes one ModelRunnerOutput of a step of those of all ranks
+        self._output_of = partial(with_rank_work, rank) if are_traced else itemgetter(rank)
         self._dead: EngineDeadError | None = None  # why no worker answers any more
         self._on_failure: Callable[[BaseException], None] | None = None
         self._init_executor()
@@ -92,11 +97,11 @@ class Executor(ABC):
 
         With ``non_block`` it is a Future, and the next step may be given before it is done.
         """
-        rank = self._output_rank
-        outputs = self.collective_rpc(
-            "execute_model", args=(scheduler_output,), non_block=non_block
-        )
-        return LazyFuture(lambda wait: outputs.result(wait)[rank]) if non_block else outputs[rank]
+        args, choose = (scheduler_output,), self._output_of
+        outputs = self.collective_rpc("execute_model", args=args, non_block=non_block)
+        if non_block:
+            return LazyFuture(lambda wait: choose(outputs.result(wait)))
+        return choose(outputs)
 
     def _are_whole_stages(self, ranks: Collection[int]) -> bool:
         """True for ranks that share all their layers with each other: none is left of a stage.
@@ -119,3 +124,9 @@ class Executor(ABC):
     @abstractmethod
     def shutdown(self) -> None:
         """End the workers. A second call does nothing."""
+
+
+def with_rank_work(rank: int, outputs: list[ModelRunnerOutput]) -> ModelRunnerOutput:
+    """Return one rank's output, with the work of all ranks for the trace."""
+    outputs[rank].rank_work = [work for output in outputs for work in output.rank_work]
+    return outputs[rank]

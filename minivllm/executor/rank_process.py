@@ -26,6 +26,8 @@ from minivllm.config.parallel import ParallelConfig
 from minivllm.distributed.group import Group, ParallelState
 from minivllm.distributed.shard import coordinates, pp_ranks, tp_ranks
 from minivllm.distributed.torch_group import TorchGroup
+from minivllm.scheduling.output import ModelRunnerOutput
+from minivllm.worker.traced_worker import make_worker
 from minivllm.worker.worker import Worker
 
 _SPINS = 50  # looks for a call before the rank sleeps
@@ -89,7 +91,7 @@ def start_worker(start: RankStart, store: dist.Store) -> Worker:
         world_size=parallel.world_size,
         timeout=_PATIENCE,
     )
-    return Worker(config, join_groups(start.rank, parallel, start.shared))
+    return make_worker(config, join_groups(start.rank, parallel, start.shared))
 
 
 def run_rank(name: str, start: RankStart, store: str, calls: Connection, life: Connection) -> None:
@@ -141,7 +143,9 @@ def answer(worker: Any, call: tuple, has_output: bool) -> tuple:
     try:
         method, args, kwargs = call
         value = getattr(worker, method)(*args, **kwargs)
-        return True, value if has_output or method != "execute_model" else None, ""
+        if not has_output and isinstance(value, ModelRunnerOutput):
+            value = ModelRunnerOutput(rank_work=value.rank_work)  # its tokens are not wanted
+        return True, value, ""
     except BaseException as error:
         return False, _sendable(error), traceback.format_exc()
 

@@ -18,7 +18,7 @@ from minivllm.executor.abstract import Executor
 from minivllm.executor.exceptions import EngineDeadError
 from minivllm.executor.futures import completed
 from minivllm.executor.rank_process import name_of
-from minivllm.worker.worker import Worker
+from minivllm.worker.traced_worker import make_worker
 
 
 class TogetherExecutor(Executor):
@@ -31,7 +31,7 @@ class TogetherExecutor(Executor):
         self.states = join_together(parallel, self._turns)
         # a thread per rank: OpenMP's threads belong to the one that has loaded the model
         self._threads = [ThreadPoolExecutor(1, name) for name in self._names]
-        self.workers = [Worker(self.config, state) for state in self.states]
+        self.workers = [make_worker(self.config, state) for state in self.states]
         try:
             self.collective_rpc("init_device")
             self.collective_rpc("load_model")

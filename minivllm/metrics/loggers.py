@@ -16,10 +16,15 @@ logger = init_logger(__name__)
 
 
 class LoggingStatLogger:
-    """Logger of rates and gauges at intervals, from the counters in ``metrics``."""
+    """Logger of rates and gauges at intervals, from the counters in ``metrics``.
 
-    def __init__(self, metrics: EngineMetrics):
-        self.metrics = metrics
+    Args:
+        metrics: of one engine.
+        prefix: says which one, if there are several.
+    """
+
+    def __init__(self, metrics: EngineMetrics, prefix: str = ""):
+        self.metrics, self.prefix = metrics, prefix
         self.interval = envs.log_stats_interval()  # seconds
         self._at_last_line = (time.monotonic(), 0, 0)
         self._drafts: SpecDecodingStats | None = None  # since the last line, if any
@@ -54,7 +59,13 @@ class LoggingStatLogger:
         if metrics.cache_config["enable_prefix_caching"] == "True":
             queries, hits = stats.recent_prefix_cache_queries, stats.recent_prefix_cache_hits
             line += f", Prefix cache hit rate: {100 * hits / max(1, queries):.1f}%"
-        logger.info(line)
+        logger.info("%s%s", self.prefix, line)
         if self._drafts is not None:
-            logger.info(self._drafts.as_line(seconds))
+            logger.info("%s%s", self.prefix, self._drafts.as_line(seconds))
             self._drafts = None
+
+
+def make_stat_loggers(metrics: list[EngineMetrics]) -> list[LoggingStatLogger]:
+    """Make a logger for each engine's metrics; its lines name the engine if there are several."""
+    names = [f"Engine {i:03d}: " if len(metrics) > 1 else "" for i in range(len(metrics))]
+    return [LoggingStatLogger(*one) for one in zip(metrics, names, strict=True)]

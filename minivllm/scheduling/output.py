@@ -15,6 +15,7 @@ from minivllm.kv.swap_space import KVCacheBlockSwap
 from minivllm.lora.request import LoadedLoRA
 from minivllm.pooling_params import PoolingParams
 from minivllm.request import Sequence
+from minivllm.trace.rank_work import RankWork
 
 if TYPE_CHECKING:
     import numpy as np
@@ -164,3 +165,5 @@ class ModelRunnerOutput:
     prompt_logprobs: dict[str, dict[int, TokenLogprobs]] = field(default_factory=dict)
     # by sequence: float32 numbers of those whose prompt is complete; they sample nothing
     pooler_output: dict[str, np.ndarray] = field(default_factory=dict)
+    # what each rank did, if several do and a trace is written
+    rank_work: list[RankWork] = field(default_factory=list)

@@ -27,7 +27,7 @@ from minivllm.scheduling.output import ModelRunnerOutput, NewRequestData, Schedu
 from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.preemption import Preemptor
 from minivllm.scheduling.request_queue import RequestQueue
-from minivllm.scheduling.tracing import trace_request, trace_schedule
+from minivllm.scheduling.tracing import trace_ranks, trace_request, trace_schedule
 from minivllm.trace import Trace
 from minivllm.trace.records import Finished, Forked, Sampled, Verified
 
@@ -294,6 +294,8 @@ class Scheduler:
         self, scheduler_output: SchedulerOutput, output: ModelRunnerOutput
     ) -> list[Sequence]:
         """Append the sampled tokens, finish, free. Returns the sequences that have any output."""
+        if self.trace is not None:
+            trace_ranks(self.trace, output)
         sampled = output.sampled_token_ids or output.pooler_output
         drafted = scheduler_output.scheduled_spec_decode_tokens
         stats = SpecDecodingStats(self.config.num_speculative_tokens) if drafted else None

@@ -1,13 +1,14 @@
-"""trace_request, trace_schedule: write a new request and a step's plan to the trace."""
+"""trace_request, trace_schedule, trace_ranks: what the scheduler hears of, for the trace."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from minivllm.request import Request, Sequence
-from minivllm.scheduling.output import SchedulerOutput
+from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.trace import Trace
-from minivllm.trace.records import RequestAdded, Scheduled
+from minivllm.trace.records import Communicated, RankWorked, RequestAdded, Scheduled
 
 
 def trace_request(trace: Trace | None, request: Request, index: int) -> None:
@@ -33,3 +34,14 @@ def trace_schedule(trace: Trace, running: Iterable[Sequence], output: SchedulerO
             samples = computed + num_new >= seq.num_tokens
             trace.record(Scheduled, seq.seq_id, kind, computed, num_new, samples)
     trace.plan_step()
+
+
+def trace_ranks(trace: Trace, output: ModelRunnerOutput) -> None:
+    """Record what each rank did for the oldest plan in flight."""
+    if not output.rank_work:
+        return
+    plan, shift = trace.oldest_plan, trace.now() - time.time()
+    for work in output.rank_work:
+        trace.record(RankWorked, work.rank, plan, work.start + shift, work.end + shift)
+        for start, end, *what in work.operations:
+            trace.record(Communicated, work.rank, plan, start + shift, end + shift, *what)

@@ -201,6 +201,37 @@ class StepEnded(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class RankRecord(Record):
+    """Base of records about one of several ranks. ``plan`` is the step whose plan it computed.
+
+    Times are in seconds of the trace's clock.
+    """
+
+    rank: int
+    plan: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankWorked(RankRecord):
+    """A rank computed its part of a plan; waiting for other ranks is included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Communicated(RankRecord):
+    """A rank took part in an operation of one of its groups, "tp" or "pp".
+
+    ``op`` is "all_reduce", "all_gather", "send" or "recv"; ``num_bytes`` are those of the tensors
+    that it gave, or received.
+    """
+
+    group: str
+    op: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepFailed(Record):
     """A step raised and left no records. All requests wait, all blocks are free in id order."""
 

@@ -9,6 +9,12 @@ from dataclasses import dataclass, field, replace
 from minivllm.trace import records
 from minivllm.trace.records import Record
 
+_CHANGE_NOTHING = (
+    records.StepStarted,
+    records.StepPlanned,
+    records.RequestSkipped,
+    records.RankRecord,
+)
 ALIVE = {"waiting", "running", "preempted", "swapped"}  # the status of those not finished
 
 
@@ -97,7 +103,7 @@ class State:
             )
             self.waiting.insert(record.queue_index, record.request_id)
             return
-        if isinstance(record, (records.StepStarted, records.StepPlanned, records.RequestSkipped)):
+        if isinstance(record, _CHANGE_NOTHING):
             return
         if isinstance(record, records.LoRALoaded):
             self.lora_slots[record.slot] = record.lora_name

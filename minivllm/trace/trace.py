@@ -100,6 +100,11 @@ class Trace:
         self._plans.append(self.step)
         self.record(StepPlanned, self.now())
 
+    @property
+    def oldest_plan(self) -> int:
+        """The step whose plan is the next one to end."""
+        return self._plans[0]
+
     def end_step(self) -> None:
         """Record that the oldest plan has ended."""
         plan = self._plans.popleft()

@@ -70,6 +70,7 @@ VALUES = {
     "hf_overrides": {"hf_overrides": {"num_labels": 3}},
     "trust_remote_code": True,
     "tensor_parallel_size": 2,
+    "data_parallel_size": 2,
     "pipeline_parallel_size": 2,
     "distributed_executor_backend": "together",
     "preemption_mode": "swap",

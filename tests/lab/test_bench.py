@@ -73,6 +73,18 @@ def test_kv_cache():
         assert figures["ratio"] == pytest.approx(step / figures["step_s"])
 
 
+def test_ranks():
+    sizes = "--model", "embedded", "--num-requests", 2
+    _, found = bench("ranks", *sizes, "--repeats", 1)
+    assert list(found) == KEYS
+    results = found["results"]
+    sums = results.pop("all_reduce_s")
+    assert 0 < sums["shared memory"] < sums["gloo"]
+    assert list(results) == ["one process", "TP 2", "PP 2"]
+    for figures in results.values():
+        assert figures["ratio"] == figures["seconds"] / results["one process"]["seconds"]
+
+
 # -- structured outputs ------------------------------------------------------------------------
 
 

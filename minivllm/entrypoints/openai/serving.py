@@ -73,7 +73,14 @@ class OpenAIServing:
             text, token_ids = prompt["prompt"], prompt["prompt_token_ids"]
             shown = (token_ids if text is None else text)[: self.args.max_log_len]
             logger.log(level, "Received request %s: prompt: %r, params: %s", name, shown, params)
-        made = EngineRequest(name, prompt, params, self.priority(request, raw), lora_request)
+        made = EngineRequest(
+            name,
+            prompt,
+            params,
+            self.priority(request, raw),
+            lora_request,
+            self.data_parallel_rank(raw),
+        )
         self._requests[name] = made
         return made
 
@@ -82,9 +89,8 @@ class OpenAIServing:
     ) -> RequestOutput:
         """Generate, and return a prompt's whole output."""
         one = engine_request
-        outputs = self.engine.generate(
-            one.prompt, one.params, one.request_id, one.priority, one.lora_request
-        )
+        rest = one.priority, one.lora_request, one.data_parallel_rank
+        outputs = self.engine.generate(one.prompt, one.params, one.request_id, *rest)
         async with aclosing(outputs):
             async for output in outputs:
                 last = output
@@ -105,15 +111,20 @@ class OpenAIServing:
         except ValueError:
             return request.priority  # a bad header, perhaps a proxy's
 
-    @staticmethod
-    def check_rank(raw: Request) -> None:
-        """Raise unless the header names the one engine, rank 0. Load balancers send it."""
+    def data_parallel_rank(self, raw: Request) -> int | None:
+        """Number of the engine that the header asks for. Load balancers send it.
+
+        Raises:
+            RequestError: if there is none of this number.
+        """
+        size = self.engine.data_parallel_size
         try:
-            rank = int(raw.headers.get("x-data-parallel-rank", "0"))
+            rank = int(raw.headers.get("x-data-parallel-rank", ""))
         except ValueError:
-            return  # ignored like a bad priority
-        if rank != 0:
-            raise RequestError(f"X-data-parallel-rank must be 0, for the one engine, got {rank}")
+            return None  # ignored like a bad priority
+        if not 0 <= rank < size:
+            raise RequestError(f"data_parallel_rank {rank} is out of range [0, {size}).")
+        return rank
 
     def token_names(self, request: GenerationRequest) -> TokenNames:
         """Names of tokens in a request's logprobs: by text, or by id."""

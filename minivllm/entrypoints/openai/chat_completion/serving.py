@@ -45,7 +45,7 @@ class OpenAIServingChat(OpenAIServing):
             RequestError, ValueError: for an error that is found before the engine has the request.
         """
         lora_request = self.models.check_model(request.model)
-        self.check_rank(raw)
+        self.data_parallel_rank(raw)  # refused before anything begins
         self.served.admit(raw.scope, request.n)
         tools = self._tool_choice(request)
         text = self.prompts.render(request.messages, request)

@@ -42,7 +42,7 @@ class OpenAIServingCompletion(OpenAIServing):
             RequestError, ValueError: for an error that is found before the engine has the request.
         """
         lora_request = self.models.check_model(request.model)
-        self.check_rank(raw)
+        self.data_parallel_rank(raw)  # refused before anything begins
         self.served.admit(raw.scope, request.n * len(request.prompts))
         request_id = self.request_id("cmpl", request, raw)
         requests: list[EngineRequest] = []

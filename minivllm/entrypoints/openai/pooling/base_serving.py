@@ -37,7 +37,7 @@ class PoolingServing(OpenAIServing):
             RequestError: if it is refused.
         """
         lora_request = self.models.check_model(request.model)
-        self.check_rank(raw)
+        self.data_parallel_rank(raw)  # refused before anything begins
         self.prompts.check_keep(request.truncate_prompt_tokens)
         if num_prompts == 0:
             raise RequestError("You must pass at least one prompt", "input")
@@ -80,8 +80,9 @@ class PoolingServing(OpenAIServing):
         collectors = []
         try:
             for one in requests:
+                rest = one.priority, one.lora_request, one.data_parallel_rank
                 collector = await self.engine.add_request(
-                    one.request_id, one.prompt, one.params, one.priority, one.lora_request
+                    one.request_id, one.prompt, one.params, *rest
                 )
                 collectors.append(collector)
             outputs = [await collector.get() for collector in collectors]

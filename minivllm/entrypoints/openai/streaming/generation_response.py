@@ -24,6 +24,7 @@ class EngineRequest:
     params: Any  # SamplingParams, BeamSearchParams or PoolingParams
     priority: int
     lora_request: LoRARequest | None = None
+    data_parallel_rank: int | None = None
 
 
 class GenerationResponse(EventStreamResponse):
@@ -69,7 +70,7 @@ class GenerationResponse(EventStreamResponse):
         for request in self.requests:
             collector = await self.engine.add_request(
                 request.request_id, request.prompt, request.params, request.priority,
-                request.lora_request,
+                request.lora_request, request.data_parallel_rank,
             )  # fmt: skip
             self._collectors.append(collector)
         self._finished = asyncio.get_running_loop().create_future()

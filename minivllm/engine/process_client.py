@@ -1,0 +1,167 @@
+"""ProcessClient: connects ``AsyncLLM`` to an engine core in a process of its own.
+
+(vLLM: vllm/v1/engine/core_client.py)
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from functools import cached_property, partial
+from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
+
+import torch
+
+from minivllm.engine.arg_utils import EngineArgs
+from minivllm.engine.core_client import CoreClient, Inbox, OnError, OnOutputs, make_core
+from minivllm.engine.core_loop import STOP, EngineCoreLoop
+from minivllm.engine.core_outputs import EngineCoreOutputs
+from minivllm.engine.input_processor import InputProcessor
+from minivllm.engine.serial_utils import decode, encode
+from minivllm.executor.exceptions import EngineDeadError
+from minivllm.utils.gc_utils import freeze_gc_heap
+from minivllm.utils.validation import check
+
+
+class ProcessClient(CoreClient):
+    """An engine core in a process of its own, behind a pipe; a thread here reads its outputs.
+
+    Args:
+        args, on_outputs, on_error: as for every client; all of ``args`` must be picklable.
+        data_parallel_rank: its number among replicas.
+    """
+
+    def __init__(
+        self,
+        args: EngineArgs,
+        on_outputs: OnOutputs,
+        on_error: OnError,
+        data_parallel_rank: int = 0,
+    ):
+        self._on_outputs, self._on_error = on_outputs, on_error
+        context = multiprocessing.get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_run_process, args=(other, args, data_parallel_rank))
+        self._process.start()  # not a daemon: its ranks may be processes of its own
+        # Python waits for its processes before it finalizes objects, and this one waits for STOP
+        Finalize(self, _close, (self._pipe,), exitpriority=1)
+        other.close()
+        self._stopping = False
+        self._sending = threading.Lock()
+
+    def wait_until_ready(self) -> None:
+        try:
+            ready = self._pipe.recv()
+        except EOFError as error:
+            raise EngineDeadError("its process has ended before it began") from error
+        if isinstance(ready, BaseException):
+            raise ready
+        self.vllm_config, self.kv_cache_config = ready
+        self._thread = threading.Thread(target=self._listen, name="minivllm-engine", daemon=True)
+        self._thread.start()
+
+    @cached_property
+    def input_processor(self) -> InputProcessor:  # type: ignore[override]
+        return InputProcessor.from_config(self.vllm_config)
+
+    def submit(self, message: tuple) -> None:
+        try:
+            with self._sending:
+                self._pipe.send(message)
+        except OSError:
+            pass  # the listener has noticed, too
+        except Exception as error:
+            raise ValueError(f"this cannot be sent to the engine's process: {error}") from error
+
+    def shutdown(self, timeout: float = 10.0) -> None:
+        """End the process after its current step; by force, if that takes too long."""
+        self._stopping = True
+        self.submit(STOP)
+        self._process.join(timeout)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+    def _listen(self) -> None:
+        """Thread main: read outputs until the process ends."""
+        try:
+            while not isinstance(message := self._pipe.recv(), BaseException):
+                self._on_outputs(decode(message))
+        except (EOFError, OSError):
+            self._process.join(1)
+            message = EngineDeadError(f"its process has ended: {self._process.exitcode}")
+        except Exception as error:  # else requests would wait for a thread that has ended
+            message = error
+        if not self._stopping:
+            self._on_error(message)
+
+
+def _close(pipe: Connection) -> None:
+    """Close a pipe, which ends the process at its other end."""
+    pipe.close()
+
+
+def _read(pipe: Connection, inbox: Inbox) -> None:
+    """Empty the pipe also while a step is computed: a full one would hold up its writer."""
+    while True:
+        try:
+            inbox.put(pipe.recv())
+        except (EOFError, OSError):  # the parent is gone
+            return inbox.put(STOP)
+        except Exception as error:  # this process cannot unpickle it
+            return inbox.put(error)
+
+
+def _send(pipe: Connection, outputs: EngineCoreOutputs) -> None:
+    """Send outputs. A call's result that cannot be pickled becomes an error of its caller."""
+    for place, (number, value) in enumerate(outputs.utility_outputs):
+        try:
+            pickle.dumps(value)
+        except Exception as error:
+            refused = ValueError(f"this result cannot be sent to another process: {error}")
+            outputs.utility_outputs[place] = (number, refused)
+    pipe.send(encode(outputs))
+
+
+def _take_share(args: EngineArgs, data_parallel_rank: int) -> None:
+    """Keep to a replica's share of this machine's cores and GPUs.
+
+    Raises:
+        ValueError: if there are not enough GPUs for all replicas.
+    """
+    replicas, num_gpus = args.data_parallel_size, torch.cuda.device_count()
+    torch.set_num_threads(max(1, torch.get_num_threads() // replicas))
+    if num_gpus and args.device != "cpu":
+        size = args.tensor_parallel_size * args.pipeline_parallel_size
+        allowed = f"at most {num_gpus // size} with {num_gpus} GPUs and {size} for each engine"
+        check(replicas * size <= num_gpus, "data_parallel_size", replicas, allowed)
+        name = "CUDA_VISIBLE_DEVICES"
+        ids = os.environ.get(name, ",".join(map(str, range(num_gpus)))).split(",")
+        os.environ[name] = ",".join(ids[data_parallel_rank * size :][:size])
+
+
+def _run_process(pipe: Connection, args: EngineArgs, data_parallel_rank: int) -> None:
+    """Process main: make the core, then run its loop."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent decides when it ends
+    inbox = Inbox()
+    try:
+        if args.data_parallel_size > 1:
+            _take_share(args, data_parallel_rank)
+        core, _ = make_core(args)
+        core.executor.register_failure_callback(inbox.put)
+        freeze_gc_heap()
+        threading.Thread(target=_read, args=(pipe, inbox), daemon=True).start()
+        pipe.send((core.config, core.kv_cache_config))
+        try:
+            EngineCoreLoop(core, inbox.receive, partial(_send, pipe)).run()
+        finally:
+            core.shutdown()
+    except (ValueError, OSError, EngineDeadError) as error:
+        pipe.send(error)
+    except BaseException as error:
+        pipe.send(RuntimeError(repr(error)))
+        raise
