@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
-from contextlib import suppress
 from typing import Any
 
 import ray
+from ray._private.services import get_ray_address_from_environment
 
+_ANSWERING = 5.0  # seconds that a cluster has to take a connection
 _PLACING = 10.0  # seconds that Ray may look for places
 _OBJECT_STORE = 2**27  # bytes; plans and tokens are small
 
@@ -27,30 +29,53 @@ def num_cores() -> int:
 
 
 def connect(num_ranks: int) -> bool:
-    """Connect to a cluster of Ray, or start one of this machine. False if that was done before.
+    """Connect to the cluster of Ray that there is, or start one of this machine.
+
+    Returns:
+        False if the program was connected before.
 
     Raises:
-        ValueError: if it cannot be reached.
+        ValueError: if RAY_ADDRESS has no cluster.
     """
     global _num_users
     with _connecting:
         if ray.is_initialized() and not _num_users:
             return False
         if not ray.is_initialized():
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            # without a cluster: ranks on a CPU share cores, as they do without Ray
-            alone = {"num_cpus": max(os.cpu_count() or 1, num_ranks), "include_dashboard": False,
-                     "object_store_memory": _OBJECT_STORE}  # fmt: skip
-            try:
-                with suppress(ValueError):  # there is a cluster, which has numbers of its own
-                    ray.init(logging_level=logging.ERROR, **alone)
-                if not ray.is_initialized():
-                    ray.init(logging_level=logging.ERROR)
-            except (OSError, RuntimeError, ValueError) as error:
-                first = str(error).strip().splitlines()[0]
-                raise ValueError(f"no cluster of Ray can be reached or started: {first}") from error
+            _init(num_ranks)
         _num_users += 1
         return True
+
+
+def _init(num_ranks: int) -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    stated = os.environ.get("RAY_ADDRESS")
+    address = get_ray_address_from_environment(None, None)  # RAY_ADDRESS, or of `ray start`
+    is_there = address not in (None, "local")
+    if is_there and not (is_there := _answers(address)) and stated:  # Ray would ask for minutes
+        raise ValueError(f"no cluster of Ray answers at RAY_ADDRESS={stated}.")
+    if is_there:
+        ray.init(logging_level=logging.ERROR)
+    else:  # ranks on a CPU share cores, as they do without Ray
+        ray.init(
+            "local",
+            num_cpus=max(os.cpu_count() or 1, num_ranks),
+            object_store_memory=_OBJECT_STORE,
+            include_dashboard=False,
+            logging_level=logging.ERROR,
+        )
+
+
+def _answers(address: str) -> bool:
+    """True if a port is open. Addresses of another form than host:port are left to Ray."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or "//" in host:
+        return True
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _ANSWERING):
+            return True
+    except OSError:
+        return False
 
 
 def disconnect() -> None:
