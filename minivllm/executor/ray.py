@@ -13,71 +13,30 @@ import logging
 import os
 import pickle
 import re
-import signal
 import threading
 import time
 import weakref
 from typing import Any
 
-import torch.distributed as dist
-
 from minivllm.executor.distributed import DistributedExecutor, for_ranks, pickled
 from minivllm.executor.exceptions import EngineDeadError
 from minivllm.executor.futures import LazyFuture
-from minivllm.executor.rank_process import RankStart, answer, start_worker
 from minivllm.utils.console import needs_extra
 
 with needs_extra("ray"):
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    from minivllm.executor.ray_utils import by_node, connect, disconnect, num_cores, place
+    from minivllm.executor.ray_rank import RayRank
+    from minivllm.executor.ray_utils import by_node, connect, disconnect, place
 
 _STARTING = 120.0  # seconds until all ranks have found each other: each imports torch first
 _GRACE = 15.0  # seconds between one rank's error and all the others': a dead node is noticed late
 _CLOSING = 5.0  # seconds that the thread which waits for a death has to end
 
 
-class RayRank:
-    """A rank, as an actor."""
-
-    def __init__(self, rank: int, name: str, has_output: bool):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine hears Ctrl-C, and decides
-        self._rank, self._name, self._has_output = rank, name, has_output
-        self._answers: Any = self  # calls, until there is a worker
-
-    def __repr__(self) -> str:
-        return self._name  # Ray's prefix of its log lines
-
-    def call(self, message: bytes) -> bytes:
-        """Answer a call; see ``rank_process.answer``."""
-        return pickle.dumps(answer(self._answers, pickle.loads(message), self._has_output))
-
-    def live(self) -> None:
-        """Return never: what waits for this hears of the rank's end."""
-        threading.Event().wait()
-
-    def find(self) -> tuple[str, int, int]:
-        """Address of this rank's machine, its process, and the port where rank 0 is found."""
-        self._address, port = ray.util.get_node_ip_address(), 0
-        if self._rank == 0:
-            self._store = dist.TCPStore(self._address, 0, is_master=True, wait_for_workers=False)
-            port = self._store.port  # a free one
-        return self._address, os.getpid(), port
-
-    def join(self, config: bytes, environment: dict, level: int, found: list) -> None:
-        """Join the other ranks.
-
-        Args:
-            config, environment, level: see ``RankStart``.
-            found: what ``find`` has returned on all ranks.
-        """
-        (master, _, port), ranks_here = found[0], [at for at, *_ in found].count(self._address)
-        num_threads = max(1, num_cores() // ranks_here)
-        if self._rank > 0:
-            self._store = dist.TCPStore(master, port)
-        start = RankStart(self._rank, config, environment, num_threads, level)
-        self._answers = start_worker(start, self._store)
+class _Call(dict[Any, int]):
+    """Ray's futures of a call that have not come, with their ranks."""
 
 
 class RayExecutor(DistributedExecutor):
@@ -88,9 +47,13 @@ class RayExecutor(DistributedExecutor):
         self._actors: list[Any] = []
         self._places: list[Any] = []  # its placement group, while there is one
         self._watchers: list[threading.Thread] = []
+        # Ray's futures must be gone before the connection is: one that is freed while the next
+        # connection is made ends the process.
+        self._in_flight: weakref.WeakValueDictionary[int, _Call] = weakref.WeakValueDictionary()
+        self._num_calls = 0
         self._found: list[tuple[str, int, int]] = []  # see ``RayRank.find``
         is_ours = connect(self.config.parallel_config.world_size)
-        made = self._actors, self._places, self._watchers
+        made = self._actors, self._places, self._watchers, self._in_flight
         self._end = weakref.finalize(self, _end_ranks, *made, is_ours)
         atexit.register(self._end)  # before Ray's own end
         try:
@@ -118,7 +81,10 @@ class RayExecutor(DistributedExecutor):
                 num_cpus=kind == "CPU", num_gpus=kind == "GPU", scheduling_strategy=strategy
             ).remote(rank, self._names[rank], rank == parallel.output_rank)
             self._actors.append(actor)
-        lives = [a.live.options(concurrency_group="life").remote() for a in self._actors]
+        lives = _Call(
+            (actor.live.options(concurrency_group="life").remote(), rank)
+            for rank, actor in enumerate(self._actors)
+        )
         watcher = threading.Thread(
             target=_watch, args=(weakref.ref(self), lives), name="minivllm-ranks", daemon=True
         )
@@ -135,45 +101,43 @@ class RayExecutor(DistributedExecutor):
     ) -> Any:
         self.check_health()
         message = pickled((method, args, kwargs or {}))
-        replies = [actor.call.remote(message) for actor in self._actors]
+        waiting = _Call((actor.call.remote(message), r) for r, actor in enumerate(self._actors))
+        self._num_calls += 1
+        self._in_flight[self._num_calls] = waiting
         if non_block:
-            return LazyFuture(lambda seconds: self._results(self._gather(replies, seconds)))
-        return self._results(self._gather(replies, timeout))
+            return LazyFuture(lambda seconds: self._results(self._gather(waiting, seconds)))
+        return self._results(self._gather(waiting, timeout))
 
     def shutdown(self) -> None:
         self._end()
 
-    def _gather(self, refs: list[Any], timeout: float | None) -> dict[int, tuple]:
+    def _gather(self, waiting: _Call, timeout: float | None) -> dict[int, tuple]:
         """Wait for all ranks' replies to a call; not for all if one has failed and others hang."""
         deadline = None if timeout is None else time.monotonic() + timeout
         replies: dict[int, tuple] = {}
-        waiting = {ref: rank for rank, ref in enumerate(refs)}
-        while waiting:
-            failed = [rank for rank, reply in replies.items() if not reply[0]]
-            if failed and deadline is None:  # the others may wait for it inside a collective
-                deadline = time.monotonic() + _GRACE
-            seconds = None if deadline is None else max(0, deadline - time.monotonic())
-            done, _ = ray.wait(list(waiting), timeout=seconds)
-            for ref in done:
-                rank = waiting.pop(ref)
-                try:
-                    replies[rank] = pickle.loads(ray.get(ref))
-                except ray.exceptions.RayError as error:
-                    raise self._has_ended(rank, error) from None
-            if not done and failed:
-                break
-            if not done:
-                late = ", ".join(self._names[rank] for rank in waiting.values())
-                raise TimeoutError(f"no answer within {timeout} seconds from {late}.")
+        try:
+            while waiting:
+                failed = [rank for rank, reply in replies.items() if not reply[0]]
+                if failed and deadline is None:  # the others may wait for it inside a collective
+                    deadline = time.monotonic() + _GRACE
+                seconds = None if deadline is None else max(0, deadline - time.monotonic())
+                came = _take(waiting, seconds)
+                for rank, reply in came.items():
+                    if isinstance(reply, str):
+                        raise self._has_ended(rank, reply)
+                    replies[rank] = pickle.loads(reply)
+                if not came and failed:
+                    break
+                if not came:
+                    late = ", ".join(self._names[rank] for rank in waiting.values())
+                    raise TimeoutError(f"no answer within {timeout} seconds from {late}.")
+        finally:
+            waiting.clear()
         return replies
 
-    def _has_ended(self, rank: int, error: BaseException) -> EngineDeadError:
-        """Return the error to raise after Ray's about a rank."""
+    def _has_ended(self, rank: int, reason: str) -> EngineDeadError:
+        """Return the error to raise after a rank's end."""
         address, pid, _ = self._found[rank] if self._found else ("?", "?", 0)
-        known = re.search(r"is dead because (.*?)\.(?:\s|$)", str(error))
-        reason = known[1] if known else str(error).strip().splitlines()[-1]  # of a traceback
-        if isinstance(error, ray.exceptions.ActorUnavailableError):
-            reason = "Ray has lost its connection to it"
         return self._fail(
             f"{self._names[rank]} (pid {pid} at {address}) died unexpectedly: {reason}"
         )
@@ -182,15 +146,29 @@ class RayExecutor(DistributedExecutor):
         _kill_ranks(self._actors, self._places)
 
 
-def _watch(executor: weakref.ref[RayExecutor], lives: list[Any]) -> None:
+def _take(waiting: _Call, seconds: float | None) -> dict[int, bytes | str]:
+    """Wait for Ray's next futures and remove them. Returns results, or why there are none."""
+    came: dict[int, bytes | str] = {}
+    for future in ray.wait(list(waiting), timeout=seconds)[0]:
+        rank = waiting.pop(future)
+        try:
+            came[rank] = ray.get(future)
+        except ray.exceptions.ActorUnavailableError:
+            came[rank] = "Ray has lost its connection to it"
+        except ray.exceptions.RayError as error:
+            known = re.search(r"is dead because (.*?)\.(?:\s|$)", str(error))
+            came[rank] = known[1] if known else str(error).strip().splitlines()[-1]
+    return came
+
+
+def _watch(executor: weakref.ref[RayExecutor], lives: _Call) -> None:
     """Thread main: wait for the end of a rank, which may come while no call is made."""
-    (ended,), _ = ray.wait(lives)
+    came = _take(lives, None)
+    lives.clear()
     alive = executor()
     if alive is not None and alive._end.alive:
-        try:
-            ray.get(ended)
-        except ray.exceptions.RayError as error:
-            alive._has_ended(lives.index(ended), error)
+        for rank, reason in came.items():
+            alive._has_ended(rank, str(reason))
 
 
 def _kill_ranks(actors: list[Any], places: list[Any]) -> None:
@@ -201,12 +179,18 @@ def _kill_ranks(actors: list[Any], places: list[Any]) -> None:
 
 
 def _end_ranks(
-    actors: list[Any], places: list[Any], watchers: list[threading.Thread], is_ours: bool
+    actors: list[Any],
+    places: list[Any],
+    watchers: list[threading.Thread],
+    in_flight: weakref.WeakValueDictionary[int, _Call],
+    is_ours: bool,
 ) -> None:
     """End the ranks, and the connection to Ray if no other executor uses it."""
     if ray.is_initialized():
         _kill_ranks(actors, places)
     actors.clear()
+    for waiting in list(in_flight.values()):
+        waiting.clear()
     for watcher in watchers:  # it asks Ray, and must have heard of the end before Ray ends
         if watcher is not threading.current_thread():
             watcher.join(_CLOSING)
