@@ -47,8 +47,7 @@ class RayExecutor(DistributedExecutor):
         self._actors: list[Any] = []
         self._places: list[Any] = []  # its placement group, while there is one
         self._watchers: list[threading.Thread] = []
-        # Ray's futures must be gone before the connection is: one that is freed while the next
-        # connection is made ends the process.
+        # Ray's futures must be gone before the connection is: see ``disconnect``
         self._in_flight: weakref.WeakValueDictionary[int, _Call] = weakref.WeakValueDictionary()
         self._num_calls = 0
         self._found: list[tuple[str, int, int]] = []  # see ``RayRank.find``

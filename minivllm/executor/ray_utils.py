@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -84,6 +85,9 @@ def disconnect() -> None:
     with _connecting:
         _num_users -= 1
         if not _num_users:
+            # Ray's errors keep futures in reference cycles. One that is freed while there is no
+            # connection ends the process.
+            gc.collect()
             ray.shutdown()
 
 
