@@ -1,5 +1,8 @@
 """Helpers of several test files: sequences, a model-free scheduler, an engine beside the oracle."""
 
+import time
+from pathlib import Path
+
 from hypothesis import settings
 
 from minivllm import LLM, SamplingParams
@@ -220,3 +223,22 @@ def run_and_compare(llm, prompts, params, model=None):
         compared += upto
         exempted += len(want.token_ids) - upto
     return compared, exempted
+
+
+# -- processes ---------------------------------------------------------------------------------
+
+
+def is_alive(pid):
+    """True for a process that runs: one that has ended may be there until it is waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition, seconds=5.0):
+    """Wait until a condition holds; fails if it does not within these seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert condition()

@@ -10,7 +10,7 @@ from typing import Any
 
 from minivllm.utils.validation import check, is_int, is_one_of
 
-BACKENDS = ("uni", "mp", "together")
+BACKENDS = ("uni", "mp", "together", "ray")
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,13 @@ class ParallelConfig:
         check(ok, "distributed_executor_backend", backend, allowed)
 
     def check_devices(self, num_gpus: int | None) -> None:
-        """Raise ``ValueError`` for more ranks than this machine's GPUs; None: ranks share a CPU."""
-        if num_gpus is not None and self.world_size > num_gpus:
+        """Raise ``ValueError`` for more ranks than this machine's GPUs; None: ranks share a CPU.
+
+        Ray looks itself for those of its cluster.
+        """
+        if num_gpus is not None and self.backend != "ray" and self.world_size > num_gpus:
             raise ValueError(
                 f"World size ({self.world_size}) is larger than the number of available GPUs "
-                f"({num_gpus}) in this node; lower tensor_parallel_size or pipeline_parallel_size."
+                f"({num_gpus}) in this node; lower tensor_parallel_size or pipeline_parallel_size, "
+                "or start Ray on several machines and set distributed_executor_backend='ray'."
             )

@@ -134,7 +134,7 @@ class EngineArgs:
     tensor_parallel_size: int = 1  # ranks that each hold a part of every layer
     pipeline_parallel_size: int = 1  # stages, each with some of the layers
     data_parallel_size: int = 1  # engines behind one front end
-    # "uni", "mp", "together", or an Executor class; None: "mp" for more than one rank
+    # "uni", "mp", "together", "ray", or an Executor class; None: "mp" for more than one rank
     distributed_executor_backend: Any = None
 
     # adapters

@@ -22,6 +22,7 @@ _CLASSES = {
     "uni": "minivllm.executor.uniproc:UniProcExecutor",
     "mp": "minivllm.executor.multiproc:MultiprocExecutor",
     "together": "minivllm.executor.together:TogetherExecutor",
+    "ray": "minivllm.executor.ray:RayExecutor",
 }
 
 

@@ -19,7 +19,6 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import ModuleType
@@ -27,12 +26,10 @@ from typing import Any
 
 import torch
 
-from minivllm.config import VllmConfig
-from minivllm.cpu import linear
-from minivllm.executor.abstract import Executor
-from minivllm.executor.exceptions import EngineDeadError, RankTraceback
+from minivllm.executor.distributed import DistributedExecutor, for_ranks, pickled
+from minivllm.executor.exceptions import EngineDeadError
 from minivllm.executor.futures import LazyFuture
-from minivllm.executor.rank_process import RankStart, name_of, run_rank
+from minivllm.executor.rank_process import RankStart, run_rank
 from minivllm.logger import init_logger
 
 logger = init_logger(__name__)
@@ -42,14 +39,11 @@ _CLOSING = 2.0  # seconds that ranks have to end by themselves
 _SMALL = 2**15  # bytes of a message that a pipe takes before it is read
 
 
-class MultiprocExecutor(Executor):
+class MultiprocExecutor(DistributedExecutor):
     """Runs its ranks in processes that end with it."""
 
     def _init_executor(self) -> None:
-        parallel = self.config.parallel_config
-        size = parallel.world_size
-        self._names = [name_of(rank, parallel) for rank in range(size)]
-        self._lock = threading.Lock()
+        super()._init_executor()
         self._num_calls = 0
         # calls whose results may still be asked for, and their replies so far, by call and rank
         self._in_flight: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
@@ -74,9 +68,7 @@ class MultiprocExecutor(Executor):
         finally:
             shutil.rmtree(directory, ignore_errors=True)
         try:
-            found = self.collective_rpc("load_model", args=(linear.FASTEST,))
-            for products in found:  # the next ranks need not measure them again
-                linear.FASTEST.update(products)
+            self._load_model()
         except BaseException:
             self.shutdown()
             raise
@@ -87,7 +79,7 @@ class MultiprocExecutor(Executor):
         # torch and the engine are loaded once, by the server from which all ranks are forked
         kind = type(self.config.model_config.hf_config)
         context.set_forkserver_preload([run_rank.__module__, kind.__module__])
-        config, cores = pickle.dumps(_for_ranks(self.config)), torch.get_num_threads()
+        config, cores = pickle.dumps(for_ranks(self.config)), torch.get_num_threads()
         threads = max(1, cores // parallel.world_size)
         if parallel.world_size > cores:
             logger.info("%d ranks share %d cores: they wait for one another.",
@@ -99,12 +91,14 @@ class MultiprocExecutor(Executor):
             for rank, name in enumerate(self._names):
                 calls, theirs = context.Pipe()
                 their_life, life = context.Pipe(duplex=False)
+                # a forkserver has the environment of its own beginning
                 start = RankStart(
-                    rank, config, dict(os.environ), store, threads, level, shared[rank // tp_size]
+                    rank, config, dict(os.environ), threads, level, shared[rank // tp_size]
                 )
                 process = context.Process(
-                    target=run_rank, args=(start, theirs, their_life), name=name, daemon=True
-                )
+                    target=run_rank, args=(name, start, store, theirs, their_life), name=name,
+                    daemon=True,
+                )  # fmt: skip
                 process.start()
                 theirs.close()
                 their_life.close()
@@ -123,10 +117,7 @@ class MultiprocExecutor(Executor):
         self.check_health()
         self._num_calls += 1
         number = self._num_calls
-        try:
-            message = pickle.dumps((number, method, args, kwargs or {}))
-        except Exception as error:
-            raise ValueError(f"this cannot be sent to a rank: {error}") from error
+        message = pickled((number, (method, args, kwargs or {})))
         if len(message) > _SMALL:  # a rank that sends as much cannot take it at the same time
             for earlier in sorted(self._in_flight):
                 self._gather(earlier, timeout)
@@ -136,29 +127,21 @@ class MultiprocExecutor(Executor):
             except OSError:
                 raise self._has_ended(rank) from None
         if non_block:
-            future = LazyFuture(lambda seconds: self._results(number, seconds))
+            future = LazyFuture(lambda seconds: self._replies(number, seconds))
             self._in_flight[number] = future
             return future
-        return self._results(number, timeout)
+        return self._replies(number, timeout)
 
     def shutdown(self) -> None:
         self._end()
 
-    def _results(self, number: int, timeout: float | None) -> list[Any]:
+    def _replies(self, number: int, timeout: float | None) -> list[Any]:
         """Wait for all ranks' replies to a call. Raises as ``collective_rpc`` does."""
         replies = self._gather(number, timeout)
         del self._early[number]
         for given_up in self._early.keys() - self._in_flight.keys():
             del self._early[given_up]
-        failed = sorted(rank for rank, reply in replies.items() if not reply[0])
-        if not failed:
-            return [replies[rank][1] for rank in range(len(self._calls))]
-        first = failed[0]
-        _, error, text = replies[first]
-        if len(replies) == len(self._calls) and self._are_whole_stages(failed):
-            names = ", ".join(self._names[rank] for rank in failed)
-            raise error from RankTraceback(f"raised by {names}; by the first of them:\n{text}")
-        raise self._fail(f"{self._names[first]} failed with {error!r}, and others did not:\n{text}")
+        return self._results(replies)
 
     def _gather(self, number: int, timeout: float | None) -> dict[int, tuple]:
         """Wait for all ranks' replies to a call; not for all if one has failed and others hang."""
@@ -198,19 +181,9 @@ class MultiprocExecutor(Executor):
             f"(exit code: {process.exitcode})"
         )
 
-    def _fail(self, reason: str) -> EngineDeadError:
-        """End all ranks after the first reason to; returns the error that holds it."""
-        with self._lock:
-            first = self._dead is None
-            if self._dead is None:
-                self._dead = EngineDeadError(reason)
-        if first:
-            logger.error("%s; the other ranks are ended.", reason)
-            for process in self._processes:
-                process.kill()
-            if self._on_failure is not None:
-                self._on_failure(self._dead)
-        return self._dead
+    def _kill(self) -> None:
+        for process in self._processes:
+            process.kill()
 
 
 def _watch(executor: weakref.ref[MultiprocExecutor], processes: list[Any]) -> None:
@@ -232,16 +205,6 @@ def _end_ranks(processes: list[Any], lives: list[Connection], calls: list[Connec
         if process.is_alive():
             process.kill()
             process.join()
-
-
-def _for_ranks(config: VllmConfig) -> VllmConfig:
-    """The config without objects that only the engine uses, and that may not be picklable."""
-    return replace(
-        config,
-        scheduler_config=replace(config.scheduler_config, policy="fcfs"),
-        cache_config=replace(config.cache_config, kv_cache_manager_cls=None),
-        parallel_config=replace(config.parallel_config, distributed_executor_backend=None),
-    )
 
 
 def _shared_memory(context: Any, size: int) -> Any:

@@ -28,6 +28,7 @@ from minivllm.distributed.shard import coordinates, pp_ranks, tp_ranks
 from minivllm.distributed.torch_group import TorchGroup
 from minivllm.scheduling.output import ModelRunnerOutput
 from minivllm.worker.traced_worker import make_worker
+from minivllm.worker.worker import Worker
 
 _SPINS = 50  # looks for a call before the rank sleeps
 _CLOSING = 1.0  # seconds to end in the usual way
@@ -40,11 +41,10 @@ class RankStart:
 
     rank: int
     config: bytes  # a VllmConfig, pickled once for all ranks
-    environment: dict[str, str]  # the engine's; a forkserver has that of its own beginning
-    store: str  # torch.distributed's file, where the ranks find each other
+    environment: dict[str, str]  # of the engine, as far as ranks want it
     num_threads: int
     log_level: int
-    shared: Any  # memory of its tensor-parallel group; None: that goes through torch.distributed
+    shared: Any = None  # memory of its tensor-parallel group; None: torch.distributed sends
 
 
 def name_of(rank: int, parallel: ParallelConfig) -> str:
@@ -72,26 +72,44 @@ def join_groups(rank: int, parallel: ParallelConfig, shared: Any = None) -> Para
     return ParallelState(rank, **mine)
 
 
-def run_rank(start: RankStart, calls: Connection, life: Connection) -> None:
-    """Process main. ``life`` is closed when the engine ends, however it does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine hears Ctrl-C, and decides
-    threading.Thread(target=_end_with, args=(life,), daemon=True).start()
+def start_worker(start: RankStart, store: dist.Store) -> Worker:
+    """Join the other ranks and make this one's worker, in a process of its own.
+
+    Args:
+        start: says which rank this is, and how it runs.
+        store: where all ranks find each other.
+    """
     os.environ.update(start.environment)
     torch.set_num_threads(start.num_threads)
-    tqdm.set_lock(threading.RLock())  # its own is a semaphore that a killed rank would leave
+    logging.getLogger("minivllm").setLevel(start.log_level)
     config = pickle.loads(start.config)
     parallel = config.parallel_config
-    _name_log_lines(name_of(start.rank, parallel), start.log_level)
-    device = config.device_config.device.type
     dist.init_process_group(
-        "nccl" if device == "cuda" else "gloo",
-        store=dist.FileStore(start.store, parallel.world_size),
+        "nccl" if config.device_config.device.type == "cuda" else "gloo",
+        store=store,
         rank=start.rank,
         world_size=parallel.world_size,
         timeout=_PATIENCE,
     )
-    worker = make_worker(config, join_groups(start.rank, parallel, start.shared))
-    answer_calls(worker, calls, start.rank == parallel.output_rank)
+    return make_worker(config, join_groups(start.rank, parallel, start.shared))
+
+
+def run_rank(name: str, start: RankStart, store: str, calls: Connection, life: Connection) -> None:
+    """Process main.
+
+    Args:
+        name: what its log lines begin with.
+        start: see ``start_worker``.
+        store: a file.
+        calls: see ``answer_calls``.
+        life: is closed when the engine ends, however it does.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine hears Ctrl-C, and decides
+    threading.Thread(target=_end_with, args=(life,), daemon=True).start()
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore that a killed rank would leave
+    _name_log_lines(name)
+    worker = start_worker(start, dist.FileStore(store))
+    answer_calls(worker, calls, start.rank == worker.config.parallel_config.output_rank)
 
 
 def answer_calls(worker: Any, calls: Connection, has_output: bool) -> None:
@@ -99,26 +117,37 @@ def answer_calls(worker: Any, calls: Connection, has_output: bool) -> None:
 
     Args:
         worker: the object whose methods they are.
-        calls: brings (number, method, args, kwargs), takes (number, ok, value, traceback).
-        has_output: whether its tokens are the ones that the engine takes.
+        calls: brings (number, (method, args, kwargs)), takes (number, ok, value, traceback).
+        has_output: see ``answer``.
     """
     while True:
         for _ in range(_SPINS):
             if calls.poll():
                 break
         try:
-            number, method, args, kwargs = calls.recv()
+            number, call = calls.recv()
         except (EOFError, OSError):
             return
-        try:
-            value = getattr(worker, method)(*args, **kwargs)
-            if not has_output and isinstance(value, ModelRunnerOutput):
-                value = ModelRunnerOutput(rank_work=value.rank_work)  # its tokens are not wanted
-            reply = number, True, value, ""
-        except BaseException as error:
-            reply = number, False, _sendable(error), traceback.format_exc()
         with suppress(OSError):  # the engine has ended, which the next look tells
-            calls.send(reply)
+            calls.send((number, *answer(worker, call, has_output)))
+
+
+def answer(worker: Any, call: tuple, has_output: bool) -> tuple:
+    """Call a worker's method; returns (ok, what it has returned or raised, traceback).
+
+    Args:
+        worker: the object whose method it is.
+        call: (method, args, kwargs).
+        has_output: whether its tokens are the ones that the engine takes.
+    """
+    try:
+        method, args, kwargs = call
+        value = getattr(worker, method)(*args, **kwargs)
+        if not has_output and isinstance(value, ModelRunnerOutput):
+            value = ModelRunnerOutput(rank_work=value.rank_work)  # its tokens are not wanted
+        return True, value, ""
+    except BaseException as error:
+        return False, _sendable(error), traceback.format_exc()
 
 
 def _sendable(error: BaseException) -> BaseException:
@@ -139,9 +168,7 @@ def _end_with(life: Connection) -> None:
         os._exit(0)
 
 
-def _name_log_lines(name: str, level: int) -> None:
-    logger = logging.getLogger("minivllm")
-    logger.setLevel(level)
-    for handler in logger.handlers:
+def _name_log_lines(name: str) -> None:
+    for handler in logging.getLogger("minivllm").handlers:
         form = handler.formatter._fmt if handler.formatter else "%(message)s"
         handler.setFormatter(logging.Formatter(f"({name} pid={os.getpid()}) {form}"))

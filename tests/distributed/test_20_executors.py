@@ -3,14 +3,16 @@
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from helpers import make_llm
+from helpers import is_alive, make_llm, wait_until
 
 from minivllm import AsyncEngineArgs, AsyncLLM, SamplingParams
+from minivllm.config.parallel import ParallelConfig
 from minivllm.executor.exceptions import EngineDeadError
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -42,21 +44,6 @@ def make(tiny_qwen2):
 
 def executor_of(llm):
     return llm.llm_engine.engine_core.executor
-
-
-def is_alive(pid):
-    """True for a process that runs: one that has ended may be there until it is waited for."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_until(condition, seconds=5.0):
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert condition()
 
 
 @pytest.mark.parametrize("size", [{"tensor_parallel_size": 2}, {"tensor_parallel_size": 4},
@@ -108,6 +95,19 @@ def test_what_cannot_be_sent_to_a_rank_is_one_sentence(make):
         llm.generate(PROMPTS[:1], params, use_tqdm=False)
     llm.llm_engine.abort_request(list(llm.llm_engine.scheduler.requests))
     assert tokens(llm)
+
+
+def test_a_backend_that_is_not_installed_is_one_sentence(tiny_qwen2, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "minivllm.executor.ray", raising=False)
+    with pytest.raises(ValueError, match=r'pip install "minivllm\[ray\]"'):
+        make_llm(tiny_qwen2, tensor_parallel_size=2, distributed_executor_backend="ray")
+
+
+def test_more_ranks_than_gpus_are_refused_unless_ray_looks_for_them():
+    with pytest.raises(ValueError, match=r"World size \(4\) is larger .* GPUs \(1\).*'ray'"):
+        ParallelConfig(tensor_parallel_size=4).check_devices(1)
+    ParallelConfig(4, distributed_executor_backend="ray").check_devices(1)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -646,7 +646,7 @@ def test_a_file_of_flags_comes_before_the_typed_ones(tmp_path):
         (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
         (["--disable_log_requests"], "logged only with --enable-log-requests"),
         (["--speculative-mode=[ngram]"], "drafts of n-grams are --speculative-model [ngram]"),
-        (["--nnodes", "2"], "--nnodes is not there: all ranks are on one machine"),
+        (["--nnodes", "2"], "--nnodes is not there: several machines are Ray's business"),
         (["--allowed-origins", "5"], "--allowed-origins must be a list of strings as JSON, got 5"),
         (["--default-chat-template-kwargs", "[]"], "must be a JSON object, got []"),
         (["--port", "many"], "invalid int value: 'many'"),

@@ -155,6 +155,42 @@ def test_requests_have_time_to_end():
     assert int(service["stop_grace_period"].rstrip("s")) > ours > 0
 
 
+@pytest.mark.parametrize(
+    ("role", "line"),
+    [("--head", "--head --node-ip-address=10.0.0.1 --port=6379 --include-dashboard=false"),
+     ("--worker", "--address=10.0.0.1:6379")],
+)  # fmt: skip
+def test_a_node_of_a_cluster_is_a_container(tmp_path, role, line):
+    """Docker's arguments, from a docker that prints them."""
+    docker = tmp_path / "docker"
+    docker.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    docker.chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    command = ["sh", DEPLOY / "run_cluster.sh", "image", "10.0.0.1", role, "/models"]
+
+    def run(words):
+        return subprocess.run(words, env={"PATH": path}, capture_output=True, text=True)
+
+    words = run(command).stdout.splitlines()
+    assert words[-3:] == ["image", "-c", f"ray start --block {line}"]
+    assert {"--shm-size", "RAY_USAGE_STATS_ENABLED=0"} < set(words)
+    refused = run(command[:-1])
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    assert f"{role} CACHE" in refused.stderr
+
+
+def test_every_recipe_has_shared_memory():
+    """Ranks of a machine share it, and a container's own is 64 MiB."""
+    assert COMPOSE["services"]["minivllm"]["shm_size"] == "1gb"
+    (shm,) = (v for v in DEPLOYMENT["spec"]["template"]["spec"]["volumes"] if v["name"] == "shm")
+    assert shm["emptyDir"]["medium"] == "Memory"
+    assert {"name": "shm", "mountPath": "/dev/shm"} in CONTAINER["volumeMounts"]
+    runs = re.findall(r"^docker run (.*)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert runs
+    assert all("--shm-size" in line for line in runs)
+
+
 # -- schemas ---------------------------------------------------------------------------------------
 
 
@@ -318,14 +354,14 @@ def test_the_dashboard_asks_for_what_vllms_does():
 @pytest.mark.parametrize(
     "name",
     ["Dockerfile", "config.yaml", "kubernetes.yaml", "compose.yaml", "prometheus.yaml",
-     "template_chatml.jinja", "grafana/datasource.yaml", "grafana/provider.yaml"],
+     "template_chatml.jinja", "grafana/datasource.yaml", "grafana/provider.yaml", "run_cluster.sh"],
 )  # fmt: skip
 def test_the_guide_explains_every_line(name):
     """The pieces that its section shows are the file, whole and in order."""
     text = GUIDE.read_text(encoding="utf-8")
     section = re.split(r"^## ", text.split(f"\n## `{name}`")[1], flags=re.MULTILINE)[0]
     shown = "\n".join(
-        re.findall(r"^```(?:dockerfile|yaml|jinja)\n(.*?)^```$", section, re.M | re.DOTALL)
+        re.findall(r"^```(?:dockerfile|yaml|jinja|sh)\n(.*?)^```$", section, re.M | re.DOTALL)
     )
 
     def lines(some):
