@@ -102,8 +102,11 @@ def test_ranks_answer_errors_and_refuse_what_cannot_be_sent(make, one, monkeypat
     early = executor.collective_rpc("determine_available_memory", non_block=True)
     late = executor.collective_rpc("determine_available_memory")
     assert early.result(5) == late
-    with pytest.raises(TimeoutError, match="from Worker_PP0_TP0, Worker_PP0_TP1"):
-        executor.collective_rpc("determine_available_memory", timeout=0)
+    second = pids(llm)[1]
+    os.kill(second, signal.SIGSTOP)
+    with pytest.raises(TimeoutError, match=r"within 0.5 seconds from Worker_PP0_TP1\."):
+        executor.collective_rpc("determine_available_memory", timeout=0.5)
+    os.kill(second, signal.SIGCONT)
     for pid in pids(llm):
         os.kill(pid, signal.SIGINT)  # a rank ignores Ctrl-C
     with pytest.raises(ValueError, match=r"required CPUs \(4\) exceeds .* available CPUs \(2\)"):
