@@ -85,6 +85,7 @@ class EngineCore:
             self.executor.get_kv_cache_specs(),
             self.executor.determine_available_memory(),
             on_cpu=self.config.device_config.device.type == "cpu",
+            num_machines=self.executor.num_machines,
         )
         self.executor.initialize_from_config(kv_cache_config)
         return kv_cache_config

@@ -33,6 +33,8 @@ class Executor(ABC):
         ValueError: from its constructor, if the workers cannot be made.
     """
 
+    num_machines = 1  # that its ranks are on
+
     def __init__(self, config: VllmConfig):
         self.config = config
         rank, size = config.parallel_config.output_rank, config.parallel_config.world_size

@@ -58,6 +58,7 @@ class RayExecutor(DistributedExecutor):
         try:
             self._start_ranks()
             self._found = self.collective_rpc("find", _STARTING)
+            self.num_machines = len({address for address, *_ in self._found})
             environment = {k: v for k, v in os.environ.items() if k.startswith("MINIVLLM_")}
             level = logging.getLogger("minivllm").level
             config = pickle.dumps(for_ranks(self.config))

@@ -168,6 +168,14 @@ def test_a_server_engine_notices_a_death_and_the_next_engine_works(make, one):
     asyncio.run(run())
 
 
+def test_an_address_without_a_cluster_is_one_sentence(make, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    begin = time.monotonic()
+    with pytest.raises(ValueError, match=r"no cluster of Ray answers at RAY_ADDRESS=127.0.0.1:1\."):
+        make()
+    assert time.monotonic() - begin < 10
+
+
 def test_without_a_cluster_one_is_started_and_ended(cluster, make, one, monkeypatch):
     import ray
 

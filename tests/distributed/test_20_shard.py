@@ -129,6 +129,8 @@ def test_the_number_of_blocks_is_the_least_over_ranks(monkeypatch):
     monkeypatch.setattr(kv_cache_config, "host_memory_gib", lambda: 1400 / 2**30)
     with pytest.raises(ValueError, match="the KV cache would take"):
         get_kv_cache_config(*stated, [100, 50], [1, 1], on_cpu=True)
+    on_two = get_kv_cache_config(*stated, [100, 50], [1, 1], on_cpu=True, num_machines=2)
+    assert on_two.num_blocks == 10
 
 
 def test_more_ranks_have_more_blocks(tiny_qwen2):
