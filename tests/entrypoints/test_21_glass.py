@@ -165,7 +165,7 @@ def test_the_prefix_cache_is_counted_as_the_metrics_count_it(server, client):
     with Watcher(server) as page:
         for _ in range(3):
             client.post("/v1/completions", json={**ASK, "prompt": prompt, "max_tokens": 2})
-        metrics = {m.name: m for m in server.engine.metrics.read()}
+        metrics = {m.name: m for m in server.engine.metrics[0].read()}
         hits = metrics["vllm:prefix_cache_hits"].value
         assert hits > 60
         shown = page.until(lambda p: p["numbers"]["cached"] == hits)

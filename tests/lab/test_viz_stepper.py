@@ -243,7 +243,8 @@ def test_between_the_steps_and_after_the_last():
 def test_every_kind_of_record_has_its_words():
     classes = filter(isclass, vars(records).values())
     kinds = {kind for kind in classes if issubclass(kind, records.Record)}
-    bases = {records.Record, records.BlocksOfSequence, records.LoRARecord}
+    bases = {records.Record, records.BlocksOfSequence, records.LoRARecord,
+             records.RankRecord}  # fmt: skip
     silent_kinds = {*bases, records.StepStarted, records.StepPlanned, records.StepEnded}
     samples = {"seq_id": "a", "request_id": "f", "prompt_token_ids": (1,), "block_ids": (3,),
                "block_hashes": (b"3",),
@@ -253,7 +254,9 @@ def test_every_kind_of_record_has_its_words():
                "kind": "running", "num_computed_tokens": 12, "num_tokens": 1, "samples": True,
                "token_id": 5, "reason": "stop", "time": 0.0,
                "lora_int_id": 1, "lora_name": "sql", "slot": 0,
-               "draft_token_ids": (5, 6), "num_accepted": 1}  # fmt: skip
+               "draft_token_ids": (5, 6), "num_accepted": 1,
+               "rank": 1, "plan": 0, "start": 0.0, "end": 1.0,
+               "group": "tp", "op": "all_reduce", "num_bytes": 8}  # fmt: skip
     decode = (Scheduled, "a", "running", 12, 1, True)
     silent = tell((prompt("a", 1, 2, 3), []), ([decode], []), decode=str)
     before = {

@@ -14,11 +14,13 @@ from minivllm.trace.records import (
     BlocksCached,
     BlocksFreed,
     BlocksShared,
+    Communicated,
     Finished,
     Forked,
     LoRAEvicted,
     LoRALoaded,
     Preempted,
+    RankWorked,
     Record,
     RequestAdded,
     RequestSkipped,
@@ -61,6 +63,7 @@ class Narration:
         self._cached: list[int] = []
         self._forgotten: list[int] = []
         self._forks: dict[str, list[str]] = defaultdict(list)
+        self._ranks: dict[int, int] = {}  # that have computed a plan, and their exchanges
         self._drawn: list[tuple[str, str]] = []
         self._ends: dict[str, list[tuple[str, Ids]]] = defaultdict(list)
 
@@ -112,6 +115,10 @@ class Narration:
             case Verified(_, seq_id, drafts, num_accepted):
                 said = f"{self._name(seq_id)} keeps {num_accepted} of {count(len(drafts), 'draft')}"
                 self._moves.append(said)
+            case RankWorked(_, rank):
+                self._ranks[rank] = 0
+            case Communicated(_, rank):
+                self._ranks[rank] = self._ranks.get(rank, 0) + 1
             case Sampled(_, seq_id, token_id) if self._decode is not None:
                 self._drawn.append((self._name(seq_id), self._token(token_id)))
             case Finished(_, seq_id, reason):
@@ -135,6 +142,11 @@ class Narration:
             f"{name} forks into {listing([name, *children])}, which share its blocks"
             for name, children in self._forks.items()
         ]
+        if self._ranks:
+            times = count(max(self._ranks.values()), "exchange")
+            clauses.append(
+                f"{count(len(self._ranks), 'rank')} computed it, with up to {times} each"
+            )
         clauses.append(self._draws())
         for reason, ended in self._ends.items():
             clauses += _ends(reason, ended)
