@@ -18,7 +18,9 @@ SIZES = (1, 2, 3, 4)
 
 
 def my_parallel_mlp(group, x, gate_up, down, bias):
-    """A gated MLP, ``down @ (silu(gate @ x) * (up @ x)) + bias``, on one of several ranks.
+    """A gated MLP on one of several ranks.
+
+    For each token's vector x it is ``down @ (silu(gate @ x) * (up @ x)) + bias``.
 
     Args:
         group: has ``rank``, ``size`` and ``all_reduce(tensor)``, the sum of all ranks' tensors.
