@@ -135,7 +135,7 @@ def _take_share(args: EngineArgs, data_parallel_rank: int) -> None:
     """
     replicas, num_gpus = args.data_parallel_size, torch.cuda.device_count()
     torch.set_num_threads(max(1, torch.get_num_threads() // replicas))
-    if num_gpus and args.device != "cpu":
+    if num_gpus and args.device != "cpu" and args.distributed_executor_backend != "ray":
         size = args.tensor_parallel_size * args.pipeline_parallel_size
         allowed = f"at most {num_gpus // size} with {num_gpus} GPUs and {size} for each engine"
         check(replicas * size <= num_gpus, "data_parallel_size", replicas, allowed)

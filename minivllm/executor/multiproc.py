@@ -117,7 +117,7 @@ class MultiprocExecutor(DistributedExecutor):
         self.check_health()
         self._num_calls += 1
         number = self._num_calls
-        message = pickled((number, (method, args, kwargs or {})))
+        message = pickled((number, pickled((method, args, kwargs or {}))))
         if len(message) > _SMALL:  # a rank that sends as much cannot take it at the same time
             for earlier in sorted(self._in_flight):
                 self._gather(earlier, timeout)

@@ -117,7 +117,7 @@ def answer_calls(worker: Any, calls: Connection, has_output: bool) -> None:
 
     Args:
         worker: the object whose methods they are.
-        calls: brings (number, (method, args, kwargs)), takes (number, ok, value, traceback).
+        calls: brings (number, call), takes (number, ok, value, traceback).
         has_output: see ``answer``.
     """
     while True:
@@ -132,16 +132,17 @@ def answer_calls(worker: Any, calls: Connection, has_output: bool) -> None:
             calls.send((number, *answer(worker, call, has_output)))
 
 
-def answer(worker: Any, call: tuple, has_output: bool) -> tuple:
+def answer(worker: Any, call: bytes, has_output: bool) -> tuple:
     """Call a worker's method; returns (ok, what it has returned or raised, traceback).
 
     Args:
         worker: the object whose method it is.
-        call: (method, args, kwargs).
+        call: (method, args, kwargs), pickled: what this process does not know, such as a function
+            of the engine's main module, is an error of the call, on all ranks alike.
         has_output: whether its tokens are the ones that the engine takes.
     """
     try:
-        method, args, kwargs = call
+        method, args, kwargs = pickle.loads(call)
         value = getattr(worker, method)(*args, **kwargs)
         if not has_output and isinstance(value, ModelRunnerOutput):
             value = ModelRunnerOutput(rank_work=value.rank_work)  # its tokens are not wanted

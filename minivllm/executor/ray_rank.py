@@ -31,7 +31,7 @@ class RayRank:
 
     def call(self, message: bytes) -> bytes:
         """Answer a call; see ``rank_process.answer``."""
-        return pickle.dumps(answer(self._answers, pickle.loads(message), self._has_output))
+        return pickle.dumps(answer(self._answers, message, self._has_output))
 
     def live(self) -> None:
         """Return never: what waits for this hears of the rank's end."""

@@ -110,6 +110,22 @@ def test_more_ranks_than_gpus_are_refused_unless_ray_looks_for_them():
     ParallelConfig(4, distributed_executor_backend="ray").check_devices(1)
 
 
+def test_what_a_rank_cannot_read_is_an_error_of_its_call(make, monkeypatch):
+    """A function of the engine's main module is sent by its name, which ranks do not know."""
+
+    def own(ids, logits):
+        return logits
+
+    own.__module__, own.__qualname__ = "__main__", "own"
+    monkeypatch.setattr("__main__.own", own, raising=False)
+    llm = make()
+    params = SamplingParams(max_tokens=2, logits_processors=[own])
+    with pytest.raises(AttributeError, match="own"):
+        llm.generate(PROMPTS[:1], params, use_tqdm=False)
+    llm.llm_engine.abort_request(list(llm.llm_engine.scheduler.requests))
+    assert len(tokens(llm)) == len(PROMPTS)
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank_is_one_sentence_and_the_next_engine_works(make, rank):
     llm = make()
