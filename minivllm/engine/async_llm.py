@@ -58,7 +58,7 @@ class AsyncLLM:
         self.vllm_config, cache = client.vllm_config, client.kv_cache_config
         self.kv_cache_config, self.model_config = cache, client.vllm_config.model_config
         self.max_model_len = self.vllm_config.scheduler_config.max_model_len
-        self.input_processor = client.input_processor
+        self.input_processor = client.get_input_processor()
         self.output_processor = handler.output_processor = OutputProcessor(self.tokenizer)
         blocks = cache.num_blocks, cache.num_host_blocks
         self.metrics = handler.metrics = [

@@ -54,9 +54,8 @@ class EngineCore:
         self.trace: Trace | None = None
         if config.observability_config.trace:
             self.trace = Trace(num_blocks, cache.block_size, limits.max_num_batched_tokens)
-        usual = KVCacheManager
-        if config.model_config.is_encoder_only:
-            usual = EncoderOnlyKVCacheManager
+        is_encoder = config.model_config.is_encoder_only
+        usual = EncoderOnlyKVCacheManager if is_encoder else KVCacheManager
         kv_cache_manager_cls = cache.kv_cache_manager_cls or usual
         kv_cache_manager = kv_cache_manager_cls(
             num_blocks,
@@ -84,8 +83,8 @@ class EngineCore:
             self.config.scheduler_config,
             self.executor.get_kv_cache_specs(),
             self.executor.determine_available_memory(),
-            on_cpu=self.config.device_config.device.type == "cpu",
-            num_machines=self.executor.num_machines,
+            self.config.device_config.device.type == "cpu",
+            self.executor.num_machines / self.config.parallel_config.data_parallel_size,
         )
         self.executor.initialize_from_config(kv_cache_config)
         return kv_cache_config
@@ -93,6 +92,7 @@ class EngineCore:
     def check_request(self, request: Request) -> None:
         """Raise ``ValueError`` unless this request can be added and could run on its own."""
         self.scheduler.check_request(request)
+        self.executor.check_request(request)
         if request.lora_request is not None:
             request.lora = self._loras.load_for(request)
 
@@ -104,8 +104,7 @@ class EngineCore:
         """
         if self.structured_output_manager is not None:
             self.structured_output_manager.grammar_init(request)
-        if request.lora_request is not None:
-            self.check_request(request)  # its adapter is read now, so that no step can fail for it
+        self.check_request(request)  # its adapter is read now, so that no step can fail for it
         self.scheduler.add_request(request)
 
     def add_lora(self, lora_request: LoRARequest) -> bool:

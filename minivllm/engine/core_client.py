@@ -69,7 +69,6 @@ class CoreClient(ABC):
     # set by ``wait_until_ready``
     vllm_config: VllmConfig
     kv_cache_config: KVCacheConfig
-    input_processor: InputProcessor
 
     @abstractmethod
     def __init__(self, args: EngineArgs, on_outputs: OnOutputs, on_error: OnError): ...
@@ -81,6 +80,10 @@ class CoreClient(ABC):
         Raises:
             ValueError, FileNotFoundError: as raised there.
         """
+
+    @abstractmethod
+    def get_input_processor(self) -> InputProcessor:
+        """The input processor to use: with a core in reach its own, for its compiled grammars."""
 
     @abstractmethod
     def submit(self, message: tuple) -> None:
@@ -114,12 +117,15 @@ class ThreadClient(CoreClient):
 
     def wait_until_ready(self) -> None:
         try:
-            core, self.input_processor = self._made.result()
+            core, self._input_processor = self._made.result()
         except BaseException:  # also Ctrl-C, which only this thread hears
             self.shutdown()
             raise
         self.engine_core = core
         self.vllm_config, self.kv_cache_config = core.config, core.kv_cache_config
+
+    def get_input_processor(self) -> InputProcessor:
+        return self._input_processor
 
     def submit(self, message: tuple) -> None:
         self._inbox.put(message)

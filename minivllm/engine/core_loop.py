@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from minivllm.engine.core import EngineCore
 from minivllm.engine.core_outputs import EngineCoreOutputs
@@ -28,7 +29,8 @@ class EngineCoreLoop:
     Messages are tuples: ``("add", request)``, ``("abort", request_ids)``,
     ``("stop_sequences", sequences)``, ``("pause",)``, ``("resume", number, num_steps)``,
     ``("follow",)`` (from now on outputs bring the trace's records),
-    ``("call", number, method, arguments)`` and ``STOP``. A number is that of the answer.
+    ``("call", number, method, arguments)``, ``("refuse", kind, id or number, error)`` (in place of
+    one that could not be read) and ``STOP``. A number is that of the answer.
 
     Args:
         core: the engine core; only ``run`` uses it.
@@ -116,6 +118,12 @@ class EngineCoreLoop:
             self.core.add_request(request)
         except ValueError as error:
             outputs.refused.append((request.request_id, error))
+
+    def _on_refuse(
+        self, outputs: EngineCoreOutputs, kind: str, key: Any, error: ValueError
+    ) -> None:
+        """Refuse a message that could not be read: of this kind, about this request or call."""
+        (outputs.refused if kind == "add" else outputs.utility_outputs).append((key, error))
 
     def _on_abort(self, outputs: EngineCoreOutputs, request_ids: list[str]) -> None:
         unfinished = self.core.scheduler.requests

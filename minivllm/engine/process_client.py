@@ -10,7 +10,8 @@ import os
 import pickle
 import signal
 import threading
-from functools import cached_property, partial
+from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 
@@ -46,7 +47,12 @@ class ProcessClient(CoreClient):
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=_run_process, args=(other, args, data_parallel_rank))
-        self._process.start()  # not a daemon: its ranks may be processes of its own
+        try:
+            self._process.start()  # not a daemon: its ranks may be processes of its own
+        except (AttributeError, TypeError, pickle.PicklingError) as error:
+            raise ValueError(
+                f"the engine's arguments cannot be sent to its process: {error}"
+            ) from error
         # Python waits for its processes before it finalizes objects, and this one waits for STOP
         Finalize(self, _close, (self._pipe,), exitpriority=1)
         other.close()
@@ -57,30 +63,37 @@ class ProcessClient(CoreClient):
         try:
             ready = self._pipe.recv()
         except EOFError as error:
-            raise EngineDeadError("its process has ended before it began") from error
+            raise EngineDeadError(
+                "its process has ended before it began; a script that starts one must do so below "
+                "if __name__ == '__main__':, since the process imports the script again"
+            ) from error
         if isinstance(ready, BaseException):
             raise ready
         self.vllm_config, self.kv_cache_config = ready
         self._thread = threading.Thread(target=self._listen, name="minivllm-engine", daemon=True)
         self._thread.start()
 
-    @cached_property
-    def input_processor(self) -> InputProcessor:  # type: ignore[override]
+    def get_input_processor(self) -> InputProcessor:
         return InputProcessor.from_config(self.vllm_config)
 
     def submit(self, message: tuple) -> None:
         try:
-            with self._sending:
-                self._pipe.send(message)
-        except OSError:
-            pass  # the listener has noticed, too
+            data = pickle.dumps(message)
         except Exception as error:
             raise ValueError(f"this cannot be sent to the engine's process: {error}") from error
+        kind, *values = message
+        key = values[0].request_id if kind == "add" else values[0] if values else None
+        with self._sending, suppress(OSError):  # the listener has noticed, too
+            self._pipe.send((kind, key, data))
+
+    def stop(self) -> None:
+        """Let the process end after its current step, without waiting for it."""
+        self._stopping = True
+        self.submit(STOP)
 
     def shutdown(self, timeout: float = 10.0) -> None:
         """End the process after its current step; by force, if that takes too long."""
-        self._stopping = True
-        self.submit(STOP)
+        self.stop()
         self._process.join(timeout)
         if self._process.is_alive():
             self._process.kill()
@@ -109,11 +122,14 @@ def _read(pipe: Connection, inbox: Inbox) -> None:
     """Empty the pipe also while a step is computed: a full one would hold up its writer."""
     while True:
         try:
-            inbox.put(pipe.recv())
+            kind, key, data = pipe.recv()
         except (EOFError, OSError):  # the parent is gone
             return inbox.put(STOP)
-        except Exception as error:  # this process cannot unpickle it
-            return inbox.put(error)
+        try:
+            inbox.put(pickle.loads(data))
+        except Exception as error:  # this process does not know a class or function in it
+            refused = ValueError(f"the engine's process cannot read this: {error}")
+            inbox.put(("refuse", kind, key, refused))
 
 
 def _send(pipe: Connection, outputs: EngineCoreOutputs) -> None:
@@ -134,9 +150,10 @@ def _take_share(args: EngineArgs, data_parallel_rank: int) -> None:
         ValueError: if there are not enough GPUs for all replicas.
     """
     replicas, num_gpus = args.data_parallel_size, torch.cuda.device_count()
+    size = args.tensor_parallel_size * args.pipeline_parallel_size
     torch.set_num_threads(max(1, torch.get_num_threads() // replicas))
-    if num_gpus and args.device != "cpu" and args.distributed_executor_backend != "ray":
-        size = args.tensor_parallel_size * args.pipeline_parallel_size
+    is_elsewhere = args.device == "cpu" or args.distributed_executor_backend == "ray"
+    if num_gpus >= size and not is_elsewhere:  # with fewer, an engine says so itself
         allowed = f"at most {num_gpus // size} with {num_gpus} GPUs and {size} for each engine"
         check(replicas * size <= num_gpus, "data_parallel_size", replicas, allowed)
         name = "CUDA_VISIBLE_DEVICES"

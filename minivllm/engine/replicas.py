@@ -15,6 +15,7 @@ from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.core_client import CoreClient, OnError, OnOutputs
 from minivllm.engine.core_loop import STOP
 from minivllm.engine.core_outputs import EngineCoreOutputs
+from minivllm.engine.input_processor import InputProcessor
 from minivllm.engine.process_client import ProcessClient
 from minivllm.executor.exceptions import EngineDeadError
 from minivllm.request import Request
@@ -38,7 +39,8 @@ class Replicas(CoreClient):
         check(not args.trace, "trace", True, "False with several engines: a trace is of one")
         self._on_outputs, self._on_error = on_outputs, on_error
         self._lock = threading.Lock()  # one thread for each engine comes here
-        self._answers: dict[int, list[Any]] = defaultdict(list)  # so far, by number of a call
+        self._calls: dict[int, str] = {}  # their methods, by number
+        self._answers: dict[int, dict[int, Any]] = defaultdict(dict)  # so far, by number and engine
         self._has_failed = False
         self.load_balancer = LoadBalancer(args.data_parallel_size)
         self.clients: list[ProcessClient] = []
@@ -60,7 +62,9 @@ class Replicas(CoreClient):
             raise
         first = self.clients[0]
         self.vllm_config, self.kv_cache_config = first.vllm_config, first.kv_cache_config
-        self.input_processor = first.input_processor
+
+    def get_input_processor(self) -> InputProcessor:
+        return self.clients[0].get_input_processor()
 
     def add(self, request: Request, data_parallel_rank: int | None = None) -> None:
         with self._lock:
@@ -84,10 +88,14 @@ class Replicas(CoreClient):
                 if some := [pair for pair in values[0] if self._engine_of(pair[0]) == rank]:
                     client.submit((kind, some))
         else:
+            if kind == "call":
+                self._calls[values[0]] = values[1]
             for client in self.clients:
                 client.submit(message)
 
     def shutdown(self, timeout: float = 10.0) -> None:
+        for client in self.clients:
+            client.stop()
         for client in self.clients:
             client.shutdown(timeout)
 
@@ -105,11 +113,13 @@ class Replicas(CoreClient):
             self.load_balancer.finish(outputs.finished_requests)
             answered = []
             for number, value in outputs.utility_outputs:
-                self._answers[number].append(value)
+                self._answers[number][rank] = value
                 if len(self._answers[number]) == len(self.clients):
-                    answered.append((number, _joined(self._answers.pop(number))))
+                    values = self._answers.pop(number)
+                    in_order = [values[i] for i in sorted(values)]
+                    answered.append((number, _joined(self._calls.pop(number, ""), in_order)))
             outputs.utility_outputs = answered
-        self._on_outputs(outputs)
+            self._on_outputs(outputs)  # in this order: an answer comes behind what led to it
 
     def _end(self, rank: int, error: BaseException) -> None:
         """Stop all engines after the end of one. Called from its thread."""
@@ -123,9 +133,17 @@ class Replicas(CoreClient):
             client.submit(STOP)
 
 
-def _joined(values: list[Any]) -> Any:
-    """One answer of those of all engines: an error, or no if one says so, else the first."""
+def _joined(method: str, values: list[Any]) -> Any:
+    """One answer to a call, of those of all engines: an error, if one has raised it.
+
+    An adapter is loaded where its requests are. So engines have different ones, and one that any of
+    them had is gone when it is removed.
+    """
     errors = [value for value in values if isinstance(value, Exception)]
     if errors:
         return errors[0]
-    return all(values) if isinstance(values[0], bool) else values[0]
+    if isinstance(values[0], set):
+        return set().union(*values)
+    if isinstance(values[0], bool):
+        return all(values) if method == "reset_prefix_cache" else any(values)
+    return values[0]

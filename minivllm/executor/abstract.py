@@ -16,6 +16,7 @@ from minivllm.config import VllmConfig
 from minivllm.executor.exceptions import EngineDeadError
 from minivllm.executor.futures import LazyFuture
 from minivllm.kv.kv_cache_config import KVCacheConfig
+from minivllm.request import Request
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 
 _CLASSES = {
@@ -123,9 +124,18 @@ class Executor(ABC):
         if self._dead is not None:
             raise self._dead
 
-    @abstractmethod
+    def check_request(self, request: Request) -> None:
+        """Check that workers can compute a request.
+
+        Raises:
+            ValueError: if it holds what they cannot read.
+            EngineDeadError: if one of them has ended.
+        """
+        self.check_health()
+
     def shutdown(self) -> None:
         """End the workers. A second call does nothing."""
+        self._dead = self._dead or EngineDeadError("it was shut down")
 
 
 def with_rank_work(rank: int, outputs: list[ModelRunnerOutput]) -> ModelRunnerOutput:

@@ -17,6 +17,8 @@ from minivllm.executor.abstract import Executor
 from minivllm.executor.exceptions import EngineDeadError, RankTraceback
 from minivllm.executor.rank_process import name_of
 from minivllm.logger import init_logger
+from minivllm.request import Request
+from minivllm.sampling_params import SamplingParams
 
 logger = init_logger(__name__)
 
@@ -32,6 +34,19 @@ class DistributedExecutor(Executor):
     def _load_model(self) -> None:
         for products in self.collective_rpc("load_model", args=(linear.FASTEST,)):
             linear.FASTEST.update(products)  # the next ranks need not measure them again
+
+    def check_request(self, request: Request) -> None:
+        super().check_request(request)
+        params = request.sampling_params
+        if type(params) is SamplingParams and not params.logits_processors:
+            return  # all that is in it has a place in the package
+        if params is not None:
+            try:
+                self.collective_rpc("check_params", args=(params,))
+            except (EngineDeadError, ValueError):
+                raise
+            except Exception as error:
+                raise ValueError(f"ranks cannot read sampling_params: {error}") from error
 
     @abstractmethod
     def _kill(self) -> None:

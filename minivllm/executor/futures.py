@@ -33,6 +33,8 @@ class LazyFuture(Future):
         if not self.done():
             try:
                 self.set_result(self._fetch(timeout))
+            except TimeoutError:  # it may still come
+                raise
             except Exception as error:
                 self.set_exception(error)
         return super().result()

@@ -51,27 +51,22 @@ class MultiprocExecutor(DistributedExecutor):
         self._processes: list[Any] = []
         self._calls: list[Connection] = []  # to and from each rank
         self._lives: list[Connection] = []  # closed, they end the ranks
+        made = self._processes, self._lives, self._calls
+        self._end = weakref.finalize(self, _end_ranks, *made)
         directory = Path(tempfile.mkdtemp(prefix="minivllm-"))
         try:
             self._start_ranks(str(directory / "store"))
-            lives, processes = self._lives, self._processes
-            self._end = weakref.finalize(self, _end_ranks, processes, lives, self._calls)
-            watcher = threading.Thread(
-                target=_watch, args=(weakref.ref(self), processes), name="minivllm-ranks",
+            threading.Thread(
+                target=_watch, args=(weakref.ref(self), self._processes), name="minivllm-ranks",
                 daemon=True,
-            )  # fmt: skip
-            watcher.start()
+            ).start()  # fmt: skip
             self.collective_rpc("init_device")
-        except BaseException:
-            _end_ranks(self._processes, self._lives, self._calls)
-            raise
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
-        try:
             self._load_model()
         except BaseException:
             self.shutdown()
             raise
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
 
     def _start_ranks(self, store: str) -> None:
         parallel = self.config.parallel_config
@@ -95,9 +90,10 @@ class MultiprocExecutor(DistributedExecutor):
                 start = RankStart(
                     rank, config, dict(os.environ), threads, level, shared[rank // tp_size]
                 )
+                has_output = rank == parallel.output_rank
                 process = context.Process(
-                    target=run_rank, args=(name, start, store, theirs, their_life), name=name,
-                    daemon=True,
+                    target=run_rank, name=name, daemon=True,
+                    args=(name, start, store, theirs, their_life, has_output),
                 )  # fmt: skip
                 process.start()
                 theirs.close()
@@ -133,6 +129,7 @@ class MultiprocExecutor(DistributedExecutor):
         return self._replies(number, timeout)
 
     def shutdown(self) -> None:
+        super().shutdown()
         self._end()
 
     def _replies(self, number: int, timeout: float | None) -> list[Any]:

@@ -94,7 +94,19 @@ def start_worker(start: RankStart, store: dist.Store) -> Worker:
     return make_worker(config, join_groups(start.rank, parallel, start.shared))
 
 
-def run_rank(name: str, start: RankStart, store: str, calls: Connection, life: Connection) -> None:
+class NoWorker:
+    """Takes the place of a worker that could not be made: every call raises why."""
+
+    def __init__(self, error: Exception):
+        self._error = error
+
+    def __getattr__(self, method: str) -> Any:
+        raise self._error
+
+
+def run_rank(
+    name: str, start: RankStart, store: str, calls: Connection, life: Connection, has_output: bool
+) -> None:
     """Process main.
 
     Args:
@@ -103,13 +115,18 @@ def run_rank(name: str, start: RankStart, store: str, calls: Connection, life: C
         store: a file.
         calls: see ``answer_calls``.
         life: is closed when the engine ends, however it does.
+        has_output: see ``answer``.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine hears Ctrl-C, and decides
     threading.Thread(target=_end_with, args=(life,), daemon=True).start()
     tqdm.set_lock(threading.RLock())  # its own is a semaphore that a killed rank would leave
     _name_log_lines(name)
-    worker = start_worker(start, dist.FileStore(store))
-    answer_calls(worker, calls, start.rank == worker.config.parallel_config.output_rank)
+    worker: Worker | NoWorker
+    try:
+        worker = start_worker(start, dist.FileStore(store))
+    except Exception as error:
+        worker = NoWorker(error)
+    answer_calls(worker, calls, has_output)
 
 
 def answer_calls(worker: Any, calls: Connection, has_output: bool) -> None:

@@ -109,6 +109,7 @@ class RayExecutor(DistributedExecutor):
         return self._results(self._gather(waiting, timeout))
 
     def shutdown(self) -> None:
+        super().shutdown()
         self._end()
 
     def _gather(self, waiting: _Call, timeout: float | None) -> dict[int, tuple]:

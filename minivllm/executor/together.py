@@ -84,6 +84,7 @@ class TogetherExecutor(Executor):
         raise self._dead
 
     def shutdown(self) -> None:
+        super().shutdown()
         for thread in self._threads:
             thread.shutdown()
         self.workers = []

@@ -31,4 +31,5 @@ class UniProcExecutor(Executor):
         return [getattr(self.worker, method)(*args, **kwargs or {})]
 
     def shutdown(self) -> None:
+        super().shutdown()
         vars(self).pop("worker", None)  # its weights and KV cache with it

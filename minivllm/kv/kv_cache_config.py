@@ -28,7 +28,7 @@ def get_kv_cache_config(
     block_bytes: Sequence[int],
     available_memory: Sequence[int],
     on_cpu: bool,
-    num_machines: int = 1,
+    num_machines: float = 1,
 ) -> KVCacheConfig:
     """Compute the number of device and host blocks: as many as every rank has memory for.
 
@@ -37,7 +37,8 @@ def get_kv_cache_config(
         block_bytes: of one block, over each rank's layers; 0 of a model that keeps no K and V.
         available_memory: bytes that each rank's KV cache may have, if no size was stated.
         on_cpu: the knob to turn has another name there.
-        num_machines: those that the ranks are on, each with this one's memory.
+        num_machines: those that the ranks are on, each with this one's memory; half a one, if two
+            engines share it.
 
     Raises:
         ValueError: if they cannot hold one sequence of full length, or are more than there is.
@@ -60,7 +61,7 @@ def get_kv_cache_config(
             f"{cache.block_size}), less than one sequence of max_model_len={max_model_len}; "
             f"raise num_gpu_blocks_override, kv_cache_memory_bytes or {knob}{or_less}."
         )
-    room, total = host_memory_gib() * 2**30, num_blocks * sum(block_bytes) // num_machines
+    room, total = host_memory_gib() * 2**30, int(num_blocks * sum(block_bytes) / num_machines)
     if on_cpu and total > room:
         raise ValueError(
             f"the KV cache would take {format_bytes(total)}, but this machine "

@@ -221,6 +221,9 @@ class Worker:
         """Compute one step."""
         return self.model_runner.execute_model(scheduler_output)
 
+    def check_params(self, params: Any) -> None:
+        """Do nothing: a call whose arguments cannot be read does not come so far."""
+
     def add_lora(self, lora_request: LoRARequest) -> LoadedLoRA:
         """Read an adapter into host memory: see ``WorkerLoRAManager.add_lora``."""
         assert self.lora_manager is not None, "LoRA is enabled"

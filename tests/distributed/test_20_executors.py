@@ -110,20 +110,73 @@ def test_more_ranks_than_gpus_are_refused_unless_ray_looks_for_them():
     ParallelConfig(4, distributed_executor_backend="ray").check_devices(1)
 
 
-def test_what_a_rank_cannot_read_is_an_error_of_its_call(make, monkeypatch):
-    """A function of the engine's main module is sent by its name, which ranks do not know."""
+@pytest.fixture
+def own(monkeypatch):
+    """A function of the main module: sent by its name, which other processes do not know."""
 
     def own(ids, logits):
         return logits
 
     own.__module__, own.__qualname__ = "__main__", "own"
     monkeypatch.setattr("__main__.own", own, raising=False)
+    return own
+
+
+def test_what_a_rank_cannot_read_is_an_error_of_its_call(make, own):
     llm = make()
-    params = SamplingParams(max_tokens=2, logits_processors=[own])
     with pytest.raises(AttributeError, match="own"):
+        executor_of(llm).collective_rpc("check_params", args=(own,))
+    params = SamplingParams(max_tokens=2, logits_processors=[own])
+    with pytest.raises(ValueError, match="prompt 0 of 1: ranks cannot read sampling_params"):
         llm.generate(PROMPTS[:1], params, use_tqdm=False)
-    llm.llm_engine.abort_request(list(llm.llm_engine.scheduler.requests))
+    assert not llm.llm_engine.has_unfinished_requests()
     assert len(tokens(llm)) == len(PROMPTS)
+
+
+FORMS = {
+    "ranks under a thread": {"tensor_parallel_size": 2},
+    "ranks under a process": {"tensor_parallel_size": 2, "engine_process": True},
+    "a process": {"engine_process": True},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_function_that_cannot_be_read_is_refused_and_others_go_on(tiny_qwen2, own, form):
+    async def run():
+        settings = LIMITS | FORMS[form] | {"disable_log_stats": True}
+        engine = AsyncLLM(AsyncEngineArgs(str(tiny_qwen2), **settings))
+
+        async def answer(name, **given):
+            params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, **given)
+            outputs = [one async for one in engine.generate(PROMPTS[0], params, name)]
+            return outputs[-1].outputs[0].token_ids
+
+        other = asyncio.ensure_future(answer("other"))
+        for number, function in enumerate((own, lambda ids, logits: logits)):
+            with pytest.raises(ValueError, match=r"cannot (read|be sent)"):
+                await answer(str(number), logits_processors=[function])
+        assert len(await other) == 40
+        assert await engine.reset_prefix_cache()
+        engine.shutdown()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("backend", ["uni", "mp", "together"])
+def test_an_engine_that_was_shut_down_says_so(make, backend):
+    size = 1 if backend == "uni" else 2
+    llm = make(distributed_executor_backend=backend, tensor_parallel_size=size)
+    llm.shutdown()
+    with pytest.raises(EngineDeadError, match="it was shut down"):
+        tokens(llm)
+
+
+def test_a_rank_that_cannot_begin_says_why(make, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such-network")
+    with pytest.raises((RuntimeError, ValueError), match="no-such-network"):
+        make()
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    assert len(tokens(make())) == len(PROMPTS)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

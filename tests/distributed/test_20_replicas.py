@@ -13,7 +13,9 @@ from test_20_executors import is_alive, wait_until
 from test_20_parallelism import NGRAM, REQUESTS, TEXTS, texts_and_tokens
 
 from minivllm import LLM, AsyncEngineArgs, AsyncLLM, SamplingParams
+from minivllm.embedded import embedded_adapter_path
 from minivllm.executor.exceptions import EngineDeadError
+from minivllm.lora.request import LoRARequest
 from minivllm.metrics.stats import SchedulerStats
 from minivllm.scheduling.load_balancer import LoadBalancer
 
@@ -115,6 +117,29 @@ def test_aborts_stop_strings_and_calls_reach_the_engine_they_concern():
         await engine.pause_generation()
         await engine.resume_generation()
         assert (await run(engine, "d", "x", LONG)).finished
+
+    asyncio.run(use())
+    engine.shutdown()
+
+
+def test_adapters_are_those_of_all_engines():
+    """One is loaded where its requests are, and removed wherever it is."""
+    engine = two_engines(enable_lora=True, max_lora_rank=8)
+    pirate, sql = (
+        LoRARequest(name, number, str(embedded_adapter_path(name)))
+        for number, name in enumerate(("pirate", "sql-lora"), 1)
+    )
+
+    async def use():
+        short = SamplingParams(temperature=0, max_tokens=2)
+        for rank, lora in enumerate((pirate, sql)):
+            await run(engine, lora.name, "x", short, lora_request=lora, data_parallel_rank=rank)
+        assert await engine.list_loras() == {1, 2}
+        assert await engine.remove_lora(2)
+        assert await engine.list_loras() == {1}
+        assert not await engine.remove_lora(2)
+        assert await engine.add_lora(pirate)  # to the engine that has not got it
+        assert not await engine.add_lora(pirate)
 
     asyncio.run(use())
     engine.shutdown()

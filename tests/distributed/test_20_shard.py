@@ -131,6 +131,8 @@ def test_the_number_of_blocks_is_the_least_over_ranks(monkeypatch):
         get_kv_cache_config(*stated, [100, 50], [1, 1], on_cpu=True)
     on_two = get_kv_cache_config(*stated, [100, 50], [1, 1], on_cpu=True, num_machines=2)
     assert on_two.num_blocks == 10
+    with pytest.raises(ValueError, match="the KV cache would take"):  # of four engines on two
+        get_kv_cache_config(*stated, [100, 50], [1, 1], on_cpu=True, num_machines=2 / 4)
 
 
 def test_more_ranks_have_more_blocks(tiny_qwen2):

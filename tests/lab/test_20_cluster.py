@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -82,6 +83,8 @@ def test_beyond_a_machine_the_network_is_the_link():
     stages = Cluster(A100, LLAMA, 4, 4).stages
     assert [stage.link for stage in stages] == [inside] * 4
     assert [stage.next_link for stage in stages[:3]] == [inside, between, inside]
+    own = replace(LLAMA, num_heads=48, num_kv_heads=48)  # ranks 2 to 5 send beyond the machine
+    assert Cluster(A100, own, 6, 2).stages[0].next_link == between
 
 
 def test_the_last_stage_of_several_may_be_the_shortest():
@@ -343,7 +346,7 @@ def test_bad_input_is_one_sentence(options, message):
 
 def test_without_a_trace_there_is_none():
     with pytest.raises(ValueError, match=r"asked for with simulate\(\.\.\., trace=True\)"):
-        run(prompts(1, 4, 2), tp=4).trace  # noqa: B018
+        _ = run(prompts(1, 4, 2), tp=4).trace
 
 
 def test_the_command_has_vllms_flags():

@@ -28,6 +28,7 @@ from minivllm.lab.bench.throughput import longest
 from minivllm.lab.bench.workloads import make_workload
 from minivllm.models.loader import load_config
 
+_PATIENCE = 120.0  # seconds until the processes have summed; one may wait for another that failed
 _SUMS = 2000  # all-reduces that are timed
 _ROWS = 64  # of the tensor that is summed
 
@@ -99,8 +100,9 @@ def time_all_reduce(size: int, shape: tuple[int, int]) -> dict[str, float]:
         for process in processes:
             process.start()
         for process in processes:
-            process.join()
-    if any(process.exitcode for process in processes):
+            process.join(_PATIENCE)
+            process.kill()
+    if any(process.exitcode != 0 for process in processes):
         raise RuntimeError("a process that measures all-reduces has failed.")
     return results.get()
 

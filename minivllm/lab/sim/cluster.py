@@ -37,7 +37,8 @@ class StageCost:
         self.num_all_reduces = (2 * self.num_layers + (stage == 0)) * (tp_size > 1)
         first = stage * tp_size  # its ranks have neighbouring numbers
         self.link = node.link_between(first, first + tp_size - 1)
-        self.next_link = node.link_between(first, first + tp_size)
+        next_links = [node.link_between(r, r + tp_size) for r in range(first, first + tp_size)]
+        self.next_link = min(next_links, key=lambda link: link.bytes_per_s)
         self._bytes_per_token = model.hidden_size * model.bytes_per_number
 
     def all_reduce_bytes(self, num_tokens: int) -> int:

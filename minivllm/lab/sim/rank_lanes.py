@@ -12,7 +12,8 @@ def record_stage(
 ) -> None:
     """Record the work of each rank of a stage for the oldest plan in flight.
 
-    The all-reduces are drawn at equal distances: two in a layer, at the ends of its halves.
+    The all-reduces are drawn at equal distances: two in a layer, at the ends of its halves. The
+    all-gather of the logits has neither a cost nor a record here.
 
     Args:
         trace: of the replica.

@@ -96,7 +96,7 @@ class Replica:
         output, size = self._forward(plan)
         work = size.num_tokens, size.num_attended, size.num_kv
         start, seconds = self.clock.now, self.stages[0].step_seconds(*work)
-        if self.has_lanes:
+        if self.has_lanes and size.num_tokens:
             self._record_lanes(size.num_tokens, [(start, start + seconds)])
         seconds += self.cpu_s_per_sequence * len(plan.num_scheduled_tokens)
         self.memory.add(seconds, size.num_seen, size.num_empty)
