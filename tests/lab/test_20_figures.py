@@ -83,7 +83,7 @@ def test_one_stage_has_no_bubble():
 def test_operations_of_ranks_are_in_their_order():
     figure = rank_lanes(exchanged(), 0)
     lanes = [line[9:] for line in figure.text.splitlines() if line.startswith("rank")]
-    first, last = "⊕ ⊕ ⊕ ⊕ ⊕ ⊕ ⊕ ↓", " " * 14 + "↳ ⊕ ⊕ ⊕ ⊕ ‖"
+    first, last = "⊕ ⊕ ⊕ ⊕ ⊕ ⊕ ⊕ ↓", " " * 16 + "↳ ⊕ ⊕ ⊕ ⊕ ‖"
     assert lanes == [first, first, last, last]
     assert "Ranks 0 and 1: 7 all-reduces of 5,120 bytes and 1 send of 10,240 bytes." in figure.alt
     assert "5 tokens · 4 ranks" in figure.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import hypot
 
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
@@ -73,8 +74,8 @@ def _read(trace: Trace, plan: int) -> list[_Lane]:
     starts, lanes = [0], []
     for rank, operations in sorted(done.items()):
         stage = rank // len(first)
-        if stage == len(starts):  # it receives when the stage before it sends
-            starts.append(starts[-1] + len(lanes[-1].operations) - 1)
+        if stage == len(starts):  # it receives behind the sends of the stage before it
+            starts.append(starts[-1] + len(lanes[-1].operations))
         lanes.append(_Lane(rank, stage, starts[stage], operations))
     return lanes
 
@@ -136,10 +137,11 @@ def _draw_links(drawing: Drawing, lanes: list[_Lane], left: float, top: float) -
             y = top + ROW * row + 20
             if one.group == "tp" and lane.rank % size == 0:
                 drawing.path(f"M{x:g} {y:g}v{ROW * (size - 1):g}", stroke=INK, stroke_width=1.5)
-            if one.op == "send":  # to the rank of the next stage
-                shift = 6 * (lane.rank % size) - 3 * (size - 1)
-                tip = y + ROW * size - 9
-                drawing.arrow(f"M{x + shift:g} {y + 6:g}V{tip:g}", (x + shift, tip), (0, 1), INK)
+            if one.op == "send":  # to the rank of the next stage, between the two columns
+                tip = x + COLUMN - 8, y + ROW * size - 8
+                length = hypot(COLUMN - 8, ROW * size - 8)
+                along = (COLUMN - 8) / length, (ROW * size - 8) / length
+                drawing.arrow(f"M{x:g} {y:g}L{tip[0]:g} {tip[1]:g}", tip, along, INK)
     for row, lane in enumerate(lanes):
         for index, one in enumerate(lane.operations):
             x = left + COLUMN * (lane.start + index) + COLUMN - SYMBOL / 2
