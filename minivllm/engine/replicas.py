@@ -78,15 +78,12 @@ class Replicas(CoreClient):
 
     def submit(self, message: tuple) -> None:
         kind, *values = message
-        if kind == "abort":
-            owned = {(name, self._engine_of(name)) for name in values[0]}
+        if kind in ("abort", "stop_sequences"):  # each engine hears of its own requests
+            listed = list(values[0])
+            owners = [self._engine_of(one if kind == "abort" else one[0]) for one in listed]
             for rank, client in enumerate(self.clients):
-                if ids := [name for name, owner in owned if owner == rank]:
-                    client.submit((kind, ids))
-        elif kind == "stop_sequences":
-            for rank, client in enumerate(self.clients):
-                if some := [pair for pair in values[0] if self._engine_of(pair[0]) == rank]:
-                    client.submit((kind, some))
+                if own := [one for i, one in enumerate(listed) if owners[i] == rank]:
+                    client.submit((kind, own))
         else:
             if kind == "call":
                 self._calls[values[0]] = values[1]
