@@ -157,7 +157,7 @@ POINTS = [  # where a step of pooling can fail: it has no tokens to sample, and 
     "model_runner.input_batch.pooling_metadata",
     "model_runner._pool",
     "scheduler.update_from_output",
-    "scheduler._finish",
+    "scheduler.finish",
     "scheduler.kv_manager.free",
 ]
 
