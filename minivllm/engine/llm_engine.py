@@ -143,7 +143,8 @@ class LLMEngine:
         if processed.stopped:
             self.engine_core.stop_sequences(processed.stopped)
         # 4. Count.
-        self.metrics.record(make_stats(self.scheduler), processed.iteration_stats)
+        stats = make_stats(self.engine_core.scheduler)
+        self.metrics.record(stats, processed.iteration_stats)
         if self.stat_logger is not None:
             self.stat_logger.record()
         return processed.request_outputs

@@ -155,7 +155,7 @@ POINTS = [  # where a step of pooling can fail: it has no tokens to sample, and 
     "model_runner.input_batch.update",
     "model_runner._forward",
     "model_runner.input_batch.pooling_metadata",
-    "model_runner._pool",
+    "model_runner.make_output",
     "scheduler.update_from_output",
     "scheduler.finish",
     "scheduler.kv_manager.free",
