@@ -173,7 +173,7 @@ class Request:
         self.n = 1 if sampling_params is None else sampling_params.n
         if beam_params is not None:
             self.n = beam_params.beam_width
-        self.decoding: Any = None  # a Decoding; the scheduler sets it when the request is added
+        self.beam_search: Any = None  # a BeamSearch; the scheduler makes it, for beam_params
         self.metrics = RequestMetrics(arrival_time)
         self.num_cached_tokens: int | None = None  # the hit of its first scheduling
         self.num_preemptions = 0

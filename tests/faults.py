@@ -41,8 +41,8 @@ COMPUTING = (
 UPDATING = (
     "scheduler.update_from_output",
     "scheduler.kv_manager.fork",
-    "scheduler._fork",
-    "scheduler._finish",
+    "scheduler.fork",
+    "scheduler.finish",
     "scheduler.next_output.finish",
     "scheduler.kv_manager.free",
     "scheduler.kv_manager.block_pool.free_blocks",

@@ -20,6 +20,7 @@ from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.checkpoint import Checkpoint
 from minivllm.scheduling.output import SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
+from minivllm.scheduling.stats import make_stats
 from minivllm.spec_decode.proposer import Drafter
 from minivllm.structured_output.manager import StructuredOutputManager
 from minivllm.trace import Trace
@@ -180,7 +181,7 @@ class EngineCore:
 
     def make_stats(self) -> SchedulerStats:
         """Make the SchedulerStats: queues and KV cache as they are now."""
-        return self.scheduler.make_stats()
+        return make_stats(self.scheduler)
 
     def reset_prefix_cache(self) -> bool:
         """Empty the prefix cache. Refuses (False) while any block is in use."""

@@ -21,6 +21,7 @@ from minivllm.pooling_params import PoolingParams
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.scheduling.scheduler import Scheduler
+from minivllm.scheduling.stats import make_stats
 from minivllm.trace import Trace
 from minivllm.utils.validation import check
 from minivllm.worker.model_runner import ModelRunner
@@ -142,7 +143,8 @@ class LLMEngine:
         if processed.stopped:
             self.engine_core.stop_sequences(processed.stopped)
         # 4. Count.
-        self.metrics.record(self.engine_core.scheduler.make_stats(), processed.iteration_stats)
+        stats = make_stats(self.engine_core.scheduler)
+        self.metrics.record(stats, processed.iteration_stats)
         if self.stat_logger is not None:
             self.stat_logger.record()
         return processed.request_outputs
@@ -183,7 +185,7 @@ class LLMEngine:
 
     def get_metrics(self, model_name: str | None = None) -> list[Metric]:
         """Current values of vLLM's metrics, with the model's name as a label."""
-        self.metrics.scheduler = self.scheduler.make_stats()
+        self.metrics.scheduler = make_stats(self.scheduler)
         model_name = model_name or str(self.args.model or "minivllm")
         return self.metrics.read(model_name=model_name, engine="0")
 

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.block_pool import BlockPool
 from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
@@ -58,21 +56,6 @@ class KVCacheManager:
         pool = self.block_pool  # plain numbers, since every step asks
         return 1 - pool.free_block_queue.num_free_blocks / (len(pool.blocks) - 1)
 
-    def make_stats(self) -> dict[str, Any]:
-        """Make the fields of SchedulerStats that tell about the KV cache."""
-        stats = {"kv_cache_usage": self.usage}
-        if self.swap_space.tables:
-            stats["cpu_cache_usage"] = self.swap_space.usage
-        if self.prefix_cache is not None:
-            total, recent = self.prefix_cache.stats, self.prefix_cache.recent
-            stats |= {
-                "prefix_cache_queries": total.queries,
-                "prefix_cache_hits": total.hits,
-                "recent_prefix_cache_queries": recent.queries,
-                "recent_prefix_cache_hits": recent.hits,
-            }
-        return stats
-
     def max_num_blocks(self, num_shared: int, num_tokens: int, n: int) -> int:
         """Number of blocks that ``n`` samples of a prompt hold when each has ``num_tokens`` tokens.
 
@@ -123,14 +106,6 @@ class KVCacheManager:
         if ahead and seq.request.may_draft:
             return min(num_tokens + ahead, self.max_num_slots)
         return num_tokens
-
-    def record_prefix_cache_query(self, seq: Sequence) -> None:
-        """Count the prefix cache query of a sequence that was just admitted, and its hit."""
-        if self.prefix_cache is not None and not seq.skip_reading_prefix_cache:
-            preempted, hits = seq.request.num_preemptions > 0, seq.num_computed_tokens
-            self.prefix_cache.stats.record(seq.num_tokens, hits, preempted)
-            if not preempted:  # a hit rate is that of arrivals
-                self.prefix_cache.recent.observe(seq.num_tokens, hits)
 
     def num_missing_blocks(self, seq: Sequence) -> int:
         """Number of blocks that an admitted sequence still lacks for all of its tokens."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
@@ -139,6 +139,17 @@ class PrefixCache:
                 break
             hit.append(block)
         return hit
+
+    def record_queries(self, seqs: Iterable[Sequence]) -> None:
+        """Count the queries of sequences that were just admitted, and their hits."""
+        for seq in seqs:
+            if seq.skip_reading_prefix_cache:
+                continue
+            hits = seq.num_computed_tokens
+            preempted = seq.request.num_preemptions > 0
+            self.stats.record(seq.num_tokens, hits, preempted)
+            if not preempted:  # a hit rate is that of arrivals
+                self.recent.observe(seq.num_tokens, hits)
 
     def get(self, block_hash: bytes) -> KVCacheBlock | None:
         """The block of this hash that was cached first; None if there is none."""

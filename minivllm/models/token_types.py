@@ -12,9 +12,9 @@ import torch
 SHIFT = 30  # vocabularies have less than 2 ** 30 tokens
 
 
-def encode_token_type_ids(token_ids: list[int], first_of_type_1: int) -> list[int]:
-    """Ids whose tokens from this index on have type 1; the others have type 0."""
-    return [*token_ids[:first_of_type_1], *(i | 1 << SHIFT for i in token_ids[first_of_type_1:])]
+def encode_token_type_1(token_ids: torch.Tensor) -> None:
+    """Give these ids, int64 ``[num_tokens]``, type 1 in place; ids without it have type 0."""
+    token_ids |= 1 << SHIFT
 
 
 def decode_token_type_ids(token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

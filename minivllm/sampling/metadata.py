@@ -53,11 +53,7 @@ class SamplingMetadata:
         """Return the uniform number that draws each random row's next token, by its position."""
         return uniform(self.keys, [len(self.states[row].token_ids) for row in self.random_rows])
 
-    def append(self, token_ids: torch.Tensor) -> list[list[int]]:
-        """Append each row's token, int64 ``[n]``; returns them as lists, one per row."""
+    def count(self, token_ids: torch.Tensor) -> None:
+        """Count each row's new token, int64 ``[n]``, where its penalties and bans depend on it."""
         for processor in self.processors:
             processor.append(token_ids)
-        rows = [[token_id] for token_id in token_ids.tolist()]
-        for state, new in zip(self.states, rows, strict=True):
-            state.token_ids += new
-        return rows

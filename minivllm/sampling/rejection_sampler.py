@@ -20,13 +20,14 @@ probability, and else it is one of the others.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 
 from minivllm.sampling.interface import SamplingState
 from minivllm.sampling.random import Purpose, stream_keys, uniform
+from minivllm.scheduling.output import TokenLogprobs
 from minivllm.utils.tensors import make_tensor
 
 
@@ -114,3 +115,34 @@ def num_tokens_that_count(sampled: Sequence[int], drafts: Sequence[int]) -> int:
         if sampled[i] != draft:
             return i + 1
     return len(sampled)
+
+
+def keep_verified(
+    seq_ids: Sequence[str],
+    drafts: Mapping[str, list[int]],
+    token_ids: Sequence[int],
+    logprobs: Mapping[int, TokenLogprobs],
+) -> tuple[dict[str, list[int]], dict[str, list[TokenLogprobs]]]:
+    """Verify drafts: keep the tokens that count.
+
+    Args:
+        seq_ids: the sequences in the order of their rows: one for each draft, and one more.
+        drafts: of those that have any.
+        token_ids: sampled in each row.
+        logprobs: by row, where they were asked for.
+
+    Returns:
+        The tokens of each sequence, and their logprobs where they were asked for.
+    """
+    kept: dict[str, list[int]] = {}
+    kept_logprobs: dict[str, list[TokenLogprobs]] = {}
+    end = 0
+    for seq_id in seq_ids:
+        mine = drafts.get(seq_id, [])
+        row = end
+        end += 1 + len(mine)
+        num_kept = num_tokens_that_count(token_ids[row:end], mine)
+        kept[seq_id] = list(token_ids[row : row + num_kept])
+        if row in logprobs:
+            kept_logprobs[seq_id] = [logprobs[i] for i in range(row, row + num_kept)]
+    return kept, kept_logprobs

@@ -8,13 +8,25 @@ sends every beam as a new request in every step. Here they stay inside the engin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from itertools import islice
 from operator import itemgetter
+from typing import Protocol
 
 from minivllm.request import Request, RequestStatus, Sequence
-from minivllm.scheduling.decoding import APPEND, FINISH, FORK, MOVE, Action
-from minivllm.scheduling.output import BeamMove, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
+from minivllm.scheduling.output import BeamMove, TokenLogprobs
+
+
+class SequenceUpdates(Protocol):
+    """Changes that a search asks for; the Scheduler makes them."""
+
+    def append(self, seq: Sequence, token_id: int) -> None: ...
+
+    def fork(self, seq: Sequence, indices: Iterable[int]) -> list[Sequence]: ...
+
+    def finish(self, seq: Sequence, status: RequestStatus) -> None: ...
+
+    def move_beam(self, move: BeamMove) -> None: ...
 
 
 class BeamSearch:
@@ -26,6 +38,7 @@ class BeamSearch:
     """
 
     def __init__(self, request: Request, max_model_len: int):
+        self.request = request
         params = request.beam_params
         assert params is not None, "it is searched by beams"
         self.width = params.beam_width
@@ -108,48 +121,53 @@ class BeamSearch:
     def _score(self, cumulative_logprob: float, length: int) -> float:
         return cumulative_logprob / length**self.length_penalty
 
-    # -- what the scheduler asks; see Decoding -----------------------------------------------------
+    # -- what the scheduler asks -------------------------------------------------------------------
 
-    in_lockstep = True
+    def num_held_back(self, seq: Sequence, scheduled: Container[str], num_more: int) -> int:
+        """Return 1 for a beam whose last token must wait, until all beams can compute theirs.
 
-    def num_held_back(self, seq: Sequence, output: SchedulerOutput, token_budget: int) -> int:
-        """A beam's last token waits until all beams can compute theirs in the same step."""
-        live = seq.request.unfinished_seqs
+        Args:
+            seq: one of the beams.
+            scheduled: ids of sequences that are in the step.
+            num_more: sequences for whose next token the step has room.
+        """
+        live = self.request.unfinished_seqs
         if len(live) == 1:
             return 0
         some_lack_more = any(s.num_tokens - s.num_computed_tokens > 1 for s in live)
         if seq is live[0]:
-            together = token_budget >= len(live)
+            together = num_more >= len(live)
         else:
-            together = live[0].seq_id in output.num_scheduled_tokens
+            together = live[0].seq_id in scheduled
         return 0 if together and not some_lack_more else 1
 
-    def forks_at_prompt_end(self, seq: Sequence) -> dict[str, list[str]]:
-        """No forks: the beams are chosen when their candidates are known."""
-        return {}
+    def advance(self, logprobs: Mapping[str, list[TokenLogprobs]], update: SequenceUpdates) -> None:
+        """Let the best candidates go on: fork beams with several, finish those with none.
 
-    def advance(self, seqs: list[Sequence], output: ModelRunnerOutput) -> Iterator[Action]:
-        """Let the best candidates go on: fork beams with several, finish those with none."""
-        request, live = seqs[0].request, seqs[0].request.unfinished_seqs
-        going_on = self.choose(live, {s: found[0] for s, found in output.logprobs.items()})
+        Args:
+            logprobs: of a step, by sequence id; each has one entry here.
+            update: makes the changes.
+        """
+        request = self.request
+        live = request.unfinished_seqs
+        going_on = self.choose(live, {seq.seq_id: logprobs[seq.seq_id][0] for seq in live})
         for seq in live:
             if seq not in going_on:
-                yield FINISH, seq, (RequestStatus.FINISHED_DROPPED, None)
+                update.finish(seq, RequestStatus.FINISHED_DROPPED)
         # A beam's id is its place among the k, which another may take.
         request.seqs = [seq for seq in live if seq in going_on]
         places = {seq.index for seq in going_on}
         free = (index for index in range(request.n) if index not in places)
         for parent, options in going_on.items():
-            first = len(request.seqs)
+            beams = [parent]
             if len(options) > 1:
-                yield FORK, parent, list(islice(free, len(options) - 1))
-            beams = (parent, *request.seqs[first:])
+                beams += update.fork(parent, list(islice(free, len(options) - 1)))
             for seq, (token_id, cumulative) in zip(beams, options, strict=True):
                 seq.cumulative_logprob = cumulative
-                yield MOVE, seq, BeamMove(seq.seq_id, parent.seq_id, token_id)
-                yield APPEND, seq, token_id
+                update.move_beam(BeamMove(seq.seq_id, parent.seq_id, token_id))
+                update.append(seq, token_id)
         live = request.unfinished_seqs
         if self.is_over(live):
             for seq in live:
-                yield FINISH, seq, (self.status_at_end(seq), None)
+                update.finish(seq, self.status_at_end(seq))
             request.seqs = self.best(live)

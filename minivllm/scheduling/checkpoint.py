@@ -19,7 +19,7 @@ class Checkpoint:
         self._seqs = [
             (s, len(s.token_ids), s.cumulative_logprob, s.request.seqs, s.status) for s in seqs
         ]
-        searches = {s.request.decoding for s, *_ in self._seqs if s.request.decoding.in_lockstep}
+        searches = {s.request.beam_search for s, *_ in self._seqs} - {None}
         self._completed = [(search, search.completed) for search in searches]
 
     def restore(self) -> list[Request]:

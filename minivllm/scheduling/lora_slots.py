@@ -8,7 +8,7 @@ start. The scheduler decides which adapter is where, and the worker is told in t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from minivllm.lora.request import LoadedLoRA
@@ -40,20 +40,6 @@ class LoRASlots:
     def may_ever_run(self, lora_int_id: int) -> bool:
         """True unless other, pinned adapters hold all slots."""
         return len({lora_int_id, *(lora.lora_int_id for lora in self.pinned)}) <= self.max_loras
-
-    def admissible(self, waiting: list[Request], running: Iterable[Sequence]) -> Iterator[Request]:
-        """Yield waiting requests in their order, but for those that must be passed over.
-
-        These are requests whose adapter has no slot, and preempted ones of which tokens are still
-        on their way. The caller removes each from the queue before it asks for the next one.
-        """
-        self.begin(running)
-        index = 0
-        while index < len(waiting):
-            if not waiting[index].is_in_flight and self.join(waiting[index]):
-                yield waiting[index]
-            else:
-                index += 1
 
     def begin(self, running: Iterable[Sequence]) -> None:
         """Begin to admit requests beside running sequences, whose adapters keep their slots."""

@@ -106,12 +106,10 @@ class SchedulerOutput:
     def total_num_scheduled_tokens(self) -> int:
         return sum(self.num_scheduled_tokens.values())
 
-    def take_drafts(self, seq: Sequence, num_drafts: int) -> None:
-        """Move a sequence's first drafts into the step; the others are dropped."""
+    def add_drafts(self, seq_id: str, drafts: list[int], num_drafts: int) -> None:
+        """Add a sequence's first ``num_drafts`` drafts to the step, if that is any."""
         if num_drafts > 0:
-            drafts = seq.spec_token_ids[:num_drafts]
-            self.scheduled_spec_decode_tokens[seq.seq_id] = drafts
-        seq.spec_token_ids = []
+            self.scheduled_spec_decode_tokens[seq_id] = drafts[:num_drafts]
 
     def finish(self, seq_id: str) -> None:
         """Let the runner forget a sequence that has finished since the last plan."""
@@ -119,12 +117,11 @@ class SchedulerOutput:
         if self.beam_moves:
             self.beam_moves = [move for move in self.beam_moves if move.seq_id != seq_id]
 
-    def unschedule(self, seq: Sequence, num_drafting_slots: int) -> int:
-        """Remove a sequence from the step, if it is in it. Returns what it took of the budget."""
-        seq_id, seq.spec_token_ids = seq.seq_id, []
+    def remove(self, seq_id: str) -> None:
+        """Remove a sequence from the step, if it is in it."""
+        self.num_scheduled_tokens.pop(seq_id, None)
         self.num_computed_tokens.pop(seq_id, None)
         self.new_block_ids.pop(seq_id, None)
-        self.forks.pop(seq_id, None)
         self.scheduled_spec_decode_tokens.pop(seq_id, None)
         self.kv_cache_block_copies[:] = [
             copy for copy in self.kv_cache_block_copies if copy.seq_id != seq_id
@@ -133,8 +130,6 @@ class SchedulerOutput:
             self.resumed_req_ids.remove(seq_id)
         new = self.scheduled_new_reqs
         new[:] = [data for data in new if data.seq_id != seq_id]
-        num_scheduled = self.num_scheduled_tokens.pop(seq_id, 0)
-        return num_scheduled and num_scheduled + num_drafting_slots
 
 
 class TokenLogprobs(NamedTuple):

@@ -7,29 +7,33 @@ step lets the second catch up with the first. (vLLM: vllm/v1/core/sched/schedule
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from typing import Any
 
 from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.metrics.spec_decode import SpecDecodingStats
-from minivllm.metrics.stats import SchedulerStats
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.beams import BeamSearch
 from minivllm.scheduling.checkpoint import Checkpoint, reset
-from minivllm.scheduling.decoding import APPEND, FORK, MOVE, Decoding, make_decoding
+from minivllm.scheduling.drafts import give_back_rejected
 from minivllm.scheduling.integrity import check_integrity
 from minivllm.scheduling.limits import check_limits
 from minivllm.scheduling.lora_slots import LoRASlots
-from minivllm.scheduling.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
+from minivllm.scheduling.output import (
+    NO_TOKEN,
+    BeamMove,
+    ModelRunnerOutput,
+    NewRequestData,
+    SchedulerOutput,
+)
 from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.preemption import Preemptor
 from minivllm.scheduling.request_queue import RequestQueue
+from minivllm.scheduling.stop import check_stop
 from minivllm.scheduling.tracing import trace_ranks, trace_request, trace_schedule
 from minivllm.trace import Trace
-from minivllm.trace.records import Finished, Forked, Sampled, Verified
+from minivllm.trace.records import Finished, Forked, Sampled
 
 
 class Scheduler:
@@ -62,7 +66,6 @@ class Scheduler:
         self.token_budget = 0  # left in the step that is planned
         self.spec_decoding_stats: SpecDecodingStats | None = None  # of the last step, with drafts
         self._num_drafting_slots = config.num_drafting_slots  # a draft model's, per sequence
-        self._decoding = make_decoding(config)
         self._num_arrived = 0
         self._ids_in_use: set[str] = set()  # of all sequences, those to be forked included
         self.num_preemptions = 0  # so far
@@ -78,8 +81,8 @@ class Scheduler:
     def add_request(self, request: Request) -> None:
         """Add a request to the waiting queue. Raises ``ValueError`` as ``check_request`` does."""
         self.check_request(request)
-        beams, longest = request.beam_params is not None, self.config.max_model_len
-        request.decoding = BeamSearch(request, longest) if beams else self._decoding
+        if request.beam_params is not None:
+            request.beam_search = BeamSearch(request, self.config.max_model_len)
         request.arrival_index = self._num_arrived
         index = self.waiting.add(request)  # first: a policy of a user's may raise
         self._num_arrived += 1
@@ -104,7 +107,7 @@ class Scheduler:
         for request_id in request_ids:
             if request_id in self.requests:
                 for seq in self.requests[request_id].unfinished_seqs:
-                    self._finish(seq, status)
+                    self.finish(seq, status)
 
     def stop_sequences(self, sequences: Iterable[tuple[str, int]]) -> None:
         """Finish sequences with a stop string (request id, index), as a part of the last step."""
@@ -113,7 +116,7 @@ class Scheduler:
                 request = self.requests.get(request_id)
                 seq = None if request is None else self.sequences.get(request.seq_id(index))
                 if seq is not None:
-                    self._finish(seq, RequestStatus.FINISHED_STOPPED)
+                    self.finish(seq, RequestStatus.FINISHED_STOPPED)
 
     # -- planning a step, from top to bottom -------------------------------------------------------
 
@@ -136,34 +139,27 @@ class Scheduler:
                     self._swap_in(output)
                 if self.waiting and may_admit:
                     self._admit_waiting(output)
-        if self.config.max_loras:
-            output.lora_loads = self.lora_slots.activate(self.running)
-        if self.trace is not None:
-            trace_schedule(self.trace, self.running, output)
-        # From now on they count as computed: a step planned before this one's tokens are known
-        # goes on behind them, and passes over a sequence whose next token is on its way.
-        for seq_id, num_new in output.num_scheduled_tokens.items():
-            self.sequences[seq_id].num_computed_tokens += num_new
+        self._complete(output)
         return output
 
     def _continue_running(self, output: SchedulerOutput) -> None:
         """Schedule running sequences, in admission order, until the token budget is used up."""
-        running, copies, index = self.running, output.kv_cache_block_copies, 0
-        while index < len(running) and self.token_budget > 0:
-            seq = running[index]
+        copies = output.kv_cache_block_copies
+        index = 0
+        while index < len(self.running) and self.token_budget > 0:
+            seq = self.running[index]
             num_new = self._num_new_tokens(seq, output)
             if num_new > 1:
-                num_left = seq.num_tokens - seq.num_computed_tokens
-                if num_left > self.token_budget and not self.config.enable_chunked_prefill:
+                if self._is_too_long(seq.num_tokens - seq.num_computed_tokens):
                     return  # a sibling that could not begin with the others
                 num_new = self._limit_chunk(num_new)
             if num_new > 0:  # else a beam that waits for the others
                 # Out of blocks: preempt until it fits, or this request is itself the victim.
                 while (new_ids := self.kv_manager.allocate_slots(seq, num_new, copies)) is None:
-                    self._preempt(self.policy.victim(running).request, output)
+                    self._preempt(self.policy.victim(self.running).request, output)
                     if seq.status != RequestStatus.RUNNING:
                         return
-                    index = running.index(seq)  # a sequence before it may have gone
+                    index = self.running.index(seq)  # a sequence before it may have gone
                 self._add_to_output(output, seq, num_new)
                 if new_ids:
                     output.new_block_ids[seq.seq_id] = new_ids
@@ -171,8 +167,12 @@ class Scheduler:
 
     def _admit_waiting(self, output: SchedulerOutput) -> None:
         """Admit waiting requests in queue order; stop at the first that does not fit."""
-        for request in self.lora_slots.admissible(self.waiting, self.running):
-            no_room = self.token_budget <= 0 or self.swapped or not self._may_run(request)
+        self.lora_slots.begin(self.running)
+        for request in list(self.waiting):
+            # passed over, others may run: its tokens are still on their way, or no slot is free
+            if request.is_in_flight or not self.lora_slots.join(request):
+                continue
+            no_room = self.token_budget <= 0 or self.swapped or not self._has_room(request)
             if no_room or not self._admit(request, output):
                 return
             self.waiting.remove(request)
@@ -183,38 +183,55 @@ class Scheduler:
         All that is known of each must fit, though only a chunk is computed now: two half-admitted
         prompts could otherwise starve each other.
         """
-        manager, promised = self.kv_manager, 0
         admitted: list[Sequence] = []
+        promised = 0
         for seq in request.unfinished_seqs:  # several only after a preemption
-            hit = manager.get_computed_blocks(seq)
-            num_new = seq.num_tokens - len(hit) * manager.block_size
-            fits = manager.can_fit_full_sequence(seq, hit, self._limit_chunk(num_new), promised)
-            too_long = num_new > self.token_budget and not self.config.enable_chunked_prefill
-            if not fits or (too_long and not admitted):
+            hit = self.kv_manager.get_computed_blocks(seq)
+            num_new = seq.num_tokens - len(hit) * self.kv_manager.block_size
+            fits = self.kv_manager.can_fit_full_sequence(
+                seq, hit, self._limit_chunk(num_new), promised
+            )
+            if not fits or (self._is_too_long(num_new) and not admitted):
                 self._withdraw(admitted, output)
                 return False
-            manager.allocate_new_computed_blocks(seq, hit)
+            self.kv_manager.allocate_new_computed_blocks(seq, hit)
             admitted.append(seq)
-            num_new = 0 if too_long else self._limit_chunk(self._num_new_tokens(seq, output))
-            self._start(seq, num_new, output)
-            promised += manager.num_missing_blocks(seq)
-        for seq in admitted:
-            manager.record_prefix_cache_query(seq)
+            self._start(seq, output)
+            promised += self.kv_manager.num_missing_blocks(seq)
+        if self.kv_manager.prefix_cache is not None:
+            self.kv_manager.prefix_cache.record_queries(admitted)
         self.running += admitted
         return True
 
     def _add_to_output(self, output: SchedulerOutput, seq: Sequence, num_new: int) -> None:
-        request, stop = seq.request, seq.num_computed_tokens + num_new
+        """Add a sequence's next tokens to the step, and take them off the token budget."""
         output.num_scheduled_tokens[seq.seq_id] = num_new
         output.num_computed_tokens[seq.seq_id] = seq.num_computed_tokens
-        if stop >= len(seq.token_ids) and request.n > len(request.seqs):
-            output.forks.update(request.decoding.forks_at_prompt_end(seq))
         if seq.spec_token_ids:
-            output.take_drafts(seq, stop - seq.num_tokens)
+            num_drafts = seq.num_computed_tokens + num_new - seq.num_tokens
+            output.add_drafts(seq.seq_id, seq.spec_token_ids, num_drafts)
+            seq.spec_token_ids = []
         output.has_structured_output_requests |= seq.grammar is not None
         self.token_budget -= num_new + self._num_drafting_slots
 
-    def _start(self, seq: Sequence, num_new: int, output: SchedulerOutput) -> None:
+    def _complete(self, output: SchedulerOutput) -> None:
+        """Complete a plan with what holds for all of its sequences, and count it as computed."""
+        if self.config.max_loras:
+            output.lora_loads = self.lora_slots.activate(self.running)
+        if self.trace is not None:
+            trace_schedule(self.trace, self.running, output)
+        for seq_id, num_new in output.num_scheduled_tokens.items():
+            seq = self.sequences[seq_id]
+            # From now on they count as computed: a step planned before this one's tokens are known
+            # goes on behind them, and passes over a sequence whose next token is on its way.
+            seq.num_computed_tokens += num_new
+            # samples fork where their prompt ends; beams when their candidates are known
+            request = seq.request
+            will_fork = request.n > len(request.seqs) and request.beam_search is None
+            if will_fork and seq.num_computed_tokens >= seq.num_tokens:
+                output.forks[seq_id] = request.seq_ids[1:]
+
+    def _start(self, seq: Sequence, output: SchedulerOutput) -> None:
         """Start an admitted sequence; after its siblings there may be no budget left for it."""
         request = seq.request
         if seq.status == RequestStatus.WAITING:
@@ -225,6 +242,9 @@ class Scheduler:
             request.num_cached_tokens = seq.num_computed_tokens
             request.metrics.first_scheduled_time = time.monotonic()
         seq.status = RequestStatus.RUNNING
+        num_new = self._limit_chunk(self._num_new_tokens(seq, output))
+        if self._is_too_long(seq.num_tokens - seq.num_computed_tokens):
+            num_new = 0
         if num_new > 0:
             self.kv_manager.allocate_slots(seq, num_new, output.kv_cache_block_copies)
             self._add_to_output(output, seq, num_new)
@@ -233,32 +253,37 @@ class Scheduler:
     def _swap_in(self, output: SchedulerOutput) -> None:
         """Swap requests back in before admitting new ones; they resume where they were."""
         self.lora_slots.begin(self.running)
-        while self.swapped and self.token_budget > 0 and self._may_run(self.swapped[0]):
+        while self.swapped and self.token_budget > 0 and self._has_room(self.swapped[0]):
             seqs = self.swapped[0].unfinished_seqs
-            if not self.preemptor.swapper.can_swap_in(seqs):
+            has_slot = self.lora_slots.join(self.swapped[0])
+            if not has_slot or not self.preemptor.swapper.can_swap_in(seqs):
                 return
             self.swapped.pop(0)
             output.swaps_in += self.preemptor.swapper.swap_in(seqs)
             self.running += seqs
             for seq in seqs:
-                self._start(seq, self._limit_chunk(self._num_new_tokens(seq, output)), output)
+                self._start(seq, output)
 
-    def _may_run(self, request: Request) -> bool:
-        """True if a request's sequences, forks to come included, and its adapter have room."""
+    def _has_room(self, request: Request) -> bool:
+        """True if a request's sequences, forks to come included, may run beside the others."""
         running = sum(1 + seq.request.num_forks_to_come for seq in self.running)
         siblings = len(request.unfinished_seqs) + request.num_forks_to_come
-        return running + siblings <= self.config.max_num_seqs and self.lora_slots.join(request)
+        return running + siblings <= self.config.max_num_seqs
 
     def _num_new_tokens(self, seq: Sequence, output: SchedulerOutput) -> int:
-        """Tokens and drafts not yet computed, less those that the decoding holds back."""
+        """Tokens and drafts not yet computed, less one of a beam that waits for the others."""
         num_known, longest = len(seq.token_ids) + len(seq.spec_token_ids), self.longest
         num_new = (num_known if num_known < longest else longest) - seq.num_computed_tokens
-        decoding = seq.request.decoding
-        if decoding.in_lockstep:
+        beam_search: BeamSearch | None = seq.request.beam_search
+        if beam_search is not None:
             slots = self._num_drafting_slots
             num_more = (self.token_budget + slots) // (1 + slots)  # that decode in this step
-            num_new -= decoding.num_held_back(seq, output, num_more)
+            num_new -= beam_search.num_held_back(seq, output.num_scheduled_tokens, num_more)
         return num_new
+
+    def _is_too_long(self, num_tokens: int) -> bool:
+        """True if these tokens exceed the budget and may not be computed in chunks."""
+        return num_tokens > self.token_budget and not self.config.enable_chunked_prefill
 
     def _limit_chunk(self, num_new: int) -> int:
         """Limit a chunk to the budget, and to the long prefill threshold beside other requests."""
@@ -272,7 +297,7 @@ class Scheduler:
         index = (self.swapped if swapped else self.waiting).add_preempted(request)
         for seq in victims:
             self.running.remove(seq)
-            self.token_budget += output.unschedule(seq, self._num_drafting_slots)
+            self._unschedule(seq, output)
             seq.status = RequestStatus.PREEMPTED
             output.preempted_req_ids.append(seq.seq_id)
             if not swapped:
@@ -285,10 +310,20 @@ class Scheduler:
         """Undo the admission of sequences whose sibling did not fit."""
         for seq in reversed(admitted):
             resumed = seq.seq_id in output.resumed_req_ids
-            self.token_budget += output.unschedule(seq, self._num_drafting_slots)
+            self._unschedule(seq, output)
             seq.status = RequestStatus.PREEMPTED if resumed else RequestStatus.WAITING
             self.kv_manager.free(seq)
             seq.num_computed_tokens = 0
+
+    def _unschedule(self, seq: Sequence, output: SchedulerOutput) -> None:
+        """Take a sequence out of the step, if it is in it; the budget gets its tokens back."""
+        num_new = output.num_scheduled_tokens.get(seq.seq_id, 0)
+        if num_new > 0:
+            self.token_budget += num_new + self._num_drafting_slots
+        output.remove(seq.seq_id)
+        seq.spec_token_ids = []
+
+    # -- after a step ------------------------------------------------------------------------------
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, output: ModelRunnerOutput
@@ -296,48 +331,76 @@ class Scheduler:
         """Append the sampled tokens, finish, free. Returns the sequences that have any output."""
         if self.trace is not None:
             trace_ranks(self.trace, output)
+        # 1. Which sequences have any output? A chunk that did not end its prompt has none, and one
+        # that was aborted while the step was on its way is gone.
         sampled = output.sampled_token_ids or output.pooler_output
+        advancing = [
+            self.sequences[seq_id]
+            for seq_id in scheduler_output.num_scheduled_tokens
+            if seq_id in sampled and seq_id in self.sequences
+        ]
+        # 2. Drafts that were rejected are no longer computed.
         drafted = scheduler_output.scheduled_spec_decode_tokens
-        stats = SpecDecodingStats(self.config.num_speculative_tokens) if drafted else None
-        advancing: dict[Decoding, list[Sequence]] = defaultdict(list, {self._decoding: []})
-        for seq_id in scheduler_output.num_scheduled_tokens:
-            seq = self.sequences.get(seq_id)
-            # aborted while the step was on its way, or a chunk that did not end its prompt
-            if seq is None or seq_id not in sampled:
-                continue
-            if stats and (drafts := drafted.get(seq_id)):
-                num_accepted = len(sampled[seq_id]) - 1
-                stats.observe_draft(len(drafts), num_accepted)
-                # K and V of a rejected one are where the next token's will be; after a
-                # preemption nothing is computed
-                if seq.status == RequestStatus.RUNNING:
-                    seq.num_computed_tokens -= len(drafts) - num_accepted
-                if self.trace is not None:
-                    self.trace.record(Verified, seq_id, tuple(drafts), num_accepted)
-            advancing[seq.request.decoding].append(seq)
+        self.spec_decoding_stats = None
+        if drafted:
+            stats = SpecDecodingStats(self.config.num_speculative_tokens)
+            self.spec_decoding_stats = stats
+            give_back_rejected(advancing, drafted, output.sampled_token_ids, stats, self.trace)
+        # 3. Samples fork where their prompt ends.
         updated: list[Sequence] = []
-        for decoding, seqs in advancing.items():
-            changed: dict[Sequence, None] = {}
-            for kind, seq, value in decoding.advance(seqs, output):
-                if kind is APPEND:
-                    seq.token_ids.append(value)
-                    if self.trace is not None:
-                        self.trace.record(Sampled, seq.seq_id, value)
-                elif kind is FORK:
-                    self._fork(seq, value)
-                elif kind is MOVE:
-                    self.next_output.beam_moves.append(value)
-                else:
-                    self._finish(seq, *value)
-                changed[seq] = None
-            updated += seqs[0].request.seqs if decoding.in_lockstep else changed
+        searching: dict[Request, None] = {}
+        for seq in advancing:
+            if seq.request.beam_search is not None:
+                searching[seq.request] = None
+                continue
+            updated.append(seq)
+            if seq.request.n > len(seq.request.seqs):
+                updated += self.fork(seq, range(1, seq.request.n))
+        # 4. Each sample gets its tokens. A pooling request gets none, and ends.
+        for seq in updated:
+            if seq.request.pooling_params is None:
+                self._append_sampled(seq, output.sampled_token_ids[seq.seq_id])
+            else:
+                self.finish(seq, RequestStatus.FINISHED_STOPPED)
+        # 5. The beams of a request advance together.
+        for request in searching:
+            beam_search: BeamSearch = request.beam_search
+            beam_search.advance(output.logprobs, update=self)
+            updated += request.seqs
         if self.trace is not None:
             self.trace.end_step()
-        self.spec_decoding_stats = stats
         return updated
 
-    def _fork(self, seq: Sequence, indices: Iterable[int]) -> None:
-        """Fork a sequence: siblings that share its tokens and blocks, running beside it."""
+    def _append_sampled(self, seq: Sequence, token_ids: list[int]) -> None:
+        """Append a step's tokens to a sequence; the one that ends it is the last that is kept."""
+        for i, token_id in enumerate(token_ids):
+            no_token = token_id == NO_TOKEN
+            if no_token or (seq.grammar is not None and not seq.grammar.accept_tokens([token_id])):
+                del token_ids[i:]  # those that are left count
+                self.finish(seq, RequestStatus.FINISHED_ERROR)
+                return
+            self.append(seq, token_id)
+            end = check_stop(seq, self.config.max_model_len)
+            if end is not None:
+                del token_ids[i + 1 :]
+                status, stop_reason = end
+                self.finish(seq, status, stop_reason)
+                return
+
+    # -- what changes a sequence; a beam search asks for it, too -----------------------------------
+
+    def append(self, seq: Sequence, token_id: int) -> None:
+        """Append a token."""
+        seq.token_ids.append(token_id)
+        if self.trace is not None:
+            self.trace.record(Sampled, seq.seq_id, token_id)
+
+    def move_beam(self, move: BeamMove) -> None:
+        """Tell the runner, in the next plan, what became of a beam."""
+        self.next_output.beam_moves.append(move)
+
+    def fork(self, seq: Sequence, indices: Iterable[int]) -> list[Sequence]:
+        """Fork a sequence. Returns siblings that share its tokens and blocks, beside it."""
         children = [seq.fork(index) for index in indices]
         runs = seq.status == RequestStatus.RUNNING  # not if it was preempted meanwhile
         for child in children:
@@ -350,8 +413,11 @@ class Scheduler:
             place = self.running.index(seq.request.seqs[-1]) + 1
             self.running[place:place] = children
         seq.request.seqs = [*seq.request.seqs, *children]
+        return children
 
-    def _finish(self, seq: Sequence, status: RequestStatus, stop_reason: Any = None) -> None:
+    def finish(
+        self, seq: Sequence, status: RequestStatus, stop_reason: int | str | None = None
+    ) -> None:
         """Finish a sequence and free its blocks; with the last one its request is finished."""
         request = seq.request
         if seq.status == RequestStatus.RUNNING:
@@ -367,21 +433,6 @@ class Scheduler:
             self._ids_in_use.difference_update(request.seq_ids)
             self.waiting.discard(request)
             self.swapped.discard(request)
-
-    def make_stats(self) -> SchedulerStats:
-        """Make the SchedulerStats: queues and KV cache as they are now."""
-        loras: dict[str, Any] = {}
-        if self.config.max_loras:
-            loras = self.lora_slots.make_stats(self.running, [*self.waiting, *self.swapped])
-        return SchedulerStats(
-            num_running_reqs=len(self.requests) - len(self.waiting) - len(self.swapped),
-            num_waiting_reqs=len(self.waiting) + len(self.swapped),
-            num_swapped_reqs=len(self.swapped),
-            num_preemptions=self.num_preemptions,
-            spec_decoding_stats=self.spec_decoding_stats,
-            **self.kv_manager.make_stats(),
-            **loras,
-        )
 
     def reset(self, checkpoint: Checkpoint | None = None) -> None:
         """Let all requests wait, to be computed again, after a step that has failed."""

@@ -6,16 +6,15 @@ The scheduler sends only what is new; this is the other side's copy.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from minivllm.lora.request import LoadedLoRA
-from minivllm.pooling.metadata import PoolingMetadata, PoolingStates
 from minivllm.sampling.metadata import SamplingMetadata, SamplingState
 from minivllm.sampling.rejection_sampler import DrawnDrafts, states_to_verify
-from minivllm.scheduling.output import BeamMove, SchedulerOutput
+from minivllm.scheduling.output import NO_TOKEN, BeamMove, SchedulerOutput
 
 
 @dataclass(eq=False)
@@ -25,9 +24,6 @@ class CachedRequestState(SamplingState):
     block_ids: list[int] = field(default_factory=list)
     is_beam: bool = False
     lora: LoadedLoRA | None = None  # its adapter
-    pooling_params: Any = None  # a PoolingParams, if it samples nothing
-    first_of_type_1: int | None = None  # index of the first token of BERT's type 1
-    pooling_states: PoolingStates = field(default_factory=PoolingStates)  # of its prompt so far
     drawn_drafts: DrawnDrafts | None = None  # the last ones, if they were drawn
 
 
@@ -67,7 +63,6 @@ class InputBatch:
         for seq_id in (*scheduler_output.preempted_req_ids, *resumed):  # tokens stay
             self.states[seq_id].block_ids = []
         for new in scheduler_output.scheduled_new_reqs:
-            pooling = new.pooling_params
             self.states[new.seq_id] = CachedRequestState(
                 new.sampling_params,
                 new.seed,
@@ -75,8 +70,6 @@ class InputBatch:
                 new.num_prompt_tokens,
                 is_beam=new.is_beam,
                 lora=new.lora,
-                pooling_params=pooling,
-                first_of_type_1=None if pooling is None else pooling.first_of_type_1,
             )
             params = new.sampling_params
             if params is not None and (num_top := params.prompt_logprobs) is not None:
@@ -102,21 +95,11 @@ class InputBatch:
             for i, child_id in enumerate(child_ids, start=1):
                 self.states[child_id] = _child(parent, list(parent.token_ids), parent.seed + i)
 
-    def pooling_metadata(self, scheduler_output: SchedulerOutput) -> PoolingMetadata:
-        """The PoolingMetadata of a step; what a prompt that begins again had kept is dropped."""
-        starts = scheduler_output.num_computed_tokens
-        query_lens = scheduler_output.num_scheduled_tokens
-        states = {seq_id: self.states[seq_id] for seq_id in query_lens}
-        for seq_id, state in states.items():
-            if starts[seq_id] == 0:
-                state.pooling_states = PoolingStates()
-        return PoolingMetadata(
-            [state.pooling_params for state in states.values()],
-            [state.token_ids for state in states.values()],
-            list(query_lens.values()),
-            [starts[seq_id] for seq_id in query_lens],
-            [state.pooling_states for state in states.values()],
-        )
+    def append(self, sampled_token_ids: Mapping[str, list[int]]) -> None:
+        """Append the tokens of a step, as the scheduler does on its side."""
+        for seq_id, token_ids in sampled_token_ids.items():
+            if token_ids[-1] != NO_TOKEN:
+                self.states[seq_id].token_ids += token_ids
 
     def sampling_metadata(
         self, seq_ids: list[str], logits: torch.Tensor, drafts: dict[str, list[int]]

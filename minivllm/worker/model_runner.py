@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 import torch
 
 from minivllm.attention.backend import AttentionBackend
@@ -15,22 +14,16 @@ from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.lora.worker_manager import WorkerLoRAManager
 from minivllm.models.decoder import DecoderModel
-from minivllm.models.token_types import encode_token_type_ids
 from minivllm.sampling.grammar_bitmask import apply_grammar_bitmask
-from minivllm.sampling.logprobs import prompt_logprobs
-from minivllm.sampling.rejection_sampler import num_tokens_that_count
-from minivllm.sampling.sampler import Sampler, SamplerOutput
-from minivllm.scheduling.output import (
-    NO_TOKEN,
-    ModelRunnerOutput,
-    SchedulerOutput,
-    TokenLogprobs,
-)
+from minivllm.sampling.rejection_sampler import keep_verified
+from minivllm.sampling.sampler import Sampler
+from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput
 from minivllm.utils.tensors import make_tensor
 from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, GraphRecorder
 from minivllm.worker.draft_model import DraftModelProposer
 from minivllm.worker.input_batch import InputBatch
 from minivllm.worker.model_input import ModelInput
+from minivllm.worker.prompt_logprobs import prompt_logprobs_of
 
 
 class ModelRunner:
@@ -46,6 +39,8 @@ class ModelRunner:
         lora_manager: adapters, if requests may have any.
     """
 
+    input_batch_class = InputBatch
+
     def __init__(
         self,
         model: DecoderModel,
@@ -57,7 +52,6 @@ class ModelRunner:
         lora_manager: WorkerLoRAManager | None = None,
     ):
         self.model = model
-        self.pooler = model.pooler  # of a model that samples nothing
         self.draft_model = draft_model
         self.lora_manager = lora_manager
         self.kv_cache = kv_cache
@@ -65,7 +59,7 @@ class ModelRunner:
         self.block_size = block_size
         self.attention = attention
         self.device = kv_cache.data.device
-        self.input_batch = InputBatch()
+        self.input_batch = self.input_batch_class()
         self.sampler = Sampler()
         self.cuda_graph_runner: CUDAGraphRunner | None = None
 
@@ -81,47 +75,46 @@ class ModelRunner:
     @torch.inference_mode()
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Compute one step. A chunk that ends before the last known token samples nothing."""
-        self.input_batch.update(scheduler_output)
+        # 1. What has changed since the last step?
         plan = scheduler_output
+        self.input_batch.update(plan)
+        # 2. Blocks that move come first: their places may be written in this step.
         if plan.swaps_out or plan.swaps_in or plan.kv_cache_block_copies:
             self._move_blocks(plan)
-        if not scheduler_output.num_scheduled_tokens:
+        if not plan.num_scheduled_tokens:
             return ModelRunnerOutput()
         if self.lora_manager is not None:
-            self.lora_manager.prepare(scheduler_output, self.input_batch.states)
-        token_ids, positions, metadata = self.prepare_inputs(scheduler_output)
-        graphs, forward = self.cuda_graph_runner, self._forward
+            self.lora_manager.prepare(plan, self.input_batch.states)
+        # 3. One flat batch.
+        token_ids, positions, metadata = self.prepare_inputs(plan)
+        # 4. The model, or a recording of it.
+        forward = self._forward
+        graphs = self.cuda_graph_runner
         if graphs is not None and graphs.has(metadata) and not self._has_adapters:
             forward = graphs.replay
         hidden = forward(token_ids, positions, metadata)
-        if self.pooler is not None:
-            return ModelRunnerOutput(pooler_output=self._pool(scheduler_output, hidden))
+        # 5. The next tokens; a subclass makes something else of hidden states.
+        return self.make_output(plan, hidden)
+
+    def make_output(self, plan: SchedulerOutput, hidden: torch.Tensor) -> ModelRunnerOutput:
+        """Sample the next token of each sequence whose last known token is in the batch."""
         output = ModelRunnerOutput()
         if self.input_batch.num_prompt_logprobs:
-            output.prompt_logprobs = self._prompt_logprobs(scheduler_output, hidden)
-        seq_ids, rows = self._rows_to_sample(scheduler_output)
+            output.prompt_logprobs = prompt_logprobs_of(
+                plan, self.input_batch, hidden, self.model.compute_logits
+            )
+        seq_ids, rows = self._rows_to_sample(plan)
         if rows:
-            if scheduler_output.forks:
-                self.input_batch.fork(scheduler_output.forks)
+            if plan.forks:
+                self.input_batch.fork(plan.forks)
             index = make_tensor(rows, "int64", self.device)
             logits = self.model.compute_logits(hidden.index_select(0, index))
-            self._sample(seq_ids, logits, scheduler_output, output)
+            self._sample(seq_ids, logits, plan, output)
         if self.draft_model is not None:
             output.draft_token_ids = self.draft_model.propose(
-                scheduler_output, self.input_batch, output.sampled_token_ids
+                plan, self.input_batch, output.sampled_token_ids
             )
         return output
-
-    def _pool(
-        self, scheduler_output: SchedulerOutput, hidden: torch.Tensor
-    ) -> dict[str, np.ndarray]:
-        """The pooler's numbers of the sequences whose prompt is complete."""
-        pooled = self.pooler(hidden, self.input_batch.pooling_metadata(scheduler_output))
-        return {
-            seq_id: numbers.float().cpu().numpy()
-            for seq_id, numbers in zip(scheduler_output.num_scheduled_tokens, pooled, strict=True)
-            if numbers is not None
-        }
 
     @property
     def _has_adapters(self) -> bool:
@@ -132,45 +125,29 @@ class ModelRunner:
         self,
         seq_ids: list[str],
         logits: torch.Tensor,
-        scheduler_output: SchedulerOutput,
+        plan: SchedulerOutput,
         output: ModelRunnerOutput,
     ) -> None:
-        drafts = scheduler_output.scheduled_spec_decode_tokens
-        if scheduler_output.grammar_output is not None:
+        """Sample from each row of logits, and append what counts."""
+        drafts = plan.scheduled_spec_decode_tokens
+        if plan.grammar_output is not None:
             row_ids = [s for s in seq_ids for _ in range(1 + len(drafts.get(s, ())))]
-            apply_grammar_bitmask(logits, row_ids, scheduler_output.grammar_output)
+            apply_grammar_bitmask(logits, row_ids, plan.grammar_output)
         sampling = self.input_batch.sampling_metadata(seq_ids, logits, drafts)
         chosen = self.sampler(logits, sampling)
-        if drafts:
-            self._verify(seq_ids, drafts, chosen, output)
-            return
-        sampled = sampling.append(chosen.token_ids)
-        for row in chosen.invalid_rows:
-            sampled[row] = [NO_TOKEN]
-        output.sampled_token_ids = dict(zip(seq_ids, sampled, strict=True))
-        output.logprobs = {seq_ids[row]: [found] for row, found in chosen.logprobs.items()}
-
-    def _verify(
-        self,
-        seq_ids: list[str],
-        drafts: dict[str, list[int]],
-        chosen: SamplerOutput,
-        output: ModelRunnerOutput,
-    ) -> None:
-        """Verify drafts: keep the tokens that count."""
-        token_ids, end = chosen.token_ids.tolist(), 0
+        token_ids = chosen.token_ids.tolist()
         for row in chosen.invalid_rows:
             token_ids[row] = NO_TOKEN
-        for seq_id in seq_ids:
-            mine = drafts.get(seq_id, [])
-            row, end = end, end + 1 + len(mine)
-            sampled = token_ids[row:end]
-            del sampled[num_tokens_that_count(sampled, mine) :]
-            self.input_batch[seq_id].token_ids += [i for i in sampled if i != NO_TOKEN]
-            output.sampled_token_ids[seq_id] = sampled
-            if row in chosen.logprobs:
-                rows = range(row, row + len(sampled))
-                output.logprobs[seq_id] = [chosen.logprobs[i] for i in rows]
+        if drafts:
+            kept = keep_verified(seq_ids, drafts, token_ids, chosen.logprobs)
+            output.sampled_token_ids, output.logprobs = kept
+        else:
+            sampling.count(chosen.token_ids)
+            output.sampled_token_ids = {
+                seq_id: [token_id] for seq_id, token_id in zip(seq_ids, token_ids, strict=True)
+            }
+            output.logprobs = {seq_ids[row]: [found] for row, found in chosen.logprobs.items()}
+        self.input_batch.append(output.sampled_token_ids)
 
     def _forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
@@ -203,32 +180,10 @@ class ModelRunner:
             start = scheduler_output.num_computed_tokens[seq_id]
             token_ids = state.token_ids[start : start + num_new]
             token_ids += scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
-            if state.first_of_type_1 is not None:  # its prompt comes whole
-                token_ids = encode_token_type_ids(token_ids, state.first_of_type_1)
             model_input.add(token_ids, start, state.block_ids, self.block_size)
         if self.cuda_graph_runner is not None:
             model_input.pad(self.cuda_graph_runner.size_for(model_input.query_lens))
         return model_input.to_tensors(self.device)
-
-    def _prompt_logprobs(
-        self, scheduler_output: SchedulerOutput, hidden: torch.Tensor
-    ) -> dict[str, dict[int, TokenLogprobs]]:
-        """Prompt logprobs of this batch's positions, as asked for; see ``ModelRunnerOutput``."""
-        found, end = {}, 0
-        for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
-            row, end = end, end + num_new
-            state = self.input_batch[seq_id]
-            num_top = self.input_batch.num_prompt_logprobs.get(seq_id)
-            if num_top is None or len(state.token_ids) > state.num_prompt_tokens:
-                continue  # not asked for, or known: the request comes back from a preemption
-            # the row of position p says how likely the token at p + 1 was
-            start = scheduler_output.num_computed_tokens[seq_id] + 1
-            token_ids = state.token_ids[start : start + num_new]
-            logprobs = prompt_logprobs(
-                self.model.compute_logits, hidden[row : row + len(token_ids)], token_ids, num_top
-            )
-            found[seq_id] = dict(enumerate(logprobs, start=start))
-        return found
 
     def _rows_to_sample(self, scheduler_output: SchedulerOutput) -> tuple[list[str], list[int]]:
         """Rows to sample from: sequences whose last known token is in the batch, and its flat row.

@@ -12,8 +12,10 @@ import torch
 
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.distributed.group import Group
+from minivllm.models.decoder import DecoderModel
 from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput
 from minivllm.worker.model_runner import ModelRunner
+from minivllm.worker.pooling_runner import PoolingRunner
 
 
 class PipelineStage(ModelRunner):
@@ -24,11 +26,11 @@ class PipelineStage(ModelRunner):
 
     Args:
         group: the stages, of which this is one.
-        args: of ``ModelRunner``.
+        args: those of ``ModelRunner``, by name.
     """
 
-    def __init__(self, group: Group, *args: Any):
-        super().__init__(*args)
+    def __init__(self, group: Group, **args: Any):
+        super().__init__(**args)
         self.group = group
         self._hidden_states = torch.empty(0)  # see ``models.pipeline_parallel``
 
@@ -80,8 +82,16 @@ class EarlierStage(PipelineStage):
             self.input_batch[seq_id].token_ids += [*drafts, NO_TOKEN]
 
 
-def make_runner(group: Group, *args: Any) -> ModelRunner:
-    """Make the model runner of a stage, or of a model in one piece."""
-    if group.size == 1:
-        return ModelRunner(*args)
-    return (PipelineStage if group.rank == group.size - 1 else EarlierStage)(group, *args)
+def make_runner(group: Group, model: DecoderModel, **args: Any) -> ModelRunner:
+    """Make the model runner of a stage, or of a model in one piece: it samples, or it pools.
+
+    Args:
+        group: the stages.
+        model: the part of the model that this stage has.
+        args: the other arguments of ``ModelRunner``, by name.
+    """
+    if group.size > 1:
+        stage_class = PipelineStage if group.rank == group.size - 1 else EarlierStage
+        return stage_class(group, model=model, **args)
+    runner_class = ModelRunner if model.pooler is None else PoolingRunner
+    return runner_class(model=model, **args)

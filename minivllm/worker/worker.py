@@ -258,8 +258,8 @@ class Worker:
 
     def _runner(self, num_blocks: int, num_host_blocks: int) -> ModelRunner:
         device = self._kv_cache(num_blocks, self.device)
-        host = self._kv_cache(num_host_blocks, torch.device("cpu"))
-        draft_model, speculative = None, self.config.speculative_config
+        draft_model = None
+        speculative = self.config.speculative_config
         if self.draft_model is not None and device.draft is not None and speculative is not None:
             draft_model = DraftModelProposer(
                 speculative,
@@ -269,8 +269,16 @@ class Worker:
                 self.config.scheduler_config.max_model_len,
                 self.attention,
             )
-        rest = self.block_size, self.attention, draft_model, self.lora_manager
-        return make_runner(self.parallel_state.pp, self.model, device, host, *rest)
+        return make_runner(
+            self.parallel_state.pp,
+            model=self.model,
+            kv_cache=device,
+            host_kv_cache=self._kv_cache(num_host_blocks, torch.device("cpu")),
+            block_size=self.block_size,
+            attention=self.attention,
+            draft_model=draft_model,
+            lora_manager=self.lora_manager,
+        )
 
     def _kv_cache(self, num_blocks: int, device: torch.device) -> KVCache:
         """Make a KV cache: layers of the model and of its draft, behind the same block ids."""

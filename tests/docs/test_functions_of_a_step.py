@@ -60,7 +60,7 @@ def promised(way: str) -> tuple[int, int]:
 def test_a_plain_step_enters_few_functions():
     entered = functions_of_a_step(**PLAIN)
     counts = len(entered), len({file for file, _ in entered})
-    assert counts[0] <= 72, sorted(entered)
+    assert counts[0] <= 76, sorted(entered)
     assert counts[1] <= 34, sorted(entered)
     assert counts == promised("plain"), "the README should give these two numbers"
 
@@ -70,5 +70,5 @@ def test_a_step_by_default_enters_no_more_than_the_fast_path_needs():
     """The README's numbers are those of one processor; another one may have a kernel more."""
     entered = functions_of_a_step()
     counts = len(entered), len({file for file, _ in entered})
-    assert counts[0] <= 95, sorted(entered)
+    assert counts[0] <= 94, sorted(entered)
     assert counts == pytest.approx(promised("default"), abs=3), "the README should give these"

@@ -186,18 +186,18 @@ def test_the_scheduler_fits_on_a_screen():
     on_screen = ["schedule", "_continue_running", "_admit_waiting", "_admit", "_add_to_output"]
     assert names[first : first + len(on_screen)] == on_screen
     begin, end = methods[first].lineno, methods[first + len(on_screen)].lineno
-    assert code_lines(path, begin, end) <= 80
-    assert len(path.read_text().splitlines()) <= 400
+    assert code_lines(path, begin, end) <= 76
+    assert len(path.read_text().splitlines()) <= 450
 
 
 def test_the_path_can_be_read_in_an_evening():
     readme = (PACKAGE.parent / "README.md").read_text()
     section = readme.split("## Read it in an evening")[1].split("\n## ")[0]
     files = re.findall(r"^\d+\. \[`([\w/]+\.py)`\]\(minivllm/\1\)", section, re.MULTILINE)
-    assert 5 <= len(files) <= 13
+    assert 5 <= len(files) <= 12
     lines = sum(code_lines(PACKAGE / file) for file in files)
     promised = int(re.search(r"under ([\d,]+) lines of code", section)[1].replace(",", ""))
-    assert promised <= 1500
+    assert promised <= 1430
     assert promised - 100 <= lines < promised, f"the README should round up {lines:,} lines"
 
 

@@ -155,9 +155,9 @@ POINTS = [  # where a step of pooling can fail: it has no tokens to sample, and 
     "model_runner.input_batch.update",
     "model_runner._forward",
     "model_runner.input_batch.pooling_metadata",
-    "model_runner._pool",
+    "model_runner.make_output",
     "scheduler.update_from_output",
-    "scheduler._finish",
+    "scheduler.finish",
     "scheduler.kv_manager.free",
 ]
 

@@ -111,7 +111,10 @@ def test_what_follows_the_tokens_is_what_would_be_built_anew(rows, seed):
         logits = torch.randn(len(rows), VOCAB + 1, generator=generator) * 3
         anew = SamplingMetadata(metadata.states, VOCAB + 1, logits.device)
         assert torch.equal(processed(logits, metadata), processed(logits, anew))
-        metadata.append(torch.randint(VOCAB + 1, (len(rows),), generator=generator))
+        token_ids = torch.randint(VOCAB + 1, (len(rows),), generator=generator)
+        metadata.count(token_ids)
+        for state, token_id in zip(metadata.states, token_ids.tolist(), strict=True):
+            state.token_ids.append(token_id)
 
 
 # -- filters, one by one -----------------------------------------------------------------------

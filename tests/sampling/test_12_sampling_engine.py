@@ -11,6 +11,7 @@ from helpers import run_and_compare
 
 from minivllm import LLM, SamplingParams
 from minivllm.outputs import Logprob
+from minivllm.worker import model_runner
 
 FREE = {"temperature": 0, "max_tokens": 6, "ignore_eos": True}
 
@@ -167,10 +168,12 @@ def test_a_prompt_in_the_cache_is_computed_again_for_its_logprobs(tiny_qwen2):
 def test_every_output_of_a_stream_has_all_prompt_logprobs(tiny_qwen2, monkeypatch):
     """A decode step has none of its own, and must not take the prompt's for missing."""
     llm = make_llm(tiny_qwen2, block_size=4, max_num_batched_tokens=4)
-    runner, computed = llm.llm_engine.model_runner, []
-    compute = runner._prompt_logprobs
+    computed = []
+    compute = model_runner.prompt_logprobs_of
     monkeypatch.setattr(
-        runner, "_prompt_logprobs", lambda *args: computed.append(compute(*args)) or computed[-1]
+        model_runner,
+        "prompt_logprobs_of",
+        lambda *args: computed.append(compute(*args)) or computed[-1],
     )
     prompt, params = list(range(11)), SamplingParams(**FREE, prompt_logprobs=2)
     streamed = [output.prompt_logprobs for output in llm.stream(prompt, params)]

@@ -114,9 +114,6 @@ class ContiguousKVCacheManager:
         """No cache hit: slabs are not shared."""
         return []
 
-    def record_prefix_cache_query(self, seq: Sequence) -> None:
-        """Count nothing: there is no prefix cache."""
-
     def get_num_blocks_to_allocate(self, seq: Sequence, hit: list) -> int:
         """Slots of a slab for the whole request; more than there are if no free piece will do."""
         num_slots = self.num_slots_to_reserve(seq)

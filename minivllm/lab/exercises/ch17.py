@@ -100,7 +100,7 @@ def admit(rng: Random) -> FunctionExercise:
         "one too many is passed over; those behind it are still looked at.",
         _solve_admit,
         calls=calls,
-        learnt="that is LoRASlots.admissible: a skipped request keeps its place in the queue.",
+        learnt="that is Scheduler._admit_waiting: a skipped request keeps its place in the queue.",
         mistakes=_ADMIT_MISTAKES,
     )
 

@@ -14,6 +14,7 @@ from minivllm.lab.sim.result import RequestTimes, SimulationResult
 from minivllm.lab.sim.workloads import SimRequest, check_entry
 from minivllm.request import Request, Sequence
 from minivllm.scheduling.load_balancer import LoadBalancer
+from minivllm.scheduling.stats import make_stats
 
 
 class Run:
@@ -114,7 +115,7 @@ class Run:
                 self.balancer.finish(replica.ended)
                 replica.ended.clear()
                 if len(self.replicas) > 1:
-                    self.balancer.update(index, replica.scheduler.make_stats())
+                    self.balancer.update(index, make_stats(replica.scheduler))
 
     def _note_tokens(self, updated: list[Sequence]) -> None:
         """Record the time of a new token of each of these sequences."""
