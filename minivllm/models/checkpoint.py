@@ -113,8 +113,6 @@ class CheckpointMixin(nn.Module):
         """
         places = self.checkpoint_tensors()
         ignored = self.ignored_tensors + _UNUSED_SCALES
-        if self.config.tie_word_embeddings:
-            ignored += ("lm_head.weight",)
         ignored_heads = () if self.pooler is None else self.pooler.ignored_heads
         known = places.keys() | self.elsewhere
         filled, unknown, kv_scales = set(), [], {}
@@ -124,6 +122,8 @@ class CheckpointMixin(nn.Module):
                 continue
             if name not in known and f"{self.base_model_prefix}.{name}" in known:
                 name = f"{self.base_model_prefix}.{name}"
+            if name == "lm_head.weight" and self.config.tie_word_embeddings and not ignored_heads:
+                name = self.checkpoint_name("model.embed_tokens.weight")  # by its other name
             if name in self.elsewhere:
                 continue
             if name not in places:

@@ -103,14 +103,15 @@ ARGUMENTS = {
     [
         *(("Qwen3", how, tied) for how in ARGUMENTS for tied in (True, False)),
         *((family, "from_2_way_softmax", True) for family in ("GPT2", "OPT")),
+        *((family, "from_2_way_softmax", "it says") for family in ("Qwen3", "GPT2")),
     ],
 )
 def test_a_classifier_is_made_of_rows_of_the_head(tmp_path, tiny_chat, family, how, tied):
     """No weight is new: two tokens' logits, or their difference, are a reranker's."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_chat)
     size = len(tokenizer)
-    model = make_model(family, "ForCausalLM", vocab_size=size, tie_word_embeddings=tied)
-    tokenizer.save_pretrained(save(model, tmp_path))
+    model = make_model(family, "ForCausalLM", vocab_size=size, tie_word_embeddings=tied is True)
+    tokenizer.save_pretrained(save(model, tmp_path, tie_word_embeddings=tied is not False))
     overrides = {"architectures": [f"{family}ForSequenceClassification"], **ARGUMENTS[how]}
     llm = LLM(str(tmp_path), hf_overrides=overrides, num_gpu_blocks_override=200, task="auto")
     ids = tokenizer.convert_tokens_to_ids(ARGUMENTS[how]["classifier_from_token"])

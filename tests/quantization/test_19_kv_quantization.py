@@ -389,8 +389,8 @@ ONLY_KEYS = {"0.self_attn.attn.k_scale": 0.25, "1.self_attn.kv_scale": 0.02,
              "1.self_attn.v_scale": 0.4}  # fmt: skip
 OUTPUTS = {"0.self_attn.k_proj.output_scale": [0.25], "0.self_attn.v_proj.output_scale": [0.1],
            "1.self_attn.k_proj.output_scale": [0.02]}  # fmt: skip
-UNUSED = {"0.self_attn.q_scale": 7.0, "0.self_attn.attn.q_scale": 7.0, "1.self_attn.prob_scale": 9.0,
-          "1.self_attn.k_scale": 0.02}  # fmt: skip
+UNUSED = {"0.self_attn.q_scale": 7.0, "0.self_attn.attn.q_scale": 7.0,
+          "1.self_attn.prob_scale": 9.0, "1.self_attn.k_scale": 0.02}  # fmt: skip
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
