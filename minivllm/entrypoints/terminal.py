@@ -50,7 +50,7 @@ def talk(
     """
     conversation = []
     if system is not None:
-        text = Path(system).read_text() if _is_file(system) else system
+        text = Path(system).read_text(encoding="utf-8") if _is_file(system) else system
         conversation.append({"role": "system", "content": text})
     console = Console(highlight=False, emoji=False)
     if quick is not None:

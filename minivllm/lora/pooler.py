@@ -30,6 +30,7 @@ class LoRAPooler(nn.Module):
     def __init__(self, base: Pooler, config: ModelConfig, rows: Rows):
         super().__init__()
         self.base, self.config, self.rows = base, config, rows
+        assert base.score is not None, "there is a classifier to replace"
         self.score = base.score
         self.poolers: dict[int, Pooler] = {}  # by slot
 
