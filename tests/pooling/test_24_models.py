@@ -155,6 +155,13 @@ def test_other_rows_are_kept_where_the_files_say_so_or_the_user(tmp_path, mode):
     assert not any(output.num_cached_tokens for output in llm.encode(PROMPTS, use_tqdm=False))
 
 
+@pytest.mark.parametrize("value", ["8", 8, {"8": 1}, [8, "16"], [0], [-8], [8.5], [True], False])
+def test_matryoshka_dimensions_that_are_none_are_refused_at_start(tmp_path, value):
+    save(make_model("Llama"), tmp_path, matryoshka_dimensions=value, is_matryoshka=True)
+    with pytest.raises(ValueError, match="matryoshka_dimensions in config.json must be a list of"):
+        make_llm(tmp_path, task="embed")
+
+
 def test_matryoshka_embeddings_are_cut_and_then_normalized(tmp_path):
     model = make_model("Qwen3")
     llm = make_llm(save(model, tmp_path, matryoshka_dimensions=[8, 16]))
