@@ -85,17 +85,33 @@ def layer_scales(
 ) -> list[tuple[float, float]]:
     """Scales of each layer's keys and values; 1 where a checkpoint has none.
 
+    Keys' scale is that of values, too, if the layer has no other.
+
     Args:
         found: by tensor names that end in ``k_scale``, ``v_scale`` or, for both, ``kv_scale``.
         num_layers: how many layers there are.
         start_layer: number of the first one.
+
+    Raises:
+        ValueError: if a layer has a scale for its values alone.
     """
-    scales = [[1.0, 1.0] for _ in range(num_layers)]
+    layers: list[dict[str, float]] = [{} for _ in range(num_layers)]
     for name, scale in found.items():
-        layer, kind = re.search(r"\.(\d+)\.", name), name.rpartition(".")[2]
+        layer = re.search(r"\.(\d+)\.", name)
         index = -1 if layer is None else int(layer[1]) - start_layer
         if 0 <= index < num_layers:
-            places = {"k_scale": (0,), "v_scale": (1,), "kv_scale": (0, 1)}[kind]
-            for place in places:
-                scales[index][place] = scale
-    return [(k_scale, v_scale) for k_scale, v_scale in scales]
+            layers[index][name.rpartition(".")[2]] = scale
+    return [_scales_of(start_layer + i, scales) for i, scales in enumerate(layers)]
+
+
+def _scales_of(layer: int, scales: Mapping[str, float]) -> tuple[float, float]:
+    k_scale = scales.get("k_scale", scales.get("kv_scale"))
+    v_scale = scales.get("v_scale", k_scale)
+    if v_scale is None:
+        return 1.0, 1.0
+    if k_scale is None:
+        raise ValueError(
+            f"layer {layer} of the checkpoint has the v_scale {v_scale}, but no k_scale; keys need "
+            "one, too."
+        )
+    return k_scale, v_scale

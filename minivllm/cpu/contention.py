@@ -28,7 +28,7 @@ def seconds_without_core() -> float:
     waited = 0
     for path in glob.glob(TASKS):
         try:
-            waited += int(Path(path).read_text().split()[1])
+            waited += int(Path(path).read_text(encoding="utf-8").split()[1])
         except (OSError, IndexError, ValueError):  # a thread that has just ended, an odd system
             continue
     return waited / 1e9

@@ -12,7 +12,7 @@ import sys
 def _spin_count() -> str:
     """``SPIN_COUNT`` for this processor, as measured with AVX-512 and without it."""
     try:
-        with open("/proc/cpuinfo") as cpuinfo:
+        with open("/proc/cpuinfo", encoding="utf-8") as cpuinfo:
             return "20000" if "avx512f" in cpuinfo.read(4096) else "5000"
     except OSError:  # not Linux: the bound has no effect
         return "5000"

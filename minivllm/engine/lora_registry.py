@@ -6,7 +6,6 @@ files are read in the step, so that a bad adapter ends the engine.)
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from minivllm.config.lora import LoRAConfig
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LoRARegistry:
-    """Adapters that have been read, by id, the least recently used first.
+    """Adapters that have been read, by id. A step with an adapter's rows is a use of it.
 
     Args:
         config: says how many are kept.
@@ -32,7 +31,7 @@ class LoRARegistry:
         self.executor = executor
         self.scheduler = scheduler
         self.slots = scheduler.lora_slots
-        self.loaded: OrderedDict[int, LoadedLoRA] = OrderedDict()
+        self.loaded: dict[int, LoadedLoRA] = {}
         self._replaced: set[LoadedLoRA] = set()  # out of the table, but held by the workers
 
     def load(self, request: LoRARequest) -> LoadedLoRA:
@@ -50,14 +49,14 @@ class LoRARegistry:
                     f"{known.lora_path!r}; choose another for {request.lora_name!r} from "
                     f"{request.lora_path!r}, or remove that adapter before."
                 )
-            self.loaded.move_to_end(known.lora_int_id)
+            self.slots.touch(known)
             return known
         self._check_host_memory(request)
         lora = self.executor.collective_rpc("add_lora", args=(request,))[0]
         if known is not None and known != lora:
             self.remove(known.lora_int_id)
         self.loaded[lora.lora_int_id] = lora
-        self.loaded.move_to_end(lora.lora_int_id)
+        self.slots.touch(lora)
         self._replaced.discard(lora)
         self._make_room()
         return lora
@@ -131,10 +130,11 @@ class LoRARegistry:
 
     def _make_room(self) -> None:
         """Drop adapters beyond ``max_cpu_loras``: idle ones, the least recently used first."""
-        newest = next(reversed(self.loaded.values()), None)
-        keep = {*self._in_use(), *self.slots.pinned, newest}
-        for lora in [lora for lora in self.loaded.values() if lora not in keep]:
-            if len(self.loaded) > self.max_cpu_loras:
+        known = set(self.loaded.values())
+        recent = [lora for lora in self.slots.recent if lora in known]
+        keep = {*self._in_use(), *self.slots.pinned, *recent[-1:]}
+        for lora in recent:
+            if lora not in keep and len(self.loaded) > self.max_cpu_loras:
                 self._replaced.add(self.loaded.pop(lora.lora_int_id))
         self._drop_unused()
 
@@ -142,6 +142,7 @@ class LoRARegistry:
         """Free those that are out of the table, when their last request has finished."""
         for lora in self._replaced - self._in_use():
             self._replaced.discard(lora)
+            self.slots.recent.pop(lora, None)
             if lora in self.slots.slots:
                 self.slots.evict(lora)
             self.executor.collective_rpc("remove_lora", args=(lora,))

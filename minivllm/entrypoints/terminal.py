@@ -50,8 +50,7 @@ def talk(
     """
     conversation = []
     if system is not None:
-        text = Path(system).read_text() if _is_file(system) else system
-        conversation.append({"role": "system", "content": text})
+        conversation.append({"role": "system", "content": _text_of(system)})
     console = Console(highlight=False, emoji=False)
     if quick is not None:
         show(console, answer([*conversation, {"role": "user", "content": quick}]))
@@ -95,6 +94,16 @@ def show(console: Console, pieces: Iterator[str]) -> str:
         console.print(" [dim](interrupted)[/]", end="")
     console.print()
     return said
+
+
+def _text_of(system: str) -> str:
+    """A system prompt, or that in a file of this name."""
+    if not _is_file(system):
+        return system
+    try:
+        return Path(system).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{system} must be a text in UTF-8 ({error}).") from error
 
 
 def _is_file(text: str) -> bool:

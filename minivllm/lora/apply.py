@@ -13,6 +13,7 @@ from minivllm.config.lora import LoRAConfig
 from minivllm.lora.layers import LoRALinearMethod, Rows
 from minivllm.lora.metadata import LoRAMetadata
 from minivllm.lora.peft import Adapter, is_in_target_modules
+from minivllm.lora.pooler import LoRAPooler
 from minivllm.models.decoder import DecoderModel
 from minivllm.models.linear import Linear, MergedColumnParallelLinear, ParallelLMHead
 
@@ -64,6 +65,9 @@ class LoRAModel:
                 parts = layer.output_sizes
             method = LoRALinearMethod(layer.quant_method, layer, parts, *sizes, self.rows)
             layer.quant_method = self.methods[path] = method
+        self.pooler: LoRAPooler | None = None
+        if model.pooler is not None and model.pooler.score is not None:
+            self.pooler = model.pooler = LoRAPooler(model.pooler, model.config, self.rows)
         model.transforms.append("lora")
         self.device = next(model.parameters()).device
 
@@ -76,6 +80,8 @@ class LoRAModel:
         """Copy an adapter into a slot, in all layers."""
         for path, method in self.methods.items():
             method.set_slot(slot, adapter.weights.get(path, {}))
+        if self.pooler is not None:
+            self.pooler.set_slot(slot, adapter.classifier)
 
     def set_rows(self, slots: Sequence[int], query_lens: Sequence[int]) -> None:
         """Say which rows of the next forward pass have which adapter.
@@ -84,4 +90,5 @@ class LoRAModel:
             slots: of each sequence of the flat batch; -1: the base model.
             query_lens: how many rows each has.
         """
+        self.rows.slots = slots
         self.rows.metadata = LoRAMetadata.build(slots, query_lens, self.device)

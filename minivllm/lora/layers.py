@@ -6,7 +6,7 @@ these to the layer's outputs. The scale s is in B already. (vLLM: vllm/lora/laye
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
 import numpy as np
@@ -23,6 +23,7 @@ class Rows:
     """Rows of the step that is computed; all layers of a model have the same."""
 
     metadata: LoRAMetadata | None = None  # None: no row has an adapter
+    slots: Sequence[int] = ()  # of each sequence; -1: the base model
 
 
 class LoRALinearMethod(LinearMethod):

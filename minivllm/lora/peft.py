@@ -34,6 +34,7 @@ _MOST_REASONS = 8  # in one message
 _BASE_WEIGHTS = (".embed_tokens.base_layer.weight", ".lm_head.base_layer.weight")
 _VOCABULARY = ("embed_tokens", "lm_head")
 _LORA_NAME = re.compile(r"(.+)\.lora_([AB])\.weight|(.*embed_tokens)\.lora_embedding_([AB])")
+_CLASSIFIERS = ("score.", "classifier.")
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 Matrices = dict[str, torch.Tensor]  # "A" and "B" of a layer
@@ -47,6 +48,7 @@ class Adapter:
     digest: str  # SHA-256 of its files, in hexadecimal
     rank: int  # the largest of its layers
     weights: Weights  # a layer's path -> its part -> A ``[rank, in]`` and B ``[out, rank]``
+    classifier: dict[str, torch.Tensor]  # in place of the model's, by their names; empty: none
 
 
 def read_adapter(request: LoRARequest, model: DecoderModel, config: LoRAConfig) -> Adapter:
@@ -70,9 +72,12 @@ def read_adapter(request: LoRARequest, model: DecoderModel, config: LoRAConfig) 
         raise ValueError(
             f"Loading lora {request.lora_name} failed: No adapter found for {request.lora_path}"
         ) from error
-    weights = _weights(tensors, helper, model, config)
+    modules, classifier, reasons = _by_module(tensors)
+    reasons += _classifier_misfits(classifier, model)
+    _raise(tensors, reasons)
+    weights = _weights(tensors, modules, helper, model, config)
     ranks = [len(a) for parts in weights.values() for a, _ in parts.values()]
-    return Adapter(digest(settings, tensors), max(ranks, default=helper.r), weights)
+    return Adapter(digest(settings, tensors), max(ranks, default=helper.r), weights, classifier)
 
 
 def is_in_target_modules(path: str, layer: Linear, config: LoRAConfig) -> bool:
@@ -98,12 +103,15 @@ def _max_bytes(model: DecoderModel, config: LoRAConfig) -> int:
 
 
 def _weights(
-    file: AdapterFile, helper: PEFTHelper, model: DecoderModel, config: LoRAConfig
+    file: AdapterFile,
+    modules: dict[str, Matrices],
+    helper: PEFTHelper,
+    model: DecoderModel,
+    config: LoRAConfig,
 ) -> Weights:
-    """Check a file's tensors and sort them by our layers, in the dtype that they will have."""
+    """Check a file's matrices and sort them by our layers, in the dtype that they will have."""
     linears = model.checkpoint_linears()
-    modules, reasons = _by_module(file)
-    reasons += _unexpected(file.path.parent, modules, linears)
+    reasons = list(_unexpected(file.path.parent, modules, linears))
     _raise(file, reasons)
     settings = helper.ranks_and_scalings(modules)
     for name, matrices in modules.items():
@@ -128,14 +136,24 @@ def _weights(
     return weights
 
 
-def _by_module(file: AdapterFile) -> tuple[dict[str, Matrices], list[str]]:
-    """A file's tensors by the names of their layers, and sentences about other names."""
+def _by_module(
+    file: AdapterFile,
+) -> tuple[dict[str, Matrices], dict[str, torch.Tensor], list[str]]:
+    """A file's tensors by their layers, its classifier, and sentences about other names."""
     modules: dict[str, Matrices] = {}
+    classifier: dict[str, torch.Tensor] = {}
     reasons = []
     for name, tensor in sorted(file.tensors().items()):  # safetensors has them in any order
         if name.endswith(_BASE_WEIGHTS):
             continue
-        found = _LORA_NAME.fullmatch(name.removeprefix("base_model.model."))
+        own = name.removeprefix("base_model.model.")
+        found = _LORA_NAME.fullmatch(own)
+        if found is None and own.startswith(_CLASSIFIERS):
+            kind = own.partition(".")[2]
+            if kind in classifier:
+                reasons.append(f"its classifier's {kind} is there twice.")
+            classifier[kind] = tensor
+            continue
         if found is None:
             reasons.append(f"{shown(name)} is unsupported LoRA weight.")
             continue
@@ -145,7 +163,26 @@ def _by_module(file: AdapterFile) -> tuple[dict[str, Matrices], list[str]]:
         modules[module][matrix] = tensor
     if not modules and not reasons:
         reasons.append("there are no LoRA weights in it.")
-    return modules, reasons
+    return modules, classifier, reasons
+
+
+def _classifier_misfits(classifier: dict[str, torch.Tensor], model: DecoderModel) -> Iterator[str]:
+    """Sentences about a classifier that does not fit in the place of the model's."""
+    if not classifier:
+        return
+    if model.pooler is None:
+        yield f"it has a classifier's tensors, {shown(sorted(classifier))}, but the model has none."
+        return
+    if model.pooler.score is None:  # it makes embeddings, and leaves out those of a checkpoint
+        classifier.clear()
+        return
+    wanted = {name: tuple(p.shape) for name, p in model.pooler.score.named_parameters()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in classifier.items()}
+    if shapes != wanted:
+        yield f"its classifier has the shapes {shown(shapes)}, but the model's has {shown(wanted)}."
+    for name, tensor in classifier.items():
+        if tensor.dtype not in _DTYPES or not tensor.isfinite().all():
+            yield f"its classifier's {name} is no finite float32, float16 or bfloat16."
 
 
 def _unexpected(

@@ -13,6 +13,9 @@ from minivllm.models.linear import Linear, MergedColumnParallelLinear
 from minivllm.models.model_config import ModelConfig
 
 _KV_SCALES = (".k_scale", ".v_scale", ".kv_scale")
+# the same, as what a projection puts out (vLLM: get_cache_scale)
+_OUTPUT_SCALES = {".k_proj.output_scale": ".k_scale", ".v_proj.output_scale": ".v_scale"}
+_UNUSED_SCALES = (".q_scale", ".prob_scale")  # attention rounds neither queries nor its weights
 
 
 class LinearPart(NamedTuple):
@@ -109,18 +112,18 @@ class CheckpointMixin(nn.Module):
             ValueError: if tensors are missing, unknown, of another shape or of another kind.
         """
         places = self.checkpoint_tensors()
-        ignored = self.ignored_tensors
-        if self.config.tie_word_embeddings:
-            ignored += ("lm_head.weight",)
+        ignored = self.ignored_tensors + _UNUSED_SCALES
         ignored_heads = () if self.pooler is None else self.pooler.ignored_heads
         known = places.keys() | self.elsewhere
         filled, unknown, kv_scales = set(), [], {}
         for name, tensor in weights:
-            if name.endswith(_KV_SCALES):
-                kv_scales[name] = _positive_number(name, tensor)
+            if name.endswith((*_KV_SCALES, *_OUTPUT_SCALES)):
+                kv_scales[_scale_name(name)] = _positive_number(name, tensor)
                 continue
             if name not in known and f"{self.base_model_prefix}.{name}" in known:
                 name = f"{self.base_model_prefix}.{name}"
+            if name == "lm_head.weight" and self.config.tie_word_embeddings and not ignored_heads:
+                name = self.checkpoint_name("model.embed_tokens.weight")  # by its other name
             if name in self.elsewhere:
                 continue
             if name not in places:
@@ -153,6 +156,13 @@ class CheckpointMixin(nn.Module):
         if problems:
             reason = " and ".join(problems)
             raise ValueError(f"the checkpoint does not fit its config.json: it {reason}.")
+
+
+def _scale_name(name: str) -> str:
+    """The name of a KV cache's scale by which ``layer_scales`` knows it."""
+    for theirs, ours in _OUTPUT_SCALES.items():
+        name = name.replace(theirs, ours)
+    return name
 
 
 def _positive_number(name: str, tensor: torch.Tensor) -> float:

@@ -24,6 +24,7 @@ from minivllm.models.model_config import ModelConfig, read_architecture
 from minivllm.models.pipeline_parallel import take_stage
 from minivllm.models.registry import get_model_class
 from minivllm.models.tensor_parallel import divide
+from minivllm.models.tied_head import TiedHead
 from minivllm.models.weight_utils import weights_iterator
 from minivllm.utils.validation import check, is_text
 
@@ -89,7 +90,7 @@ def load_model(
 
     Args:
         directory: with the weights, see ``weight_utils``.
-        config: what its config.json says.
+        config: what its config.json says; whether the head is the embedding, the weights do.
         dtype, device: where each tensor goes as it is read.
         load_format: "auto", "safetensors", "pt"; "dummy" for small random weights and no files.
         use_tqdm: show a progress bar if there are several files.
@@ -106,11 +107,16 @@ def load_model(
     """
     stored, dummy = {}, load_format == "dummy"
     convert = getattr(pooler, "convert", iter)
+    model_class = get_model_class(config.architecture)
     if weights is None and not dummy:
-        read = convert(weights_iterator(Path(directory), load_format, use_tqdm=False))
-        stored = {name: tensor.to("meta") for name, tensor in read}
+        head = TiedHead(model_class, directory)
+        read = head.watch(weights_iterator(Path(directory), load_format, use_tqdm=False))
+        stored = {name: tensor.to("meta") for name, tensor in convert(read)}
+        if pooler is None and not config.is_encoder_only:
+            config = head.checked(config, dtype)
+        del head
     with torch.device("meta"), _default_dtype(dtype), _named(directory):
-        model = get_model_class(config.architecture)(config, pooler)
+        model = model_class(config, pooler)
         _choose_linear_methods(model, config.quant_config, stored)
     model.requires_grad_(False).eval()
     with _named(directory):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,8 @@ from minivllm.distributed.shard import (
 )
 from minivllm.kv.memory_profile import kv_bytes_per_token
 from minivllm.models.rope import max_positions
-from minivllm.utils.validation import check, is_int
+from minivllm.utils.json_files import read_json_object
+from minivllm.utils.validation import check, is_int, is_text
 
 # What generation_config.json may say of sampling, and the names here.
 _SAMPLING_DEFAULTS = {
@@ -252,10 +252,11 @@ def read_architecture(directory: str | Path) -> str:
             f"model directory {str(directory)!r} has no config.json; a Hugging Face model "
             "directory holds config.json, weights and tokenizer files."
         )
-    try:
-        return str((json.loads(file.read_text()).get("architectures") or ["(none)"])[0])
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise ValueError(f"{file} cannot be read: {error!r}") from error
+    names = read_json_object(file).get("architectures") or ["(none)"]
+    if not isinstance(names, list) or not is_text(names[0]):
+        allowed = "a list with an architecture's name"
+        raise ValueError(f"{file} cannot be read: architectures must be {allowed}, got {names!r}.")
+    return names[0]
 
 
 def require(hf, **values) -> None:
@@ -279,12 +280,7 @@ def _check_sizes(hf) -> None:
 
 def _read_generation_config(directory: Path) -> dict:
     file = directory / "generation_config.json"
-    if not file.is_file():
-        return {}
-    try:
-        return json.loads(file.read_text())
-    except ValueError as error:
-        raise ValueError(f"{file} cannot be read: {error}") from error
+    return read_json_object(file) if file.is_file() else {}
 
 
 def _torch_dtype(name) -> torch.dtype:

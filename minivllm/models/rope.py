@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from minivllm.utils.validation import is_int
+
 
 class RotaryEmbedding(nn.Module):
     """Cosines and sines of all positions that the model knows, computed once.
@@ -131,6 +133,9 @@ def read_rope(hf) -> dict:
     rope.setdefault("rope_type", rope.get("type", "default"))
     rope["rope_theta"] = float(rope.get("rope_theta") or getattr(hf, "rope_theta", 0) or 10000.0)
     rope.setdefault("original_max_position_embeddings", hf.max_position_embeddings)
+    trained = rope["original_max_position_embeddings"]
+    if rope["rope_type"] == "yarn" and rope.get("factor") is None and is_int(trained, 1):
+        rope["factor"] = hf.max_position_embeddings / trained
     if rope["rope_type"] not in ROPE_TYPES:
         raise ValueError(
             f"rope_type={rope['rope_type']!r} in config.json is not supported; "
@@ -152,9 +157,10 @@ def read_rope(hf) -> dict:
 
 
 def max_positions(rope: dict, max_position_embeddings: int) -> int:
-    """The longest text that the scaling was made for (vLLM: ``_get_and_verify_max_len``)."""
-    if rope["rope_type"] == "yarn":
-        max_position_embeddings = rope["original_max_position_embeddings"]
-    if rope["rope_type"] in ("linear", "yarn"):
+    """The longest text that the scaling was made for (vLLM: ``_get_and_verify_max_len``).
+
+    YaRN's ``max_position_embeddings`` is the stretched length already.
+    """
+    if rope["rope_type"] == "linear":
         return int(max_position_embeddings * rope["factor"])
     return max_position_embeddings

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import zipfile
 from collections.abc import Iterator
@@ -17,6 +16,8 @@ from safetensors import SafetensorError, safe_open
 from tqdm.auto import tqdm
 
 from minivllm.config import LOAD_FORMATS
+from minivllm.utils.json_files import read_json_object
+from minivllm.utils.validation import is_text
 
 _BAR_FORMAT = (  # vLLM's
     "{desc}: {percentage:3.0f}% Completed | {n_fmt}/{total_fmt} "
@@ -43,10 +44,10 @@ class FileFormat:
         if not index.is_file():
             whole = directory / self.whole
             return [whole] if whole.is_file() else sorted(directory.glob(self.shards))
-        try:
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise ValueError(f"{index} cannot be read: {error!r}") from error
+        weight_map = read_json_object(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(map(is_text, weight_map.values())):
+            raise ValueError(f"{index} cannot be read: it has no weight_map of file names.")
+        names = sorted(set(weight_map.values()))
         for name in names:
             if os.path.isabs(name) or os.path.normpath(name).startswith(os.path.join("..", "..")):
                 raise ValueError(

@@ -38,10 +38,9 @@ def make_pooler(config: ModelConfig, directory: Path) -> Pooler | None:
     if tokens is None:
         return Pooler(config, score)
     ids, difference = _token_ids(config, directory, tokens)
-    model, head = get_model_class(config.architecture), "lm_head.weight"
-    if config.tie_word_embeddings:
-        head = model.checkpoint_name("model.embed_tokens.weight")
-    heads = head, head.removeprefix(f"{model.base_model_prefix}.")
+    model = get_model_class(config.architecture)
+    embedding = model.checkpoint_name("model.embed_tokens.weight")
+    heads = "lm_head.weight", embedding, embedding.removeprefix(f"{model.base_model_prefix}.")
     return PoolerFromTokens(config, score, ids, difference, heads)
 
 

@@ -113,7 +113,7 @@ class PoolerFromTokens(Pooler):
         config, score: as for ``Pooler``.
         token_ids: the rows.
         difference: whether there are two, and one is taken from the other.
-        head_names: names that the tensor with the rows may have.
+        head_names: of the tensor with the rows; the first that is there, of a tied head the last.
     """
 
     def __init__(
@@ -130,9 +130,14 @@ class PoolerFromTokens(Pooler):
     def convert(
         self, weights: Iterable[tuple[str, torch.Tensor]]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield a checkpoint's tensors, and the classifier's where its rows come by."""
+        """Yield a checkpoint's tensors, and the classifier's behind them."""
+        found = {}
         for name, tensor in weights:
             yield name, tensor
             if name in self.head_names:
-                rows = tensor[self.token_ids].float()
+                found[name] = tensor[self.token_ids].float()
+        for name in self.head_names:
+            if name in found:
+                rows = found[name]
                 yield "score.weight", rows[1:] - rows[:1] if self.difference else rows
+                return

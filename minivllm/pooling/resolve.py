@@ -16,7 +16,7 @@ from minivllm.models.model_config import ModelConfig
 from minivllm.models.registry import get_model_class
 from minivllm.pooling.sentence_transformers import read_modules
 from minivllm.pooling_params import PoolingParams
-from minivllm.utils.validation import check, is_one_of
+from minivllm.utils.validation import check, is_int, is_one_of
 
 # What each older word says in the newer ones
 _IMPLIED: dict[str, dict[str, tuple[str, ...]]] = {
@@ -113,6 +113,10 @@ def resolve_pooling(config: ModelConfig, directory: Path, wanted: PoolingRequest
     settings.tok_pooling_type = settings.tok_pooling_type or "ALL"
     hf = config.hf_config
     matryoshka = getattr(hf, "matryoshka_dimensions", None)
+    ok = matryoshka is None or (
+        isinstance(matryoshka, list) and all(is_int(size, 1) for size in matryoshka)
+    )
+    check(ok, "matryoshka_dimensions in config.json", matryoshka, "a list of positive integers")
     config = replace(
         config,
         runner_type="pooling",
@@ -120,7 +124,7 @@ def resolve_pooling(config: ModelConfig, directory: Path, wanted: PoolingRequest
         supported_tasks=tasks,
         dense_layers=dense,
         embedding_size=dense[-1].out_features if dense else config.hidden_size,
-        matryoshka_dimensions=matryoshka,
+        matryoshka_dimensions=matryoshka or None,
         is_matryoshka=bool(matryoshka or getattr(hf, "is_matryoshka", False)),
     )
     PoolingParams().completed(config)  # what requests get that ask for nothing

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from minivllm.quantization.compressed_tensors import CompressedTensorsConfig
 from minivllm.quantization.fp8 import FP8Config
 from minivllm.quantization.gptq import GPTQConfig
 from minivllm.quantization.online import OnlineConfig
+from minivllm.utils.json_files import read_json_object
 from minivllm.utils.validation import check, is_one_of
 
 logger = init_logger(__name__)
@@ -74,7 +74,7 @@ def get_quantization_config(
 def _read(directory: Path) -> tuple[dict, str]:
     """The quantization's own part of the configuration, and the name of its file."""
     file = directory / "config.json"
-    config = _json(file)
+    config = read_json_object(file)
     found = config.get("quantization_config") or config.get("compression_config")  # its old name
     if found is not None:
         check(isinstance(found, dict), f"quantization_config in {file}", found, "an object")
@@ -82,17 +82,8 @@ def _read(directory: Path) -> tuple[dict, str]:
     for name, method in OLD_FILES.items():
         old = directory / name
         if old.is_file():
-            return {"quant_method": method} | _json(old), str(old)
+            return {"quant_method": method} | read_json_object(old), str(old)
     return {}, str(file)
-
-
-def _json(file: Path) -> dict:
-    try:
-        found = json.loads(file.read_text())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} cannot be read: {error}") from error
-    check(isinstance(found, dict), str(file), found, "an object")
-    return found
 
 
 def _log_marlin(config: GPTQConfig) -> None:

@@ -30,7 +30,13 @@ class LoRASlots:
         self.pinned: set[LoadedLoRA] = set()  # never evicted
         self.slots: OrderedDict[LoadedLoRA, int] = OrderedDict()  # least recently used first
         self._active: set[LoadedLoRA] = set()  # of the step that is planned
+        self.recent: dict[LoadedLoRA, None] = {}  # all, the least recently used first
         self.trace = trace
+
+    def touch(self, lora: LoadedLoRA) -> None:
+        """Note that an adapter is used now, or has just been read."""
+        self.recent.pop(lora, None)
+        self.recent[lora] = None
 
     @staticmethod
     def in_use(running: Iterable[Sequence]) -> dict[LoadedLoRA, None]:
@@ -71,6 +77,7 @@ class LoRASlots:
                 if self.trace is not None:
                     self.trace.record(LoRALoaded, lora.lora_int_id, lora.lora_name, loads[-1][1])
             self.slots.move_to_end(lora)
+            self.touch(lora)
         return loads
 
     def _take_slot(self, active: Iterable[LoadedLoRA]) -> int:

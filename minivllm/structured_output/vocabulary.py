@@ -32,7 +32,7 @@ class Vocabulary:
     Args:
         tokens: by id; None for what is no text: special tokens, and ids without a token.
         eos_token_ids: the model's end-of-sequence tokens.
-        encode: the usual token ids of a text.
+        encode: the usual token ids of a text that goes on where another ends.
     """
 
     def __init__(
@@ -43,7 +43,33 @@ class Vocabulary:
     ):
         self.tokens = tokens
         self.eos_token_ids = eos_token_ids
-        self.encode = encode
+        self._encode = encode
+
+    def encode(self, text: str) -> list[int]:
+        """The usual tokens of a text, which goes on where another ends: its bytes, and no others.
+
+        Where the tokenizer would change the text, its longest tokens, one after the other.
+        """
+        tokens, data = self._encode(text), text.encode()
+        if b"".join(self.tokens[i] or b"" for i in tokens) == data:
+            return tokens
+        tokens, begin = [], 0
+        while begin < len(data):
+            ends = range(min(begin + self._longest, len(data)), begin, -1)
+            end = next((end for end in ends if data[begin:end] in self._ids), None)
+            if end is None:
+                break
+            tokens.append(self._ids[data[begin:end]])
+            begin = end
+        return tokens
+
+    @cached_property
+    def _ids(self) -> dict[bytes, int]:
+        return {token: i for i, token in enumerate(self.tokens) if token}
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._ids), default=0)
 
     @cached_property
     def trie(self) -> list[TrieLevel]:
@@ -89,7 +115,7 @@ class Vocabulary:
         for i in special | set(eos_token_ids):
             if i < vocab_size:
                 tokens[i] = None
-        return cls(tokens, eos_token_ids, partial(tokenizer.encode, add_special_tokens=False))
+        return cls(tokens, eos_token_ids, _encoder(tokenizer))
 
 
 def _spelling(tokenizer) -> Callable[[str], bytes]:
@@ -105,6 +131,36 @@ def _spelling(tokenizer) -> Callable[[str], bytes]:
         "structured outputs need a fast tokenizer of the byte-level or the SentencePiece kind, "
         f"got {type(tokenizer).__name__} with the decoder {sorted(kinds) or None}."
     )
+
+
+def _encoder(tokenizer) -> Callable[[str], list[int]]:
+    """The function from a text to tokens, but for the blank that the tokenizer puts before it."""
+    from tokenizers import Tokenizer
+
+    backend = tokenizer.backend_tokenizer
+    steps = {"normalizer": backend.normalizer, "pre_tokenizer": backend.pre_tokenizer}
+    usual = {k: json.loads(step.__getstate__()) for k, step in steps.items() if step is not None}
+    plain = {key: _without_blank(step) for key, step in usual.items()}
+    if plain == usual:
+        return partial(tokenizer.encode, add_special_tokens=False)
+    whole = json.loads(backend.to_str()) | plain | {"truncation": None, "padding": None}
+    blankless = Tokenizer.from_str(json.dumps(whole))
+    return lambda text: blankless.encode(text, add_special_tokens=False).ids
+
+
+def _without_blank(step: dict) -> dict | None:
+    """A step of a tokenizer, or all inside it, that puts no blank before a text."""
+    if step["type"] == "Prepend":
+        return None
+    if step["type"] == "Sequence":
+        key = "normalizers" if "normalizers" in step else "pretokenizers"
+        inner = map(_without_blank, step[key])
+        return step | {key: [step for step in inner if step is not None]}
+    no_blank: dict[str, dict] = {
+        "Metaspace": {"prepend_scheme": "never"},
+        "ByteLevel": {"add_prefix_space": False},
+    }
+    return step | no_blank.get(step["type"], {})
 
 
 def _types(decoder: dict) -> list[str]:

@@ -313,3 +313,27 @@ def test_the_table_of_the_house_has_a_row_for_each_folder():
     assert {path.split("/")[0] for path in named} == folders()
     rooms = {p.name for p in (PACKAGE / "lab").iterdir() if (p / "__init__.py").exists()}
     assert {path.split("/")[1] for path in named if path.startswith("lab/")} == rooms
+
+
+MODULES_THAT_OPEN = ("Image", "tarfile", "webbrowser", "gzip", "zipfile", "os")
+
+
+def reads_or_writes_text(call: ast.AST) -> bool:
+    """True for ``read_text``, ``write_text``, and an ``open`` in another mode than bytes'."""
+    if not isinstance(call, ast.Call):
+        return False
+    name = getattr(call.func, "attr", getattr(call.func, "id", None))
+    if name in ("read_text", "write_text"):
+        return len(call.args) < 1 + (name == "write_text")
+    if name != "open" or getattr(getattr(call.func, "value", None), "id", "") in MODULES_THAT_OPEN:
+        return False
+    return "b" not in "".join(ast.unparse(arg) for arg in call.args[-1:])
+
+
+def test_a_text_file_is_utf_8_whatever_the_locale_says():
+    """Each call that reads or writes text says which encoding it means."""
+    for path in FILES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for call in filter(reads_or_writes_text, ast.walk(tree)):
+            keywords = [keyword.arg for keyword in call.keywords]
+            assert "encoding" in keywords, f"{path}: {ast.unparse(call)}"

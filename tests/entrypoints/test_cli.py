@@ -77,6 +77,14 @@ def test_chat_streams_and_remembers(tiny_chat, monkeypatch):
     assert result.stdout.count("minivllm:") == 2
 
 
+def test_a_system_prompt_in_another_encoding_is_one_sentence(tiny_chat, tmp_path):
+    file = tmp_path / "prompt.txt"
+    file.write_bytes("Größe".encode("latin-1"))
+    result = run("chat", "--model", tiny_chat, "--system", file, "--quick", "x")
+    assert result.exit_code == 2
+    assert "prompt.txt must be a text in UTF-8" in "".join(result.stderr.split("\n"))
+
+
 def test_the_demo_answers_and_writes_its_report(tmp_path):
     report = tmp_path / "report.html"
     result = run("demo", "--report", report)

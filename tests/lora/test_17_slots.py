@@ -94,6 +94,21 @@ def test_slots_and_host_memory_are_lrus():
     assert kinds.count(LoRAEvicted) == 3
 
 
+def test_host_memory_is_dropped_by_last_use_and_not_by_arrival():
+    """An adapter whose request came first and ran longest was used last."""
+    engine = Engine(max_loras=3, max_cpu_loras=3)
+    engine.ask(1, max_tokens=5)
+    for number in (2, 3):
+        engine.run(number)
+    while engine.scheduler.has_unfinished_requests():
+        engine.step()
+    engine.registry.add(LoRARequest("a4", 4, "/4"))
+    assert set(engine.held) == {1, 3, 4}
+    engine.run(3)
+    engine.registry.add(LoRARequest("a5", 5, "/5"))
+    assert set(engine.held) == {3, 4, 5}
+
+
 def test_who_is_skipped_waits_in_its_place():
     engine = Engine(max_loras=1)
     first, other, same = engine.ask(1, max_tokens=3), engine.ask(2), engine.ask(1)

@@ -103,14 +103,15 @@ ARGUMENTS = {
     [
         *(("Qwen3", how, tied) for how in ARGUMENTS for tied in (True, False)),
         *((family, "from_2_way_softmax", True) for family in ("GPT2", "OPT")),
+        *((family, "from_2_way_softmax", "it says") for family in ("Qwen3", "GPT2")),
     ],
 )
 def test_a_classifier_is_made_of_rows_of_the_head(tmp_path, tiny_chat, family, how, tied):
     """No weight is new: two tokens' logits, or their difference, are a reranker's."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_chat)
     size = len(tokenizer)
-    model = make_model(family, "ForCausalLM", vocab_size=size, tie_word_embeddings=tied)
-    tokenizer.save_pretrained(save(model, tmp_path))
+    model = make_model(family, "ForCausalLM", vocab_size=size, tie_word_embeddings=tied is True)
+    tokenizer.save_pretrained(save(model, tmp_path, tie_word_embeddings=tied is not False))
     overrides = {"architectures": [f"{family}ForSequenceClassification"], **ARGUMENTS[how]}
     llm = LLM(str(tmp_path), hf_overrides=overrides, num_gpu_blocks_override=200, task="auto")
     ids = tokenizer.convert_tokens_to_ids(ARGUMENTS[how]["classifier_from_token"])
@@ -152,6 +153,13 @@ def test_other_rows_are_kept_where_the_files_say_so_or_the_user(tmp_path, mode):
     llm = make_llm(tmp_path, pooler_config={"pooling_type": kind, "use_activation": True})
     assert_near(data_of(llm), [normalized(vector) for vector in wanted[other]])
     assert not any(output.num_cached_tokens for output in llm.encode(PROMPTS, use_tqdm=False))
+
+
+@pytest.mark.parametrize("value", ["8", 8, {"8": 1}, [8, "16"], [0], [-8], [8.5], [True], False])
+def test_matryoshka_dimensions_that_are_none_are_refused_at_start(tmp_path, value):
+    save(make_model("Llama"), tmp_path, matryoshka_dimensions=value, is_matryoshka=True)
+    with pytest.raises(ValueError, match="matryoshka_dimensions in config.json must be a list of"):
+        make_llm(tmp_path, task="embed")
 
 
 def test_matryoshka_embeddings_are_cut_and_then_normalized(tmp_path):

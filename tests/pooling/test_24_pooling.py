@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 import quantized_checkpoints as qc
 import torch
+import transformers
 from adapters import peft_adapter
 from faults import PLANNING, Fault, fault_at
 from helpers import make_llm
@@ -118,6 +119,62 @@ def test_each_prompt_has_its_own_adapter_or_none(tmp_path):
         found = [output.outputs.data for output in outputs]
         assert_near(found, [wanted[adapter][i] for i, adapter in enumerate(which)])
     assert any(output.num_cached_tokens for output in outputs)
+
+
+def classifier_adapter(base, directory, seed, **config):
+    """An adapter that PEFT makes for a classifier, whose last layer it may train, too."""
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(base)
+    config |= {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "o_proj"]}
+    model = peft_adapter(model, directory, seed=seed, **config)
+    for name, parameter in model.named_parameters():
+        if ".modules_to_save." in name:
+            parameter.data.normal_(0, 1, generator=torch.Generator().manual_seed(seed))
+    model.save_pretrained(directory)
+    return model.requires_grad_(False)
+
+
+TRAINED = ({"task_type": "SEQ_CLS"}, {"modules_to_save": ["score"]}, {})
+
+
+@pytest.mark.parametrize("family", ["Qwen2", "Llama"])
+def test_an_adapter_brings_its_own_classifier(tmp_path, family):
+    """Beside others and the base model in one step; ranks have it, too."""
+    base = save(make_model(family, "ForSequenceClassification", num_labels=3), tmp_path / "base")
+    models = [transformers.AutoModelForSequenceClassification.from_pretrained(base)]
+    loras = [None]
+    for number, config in enumerate(TRAINED, 1):
+        models.append(classifier_adapter(base, tmp_path / str(number), number, **config))
+        loras.append(LoRARequest(str(number), number, str(tmp_path / str(number))))
+    numbers = [i % 4 for i in range(len(PROMPTS))]
+    pairs = zip(numbers, PROMPTS, strict=True)
+    wanted = [models[number](torch.tensor([prompt])).logits[0].detach() for number, prompt in pairs]
+    raw = PoolingParams(use_activation=False)
+    for more in ({}, {"tensor_parallel_size": 2, "distributed_executor_backend": "together"}):
+        llm = small_engine(base, 16, enable_lora=True, max_loras=3, enforce_eager=True, **more)
+        adapters = [loras[number] for number in numbers]
+        outputs = llm.encode(PROMPTS, raw, use_tqdm=False, lora_request=adapters)
+        assert_near([output.outputs.data for output in outputs], wanted)
+    few = small_engine(base, 16, enable_lora=True, max_loras=1, enforce_eager=True)
+    for number in (1, 3, 2, 0):  # in the same slot
+        prompt = PROMPTS[number : number + 1]
+        outputs = few.encode(prompt, raw, use_tqdm=False, lora_request=loras[number])
+        assert_near([outputs[0].outputs.data], wanted[number : number + 1])
+
+
+def test_a_classifier_that_does_not_fit_is_refused(tmp_path):
+    """A model that makes embeddings leaves it out, as it does the checkpoint's."""
+    five = make_model("Qwen2", "ForSequenceClassification", num_labels=5)
+    classifier_adapter(save(five, tmp_path / "five"), tmp_path / "lora", 1, task_type="SEQ_CLS")
+    three = save(make_model("Qwen2", "ForSequenceClassification", num_labels=3), tmp_path / "three")
+    lora = LoRARequest("five", 1, str(tmp_path / "lora"))
+    raw = PoolingParams(use_activation=False)
+    small = {"enable_lora": True, "enforce_eager": True}
+    with pytest.raises(ValueError, match=r"classifier has .*5, 32.* the model's has .*3"):
+        small_engine(three, 16, **small).encode(PROMPTS[0], raw, lora_request=lora)
+    small_engine(three, 16, task="embed", **small).encode(PROMPTS[:1], raw, lora_request=lora)
+    generates = save(make_model("Qwen2", "ForCausalLM"), tmp_path / "causal")
+    with pytest.raises(ValueError, match=r"a classifier's tensors, .* but the model has none"):
+        make_llm(generates, **small).generate([[1, 2]], lora_request=lora)
 
 
 def add_classifier(directory):

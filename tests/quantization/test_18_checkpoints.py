@@ -5,6 +5,7 @@ import logging
 from dataclasses import replace
 
 import adapters
+import numpy as np
 import pytest
 import quantized_checkpoints as qc
 import torch
@@ -156,6 +157,36 @@ def test_a_directory_gives_the_logits_of_its_dequantized_weights(plain, tmp_path
     want = logits(twin)
     assert want.abs().max() > 1
     assert torch.allclose(logits(ours), want, atol=1e-4, rtol=1e-5)
+    got, want = ([o.outputs[0].token_ids for o in tokens(llm)] for llm in (ours, twin))
+    assert got == want
+
+
+def with_head(directory, head):
+    """Give a checkpoint whose config.json says "tied" a head of its own; its twin is untied."""
+    for path, tensors in ((directory, head.tensors), (directory / "twin", {"weight": head.weight})):
+        file = path / "model.safetensors"
+        named = {f"lm_head.{kind}": torch.as_tensor(tensor) for kind, tensor in tensors.items()}
+        save_file(load_file(file) | named, file)
+    config = json.loads((directory / "twin/config.json").read_text())
+    assert config["tie_word_embeddings"]
+    untied = config | {"tie_word_embeddings": False}
+    (directory / "twin/config.json").write_text(json.dumps(untied))
+
+
+@pytest.mark.parametrize("case", ["gptq", "awq", "W4A16", "FP8 weights", "W8A16 in int8"])
+def test_a_head_of_its_own_is_used_though_the_config_says_tied(tmp_path, case):
+    """Heads that stay floats, and one in int8."""
+    config, packer, options, more = CASES[case]
+    rng = np.random.default_rng(1)
+    head = rng.normal(0, 0.2, (qc.SIZES["vocab_size"], 64)).astype(np.float32)
+    packed = qc.Packed(head, weight=head)
+    if case == "W8A16 in int8":
+        config, packed = config | {"ignore": []}, qc.int_quantized(rng, 64, len(head))
+    plain = qc.write_float("Qwen2", tmp_path / "float")
+    qc.write_quantized(plain, tmp_path / "m", config, packer, options, **more)
+    with_head(tmp_path / "m", packed)
+    ours, twin = make_llm(tmp_path / "m"), make_llm(tmp_path / "m/twin")
+    assert torch.allclose(logits(ours), logits(twin), atol=1e-4, rtol=1e-5)
     got, want = ([o.outputs[0].token_ids for o in tokens(llm)] for llm in (ours, twin))
     assert got == want
 

@@ -1,17 +1,27 @@
 """``minivllm quantize``: what it writes is read back as it was rounded, and GPTQ errs less."""
 
+import shutil
+from dataclasses import replace
+
 import pytest
 import torch
+from test_13_models import make_model
 from typer.testing import CliRunner
 
 from minivllm import LLM, SamplingParams, embedded_model_path
 from minivllm.cli import app
+from minivllm.engine.oracle import next_token_logits
 from minivllm.lab.quantize.awq import find_channel_scales
+from minivllm.lab.quantize.command import calibration_texts, run_quantize
 from minivllm.lab.quantize.gptq import gptq
+from minivllm.lab.quantize.model import quantize_model
 from minivllm.lab.quantize.rounding import round_to_nearest
 from minivllm.lab.quantize.smoothquant import smoothing_scales
 from minivllm.models.loader import load_config, load_model
+from minivllm.quantization import get_quantization_config
 from minivllm.quantization.activations import round_activations
+
+SIZES = {"Llama": {"intermediate_size": 64}, "OPT": {"ffn_dim": 64}, "GPT2": {"n_inner": 64}}
 
 
 def quantize(target, *options):
@@ -88,6 +98,39 @@ def test_a_quantized_directory_is_loaded_by_its_name(tmp_path, options):
     ask = [{"role": "user", "content": "What is the capital of France?"}]
     (output,) = llm.chat(ask, params, use_tqdm=False)
     assert "Paris" in output.outputs[0].text
+
+
+@pytest.mark.parametrize("method", ["rtn", "gptq", "awq", "smoothquant"])
+@pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2", "Qwen3", "OPT", "GPT2"])
+def test_every_family_is_read_back_as_it_was_rounded_by_every_method(
+    tmp_path, tiny_chat, family, method
+):
+    """The layers, bit for bit but for the dtype of scales, and what lies between them."""
+    source, target = shutil.copytree(tiny_chat, tmp_path / "source"), tmp_path / "target"
+    make_model(family, vocab_size=258, **SIZES.get(family, SIZES["Llama"])).save_pretrained(source)
+    options = method, 8 if method == "smoothquant" else 4, 32, False
+    run_quantize(source, target, *options, num_texts=1)
+    config = load_config(target)
+    config = replace(config, quant_config=get_quantization_config(target))
+    found = load_model(target, config, torch.float32, torch.device("cpu"))
+    wanted = load_model(source, load_config(source), torch.float32, torch.device("cpu"))
+    texts = list(calibration_texts(source, config.max_model_len, 1))
+    method, bits, group, sym = options
+    if method == "smoothquant":
+        group, sym = -1, True
+    for _ in quantize_model(wanted, texts, method, bits, group, sym):
+        pass
+    linears = wanted.checkpoint_linears()
+    for name, (_, layer, part, rows) in found.checkpoint_linears().items():
+        want = linears[name].layer.weight[rows]
+        if name == "lm_head":
+            assert torch.equal(layer.weight, want)
+        else:
+            weight = layer.quant_method.unpack(layer, part).dequantize()
+            torch.testing.assert_close(weight, want, atol=1e-6, rtol=1e-6)
+    if method != "smoothquant":  # which rounds what goes into a layer, too
+        logits = (next_token_logits(model, [5, 6, 7, 40]) for model in (found, wanted))
+        torch.testing.assert_close(*logits, atol=1e-3, rtol=1e-3)
 
 
 def test_a_quantized_checkpoint_is_no_source(tmp_path):

@@ -385,13 +385,26 @@ SCALES = {
 }  # fmt: skip
 OLDER = {"0.self_attn.k_proj.k_scale": 0.25, "0.self_attn.v_proj.v_scale": 0.1,
          "1.self_attn.kv_scale": 0.02}  # fmt: skip
+ONLY_KEYS = {"0.self_attn.attn.k_scale": 0.25, "1.self_attn.kv_scale": 0.02,
+             "1.self_attn.v_scale": 0.4}  # fmt: skip
+OUTPUTS = {"0.self_attn.k_proj.output_scale": [0.25], "0.self_attn.v_proj.output_scale": [0.1],
+           "1.self_attn.k_proj.output_scale": [0.02]}  # fmt: skip
+UNUSED = {"0.self_attn.q_scale": 7.0, "0.self_attn.attn.q_scale": 7.0,
+          "1.self_attn.prob_scale": 9.0, "1.self_attn.k_scale": 0.02}  # fmt: skip
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", FLOAT8)
 @pytest.mark.parametrize(
     ("stored", "scales"),
-    [(SCALES, [(0.03, 0.5), (3.0, 1 / 3)]), (OLDER, [(0.25, 0.1), (0.02, 0.02)]), ({}, None)],
+    [
+        (SCALES, [(0.03, 0.5), (3.0, 1 / 3)]),
+        (OLDER, [(0.25, 0.1), (0.02, 0.02)]),
+        (ONLY_KEYS, [(0.25, 0.25), (0.02, 0.4)]),
+        (OUTPUTS, [(0.25, 0.1), (0.02, 0.02)]),
+        (UNUSED, [(1.0, 1.0), (0.02, 0.02)]),
+        ({}, None),
+    ],
 )
 def test_a_checkpoints_scales_are_used(tiny_qwen2, tmp_path, caplog, name, backend, stored, scales):
     directory = with_scales(tiny_qwen2, tmp_path / "m", **stored)
@@ -430,6 +443,13 @@ def test_a_scale_that_cannot_be_is_refused(tiny_qwen2, tmp_path, value, why):
         make_llm(directory, kv_cache_dtype="fp8")
     assert f"the checkpoint's 'model.layers.1.self_attn.v_scale' {why}" in str(error.value)
     assert str(directory) in str(error.value)
+
+
+def test_a_scale_of_values_alone_is_refused_where_it_would_scale(tiny_qwen2, tmp_path):
+    directory = with_scales(tiny_qwen2, tmp_path / "m", **{"1.self_attn.v_scale": 0.5})
+    make_llm(directory)
+    with pytest.raises(ValueError, match=r"layer 1 .* has the v_scale 0\.5, but no k_scale"):
+        make_llm(directory, kv_cache_dtype="fp8")
 
 
 def test_an_unknown_dtype_is_refused():

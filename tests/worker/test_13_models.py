@@ -32,6 +32,9 @@ CONFIGS = {
     "llama-dynamic": ("Llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 3.0,
                       "rope_theta": 1e4}}, 64),
     "llama-yarn": ("Llama", {"rope_parameters": YARN}, 64),
+    "llama-yarn-not-longer": ("Llama", {"rope_parameters": YARN | {
+                              "original_max_position_embeddings": 64}}, 64),
+    "llama-yarn-no-factor": ("Llama", {"rope_parameters": YARN | {"factor": None}}, 64),
     "mistral": ("Mistral", {"sliding_window": 7, "num_key_value_heads": 2}, 64),
     "mistral-no-window": ("Mistral", {"sliding_window": None, "head_dim": 16}, 64),
     "qwen2": ("Qwen2", {"num_key_value_heads": 2, "tie_word_embeddings": True}, 64),

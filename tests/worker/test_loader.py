@@ -1,12 +1,16 @@
 """From a name to a model in memory: files of every kind, and one clear error for every mishap."""
 
+import io
 import json
+import os
 import shutil
+import subprocess
 import sys
 import types
 
 import huggingface_hub
 import pytest
+import sentencepiece
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -14,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from minivllm import LLM, EngineArgs, LLMEngine, SamplingParams
 from minivllm.models.hub import model_directory, tokenizer_directory
 from minivllm.models.loader import load_config, load_model
+from minivllm.sampling_params import StructuredOutputsParams
 
 CPU = torch.device("cpu")
 SMALL = {"skip_tokenizer_init": True, "num_gpu_blocks_override": 40}
@@ -142,7 +147,7 @@ def test_checkpoints_saved_without_a_head_or_with_more_than_weights(tmp_path, fa
     ballast = {
         "Llama": "model.layers.0.self_attn.rotary_emb.inv_freq",
         "GPT2": "transformer.h.0.attn.bias",
-        "OPT": "lm_head.weight",
+        "OPT": "model.layers.0.self_attn.attn.q_scale",
     }
     save_file(load_file(file) | {ballast[family]: torch.zeros(3)}, file)
     assert same(load(tmp_path / "bare"), load(tmp_path / "whole"))
@@ -283,6 +288,88 @@ def test_a_config_we_cannot_run_is_refused_by_name(tmp_path, config, message):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=message):
         LLM(str(tmp_path), load_format="dummy", skip_tokenizer_init=True)
+
+
+@pytest.mark.parametrize("content", [[], ["x"], "x", 3, True, None], ids=str)
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "quantize_config.json"])
+def test_a_file_that_is_no_object_is_a_sentence(tiny_qwen2, tmp_path, name, content):
+    directory = shutil.copytree(tiny_qwen2, tmp_path / "m")
+    (directory / name).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=rf"{name} cannot be read: it must be a JSON object, and"):
+        LLM(str(directory), **SMALL)
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "3", '{"weight_map": ["a"]}', '{"weight_map": {"a": 3}}']
+)
+def test_an_index_that_names_no_files_is_a_sentence(tiny_llama, tmp_path, content):
+    directory = shutil.copytree(tiny_llama, tmp_path / "m")
+    (directory / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(ValueError, match=r"index\.json cannot be read: it "):
+        LLM(str(directory), **SMALL)
+
+
+READ_ALL = """
+import sys
+from pathlib import Path
+from minivllm import LLM
+from minivllm.entrypoints.terminal import talk
+from minivllm.lab.quantize.checkpoint import save_checkpoint
+directory = Path(sys.argv[1])
+LLM(str(directory), skip_tokenizer_init=True, num_gpu_blocks_override=40, enforce_eager=True)
+save_checkpoint(directory, directory / "copy", {}, {})
+seen = []
+talk(lambda talk: iter(seen.append(talk[0]["content"]) or "x"), sys.argv[2], quick="x")
+print(ascii(seen), open(sys.argv[2]).encoding)
+"""
+
+
+@pytest.mark.slow
+def test_files_are_read_as_utf_8_whatever_the_locale_says(tiny_llama, tmp_path):
+    """Files of a model in several shards, and a system prompt, where Python would take ASCII."""
+    directory, prompt = shutil.copytree(tiny_llama, tmp_path / "m"), tmp_path / "prompt.txt"
+    names = ("config.json", "model.safetensors.index.json")
+    for name in names:
+        fields = json.loads((directory / name).read_text()) | {"größe": "世界"}
+        (directory / name).write_text(json.dumps(fields, ensure_ascii=False), encoding="utf-8")
+    text = json.dumps({"temperature": 1.0, "größe": "世界"}, ensure_ascii=False)
+    (directory / "generation_config.json").write_text(text, encoding="utf-8")
+    prompt.write_text("Größe 世界", encoding="utf-8")
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", READ_ALL, str(directory), str(prompt)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == ascii(["Größe 世界"]) + " ANSI_X3.4-1968"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("described", [False, True])
+def test_a_directory_whose_only_tokenizer_is_a_tokenizer_model(tmp_path, kind, described):
+    """SentencePiece's own file: the same tokens, text back from them, and grammars."""
+    written, texts = io.BytesIO(), ["the cat sat on the mat, so that was that.", "12 and 34: Ünï"]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts * 30), model_writer=written, vocab_size=300, model_type=kind,
+        byte_fallback=True, hard_vocab_limit=False, normalization_rule_name="identity",
+        remove_extra_whitespaces=False, minloglevel=2,
+    )  # fmt: skip
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+    torch.manual_seed(0)
+    sizes = {"vocab_size": theirs.vocab_size(), "max_position_embeddings": 256}
+    config = transformers.LlamaConfig(**llama_config(**sizes))
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.model").write_bytes(written.getvalue())
+    if described:
+        (tmp_path / "tokenizer_config.json").write_text('{"add_bos_token": true}')
+    llm = LLM(str(tmp_path), num_gpu_blocks_override=40, enforce_eager=True)
+    tokenizer = llm.get_tokenizer()
+    for text in ("the cat sat", "a mat  and Ünï 世", " 12"):
+        ids = theirs.encode(text)
+        assert tokenizer.encode(text, add_special_tokens=False) == ids
+        assert tokenizer.decode(ids) == theirs.decode(ids)
+    forms = {"json": {"enum": ["the cat", 12]}}
+    params = SamplingParams(max_tokens=40, structured_outputs=StructuredOutputsParams(**forms))
+    (output,) = llm.generate("the cat sat", params, use_tqdm=False)
+    assert json.loads(output.outputs[0].text) in ("the cat", 12)
 
 
 def test_code_that_comes_with_a_model_is_never_run(tmp_path, monkeypatch):

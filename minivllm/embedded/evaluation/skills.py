@@ -52,8 +52,8 @@ def save_rounded(target: Path, bits: int, method: str = "rtn", num_texts: int = 
     target.mkdir(parents=True, exist_ok=True)
     for file in source.glob("*.json"):
         (target / file.name).write_bytes(file.read_bytes())
-    described = json.loads((source / "config.json").read_text())
-    (target / "config.json").write_text(json.dumps(described | {"torch_dtype": "float32"}))
+    described = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    (target / "config.json").write_text(json.dumps(described | {"torch_dtype": "float32"}), "utf-8")
     tensors = {name: tensor.contiguous() for name, tensor in model.checkpoint_tensors().items()}
     save_file(tensors, target / "model.safetensors", {"format": "pt"})
 

@@ -68,7 +68,9 @@ def save_classifier(head: nn.Linear, directory: Path, model: str = "../checkpoin
         "metadata": {"total_size": size},
         "weight_map": {**of_model, "score.weight": HEAD_FILE},
     }
-    (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+    (directory / "model.safetensors.index.json").write_text(
+        json.dumps(index, indent=2) + "\n", "utf-8"
+    )
     config = json.loads((source / "config.json").read_text()) | {
         "architectures": ["Qwen2ForSequenceClassification"],
         "id2label": dict(enumerate(KINDS)),

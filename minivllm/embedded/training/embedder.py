@@ -140,7 +140,7 @@ def mean_state(network: Qwen2Model, tokenizer: Tokenizer) -> Embed:
 
 def _write_json(path: Path, content: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2) + "\n")
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def save_embedder(network: Qwen2Model, tokenizer: Tokenizer, directory: Path) -> None:

@@ -139,7 +139,7 @@ def save_adapter(network: Qwen2ForCausalLM, directory: Path) -> None:
         "inference_mode": True,
     }
     path = directory / "adapter_config.json"
-    path.write_text(json.dumps(config, indent=2) + "\n")
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def main(

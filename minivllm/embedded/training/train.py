@@ -78,7 +78,7 @@ def begin(output: Path, settings: dict[str, object], make: Callable[[], Tokenize
     if not kept.exists():
         output.mkdir(parents=True, exist_ok=True)
         make().save(str(output / "tokenizer.json"))
-        kept.write_text(json.dumps(settings))
+        kept.write_text(json.dumps(settings), encoding="utf-8")
     for name, begun in json.loads(kept.read_text()).items():
         if settings.get(name) != begun:
             got = settings.get(name)

@@ -173,4 +173,4 @@ def make_directory(directory: Path, num_layers: int, hidden_size: int) -> None:
     files = {"modules.json": modules, "1_Pooling/config.json": pooling}
     for file, content in files.items():
         (directory / file).parent.mkdir(exist_ok=True)
-        (directory / file).write_text(json.dumps(content))
+        (directory / file).write_text(json.dumps(content), encoding="utf-8")

@@ -37,7 +37,7 @@ def bench_all(
         report.note(f"\n[{number}/{len(commands)}] minivllm bench {command}")
         results[command] = None if dry_run else _run(command, threads, report)
         if output is not None:
-            output.write_text(report.json(results) + "\n")
+            output.write_text(report.json(results) + "\n", encoding="utf-8")
     report.finish(results, None)
     if not dry_run and None in results.values():
         raise typer.Exit(1)

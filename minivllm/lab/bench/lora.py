@@ -93,7 +93,7 @@ def write_adapter(directory: Path, layers: Mapping[str, LinearPart], rank: int, 
     save_file(tensors, directory / "adapter_model.safetensors")
     targets = sorted({name.rpartition(".")[2] for name in layers})
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": targets}
-    (directory / "adapter_config.json").write_text(json.dumps(config))
+    (directory / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 def _added_flops(layers: Mapping[str, LinearPart], rank: int) -> float:

@@ -103,7 +103,7 @@ def cache_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return 0
     caches = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
-    sizes = [path.read_text().strip() for path in caches]
+    sizes = [path.read_text(encoding="utf-8").strip() for path in caches]
     units = {"K": 2**10, "M": 2**20}
     return max((int(s[:-1]) * units[s[-1]] for s in sizes if s[-1] in units), default=32 * 2**20)
 
@@ -138,7 +138,7 @@ def peak_memory() -> dict[str, float]:
     found = {}
     if sys.platform == "linux":
         # getrusage would count what the parent held when it made this process
-        status = Path("/proc/self/status").read_text().splitlines()
+        status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
         (line,) = (line for line in status if line.startswith("VmHWM"))
         found["peak_memory_mib"] = int(line.split()[1]) / 2**10
     elif sys.platform == "darwin":

@@ -42,5 +42,7 @@ def bench_model(model: str, dtype: str) -> Iterator[tuple[Path, str]]:
         return
     with TemporaryDirectory(prefix="minivllm-bench-") as name:
         directory = Path(name)
-        (directory / "config.json").write_text(json.dumps(SHAPES[model] | {"dtype": dtype}))
+        (directory / "config.json").write_text(
+            json.dumps(SHAPES[model] | {"dtype": dtype}), "utf-8"
+        )
         yield directory, "dummy"

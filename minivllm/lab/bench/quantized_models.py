@@ -68,7 +68,7 @@ def _write_directory(
 ) -> Path:
     directory.mkdir(parents=True)
     config = SHAPES[shape] | {"dtype": "float16", "quantization_config": quantization_config}
-    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
     tensors: dict[str, torch.Tensor] = {}
     for name, size in _shapes(directory).items():
         if name.endswith("_proj.weight"):
@@ -89,7 +89,7 @@ def write_gguf(path: Path, shape: str, kind: str) -> Path:
     arch = fields["model_type"]
     check(arch == "qwen2", "the model_type of the shape", arch, "'qwen2'")
     path.parent.mkdir(parents=True, exist_ok=True)
-    (path.parent / "config.json").write_text(json.dumps(fields))
+    (path.parent / "config.json").write_text(json.dumps(fields), encoding="utf-8")
     values = {
         "general.architecture": _string(arch),
         f"{arch}.attention.layer_norm_rms_epsilon": struct.pack("<If", _FLOAT, 1e-6),

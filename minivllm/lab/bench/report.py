@@ -66,7 +66,7 @@ def _gpu() -> dict[str, Any]:
 def cpu_name() -> str:
     """CPU model from /proc/cpuinfo, else from ``platform``."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or "unknown"

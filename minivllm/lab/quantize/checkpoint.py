@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from minivllm.lab.quantize.rounding import QuantizedWeight
+from minivllm.utils.json_files import read_json_object
 
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # which of eight columns each nibble of a word holds
 WORD = 32  # bits
@@ -81,7 +82,7 @@ def save_checkpoint(
     for file in source.iterdir():
         if file.suffix in (".json", ".txt", ".model", ".jinja") and "index" not in file.name:
             shutil.copy(file, target / file.name)
-    described = json.loads((source / "config.json").read_text())
+    described = read_json_object(source / "config.json")
     described["quantization_config"] = config
-    (target / "config.json").write_text(json.dumps(described, indent=2) + "\n")
+    (target / "config.json").write_text(json.dumps(described, indent=2) + "\n", "utf-8")
     save_file(tensors, target / "model.safetensors", {"format": "pt"})

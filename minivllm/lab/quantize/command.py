@@ -66,7 +66,9 @@ def run_quantize(
     tensors: dict[str, torch.Tensor] = {}
     to_tensors = TENSORS_OF_METHOD.get(method) or partial(gptq_tensors, bits=bits)
     for name, weight in quantize_model(model, texts, method, bits, group, sym):
-        tensors |= to_tensors(name, weight)
+        for key, tensor in to_tensors(name, weight).items():
+            is_transposed = key.endswith(model.transposed_in_checkpoint)
+            tensors[key] = tensor.T.contiguous() if is_transposed else tensor
     tensors |= float_tensors(model, config.dtype)  # scales were folded into some of them
     save_checkpoint(source, target, tensors, quantization_config(method, bits, group, sym))
 

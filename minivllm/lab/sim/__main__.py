@@ -32,7 +32,7 @@ def replay_command(
 ) -> None:
     """Run a workload in the recordings' format and write down every decision."""
     with exit_on_bad_input():
-        out.write_text(json.dumps(replay(_read_json(workload))))
+        out.write_text(json.dumps(replay(_read_json(workload))), encoding="utf-8")
 
 
 def _read_json(path: Path) -> Any:

@@ -38,7 +38,9 @@ def note_passed(name: str) -> None:
     if name not in (days := passed()):
         try:
             _file().parent.mkdir(parents=True, exist_ok=True)
-            _file().write_text(json.dumps({**days, name: date.today().isoformat()}, indent=1))
+            _file().write_text(
+                json.dumps({**days, name: date.today().isoformat()}, indent=1), encoding="utf-8"
+            )
         except OSError:
             return
 

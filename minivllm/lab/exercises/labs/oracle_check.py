@@ -67,7 +67,7 @@ def first_wrong_token(kv_cache_manager_cls: type[KVCacheManager], seed: int = 0)
 
 def _write_random_model(directory: Path) -> None:
     """Weights so large that every token matters; the norms are ones."""
-    (directory / "config.json").write_text(json.dumps(MINIATURE))
+    (directory / "config.json").write_text(json.dumps(MINIATURE), encoding="utf-8")
     config = load_config(directory)
     model = load_model(directory, config, torch.float32, torch.device("cpu"), "dummy")
     generator = torch.Generator().manual_seed(0)
