@@ -122,6 +122,10 @@ def schema(value):
         ({"messages": [{"role": "assistant", "content": None}, *HELLO]}, None, None),
         ({"messages": [{"role": "user", "content": [{"type": "refusal", "refusal": "no"}]}]},
          None, None),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": None}, {"type": "text"},
+                                                    {"type": "text", "text": "x"}]}]}, None, None),
+        ({"messages": [*HELLO, {"role": "assistant", "content": None, "refusal": None}, *HELLO]},
+         None, None),
         # tools
         ({"messages": HELLO, "tools": [{}]}, FOUND, "body.tools"),
         ({"messages": HELLO, "tools": [{"type": "x", "function": {"name": "a"}}]},
