@@ -85,10 +85,13 @@ class PoolingParams:
         if task not in model_config.supported_tasks:
             has = ", ".join(map(repr, model_config.supported_tasks))
             raise ValueError(f"task={task!r} is not one of this model's; it has {has}.")
+        skip, of_tokens = self.skip_reading_prefix_cache, task.startswith("token_")
+        allowed = f"True or None for task={task!r}, whose rows are computed for each token"
+        check(skip is not False or not of_tokens, "skip_reading_prefix_cache", skip, allowed)
         if task.endswith("classify") and self.dimensions is not None:
             raise ValueError(f"task={task!r} takes no dimensions: classes are not cut.")
         steps = {"step_tag_id": self.step_tag_id, "returned_token_ids": self.returned_token_ids}
-        if config.tok_pooling_type == "STEP" and task.startswith("token_"):
+        if config.tok_pooling_type == "STEP" and of_tokens:
             for name, value in steps.items():
                 setattr(params, name, getattr(config, name) if value is None else value)
             of_classes = task == "token_classify"
@@ -101,7 +104,7 @@ class PoolingParams:
             params.dimensions = config.dimensions
         for name in ("use_activation", "skip_reading_prefix_cache"):
             if getattr(params, name) is None:
-                usual = True if name == "use_activation" else task.startswith("token_")
+                usual = True if name == "use_activation" else of_tokens
                 of_model = getattr(config, name, None)
                 setattr(params, name, usual if of_model is None else of_model)
         if params.dimensions is not None:

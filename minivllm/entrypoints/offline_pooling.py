@@ -65,7 +65,7 @@ class PoolingMixin:
 
         Raises:
             ValueError: if the model generates, or any prompt cannot be run, naming it; then none
-                has been started.
+                has been started. Or if a number that comes out is NaN or infinite.
         """
         check_use_tqdm(use_tqdm)
         self._check_runner("encode", "pooling")
@@ -77,7 +77,13 @@ class PoolingMixin:
             params = _with_task(params, pooling_task)
         requests = self._make_requests(prompts, params, priority, lora_request)
         outputs = collect_outputs(self._outputs_of(requests), len(requests), use_tqdm)
-        return [outputs[request.request_id] for request in requests]
+        ordered = [outputs[request.request_id] for request in requests]
+        for index, output in enumerate(ordered):
+            try:
+                output.outputs.check_numbers()
+            except ValueError as error:
+                raise ValueError(f"prompt {index} of {len(ordered)}: {error}") from error
+        return ordered
 
     def embed(
         self,

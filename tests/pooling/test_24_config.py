@@ -273,8 +273,14 @@ def test_the_newer_form_of_the_pooling_file_is_read_too(tmp_path):
         ("ranks", {"task": "token_embed"}, "it has 'classify', 'token_classify'"),
         ("ranks", {"dimensions": 8}, "takes no dimensions: classes are not cut"),
         ("reward", {"task": "embed"}, "it has 'token_classify'"),
+        *(
+            (kind, {"task": task, "skip_reading_prefix_cache": False},
+             "skip_reading_prefix_cache must be True or None for task='token_")
+            for kind, task in (("Model", "token_embed"), ("ranks", "token_classify"),
+                               ("reward", None))
+        ),
     ],
-)
+)  # fmt: skip
 def test_a_request_for_what_the_model_has_not_is_refused(directories, kind, params, message):
     llm = make_llm(directories[kind])
     with pytest.raises(ValueError, match=message):

@@ -1,6 +1,7 @@
 """Pooling in the engine: budgets, caching, preemption, order, adapters, quantized weights."""
 
 import json
+import math
 import random
 from functools import cache
 from itertools import product
@@ -10,7 +11,7 @@ import quantized_checkpoints as qc
 import torch
 from adapters import peft_adapter
 from faults import PLANNING, Fault, fault_at
-from helpers import make_llm
+from helpers import make_llm, workers_of
 from pooling_models import (
     FAMILIES,
     FILE,
@@ -184,6 +185,28 @@ def test_after_a_step_that_fails_the_states_of_chunks_are_made_again(checkpoint,
             found[int(output.request_id)] = output.outputs.data
     assert num_failed > 20
     assert_near([found[index] for index in range(len(PROMPTS))], wanted)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize(("task", "family"), TASKS.items())
+def test_a_number_that_is_none_is_an_error(checkpoint, task, family, bad):
+    """As on the server, for each task; other prompts and later calls have their numbers."""
+    directory, task, wanted = checkpoint(task, family)
+    llm = make_llm(directory)
+    (worker,) = workers_of(llm)
+    embedding = worker.model_runner.model.model.embed_tokens.weight
+    unused = next(i for i in range(len(embedding)) if all(i not in p for p in PROMPTS[:3]))
+    embedding.data[unused] = bad
+    tasks = [task, f"token_{task}"] if not task.startswith("token_") else [task]
+    raw = PoolingParams(use_activation=False)
+    for asked in tasks:
+        with pytest.raises(ValueError, match="prompt 1 of 2: the model's output .* holds a NaN or"):
+            llm.encode([PROMPTS[0], [unused]], raw, use_tqdm=False, pooling_task=asked)
+    if task in ("embed", "classify"):
+        with pytest.raises(ValueError, match="holds a NaN or an infinity"):
+            getattr(llm, task)([[unused]], use_tqdm=False)
+    outputs = llm.encode(PROMPTS[:3], use_tqdm=False, pooling_task=task)
+    assert_near([output.outputs.data for output in outputs], wanted[:3])
 
 
 @pytest.mark.parametrize("task", ["embed", "classify"])
