@@ -122,8 +122,9 @@ def schema(value):
         ({"messages": [{"role": "assistant", "content": None}, *HELLO]}, None, None),
         ({"messages": [{"role": "user", "content": [{"type": "refusal", "refusal": "no"}]}]},
          None, None),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": None}, {"type": "text"},
-                                                    {"type": "text", "text": "x"}]}]}, None, None),
+        ({"messages": [{"role": "user", "content": [
+            {"type": "text", "text": None}, {"type": "text"}, {"type": "text", "text": "x"}]}]},
+         None, None),
         ({"messages": [*HELLO, {"role": "assistant", "content": None, "refusal": None}, *HELLO]},
          None, None),
         # tools
