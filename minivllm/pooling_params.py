@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minivllm.utils.validation import check, is_int, is_one_of, known_names_only
+from minivllm.utils.vllm_arguments import takes_vllm_defaults
 
 TASKS = ("embed", "classify", "token_embed", "token_classify")
 _REMOVED = {  # names of earlier vLLMs, and what takes their place
@@ -17,6 +18,7 @@ _REMOVED = {  # names of earlier vLLMs, and what takes their place
 }
 
 
+@takes_vllm_defaults("PoolingParams")
 @known_names_only
 @dataclass
 class PoolingParams:

@@ -67,7 +67,7 @@ def _texts(content: Any) -> list[str]:
 def _text_of_part(part: Any) -> Any:
     """The text of a part: a dict has it under a key, and a plain string is one."""
     kind = part.get("type") if isinstance(part, dict) else None
-    return part.get(_TEXT_PARTS[kind]) if is_one_of(kind, _TEXT_PARTS) else part
+    return part.get(_TEXT_PARTS[str(kind)]) if is_one_of(kind, _TEXT_PARTS) else part
 
 
 def _is_null(part: Any) -> bool:

@@ -36,7 +36,10 @@ class BiEncoder(Scorer):
             (queries, limits.max_tokens_per_query),
             (documents, limits.max_tokens_per_doc),
         ):
-            alone = replace(limits, max_tokens_per_query=most)
+            lower = (
+                limits.do_lower_case or self.model_config.do_lower_case
+            )  # a cross-encoder reads texts as they are
+            alone = replace(limits, max_tokens_per_query=most, do_lower_case=lower)
             for text in texts:
                 ids, _ = encode_texts(self.tokenizer, [text], alone, self.max_model_len)
                 prompts.append(({"prompt": text, "prompt_token_ids": ids}, pooling))
@@ -58,7 +61,6 @@ class BiEncoder(Scorer):
             )
             for query, document in zip(queries, documents, strict=True)
         ]
-
 
     def _score(self, query: PoolingOutput, document: PoolingOutput) -> ScoringOutput:
         found = PoolingOutput(self.similarity(query.data, document.data))

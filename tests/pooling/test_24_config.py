@@ -58,6 +58,14 @@ def model_config(directory, **words):
         ("ForCausalLM", {"task": "embed", "runner": "pooling", "convert": "embed"}, EMBED),
         ("ForCausalLM", {"pooler_config": {"pooling_type": "MEAN"}}, EMBED),
         ("ForCausalLM", {"task": "score"}, EMBED),
+        # one that sets nothing says nothing
+        ("ForCausalLM", {"pooler_config": {}}, ()),
+        ("ForCausalLM", {"pooler_config": {"pooling_type": None}}, ()),
+        ("ForCausalLM", {"pooler_config": PoolerConfig()}, ()),
+        ("ForCausalLM", {"override_pooler_config": {}}, ()),
+        ("ForCausalLM", {"pooler_config": {}, "runner": "generate"}, ()),
+        ("ForCausalLM", {"pooler_config": {}, "runner": "pooling"}, EMBED),
+        ("ForSequenceClassification", {"pooler_config": {}}, CLASSIFY),
         ("ForCausalLM", {"convert": "classify"}, CLASSIFY),
         ("st", {}, EMBED),
         ("st", {"task": "generate"}, ()),
@@ -103,7 +111,7 @@ def test_a_reward_is_of_tokens_and_raw(directories):
          "task='score' contradicts convert='classify'"),
         ("ForCausalLM", {"runner": "generate", "convert": "embed"},
          "runner='generate' contradicts convert='embed'"),
-        ("ForCausalLM", {"task": "generate", "pooler_config": {}},
+        ("ForCausalLM", {"task": "generate", "pooler_config": {"dimensions": 8}},
          "task='generate' contradicts a pooler_config"),
         ("ForCausalLM", {"runner": "pooling", "convert": "none"},
          "convert must be 'embed' or 'classify' for a pooling LlamaForCausalLM"),
@@ -247,6 +255,34 @@ def test_broken_files_of_sentence_transformers_are_named(tmp_path, file, content
     else:
         (tmp_path / file).write_text(content)
     with pytest.raises(ValueError, match=message):
+        make_llm(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ["Transformer", "Normalize", "Dense", "Pooling"],
+        ["Transformer", "Pooling", "Normalize", "Dense"],
+        ["Transformer", "Dense", "Pooling"],
+        ["Transformer", "Normalize", "Pooling"],
+        ["Pooling", "Transformer"],
+        ["Transformer", "Pooling", "Pooling"],
+        ["Transformer", "Dense"],
+        ["Transformer"],
+        ["Pooling", "Normalize"],
+        ["Transformer", "Transformer", "Pooling"],
+        ["Transformer", "Pooling", "Dense", "Normalize", "Dense"],
+        [],
+    ],
+)
+def test_modules_in_another_order_than_ours_are_refused(tmp_path, order):
+    """Each is done where the file has it: a norm before a dense layer gives other vectors."""
+    sentence_transformer(save(make_model("Llama"), tmp_path), "lasttoken", [nn.Linear(32, 8)])
+    file = tmp_path / "modules.json"
+    modules = {module["type"].rpartition(".")[2]: module for module in json.loads(file.read_text())}
+    file.write_text(json.dumps([modules[kind] for kind in order]))
+    message = "modules.json must list Transformer, Pooling, then Dense layers, then Normalize, got"
+    with pytest.raises(ValueError, match=f"{message} {', '.join(order) or 'nothing'}"):
         make_llm(tmp_path)
 
 

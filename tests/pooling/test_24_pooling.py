@@ -200,7 +200,9 @@ def test_a_number_that_is_none_is_an_error(checkpoint, task, family, bad):
     tasks = [task, f"token_{task}"] if not task.startswith("token_") else [task]
     raw = PoolingParams(use_activation=False)
     for asked in tasks:
-        with pytest.raises(ValueError, match="prompt 1 of 2: the model's output .* holds a NaN or"):
+        with pytest.raises(
+            ValueError, match=r"prompt 1 of 2: the model's output .* holds a NaN or"
+        ):
             llm.encode([PROMPTS[0], [unused]], raw, use_tqdm=False, pooling_task=asked)
     if task in ("embed", "classify"):
         with pytest.raises(ValueError, match="holds a NaN or an infinity"):
