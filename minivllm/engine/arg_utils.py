@@ -201,7 +201,8 @@ class EngineArgs:
 
         check_quantization(self.quantization)
         int_from("max_logprobs", -1)
-        int_from("block_size", 1, optional=True)  # None is the default, as in vLLM
+        if self.block_size is not None:  # the default, as in vLLM
+            int_from("block_size", 1)
         int_from("max_model_len", 2, optional=True)
         int_from("kv_cache_memory_bytes", 1, optional=True)
         int_from("num_gpu_blocks_override", 2, optional=True)

@@ -83,7 +83,8 @@ def _checked(message: Any) -> dict:
     if isinstance(content, (list, tuple)):
         _texts(content)
     else:
-        ok = is_text(content) or content is None
+        may_lack = message["role"] == "assistant" or "tool_calls" in message
+        ok = is_text(content) or (content is None and may_lack)
         check(ok, "a message's content", content, _TEXT)
     checked = {"role": message["role"], "content": content} | message
     calls = message.get("tool_calls") if message["role"] == "assistant" else None

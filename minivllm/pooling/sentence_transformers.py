@@ -90,7 +90,7 @@ def read_modules(directory: Path) -> SentenceTransformersModules | None:
 
 
 class TextSettings(NamedTuple):
-    """What becomes of a text before the transformer reads it."""
+    """Settings of a text, before the transformer reads it."""
 
     max_seq_length: int | None  # tokens; None: as many as the model knows positions
     do_lower_case: bool

@@ -107,8 +107,9 @@ def test_another_value_asks_for_something(given):
 
 @pytest.mark.parametrize(
     "given",
-    [{"limit_mm_per_prompt": {}}, {"offload_params": set()}, 
-     {"ignore_patterns": ("original/**/*",)}, {"async_scheduling": False}, {"node_rank": 0}, {"reasoning_parser": ""}, {"worker_cls": None}],
+    [{"limit_mm_per_prompt": {}}, {"offload_params": set()}, {"node_rank": 0},
+     {"ignore_patterns": ("original/**/*",)}, {"async_scheduling": False},
+     {"reasoning_parser": ""}, {"worker_cls": None}],
 )  # fmt: skip
 def test_what_asks_for_nothing_is_taken(given):
     assert EngineArgs(**given) == EngineArgs()

@@ -82,7 +82,6 @@ NULLS = [{"type": "text"}, {"type": "text", "text": None}, {"type": "refusal", "
         ([*NULLS, A], ["a"]),
         (NULLS, []),
         ([], []),
-        (None, []),
         ("", [""]),
         (["Hello"], ["Hello"]),
         (("Hello", A, ""), ["Hello", "a", ""]),
