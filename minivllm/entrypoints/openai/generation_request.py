@@ -201,10 +201,11 @@ class GenerationRequest(IgnoredFields):
         return params
 
     def _token_biases(self) -> dict[int, float] | None:
-        """The biases by token id, an integer; JSON's keys are text. They are clipped to ±100, NaN to -100."""
+        """The biases by token id, an integer; JSON's keys are text. They are clipped to ±100."""
         if self.logit_bias is None:
             return None
         wrong = [key for key in self.logit_bias if not key.isdecimal()]
         if wrong:
             raise RequestError(f"logit_bias has keys that are no token ids: {wrong}", "logit_bias")
+        # in this order, as in vLLM, NaN becomes -100
         return {int(key): min(100.0, max(-100.0, v)) for key, v in self.logit_bias.items()}
