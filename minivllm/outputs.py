@@ -149,6 +149,11 @@ class PoolingOutput:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PoolingOutput) and bool((self.data == other.data).all())
 
+    def check_numbers(self) -> None:
+        """Raise ``ValueError`` unless all of them are finite: a NaN compares with nothing."""
+        if not bool(self.data.isfinite().all()):
+            raise ValueError("the model's output for this input holds a NaN or an infinity.")
+
 
 @dataclass(repr=False)
 class EmbeddingOutput:

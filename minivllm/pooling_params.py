@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minivllm.utils.validation import check, is_int, is_one_of, known_names_only
+from minivllm.utils.vllm_arguments import takes_vllm_defaults
 
 TASKS = ("embed", "classify", "token_embed", "token_classify")
 _REMOVED = {  # names of earlier vLLMs, and what takes their place
@@ -17,6 +18,7 @@ _REMOVED = {  # names of earlier vLLMs, and what takes their place
 }
 
 
+@takes_vllm_defaults("PoolingParams")
 @known_names_only
 @dataclass
 class PoolingParams:
@@ -85,10 +87,13 @@ class PoolingParams:
         if task not in model_config.supported_tasks:
             has = ", ".join(map(repr, model_config.supported_tasks))
             raise ValueError(f"task={task!r} is not one of this model's; it has {has}.")
+        skip, of_tokens = self.skip_reading_prefix_cache, task.startswith("token_")
+        allowed = f"True or None for task={task!r}, whose rows are computed for each token"
+        check(skip is not False or not of_tokens, "skip_reading_prefix_cache", skip, allowed)
         if task.endswith("classify") and self.dimensions is not None:
             raise ValueError(f"task={task!r} takes no dimensions: classes are not cut.")
         steps = {"step_tag_id": self.step_tag_id, "returned_token_ids": self.returned_token_ids}
-        if config.tok_pooling_type == "STEP" and task.startswith("token_"):
+        if config.tok_pooling_type == "STEP" and of_tokens:
             for name, value in steps.items():
                 setattr(params, name, getattr(config, name) if value is None else value)
             of_classes = task == "token_classify"
@@ -101,7 +106,7 @@ class PoolingParams:
             params.dimensions = config.dimensions
         for name in ("use_activation", "skip_reading_prefix_cache"):
             if getattr(params, name) is None:
-                usual = True if name == "use_activation" else task.startswith("token_")
+                usual = True if name == "use_activation" else of_tokens
                 of_model = getattr(config, name, None)
                 setattr(params, name, usual if of_model is None else of_model)
         if params.dimensions is not None:

@@ -15,6 +15,7 @@ from minivllm.config.compat import GuidedDecodingParams
 from minivllm.config.structured_outputs import StructuredOutputsParams
 from minivllm.logger import init_logger
 from minivllm.utils.validation import check, is_int, is_number, is_only, is_text, known_names_only
+from minivllm.utils.vllm_arguments import takes_vllm_defaults
 
 logger = init_logger(__name__)
 
@@ -37,6 +38,7 @@ class RequestOutputKind(Enum):
     FINAL_ONLY = 2
 
 
+@takes_vllm_defaults("SamplingParams")
 @known_names_only
 @dataclass(repr=False)
 class SamplingParams:
@@ -234,6 +236,7 @@ class SamplingParams:
         return self.temperature < _SAMPLING_EPS
 
 
+@takes_vllm_defaults("BeamSearchParams")
 @known_names_only
 @dataclass
 class BeamSearchParams:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from minivllm.config.lora import LoRAConfig
 from minivllm.config.parallel import ParallelConfig
+from minivllm.config.pooler import PoolerConfig as PoolerConfig  # for users, as in vLLM
 from minivllm.config.speculative import SpeculativeConfig
 from minivllm.config.structured_outputs import StructuredOutputsConfig
 

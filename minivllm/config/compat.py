@@ -46,7 +46,8 @@ def check_defaults_only(args: Any, table: dict[str, tuple[Any, str]]) -> None:
     """Raise ``InvalidParameter`` for an argument in ``table`` that is not its default."""
     for name, (default, why) in table.items():
         value = getattr(args, name)
-        check(is_only(value, default), name, value, f"{default!r} in minivllm ({why})")
+        allowed = f"{default!r} in minivllm (as in vLLM by default: {why})"
+        check(is_only(value, default), name, value, allowed)
 
 
 def speculative_config(args: Any) -> Any:

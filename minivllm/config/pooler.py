@@ -18,11 +18,13 @@ from minivllm.utils.validation import (
     is_text,
     known_names_only,
 )
+from minivllm.utils.vllm_arguments import takes_vllm_defaults, without_defaults
 
 SEQ_POOLING_TYPES = ("CLS", "LAST", "MEAN")  # a row per prompt
 TOK_POOLING_TYPES = ("ALL", "STEP")  # rows per prompt
 
 
+@takes_vllm_defaults("PoolerConfig")
 @known_names_only
 @dataclass
 class PoolerConfig:
@@ -100,14 +102,17 @@ class PoolerConfig:
 def make_pooler_config(given: Any, name: str = "pooler_config") -> PoolerConfig | None:
     """Make the PoolerConfig of an argument: one, a dict of its fields, or None.
 
+    One that sets nothing is None, as it asks for nothing.
+
     Raises:
         ValueError: for another type, a name that is not known, or a value as ``PoolerConfig``.
     """
     if given is None or isinstance(given, PoolerConfig):
-        return given
+        return None if given == PoolerConfig() else given
     ok = isinstance(given, dict) and all(map(is_text, given))
     check(ok, name, given, "a PoolerConfig, a dict of its fields, or None")
     if "normalize" in given:
         raise ValueError(f"normalize was removed from {name}; use use_activation instead.")
+    given = without_defaults(name, "PoolerConfig", given)
     check_names(name, given, [field.name for field in fields(PoolerConfig)])
-    return PoolerConfig(**given)
+    return make_pooler_config(PoolerConfig(**given))

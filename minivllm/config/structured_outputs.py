@@ -22,6 +22,7 @@ from minivllm.utils.validation import (
     known_names_only,
     shown,
 )
+from minivllm.utils.vllm_arguments import takes_vllm_defaults
 
 logger = init_logger(__name__)
 
@@ -32,6 +33,7 @@ OTHER_BACKENDS = ("xgrammar", "outlines", "lm-format-enforcer")  # vLLM's: they 
 MAX_NESTING = 64  # levels of a schema, as in vLLM
 
 
+@takes_vllm_defaults("StructuredOutputsParams")
 @known_names_only
 @dataclass(repr=False)
 class StructuredOutputsParams:
@@ -107,6 +109,7 @@ class StructuredOutputsParams:
         return f"StructuredOutputsParams({', '.join(shown)})"
 
 
+@takes_vllm_defaults("StructuredOutputsConfig")
 @known_names_only
 @dataclass
 class StructuredOutputsConfig:

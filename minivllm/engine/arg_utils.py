@@ -42,11 +42,18 @@ from minivllm.config.structured_outputs import (
 )
 from minivllm.kv.memory_profile import host_memory_gib
 from minivllm.logger import init_logger
-from minivllm.models.hub import model_directory, tokenizer_directory
+from minivllm.models.generation_config import read_generation_config, sampling_defaults
+from minivllm.models.hub import generation_directory, model_directory, tokenizer_directory
 from minivllm.models.loader import load_config, load_draft_config
 from minivllm.models.model_config import ModelConfig
-from minivllm.pooling.resolve import PoolingRequest, resolve_chunks, resolve_pooling
+from minivllm.pooling.resolve import (
+    PoolingRequest,
+    resolve_chunks,
+    resolve_pooling,
+    resolve_texts,
+)
 from minivllm.quantization import check_quantization, get_quantization_config, gguf
+from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.policies import make_policy
 from minivllm.utils.platforms import describe_gpu, pick_device
 from minivllm.utils.validation import (
@@ -58,12 +65,14 @@ from minivllm.utils.validation import (
     is_text,
     known_names_only,
 )
+from minivllm.utils.vllm_arguments import takes_vllm_defaults
 
 logger = init_logger(__name__)
 
 _MOST = 2**50  # of tokens, blocks or bytes: no machine has more
 
 
+@takes_vllm_defaults("EngineArgs")
 @known_names_only
 @dataclass
 class EngineArgs:
@@ -87,13 +96,13 @@ class EngineArgs:
     # None: as config.json says; "int4" or "int8_per_channel_weight_only": float weights are rounded
     quantization: str | None = None
     device: str = "auto"  # "auto": a GPU if torch sees one
-    attention_backend: str = "auto"  # how layers read the KV cache; see attention/selector.py
+    attention_backend: str | None = "auto"  # how layers read K and V; see attention/selector.py
     enforce_eager: bool = False  # True: no CUDA graphs; on a CPU the model's plain modules
     seed: int = 0  # where requests without a seed of their own get theirs
     max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all
 
     # memory
-    block_size: int = 16  # positions per KV block
+    block_size: int | None = 16  # positions per KV block
     max_model_len: int | None = None  # prompt + output; None: as config.json says
     # share of a GPU that weights, activations and KV cache may fill; a CPU's KV cache has a stated
     # size, MINIVLLM_CPU_KVCACHE_SPACE
@@ -157,6 +166,11 @@ class EngineArgs:
     override_pooler_config: dict | PoolerConfig | None = None  # 0.6.6's name for pooler_config
     hf_overrides: dict | None = None  # fields to be read in place of config.json's
 
+    # requests that say nothing: "auto": the model's generation_config.json has their defaults;
+    # "vllm": vLLM's own
+    generation_config: str = "auto"  # "auto", "vllm", or a directory with a generation_config.json
+    override_generation_config: dict | None = None  # more of it, or other values
+
     # what you see
     trace: bool = False  # record every state change, for figures; online the last 1,000 steps
     disable_log_stats: bool = True  # False: a line in the log every few seconds
@@ -187,7 +201,8 @@ class EngineArgs:
 
         check_quantization(self.quantization)
         int_from("max_logprobs", -1)
-        int_from("block_size", 1)
+        if self.block_size is not None:  # the default, as in vLLM
+            int_from("block_size", 1)
         int_from("max_model_len", 2, optional=True)
         int_from("kv_cache_memory_bytes", 1, optional=True)
         int_from("num_gpu_blocks_override", 2, optional=True)
@@ -222,11 +237,17 @@ class EngineArgs:
                             ("kv_cache_dtype", KV_CACHE_DTYPES),
                             ("attention_backend", ATTENTION_BACKENDS)):  # fmt: skip
             value = getattr(self, name)
-            check(is_one_of(value, known), name, value, f"one of {', '.join(known)}")
+            ok = is_one_of(value, known) or (value is None and name == "attention_backend")
+            check(ok, name, value, f"one of {', '.join(known)}")
         check_booleans(self)
         overrides = self.hf_overrides
         ok = overrides is None or (isinstance(overrides, dict) and all(map(is_text, overrides)))
         check(ok, "hf_overrides", overrides, "a dict of config.json's fields, or None")
+        source = self.generation_config
+        check(is_text(source) and source != "", "generation_config", source, "a non-empty string")
+        more = self.override_generation_config
+        ok = more is None or (isinstance(more, dict) and all(map(is_text, more)))
+        check(ok, "override_generation_config", more, "a dict of a generation config's fields")
         self._pooling_request()
         self._parallel_config().check()
         compat.check_defaults_only(self, compat.ENGINE_DEFAULTS_ONLY)
@@ -236,6 +257,13 @@ class EngineArgs:
         known = ["auto", "gguf", "dummy"] if is_file else [n for n in LOAD_FORMATS if n != "gguf"]
         allowed = f"one of {', '.join(known)} for a {'GGUF file' if is_file else 'directory'}"
         check(self.load_format in known, "load_format", self.load_format, allowed)
+
+    def _with_defaults_of_requests(self, config: ModelConfig) -> ModelConfig:
+        """The config with sampling defaults as ``override_generation_config`` has them."""
+        own = {} if self.generation_config == "vllm" else config.default_sampling
+        given = sampling_defaults(self.override_generation_config or {})
+        SamplingParams(**given)  # raises for a value that no request could have
+        return replace(config, default_sampling=own | given)
 
     def _pooling_request(self) -> PoolingRequest:
         config: Any = self.pooler_config
@@ -275,7 +303,7 @@ class EngineArgs:
             ValueError: if a limit asks for more than the model or the other limits can give.
         """
         max_len = self.max_model_len or model_max_len
-        allowed = f"at most the {model_max_len} positions that this model knows"
+        allowed = f"at most the {model_max_len} tokens that this model's files allow"
         check(max_len <= model_max_len, "max_model_len", max_len, allowed)
         budget, max_num_seqs = 4096, 256
         if gpu is not None:  # more on large ones, but for the A100 (vLLM: get_batch_defaults)
@@ -303,8 +331,13 @@ class EngineArgs:
         """
         directory, device = model_directory(self), pick_device(self.device)
         self._check_load_format(directory)
-        model_config = _read_config(directory, self.quantization, self.hf_overrides)
+        model_config = _read_config(
+            directory, self.quantization, self.hf_overrides, generation_directory(self)
+        )
+        model_config = self._with_defaults_of_requests(model_config)
         model_config = resolve_pooling(model_config, directory, self._pooling_request())
+        tokenizer = None if self.skip_tokenizer_init else tokenizer_directory(self, directory)
+        model_config = resolve_texts(model_config, directory, tokenizer or directory)
         if self.trust_remote_code:
             message = "trust_remote_code=True: %s is built in; a model's own code is never run."
             logger.info(message, model_config.architecture)
@@ -334,11 +367,10 @@ class EngineArgs:
         ok = self.pipeline_parallel_size == 1 or (draft[1] is None and lora_config is None)
         allowed = "1 with a draft model or adapters, which have no stages yet"
         check(ok, "pipeline_parallel_size", self.pipeline_parallel_size, allowed)
-        tokenizer = None if self.skip_tokenizer_init else tokenizer_directory(self, directory)
         return VllmConfig(
             model_config,
             LoadConfig(directory, tokenizer, self.load_format, self.use_tqdm_on_load, draft[0]),
-            DeviceConfig(device, self.attention_backend, self.enforce_eager),
+            DeviceConfig(device, self.attention_backend or "auto", self.enforce_eager),
             SchedulerConfig(
                 limits.max_num_batched_tokens,
                 limits.max_num_seqs,
@@ -352,7 +384,7 @@ class EngineArgs:
                 **slots_for_drafts(speculative_config, *limits[:2]),
             ),
             CacheConfig(
-                self.block_size,
+                self.block_size or 16,
                 self.gpu_memory_utilization,
                 self.kv_cache_memory_bytes,
                 self.num_gpu_blocks_override,
@@ -378,16 +410,23 @@ def _is_quantized_in_float16(directory: Path, config: ModelConfig) -> bool:
 
 
 def _read_config(
-    directory: Path, quantization: str | None = None, hf_overrides: dict | None = None
+    directory: Path,
+    quantization: str | None = None,
+    hf_overrides: dict | None = None,
+    generation: Path | None = None,
 ) -> ModelConfig:
     if gguf.is_gguf(directory):
         check(not hf_overrides, "hf_overrides", hf_overrides, "None for a GGUF file")
         config = gguf.load_config(directory)
+        if generation is not None:
+            defaults = sampling_defaults(read_generation_config(generation))
+            config = replace(config, default_sampling=defaults)
     else:
-        config = load_config(directory, hf_overrides)
+        config = load_config(directory, hf_overrides, generation)
     return replace(config, quant_config=get_quantization_config(directory, quantization))
 
 
+@takes_vllm_defaults("EngineArgs")
 @known_names_only
 @dataclass
 class AsyncEngineArgs(EngineArgs):

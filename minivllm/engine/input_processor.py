@@ -301,4 +301,5 @@ class InputProcessor:
                 "skip_tokenizer_init=True leaves no tokenizer for a text prompt; "
                 "give {'prompt_token_ids': [...]}."
             )
-        return self.tokenizer.encode(text), text, salt
+        read = str(text).lower() if self.model_config.do_lower_case else text
+        return self.tokenizer.encode(read), text, salt

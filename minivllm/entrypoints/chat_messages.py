@@ -10,15 +10,14 @@ import re
 from typing import Any
 
 from minivllm.logger import init_logger
-from minivllm.utils.validation import check, is_text
+from minivllm.utils.validation import check, is_one_of, is_text
 
 logger = init_logger(__name__)
 
-TEXT_PARTS = (
-    "text",
-    "refusal",
-    "thinking",
-)  # types of parts; the key of the text has the same name
+# Types of parts, and the key of the text. Clients send null for a text or a refusal that is none.
+_TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text",
+               "refusal": "refusal", "thinking": "thinking"}  # fmt: skip
+_MAY_BE_NULL = ("text", "refusal")
 _TEXT = "text, or a list of text parts, without lone surrogates"
 _KNOWS_DEVELOPERS = re.compile(r"""["']developer["']""")
 
@@ -48,24 +47,32 @@ def template_messages(
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content. Each of several parts is on its own line.
+    """The text of a message's content. Each of several parts is on its own line, if it has any.
 
     Raises:
         ValueError: for a part that is not text.
     """
-    return "\n".join(_texts(content))
+    return "\n".join(text for text in _texts(content) if text)
 
 
 def _texts(content: Any) -> list[str]:
-    """The texts of a content; an empty list for None."""
+    """The texts of a content, those of parts that are null left out; an empty list for None."""
     if not isinstance(content, (list, tuple)):
         return [] if content is None else [content]
-    texts: list[Any] = []
-    for part in content:
-        kind = part.get("type", "text") if isinstance(part, dict) else None
-        texts.append(part.get(kind if kind in TEXT_PARTS else "text") if kind else None)
+    texts = [_text_of_part(part) for part in content if not _is_null(part)]
     check(all(map(is_text, texts)), "a message's content", content, _TEXT)
     return texts
+
+
+def _text_of_part(part: Any) -> Any:
+    """The text of a part: a dict has it under a key, and a plain string is one."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    return part.get(_TEXT_PARTS[str(kind)]) if is_one_of(kind, _TEXT_PARTS) else part
+
+
+def _is_null(part: Any) -> bool:
+    kind = part.get("type") if isinstance(part, dict) else None
+    return is_one_of(kind, _MAY_BE_NULL) and _text_of_part(part) is None
 
 
 def _checked(message: Any) -> dict:
@@ -76,7 +83,8 @@ def _checked(message: Any) -> dict:
     if isinstance(content, (list, tuple)):
         _texts(content)
     else:
-        ok = is_text(content) or (content is None and "tool_calls" in message)
+        may_lack = message["role"] == "assistant" or "tool_calls" in message
+        ok = is_text(content) or (content is None and may_lack)
         check(ok, "a message's content", content, _TEXT)
     checked = {"role": message["role"], "content": content} | message
     calls = message.get("tool_calls") if message["role"] == "assistant" else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -14,9 +15,10 @@ from tqdm.auto import tqdm
 
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.llm_engine import LLMEngine
-from minivllm.entrypoints.chat_utils import render_chat
+from minivllm.entrypoints.chat_utils import load_chat_template, render_chat
 from minivllm.entrypoints.offline_pooling import PoolingMixin
 from minivllm.entrypoints.progress_bar import check_use_tqdm, collect_outputs
+from minivllm.entrypoints.truncation import TruncationParams, tokenized
 from minivllm.kv.memory_profile import MemoryProfile
 from minivllm.lora.request import LoRARequest
 from minivllm.metrics.reader import Metric
@@ -26,6 +28,7 @@ from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, Sampli
 from minivllm.scheduling.progress import make_progress
 from minivllm.trace import Trace
 from minivllm.utils.validation import check, check_names, is_int
+from minivllm.utils.vllm_arguments import check_default, without_defaults
 
 AnyParams = SamplingParams | BeamSearchParams
 
@@ -35,6 +38,7 @@ class LLM(PoolingMixin):
 
     Args:
         model: a Hugging Face directory; None for the small chat model that ships with minivllm.
+        chat_template: a file or Jinja that ``chat`` uses in place of the tokenizer's own.
         **kwargs: any field of ``EngineArgs``; the names and defaults are vLLM's.
 
     Raises:
@@ -42,7 +46,11 @@ class LLM(PoolingMixin):
             that cannot be loaded.
     """
 
-    def __init__(self, model: str | None = None, **kwargs):
+    def __init__(
+        self, model: str | None = None, *, chat_template: str | Path | None = None, **kwargs
+    ):
+        self.chat_template = load_chat_template(chat_template)
+        kwargs = without_defaults("LLM", "EngineArgs", kwargs)
         check_names("LLM", kwargs, [field.name for field in fields(EngineArgs)])
         self.llm_engine = LLMEngine(EngineArgs(model=model, **kwargs))
         self._num_requests = 0
@@ -67,6 +75,8 @@ class LLM(PoolingMixin):
         use_tqdm: bool | Callable[..., tqdm] | None = True,
         priority: int | list[int] | None = None,
         lora_request: LoRARequest | list[LoRARequest | None] | None = None,
+        tokenization_kwargs: dict[str, Any] | None = None,
+        mm_processor_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Complete prompts, as many at once as fit.
 
@@ -81,6 +91,9 @@ class LLM(PoolingMixin):
                 Needs ``scheduling_policy="priority"``.
             lora_request: the adapter to use, one for all, or a list of one or None for each prompt.
                 Needs ``enable_lora=True``.
+            tokenization_kwargs: options for the tokenizer, as ``{"truncation": True,
+                "max_length": 20}``; see ``TruncationParams.with_kwargs``.
+            mm_processor_kwargs: only None is here: there are no pictures or sounds.
 
         Returns:
             One finished output per prompt, in the order of the prompts.
@@ -90,9 +103,10 @@ class LLM(PoolingMixin):
                 scheduling policy of your own never admits a request (``LivelockError``).
         """
         check_use_tqdm(use_tqdm)
+        check_default("LLM.generate()", "LLM", "mm_processor_kwargs", mm_processor_kwargs)
         self._check_runner("generate", "generate")
         params = self.get_default_sampling_params() if sampling_params is None else sampling_params
-        requests = self._make_requests(prompts, params, priority, lora_request)
+        requests = self._make_requests(prompts, params, priority, lora_request, tokenization_kwargs)
         for request in requests:
             request.sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
         outputs = collect_outputs(self._outputs_of(requests), len(requests), use_tqdm)
@@ -139,6 +153,8 @@ class LLM(PoolingMixin):
         priority: int | list[int] | None = None,
         chat_template_content_format: str = "auto",
         lora_request: LoRARequest | list[LoRARequest | None] | None = None,
+        tokenization_kwargs: dict[str, Any] | None = None,
+        mm_processor_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer conversations: each is rendered by the chat template, then generated.
 
@@ -155,6 +171,9 @@ class LLM(PoolingMixin):
             chat_template_content_format: "string" gives the template each content as one text,
                 "openai" as a list of parts, and "auto" what it seems to read.
             lora_request: as for ``generate``, one for all or for each conversation.
+            tokenization_kwargs: as for ``generate``; the template writes its own special tokens,
+                so by default none are added.
+            mm_processor_kwargs: as for ``generate``.
 
         Raises:
             ValueError: if a conversation cannot be rendered or run; then none has been started.
@@ -166,7 +185,7 @@ class LLM(PoolingMixin):
             render_chat(
                 self.get_tokenizer(),
                 conversation,
-                chat_template=chat_template,
+                chat_template=self.chat_template if chat_template is None else chat_template,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 tools=tools,
@@ -175,7 +194,14 @@ class LLM(PoolingMixin):
             )
             for conversation in conversations
         ]
-        return self.generate(prompts, sampling_params, use_tqdm, priority, lora_request)
+        if tokenization_kwargs is not None:
+            ok = isinstance(tokenization_kwargs, dict)
+            check(ok, "tokenization_kwargs", tokenization_kwargs, "a dict, or None")
+            tokenization_kwargs = {"add_special_tokens": False} | tokenization_kwargs
+            prompts = [{"prompt": prompt["prompt"]} for prompt in prompts]
+        media = mm_processor_kwargs
+        rest = priority, lora_request, tokenization_kwargs, media
+        return self.generate(prompts, sampling_params, use_tqdm, *rest)
 
     def beam_search(
         self,
@@ -183,6 +209,7 @@ class LLM(PoolingMixin):
         params: BeamSearchParams,
         use_tqdm: bool | Callable[..., tqdm] | None = False,
         lora_request: LoRARequest | list[LoRARequest | None] | None = None,
+        concurrency_limit: int | None = None,
     ) -> list[BeamSearchOutput]:
         """Beam search: the most likely continuations of prompts.
 
@@ -190,6 +217,7 @@ class LLM(PoolingMixin):
             prompts: as for ``generate``.
             params: how many, how long, and how they are scored.
             use_tqdm, lora_request: as for ``generate``.
+            concurrency_limit: only None is here: as many prompts are searched at once as fit.
 
         Returns:
             For each prompt its ``beam_width`` best continuations, the best first.
@@ -198,6 +226,7 @@ class LLM(PoolingMixin):
             ValueError: if any prompt cannot be run, naming it; then none has been started.
         """
         check(isinstance(params, BeamSearchParams), "params", params, "a BeamSearchParams")
+        check_default("LLM.beam_search()", "LLM", "concurrency_limit", concurrency_limit)
         outputs = self.generate(prompts, params, use_tqdm, lora_request=lora_request)
         return [
             BeamSearchOutput([self._with_prompt(output, found, params) for found in output.outputs])
@@ -242,9 +271,13 @@ class LLM(PoolingMixin):
         """Empty the prefix cache. Refuses (False) while any block is in use."""
         return self.llm_engine.reset_prefix_cache()
 
-    def _make_requests(self, prompts, params, priority, lora_request) -> list[Request]:
+    def _make_requests(
+        self, prompts, params, priority, lora_request, tokenization_kwargs=None
+    ) -> list[Request]:
         """One request per prompt, all of them checked; the engine knows nothing of them yet."""
-        prompts = _as_list(prompts)
+        prompts, engine = _as_list(prompts), self.llm_engine
+        how = TruncationParams(do_lower_case=engine.model_config.do_lower_case)
+        how = how.with_kwargs(tokenization_kwargs, engine.max_model_len)
         params = params if isinstance(params, (list, tuple)) else [params] * len(prompts)
         pools = self.llm_engine.model_config.runner_type == "pooling"
         name = f"len({'pooling' if pools else 'sampling'}_params)"
@@ -267,6 +300,8 @@ class LLM(PoolingMixin):
         each = zip(prompts, params, priority, loras, strict=True)
         for index, (prompt, one, rank, lora) in enumerate(each):
             try:
+                if tokenization_kwargs is not None:
+                    prompt = tokenized(prompt, engine.tokenizer, how, engine.max_model_len)
                 request = self.llm_engine.input_processor.make_request(
                     str(number), prompt, one, priority=rank, lora_request=lora
                 )

@@ -50,6 +50,7 @@ class PoolingMixin:
         lora_request: LoRA = None,
         pooling_task: str | None = None,
         priority: int | list[int] | None = None,
+        tokenization_kwargs: dict[str, Any] | None = None,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
         """Pool the hidden states of prompts.
 
@@ -58,6 +59,7 @@ class PoolingMixin:
             pooling_params: one for all, or a list of one for each; None: the model's usual.
             use_tqdm, lora_request, priority: as for ``generate``.
             pooling_task: the task of those whose parameters name none; None: the engine's.
+            tokenization_kwargs: as for ``generate``.
 
         Returns:
             One output per prompt, in the order of the prompts; ``outputs.data`` is float32,
@@ -65,7 +67,7 @@ class PoolingMixin:
 
         Raises:
             ValueError: if the model generates, or any prompt cannot be run, naming it; then none
-                has been started.
+                has been started. Or if a number that comes out is NaN or infinite.
         """
         check_use_tqdm(use_tqdm)
         self._check_runner("encode", "pooling")
@@ -75,9 +77,15 @@ class PoolingMixin:
             params = [_with_task(one, pooling_task) for one in params]
         else:
             params = _with_task(params, pooling_task)
-        requests = self._make_requests(prompts, params, priority, lora_request)
+        requests = self._make_requests(prompts, params, priority, lora_request, tokenization_kwargs)
         outputs = collect_outputs(self._outputs_of(requests), len(requests), use_tqdm)
-        return [outputs[request.request_id] for request in requests]
+        ordered = [outputs[request.request_id] for request in requests]
+        for index, output in enumerate(ordered):
+            try:
+                output.outputs.check_numbers()
+            except ValueError as error:
+                raise ValueError(f"prompt {index} of {len(ordered)}: {error}") from error
+        return ordered
 
     def embed(
         self,
@@ -86,12 +94,14 @@ class PoolingMixin:
         pooling_params: Params = None,
         lora_request: LoRA = None,
         priority: int | list[int] | None = None,
+        tokenization_kwargs: dict[str, Any] | None = None,
     ) -> list[EmbeddingRequestOutput]:
         """Embed prompts: one vector each, of norm 1 unless ``use_activation=False``.
 
         Args and errors are those of ``encode``.
         """
-        outputs = self.encode(prompts, pooling_params, use_tqdm, lora_request, "embed", priority)
+        rest = priority, tokenization_kwargs
+        outputs = self.encode(prompts, pooling_params, use_tqdm, lora_request, "embed", *rest)
         return [EmbeddingRequestOutput.from_base(output) for output in outputs]
 
     def classify(
@@ -101,12 +111,14 @@ class PoolingMixin:
         pooling_params: Params = None,
         lora_request: LoRA = None,
         priority: int | list[int] | None = None,
+        tokenization_kwargs: dict[str, Any] | None = None,
     ) -> list[ClassificationRequestOutput]:
         """Classify prompts: a probability for each label.
 
         Args and errors are those of ``encode``.
         """
-        outputs = self.encode(prompts, pooling_params, use_tqdm, lora_request, "classify", priority)
+        rest = priority, tokenization_kwargs
+        outputs = self.encode(prompts, pooling_params, use_tqdm, lora_request, "classify", *rest)
         return [ClassificationRequestOutput.from_base(output) for output in outputs]
 
     def score(
@@ -120,6 +132,7 @@ class PoolingMixin:
         lora_request: LoRA = None,
         chat_template: str | None = None,
         truncate_prompt_tokens: int | None = None,
+        tokenization_kwargs: dict[str, Any] | None = None,
     ) -> list[ScoringRequestOutput]:
         """Score pairs of texts: the larger, the more they have to do with one another.
 
@@ -132,6 +145,7 @@ class PoolingMixin:
             chat_template: of a cross-encoder: a file or Jinja, for messages of the roles "query"
                 and "document"; None: the tokenizer's way to write pairs.
             truncate_prompt_tokens: most tokens of a prompt; -1: what the model takes.
+            tokenization_kwargs: as for ``generate``.
 
         Returns:
             One output for each document; ``outputs.score`` is a number.
@@ -153,7 +167,9 @@ class PoolingMixin:
         extra = pooling_params.extra_kwargs or {}
         limits = [extra.get(f"max_tokens_per_{name}", 0) for name in ("query", "doc")]
         how = ScoringParams(
-            TruncationParams(truncate_prompt_tokens, None, *limits),
+            TruncationParams(truncate_prompt_tokens, None, *limits).with_kwargs(
+                tokenization_kwargs, engine.max_model_len
+            ),
             load_chat_template(chat_template),
             extra.get("chat_template_kwargs"),
         )

@@ -67,6 +67,7 @@ class Scorer(ABC):
 
     def __init__(self, tokenizer, model_config, max_model_len: int):
         self.tokenizer = tokenizer
+        self.model_config = model_config
         self.max_model_len = max_model_len
         has_types = model_config.type_vocab_size > 1  # tokenizers may give some to any model
         self._has_types = has_types and "token_type_ids" in tokenizer.model_input_names

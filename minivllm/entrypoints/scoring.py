@@ -17,7 +17,7 @@ from torch.nn.functional import cosine_similarity
 from minivllm.entrypoints.chat_utils import apply_chat_template
 from minivllm.entrypoints.scorer import Prompt, Scorer
 from minivllm.entrypoints.truncation import encode_texts
-from minivllm.outputs import ScoringOutput, ScoringRequestOutput
+from minivllm.outputs import PoolingOutput, ScoringOutput, ScoringRequestOutput
 
 
 class BiEncoder(Scorer):
@@ -36,7 +36,10 @@ class BiEncoder(Scorer):
             (queries, limits.max_tokens_per_query),
             (documents, limits.max_tokens_per_doc),
         ):
-            alone = replace(limits, max_tokens_per_query=most)
+            lower = (
+                limits.do_lower_case or self.model_config.do_lower_case
+            )  # a cross-encoder reads texts as they are
+            alone = replace(limits, max_tokens_per_query=most, do_lower_case=lower)
             for text in texts:
                 ids, _ = encode_texts(self.tokenizer, [text], alone, self.max_model_len)
                 prompts.append(({"prompt": text, "prompt_token_ids": ids}, pooling))
@@ -51,13 +54,18 @@ class BiEncoder(Scorer):
         return [
             ScoringRequestOutput(
                 f"{query.request_id}_{document.request_id}",
-                ScoringOutput(float(self.similarity(query.outputs.data, document.outputs.data))),
+                self._score(query.outputs, document.outputs),
                 query.prompt_token_ids + between + document.prompt_token_ids,
                 query.num_cached_tokens + document.num_cached_tokens,
                 finished=True,
             )
             for query, document in zip(queries, documents, strict=True)
         ]
+
+    def _score(self, query: PoolingOutput, document: PoolingOutput) -> ScoringOutput:
+        found = PoolingOutput(self.similarity(query.data, document.data))
+        found.check_numbers()  # products of finite numbers may be too large
+        return ScoringOutput.from_base(found)
 
 
 class LateInteraction(BiEncoder):

@@ -33,6 +33,7 @@ class ModelSource(Protocol):
     tokenizer_revision: str | None
     download_dir: str | None
     load_format: str
+    generation_config: str
 
 
 def model_directory(args: ModelSource) -> Path:
@@ -64,6 +65,20 @@ def tokenizer_directory(args: ModelSource, model_directory: Path) -> Path:
         return model_directory
     name = args.tokenizer or args.model or model_directory
     return _directory("tokenizer", name, args.tokenizer_revision, args.download_dir, "dummy")
+
+
+def generation_directory(args: ModelSource) -> Path | None:
+    """The directory of another generation_config.json; None: the model's own.
+
+    Raises like ``model_directory``, and if it has no such file.
+    """
+    if args.generation_config in ("auto", "vllm"):
+        return None
+    what = "generation_config"
+    directory = _directory(what, args.generation_config, None, args.download_dir, "dummy")
+    if not (directory / "generation_config.json").is_file():
+        raise FileNotFoundError(f"{what} {str(directory)!r} has no generation_config.json.")
+    return directory
 
 
 def _directory(

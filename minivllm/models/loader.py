@@ -51,12 +51,17 @@ def load_draft_config(
     return directory, replace(draft, dtype=target.dtype)
 
 
-def load_config(directory: str | Path, hf_overrides: dict[str, Any] | None = None) -> ModelConfig:
+def load_config(
+    directory: str | Path,
+    hf_overrides: dict[str, Any] | None = None,
+    generation_directory: Path | None = None,
+) -> ModelConfig:
     """Read the shapes and constants of a Hugging Face directory's model.
 
     Args:
         directory: with a config.json.
         hf_overrides: fields of it, to be read in place of its own; ``architectures`` is one.
+        generation_directory: where to read generation_config.json; None: with the others.
 
     Raises:
         FileNotFoundError: if there is no config.json in it.
@@ -69,7 +74,8 @@ def load_config(directory: str | Path, hf_overrides: dict[str, Any] | None = Non
         check(ok, "hf_overrides['architectures']", names, "a list with an architecture's name")
         architecture = names[0]
     read_config = get_model_class(architecture).read_config
-    return ModelConfig.from_directory(directory, architecture, read_config, hf_overrides)
+    more = hf_overrides, generation_directory
+    return ModelConfig.from_directory(directory, architecture, read_config, *more)
 
 
 def load_model(

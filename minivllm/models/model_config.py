@@ -17,14 +17,11 @@ from minivllm.distributed.shard import (
     kv_head_share,
 )
 from minivllm.kv.memory_profile import kv_bytes_per_token
+from minivllm.models.generation_config import read_generation_config, sampling_defaults
 from minivllm.models.rope import max_positions
 from minivllm.utils.json_files import read_json_object
 from minivllm.utils.validation import check, is_int, is_text
 
-# What generation_config.json may say of sampling, and the names here.
-_SAMPLING_DEFAULTS = {
-    name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-} | {"max_new_tokens": "max_tokens"}
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _MOST = {  # of each size: memory is asked for by it
     "vocab_size": 2**24, "hidden_size": 2**20, "intermediate_size": 2**20,
@@ -67,6 +64,8 @@ class ModelConfig:
     is_matryoshka: bool = False  # its first numbers are an embedding, too
     matryoshka_dimensions: list[int] | None = None  # how many of them; None: any
     is_encoder_only: bool = False  # no K and V are kept
+    max_seq_length: int | None = None  # tokens of a text, where files beside config.json say so
+    do_lower_case: bool = False  # texts are read in lower case
     type_vocab_size: int = 1  # of an encoder: types that a token can have
     start_layer: int = 0  # of a stage: what number its first layer has in the whole model
     hf_config: Any = field(default=None, repr=False, compare=False)  # as transformers reads it
@@ -74,9 +73,13 @@ class ModelConfig:
     @property
     def max_model_len(self) -> int:
         """The longest sequence that the model was made for, in tokens."""
-        if self.rope is None:
-            return self.max_position_embeddings
-        return max_positions(self.rope, self.max_position_embeddings)
+        longest, kind = self.max_position_embeddings, None
+        if self.rope is not None:
+            longest, kind = max_positions(self.rope, longest), self.rope["rope_type"]
+        if self.max_seq_length is None:
+            return longest
+        ends = kind in (None, "dynamic")  # there are no positions beyond; others go on
+        return min(longest, self.max_seq_length) if ends else self.max_seq_length
 
     @property
     def classifier_method(self) -> str | None:
@@ -169,6 +172,7 @@ class ModelConfig:
         architecture: str,
         read_config: Callable[[Any], dict[str, Any]],
         hf_overrides: dict[str, Any] | None = None,
+        generation_directory: Path | None = None,
     ) -> ModelConfig:
         """Read ``config.json`` (and ``generation_config.json``) of a Hugging Face directory.
 
@@ -177,6 +181,7 @@ class ModelConfig:
             architecture: the model's.
             read_config: the fields that only its family knows, from a Hugging Face config.
             hf_overrides: fields of config.json, to be read in place of its own.
+            generation_directory: where to read generation_config.json; None: with the others.
 
         Raises:
             ValueError: if it cannot be read, or describes a model that we do not have.
@@ -191,7 +196,7 @@ class ModelConfig:
             hf.update(hf_overrides or {})  # fields that it does not have yet, too
         except Exception as error:
             raise ValueError(f"{file} cannot be read: {error}") from error
-        generation = _read_generation_config(Path(directory))
+        generation = read_generation_config(generation_directory or Path(directory))
         return cls.from_hf_config(hf, architecture, read_config, generation)
 
     @classmethod
@@ -226,11 +231,7 @@ class ModelConfig:
             "sliding_windows": (None,) * hf.num_hidden_layers,
             "dtype": _torch_dtype(getattr(hf, "dtype", None) or getattr(hf, "torch_dtype", None)),
             "eos_token_ids": frozenset(eos_ids),
-            "default_sampling": {
-                ours: generation[theirs]
-                for theirs, ours in _SAMPLING_DEFAULTS.items()
-                if generation.get(theirs) is not None
-            },
+            "default_sampling": sampling_defaults(generation),
         }
         num_heads, num_kv_heads = common["num_heads"], common["num_kv_heads"]
         ok = num_heads % num_kv_heads == 0
@@ -276,11 +277,6 @@ def _check_sizes(hf) -> None:
         value = getattr(hf, name, None)
         ok = value is None or (is_int(value, 1) and value <= most)
         check(ok, f"{name} in config.json", value, f"an integer from 1 to {most}")
-
-
-def _read_generation_config(directory: Path) -> dict:
-    file = directory / "generation_config.json"
-    return read_json_object(file) if file.is_file() else {}
 
 
 def _torch_dtype(name) -> torch.dtype:

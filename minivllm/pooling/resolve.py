@@ -14,7 +14,11 @@ from typing import Any
 from minivllm.config.pooler import PoolerConfig
 from minivllm.models.model_config import ModelConfig
 from minivllm.models.registry import get_model_class
-from minivllm.pooling.sentence_transformers import read_modules
+from minivllm.pooling.sentence_transformers import (
+    read_model_max_length,
+    read_modules,
+    read_text_settings,
+)
 from minivllm.pooling_params import PoolingParams
 from minivllm.utils.validation import check, is_int, is_one_of
 
@@ -129,6 +133,26 @@ def resolve_pooling(config: ModelConfig, directory: Path, wanted: PoolingRequest
     )
     PoolingParams().completed(config)  # what requests get that ask for nothing
     return config
+
+
+def resolve_texts(config: ModelConfig, directory: Path, tokenizer: Path) -> ModelConfig:
+    """Decide how long a text may be, and whether it is read in lower case. Returns the config.
+
+    Sentence Transformers' file has the last word; without it, an encoder's tokenizer may name a
+    length. (vLLM: ``_get_and_verify_max_len``)
+
+    Args:
+        config: of the model.
+        directory: the model's.
+        tokenizer: the tokenizer's.
+
+    Raises:
+        ValueError: if a file cannot be read, or holds other values.
+    """
+    length, lower = read_text_settings(directory)
+    if length is None and config.is_encoder_only:
+        length = read_model_max_length(tokenizer)
+    return replace(config, max_seq_length=length, do_lower_case=lower)
 
 
 def _tasks(config: ModelConfig, wanted: PoolingRequest) -> tuple[str, ...]:

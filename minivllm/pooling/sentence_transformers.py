@@ -16,8 +16,16 @@ import torch
 from torch import nn
 
 from minivllm.models.weight_utils import weights_iterator
-from minivllm.utils.validation import is_int
+from minivllm.utils.validation import check, is_int, is_number
 
+# Settings of the transformer itself; the first of these files that says something counts.
+_TEXT_FILES = tuple(
+    f"sentence_{family}_config.json"
+    for family in (
+        "bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet",
+    )
+)  # fmt: skip
+_MOST_TOKENS = 2**22
 _MODES = {  # keys of 1_Pooling/config.json in its older form
     "pooling_mode_cls_token": "CLS",
     "pooling_mode_mean_tokens": "MEAN",
@@ -41,7 +49,7 @@ class DenseLayer(NamedTuple):
 class SentenceTransformersModules(NamedTuple):
     """Modules behind the transformer, as ``modules.json`` lists them."""
 
-    pooling_type: str | None
+    pooling_type: str
     dense: tuple[DenseLayer, ...]
     normalize: bool
 
@@ -50,28 +58,75 @@ def read_modules(directory: Path) -> SentenceTransformersModules | None:
     """Read ``modules.json`` and the configs that it names; None if there is none.
 
     Raises:
-        ValueError: if a file cannot be read, or names a module that we do not have.
+        ValueError: if a file cannot be read, names a module that we do not have, or has them in
+            another order than we do them.
     """
     file = directory / "modules.json"
     if not file.is_file():
         return None
     modules = _read_json(file, list)
-    pooling_type, dense, normalize = None, [], False
+    kinds: list[str] = []
+    pooling_type, dense = "", []
     for module in modules:
         name = module.get("path") if isinstance(module, dict) else None
         if not isinstance(name, str) or not isinstance(module.get("type"), str):
             raise ValueError(f"{file}: each module must have a type and a path, got {module!r}.")
         kind, path = module["type"].rpartition(".")[2], directory / name
+        kinds.append(kind)
         if kind == "Pooling":
             pooling_type = _pooling_type(path / "config.json")
         elif kind == "Dense":
             dense.append(_dense_layer(path))
-        elif kind == "Normalize":
-            normalize = True
-        elif kind != "Transformer":
+        elif kind not in ("Transformer", "Normalize"):
             allowed = "Transformer, Pooling, Dense and Normalize are"
             raise ValueError(f"{file}: module {kind!r} is not supported; {allowed}.")
-    return SentenceTransformersModules(pooling_type, tuple(dense), normalize)
+    num_norms = kinds.count("Normalize")
+    if kinds != ["Transformer", "Pooling", *["Dense"] * len(dense), *["Normalize"] * num_norms]:
+        raise ValueError(
+            f"{file} must list Transformer, Pooling, then Dense layers, then Normalize, got "
+            f"{', '.join(kinds) or 'nothing'}."
+        )
+    return SentenceTransformersModules(pooling_type, tuple(dense), num_norms > 0)
+
+
+class TextSettings(NamedTuple):
+    """Settings of a text, before the transformer reads it."""
+
+    max_seq_length: int | None  # tokens; None: as many as the model knows positions
+    do_lower_case: bool
+
+
+def read_text_settings(directory: Path) -> TextSettings:
+    """Read ``sentence_bert_config.json``, or one of its older names.
+
+    (vLLM: ``get_sentence_transformer_tokenizer_config``; as there, a file without
+    ``max_seq_length`` says nothing)
+
+    Raises:
+        ValueError: if it cannot be read, or holds other values.
+    """
+    for file in (directory / name for name in _TEXT_FILES):
+        if not file.is_file() or not (config := _read_json(file, dict)):
+            continue
+        if "max_seq_length" not in config:
+            break
+        length, lower = config["max_seq_length"], config.get("do_lower_case") or False
+        ok = length is None or (is_int(length, 1) and length <= _MOST_TOKENS)
+        check(ok, f"max_seq_length in {file}", length, f"from 1 to {_MOST_TOKENS}, or null")
+        check(isinstance(lower, bool), f"do_lower_case in {file}", lower, "true or false")
+        return TextSettings(length, lower)
+    return TextSettings(None, False)
+
+
+def read_model_max_length(directory: Path) -> int | None:
+    """The longest text that a tokenizer's ``tokenizer_config.json`` names; None if it names none.
+
+    Raises:
+        ValueError: if the file cannot be read.
+    """
+    file = directory / "tokenizer_config.json"
+    length = _read_json(file, dict).get("model_max_length") if file.is_file() else None
+    return int(length) if is_number(length) and length >= 1 else None
 
 
 Projector = Callable[[torch.Tensor], torch.Tensor]

@@ -7,6 +7,7 @@ lexer of derivatives. It refuses what it cannot do. (vLLM: backend_guidance.py)
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ import numpy as np
 from minivllm.config.structured_outputs import StructuredOutputsParams
 from minivllm.logger import init_logger
 from minivllm.structured_output.backend_types import StructuredOutputGrammar
+from minivllm.structured_output.json_schema import closed, without_annotations
 from minivllm.structured_output.vocabulary import Vocabulary
 from minivllm.utils.validation import InvalidParameter, shown
 
@@ -154,11 +156,15 @@ class GuidanceBackend:
         return ""
 
     def _field_to_blame(self, params: StructuredOutputsParams) -> str:
+        """The whitespace pattern, if it cannot be followed, or all is well without it."""
         pattern = params.whitespace_pattern
         if params.kind not in ("json", "json_object") or pattern is None:
             return params.kind
-        bad = self._matcher(self._regex(pattern)).is_error()
-        return "whitespace_pattern" if bad else params.kind
+        if self._matcher(self._regex(pattern)).is_error():
+            return "whitespace_pattern"
+        usual = self._matcher(self._serialize(replace(params, whitespace_pattern=None)))
+        bad = usual.is_error() or self._try_masks(usual)
+        return params.kind if bad else "whitespace_pattern"
 
     def _regex(self, pattern: str) -> str:
         # \d, \w and \s are ASCII, as in the other backend
@@ -192,7 +198,8 @@ def _schema(params: StructuredOutputsParams) -> str:
     schema = json.loads(params.json) if isinstance(params.json, str) else params.json
     if isinstance(schema, bool):
         schema = {} if schema else {"enum": []}
-    return json.dumps(_closed(schema) if params.disable_additional_properties else schema)
+    schema = without_annotations(schema)
+    return json.dumps(closed(schema) if params.disable_additional_properties else schema)
 
 
 def _blanks(params: StructuredOutputsParams) -> dict[str, Any]:
@@ -200,15 +207,3 @@ def _blanks(params: StructuredOutputsParams) -> dict[str, Any]:
         return {"whitespace_flexible": False}
     pattern = params.whitespace_pattern
     return {"whitespace_pattern": _ONE_BLANK if pattern is None else pattern}
-
-
-def _closed(schema: Any) -> Any:
-    """The schema with ``additionalProperties: false`` in each object that has properties."""
-    if isinstance(schema, list):
-        return [_closed(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {key: _closed(value) for key, value in schema.items()}
-    if isinstance(schema.get("properties"), dict) or "patternProperties" in schema:
-        closed.setdefault("additionalProperties", False)
-    return closed

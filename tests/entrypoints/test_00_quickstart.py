@@ -93,6 +93,56 @@ def test_a_model_may_bring_its_own_sampling_params(tiny_chat, tmp_path):
         LLM(str(directory))
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ({}, {"temperature": 0.3, "top_k": 7}),
+        ({"generation_config": "vllm"}, {}),
+        ({"override_generation_config": {"top_p": 0.5, "max_new_tokens": 3, "presence_penalty": 1}},
+         {"temperature": 0.3, "top_k": 7, "top_p": 0.5, "max_tokens": 3, "presence_penalty": 1}),
+        ({"override_generation_config": {"temperature": 0.9, "top_k": None, "do_sample": True}},
+         {"temperature": 0.9, "top_k": 7}),
+        ({"generation_config": "vllm", "override_generation_config": {"min_p": 0.1}},
+         {"min_p": 0.1}),
+        ({"generation_config": "another"}, {"top_k": 2, "frequency_penalty": 0.5}),
+    ],
+)  # fmt: skip
+def test_the_source_of_sampling_defaults_can_be_chosen(
+    tiny_chat, tmp_path, monkeypatch, words, expected
+):
+    directory = shutil.copytree(tiny_chat, tmp_path / "model")
+    (directory / "generation_config.json").write_text('{"temperature": 0.3, "top_k": 7}')
+    (tmp_path / "another").mkdir()
+    own = {"top_k": 2, "frequency_penalty": 0.5, "eos_token_id": [3, 5]}
+    (tmp_path / "another/generation_config.json").write_text(json.dumps(own))
+    monkeypatch.chdir(tmp_path)
+    llm = LLM(str(directory), num_gpu_blocks_override=200, **words)
+    assert llm.get_default_sampling_params() == SamplingParams(**expected)
+    ends = {3, 5} if words.get("generation_config") == "another" else set()
+    assert (llm.llm_engine.model_config.eos_token_ids >= {3, 5}) == bool(ends)
+    (output,) = llm.generate("abc", use_tqdm=False)
+    assert len(output.outputs[0].token_ids) <= expected.get("max_tokens", 16)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"override_generation_config": {"temperature": -1}}, "temperature must be a number of at"),
+        ({"override_generation_config": {"top_k": "x"}}, "top_k must be an integer"),
+        ({"override_generation_config": [1]}, "override_generation_config must be a dict"),
+        ({"generation_config": 5}, "generation_config must be a non-empty string"),
+        ({"generation_config": "/no/such"}, "generation_config '/no/such' is not a directory"),
+        ({"generation_config": "."}, "generation_config '.' has no generation_config.json"),
+    ],
+)
+def test_sampling_defaults_that_cannot_be_are_refused_at_the_start(
+    tiny_chat, tmp_path, monkeypatch, words, message
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        LLM(str(tiny_chat), num_gpu_blocks_override=200, **words)
+
+
 def test_an_empty_list_of_prompts_gives_an_empty_list(llm):
     assert llm.generate([], GREEDY, use_tqdm=False) == []
 

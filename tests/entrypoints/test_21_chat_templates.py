@@ -69,6 +69,60 @@ def test_what_a_tool_says_is_text_in_either_format():
         assert template_messages([tool], LOOP, form)[0]["content"] == "a\nb"
 
 
+A, B = {"type": "text", "text": "a"}, {"type": "refusal", "refusal": "b"}
+NULLS = [{"type": "text"}, {"type": "text", "text": None}, {"type": "refusal", "refusal": None},
+         {"type": "refusal"}]  # fmt: skip
+
+
+@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool", "developer"])
+@pytest.mark.parametrize(
+    ("parts", "texts"),
+    [
+        *(([A, null, B], ["a", "b"]) for null in NULLS),
+        ([*NULLS, A], ["a"]),
+        (NULLS, []),
+        ([], []),
+        ("", [""]),
+        (["Hello"], ["Hello"]),
+        (("Hello", A, ""), ["Hello", "a", ""]),
+        ([A, {"type": "text", "text": ""}, B], ["a", "", "b"]),
+        ([{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "b"},
+          {"type": "thinking", "thinking": "c"}], ["a", "b", "c"]),
+    ],
+)  # fmt: skip
+def test_parts_without_a_text_are_skipped_as_in_vllm(role, parts, texts):
+    """A part that is null is none; one that is empty adds no line to a text."""
+    message = {"role": role, "content": parts}
+    (shown,) = template_messages([message], "{{ 'developer' }}", "string")
+    assert shown["content"] == "\n".join(filter(None, texts))
+    (shown,) = template_messages([message], "{{ 'developer' }}", "openai")
+    if role != "tool":  # whose result is a text in either format
+        assert shown["content"] == [{"type": "text", "text": text} for text in texts]
+    else:
+        assert shown["content"] == "\n".join(filter(None, texts))
+
+
+def test_a_null_part_leaves_no_blank_line_in_a_prompt():
+    tokenizer = AutoTokenizer.from_pretrained(embedded_model_path())
+    for null in NULLS:
+        messages = [{"role": "user", "content": [null, A, null, B]}]
+        prompt = apply_chat_template(tokenizer, messages)
+        assert prompt == apply_chat_template(tokenizer, [system("a\nb", "user")])
+    nothing = {"role": "assistant", "content": None, "refusal": None}
+    assert "None" not in apply_chat_template(tokenizer, [USER, nothing, USER])
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{}, {"text": "a"}, {"type": "?", "text": "a"}, {"type": ["text"], "text": "a"}, None, 5,
+     {"type": "image_url", "text": "a"}, {"type": "thinking", "thinking": None}, "\ud800",
+     {"type": "input_text"}, {"type": "text", "text": 5}],
+)  # fmt: skip
+def test_a_part_that_is_no_text_is_refused(part):
+    with pytest.raises(ValueError, match="a message's content must be text, or a list of text"):
+        template_messages([{"role": "user", "content": [A, part]}], LOOP, "string")
+
+
 @pytest.mark.parametrize(
     ("messages", "shown"),
     [

@@ -68,6 +68,8 @@ VALUES = {
     "task": "embed",
     "override_pooler_config": {"override_pooler_config": {"pooling_type": "MEAN"}},
     "hf_overrides": {"hf_overrides": {"num_labels": 3}},
+    "generation_config": "vllm",
+    "override_generation_config": {"override_generation_config": {"temperature": 0.5}},
     "trust_remote_code": True,
     "tensor_parallel_size": 2,
     "data_parallel_size": 2,

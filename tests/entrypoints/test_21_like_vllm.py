@@ -1,11 +1,14 @@
 """Facts about vLLM 0.32's server, beyond its recordings: what a request gets, field by field."""
 
 import json
+import math
 from itertools import chain
 
 import pytest
 from http_recordings import events_of
 from http_server import serving
+
+from minivllm.entrypoints.openai.completion.protocol import CompletionRequest
 
 HELLO = [{"role": "user", "content": "Hello"}]
 TABLE = [
@@ -121,6 +124,11 @@ def schema(value):
         ({"messages": [{"role": "user"}]}, None, None),
         ({"messages": [{"role": "assistant", "content": None}, *HELLO]}, None, None),
         ({"messages": [{"role": "user", "content": [{"type": "refusal", "refusal": "no"}]}]},
+         None, None),
+        ({"messages": [{"role": "user", "content": [
+            {"type": "text", "text": None}, {"type": "text"}, {"type": "text", "text": "x"}]}]},
+         None, None),
+        ({"messages": [*HELLO, {"role": "assistant", "content": None, "refusal": None}, *HELLO]},
          None, None),
         # tools
         ({"messages": HELLO, "tools": [{}]}, FOUND, "body.tools"),
@@ -457,3 +465,10 @@ def test_an_echo_beside_a_call_is_a_text():
 
 def test_the_metrics_are_in_the_schema(client):
     assert "get" in json.loads(client.get("/openapi.json").text)["paths"]["/metrics"]
+
+
+def test_biases_are_clipped_as_in_vllm():
+    """JSON has no NaN, but clients write it; vLLM's comparisons make it the smallest bias."""
+    given = {"1": math.nan, "2": math.inf, "3": -math.inf, "4": 5.5, "5": -101}
+    request = CompletionRequest(prompt="a", logit_bias=given)
+    assert request._token_biases() == {1: -100, 2: 100, 3: -100, 4: 5.5, 5: -100}

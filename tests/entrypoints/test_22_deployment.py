@@ -1,6 +1,7 @@
 """The deployment files: each one's own command line starts, its schema holds, its names exist."""
 
 import json
+import math
 import os
 import re
 import shlex
@@ -16,6 +17,7 @@ import httpx
 import promql_parser
 import pytest
 import yaml
+from http_server import serving
 from prometheus_client.parser import text_string_to_metric_families
 
 from minivllm.entrypoints.openai.cli_args import parse_args
@@ -368,3 +370,47 @@ def test_the_guide_explains_every_line(name):
         return [line for line in some.splitlines() if line.strip()]
 
     assert lines(shown) == lines((DEPLOY / name).read_text(encoding="utf-8"))
+
+
+HALF = "\ud800"
+FORMS = [{"json": {"enum": [HALF]}}, {"json": {"maximum": math.nan}}, {"json": {"const": math.inf}},
+         {"regex": HALF}, {"choice": [HALF]}, {"grammar": f'start: "{HALF}"'}]  # fmt: skip
+
+
+def test_what_the_guide_says_of_surrogates_nan_and_encodings_is_so():
+    """Rows of the table of different answers; the limit of a body has its own test."""
+    talk = [{"role": "user", "content": "Hi"}]
+
+    def tool(parameters, strict):
+        function = {"name": "f", "strict": strict, "parameters": parameters}
+        return {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+
+    with serving("--enable-auto-tool-choice", "--tool-call-parser", "hermes") as server:
+
+        def answer(body, path="/v1/chat/completions", encoding="utf-8"):
+            data = body if isinstance(body, bytes) else json.dumps(body).encode(encoding)
+            head = {"Content-Type": "application/json"}
+            found = httpx.post(server.url + path, content=data, headers=head)
+            return found.status_code, found.json().get("error", {}).get("message", "")
+
+        for form in FORMS:
+            (field,) = form
+            status, message = answer({"messages": talk, "structured_outputs": form})
+            assert (status, message.split()[0]) == (400, field)
+        for bad in ({"enum": [HALF]}, {"maximum": math.nan}):
+            status, message = answer({"messages": talk, **tool(bad, strict=True)})
+            assert status == 400
+            assert message.startswith("tools must be a schema of")
+        for body, field in (
+            ({"messages": [{"role": "user", "content": HALF}]}, "content"),
+            ({"messages": talk, "bad_words": [HALF]}, "bad_words"),
+            ({"messages": talk, "cache_salt": HALF}, "cache_salt"),
+        ):
+            status, message = answer(body)
+            assert status == 400
+            assert f"{field} must be" in message
+        few = {"prompt": "a", "max_tokens": 1}
+        for encoding in ("utf-16", "utf-32"):
+            assert answer(few, "/v1/completions", encoding)[0] == 200
+        status, message = answer('{"prompt": "é"}'.encode("latin-1"), "/v1/completions")
+        assert (status, message) == (400, "body: it is not UTF-8")

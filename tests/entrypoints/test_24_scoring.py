@@ -13,6 +13,7 @@ from minivllm.entrypoints.scorer import ScoringParams, check_pairs
 from minivllm.entrypoints.scoring import make_scorer
 from minivllm.entrypoints.truncation import TruncationParams, encode_texts
 from minivllm.pooling_params import PoolingParams
+from minivllm.sampling_params import SamplingParams
 
 QUERIES = ["What is the capital of France?", "Which animal says meow?"]
 DOCUMENTS = ["Paris is the capital of France.", "A cat."]
@@ -59,6 +60,93 @@ def test_what_is_kept_of_a_pair(truncation, want):
     ids, types = encode_texts(bert_tokenizer(), ["a b c", "d e"], truncation, 6)
     assert ids == want
     assert len(types) == len(ids)
+
+
+@pytest.mark.parametrize(
+    ("given", "ids"),
+    [
+        (None, [2, 4, 5, 6, 7, 3]),
+        ({}, [2, 4, 5, 6, 7, 3]),
+        ({"truncation": True, "max_length": 4}, [2, 4, 5, 3]),
+        ({"truncation": "longest_first", "max_length": 4}, [2, 4, 5, 3]),
+        ({"truncation": True}, [2, 4, 5, 6, 7, 3]),  # to the model's 8
+        ({"max_length": 4}, [2, 4, 5, 6, 7, 3]),  # which alone cuts nothing
+        ({"truncation": False, "max_length": 4}, [2, 4, 5, 6, 7, 3]),
+        ({"truncation": "do_not_truncate", "truncate_prompt_tokens": 4}, [2, 4, 5, 6, 7, 3]),
+        ({"truncate_prompt_tokens": 4}, [2, 4, 5, 3]),
+        ({"truncate_prompt_tokens": 4, "truncation_side": "left"}, [5, 6, 7, 3][-4:]),
+        ({"truncate_prompt_tokens": 4, "truncation_side": "right"}, [2, 4, 5, 6]),
+        ({"truncate_prompt_tokens": -1}, [2, 4, 5, 6, 7, 3]),
+        ({"add_special_tokens": False}, [4, 5, 6, 7]),
+        ({"add_special_tokens": False, "truncation": True, "max_length": 2}, [4, 5]),
+        ({"padding": False, "pad_prompt_tokens": None, "needs_detokenization": True},
+         [2, 4, 5, 6, 7, 3]),
+        ({"padding": True, "return_tensors": "pt", "stride": 2}, [2, 4, 5, 6, 7, 3]),  # ignored
+    ],
+)  # fmt: skip
+def test_options_of_the_tokenizer_are_vllms(caplog, given, ids):
+    how = TruncationParams().with_kwargs(given, 8)
+    assert encode_texts(bert_tokenizer(), ["a b c d"], how, 8)[0] == ids
+    assert ("are ignored, as in vLLM" in caplog.text) == ("stride" in (given or {}))
+
+
+def test_a_tokenizer_that_cuts_at_the_left_does():
+    tokenizer = bert_tokenizer()
+    tokenizer.truncation_side = "left"
+    how = TruncationParams().with_kwargs({"truncation": True, "max_length": 4}, 8)
+    assert encode_texts(tokenizer, ["a b c d"], how, 8)[0] == [2, 6, 7, 3]
+    assert how.cut([1, 2, 3, 4, 5], 8, tokenizer) == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"padding": "max_length"}, "tokenization_kwargs must be None: a pad would be read"),
+        ({"pad_prompt_tokens": 5}, "tokenization_kwargs must be None: a pad would be read"),
+        ({"truncate_prompt_tokens": 9}, "truncate_prompt_tokens must be None, or from -1 to"),
+        ({"truncation": True, "max_length": 9}, "truncate_prompt_tokens must be None, or from"),
+        ({"truncation": True, "max_length": 0}, "max_length must be an integer of at least 1"),
+        ({"max_length": "4"}, "max_length must be an integer"),
+        ({"truncation_side": "middle"}, "truncation_side must be 'left', 'right' or None"),
+        ({"add_special_tokens": 1}, "add_special_tokens must be True or False"),
+        ([1], "tokenization_kwargs must be a dict of options for the tokenizer, or None"),
+        ({5: 1}, "tokenization_kwargs must be a dict"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(given, says):
+    with pytest.raises(ValueError, match=says):
+        TruncationParams().with_kwargs(given, 8)
+
+
+def test_each_call_takes_options_of_the_tokenizer(tmp_path):
+    llm = LLM(str(save_bert_reranker(tmp_path)))
+    cut = {"use_tqdm": False, "tokenization_kwargs": {"truncation": True, "max_length": 4}}
+    (output,) = llm.classify("a b c d", **cut)
+    assert output.prompt_token_ids == [2, 4, 5, 3]
+    first, second = llm.encode([{"prompt": "a b c d"}, [2, 4, 5, 6, 7, 3]], **cut)
+    assert (first.prompt_token_ids, second.prompt_token_ids) == ([2, 4, 5, 3], [2, 4, 5, 6])
+    (output,) = llm.score("a b c", "d", use_tqdm=False, tokenization_kwargs={
+        "truncation": True, "max_length": 6})  # fmt: skip
+    assert output.prompt_token_ids == [2, 4, 5, 3, 7, 3]
+    with pytest.raises(ValueError, match="None, or from -1 to max_model_len=64, got 65"):
+        llm.score("a", "b", use_tqdm=False, tokenization_kwargs={"truncate_prompt_tokens": 65})
+    with pytest.raises(ValueError, match="a prompt must be a string"):
+        llm.classify([{"text": "a"}], **cut)
+
+
+def test_generation_takes_options_of_the_tokenizer(tiny_chat):
+    llm = LLM(str(tiny_chat), num_gpu_blocks_override=200)
+    params, tokenizer = SamplingParams(max_tokens=1), llm.get_tokenizer()
+    whole = tokenizer.encode("hello hello hello")
+    cut = {"use_tqdm": False, "tokenization_kwargs": {"truncate_prompt_tokens": 2}}
+    (output,) = llm.generate("hello hello hello", params, **cut)
+    assert output.prompt_token_ids == whole[:2]
+    talk = [{"role": "user", "content": "hello"}]
+    (plain,) = llm.chat(talk, params, False)
+    (same,) = llm.chat(talk, params, False, tokenization_kwargs={})
+    assert same.prompt_token_ids == plain.prompt_token_ids
+    (output,) = llm.chat(talk, params, **cut)
+    assert output.prompt_token_ids == plain.prompt_token_ids[:2]
 
 
 def test_files_of_sentence_transformers_do_not_pad_or_cut():

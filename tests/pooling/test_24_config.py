@@ -58,6 +58,14 @@ def model_config(directory, **words):
         ("ForCausalLM", {"task": "embed", "runner": "pooling", "convert": "embed"}, EMBED),
         ("ForCausalLM", {"pooler_config": {"pooling_type": "MEAN"}}, EMBED),
         ("ForCausalLM", {"task": "score"}, EMBED),
+        # one that sets nothing says nothing
+        ("ForCausalLM", {"pooler_config": {}}, ()),
+        ("ForCausalLM", {"pooler_config": {"pooling_type": None}}, ()),
+        ("ForCausalLM", {"pooler_config": PoolerConfig()}, ()),
+        ("ForCausalLM", {"override_pooler_config": {}}, ()),
+        ("ForCausalLM", {"pooler_config": {}, "runner": "generate"}, ()),
+        ("ForCausalLM", {"pooler_config": {}, "runner": "pooling"}, EMBED),
+        ("ForSequenceClassification", {"pooler_config": {}}, CLASSIFY),
         ("ForCausalLM", {"convert": "classify"}, CLASSIFY),
         ("st", {}, EMBED),
         ("st", {"task": "generate"}, ()),
@@ -103,7 +111,7 @@ def test_a_reward_is_of_tokens_and_raw(directories):
          "task='score' contradicts convert='classify'"),
         ("ForCausalLM", {"runner": "generate", "convert": "embed"},
          "runner='generate' contradicts convert='embed'"),
-        ("ForCausalLM", {"task": "generate", "pooler_config": {}},
+        ("ForCausalLM", {"task": "generate", "pooler_config": {"dimensions": 8}},
          "task='generate' contradicts a pooler_config"),
         ("ForCausalLM", {"runner": "pooling", "convert": "none"},
          "convert must be 'embed' or 'classify' for a pooling LlamaForCausalLM"),
@@ -250,6 +258,34 @@ def test_broken_files_of_sentence_transformers_are_named(tmp_path, file, content
         make_llm(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "order",
+    [
+        ["Transformer", "Normalize", "Dense", "Pooling"],
+        ["Transformer", "Pooling", "Normalize", "Dense"],
+        ["Transformer", "Dense", "Pooling"],
+        ["Transformer", "Normalize", "Pooling"],
+        ["Pooling", "Transformer"],
+        ["Transformer", "Pooling", "Pooling"],
+        ["Transformer", "Dense"],
+        ["Transformer"],
+        ["Pooling", "Normalize"],
+        ["Transformer", "Transformer", "Pooling"],
+        ["Transformer", "Pooling", "Dense", "Normalize", "Dense"],
+        [],
+    ],
+)
+def test_modules_in_another_order_than_ours_are_refused(tmp_path, order):
+    """Each is done where the file has it: a norm before a dense layer gives other vectors."""
+    sentence_transformer(save(make_model("Llama"), tmp_path), "lasttoken", [nn.Linear(32, 8)])
+    file = tmp_path / "modules.json"
+    modules = {module["type"].rpartition(".")[2]: module for module in json.loads(file.read_text())}
+    file.write_text(json.dumps([modules[kind] for kind in order]))
+    message = "modules.json must list Transformer, Pooling, then Dense layers, then Normalize, got"
+    with pytest.raises(ValueError, match=f"{message} {', '.join(order) or 'nothing'}"):
+        make_llm(tmp_path)
+
+
 def test_the_newer_form_of_the_pooling_file_is_read_too(tmp_path):
     sentence_transformer(save(make_model("Llama"), tmp_path), "lasttoken")
     for mode, kind in (("lasttoken", "LAST"), ("mean", "MEAN"), ("cls", "CLS")):
@@ -273,8 +309,14 @@ def test_the_newer_form_of_the_pooling_file_is_read_too(tmp_path):
         ("ranks", {"task": "token_embed"}, "it has 'classify', 'token_classify'"),
         ("ranks", {"dimensions": 8}, "takes no dimensions: classes are not cut"),
         ("reward", {"task": "embed"}, "it has 'token_classify'"),
+        *(
+            (kind, {"task": task, "skip_reading_prefix_cache": False},
+             "skip_reading_prefix_cache must be True or None for task='token_")
+            for kind, task in (("Model", "token_embed"), ("ranks", "token_classify"),
+                               ("reward", None))
+        ),
     ],
-)
+)  # fmt: skip
 def test_a_request_for_what_the_model_has_not_is_refused(directories, kind, params, message):
     llm = make_llm(directories[kind])
     with pytest.raises(ValueError, match=message):

@@ -1,5 +1,6 @@
 """Encoders: attention to the whole of a sequence, without a cache; BERT and its kin."""
 
+import json
 from functools import partial
 
 import pytest
@@ -266,6 +267,96 @@ def test_an_encoder_refuses(tmp_path, changes, message):
 def test_other_kinds_of_encoders_are_refused(tmp_path, family, changes, message):
     with pytest.raises(ValueError, match=message):
         make_llm(save(make_model(family), tmp_path, **changes))
+
+
+BERT_FILES = [f"sentence_{name}_config.json" for name in (
+    "bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")]  # fmt: skip
+
+
+def limit_of(directory, **words):
+    return make_llm(directory, **words).llm_engine.max_model_len
+
+
+@pytest.mark.parametrize("file", BERT_FILES)
+def test_sentence_transformers_say_how_long_a_text_may_be(tmp_path, file):
+    save(make_model("Bert"), tmp_path)
+    (tmp_path / file).write_text('{"max_seq_length": 8, "do_lower_case": false}')
+    assert limit_of(tmp_path) == 8
+    assert limit_of(tmp_path, max_model_len=5) == 5
+    with pytest.raises(ValueError, match="max_model_len must be at most the 8 tokens that this"):
+        make_llm(tmp_path, max_model_len=9)
+    with pytest.raises(ValueError, match="9 tokens, but max_model_len is 8"):
+        make_llm(tmp_path).embed([[5] * 9], use_tqdm=False)
+
+
+@pytest.mark.parametrize(
+    ("family", "files", "limit"),
+    [
+        ("Bert", {"tokenizer_config.json": {"model_max_length": 64}}, 64),
+        ("Bert", {"tokenizer_config.json": {"model_max_length": 1e30}}, MAX_LEN),
+        ("Bert", {"tokenizer_config.json": {"model_max_length": None}}, MAX_LEN),
+        # the newer word wins, though it is larger; there are no positions beyond the last
+        ("Bert", {"tokenizer_config.json": {"model_max_length": 64},
+                  BERT_FILES[0]: {"max_seq_length": 99}}, 99),
+        ("Bert", {BERT_FILES[0]: {"max_seq_length": 512}}, MAX_LEN),
+        ("Roberta", {BERT_FILES[1]: {"max_seq_length": MAX_LEN}}, MAX_LEN - 2),
+        # one that does not name a length says nothing; an empty one leaves it to the next
+        ("Bert", {BERT_FILES[0]: {"do_lower_case": True}, BERT_FILES[1]: {"max_seq_length": 7}},
+         MAX_LEN),
+        ("Bert", {BERT_FILES[0]: {}, BERT_FILES[1]: {"max_seq_length": 7}}, 7),
+        ("Bert", {BERT_FILES[0]: {"max_seq_length": None}}, MAX_LEN),
+        # positions of a decoder are turned, or its tokenizer does not matter
+        ("Qwen2", {"tokenizer_config.json": {"model_max_length": 64}}, MAX_LEN),
+        ("GPT2", {"tokenizer_config.json": {"model_max_length": 64}}, MAX_LEN),
+        ("Qwen2", {BERT_FILES[0]: {"max_seq_length": 2 * MAX_LEN}}, 2 * MAX_LEN),
+        ("GPT2", {BERT_FILES[0]: {"max_seq_length": 2 * MAX_LEN}}, MAX_LEN),
+    ],
+)  # fmt: skip
+def test_which_file_bounds_a_text(tmp_path, family, files, limit):
+    save(make_model(family), tmp_path)
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    llm = make_llm(tmp_path)
+    assert llm.llm_engine.max_model_len == limit
+    prompt = [5] * limit
+    assert len(llm.embed([prompt], use_tqdm=False)[0].outputs.embedding) == 32
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            '{"max_seq_length": 0}',
+            "max_seq_length in .*sentence_bert_config.json must be from 1 to",
+        ),
+        ('{"max_seq_length": "8"}', "max_seq_length in .* must be from 1 to"),
+        ('{"max_seq_length": 8, "do_lower_case": "yes"}', "do_lower_case in .* must be true or"),
+        ("[8]", "sentence_bert_config.json must hold a dict, got list"),
+        ("{", "sentence_bert_config.json cannot be read"),
+    ],
+)
+def test_a_broken_file_of_a_transformer_is_named(tmp_path, content, message):
+    save(make_model("Bert"), tmp_path)
+    (tmp_path / BERT_FILES[0]).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        make_llm(tmp_path)
+
+
+def test_texts_are_read_in_lower_case_where_the_files_say_so(tmp_path):
+    save(make_model("Bert", vocab_size=12), tmp_path)
+    bert_tokenizer().save_pretrained(tmp_path)
+    unknown, wanted = [2, 1, 1, 3], [2, 4, 5, 3]
+    for lower, ids in ((False, unknown), (True, wanted)):
+        file = {"max_seq_length": 16, "do_lower_case": lower}
+        (tmp_path / BERT_FILES[0]).write_text(json.dumps(file))
+        llm = LLM(str(tmp_path), num_gpu_blocks_override=200)
+        for more in ({}, {"tokenization_kwargs": {"truncation": True}}):
+            (output,) = llm.embed("A B", use_tqdm=False, **more)
+            assert output.prompt_token_ids == ids
+        (score,) = llm.score("A", "B", use_tqdm=False)
+        assert score.prompt_token_ids == ([2, 4, 3, 0, 2, 5, 3] if lower else [2, 1, 3, 0, 2, 1, 3])
+        (output,) = llm.embed("A B", use_tqdm=False, tokenization_kwargs={"do_lower_case": True})
+        assert output.prompt_token_ids == wanted
 
 
 def test_a_prompt_may_fill_the_positions_and_no_more(tmp_path):

@@ -1,6 +1,7 @@
 """Pooling in the engine: budgets, caching, preemption, order, adapters, quantized weights."""
 
 import json
+import math
 import random
 from functools import cache
 from itertools import product
@@ -11,7 +12,7 @@ import torch
 import transformers
 from adapters import peft_adapter
 from faults import PLANNING, Fault, fault_at
-from helpers import make_llm
+from helpers import make_llm, workers_of
 from pooling_models import (
     FAMILIES,
     FILE,
@@ -241,6 +242,29 @@ def test_after_a_step_that_fails_the_states_of_chunks_are_made_again(checkpoint,
             found[int(output.request_id)] = output.outputs.data
     assert num_failed > 20
     assert_near([found[index] for index in range(len(PROMPTS))], wanted)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize(("task", "family"), TASKS.items())
+def test_a_number_that_is_none_is_an_error(checkpoint, task, family, bad):
+    """Errors of each task, as on the server; other prompts and later calls have their numbers."""
+    directory, task, wanted = checkpoint(task, family)
+    llm = make_llm(directory)
+    (worker,) = workers_of(llm)
+    embedding = worker.model_runner.model.model.embed_tokens.weight
+    unused = next(i for i in range(len(embedding)) if all(i not in p for p in PROMPTS[:3]))
+    embedding.data[unused] = bad
+    tasks = [task, f"token_{task}"] if not task.startswith("token_") else [task]
+    raw = PoolingParams(use_activation=False)
+    says = "prompt 1 of 2: the model's output for this input holds a NaN or an infinity"
+    for asked in tasks:
+        with pytest.raises(ValueError, match=says):
+            llm.encode([PROMPTS[0], [unused]], raw, use_tqdm=False, pooling_task=asked)
+    if task in ("embed", "classify"):
+        with pytest.raises(ValueError, match="holds a NaN or an infinity"):
+            getattr(llm, task)([[unused]], use_tqdm=False)
+    outputs = llm.encode(PROMPTS[:3], use_tqdm=False, pooling_task=task)
+    assert_near([output.outputs.data for output in outputs], wanted[:3])
 
 
 @pytest.mark.parametrize("task", ["embed", "classify"])

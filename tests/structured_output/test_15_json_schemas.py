@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 
 from minivllm import embedded_model_path
 from minivllm.engine.input_processor import load_tokenizer
+from minivllm.entrypoints.openai.tool_parsers.call_form import CallForm
 from minivllm.sampling_params import StructuredOutputsParams
 from minivllm.structured_output.manager import StructuredOutputManager
 
@@ -68,3 +69,37 @@ def test_every_spelling_of_a_valid_text_is_accepted(manager):
             assert grammar.fork().accept_tokens([*single, 2]) == usual, (schema, text)
             compared += 1
     assert compared > 500
+
+
+FORMATS = ("date-time", "date", "time", "duration", "email", "idn-email", "hostname",
+           "idn-hostname", "ipv4", "ipv6", "uri", "uri-reference", "iri", "iri-reference", "uuid",
+           "uri-template", "json-pointer", "relative-json-pointer", "regex")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_format_of_the_standard_is_taken(manager, name):
+    """One that no grammar is known for says something of a text, and constrains nothing."""
+    text = {"type": "string", "format": name}
+    for schema in (
+        text,
+        {"format": name, "type": ["string", "null"], "description": "one"},
+        {"type": "array", "items": {"anyOf": [text, {"type": "null"}]}},
+        {"type": "object", "properties": {"format": text, "const": text}, "required": ["format"]},
+        {"$defs": {"enum": text}, "$ref": "#/$defs/enum"},
+    ):
+        assert manager.compile_grammar(StructuredOutputsParams(json=schema), [2])
+    form = CallForm("<%s", ">", "")
+    tool = {"name": "f", "parameters": {"type": "object", "properties": {"a": text}}}
+    options = {"forced": True, "parallel": False, "special_token_ids": {}}
+    grammar = form.grammar([tool], strict=lambda tool: True, **options)
+    assert manager.compile_grammar(StructuredOutputsParams(grammar=grammar), [2])
+
+
+def test_a_format_that_is_quoted_is_a_value(manager):
+    quoted = {"format": "iri", "properties": {}}
+    for schema in ({"const": quoted}, {"enum": [quoted]}):
+        params = StructuredOutputsParams(json=schema, disable_additional_properties=True)
+        grammar = manager.compile_grammar(params, [2])
+        tokens = manager.vocabulary.encode(json.dumps(quoted))
+        assert grammar.fork().accept_tokens([*tokens, 2])
+        assert not grammar.fork().accept_tokens([*manager.vocabulary.encode("{}"), 2])

@@ -495,6 +495,17 @@ def nested(levels: int) -> dict:
         ({"json": {}, "whitespace_pattern": "(?=a)"}, r"^whitespace_pattern must .*\(\?=a\)"),
         ({"json_object": True, "whitespace_pattern": "(a)\\1"}, "^whitespace_pattern must be one"),
         ({"json": {"not": {}}, "whitespace_pattern": " "}, "^json must be one"),
+        (
+            {
+                "json": {
+                    "type": "object",
+                    "required": ["a"],
+                    "properties": {"a": {"type": "integer"}},
+                },
+                "whitespace_pattern": "a{100000}",
+            },
+            "^whitespace_pattern must be one .* too many express",
+        ),
         ({"json_object": False}, "json_object must be True"),
         ({"regexp": "a"}, "did you mean 'regex'"),
         ({"regex": "a", "whitespace_pattern": 1}, "whitespace_pattern must be"),

@@ -120,7 +120,7 @@ def parse_args(words: list[str], prog: str = "minivllm serve") -> argparse.Names
     for ok, flag, value, allowed in (
         (0 <= args.port < 2**16, "--port", args.port, "from 0 to 65535"),
         (args.shutdown_timeout >= 0, "--shutdown-timeout", args.shutdown_timeout, "0 or more"),
-        (isinstance(args.override_generation_config, dict), "--override-generation-config",
+        (isinstance(args.override_generation_config, dict | None), "--override-generation-config",
          args.override_generation_config, "a JSON object"),
         (isinstance(args.default_chat_template_kwargs, dict), "--default-chat-template-kwargs",
          args.default_chat_template_kwargs, "a JSON object"),

@@ -207,4 +207,5 @@ class GenerationRequest(IgnoredFields):
         wrong = [key for key in self.logit_bias if not key.isdecimal()]
         if wrong:
             raise RequestError(f"logit_bias has keys that are no token ids: {wrong}", "logit_bias")
-        return {int(key): max(-100.0, min(100.0, v)) for key, v in self.logit_bias.items()}
+        # in this order, as in vLLM, NaN becomes -100
+        return {int(key): min(100.0, max(-100.0, v)) for key, v in self.logit_bias.items()}

@@ -69,6 +69,7 @@ class PromptProcessor:
     async def encode(self, text: str, add_special_tokens: bool, truncates: bool) -> list[int]:
         """Tokenize a text; a long one in a thread, so that the event loop goes on."""
         self.check_text(text, truncates)
+        text = text.lower() if self.served.engine.model_config.do_lower_case else text
         if len(text) <= SHORT:
             return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return await asyncio.to_thread(

@@ -38,11 +38,6 @@ class ServedModel:
         digest = hashlib.sha256(settings).hexdigest()[:8]
         self.fingerprint = f"minivllm-{__version__}-{digest}"
         self.default_sampling = dict(engine.model_config.default_sampling)
-        if args.generation_config == "vllm":
-            self.default_sampling = {}
-        self.default_sampling |= args.override_generation_config
-        if "max_new_tokens" in self.default_sampling:
-            self.default_sampling["max_tokens"] = self.default_sampling.pop("max_new_tokens")
         tokenizer = engine.tokenizer
         # Characters of the longest token: a text with more than this per token cannot fit.
         self.longest_token = 1 if tokenizer is None else max(map(len, tokenizer.get_vocab()))

@@ -80,7 +80,7 @@ class ChatUsagePolicy(UsagePolicy):
     def __init__(self, args: Namespace, engine_args: EngineArgs):
         super().__init__(args)
         self._block_size = (
-            None if engine_args.enable_prefix_caching is False else engine_args.block_size
+            None if engine_args.enable_prefix_caching is False else engine_args.block_size or 16
         )
 
     def prompt_details(self, prompt: int, cached: int) -> PromptTokenUsageInfo | None:

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 from typing_extensions import NotRequired, TypedDict
 
-from minivllm.entrypoints.chat_messages import TEXT_PARTS
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.protocol import OpenAIBaseModel
+
+_TEXT_PARTS = ("text", "refusal", "thinking")  # types of parts that are taken from a client
 
 
 class FunctionDefinition(BaseModel):
@@ -67,9 +68,9 @@ def _checked(message: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(content, (str, list)):
         raise ValueError("a message's content must be text, or a list of text parts")
     for part in content if isinstance(content, list) else ():
-        if not isinstance(part, dict) or part.get("type") not in TEXT_PARTS:
+        if not isinstance(part, dict) or part.get("type") not in _TEXT_PARTS:
             raise RequestError(
-                f"a part of a message must have one of the types {', '.join(TEXT_PARTS)}, got "
+                f"a part of a message must have one of the types {', '.join(_TEXT_PARTS)}, got "
                 f"{str(part)[:100]}"
             )
     return message | {"content": content}

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TypeVar
 
-import torch
 from fastapi import Request
 
 from minivllm.entrypoints.openai.errors import RequestError
@@ -22,7 +21,7 @@ from minivllm.entrypoints.openai.streaming.event_stream import until_done_or_gon
 from minivllm.entrypoints.openai.streaming.generation_response import EngineRequest
 from minivllm.entrypoints.scorer import Prompt
 from minivllm.lora.request import LoRARequest
-from minivllm.outputs import PoolingRequestOutput
+from minivllm.outputs import PoolingOutput, PoolingRequestOutput
 
 T = TypeVar("T")
 
@@ -90,7 +89,7 @@ class PoolingServing(OpenAIServing):
             for collector in collectors:
                 self.engine.release(collector)
         for output in outputs:
-            _check_numbers(output.outputs.data)
+            _check_numbers(output.outputs)
         return outputs
 
     def usage_of(self, outputs: list[PoolingRequestOutput]) -> UsageInfo:
@@ -111,13 +110,12 @@ async def in_thread(texts: list[str], tokenize: Callable[[], T]) -> T:
     return await asyncio.to_thread(tokenize)
 
 
-def _check_numbers(data: torch.Tensor) -> None:
-    """Raise unless these are numbers: JSON has neither NaN nor infinity."""
-    if data.numel() == 0:
+def _check_numbers(output: PoolingOutput) -> None:
+    """Raise unless there are numbers, and JSON can hold them: it has neither NaN nor infinity."""
+    if output.data.numel() == 0:
         raise RequestError(
             "the request was aborted",
             status=HTTPStatus.SERVICE_UNAVAILABLE,
             kind="Service Unavailable",
         )
-    if not bool(torch.isfinite(data).all()):
-        raise ValueError("the model's output for this input holds a NaN or an infinity.")
+    output.check_numbers()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -116,16 +117,20 @@ class OpenAIServingPooling(PoolingServing):
             given = [self.prompts.render(request.messages, request)]
         else:
             given = request.prompts
-        truncation, limit = request.truncation, self.served.max_model_len
+        limit = self.served.max_model_len
+        truncation = replace(
+            request.truncation,
+            add_special_tokens=getattr(request, "add_special_tokens", True),
+            do_lower_case=self.engine.model_config.do_lower_case,
+        )
         for prompt in given:
             if isinstance(prompt, str):
                 self.prompts.check_text(prompt, truncation.truncate_prompt_tokens is not None)
 
         def encode(prompt: str | list[int]) -> list[int]:
             if not isinstance(prompt, str):
-                return truncation.cut(prompt, limit)
-            special = request.add_special_tokens
-            return encode_texts(self.tokenizer, [prompt], truncation, limit, special)[0]
+                return truncation.cut(prompt, limit, self.tokenizer)
+            return encode_texts(self.tokenizer, [prompt], truncation, limit)[0]
 
         texts = [prompt for prompt in given if isinstance(prompt, str)]
         ids = await in_thread(texts, lambda: [encode(prompt) for prompt in given])

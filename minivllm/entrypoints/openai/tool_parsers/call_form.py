@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from minivllm.structured_output.json_schema import without_annotations
+
 _ANY_OBJECT = {"type": "object"}
 _BLANKS = {"whitespace_pattern": " ?"}  # at most one between the tokens of a JSON text
 
@@ -59,7 +61,7 @@ class CallForm:
         rules = []
         for i, tool in enumerate(tools):
             schema = (tool.get("parameters") or _ANY_OBJECT) if strict(tool) else _ANY_OBJECT
-            schema = {"x-guidance": _BLANKS, **schema}
+            schema = {"x-guidance": _BLANKS, **without_annotations(schema)}
             before = (self.before % json.dumps(tool["name"])).removeprefix(self.trigger)
             rules.append(f"body_{i}: {lark(before)} args_{i} {lark(self.after)}")
             rules.append(f"args_{i}: %json {json.dumps(schema)}")
