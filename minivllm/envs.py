@@ -24,6 +24,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "MINIVLLM_XRAY_MAX_BYTES": ("268435456", "bound of that file; its oldest steps are dropped"),
     "MINIVLLM_XRAY_TEXT": ("1", "0: leave token ids out of that file"),
     "MINIVLLM_XRAY_CHECK": ("0", "1: compare each step of an X-ray with vLLM's own blocks"),
+    "MINIVLLM_SHAKE_SEED": ("", "for tests: shake the last bits of products, by this number"),
     "MINIVLLM_XRAY_POLICY": ("", "module:Class of the policy that orders vLLM's waiting queue"),
 }
 
@@ -99,6 +100,13 @@ def xray_check() -> bool:
 
 def xray_policy() -> str:
     return get("MINIVLLM_XRAY_POLICY")
+
+
+def shake_seed() -> int | None:
+    text = get("MINIVLLM_SHAKE_SEED")
+    if text and not (text.isdecimal() and text.isascii() and int(text) < 2**32):
+        raise ValueError(f"MINIVLLM_SHAKE_SEED must be a whole number below 2**32, got {text!r}.")
+    return int(text) if text else None
 
 
 def _number_above_0(name: str, unit: str) -> float:

@@ -21,6 +21,7 @@ from minivllm.models.linear import (
     LinearMethod,
     UnquantizedLinearMethod,
 )
+from minivllm.models.product import returns_product
 from minivllm.utils.numba_support import numba_obstacle
 
 logger = init_logger(__name__)
@@ -41,6 +42,7 @@ class OneDNNLinearMethod(UnquantizedLinearMethod):
         packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach())
         layer.weight = nn.Parameter(packed, requires_grad=False)
 
+    @returns_product
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         linear = torch.ops.mkldnn._linear_pointwise
         return linear(x, layer.weight, layer.bias, "none", [], "")
@@ -55,6 +57,7 @@ class TransposedLinearMethod(UnquantizedLinearMethod):
     def process_weights_after_loading(self, layer: Linear) -> None:
         layer.weight = nn.Parameter(layer.weight.detach().T.contiguous(), requires_grad=False)
 
+    @returns_product
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         if layer.bias is None:
             return torch.mm(x, layer.weight)
@@ -72,6 +75,7 @@ class TiledLinearMethod(LinearMethod):
         """Rows of the weight, float32 ``[end - begin, input_size]``."""
         raise NotImplementedError
 
+    @returns_product
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         wide = x.float()
         output = torch.empty(len(x), layer.output_size)

@@ -12,6 +12,7 @@ import asyncio
 import uuid
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from minivllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
@@ -34,6 +35,8 @@ from minivllm.trace.records import Record
 from minivllm.utils.validation import check, is_int
 
 logger = init_logger(__name__)
+
+METRICS_S = 5.0  # seconds that metrics wait for the engine: half of what Prometheus gives them
 
 
 class AsyncLLM:
@@ -261,7 +264,8 @@ class AsyncLLM:
 
     async def get_metrics(self, model_name: str | None = None) -> list[Metric]:
         """Current values of vLLM's metrics, with this model's name and the engine as labels."""
-        await self.call("make_stats")  # its answer comes with each engine's
+        with suppress(asyncio.TimeoutError):  # of an engine that stands still: its last ones
+            await asyncio.wait_for(self.call("make_stats"), METRICS_S)  # with each engine's
         name = model_name or str(self.args.model or "minivllm")
         read = (one.read(model_name=name, engine=str(i)) for i, one in enumerate(self.metrics))
         return [metric for metrics in read for metric in metrics]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import queue
 import signal
 import threading
 from contextlib import suppress
@@ -29,7 +30,10 @@ from minivllm.utils.validation import check
 
 
 class ProcessClient(CoreClient):
-    """An engine core in a process of its own, behind a pipe; a thread here reads its outputs.
+    """An engine core in a process of its own, behind a pipe.
+
+    A thread here reads its outputs. Another one sends: a process that does not read, since it is
+    stopped or has much to do, holds up nobody but this thread. What waits is sent in order later.
 
     Args:
         args, on_outputs, on_error: as for every client; all of ``args`` must be picklable.
@@ -57,7 +61,11 @@ class ProcessClient(CoreClient):
         Finalize(self, _close, (self._pipe,), exitpriority=1)
         other.close()
         self._stopping = False
-        self._sending = threading.Lock()
+        self._outbox = queue.SimpleQueue[tuple | None]()  # None: nothing more is sent
+        self._threads = [
+            threading.Thread(target=self._send, name="minivllm-engine-sender", daemon=True),
+            threading.Thread(target=self._listen, name="minivllm-engine", daemon=True),
+        ]
 
     def wait_until_ready(self) -> None:
         try:
@@ -70,8 +78,8 @@ class ProcessClient(CoreClient):
         if isinstance(ready, BaseException):
             raise ready
         self.vllm_config, self.kv_cache_config = ready
-        self._thread = threading.Thread(target=self._listen, name="minivllm-engine", daemon=True)
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def get_input_processor(self) -> InputProcessor:
         return InputProcessor.from_config(self.vllm_config)
@@ -83,8 +91,7 @@ class ProcessClient(CoreClient):
             raise ValueError(f"this cannot be sent to the engine's process: {error}") from error
         kind, *values = message
         key = values[0].request_id if kind == "add" else values[0] if values else None
-        with self._sending, suppress(OSError):  # the listener has noticed, too
-            self._pipe.send((kind, key, data))
+        self._outbox.put((kind, key, data))
 
     def stop(self) -> None:
         """Let the process end after its current step, without waiting for it."""
@@ -98,6 +105,13 @@ class ProcessClient(CoreClient):
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
+        self._outbox.put(None)
+
+    def _send(self) -> None:
+        """Thread main: send what is in the outbox."""
+        while (message := self._outbox.get()) is not None:
+            with suppress(OSError):  # the process has ended, as the listener has noticed, too
+                self._pipe.send(message)
 
     def _listen(self) -> None:
         """Thread main: read outputs until the process ends."""

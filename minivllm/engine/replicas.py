@@ -7,6 +7,7 @@ to the engine with the least to do. (vLLM: ``DPLBAsyncMPClient`` in vllm/v1/engi
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from functools import partial
 from typing import Any
@@ -91,10 +92,11 @@ class Replicas(CoreClient):
                 client.submit(message)
 
     def shutdown(self, timeout: float = 10.0) -> None:
+        until = time.monotonic() + timeout
         for client in self.clients:
             client.stop()
         for client in self.clients:
-            client.shutdown(timeout)
+            client.shutdown(max(0, until - time.monotonic()))
 
     def _engine_of(self, request_id: str) -> int:
         """The engine to tell of a request. Any one ignores, and confirms, one that has ended."""

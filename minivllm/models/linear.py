@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from minivllm.distributed.group import Group
+from minivllm.models.product import returns_product
 from minivllm.utils.tensors import as_numpy, as_tensor
 
 ArrayProduct = Callable[[np.ndarray], np.ndarray]  # [n, input_size] to [n, output_size]
@@ -67,6 +68,7 @@ class UnquantizedLinearMethod(LinearMethod):
     def create_weights(self, layer: Linear) -> None:
         layer.weight = nn.Parameter(torch.empty(layer.output_size, layer.input_size))
 
+    @returns_product
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x, layer.weight, layer.bias)
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from minivllm.models.checkpoint import LinearPart
 from minivllm.models.linear import EmbeddingMethod, Linear, LinearMethod
+from minivllm.models.product import returns_product
 
 
 class TensorSpec(NamedTuple):
@@ -171,6 +172,7 @@ class QuantizedLinearMethod(EmbeddingMethod):
         """The whole weight, float32 ``[output_size, input_size]``."""
         return torch.cat([self.unpack(layer, part).dequantize() for part in self.parts])
 
+    @returns_product
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         output = torch.cat([y for part in self.parts for y in self._products(layer, part, x)], -1)
         return (output if layer.bias is None else output + layer.bias).to(x.dtype)

@@ -1,13 +1,14 @@
 """The KV cache in 8 bits: rounding, attention, scales, blocks, and engines of all mixtures."""
 
 import shutil
+from itertools import chain, combinations
 from random import Random
 
 import pytest
 import torch
 from adapters import load, tensors_for, write_adapter
 from helpers import examples, make_llm
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from paged_batches import TOLERANCE, make_batch
 from safetensors.torch import load_file, save_file
@@ -26,6 +27,7 @@ CPU = torch.device("cpu")
 FLOAT8 = {"fp8": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 NAMES = (*FLOAT8, "int8_per_token_head")
 BACKENDS = ("paged_numba", "paged_torch", "reference")
+NEAR = 0.02  # logprobs from the definition's: some codes of int8 may be a step away
 EVERY_CODE = torch.arange(256).to(torch.uint8)
 
 
@@ -221,45 +223,78 @@ def test_the_same_memory_has_more_blocks(dtype, times):
 
 
 class RoundedAttention(DenseAttention):
-    """Dense attention over rounded K and V, by the scales of each layer."""
+    """Dense attention over rounded K and V, by the scales of each layer.
 
-    def __init__(self, name, scales=None):
-        self.name, self.scales = name, scales
+    A number that is half-way between two codes, but for its last bits, may become either. Their
+    places are kept, and those in ``other_way`` become the other code.
+    """
+
+    def __init__(self, name, scales=None, other_way=()):
+        self.name, self.scales, self.other_way = name, scales, other_way
+        self.half_way, self.num_rounded = [], 0
 
     def layer(self, index):
         return (1.0, 1.0) if self.scales is None else self.scales[index]
 
     def forward(self, query, key, value, kv_cache, metadata, scale, sliding_window=None):
-        keys = rounded(key, self.name, kv_cache[0]).to(key.dtype)
-        values = rounded(value, self.name, kv_cache[1]).to(value.dtype)
+        keys = self._rounded(key, kv_cache[0]).to(key.dtype)
+        values = self._rounded(value, kv_cache[1]).to(value.dtype)
         return super().forward(query, keys, values, None, metadata, scale, sliding_window)
+
+    def _rounded(self, numbers, scale):
+        codes = rounded(numbers, self.name, scale)
+        other = 1 + torch.copysign(torch.tensor(1e-4), numbers - codes) * numbers.sign()
+        others = rounded(numbers * other, self.name, scale)
+        self.num_rounded += 1
+        if self.name in FLOAT8:  # the steps of int8 are too small to matter
+            for place in (others != codes).nonzero().tolist():
+                self.half_way.append((self.num_rounded, *place))
+                if self.half_way[-1] in self.other_way:
+                    codes[tuple(place)] = others[tuple(place)]
+        return codes
 
 
 @torch.inference_mode()
-def logprobs_of(model, token_ids, name, scales=None):
+def logprobs_of(model, token_ids, dense):
     """float32 ``[num_tokens, vocab]``: what may follow each token, from the definition."""
-    dense = RoundedAttention(name, scales)
     ids = torch.tensor(token_ids)
     hidden = model(ids, torch.arange(len(token_ids)), dense, None, dense)
     return model.compute_logits(hidden).log_softmax(-1)
 
 
+def distance(completion, rows):
+    """The largest difference of a logprob from those of a definition."""
+    pairs = [
+        (entry.logprob, row[token_id])
+        for row, entries in zip(rows, completion.logprobs or [], strict=bool(completion.logprobs))
+        for token_id, entry in entries.items()
+    ]
+    if completion.cumulative_logprob is not None:
+        said = rows[range(len(rows)), completion.token_ids]
+        pairs.append((completion.cumulative_logprob, said.sum()))
+    return max(abs(found - float(want)) for found, want in pairs)
+
+
 def assert_as_defined(model, output, name, scales=None):
     """The logprobs of an output are those of its tokens by the definition.
 
-    A number that is half-way between two codes may fall either way, which moves a logprob by some
-    hundredths; another token's K or V moves it by more.
+    A code may be the other one of a number that is half-way between two: in e5m2 they are a fifth
+    of it apart, and one of them moves a logprob by a tenth.
     """
     for completion in output.outputs:
         ids = [*output.prompt_token_ids, *completion.token_ids]
-        rows = logprobs_of(model, ids, name, scales)[len(output.prompt_token_ids) - 1 : -1]
-        said = rows[range(len(rows)), completion.token_ids]
-        if completion.cumulative_logprob is not None:
-            assert completion.cumulative_logprob == pytest.approx(float(said.sum()), abs=0.1)
-        for row, entries in zip(rows, completion.logprobs or [], strict=bool(completion.logprobs)):
-            for token_id, entry in entries.items():
-                assert entry.logprob == pytest.approx(float(row[token_id]), abs=0.05)
-        assert len(rows) == len(completion.token_ids) > 0
+        assert len(completion.token_ids) > 0
+
+        def distance_from(other_way, completion=completion, ids=ids):
+            dense = RoundedAttention(name, scales, other_way)
+            rows = logprobs_of(model, ids, dense)[len(output.prompt_token_ids) - 1 : -1]
+            return distance(completion, rows), dense.half_way
+
+        found, half_way = distance_from(())
+        for other_way in chain(combinations(half_way, 1), combinations(half_way, 2)):
+            if found > NEAR:
+                found, _ = distance_from(other_way)
+        assert found <= NEAR
 
 
 def run(llm, requests, rng=None):
@@ -301,6 +336,7 @@ def adapted(tiny_qwen2, tmp_path_factory):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(seed=st.integers(0, 10**6))
+@example(seed=311)  # a K of layer 1 is half-way between two codes of e5m2
 @examples(25)
 def test_any_mixture_gets_what_the_definition_says(tiny_qwen2, adapted, name, seed):
     """Chunks, preemption, siblings, beams, prefix hits, drafts and adapters."""

@@ -30,6 +30,7 @@ from minivllm.cpu.gemm.panels import (
 )
 from minivllm.cpu.gemm.quantized_panels import QuantizedPanels
 from minivllm.cpu.gemm.words import Words, fused, same_number
+from minivllm.models.product import returns_product
 from minivllm.utils.tensors import as_numpy
 
 _BYTE, _WORD, _INT = ir.IntType(8), ir.IntType(32), ir.IntType(64)
@@ -121,6 +122,7 @@ def multiply(
     return torch.from_numpy(multiply_arrays(rows, words, scales, bias_array(bias), output_size))
 
 
+@returns_product
 def multiply_arrays(
     x: np.ndarray, words: np.ndarray, scales: np.ndarray, bias: np.ndarray, output_size: int
 ) -> np.ndarray:

@@ -19,6 +19,7 @@ from numba import njit, prange
 
 from minivllm.cpu.compiled import kernel, parallel_kernel
 from minivllm.cpu.gemm.microkernel import WIDTH, micro_kernel
+from minivllm.models.product import returns_product
 from minivllm.utils.tensors import as_numpy, as_tensor
 
 WORTH_SHARING = 2**20  # multiply-adds that are worth several threads: some 20 us of work
@@ -59,6 +60,7 @@ def multiply(
     return torch.from_numpy(multiply_arrays(rows, as_numpy(panels), bias_array(bias), output_size))
 
 
+@returns_product
 def multiply_arrays(
     x: np.ndarray, panels: np.ndarray, bias: np.ndarray, output_size: int
 ) -> np.ndarray:

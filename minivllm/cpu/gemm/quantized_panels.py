@@ -28,6 +28,7 @@ from minivllm.cpu.gemm.panels import (
     multiply_piece,
 )
 from minivllm.cpu.gemm.quantized_kernel import dequantize_kernel, quantized_kernel
+from minivllm.models.product import returns_product
 from minivllm.utils.tensors import as_numpy
 from minivllm.utils.validation import check
 
@@ -124,6 +125,7 @@ def multiply(
     return torch.from_numpy(output)
 
 
+@returns_product
 def multiply_arrays(
     x: np.ndarray,
     words: np.ndarray,

@@ -9,7 +9,7 @@ from textwrap import wrap
 from minivllm.lab.viz.draw.layout import MARGIN, MAX_WIDTH
 from minivllm.lab.viz.draw.palette import ACCENT, GREY
 from minivllm.lab.viz.draw.svg import Drawing, text_width
-from minivllm.lab.viz.draw.wording import listing
+from minivllm.lab.viz.draw.wording import listing, number
 from minivllm.utils.validation import check
 
 CLAIM_LINE, GREY_LINE, MARK_LINE = 20, 18, 17
@@ -116,7 +116,7 @@ def _draw_callout(
 
 
 def _name(place: Sequence) -> str:
-    return " ".join(f"{item:g}" if isinstance(item, float) else str(item) for item in place)
+    return " ".join(number(item) if isinstance(item, float) else str(item) for item in place)
 
 
 def _summary(places: Collection[tuple]) -> str:

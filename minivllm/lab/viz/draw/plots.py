@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from minivllm.lab.viz.draw.claim import Mark, told
 from minivllm.lab.viz.draw.figure import Plot
 from minivllm.lab.viz.draw.palette import ACCENT, GREY, INK, LINE
+from minivllm.lab.viz.draw.wording import number
 from minivllm.utils.validation import check
 
 if TYPE_CHECKING:
@@ -57,11 +58,6 @@ def label_decades(axis: Axis) -> None:
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(lambda value, _: number(value))
     axis.set_minor_locator(NullLocator())
-
-
-def number(value: float) -> str:
-    """Three digits that matter."""
-    return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def plot(

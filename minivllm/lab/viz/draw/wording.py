@@ -26,6 +26,21 @@ def shorten(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
+def number(value: float) -> str:
+    """Three digits that matter."""
+    is_long = abs(value) >= 100 or value == int(value)
+    return f"{value:.0f}" if is_long else f"{value:.3g}"
+
+
+def as_drawn(value: float, digits: int) -> float:
+    """A number that was computed, rounded before it is drawn or printed: to so many decimals.
+
+    Its last bits differ between processors, and pixels should not. (``pytest notebooks --draws``
+    names those that are so near the middle of two that they may be rounded either way.)
+    """
+    return round(value, digits)
+
+
 def num_columns(text: str) -> int:
     """Columns of a text in a terminal: some characters take two, and some none."""
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)

@@ -9,15 +9,8 @@ from minivllm.lab.sim.result import SimulationResult
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Plot
 from minivllm.lab.viz.draw.palette import GREY, INK, OKABE_ITO
-from minivllm.lab.viz.draw.plots import (
-    LINES,
-    MARKERS,
-    label_decades,
-    new_figure,
-    number,
-    plot,
-    style_axes,
-)
+from minivllm.lab.viz.draw.plots import LINES, MARKERS, label_decades, new_figure, plot, style_axes
+from minivllm.lab.viz.draw.wording import number
 from minivllm.utils.validation import check, is_number
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from minivllm.lab.sim.result import PERCENTILES, RequestTimes, SimulationResult,
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Plot
 from minivllm.lab.viz.draw.palette import GREY, INK, OKABE_ITO
-from minivllm.lab.viz.draw.plots import LINES, MARKERS, new_figure, number, plot, style_axes
-from minivllm.lab.viz.draw.wording import count, pad, shorten
+from minivllm.lab.viz.draw.plots import LINES, MARKERS, new_figure, plot, style_axes
+from minivllm.lab.viz.draw.wording import count, number, pad, shorten
 from minivllm.lab.viz.model.times import Times
 from minivllm.trace import Trace
 from minivllm.trace.records import Forked, Preempted, RequestAdded, Sampled, Scheduled, SwappedOut

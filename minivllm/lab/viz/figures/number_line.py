@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import floor, log10
 
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, sheet
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO
 from minivllm.lab.viz.draw.svg import Drawing
-from minivllm.lab.viz.draw.wording import count, pad
+from minivllm.lab.viz.draw.wording import as_drawn, count, pad
 from minivllm.utils.validation import check, is_number
 
 NAMES, LENGTH, ERRORS, ROW, TICK, DOT = 134, 420, 96, 38, 14, 7  # pixels
@@ -23,7 +24,7 @@ def number_line(
     """Draw numbers on a line, and on lines below it what each grid rounds them to.
 
     Args:
-        values: the numbers, which the lines reach over.
+        values: the numbers, which the lines reach over; three digits of them count.
         grids: by name, all numbers that this way to round has; those beyond the line's ends are not
             drawn.
         title, mark: what it shows, and lines to point at: ("weights", or a grid's name, text).
@@ -36,6 +37,8 @@ def number_line(
     check(len(grids) > 0, "grids", grids, "at least one")
     for name, grid in grids.items():
         check(len(grid) > 0 and all(map(is_number, grid)), f"grids[{name!r}]", grid, "numbers")
+    digits = 3 - floor(log10(max(values) - min(values)))  # a thousandth of the lines, or less
+    values = [as_drawn(value, digits) for value in values]
     nearest = {
         name: [min(grid, key=lambda code, v=value: abs(code - v)) for value in values]
         for name, grid in grids.items()

@@ -9,8 +9,8 @@ from minivllm.lab.sim.result import SimulationResult
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Plot
 from minivllm.lab.viz.draw.palette import GREY, INK, OKABE_ITO
-from minivllm.lab.viz.draw.plots import new_figure, number, plot, style_axes
-from minivllm.lab.viz.draw.wording import pad
+from minivllm.lab.viz.draw.plots import new_figure, plot, style_axes
+from minivllm.lab.viz.draw.wording import number, pad
 from minivllm.utils.validation import check, is_number
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from minivllm.lab.viz.draw.bars import Bar, Part, draw_bars
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.palette import GREY, OKABE_ITO, PAPER
+from minivllm.lab.viz.draw.wording import as_drawn
 from minivllm.utils.validation import check
 
 
@@ -37,10 +38,10 @@ def probability_lines(
     facts = "; ".join(f"{name}: {hit}" for name, hit in hits.items())
     looks = [{"fill": c, "fill_opacity": 0.45, "stroke": GREY} for c in OKABE_ITO]
     look_of = {token: looks[i % len(looks)] for i, token in enumerate(tokens)}
+    drawn = {name: {t: as_drawn(p, 3) for t, p in probs.items()} for name, probs in rows.items()}
     bars = []
-    for name, probs in rows.items():
-        # rounded: a last digit that differs between processors moves nothing
-        parts = [Part(round(p, 4), look_of[token], token, token) for token, p in probs.items()]
+    for name, probs in drawn.items():
+        parts = [Part(p, look_of[token], token, token) for token, p in probs.items()]
         rest = Part(max(0.0, 1 - sum(probs.values())), {"fill": PAPER, "stroke": GREY})
         bars.append(Bar(name, [*parts, rest], height=24))
     told = "the token whose interval the number falls into is drawn"
@@ -49,7 +50,7 @@ def probability_lines(
     lines = [
         f"{name}: {' '.join(f'{token} {prob:.3f}' for token, prob in probs.items())}"
         f" -> {hits[name]}"
-        for name, probs in rows.items()
+        for name, probs in drawn.items()
     ]
     return finish(drawing, "\n".join([head, *lines]), title, mark)
 

@@ -11,8 +11,8 @@ from minivllm.lab.sim.cost import Hardware
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Plot
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO
-from minivllm.lab.viz.draw.plots import LINES, MARKERS, new_figure, number, plot, style_axes
-from minivllm.lab.viz.draw.wording import pad
+from minivllm.lab.viz.draw.plots import LINES, MARKERS, new_figure, plot, style_axes
+from minivllm.lab.viz.draw.wording import number, pad
 from minivllm.utils.validation import check, is_number
 
 if TYPE_CHECKING:

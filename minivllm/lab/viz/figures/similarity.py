@@ -9,7 +9,7 @@ from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, sheet
 from minivllm.lab.viz.draw.palette import INK, LINE, ON_DARK
 from minivllm.lab.viz.draw.svg import text_width
-from minivllm.lab.viz.draw.wording import count
+from minivllm.lab.viz.draw.wording import as_drawn, count
 from minivllm.utils.validation import check
 
 CELL, ROW = 56, 26  # pixels
@@ -55,7 +55,7 @@ def similarity(
     for i, row in enumerate(numbers):
         y = top + i * ROW
         drawing.text(MARGIN, y + 17, rows[i])
-        for k, number in enumerate(row):
+        for k, number in enumerate(as_drawn(n, 2) for n in row):
             x, share = MARGIN + names + k * CELL, min(max(number, 0.0), 1.0)
             shade = [round(a + (b - a) * share) for a, b in zip(LEAST, MOST, strict=True)]
             edge = {"stroke": INK, "stroke_width": 2.5} if k == best[i] else {"stroke": LINE}
