@@ -194,6 +194,7 @@ def xray(
     follow: Annotated[
         bool, typer.Option("--follow", help="Read a file that grows, until Ctrl-C.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Look at a run of a real vLLM: why requests waited, and what other settings would do."""
     from minivllm.xray.command import run_xray
@@ -201,7 +202,11 @@ def xray(
     with exit_on_bad_input():
         ok = bool(settings) == what_if
         check(ok, "SETTINGS", " ".join(settings or []), "given with --what-if, and only then")
-        code = run_xray(file, output, settings or [], verify, follow)
+        asked = {"--what-if": what_if, "--verify": verify, "--follow": follow, "--json": as_json}
+        given = [name for name, is_given in asked.items() if is_given]
+        check(len(given) < 2, "options", " ".join(given), "one of these at a time")
+        check(not follow or output is None, "--output", str(output), "given without --follow")
+        code = run_xray(file, output, settings or [], verify, follow, as_json)
     raise typer.Exit(code)
 
 

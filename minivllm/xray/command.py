@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,9 +12,10 @@ from minivllm.lab.viz.figures.timeline import timeline
 from minivllm.lab.viz.page.chrome_trace import save_chrome_trace
 from minivllm.lab.viz.page.page import save_html
 from minivllm.utils.validation import check
+from minivllm.xray.engines import load_engines, report_engines
 from minivllm.xray.follow import follow
-from minivllm.xray.format import XRay, load_xray
-from minivllm.xray.reports import report
+from minivllm.xray.format import XRay
+from minivllm.xray.replay import check_records
 from minivllm.xray.scenarios import parse_changes, what_if
 from minivllm.xray.verification import verify
 
@@ -25,15 +28,18 @@ def run_xray(
     settings: Sequence[str] = (),
     verifies: bool = False,
     follows: bool = False,
+    as_json: bool = False,
 ) -> int:
     """Print what was asked for; returns the command's exit code.
 
     Args:
-        file: that the tracer has written.
+        file: that the tracer has written; of several engines also the name that they have in
+            common.
         output: folder for the pages; None writes none.
         settings: of ``--what-if``, such as "max_num_seqs=8,16".
         verifies: compare with our scheduler, and exit with 1 if it differs.
         follows: say what happens while the file grows, until Ctrl-C.
+        as_json: print the report as JSON.
 
     Raises:
         OSError, ValueError: for a file or a setting that cannot be used.
@@ -42,25 +48,37 @@ def run_xray(
         with suppress(KeyboardInterrupt):
             follow(file, print, lambda: True)
         return 0
-    xray = load_xray(file)
-    check(xray.trace.num_steps > 0, "FILE", str(file), "an X-ray with at least one step")
-    if output is not None:
-        for path in write_pages(xray, output):
-            print(path)
-    if verifies:
-        found = verify(xray)
-        print(found)
-        return 0 if found else 1
-    if settings:
-        scenarios = what_if(xray, *parse_changes(settings))
-        print(scenarios)
-        if output is not None:
-            path = output / "what-if.svg"
-            scenarios.timelines().save(path)
-            print(path)
-        return 0
-    print(report(xray))
-    return 0
+    changes = parse_changes(settings)
+    xrays = load_engines(file)
+    code = 0
+    for name, xray in xrays.items():
+        check(xray.trace.num_steps > 0, "FILE", name, "an X-ray with at least one step")
+        folder = output if output is None or len(xrays) == 1 else output / Path(name).stem
+        if len(xrays) > 1 and (verifies or settings):
+            print(f"== {name} ==")
+        if folder is not None:
+            check_records(xray)
+            for path in write_pages(xray, folder):
+                print(path, file=sys.stderr if as_json else sys.stdout)
+        if verifies:
+            found = verify(xray)
+            print(found)
+            code = max(code, 0 if found else 1)
+        elif settings:
+            _print_what_if(xray, changes, folder)
+    if not verifies and not settings:
+        found_all = report_engines(xrays)
+        print(json.dumps(found_all.to_json(), indent=1) if as_json else found_all)
+    return code
+
+
+def _print_what_if(xray: XRay, changes: list[dict], folder: Path | None) -> None:
+    scenarios = what_if(xray, *changes)
+    print(scenarios)
+    if folder is not None:
+        path = folder / "what-if.svg"
+        scenarios.timelines().save(path)
+        print(path)
 
 
 def write_pages(xray: XRay, folder: Path) -> list[Path]:
@@ -72,7 +90,7 @@ def write_pages(xray: XRay, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     trace = xray.trace
     paths = [folder / name for name in ("xray.html", "timeline.svg", "perfetto.json")]
-    title = f"What vLLM {xray.header['vllm_version']} did"
+    title = f"What vLLM {xray.header.get('vllm_version', '?')} did"
     save_html(trace, paths[0], title=title)
     first = max(trace.first_step, trace.num_steps - MOST_DRAWN)
     timeline(trace, first=first).save(paths[1])
