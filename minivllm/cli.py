@@ -171,7 +171,7 @@ def quantize(
 @app.command()
 def glass(
     attach: Annotated[Path, typer.Option("--attach", help="An X-ray file, also while it grows.")],
-    port: Annotated[int, typer.Option(help="On 127.0.0.1.")] = 8000,
+    port: Annotated[int, typer.Option(help="On 127.0.0.1.", min=0, max=65535)] = 8000,
 ) -> None:
     """Show a run of a real vLLM live on the glass page; a server of ours has --glass."""
     with exit_on_bad_input():

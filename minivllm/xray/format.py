@@ -59,6 +59,7 @@ class XRay:
     trace: Trace
     requests: dict[str, dict[str, Any]] = field(default_factory=dict)
     tells_apart: bool = False
+    has_ended: bool = False  # its last line says that nothing more comes
     _names: dict[str, str] = field(default_factory=dict)  # of ids that are used again
     _block_numbers: dict[str, int] = field(default_factory=dict)  # of block hashes, without text
 
@@ -70,6 +71,9 @@ class XRay:
         """
         content = _parsed(line)
         requests = content.get("requests", {})
+        if "ended" in content:
+            self.has_ended = True
+            return
         try:
             if "beginning" in content:
                 check_requests(requests)
@@ -192,6 +196,11 @@ def header_line(**header: Any) -> str:
 def step_line(step: int, rows: Iterable[Sequence], requests: dict) -> str:
     """A line with a step's rows, and what is said of the requests that are new in it."""
     return _line({"step": step, "records": list(rows), "requests": requests})
+
+
+def ended_line() -> str:
+    """A file's last line, when vLLM has ended."""
+    return _line({"ended": True})
 
 
 def row_of(record: Record) -> tuple:

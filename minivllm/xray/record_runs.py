@@ -45,9 +45,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "num_gpu_blocks_override": 18, "max_num_seqs": 6, "max_num_batched_tokens": 96,
         "scheduling_policy": "priority", "max_model_len": 384,
     },
+    "called_off": {
+        "num_gpu_blocks_override": 16, "max_num_seqs": 6, "max_num_batched_tokens": 96,
+        "scheduling_policy": "priority", "max_model_len": 224, "block_size": 16,
+    },
     "resets": {"num_gpu_blocks_override": 40, "max_num_seqs": 6, "max_num_batched_tokens": 96},
     "again": {
-        "num_gpu_blocks_override": 16, "max_num_seqs": 4, "max_num_batched_tokens": 64,
+        "num_gpu_blocks_override": 13, "max_num_seqs": 4, "max_num_batched_tokens": 64,
         "max_model_len": 384,
     },
     "grammars": {"num_gpu_blocks_override": 40, "max_num_seqs": 3, "max_num_batched_tokens": 64},
@@ -99,9 +103,12 @@ def requests_of(name: str) -> list[tuple[int, str, int, int]]:
     if name == "overtakes":
         prompts = [RULES * (i % 3 == 1) + essay[i % 6] for i in range(24)]
         return [(4 * i, p, rng.randint(40, 80), (2, 1, 2, 0)[i % 4]) for i, p in enumerate(prompts)]
+    if name == "called_off":  # the later a request, the more important
+        return [(5 * i, essay[i % 12], rng.randint(60, 90), 30 - i) for i in range(30)]
     if name in ("resets", "again"):
+        pause = 9 if name == "resets" else 5
         prompts = [RULES * (i % 2) + essay[i % 5] for i in range(16)]
-        return [(9 * i, prompt, rng.randint(12, 50), 0) for i, prompt in enumerate(prompts)]
+        return [(pause * i, prompt, rng.randint(12, 50), 0) for i, prompt in enumerate(prompts)]
     if name in ("grammars", "adapters"):
         return [(3 * i, essay[i % 12], rng.randint(20, 40), 0) for i in range(14)]
     # "waits": a quiet beginning, then a long prompt ahead, a crowd, and answers that fill the pool

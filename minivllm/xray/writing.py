@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from minivllm.xray.dropping import drop_oldest
-from minivllm.xray.format import step_line
+from minivllm.xray.format import ended_line, step_line
 
 _MOST_LINES = 1000  # written at once
 
 
 def write_all(stream: BinaryIO, path: str, max_bytes: int) -> None:
-    """Write the file until the stream ends.
+    """Write the file until the stream ends, and say so in its last line.
 
     Raises:
         OSError: if it cannot be written.
@@ -34,6 +34,7 @@ def write_all(stream: BinaryIO, path: str, max_bytes: int) -> None:
             if size > max_bytes:
                 drop_oldest(path, max_bytes // 2)
                 size = os.path.getsize(path)
+    _write(path, "ab", ended_line())
 
 
 def _groups(stream: BinaryIO) -> Iterator[list[bytes]]:
