@@ -6,11 +6,15 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 
 from minivllm.lab.viz.figures.timeline import timeline
 from minivllm.lab.viz.page.chrome_trace import save_chrome_trace
 from minivllm.lab.viz.page.page import save_html
+from minivllm.logger import init_logger
+from minivllm.trace import Trace
+from minivllm.trace.records import StepEnded, StepStarted
 from minivllm.utils.validation import check
 from minivllm.xray.engines import load_engines, report_engines
 from minivllm.xray.follow import follow
@@ -18,6 +22,8 @@ from minivllm.xray.format import XRay
 from minivllm.xray.replay import check_records
 from minivllm.xray.scenarios import parse_changes, what_if
 from minivllm.xray.verification import verify
+
+logger = init_logger(__name__)
 
 MOST_DRAWN = 300  # steps of a timeline
 
@@ -84,15 +90,34 @@ def _print_what_if(xray: XRay, changes: list[dict], folder: Path | None) -> None
 def write_pages(xray: XRay, folder: Path) -> list[Path]:
     """Write the stepper page, the timeline's last steps and the file for Perfetto.
 
+    Of a run whose oldest steps were dropped it is only the timeline: the others begin with step 0.
+    A last step that has not ended is left out.
+
     Raises:
         OSError: if the folder cannot be written.
+        ValueError: if no step has ended.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    trace = xray.trace
-    paths = [folder / name for name in ("xray.html", "timeline.svg", "perfetto.json")]
-    title = f"What vLLM {xray.header.get('vllm_version', '?')} did"
-    save_html(trace, paths[0], title=title)
+    trace = _of_ended_steps(xray.trace)
+    check(trace.num_steps > trace.first_step, "FILE", xray.trace, "an X-ray with a step that ended")
+    paths = [folder / name for name in ("timeline.svg", "xray.html", "perfetto.json")]
     first = max(trace.first_step, trace.num_steps - MOST_DRAWN)
-    timeline(trace, first=first).save(paths[1])
+    timeline(trace, first=first).save(paths[0])
+    if trace.first_step > 0:
+        logger.warning("steps before %d were dropped: only a timeline is drawn.", trace.first_step)
+        return paths[:1]
+    title = f"What vLLM {xray.header.get('vllm_version', '?')} did"
+    save_html(trace, paths[1], title=title)
     save_chrome_trace(trace, paths[2])
     return paths
+
+
+def _of_ended_steps(trace: Trace) -> Trace:
+    """The trace without a last step that has begun and not ended."""
+    places = [i for i, r in enumerate(trace.records) if isinstance(r, (StepStarted, StepEnded))]
+    if not places or isinstance(trace.records[places[-1]], StepEnded):
+        return trace
+    whole = copy(trace)
+    whole.records = trace.records[: places[-1]]
+    whole.step -= 1
+    return whole

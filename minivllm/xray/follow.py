@@ -7,6 +7,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import IO
 
@@ -79,7 +80,8 @@ class Following:
         self.state: State | None = None
         self.num_step_tokens = 0  # of the last plan
         self._say = say
-        self._has_gap = False
+        self._has_gap = False  # behind a line that is left out, until the next step
+        self._has_lost = False  # so later records may not fit, which is said no more
 
     @property
     def has_ended(self) -> bool:
@@ -100,7 +102,7 @@ class Following:
         except ValueError as error:
             if self.xray is None:
                 raise
-            self._has_gap = True
+            self._has_gap = self._has_lost = True
             self._say(str(error))
             return []
         self.xray.requests.clear()
@@ -113,31 +115,42 @@ class Following:
         again, self.xray = self.xray, read_header(line)
         if again is not None and again.header.get("started") != self.xray.header.get("started"):
             self._say("vLLM was started again")
-        self._has_gap, self.num_step_tokens = False, 0
+        self._has_gap, self._has_lost, self.num_step_tokens = False, False, 0
         self.state = self.xray.trace.beginning()
         return [self.xray.trace.beginning()]
 
     def _fitting(self, records: list[Record]) -> list[Record | State]:
-        """Records that can follow; behind a line that could not be read, some cannot."""
-        fitting: list[Record | State] = []
+        """The line's records if all can follow, none if one cannot; behind a gap first the state.
+
+        What a line that is left out had changed is not known: it all goes on from the next step.
+        """
         assert self.state is not None
+        fitting: list[Record | State] = []
         for record in records:
-            if self._has_gap:
-                self.state.step = record.step - isinstance(record, StepStarted)
             if isinstance(record, StepStarted):
                 self.num_step_tokens = 0
+                if self._has_gap:
+                    self._has_gap = False
+                    fitting = [self._state_before(record.step)]
             try:
                 apply_record(self.state, record)
             except ValueError as error:
-                if not self._has_gap:
+                if not self._has_lost:
                     self._say(str(error))
-                self._has_gap = True
-                continue
+                self._has_gap = self._has_lost = True
             fitting.append(record)
             if isinstance(record, Scheduled):
                 self.num_step_tokens += record.num_tokens
         self.state.forget_finished()
-        return fitting
+        return [] if self._has_gap else fitting
+
+    def _state_before(self, step: int) -> State:
+        """The state that is known before a step; of plans in flight nothing is."""
+        assert self.state is not None
+        self.state.step = step - 1
+        for seq in self.state.sequences.values():
+            seq.in_flight, seq.num_scheduled_tokens = [], 0
+        return deepcopy(self.state)
 
 
 def follow(path: Path, say: Callable[[str], None], go_on: Callable[[], bool]) -> None:

@@ -46,8 +46,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "scheduling_policy": "priority", "max_model_len": 384,
     },
     "called_off": {
-        "num_gpu_blocks_override": 16, "max_num_seqs": 6, "max_num_batched_tokens": 96,
-        "scheduling_policy": "priority", "max_model_len": 224, "block_size": 16,
+        "num_gpu_blocks_override": 11, "max_num_seqs": 6, "max_num_batched_tokens": 96,
+        "scheduling_policy": "priority", "max_model_len": 224,
     },
     "resets": {"num_gpu_blocks_override": 40, "max_num_seqs": 6, "max_num_batched_tokens": 96},
     "again": {
@@ -104,7 +104,8 @@ def requests_of(name: str) -> list[tuple[int, str, int, int]]:
         prompts = [RULES * (i % 3 == 1) + essay[i % 6] for i in range(24)]
         return [(4 * i, p, rng.randint(40, 80), (2, 1, 2, 0)[i % 4]) for i, p in enumerate(prompts)]
     if name == "called_off":  # the later a request, the more important
-        return [(5 * i, essay[i % 12], rng.randint(60, 90), 30 - i) for i in range(30)]
+        steps = [12 * (i // 4) + i % 4 for i in range(32)]
+        return [(s, essay[i % 12], rng.randint(60, 130), 32 - i) for i, s in enumerate(steps)]
     if name in ("resets", "again"):
         pause = 9 if name == "resets" else 5
         prompts = [RULES * (i % 2) + essay[i % 5] for i in range(16)]
@@ -181,8 +182,9 @@ def main(folder: str, *names: str) -> None:
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
         said = [line for line in done.stdout.decode().splitlines() if "X-ray" in line]
         print(name, *(said or [done.stderr.decode()[-2000:]]), sep="\n  ")
-        Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
-        path.unlink()
+        if path.exists():
+            Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+            path.unlink()
 
 
 if __name__ == "__main__":

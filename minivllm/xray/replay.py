@@ -9,12 +9,14 @@ from minivllm.trace.records import (
     RequestAdded,
     Scheduled,
     StepEnded,
+    StepPlanned,
     StepStarted,
 )
 from minivllm.trace.state import ALIVE, State
 from minivllm.utils.validation import shown
 from minivllm.xray.format import XRay
 
+_STAGES = (StepStarted, StepPlanned, StepEnded)
 _FORGET_EVERY = 256  # steps
 
 
@@ -23,9 +25,13 @@ def check_records(xray: XRay) -> None:
 
     A file may have been written by others, or edited: whoever replays it can then rely on it.
     """
-    state = xray.trace.beginning()
+    state, stage = xray.trace.beginning(), 0
     for record in xray.trace.records:
         apply_record(state, record)
+        if isinstance(record, _STAGES):
+            if not isinstance(record, _STAGES[stage]):
+                raise _contradiction(record, f"a {_STAGES[stage].__name__} was to come")
+            stage = (stage + 1) % len(_STAGES)
         if isinstance(record, StepEnded) and record.step % _FORGET_EVERY == 0:
             state.forget_finished()
 

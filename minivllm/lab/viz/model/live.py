@@ -110,13 +110,14 @@ class LiveRun:
 
     def window(self) -> TimelineWindow | None:
         """The last steps; None before the first."""
-        if self.step < 0:
+        if not self._history.steps:
             return None
         self._history.owners = {
             seq_id: replace(owner, seq_id=self._called(seq_id))
             for seq_id, owner in self.owners.items()
         }
-        return TimelineWindow.of(self._history, max(0, self.step - NUM_STEPS + 1), self.step)
+        first = max(min(self._history.steps), self.step - NUM_STEPS + 1)
+        return TimelineWindow.of(self._history, first, self.step)
 
     def _forget(self) -> None:
         """Sequences of requests that are over, or not in the window any more."""
