@@ -42,10 +42,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "waits": {"num_gpu_blocks_override": 28, "max_num_seqs": 5, "max_num_batched_tokens": 64},
     "overtakes": {
-        "num_gpu_blocks_override": 18, "max_num_seqs": 6, "max_num_batched_tokens": 96,
-        "scheduling_policy": "priority", "max_model_len": 384,
-    },
-    "called_off": {
         "num_gpu_blocks_override": 11, "max_num_seqs": 6, "max_num_batched_tokens": 96,
         "scheduling_policy": "priority", "max_model_len": 224,
     },
@@ -65,11 +61,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
 ACTIONS: dict[str, dict[int, tuple[str, Any]]] = {
     "resets": {
         30: ("reset_prefix_cache", False), 60: ("reset_prefix_cache", True),
-        61: ("reset_prefix_cache", True), 90: ("reset_prefix_cache", False),
-        110: ("reset_prefix_cache", True), 150: ("reset_prefix_cache", False),
+        61: ("reset_prefix_cache", True), 75: ("abort_request", ["1"]),
+        90: ("reset_prefix_cache", False), 110: ("reset_prefix_cache", True),
+        150: ("reset_prefix_cache", False),
     },
     "again": {20: ("abort_request", ["1"]), 45: ("abort_request", ["0", "2"])},
-    "overtakes": {70: ("reset_prefix_cache", True), 90: ("abort_request", ["7"])},
+    "overtakes": {170: ("reset_prefix_cache", True), 190: ("abort_request", ["7"])},
 }  # fmt: skip
 COMMON = {"dtype": "float32", "max_model_len": 768, "block_size": 32, "enforce_eager": True}
 ENVIRONMENT = {
@@ -100,12 +97,9 @@ def requests_of(name: str) -> list[tuple[int, str, int, int]]:
         return [(2 * i, prompt, 40, 0) for i, prompt in enumerate(prompts)]
     if name == "priorities":
         return [(5 * i, essay[i % 12], rng.randint(30, 60), (2, 2, 1, 0)[i % 4]) for i in range(12)]
-    if name == "overtakes":
-        prompts = [RULES * (i % 3 == 1) + essay[i % 6] for i in range(24)]
-        return [(4 * i, p, rng.randint(40, 80), (2, 1, 2, 0)[i % 4]) for i, p in enumerate(prompts)]
-    if name == "called_off":  # the later a request, the more important
-        steps = [12 * (i // 4) + i % 4 for i in range(32)]
-        return [(s, essay[i % 12], rng.randint(60, 130), 32 - i) for i, s in enumerate(steps)]
+    if name == "overtakes":  # the later a pair of requests, the more important
+        steps = [12 * (i // 4) + i % 4 for i in range(28)]
+        return [(s, essay[i % 12], rng.randint(36, 60), 14 - i // 2) for i, s in enumerate(steps)]
     if name in ("resets", "again"):
         pause = 9 if name == "resets" else 5
         prompts = [RULES * (i % 2) + essay[i % 5] for i in range(16)]
@@ -132,7 +126,7 @@ def record(name: str, scheduler: str = "minivllm.xray.TracingScheduler") -> None
     while to_come or engine.has_unfinished_requests():
         while to_come and to_come[0][1][0] <= step:
             index, (_, prompt, max_tokens, priority) = to_come[0]
-            request_id = str(index % 5 if name == "again" else index)
+            request_id = str(index % 5 if name in ("resets", "again") else index)
             if request_id in alive:  # the id can be used again when its request has ended
                 break
             del to_come[0]
@@ -158,7 +152,7 @@ def asked_beside(name: str, index: int, max_tokens: int) -> tuple[Any, dict[str,
     if name == "grammars" and index % 3 == 2:
         words = "|".join(f"{chr(97 + i % 26)}{i}" for i in range(300 * index))
         grammar = StructuredOutputsParams(regex=f"({words}){{5,9}}")
-    if name == "overtakes" and index >= 6 and index % 3 == 0:
+    if name == "overtakes" and index % 2 and index > 4:
         more["arrival_time"] = time.time() - 0.06  # a client whose request was long on its way
     if name == "adapters" and index % 3:
         adapter = ("pirate", "sql-lora")[index % 2]
