@@ -197,7 +197,7 @@ def quantize(
 @app.command()
 def glass(
     attach: Annotated[Path, typer.Option("--attach", help="An X-ray file, also while it grows.")],
-    port: Annotated[int, typer.Option(help="On 127.0.0.1.")] = 8000,
+    port: Annotated[int, typer.Option(help="On 127.0.0.1.", min=0, max=65535)] = 8000,
 ) -> None:
     """Show a run of a real vLLM live on the glass page; a server of ours has --glass."""
     with exit_on_bad_input():
@@ -220,6 +220,7 @@ def xray(
     follow: Annotated[
         bool, typer.Option("--follow", help="Read a file that grows, until Ctrl-C.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Look at a run of a real vLLM: why requests waited, and what other settings would do."""
     from minivllm.xray.command import run_xray
@@ -227,7 +228,11 @@ def xray(
     with exit_on_bad_input():
         ok = bool(settings) == what_if
         check(ok, "SETTINGS", " ".join(settings or []), "given with --what-if, and only then")
-        code = run_xray(file, output, settings or [], verify, follow)
+        asked = {"--what-if": what_if, "--verify": verify, "--follow": follow, "--json": as_json}
+        given = [name for name, is_given in asked.items() if is_given]
+        check(len(given) < 2, "options", " ".join(given), "one of these at a time")
+        check(not follow or output is None, "--output", str(output), "given without --follow")
+        code = run_xray(file, output, settings or [], verify, follow, as_json)
     raise typer.Exit(code)
 
 

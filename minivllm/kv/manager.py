@@ -28,6 +28,7 @@ class KVCacheManager:
 
     block_table_cls = BlockTable  # of your own in a subclass, as is the next one
     prefix_cache_cls = PrefixCache
+    forgets_called_off = True  # vLLM finds also blocks that a preempted request did not fill
     # Set by the scheduler: extra slots per sequence for a draft model's K and V, up to
     # ``max_num_slots`` in all; 0 without one.
     num_lookahead_tokens = 0
@@ -212,7 +213,7 @@ class KVCacheManager:
         if seq.seq_id not in self.block_tables:
             return
         table = self.block_tables.pop(seq.seq_id)
-        if self.prefix_cache is not None:
+        if self.forgets_called_off and self.prefix_cache is not None:
             # cached by a step that was then called off: what was not computed must not be hit
             for block in table.blocks[seq.num_computed_tokens // self.block_size :]:
                 if block.block_hash is not None and block.ref_cnt == 1:
@@ -225,9 +226,8 @@ class KVCacheManager:
         """Empty the prefix cache. Refuses (False) while any block is in use."""
         if self.block_pool.num_free_blocks < self.block_pool.num_usable_blocks:
             return False
-        if self.prefix_cache is not None:
-            for block in list(self.prefix_cache):
-                self._forget(block)
+        for block in list(self.prefix_cache or ()):
+            self._forget(block)
         return True
 
     def reset(self) -> None:

@@ -27,9 +27,15 @@ class RequestAdded(Record):
 
 @dataclass(frozen=True, slots=True)
 class RequestSkipped(Record):
-    """A waiting request was stepped over: its adapter has no slot in this step."""
+    """A waiting request was stepped over in this step, and those behind it were not.
+
+    ``reason`` is "adapter", which has no slot; "grammar", which is not compiled yet; "remote_kv",
+    K and V that are on their way; "in_flight", tokens of its own that are; "input", of which its
+    client will send more; or "paused", as all are.
+    """
 
     request_id: str
+    reason: str = "adapter"
 
 
 @dataclass(frozen=True, slots=True)

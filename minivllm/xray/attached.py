@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +16,17 @@ from fastapi import FastAPI
 from minivllm.config import CacheConfig, SchedulerConfig
 from minivllm.entrypoints.openai.errors import RequestError, add_handlers
 from minivllm.entrypoints.openai.glass.routes import LOOPBACK, add_glass
+from minivllm.lab.viz.page.page import page
+from minivllm.logger import init_logger
 from minivllm.trace.records import Record
+from minivllm.trace.state import State
 from minivllm.utils.validation import check
-from minivllm.xray.follow import grown_lines
-from minivllm.xray.format import XRay, read_header
+from minivllm.xray.fields import needed
+from minivllm.xray.follow import Following, grown_lines
+from minivllm.xray.format import load_xray
+from minivllm.xray.replay import check_records
+
+logger = init_logger(__name__)
 
 _LIMITS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
 
@@ -38,33 +45,60 @@ class AttachedRun:
 
     def __init__(self, path: Path):
         self.path = path
-        with open(path, encoding="utf-8") as file:
-            first = file.readline()
+        first = next(grown_lines(path, lambda: False), "")
         check(first.endswith("\n"), "--attach", str(path), "a file whose first line is written")
-        self.xray: XRay = read_header(first)
-        header = self.xray.header
-        limits = {name: header["settings"][name] for name in _LIMITS}
-        self.vllm_config = SimpleNamespace(
-            cache_config=CacheConfig(block_size=header["block_size"]),
-            scheduler_config=SchedulerConfig(**limits),
-        )
-        self.kv_cache_config = SimpleNamespace(num_blocks=header["num_blocks"])
+        self.following = Following(lambda text: logger.warning("%s: %s.", path, text.rstrip(".")))
+        self._begin(self.following.read(first))
+        self.has_ended = False
         self._closed = threading.Event()
 
-    def follow(self, note: Callable[[list[Record]], None]) -> None:
+    @property
+    def version(self) -> str:
+        assert self.following.xray is not None
+        return self.following.xray.header.get("vllm_version", "?")
+
+    def _begin(self, news: Sequence[Record | State]) -> None:
+        """Take the sizes of a run that begins, or begins again."""
+        xray = self.following.xray
+        if xray is None or not (news and isinstance(news[0], State)):
+            return
+        limits = {name: needed(xray.header, name) for name in _LIMITS}
+        self.vllm_config = SimpleNamespace(
+            cache_config=CacheConfig(block_size=xray.trace.block_size),
+            scheduler_config=SchedulerConfig(**limits),
+        )
+        self.kv_cache_config = SimpleNamespace(num_blocks=xray.trace.num_blocks)
+
+    def follow(self, note: Callable[[list[Record | State]], None]) -> None:
         """Hand on the file's records, and those that are written later, in this event loop."""
         loop = asyncio.get_running_loop()
         arguments = (loop, note)
         threading.Thread(target=self._read, args=arguments, daemon=True).start()
 
     def _read(self, loop: asyncio.AbstractEventLoop, note: Callable) -> None:
-        for number, line in enumerate(grown_lines(self.path, lambda: not self._closed.is_set())):
-            if number == 0 or line.startswith('{"minivllm_xray"'):
-                continue
-            self.xray.read_line(line)
-            records = self.xray.trace.take()
-            if records and not loop.is_closed():
-                loop.call_soon_threadsafe(note, records)
+        self.following.xray = None  # the first line comes again
+        try:
+            for line in grown_lines(self.path, lambda: not self._closed.is_set()):
+                self._read_line(line, loop, note)
+        except (OSError, ValueError) as error:
+            logger.warning("%s: the page stands still: %s", self.path, error)
+        else:
+            self.has_ended = True  # of a compressed file
+            self._hand_on([], loop, note)
+
+    def _read_line(self, line: str, loop: asyncio.AbstractEventLoop, note: Callable) -> None:
+        try:
+            news = self.following.read(line)
+            self._begin(news)
+        except ValueError as error:
+            return logger.warning("%s: %s", self.path, error)
+        has_ended, self.has_ended = self.has_ended, self.following.has_ended
+        if news or has_ended != self.has_ended:
+            self._hand_on(news, loop, note)
+
+    def _hand_on(self, news: list, loop: asyncio.AbstractEventLoop, note: Callable) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(note, news)
 
     async def is_paused(self) -> bool:
         """False: it is another process that runs."""
@@ -92,12 +126,30 @@ class AttachedRun:
 
 
 def make_app(run: AttachedRun) -> FastAPI:
-    """The application with the page, made inside of the event loop that serves it."""
+    """The application with the page, made inside of the event loop that serves it.
+
+    Of a run that has ended it is the page that steps through it.
+    """
     app = FastAPI()
     add_handlers(app)
     app.state.served = SimpleNamespace(args=SimpleNamespace(host=LOOPBACK[0]))
-    add_glass(app, run, f"vLLM {run.xray.header['vllm_version']}")  # type: ignore[arg-type]
+    add_glass(app, run, f"vLLM {run.version}")  # type: ignore[arg-type]
+    live = app.state.glass_page
+    app.state.glass_page = lambda: ended_page(run) or live()
     return app
+
+
+def ended_page(run: AttachedRun) -> str:
+    """The page with a slider for a run that has ended; empty while it goes on, or if none is."""
+    if not run.has_ended:
+        return ""
+    try:
+        xray = load_xray(run.path)
+        check_records(xray)
+        return page(xray.trace, f"What vLLM {run.version} did: the run has ended", None, None)
+    except (OSError, ValueError) as error:  # its oldest steps were dropped, or it is broken
+        logger.warning("%s cannot be stepped through: %s", run.path, error)
+        return ""
 
 
 def run_attached(path: Path, port: int) -> None:

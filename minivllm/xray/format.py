@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field, fields
@@ -19,6 +20,14 @@ from minivllm.logger import init_logger
 from minivllm.trace import Trace, records
 from minivllm.trace.records import Record
 from minivllm.trace.state import CachedBlock, SequenceState, State
+from minivllm.utils.validation import InvalidParameter, check
+from minivllm.xray.fields import (
+    check_beginning,
+    check_header,
+    check_record,
+    check_requests,
+    is_whole,
+)
 
 logger = init_logger(__name__)
 
@@ -43,11 +52,15 @@ class XRay:
             up: those that begin with the same blocks begin with the same token ids.
         requests: what each request asked for, by its id: ``max_tokens``, ``priority``,
             ``arrival_time`` (in seconds since ``started``) and so on.
+        tells_apart: an id that a later request uses again gets a number there: "a", then "a#2".
     """
 
     header: dict[str, Any]
     trace: Trace
     requests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tells_apart: bool = False
+    has_ended: bool = False  # its last line says that nothing more comes
+    _names: dict[str, str] = field(default_factory=dict)  # of ids that are used again
     _block_numbers: dict[str, int] = field(default_factory=dict)  # of block hashes, without text
 
     def read_line(self, line: str) -> None:
@@ -58,20 +71,37 @@ class XRay:
         """
         content = _parsed(line)
         requests = content.get("requests", {})
+        if "ended" in content:
+            self.has_ended = True
+            return
         try:
             if "beginning" in content:
+                check_requests(requests)
                 beginning = _read_state(content["beginning"], self.header)
+                check_beginning(beginning)
                 self.trace = _new_trace(self.header, beginning)
                 self.requests |= requests
             else:
                 self.read_step(content["step"], content["records"], requests)
+        except InvalidParameter as error:
+            raise ValueError(f"this line cannot be read: {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             shown = line[:60].strip()
             raise ValueError(f"this line cannot be read ({error!r}): {shown!r}.") from None
 
     def read_step(self, step: int, rows: Iterable[Sequence], requests: dict) -> list[Record]:
-        """Append rows of a step, as they are in a file. Returns their records."""
+        """Append rows of a step, as they are in a file. Returns their records.
+
+        Raises:
+            ValueError: for a value of another type; nothing has changed then.
+        """
+        check(is_whole(step) and step >= -1, "step", step, "an integer of at least -1")
+        check_requests(requests)
+        names = dict(self._names)
+        if self.tells_apart and (names or not self.requests.keys().isdisjoint(requests)):
+            rows, requests = self._told_apart(rows, requests, names)
         new = [self._read_row(step, row, requests) for row in rows]
+        self._names = names
         self.requests |= requests
         self.trace.records += new
         self.trace.step = max(self.trace.step, step)
@@ -84,7 +114,31 @@ class XRay:
             values[1] = self._made_up_prompt(values[0], values[1], hashes)
         if name == "BlocksCached":
             values[2] = [bytes.fromhex(text) for text in values[2]]
-        return _KINDS[name](step, *[tuple(v) if isinstance(v, list) else v for v in values])
+        record = _KINDS[name](step, *[tuple(v) if isinstance(v, list) else v for v in values])
+        check_record(record)
+        return record
+
+    def _told_apart(
+        self, rows: Iterable[Sequence], requests: dict, names: dict[str, str]
+    ) -> tuple[list[Sequence], dict]:
+        """Rows and requests with other names for ids that were used before.
+
+        Args:
+            names: what each of these ids stands for; is changed.
+        """
+        told: list[Sequence] = []
+        asked: dict[str, dict] = {}
+        for kind, *values in rows:
+            if kind == "RequestAdded":
+                name, number = values[0], 2
+                while name in self.requests or name in asked:
+                    name, number = f"{values[0]}#{number}", number + 1
+                asked[name] = requests.get(values[0], {})
+                names[values[0]] = name
+            if values and isinstance(values[0], str):
+                values[0] = names.get(values[0], values[0])
+            told.append((kind, *values))
+        return told, asked
 
     def _made_up_prompt(self, request_id: str, length: int, block_hashes: Iterable[str]) -> list:
         """A prompt of this length: a block's token ids are all the number of the block's hash."""
@@ -106,6 +160,7 @@ def load_xray(path: str | PathLike) -> XRay:
         try:
             if xray is None:
                 xray = read_header(line)
+                xray.tells_apart = True
             else:
                 xray.read_line(line)
         except ValueError as error:
@@ -129,10 +184,8 @@ def read_header(line: str) -> XRay:
         raise ValueError(f"this is no X-ray: its first line is {line[:60].strip()!r}.")
     if version != VERSION:
         raise ValueError(f"an X-ray of version {version!r} is not known, only {VERSION}.")
-    try:
-        return XRay(header, _new_trace(header))
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"the first line lacks {error}, or has another type there.") from None
+    check_header(header)
+    return XRay(header, _new_trace(header))
 
 
 def header_line(**header: Any) -> str:
@@ -143,6 +196,11 @@ def header_line(**header: Any) -> str:
 def step_line(step: int, rows: Iterable[Sequence], requests: dict) -> str:
     """A line with a step's rows, and what is said of the requests that are new in it."""
     return _line({"step": step, "records": list(rows), "requests": requests})
+
+
+def ended_line() -> str:
+    """A file's last line, when vLLM has ended."""
+    return _line({"ended": True})
 
 
 def row_of(record: Record) -> tuple:
@@ -201,14 +259,14 @@ def _lines(path: str | PathLike) -> Iterator[str]:
     try:
         with opened(path, "rt", encoding="utf-8") as file:
             yield from file
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path} is no X-ray: {error}.") from None
 
 
 def _parsed(line: str) -> dict:
     try:
         content = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(f"this is no line of an X-ray: {line[:60].strip()!r}.") from None
     if not isinstance(content, dict):
         raise ValueError(f"a line of an X-ray is an object, got {line[:60].strip()!r}.")

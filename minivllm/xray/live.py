@@ -24,7 +24,7 @@ class LiveTrace(Trace):
         self._batches: list[bytes] = []
         budget = header["settings"]["max_num_batched_tokens"]
         super().__init__(header["num_blocks"], header["block_size"], budget)
-        self._xray = XRay(header, self)
+        self._xray = XRay(header, self, tells_apart=True)
 
     def add(self, step: int, packed: bytes) -> None:
         """Keep what came in a step, or between two, until it is asked for: a marshalled Batch."""

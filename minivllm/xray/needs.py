@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import multiprocessing
 import time
 from pathlib import Path
 from typing import Any
 
 WRITTEN_FOR = "0.32.0"
+_DRIFT = 0.01  # seconds: more is no delay between two looks at a clock
 
+_REASONS = {  # status of a request that vLLM steps over -> reason of a RequestSkipped
+    "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR": "grammar",
+    "WAITING_FOR_REMOTE_KVS": "remote_kv",
+    "WAITING_FOR_STREAMING_REQ": "input",
+}
 # method -> names of arguments that the hooks give or take
 _OF_SCHEDULER = {
     "add_request": ("request",),
@@ -17,6 +24,7 @@ _OF_SCHEDULER = {
     "reset_prefix_cache": (),
     "shutdown": (),
     "_preempt_request": ("request",),
+    "_handle_blocked_waiting_request": ("request",),
     "_free_request": ("request",),
     "_update_request_with_output": ("request", "new_token_ids", "is_stale"),
 }
@@ -31,7 +39,8 @@ _OF_POOL = {
 }
 _ATTRIBUTES = (
     "requests", "running", "waiting", "max_num_scheduled_tokens", "kv_cache_config.num_blocks",
-    "kv_cache_manager.coordinator.single_type_managers",
+    "kv_cache_manager.coordinator.single_type_managers", "pause_state", "max_num_active_reqs",
+    "lora_config",
 )  # fmt: skip
 
 
@@ -68,16 +77,18 @@ def header_of(scheduler: Any, version: str, text: bool) -> dict[str, Any]:
     """The header of a scheduler's X-ray, see ``XRay``."""
     config = scheduler.vllm_config
     planning, model = config.scheduler_config, config.model_config.model
+    engine = engine_of(config.parallel_config)
     return {
         "vllm_version": version,
         "scheduler": type(scheduler).__name__,
         "started": round(time.time(), 6),
         "model": Path(model).name if Path(model).exists() else model,
+        **({} if engine is None else {"engine": engine}),
         "num_blocks": scheduler.kv_cache_config.num_blocks,
         "block_size": scheduler.block_size,
         "settings": {
             "max_num_batched_tokens": scheduler.max_num_scheduled_tokens,
-            "max_num_seqs": planning.max_num_seqs,
+            "max_num_seqs": scheduler.max_num_active_reqs,
             "max_model_len": config.model_config.max_model_len,
             "policy": str(planning.policy),
             "enable_prefix_caching": bool(config.cache_config.enable_prefix_caching),
@@ -85,19 +96,50 @@ def header_of(scheduler: Any, version: str, text: bool) -> dict[str, Any]:
             "long_prefill_token_threshold": planning.long_prefill_token_threshold,
             "num_speculative_tokens": config.num_speculative_tokens,
             "async_scheduling": bool(planning.async_scheduling),
+            "num_lookahead_tokens": scheduler.num_lookahead_tokens,
+            "watermark_blocks": scheduler.kv_cache_manager.watermark_blocks,
+            "scheduler_reserve_full_isl": bool(planning.scheduler_reserve_full_isl),
+            "long_prefill_token_threshold_adaptive": bool(
+                planning.long_prefill_token_threshold_adaptive
+            ),
         },
         "text": text,
     }
 
 
-def asked_by(request: Any, started: float, text: bool) -> dict[str, Any]:
-    """Return what a request of vLLM asks for, as its entry in ``XRay.requests``."""
+def engine_of(parallel: Any) -> int | None:
+    """Return which of several engines (``--data-parallel-size``) this process runs; None: one.
+
+    vLLM tells an engine of a dense model that it is alone, but for its index and its name.
+    """
+    index = parallel.data_parallel_index
+    is_named = "_DP" in multiprocessing.current_process().name
+    return index if index or is_named or parallel.data_parallel_size > 1 else None
+
+
+def why_skipped(request: Any) -> tuple[str, str, str]:
+    """Return the row of a request that a plan of vLLM steps over, by its status."""
+    reason = _REASONS.get(request.status.name, request.status.name.lower())
+    return "RequestSkipped", request.request_id, reason
+
+
+def asked_by(request: Any, started: float, text: bool, drift: float = 0.0) -> dict[str, Any]:
+    """Return what a request of vLLM asks for, as its entry in ``XRay.requests``.
+
+    Args:
+        request: of vLLM.
+        started: when the run began, by the wall clock.
+        text: whether token ids are kept.
+        drift: seconds that the wall clock was set forward since then.
+    """
     asked = {
         "max_tokens": request.max_tokens,
         "priority": request.priority,
-        "arrival_time": round(request.arrival_time - started, 6),
+        "arrival_time": request.arrival_time - started,  # exact: vLLM may order by it
         "num_prompt_tokens": request.num_prompt_tokens,
     }
+    if abs(drift) > _DRIFT:
+        asked["clock_drift"] = round(drift, 6)
     params = request.sampling_params
     if params is not None:
         asked |= {

@@ -37,6 +37,9 @@ class PolicyScheduler(TracingScheduler):
             raise ValueError("a policy of minivllm orders the queue of --scheduling-policy fcfs.")
         self.waiting = PolicyQueue(ours)
 
+    def _queue_index(self, request: Any) -> int:
+        return self.waiting.last_index
+
 
 class PolicyQueue(FCFSRequestQueue):
     """vLLM's waiting queue, in which a policy's key says where a request comes in.
@@ -49,23 +52,26 @@ class PolicyQueue(FCFSRequestQueue):
         self._ours = policy
         self._num_arrived = 0
         self._orders = True
+        self.last_index = 0  # where the last request came in
 
     def add_request(self, request: Any) -> None:
         request.arrival_index = self._num_arrived  # a policy's key may ask for it
         self._num_arrived += 1
-        self.insert(self._place(request, otherwise=len(self)), request)
+        self.last_index = self._place(request, otherwise=len(self))
+        self.insert(self.last_index, request)
 
     def prepend_request(self, request: Any) -> None:
         """Insert a preempted request: at the head, or by its key."""
         first = self._ours.preempted_first
-        self.insert(0 if first else self._place(request, otherwise=0), request)
+        self.last_index = 0 if first else self._place(request, otherwise=0)
+        self.insert(self.last_index, request)
 
     def _place(self, request: Any, otherwise: int) -> int:
         if not self._orders:
             return otherwise
         key = self._ours.key
         try:
-            return bisect_right([key(waiting) for waiting in self], key(request))
+            return bisect_right(self, key(request), key=key)  # type: ignore[type-var]
         except Exception as error:
             self._orders = False
             name = type(self._ours).__name__

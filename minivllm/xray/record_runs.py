@@ -11,10 +11,11 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-from minivllm.embedded import embedded_model_path
+from minivllm.embedded import embedded_adapter_path, embedded_model_path
 
 TOPICS = "rivers music bread winter trains the sea a garden old maps good tea long walks".split()
 CHAT = "<|user|>\nWrite a short essay about {}.\n<|assistant|>\n"
@@ -40,7 +41,32 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "scheduling_policy": "priority",
     },
     "waits": {"num_gpu_blocks_override": 28, "max_num_seqs": 5, "max_num_batched_tokens": 64},
+    "overtakes": {
+        "num_gpu_blocks_override": 11, "max_num_seqs": 6, "max_num_batched_tokens": 96,
+        "scheduling_policy": "priority", "max_model_len": 224,
+    },
+    "resets": {"num_gpu_blocks_override": 40, "max_num_seqs": 6, "max_num_batched_tokens": 96},
+    "again": {
+        "num_gpu_blocks_override": 13, "max_num_seqs": 4, "max_num_batched_tokens": 64,
+        "max_model_len": 384,
+    },
+    "grammars": {"num_gpu_blocks_override": 40, "max_num_seqs": 3, "max_num_batched_tokens": 64},
+    "adapters": {
+        "num_gpu_blocks_override": 40, "max_num_seqs": 4, "max_num_batched_tokens": 64,
+        "enable_lora": True, "max_loras": 1, "max_lora_rank": 8,
+    },
     "server": {"num_gpu_blocks_override": 160, "max_num_seqs": 48, "max_num_batched_tokens": 256},
+}  # fmt: skip
+# name -> step -> what a user does before it: cached blocks are forgotten, or a request is aborted
+ACTIONS: dict[str, dict[int, tuple[str, Any]]] = {
+    "resets": {
+        30: ("reset_prefix_cache", False), 60: ("reset_prefix_cache", True),
+        61: ("reset_prefix_cache", True), 75: ("abort_request", ["1"]),
+        90: ("reset_prefix_cache", False), 110: ("reset_prefix_cache", True),
+        150: ("reset_prefix_cache", False),
+    },
+    "again": {20: ("abort_request", ["1"]), 45: ("abort_request", ["0", "2"])},
+    "overtakes": {170: ("reset_prefix_cache", True), 190: ("abort_request", ["7"])},
 }  # fmt: skip
 COMMON = {"dtype": "float32", "max_model_len": 768, "block_size": 32, "enforce_eager": True}
 ENVIRONMENT = {
@@ -71,6 +97,15 @@ def requests_of(name: str) -> list[tuple[int, str, int, int]]:
         return [(2 * i, prompt, 40, 0) for i, prompt in enumerate(prompts)]
     if name == "priorities":
         return [(5 * i, essay[i % 12], rng.randint(30, 60), (2, 2, 1, 0)[i % 4]) for i in range(12)]
+    if name == "overtakes":  # the later a pair of requests, the more important
+        steps = [12 * (i // 4) + i % 4 for i in range(28)]
+        return [(s, essay[i % 12], rng.randint(36, 60), 14 - i // 2) for i, s in enumerate(steps)]
+    if name in ("resets", "again"):
+        pause = 9 if name == "resets" else 5
+        prompts = [RULES * (i % 2) + essay[i % 5] for i in range(16)]
+        return [(pause * i, prompt, rng.randint(12, 50), 0) for i, prompt in enumerate(prompts)]
+    if name in ("grammars", "adapters"):
+        return [(3 * i, essay[i % 12], rng.randint(20, 40), 0) for i in range(14)]
     # "waits": a quiet beginning, then a long prompt ahead, a crowd, and answers that fill the pool
     some = [(0, essay[0], 60, 0), (3, essay[1], 40, 0), (12, long, 30, 0)]
     some += [(14 + i, essay[2 + i], 20, 0) for i in range(4)]
@@ -81,20 +116,53 @@ def requests_of(name: str) -> list[tuple[int, str, int, int]]:
 
 def record(name: str, scheduler: str = "minivllm.xray.TracingScheduler") -> None:
     """Run vLLM in this process until all requests of a run are answered."""
-    from vllm import LLM, SamplingParams
+    from vllm import LLM
 
     model = str(embedded_model_path())
     engine = LLM(model, scheduler_cls=scheduler, **(COMMON | SETTINGS[name])).llm_engine
-    to_come = [(*some, f"{i}") for i, some in enumerate(requests_of(name))]
+    to_come = list(enumerate(requests_of(name)))
+    alive: set[str] = set()
     step = 0
     while to_come or engine.has_unfinished_requests():
-        while to_come and to_come[0][0] <= step:
-            _, prompt, max_tokens, priority, request_id = to_come.pop(0)
-            params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
-            engine.add_request(request_id, prompt, params, priority=priority)
-        engine.step()
+        while to_come and to_come[0][1][0] <= step:
+            index, (_, prompt, max_tokens, priority) = to_come[0]
+            request_id = str(index % 5 if name in ("resets", "again") else index)
+            if request_id in alive:  # the id can be used again when its request has ended
+                break
+            del to_come[0]
+            alive.add(request_id)
+            params, more = asked_beside(name, index, max_tokens)
+            engine.add_request(request_id, prompt, params, priority=priority, **more)
+        if (action := ACTIONS.get(name, {}).get(step)) is not None:
+            getattr(engine, action[0])(action[1])
+            alive -= set(action[1] or ()) if action[0] == "abort_request" else set()
+        alive -= {output.request_id for output in engine.step() if output.finished}
         step += 1
     engine.engine_core.shutdown()
+
+
+def asked_beside(name: str, index: int, max_tokens: int) -> tuple[Any, dict[str, Any]]:
+    """Sampling parameters of a run's request, and further arguments of ``add_request``."""
+    from vllm import SamplingParams
+    from vllm.lora.request import LoRARequest
+    from vllm.sampling_params import StructuredOutputsParams
+
+    more: dict[str, Any] = {}
+    grammar = None
+    if name == "grammars" and index % 3 == 2:
+        words = "|".join(f"{chr(97 + i % 26)}{i}" for i in range(300 * index))
+        grammar = StructuredOutputsParams(regex=f"({words}){{5,9}}")
+    if name == "overtakes" and index % 2 and index > 4:
+        more["arrival_time"] = time.time() - 0.06  # a client whose request was long on its way
+    if name == "adapters" and index % 3:
+        adapter = ("pirate", "sql-lora")[index % 2]
+        path = str(embedded_adapter_path(adapter))
+        more["lora_request"] = LoRARequest(adapter, 1 + index % 2, path)
+    params = SamplingParams(
+        temperature=0.0, max_tokens=max_tokens, ignore_eos=grammar is None,
+        structured_outputs=grammar,
+    )  # fmt: skip
+    return params, more
 
 
 def main(folder: str, *names: str) -> None:
@@ -108,8 +176,9 @@ def main(folder: str, *names: str) -> None:
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
         said = [line for line in done.stdout.decode().splitlines() if "X-ray" in line]
         print(name, *(said or [done.stderr.decode()[-2000:]]), sep="\n  ")
-        Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
-        path.unlink()
+        if path.exists():
+            Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+            path.unlink()
 
 
 if __name__ == "__main__":

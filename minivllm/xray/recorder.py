@@ -16,7 +16,7 @@ from minivllm.logger import init_logger
 from minivllm.xray.checker import Checker
 from minivllm.xray.format import header_line, without_text
 from minivllm.xray.live import Batch, LiveTrace
-from minivllm.xray.writer import XRayWriter
+from minivllm.xray.writer import XRayWriter, path_of
 
 logger = init_logger(__name__)
 
@@ -39,11 +39,13 @@ class Recorder:
         self.trace = LiveTrace(header) if keep else None
         self._text = header["text"]
         self._checker = checker
+        self._said: set[tuple] = set()  # by plans that were taken back
         self._open = False
         self._on = True
         self._start = time.perf_counter()
         self._writer: XRayWriter | None = None
         if path := envs.xray_path():
+            path = path_of(path, header.get("engine"))
             self._writer = XRayWriter(path, header_line(**header), envs.xray_max_bytes())
             atexit.register(self.close)
 
@@ -67,12 +69,14 @@ class Recorder:
         self.rows.append(("StepStarted", self.now()))
 
     def cancel_step(self) -> None:
-        """Take a step back in which nothing was planned."""
+        """Take a step back in which nothing was planned; why, is said once until the next one."""
         self._open = False
         self.step -= 1
-        self.rows.clear()
+        self.rows = [row for row in self.rows[1:] if row not in self._said]
+        self._said.update(self.rows)
 
     def plan_step(self) -> None:
+        self._said.clear()
         self.rows.append(("StepPlanned", self.now()))
 
     def end_step(self) -> None:

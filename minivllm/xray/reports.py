@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from minivllm.trace.records import Preempted, Sampled
+from minivllm.xray.fields import needed
 from minivllm.xray.format import XRay
-from minivllm.xray.rerun import arrivals_of
+from minivllm.xray.rerun import arrivals_of, num_impossible_arrivals
+from minivllm.xray.stalls import Stall
 from minivllm.xray.waits import Walk
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -37,6 +40,47 @@ class Report:
         return sum(row.num_tokens for row in rows) / (len(rows) * budget) if rows else 0.0
 
     @property
+    def numbers(self) -> dict[str, int | float]:
+        """Counts of the whole run, and its seconds."""
+        walk, trace = self.walk, self.xray.trace
+        return {
+            "requests": len(walk.arrivals),
+            "steps": len(walk.rows),
+            "seconds": self.seconds,
+            "tokens": sum(isinstance(r, Sampled) for r in trace.records),
+            "prompt tokens": walk.num_asked_tokens,
+            "prompt tokens found": walk.num_hit_tokens,
+            "preemptions": sum(isinstance(r, Preempted) for r in trace.records),
+            "tokens dropped": walk.num_dropped_tokens,
+            "tokens computed again": walk.num_recomputed_tokens,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """What the text says, for other programs; times are in seconds."""
+        walk = self.walk
+        return {
+            "header": self.xray.header,
+            "numbers": self.numbers,
+            "steps waited": dict(self.steps_waited),
+            "waits": [
+                {
+                    "request": wait.request_id, "since": wait.since, "until": wait.until,
+                    "after preemption": wait.after_preemption, "cause": wait.cause,
+                    "steps": dict(wait.causes), "seconds": dict(wait.seconds),
+                }
+                for wait in walk.waits
+            ],
+            "stalls": [
+                {"request": s.seq_id, "at": s.start, "seconds": s.seconds, "cause": s.cause}
+                for s in self._longest_stalls()
+            ],
+            "TTFT": self.ttft,
+        }  # fmt: skip
+
+    def _longest_stalls(self) -> list[Stall]:
+        return sorted(self.walk.stalls, key=lambda stall: -stall.seconds)[: self.longest]
+
+    @property
     def ttft(self) -> dict[str, float]:
         """Seconds from a request's arrival to its first token, by id."""
         walk = self.walk
@@ -57,21 +101,27 @@ class Report:
     __repr__ = __str__
 
     def _summary(self) -> list[str]:
-        walk, trace, header = self.walk, self.xray.trace, self.xray.header
-        num_tokens = sum(isinstance(r, Sampled) for r in trace.records)
-        num_preemptions = sum(isinstance(r, Preempted) for r in trace.records)
+        walk, trace, header, found = self.walk, self.xray.trace, self.xray.header, self.numbers
         hits, asked = walk.num_hit_tokens, walk.num_asked_tokens
-        return [
-            f"vLLM {header['vllm_version']}, {header['model']}: {len(walk.arrivals)} requests, "
-            f"{len(walk.rows)} steps in {self.seconds:.2f} s, {num_tokens} tokens",
+        lines = [
+            f"vLLM {header.get('vllm_version', '?')}, {header.get('model', '?')}: "
+            f"{found['requests']} requests, {found['steps']} steps in {self.seconds:.2f} s, "
+            f"{found['tokens']} tokens",
             f"budget: {trace.max_num_batched_tokens} tokens a step, {self.budget_share:.0%} used",
             f"blocks: {trace.num_blocks - 1} of {trace.block_size} tokens, at most "
             f"{max((row.num_used_blocks for row in walk.rows), default=0)} in use",
             f"prefix cache: {hits} of {asked} prompt tokens found" + (
                 f" ({hits / asked:.0%})" if asked else ""
             ),
-            f"preemptions: {num_preemptions}; {walk.num_recomputed_tokens} tokens computed again",
+            f"preemptions: {found['preemptions']}; {found['tokens dropped']} tokens dropped, "
+            f"{found['tokens computed again']} of them computed again",
         ]  # fmt: skip
+        if trace.first_step > 0:
+            lines.append(f"the steps before {trace.first_step} were dropped")
+        if strange := num_impossible_arrivals(self.xray):
+            lines.append(f"the wall clock was set: of {strange} requests it is not known how long "
+                         "they were on their way to the scheduler")  # fmt: skip
+        return lines
 
     def _curves(self) -> list[str]:
         rows, trace = self.walk.rows, self.xray.trace
@@ -84,21 +134,20 @@ class Report:
 
     def _tables(self) -> list[str]:
         walk, n = self.walk, self.longest
-        lines = ["", "steps waited, by cause: " + (_counted(self.steps_waited) or "none")]
+        lines = ["", "steps waited, by cause: " + (counted(self.steps_waited) or "none")]
         waits = sorted((w for w in walk.waits if w.causes), key=lambda w: -sum(w.causes.values()))
         lines += _table("longest waits", ("request", "steps", "seconds", "cause"), [
             (w.request_id, sum(w.causes.values()), _seconds(None if w.until is None
-             else w.until - w.since), _counted(w.causes)) for w in waits[:n]
+             else w.until - w.since), counted(w.causes, w.seconds)) for w in waits[:n]
         ])  # fmt: skip
-        stalls = sorted(walk.stalls, key=lambda stall: -stall.seconds)
         columns = ("request", "at", "seconds", "cause")
         lines += _table("longest stalls between two tokens", columns, [
-            (s.seq_id, _seconds(s.start), _seconds(s.seconds), s.cause) for s in stalls[:n]
+            (s.seq_id, _seconds(s.start), _seconds(s.seconds), s.cause)
+            for s in self._longest_stalls()
         ])  # fmt: skip
         slow = sorted(self.ttft.items(), key=lambda item: -item[1])
         lines += _table("slowest first tokens", ("request", "TTFT", "prompt"), [
-            (name, _seconds(t), self.walk.state.sequences[name].num_prompt_tokens)
-            for name, t in slow[:n] if name in self.walk.state.sequences
+            (name, _seconds(t), walk.prompts[name]) for name, t in slow[:n]
         ])  # fmt: skip
         return lines
 
@@ -109,10 +158,13 @@ def report(xray: XRay, longest: int = 5) -> Report:
     Args:
         xray: from ``load_xray``.
         longest: how many waits, stalls and first tokens are listed.
+
+    Raises:
+        ValueError: if the header lacks a limit, or records contradict each other.
     """
     settings = xray.header["settings"]
     chunks = settings.get("enable_chunked_prefill", True)
-    walk = Walk(xray.trace, settings["max_num_seqs"], chunks)
+    walk = Walk(xray.trace, needed(xray.header, "max_num_seqs"), chunks, settings)
     walk.arrivals |= arrivals_of(xray)
     return Report(xray, walk, longest)
 
@@ -129,8 +181,10 @@ def sparkline(values: list[int], most: int | None = None) -> str:
     return "".join(_BARS[min(last, round(mean / top * last))] for mean in means)
 
 
-def _counted(causes: Counter) -> str:
-    return ", ".join(f"{cause} {count}" for cause, count in causes.most_common(3))
+def counted(causes: Counter, seconds: Mapping[str, float] | None = None) -> str:
+    """The three causes with most steps, or with most seconds, and the steps of each."""
+    key = (lambda c: causes[c]) if seconds is None else (lambda c: (seconds.get(c, 0.0), causes[c]))
+    return ", ".join(f"{c} {causes[c]}" for c in sorted(causes, key=key, reverse=True)[:3])
 
 
 def _seconds(value: float | None) -> str:

@@ -14,6 +14,7 @@ from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.drafting import PaddingScheduler, speculative_limits
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
+from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.trace.records import (
@@ -24,8 +25,13 @@ from minivllm.trace.records import (
     StepEnded,
     StepStarted,
 )
+from minivllm.xray.fields import needed
 from minivllm.xray.format import XRay
 
+# settings of vLLM that our scheduler does not have, and their values without effect
+_NOT_OURS = {"watermark_blocks": 0, "scheduler_reserve_full_isl": True,
+             "long_prefill_token_threshold_adaptive": False}  # fmt: skip
+_TOLERANCE = 0.001  # seconds between two clocks that go together
 _LIMITS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "enable_chunked_prefill",
            "long_prefill_token_threshold", "policy")  # fmt: skip
 
@@ -63,6 +69,9 @@ def check_whole(xray: XRay) -> None:
             "the run was scheduled asynchronously, which our scheduler does not do; record one "
             "with --no-async-scheduling."
         )
+    for name, without in _NOT_OURS.items():
+        if (value := xray.header["settings"].get(name, without)) != without:
+            raise ValueError(f"the run had {name}={value!r}, which our scheduler does not do.")
     adapters = {r.lora_name for r in xray.trace.records if isinstance(r, RequestAdded)} - {None}
     if adapters:
         raise ValueError(
@@ -71,23 +80,49 @@ def check_whole(xray: XRay) -> None:
 
 
 def arrivals_of(xray: XRay) -> dict[str, float]:
-    """Return when each request came to the server, in seconds, by its id."""
-    added = (record for record in xray.trace.records if isinstance(record, RequestAdded))
+    """Return when each request came to the server, in seconds, by its id.
+
+    Where the wall clock was set meanwhile, that is when the scheduler got it.
+    """
     return {
-        r.request_id: xray.requests.get(r.request_id, {}).get("arrival_time", r.time) for r in added
+        r.request_id: r.time if _is_impossible(xray, r) else _arrival(xray, r)
+        for r in xray.trace.records
+        if isinstance(r, RequestAdded)
     }
 
 
-def requests_of(xray: XRay) -> dict[str, Request]:
+def num_impossible_arrivals(xray: XRay) -> int:
+    """Number of requests that came, by the wall clock, before the run or behind their own plan."""
+    return sum(_is_impossible(xray, r) for r in xray.trace.of(RequestAdded))  # type: ignore[arg-type]
+
+
+def _arrival(xray: XRay, record: RequestAdded) -> float:
+    asked = xray.requests.get(record.request_id, {})
+    arrival = asked.get("arrival_time", record.time)
+    return arrival - asked.get("clock_drift", 0.0)  # of the wall clock, since the run began
+
+
+def _is_impossible(xray: XRay, record: RequestAdded) -> bool:
+    return not -_TOLERANCE <= _arrival(xray, record) <= record.time + _TOLERANCE
+
+
+def requests_of(xray: XRay, joins: bool = True) -> dict[str, Request]:
     """The run's requests, by id. Each ends after as many tokens as it had there.
 
     One that was aborted, or has not ended, has the limit that it asked for.
+
+    Args:
+        joins: its arrival is when it joined the queue, not the time that vLLM orders by.
+
+    Raises:
+        ValueError: for an unknown policy.
     """
     num_tokens = Counter(r.seq_id for r in xray.trace.records if isinstance(r, Sampled))
     ended = {
         r.seq_id for r in xray.trace.records if isinstance(r, Finished) and r.reason != "abort"
     }
-    has_priorities = xray.header["settings"].get("policy") == "priority"
+    policy = make_policy(xray.header["settings"].get("policy", "fcfs"))
+    most = needed(xray.header, "max_model_len")
     found, arrivals = {}, arrivals_of(xray)
     seen = 0.0  # the last time that the scheduler looked for new ones, and this one had not come
     for record in xray.trace.records:
@@ -97,21 +132,27 @@ def requests_of(xray: XRay) -> dict[str, Request]:
             continue
         name = record.request_id
         asked = xray.requests.get(name, {})
-        most = xray.header["settings"]["max_model_len"]
-        max_tokens = num_tokens[name] if name in ended else asked.get("max_tokens", most)
+        max_tokens = num_tokens[name] if name in ended else asked.get("max_tokens") or most
+        arrival = max(arrivals[name], seen)
         found[name] = Request(
             name,
             list(record.prompt_token_ids),
             SamplingParams(max_tokens=max(1, max_tokens), ignore_eos=True),
-            arrival_time=max(arrivals[name], seen),
-            priority=asked.get("priority", 0) if has_priorities else 0,
+            arrival_time=arrival if joins else asked.get("arrival_time", record.time),
+            priority=asked.get("priority", 0) if policy.uses_priority else 0,
         )
     return found
 
 
 def make_scheduler(xray: XRay) -> Scheduler:
-    """Our scheduler with the run's settings, and a trace of its own."""
+    """Our scheduler with the run's settings, and a trace of its own.
+
+    Raises:
+        ValueError: if a limit is not in the header.
+    """
     settings, header = xray.header["settings"], xray.header
+    for name in ("max_num_seqs", "max_model_len"):
+        needed(header, name)
     limits = {name: settings[name] for name in _LIMITS if name in settings}
     cls: type[Scheduler] = Scheduler
     if num_drafts := settings.get("num_speculative_tokens", 0):
@@ -123,4 +164,5 @@ def make_scheduler(xray: XRay) -> Scheduler:
     caching = settings.get("enable_prefix_caching", True)
     sizes = header["num_blocks"], header["block_size"]
     manager = KVCacheManager(*sizes, caching, trace=trace)
+    manager.forgets_called_off = False  # as vLLM
     return cls(SchedulerConfig(**limits), manager, trace)

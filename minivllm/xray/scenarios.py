@@ -109,6 +109,7 @@ def parse_changes(words: Iterable[str]) -> list[dict[str, Any]]:
     for word in words:
         name, equals, values = word.partition("=")
         check(bool(equals and name and values), "a setting", word, "NAME=VALUE, or NAME=A,B,C")
+        check(name.strip() not in named, "a setting", word, "named once, with all its values")
         named[name.strip()] = [value.strip() for value in values.split(",")]
     return [dict(zip(named, values, strict=True)) for values in product(*named.values())]
 

@@ -8,6 +8,7 @@ rows of what has changed; it costs only for sequences that are scheduled and blo
 from __future__ import annotations
 
 import multiprocessing
+import time
 from typing import Any
 
 from vllm import __version__
@@ -19,7 +20,7 @@ from minivllm import envs
 from minivllm.logger import init_logger
 from minivllm.xray.checker import Checker, what_vllm_has
 from minivllm.xray.live import LiveTrace
-from minivllm.xray.needs import asked_by, check_needs, header_of
+from minivllm.xray.needs import asked_by, check_needs, header_of, why_skipped
 from minivllm.xray.recorder import Recorder
 
 logger = init_logger(__name__)
@@ -60,7 +61,8 @@ class TracingScheduler(Scheduler):
         with (recorder := self.recorder):
             name, lora = request.request_id, request.lora_request
             text, started = self.header["text"], self.header["started"]
-            recorder.requests[name] = asked_by(request, started, text)
+            drift = time.time() - started - recorder.now()
+            recorder.requests[name] = asked_by(request, started, text, drift)
             prompt = request.prompt_token_ids or [0] * request.num_prompt_tokens
             lora_name = None if lora is None else lora.lora_name
             index = self._queue_index(request)
@@ -104,6 +106,13 @@ class TracingScheduler(Scheduler):
             row = ("Preempted", request.request_id, self._queue_index(request))
             self.recorder.rows.append(row)
 
+    def _handle_blocked_waiting_request(self, request, *args, **kwargs) -> bool:
+        ready = super()._handle_blocked_waiting_request(request, *args, **kwargs)
+        if not ready:
+            with self.recorder:
+                self.recorder.rows.append(why_skipped(request))
+        return ready
+
     def _free_request(self, request, *args, **kwargs):
         parameters = super()._free_request(request, *args, **kwargs)
         with self.recorder:
@@ -128,7 +137,9 @@ class TracingScheduler(Scheduler):
     def _record_plan(self, output) -> None:
         recorder, rows = self.recorder, self.recorder.rows
         scheduled = output.num_scheduled_tokens
-        if not scheduled and len(rows) == 1:
+        if self.waiting:
+            rows += self._skipped_in_plan(output.total_num_scheduled_tokens)
+        if not scheduled and all(row[0] == "RequestSkipped" for row in rows[1:]):
             recorder.cancel_step()  # vLLM also asks for a plan to say what has finished
             return
         kinds = dict.fromkeys(output.scheduled_cached_reqs.resumed_req_ids, "resumed")
@@ -161,11 +172,40 @@ class TracingScheduler(Scheduler):
             if drawn:
                 recorder.rows.append(("Verified", name, list(drafts), len(drawn) - 1))
 
+    def _skipped_in_plan(self, num_tokens: int) -> list[tuple]:
+        """Rows of requests that vLLM steps over for a pause, an adapter or tokens on their way.
+
+        Of those before the first that meets a limit: behind it none is looked at.
+        """
+        if self.pause_state:
+            head = next(iter(self.waiting))
+            return [("RequestSkipped", head.request_id, "paused")]
+        is_full = len(self.running) >= self.max_num_active_reqs
+        if is_full or num_tokens >= self.max_num_scheduled_tokens:
+            return []
+        if any(row[0] == "Preempted" for row in self.recorder.rows):
+            return []
+        rows = []
+        told = {row[1] for row in self.recorder.rows if row[0] == "RequestSkipped"}
+        adapters = {r.lora_request.lora_int_id for r in self.running if r.lora_request}
+        most = self.lora_config.max_loras if self.lora_config else 0
+        for request in self.waiting:
+            lora = request.lora_request
+            if request.request_id in told:
+                continue
+            if request.num_stale_output_tokens and not request.drop_stale_output:
+                rows.append(("RequestSkipped", request.request_id, "in_flight"))
+            elif lora and lora.lora_int_id not in adapters and len(adapters) >= most:
+                rows.append(("RequestSkipped", request.request_id, "adapter"))
+            else:
+                break
+        return rows
+
     def _queue_index(self, request) -> int:
         """Return how many requests wait before this one, which waits."""
         if type(self.waiting) is FCFSRequestQueue:
             return 0 if self.waiting[0] is request else len(self.waiting) - 1
-        return next(i for i, waiting in enumerate(self.waiting) if waiting is request)
+        return sum(waiting < request for waiting in self.waiting._heap)
 
 
 class AsyncTracingScheduler(TracingScheduler, AsyncScheduler):

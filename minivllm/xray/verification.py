@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.logger import silenced
 from minivllm.request import RequestStatus
-from minivllm.scheduling.output import ModelRunnerOutput
+from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.trace.records import (
@@ -22,12 +22,14 @@ from minivllm.trace.records import (
     Preempted,
     Record,
     RequestAdded,
+    RequestSkipped,
     Sampled,
     Scheduled,
     Verified,
 )
 from minivllm.trace.state import State
 from minivllm.xray.format import XRay
+from minivllm.xray.replay import check_records
 from minivllm.xray.rerun import (
     RecordedStep,
     check_whole,
@@ -95,10 +97,11 @@ def verify(xray: XRay) -> Verification:
 
     Raises:
         ValueError: if the run cannot be given to our scheduler: its beginning was dropped, it was
-            scheduled asynchronously, or has adapters.
+            scheduled asynchronously, has adapters, or contradicts itself.
     """
     check_whole(xray)
-    scheduler, requests = make_scheduler(xray), requests_of(xray)
+    check_records(xray)
+    scheduler, requests = make_scheduler(xray), requests_of(xray, joins=False)
     trace = scheduler.trace
     assert trace is not None
     num_steps = 0
@@ -117,14 +120,21 @@ def verify(xray: XRay) -> Verification:
 
 def _run(scheduler: Scheduler, step: RecordedStep, requests: dict) -> None:
     """Let our scheduler do a step after what came before it."""
+    forgets = False
     for record in step.before:
         if isinstance(record, RequestAdded):
             scheduler.add_request(requests[record.request_id])
         elif isinstance(record, Finished):
             scheduler.finish_requests([record.seq_id], RequestStatus.FINISHED_ABORTED)
+        elif isinstance(record, Preempted) and record.seq_id in scheduler.requests:
+            # by a reset of the prefix cache, which the next plan knows nothing of
+            scheduler._preempt(scheduler.requests[record.seq_id], SchedulerOutput())
+        elif isinstance(record, BlockForgotten) and not forgets:
+            scheduler.kv_manager.reset_prefix_cache()  # one record for each block
+            forgets = True
     drafts = {r.seq_id: list(r.draft_token_ids) for r in step.records if isinstance(r, Verified)}
     scheduler.update_draft_token_ids(drafts)
-    plan = scheduler.schedule()
+    plan = _plan(scheduler, {r.request_id for r in step.records if isinstance(r, RequestSkipped)})
     for record in step.records:  # a server aborts also while a step is computed
         if isinstance(record, Finished) and record.reason == "abort":
             scheduler.finish_requests([record.seq_id], RequestStatus.FINISHED_ABORTED)
@@ -139,6 +149,17 @@ def _run(scheduler: Scheduler, step: RecordedStep, requests: dict) -> None:
     scheduler.update_from_output(plan, ModelRunnerOutput(dict(tokens)))
 
 
+def _plan(scheduler: Scheduler, skipped: set[str]) -> SchedulerOutput:
+    """Plan a step as if these requests were not there: vLLM steps over them, and puts them back."""
+    passed = [request for request in scheduler.waiting if request.request_id in skipped]
+    for request in passed:
+        scheduler.waiting.remove(request)
+    plan = scheduler.schedule()
+    for request in reversed(passed):
+        scheduler.waiting.add_preempted(request)
+    return plan
+
+
 def _by_kind(records: Iterable[Record]) -> dict[str, list[tuple]]:
     """Values of the records that are compared, by the name of their kind."""
     found: dict[str, list[tuple]] = defaultdict(list)
@@ -146,6 +167,7 @@ def _by_kind(records: Iterable[Record]) -> dict[str, list[tuple]]:
         if isinstance(record, _COMPARED):
             names = [f.name for f in fields(record) if f.name not in _NOT_COMPARED]
             found[type(record).__name__].append(tuple(getattr(record, name) for name in names))
+    found[BlockForgotten.__name__].sort()  # all at once
     return found
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from minivllm.lab.viz.model.narration import WAITS_FOR
 from minivllm.trace import Trace
 from minivllm.trace.records import (
     Finished,
     Preempted,
     Record,
     RequestAdded,
+    RequestSkipped,
     Sampled,
     Scheduled,
     StepEnded,
@@ -18,9 +22,14 @@ from minivllm.trace.records import (
     StepStarted,
 )
 from minivllm.trace.state import State
+from minivllm.xray.replay import apply_record, check_record
+from minivllm.xray.room import Room
+from minivllm.xray.stalls import BETWEEN, IN_STEP, STEP, StepRow, TokenTimes
 
-BLOCKS, BUDGET, SEQS, BETWEEN = "blocks", "budget", "max_num_seqs", "time between two steps"
-_LONG_SHARE = 0.5  # of the budget: a prompt that takes so much is named as the cause
+BLOCKS, BUDGET, SEQS, UNKNOWN = "blocks", "budget", "max_num_seqs", "unknown"
+PREEMPTED, RESET = "preempted for blocks", "preempted by a reset of the cache"
+_LONG_SHARE = 0.5  # of the budget, or of a step: a prompt that takes so much is named as the cause
+_FORGET_EVERY = 256  # steps
 
 
 @dataclass
@@ -32,35 +41,29 @@ class Wait:
     after_preemption: bool
     until: float | None = None  # None: it waits at the end
     causes: Counter = field(default_factory=Counter)  # steps in which it was left there, by cause
+    seconds: Counter = field(default_factory=Counter)  # by cause
+    _current: str = BETWEEN  # the cause since the last plan
+    _told: float | None = None  # until then its seconds are counted
+
+    def note(self, cause: str, now: float) -> None:
+        """A plan leaves it in the queue, for this cause."""
+        self.spend(now)
+        self.causes[cause] += 1
+        self._current = cause
+
+    def spend(self, now: float) -> None:
+        """Count the seconds up to now."""
+        told = self.since if self._told is None else self._told
+        self.seconds[self._current] += max(0.0, now - told)
+        self._told = now
 
     @property
     def cause(self) -> str:
-        """The most frequent cause."""
-        return self.causes.most_common(1)[0][0] if self.causes else BETWEEN
-
-
-@dataclass(frozen=True)
-class Stall:
-    """A gap between two tokens of a sequence."""
-
-    seq_id: str
-    start: float
-    seconds: float
-    cause: str
-
-
-@dataclass
-class StepRow:
-    """Numbers of one step."""
-
-    step: int
-    start: float
-    planned: float
-    end: float
-    num_tokens: int
-    num_running: int
-    num_waiting: int
-    num_used_blocks: int
+        """The one that took most of the time."""
+        if not self.causes:
+            return UNKNOWN if self.until is None else BETWEEN
+        known = {*self.causes, *self.seconds}
+        return max(known, key=lambda cause: (self.seconds[cause], self.causes[cause]))
 
 
 class Walk:
@@ -70,114 +73,165 @@ class Walk:
         trace: the run.
         max_num_seqs: its limit of sequences that run at once.
         chunks: whether prompts are split.
+        settings: those of the X-ray's header that say how many blocks must stay free.
+
+    Raises:
+        ValueError: for a record that does not fit those before it.
     """
 
-    def __init__(self, trace: Trace, max_num_seqs: int, chunks: bool = True):
+    def __init__(
+        self,
+        trace: Trace,
+        max_num_seqs: int,
+        chunks: bool = True,
+        settings: Mapping[str, Any] | None = None,
+    ):
         self.trace, self.max_num_seqs, self.chunks = trace, max_num_seqs, chunks
         self.state: State = trace.beginning()
         self.rows: list[StepRow] = []
         self.waits: list[Wait] = []
-        self.stalls: list[Stall] = []
         self.arrivals: dict[str, float] = {}
-        self.first_tokens: dict[str, float] = {}
+        self.prompts: dict[str, int] = {}  # their lengths
         self.ends: dict[str, float] = {}
-        self.num_recomputed_tokens = 0
+        self.num_dropped_tokens = self.num_recomputed_tokens = 0
         self.num_hit_tokens = self.num_asked_tokens = 0
         self._open: dict[str, Wait] = {}
-        self._last_tokens: dict[str, float] = {}
-        self._gap_causes: dict[str, str] = {}  # since a sequence's last token
-        self._lost: dict[str, int] = {}  # tokens computed before a preemption
+        self._tokens, self._room = TokenTimes(), Room(self.state, settings or {})
+        self._reached: dict[str, int] = {}  # tokens computed before a preemption
         self._step: list[Record] = []
-        self._number, self._has_preempted = -1, False
+        self._skipped: dict[str, str] = {}
+        self._number, self._is_planning, self._has_preempted = -1, False, False
         self._now = self._start = self._planned = 0.0
+        first = next((r.time for r in trace.records if isinstance(r, StepStarted)), 0.0)
+        for request_id in self.state.waiting:  # since when is not known
+            self._wait(request_id, first, after_preemption=False)
         for record in trace.records:
             self._read(record)
+        for wait in self._open.values():
+            wait.spend(self._now)
+        self._tokens.acquit_prompts(self.rows)
+        self.stalls, self.first_tokens = self._tokens.stalls, self._tokens.first
 
     def _read(self, record: Record) -> None:
+        check_record(self.state, record)
         match record:
             case RequestAdded():
                 self._now = record.time
                 self.arrivals[record.request_id] = record.time
-                self._wait(record.request_id, after_preemption=False)
+                self.prompts[record.request_id] = len(record.prompt_token_ids)
+                self._wait(record.request_id, record.time, after_preemption=False)
             case StepStarted():
                 self._now, self._start, self._number = record.time, record.time, record.step
-                self._step, self._has_preempted = [], False
+                self._step, self._skipped = [], {}
+                self._is_planning, self._has_preempted = True, False
+            case RequestSkipped():
+                self._skip(record)
             case Preempted():
-                lost = self.state.sequences[record.seq_id].num_computed_tokens
-                self._lost[record.seq_id] = lost
-                self._has_preempted = True
-                self._wait(record.seq_id, after_preemption=True)
+                self._preempt(record)
             case Scheduled():
                 self._count(record)
             case Finished():
-                self.ends[record.seq_id] = self._now
-                self._close(record.seq_id)
-        self.state.apply(record)
+                self._finish(record.seq_id)
+        apply_record(self.state, record)
         self._step.append(record)
         match record:
             case StepPlanned():
-                self._planned = record.time
+                self._planned, self._is_planning = record.time, False
                 self._explain()
             case StepEnded():
-                self._now = record.time
-                self._end_step()
+                self._end_step(record.time)
 
-    def _wait(self, request_id: str, after_preemption: bool) -> None:
-        wait = self._open[request_id] = Wait(request_id, self._now, after_preemption)
+    def _wait(self, request_id: str, since: float, after_preemption: bool) -> None:
+        wait = self._open[request_id] = Wait(request_id, since, after_preemption)
         self.waits.append(wait)
 
     def _close(self, request_id: str) -> None:
         if (wait := self._open.pop(request_id, None)) is not None:
+            wait.spend(self._now)
             wait.until = self._now
 
+    def _skip(self, record: RequestSkipped) -> None:
+        """Note why a request was stepped over: by this plan, or by empty ones since the last."""
+        cause = WAITS_FOR.get(record.reason, UNKNOWN)
+        if self._is_planning:
+            self._skipped[record.request_id] = cause
+        elif (wait := self._open.get(record.request_id)) is not None:
+            wait.note(cause, self._now)
+
+    def _preempt(self, record: Preempted) -> None:
+        name = record.seq_id
+        num_computed = self.state.sequences[name].num_computed_tokens
+        self.num_dropped_tokens += num_computed
+        self._reached[name] = max(self._reached.get(name, 0), num_computed)
+        self._has_preempted = True
+        self._tokens.preempt(name, PREEMPTED if self._is_planning else RESET)
+        self._wait(name, self._now, after_preemption=True)
+
+    def _finish(self, seq_id: str) -> None:
+        self.ends[seq_id] = self._now
+        self._close(seq_id)
+        self._reached.pop(seq_id, None)
+        if not any(isinstance(r, Sampled) and r.seq_id == seq_id for r in self._step):
+            self._tokens.forget(seq_id)  # aborted; else when the step's tokens are noted
+
     def _count(self, record: Scheduled) -> None:
-        """Count prefix hits of a request that begins, and what one that resumes computes again."""
-        seq = self.state.sequences[record.seq_id]
+        """Count prefix hits of a request that begins, and tokens that are computed again."""
+        name, start = record.seq_id, record.num_computed_tokens
         if record.kind == "new":
-            self.num_asked_tokens += seq.num_prompt_tokens
-            self.num_hit_tokens += record.num_computed_tokens
-        elif record.kind == "resumed":
-            lost = self._lost.pop(record.seq_id, 0)
-            self.num_recomputed_tokens += max(0, lost - record.num_computed_tokens)
-        self._close(record.seq_id)
+            self.num_asked_tokens += self.state.sequences[name].num_prompt_tokens
+            self.num_hit_tokens += start
+        if (reached := self._reached.get(name)) is not None:
+            stop = start + record.num_tokens
+            self.num_recomputed_tokens += max(0, min(reached, stop) - start)
+            if stop >= reached:
+                del self._reached[name]
+        self._close(name)
+
+    # -- causes ----------------------------------------------------------------------------------
 
     def _explain(self) -> None:
-        """Say why those that still wait were not admitted by this plan."""
+        """Say why those that still wait were not admitted by this plan, and what its time is."""
         plan = [r for r in self._step if isinstance(r, Scheduled)]
+        num_tokens = sum(r.num_tokens for r in plan)
+        budget = self.trace.max_num_batched_tokens
         prompts = [r for r in plan if r.num_tokens > 1 and not self._is_decode(r)]
         longest = max((r.num_tokens for r in prompts), default=0)
-        budget = self.trace.max_num_batched_tokens
-        ahead = f"a prompt of {self._prompt_of(prompts, longest)} tokens ahead" if longest else ""
-        if waiting := self.state.waiting:
-            cause = self._cause_at_head(waiting[0], sum(r.num_tokens for r in plan))
-            if cause == BUDGET and longest >= _LONG_SHARE * budget:
-                cause = ahead
-            for request_id in waiting:
-                if request_id in self._open:
-                    self._open[request_id].causes[cause] += 1
-        planned = {r.seq_id for r in plan}
-        for seq_id in self._last_tokens:
-            seq = self.state.sequences[seq_id]
-            if seq.status == "preempted":
-                self._gap_causes[seq_id] = "preempted for blocks"
-            elif seq.status == "running" and seq_id not in planned:
-                self._gap_causes.setdefault(seq_id, BUDGET)
-            elif longest:
-                self._gap_causes.setdefault(seq_id, ahead.replace(" ahead", " in the same step"))
+        named = f"a prompt of {self._prompt_of(prompts, longest)} tokens" if longest else ""
+        if self.state.waiting:
+            is_long = longest >= _LONG_SHARE * budget
+            self._explain_queue(num_tokens, f"{named} ahead" if is_long else BUDGET)
+        is_prompts = sum(r.num_tokens for r in prompts) >= _LONG_SHARE * max(1, num_tokens)
+        cause = f"{named}{IN_STEP}" if is_prompts and prompts else STEP
+        left_out = BUDGET if num_tokens >= budget else UNKNOWN
+        left_out = BLOCKS if self._has_preempted else left_out
+        for seq_id in self._tokens.alive:
+            is_planned = bool(self.state.sequences[seq_id].in_flight)
+            self._tokens.explain(seq_id, cause if is_planned else left_out)
+
+    def _explain_queue(self, num_tokens: int, budget_cause: str) -> None:
+        """The first that was not stepped over has met a limit; all behind it wait for it."""
+        cause = ""
+        for request_id in self.state.waiting:
+            own = self._skipped.get(request_id, "")
+            if not cause and (not own or own == WAITS_FOR["paused"]):
+                cause = own or self._cause_at_head(request_id, num_tokens)
+                cause = budget_cause if cause == BUDGET else cause
+            if (wait := self._open.get(request_id)) is not None:
+                wait.note(cause or own, self._start)
 
     def _is_decode(self, record: Scheduled) -> bool:
         """True for a sequence whose prompt was computed before: its tokens are drafts."""
         seq = self.state.sequences[record.seq_id]
-        return record.num_computed_tokens >= seq.num_prompt_tokens
+        return record.kind == "running" and record.num_computed_tokens >= seq.num_prompt_tokens
 
     def _prompt_of(self, prompts: list[Scheduled], longest: int) -> int:
         record = next((r for r in prompts if r.num_tokens == longest), None)
         return 0 if record is None else len(self.state.sequences[record.seq_id].token_ids)
 
     def _cause_at_head(self, request_id: str, num_tokens: int) -> str:
-        """The limit that the request at the head of the queue has met.
+        """The limit that the request at the head of the queue has met, in vLLM's order.
 
-        One that finds a place and a part of the budget lacks blocks.
+        One that finds a place, a part of the budget and enough blocks waits for what is unknown.
         """
         num_left = self.trace.max_num_batched_tokens - num_tokens
         num_known = len(self.state.sequences[request_id].token_ids)
@@ -187,24 +241,22 @@ class Walk:
             return SEQS
         if num_left <= 0 or (num_left < num_known and not self.chunks):
             return BUDGET
-        return BLOCKS
+        return BLOCKS if self._room.is_missing(request_id, num_left) else UNKNOWN
 
-    def _end_step(self) -> None:
+    def _end_step(self, now: float) -> None:
         """Note the times of the step's tokens, and its numbers."""
-        for seq_id in dict.fromkeys(r.seq_id for r in self._step if isinstance(r, Sampled)):
-            before = self._last_tokens.get(seq_id)
-            if before is None:
-                self.first_tokens[seq_id] = self._now
-            else:
-                cause = self._gap_causes.get(seq_id, BETWEEN)
-                self.stalls.append(Stall(seq_id, before, self._now - before, cause))
-            self._last_tokens[seq_id] = self._now
-            self._gap_causes.pop(seq_id, None)
-        for seq_id in (r.seq_id for r in self._step if isinstance(r, Finished)):
-            self._last_tokens.pop(seq_id, None)
-        state = self.state
-        num_tokens = sum(r.num_tokens for r in self._step if isinstance(r, Scheduled))
-        used = self.trace.num_blocks - 1 - state.num_free_blocks
-        times = self._start, self._planned, self._now
+        state, step = self.state, self._step
+        num_tokens = sum(r.num_tokens for r in step if isinstance(r, Scheduled))
+        used = self.trace.num_blocks - 1 - len(state.free_queue)
+        times = self._start, self._planned, now
         sizes = num_tokens, len(state.running), len(state.waiting), used
-        self.rows.append(StepRow(self._number, *times, *sizes))
+        row = StepRow(self._number, *times, *sizes)
+        pause = max(0.0, self._start - self.rows[-1].end) if self.rows else 0.0
+        sampled = dict.fromkeys(r.seq_id for r in step if isinstance(r, Sampled))
+        self._tokens.end_step(pause, row, len(self.rows), sampled)
+        for seq_id in (r.seq_id for r in step if isinstance(r, Finished)):
+            self._tokens.forget(seq_id)
+        self.rows.append(row)
+        self._now, self._step = now, []
+        if self._number % _FORGET_EVERY == 0:
+            self._room.forget_all_but(state.forget_finished())

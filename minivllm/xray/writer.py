@@ -1,38 +1,42 @@
-"""XRayWriter: the thread that writes an X-ray file beside a running vLLM."""
+"""XRayWriter: hands the steps of a running vLLM to a process of its own, which writes the file."""
 
 from __future__ import annotations
 
 import marshal
-import os
 import queue
 import subprocess
 import sys
 import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
 
 from minivllm.logger import init_logger
-from minivllm.xray.format import step_line
 
 logger = init_logger(__name__)
 
 MOST_BATCHES = 20_000  # that may wait for the disk
-_PAUSE = 0.1  # seconds from one write to the next; a process that is killed loses as much
+_PAUSE = 0.1  # seconds from one hand-over to the next
+_PATIENCE = 10  # seconds that vLLM's end waits for the last steps to be written
 
 
 class XRayWriter:
     """Writes steps to a file, one line each. ``put`` never waits.
 
-    A file that cannot be written costs one sentence in the log; vLLM goes on.
+    JSON is made in the other process (``writing.py``): here it would take vLLM's interpreter lock.
+    When vLLM is killed, that process ends too, behind what it was given. A file that cannot be
+    written costs one sentence in the log; vLLM goes on.
 
     Args:
         path: is replaced if it exists.
         header: the first line.
-        max_bytes: at this size the file's older half is dropped, by another process.
+        max_bytes: at this size the file's older half is dropped.
     """
 
     def __init__(self, path: str, header: str, max_bytes: int):
         self.path = path
+        self._command = [sys.executable, "-m", "minivllm.xray.writing", path, str(max_bytes)]
         self._header = header
-        self._max_bytes = max_bytes
         self._batches: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._failed = False
         self._closing = threading.Event()
@@ -40,7 +44,7 @@ class XRayWriter:
         self._thread.start()
 
     def put(self, batch: bytes) -> None:
-        """Let the thread write a marshalled batch."""
+        """Let a marshalled batch be written."""
         if self._failed:
             return
         self._batches.put(batch)
@@ -51,7 +55,7 @@ class XRayWriter:
         """Write what is left. At most 10 seconds."""
         self._closing.set()
         self._batches.put(None)
-        self._thread.join(10)
+        self._thread.join(_PATIENCE)
 
     def _give_up(self, why: object) -> None:
         if not self._failed:
@@ -60,35 +64,37 @@ class XRayWriter:
 
     def _run(self) -> None:
         try:
-            self._write_all()
-        except (OSError, subprocess.SubprocessError) as error:
-            self._give_up(error)
-        except Exception as error:  # of a record that is no JSON
-            self._give_up(repr(error))
+            process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, start_new_session=True,
+            )  # fmt: skip
+            with process:  # Ctrl-C is not for it: it ends when nothing comes any more
+                assert process.stdin is not None
+                assert process.stderr is not None
+                with suppress(BrokenPipeError), process.stdin as pipe:
+                    self._hand_over(pipe)
+                said = process.stderr.read().decode(errors="replace").strip()
+        except (OSError, ValueError) as error:
+            return self._give_up(error)
+        if process.returncode:
+            self._give_up(said.splitlines()[-1] if said else f"exit code {process.returncode}")
 
-    def _write_all(self) -> None:
-        size = self._write(self._header, "w")
-        while not self._failed and (batch := self._batches.get()) is not None:
-            lines = [step_line(*marshal.loads(batch))]
+    def _hand_over(self, pipe: IO[bytes]) -> None:
+        marshal.dump(self._header, pipe)
+        more = True
+        while more and not self._failed:
+            group = [self._batches.get()]
             self._closing.wait(_PAUSE)  # else it would ask for the interpreter lock in each step
-            while not self._batches.empty() and len(lines) < 1000:
-                if (batch := self._batches.get()) is None:
-                    self._batches.put(None)
-                    break
-                lines.append(step_line(*marshal.loads(batch)))
-            size += self._write("".join(lines), "a")
-            if size > self._max_bytes:
-                self._drop_older_half()
-                size = os.path.getsize(self.path)
+            while not self._batches.empty():
+                group.append(self._batches.get())
+            more = None not in group
+            pipe.write(marshal.dumps([batch for batch in group if batch is not None]))
+            pipe.flush()
 
-    def _write(self, text: str, mode: str) -> int:
-        data = text.encode()
-        with open(self.path, mode + "b") as file:
-            file.write(data)
-        return len(data)
 
-    def _drop_older_half(self) -> None:
-        """Rewrite the file in a process of its own: reading it takes longer than a step."""
-        command = [sys.executable, "-m", "minivllm.xray.dropping", self.path]
-        half = str(self._max_bytes // 2)
-        subprocess.run([*command, half], check=True, capture_output=True, timeout=600)
+def path_of(path: str, engine: int | None) -> str:
+    """The file of one of several engines: "run.jsonl" becomes "run.dp1.jsonl"."""
+    if engine is None:
+        return path
+    where = Path(path)
+    return str(where.with_name(f"{where.stem}.dp{engine}{where.suffix}"))

@@ -101,6 +101,7 @@ def _prepare(
     manager = kv_cache_manager_cls(
         config["num_gpu_blocks"], config["block_size"], config["enable_prefix_caching"]
     )
+    manager.forgets_called_off = False  # as vLLM, whose plans are replayed
     speculative = config.get("speculative")
     limits = {name: config[name] for name in _LIMITS}
     if speculative is not None:

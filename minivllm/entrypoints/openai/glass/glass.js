@@ -40,13 +40,13 @@ async function watch() {
   }
 }
 
-function show({ run: constants, frame: packed, timeline, numbers, pace, requests }) {
+function show({ run: constants, frame: packed, timeline, numbers, pace, ended, requests }) {
   run = constants;
   const [frame] = unpack([packed]);
   $("gone").hidden = true;
   prepare();
   drawNumbers(numbers);
-  drawPace(pace);
+  drawPace(pace, ended);
   drawWords(frame);
   drawQueue(frame);
   drawTables(frame);
@@ -76,7 +76,12 @@ function drawTimeline(svg) {
   if (atEnd) chart.scrollLeft = chart.scrollWidth;
 }
 
-function drawPace(pace) {
+function drawPace(pace, ended) {
+  if (ended) {
+    $("state").textContent = "the run has ended; reload this page to step through it";
+    for (const name of ["pause", "one-step", "resume", "pace"]) $(name).disabled = true;
+    return;
+  }
   $("state").textContent = pace === null ? "running" : pace ? `${plural(pace, "step")} a second`
     : "paused";
   $("pause").disabled = pace === 0;

@@ -43,7 +43,7 @@ router = APIRouter(
 @router.get("")
 async def page(raw: Request):
     """The page. It loads only its stream of pictures."""
-    return HTMLResponse(raw.app.state.glass_page)
+    return HTMLResponse(raw.app.state.glass_page())
 
 
 @router.get("/events")
@@ -86,7 +86,8 @@ def add_glass(app: FastAPI, engine: AsyncLLM, title: str) -> None:
     """
     app.state.glass = GlassShow(engine)
     templates = environment(PackageLoader("minivllm.entrypoints.openai", "glass"))
-    app.state.glass_page = templates.get_template("glass.html").render(
+    template = templates.get_template("glass.html")
+    app.state.glass_page = lambda: template.render(
         title=title, engine=engine, limits=engine.vllm_config.scheduler_config
     )
     app.include_router(router)

@@ -14,6 +14,7 @@ from minivllm.lab.viz.model.live import LiveRun
 from minivllm.lab.viz.page.live import picture
 from minivllm.logger import init_logger
 from minivllm.trace.records import Record
+from minivllm.trace.state import State
 
 logger = init_logger(__name__)
 
@@ -40,21 +41,27 @@ class GlassShow:
         self.engine = engine
         self.pace: float | None = None  # steps a second; None: full speed; 0: paused
         self.num_watchers = 0
-        config, tokenizer = engine.vllm_config, engine.tokenizer
-        decode = None if tokenizer is None else lru_cache(None)(lambda i: tokenizer.decode([i]))
-        self._run = LiveRun(
-            engine.kv_cache_config.num_blocks, config.cache_config.block_size,
-            config.scheduler_config.max_num_batched_tokens, decode,
-            called=lambda seq_id: seq_id.removeprefix("chatcmpl-").removeprefix("cmpl-"),
-        )  # fmt: skip
-        self._transcripts = Transcripts(self._run, self._text_of)
-        self._records: list[Record] = []
+        self._begin()
+        self._records: list[Record | State] = []
         self._news, self._drawn = asyncio.Event(), asyncio.Event()
         self._picture = b""
         self._painter: asyncio.Task | None = None
         self._walker: asyncio.Task | None = None
         self._closed = False
         engine.follow(self._note)
+
+    def _begin(self, state: State | None = None) -> None:
+        """Begin with a state; None: with that before the first step."""
+        config, tokenizer = self.engine.vllm_config, self.engine.tokenizer
+        decode = None if tokenizer is None else lru_cache(None)(lambda i: tokenizer.decode([i]))
+        self._run = LiveRun(
+            self.engine.kv_cache_config.num_blocks, config.cache_config.block_size,
+            config.scheduler_config.max_num_batched_tokens, decode,
+            called=lambda seq_id: seq_id.removeprefix("chatcmpl-").removeprefix("cmpl-"),
+        )  # fmt: skip
+        if state is not None:
+            self._run.begin(state)
+        self._transcripts = Transcripts(self._run, self._text_of)
 
     async def watch(self) -> AsyncGenerator[bytes, None]:
         """Server-sent events, each a whole picture: one at once, then one after each change.
@@ -116,8 +123,11 @@ class GlassShow:
 
     # -- from the trace to a picture -----------------------------------------------------------
 
-    def _note(self, records: list[Record]) -> None:
-        """Take the new records, in the event loop after every turn of the engine."""
+    def _note(self, records: Sequence[Record | State]) -> None:
+        """Take the new records, in the event loop after every turn of the engine.
+
+        A State among them says that a run begins there: a recorded one can do so again.
+        """
         if not self._closed:
             self._records += records
             self._wake()
@@ -140,20 +150,26 @@ class GlassShow:
                 return self.close()
             if content is not None:
                 paused = await self.engine.is_paused()  # perhaps not by a page, but at /pause
+                content["ended"] = getattr(self.engine, "has_ended", False)  # a recorded run may
                 content["pace"] = 0 if paused and self.pace is None else self.pace
                 self._picture = f"data: {_dumps(content)}\n\n".encode()
                 self._drawn.set()
                 self._drawn = asyncio.Event()
             await asyncio.sleep(max(_SECONDS_BETWEEN, _REST * seconds))
 
-    def _draw(self, records: list[Record]) -> tuple[dict | None, float]:
+    def _draw(self, records: list[Record | State]) -> tuple[dict | None, float]:
         """Draw one picture for all pages; without a page only update the state.
 
         Returns the picture and this thread's CPU time. On a busy machine the wall-clock time is
         longer, and pages would wait for the work of other processes.
         """
         began = time.thread_time()
-        self._run.update(records)
+        first = 0
+        for index, record in enumerate(records):
+            if isinstance(record, State):
+                self._begin(record)
+                first = index + 1
+        self._run.update(records[first:])
         self._transcripts.update()
         content = None
         if self.num_watchers:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 
 from minivllm.lab.viz.draw.palette import Arrivals, Owner
 from minivllm.lab.viz.model.frames import Row, StepFrame, StepReader, queues_of
 from minivllm.lab.viz.model.timeline_model import History, TimelineWindow
-from minivllm.trace.records import Record, Scheduled, StepEnded, StepPlanned, StepStarted
+from minivllm.trace.records import (
+    Record,
+    RequestAdded,
+    Scheduled,
+    StepEnded,
+    StepPlanned,
+    StepStarted,
+)
 from minivllm.trace.state import State
 
 NUM_STEPS = 40  # of the past that are remembered for the timeline
@@ -40,6 +48,14 @@ class LiveRun:
         self._arrivals = Arrivals()
         self._history = History({}, num_blocks - 1, max_num_batched_tokens)
         self._reader = StepReader(self.state, self._arrivals.owners, decode)
+
+    def begin(self, state: State) -> None:
+        """Begin with a state that earlier steps have led to, before the first record."""
+        vars(self.state).update(vars(deepcopy(state)))  # the same object: others look at it
+        self.step = state.step
+        for seq in state.sequences.values():
+            prompt = tuple(seq.token_ids[: seq.num_prompt_tokens])
+            self._arrivals.note(RequestAdded(state.step, seq.request_id, prompt, 0))
 
     @property
     def owners(self) -> dict[str, Owner]:
@@ -94,13 +110,14 @@ class LiveRun:
 
     def window(self) -> TimelineWindow | None:
         """The last steps; None before the first."""
-        if self.step < 0:
+        if not self._history.steps:
             return None
         self._history.owners = {
             seq_id: replace(owner, seq_id=self._called(seq_id))
             for seq_id, owner in self.owners.items()
         }
-        return TimelineWindow.of(self._history, max(0, self.step - NUM_STEPS + 1), self.step)
+        first = max(min(self._history.steps), self.step - NUM_STEPS + 1)
+        return TimelineWindow.of(self._history, first, self.step)
 
     def _forget(self) -> None:
         """Sequences of requests that are over, or not in the window any more."""

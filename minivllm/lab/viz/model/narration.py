@@ -35,6 +35,12 @@ from minivllm.trace.state import SequenceState, State
 
 Ids = tuple[int, ...]
 
+# reason of a RequestSkipped -> what the request waits for
+WAITS_FOR = {
+    "adapter": "a slot of its adapter", "grammar": "a grammar that compiles",
+    "remote_kv": "remote K and V", "in_flight": "its own tokens on their way",
+    "input": "more input from its client", "paused": "the end of a pause",
+}  # fmt: skip
 MAX_NAMED = 5  # at most as many are told one by one; of more, the first few and how many others
 
 
@@ -87,8 +93,9 @@ class Narration:
                 back = f"{self._name(seq_id)} comes back from the host into"
                 self._moves.append(f"{back} {block_list(block_ids)}")
                 self._note_evicted(state, block_ids)
-            case RequestSkipped(_, request_id):
-                self._moves.append(f"{self._name(request_id)} waits for a slot of its adapter")
+            case RequestSkipped(_, request_id, reason):
+                what = WAITS_FOR.get(reason, "what is unknown")
+                self._moves.append(f"{self._name(request_id)} waits for {what}")
             case LoRALoaded(_, _, name, slot):
                 self._moves.append(f"adapter {name} is copied into slot {slot}")
             case LoRAEvicted(_, _, name, slot):

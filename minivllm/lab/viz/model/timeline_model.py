@@ -68,8 +68,10 @@ class History:
     # By sequence id, then by step; and by step. Of a run that goes on, old steps can be forgotten.
     rows: dict[str, dict[int, Cell]] = field(default_factory=dict)
     steps: dict[int, StepUse] = field(default_factory=dict)
-    # Tokens whose K and V were thrown away by a preemption, and must be computed again.
+    # Tokens whose K and V a preemption has thrown away, and those of them that were computed again.
     num_discarded: int = 0
+    num_recomputed: int = 0
+    reached: dict[str, int] = field(default_factory=dict)  # computed tokens, before a preemption
     counts: Counter = field(default_factory=Counter)  # of "preempted" and "finished"
 
     @property
@@ -92,7 +94,9 @@ class History:
             case Preempted(step, seq_id) | SwappedOut(step, seq_id):
                 self._cell(seq_id, step).preempted = True
                 if isinstance(record, Preempted):
-                    self.num_discarded += state.sequences[seq_id].num_computed_tokens
+                    num_computed = state.sequences[seq_id].num_computed_tokens
+                    self.num_discarded += num_computed
+                    self.reached[seq_id] = max(self.reached.get(seq_id, 0), num_computed)
                 self.counts["preempted"] += 1
             case Finished(step, seq_id, reason):
                 dropped = reason == "dropped"
@@ -102,6 +106,8 @@ class History:
                 elif step in self.steps:
                     self._cell(seq_id, step).finish_reason = reason
             case Scheduled(step, seq_id, _, start, num_tokens, samples):
+                again = min(self.reached.get(seq_id, 0), start + num_tokens) - start
+                self.num_recomputed += max(0, again)
                 cell, prompt = self._cell(seq_id, step), state.sequences[seq_id].num_prompt_tokens
                 decode = samples and num_tokens == 1 and start >= prompt
                 cell.kind, cell.start, cell.num_tokens = (

@@ -222,7 +222,8 @@ def _numbers(trace: Trace, history: History) -> dict[str, int | str]:
         "tokens computed": history.num_computed,
         "tokens sampled": history.num_sampled,
         "preemptions": history.counts["preempted"],
-        "tokens lost by them": history.num_discarded,
+        "tokens dropped by them": history.num_discarded,
+        "of them computed again": history.num_recomputed,
         "blocks at the peak": f"{history.peak_blocks} of {history.num_usable_blocks}",
     }
 

@@ -1,0 +1,93 @@
+"""Replay of an X-ray's records, of which a broken file may have some that cannot follow."""
+
+from __future__ import annotations
+
+from minivllm.trace.records import (
+    BlocksAllocated,
+    BlocksOfSequence,
+    Record,
+    RequestAdded,
+    Scheduled,
+    StepEnded,
+    StepPlanned,
+    StepStarted,
+)
+from minivllm.trace.state import ALIVE, State
+from minivllm.utils.validation import shown
+from minivllm.xray.format import XRay
+
+_STAGES = (StepStarted, StepPlanned, StepEnded)
+_FORGET_EVERY = 256  # steps
+
+
+def check_records(xray: XRay) -> None:
+    """Raise ``ValueError`` for a record that cannot follow those before it.
+
+    A file may have been written by others, or edited: whoever replays it can then rely on it.
+    """
+    state, stage = xray.trace.beginning(), 0
+    for record in xray.trace.records:
+        apply_record(state, record)
+        if isinstance(record, _STAGES):
+            if not isinstance(record, _STAGES[stage]):
+                raise _contradiction(record, f"a {_STAGES[stage].__name__} was to come")
+            stage = (stage + 1) % len(_STAGES)
+        if isinstance(record, StepEnded) and record.step % _FORGET_EVERY == 0:
+            state.forget_finished()
+
+
+def apply_record(state: State, record: Record) -> None:
+    """Apply a record to the state before it.
+
+    Raises:
+        ValueError: if it names a sequence, a block or a step that cannot be there.
+    """
+    check_record(state, record)
+    try:
+        state.apply(record)
+    except (KeyError, ValueError, IndexError, AttributeError, TypeError) as error:
+        raise _contradiction(record, f"it cannot follow ({error!r})") from None
+    state.step = record.step
+
+
+def check_record(state: State, record: Record) -> None:
+    """Raise ``ValueError`` for a record of a sequence, a block or a step that cannot be there."""
+    if problem := _problem(state, record):
+        raise _contradiction(record, problem)
+
+
+def _contradiction(record: Record, problem: str) -> ValueError:
+    return ValueError(
+        f"the X-ray contradicts itself in step {record.step}: {problem}, at {shown(record)}."
+    )
+
+
+def _problem(state: State, record: Record) -> str:
+    """What a record says that cannot be, in words; empty if it can."""
+    expected = state.step + isinstance(record, StepStarted)
+    if record.step != expected:
+        return f"step {expected} was to come"
+    index = getattr(record, "queue_index", None)
+    if index is not None and not 0 <= index <= len(state.waiting):
+        return f"{len(state.waiting)} requests wait"
+    if isinstance(record, RequestAdded):
+        known = state.sequences.get(record.request_id)
+        alive = known is not None and known.status in ALIVE
+        return f"request {record.request_id!r} is there already" if alive else ""
+    if (seq_id := getattr(record, "seq_id", None)) is not None:
+        seq = state.sequences.get(seq_id)
+        if seq is None or seq.status not in ALIVE:
+            return f"request {seq_id!r} is not there"
+    if isinstance(record, BlocksOfSequence):
+        known_ids = range(1, state.num_blocks)
+        if not all(block_id in known_ids for block_id in record.block_ids):
+            return f"blocks are numbered 1 to {state.num_blocks - 1}"
+        is_new = isinstance(record, BlocksAllocated)
+        if is_new and not all(block_id in state.free_queue for block_id in record.block_ids):
+            return "a block that is in use is handed out"
+    if isinstance(record, Scheduled):
+        if record.kind not in ("new", "resumed", "running"):
+            return "a sequence is new, resumed or running"
+        if record.num_tokens < 1 or record.num_computed_tokens < 0:
+            return "a plan computes at least one token"
+    return ""
