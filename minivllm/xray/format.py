@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field, fields
+from hashlib import blake2b
 from os import PathLike
 from typing import Any
 
@@ -61,7 +63,7 @@ class XRay:
     tells_apart: bool = False
     has_ended: bool = False  # its last line says that nothing more comes
     _names: dict[str, str] = field(default_factory=dict)  # of ids that are used again
-    _block_numbers: dict[str, int] = field(default_factory=dict)  # of block hashes, without text
+    _ids: _OneOfEach = field(default_factory=lambda: _OneOfEach())  # of tokens and blocks
 
     def read_line(self, line: str) -> None:
         """Append what a line behind the header says.
@@ -114,7 +116,7 @@ class XRay:
             values[1] = self._made_up_prompt(values[0], values[1], hashes)
         if name == "BlocksCached":
             values[2] = [bytes.fromhex(text) for text in values[2]]
-        record = _KINDS[name](step, *[tuple(v) if isinstance(v, list) else v for v in values])
+        record = _KINDS[name](step, *[self._kept(value) for value in values])
         check_record(record)
         return record
 
@@ -140,12 +142,30 @@ class XRay:
             told.append((kind, *values))
         return told, asked
 
+    def _kept(self, value: Any) -> Any:
+        """The value as records keep it: equal names and ids are one object, which saves memory."""
+        if isinstance(value, list):
+            return tuple(map(self._ids.__getitem__, value))
+        return sys.intern(value) if isinstance(value, str) else value
+
     def _made_up_prompt(self, request_id: str, length: int, block_hashes: Iterable[str]) -> list:
-        """A prompt of this length: a block's token ids are all the number of the block's hash."""
+        """A prompt of this length: a block's token ids are all the number of the block's hash.
+
+        So a file whose beginning was dropped has the same prompts as the whole one.
+        """
         size = self.trace.block_size
-        names = [*block_hashes, request_id]  # the end that fills no block is the request's own
-        numbers = [self._block_numbers.setdefault(n, len(self._block_numbers) + 1) for n in names]
+        own = blake2b(request_id.encode(), digest_size=6).hexdigest()
+        names = [*block_hashes, own]  # the end that fills no block is the request's own
+        numbers = [int(name[:12], 16) for name in names]
         return [numbers[min(i // size, len(numbers) - 1)] for i in range(length)]
+
+
+class _OneOfEach(dict):
+    """A dictionary that gives for each key the first one that was equal to it."""
+
+    def __missing__(self, key: Any) -> Any:
+        self[key] = key
+        return key
 
 
 def load_xray(path: str | PathLike) -> XRay:
@@ -231,6 +251,8 @@ def beginning_line(state: State, requests: dict) -> str:
         "sequences": [astuple(seq) for seq in state.sequences.values()],
         "running": state.running,
         "waiting": state.waiting,
+        "swapped": state.swapped,
+        "lora_slots": list(state.lora_slots.items()),
         "contents": [[block_id, *astuple(c)] for block_id, c in state.contents.items()],
         "free_queue": list(state.free_queue),
     }
@@ -238,13 +260,23 @@ def beginning_line(state: State, requests: dict) -> str:
 
 
 def _read_state(written: dict, header: dict) -> State:
-    state = State(written["step"], header["num_blocks"], header["block_size"])
-    state.sequences = {values[0]: SequenceState(*values) for values in written["sequences"]}
-    state.running, state.waiting = written["running"], written["waiting"]
-    state.contents = {
-        block_id: CachedBlock(seq_id, logical, tuple(tokens))
-        for block_id, seq_id, logical, tokens in written["contents"]
-    }
+    sequences = [SequenceState(*values) for values in written["sequences"]]
+    for seq in sequences:
+        seq.in_flight = [(step, num_tokens) for step, num_tokens in seq.in_flight]
+    state = State(
+        written["step"],
+        header["num_blocks"],
+        header["block_size"],
+        sequences={seq.seq_id: seq for seq in sequences},
+        running=written["running"],
+        waiting=written["waiting"],
+        swapped=written.get("swapped", []),  # older files lack these two
+        lora_slots=dict(written.get("lora_slots", [])),
+        contents={
+            block_id: CachedBlock(seq_id, logical, tuple(tokens))
+            for block_id, seq_id, logical, tokens in written["contents"]
+        },
+    )
     state.free_queue = OrderedDict.fromkeys(written["free_queue"])
     return state
 
