@@ -194,13 +194,13 @@ class LLM(PoolingMixin):
             )
             for conversation in conversations
         ]
-        if tokenization_kwargs is not None:
-            ok = isinstance(tokenization_kwargs, dict)
-            check(ok, "tokenization_kwargs", tokenization_kwargs, "a dict, or None")
-            tokenization_kwargs = {"add_special_tokens": False} | tokenization_kwargs
+        given = {} if tokenization_kwargs is None else tokenization_kwargs
+        check(isinstance(given, dict), "tokenization_kwargs", given, "a dict, or None")
+        rest: tuple = priority, lora_request, None, mm_processor_kwargs
+        if given or self.llm_engine.model_config.do_lower_case:  # then they are encoded again
             prompts = [{"prompt": prompt["prompt"]} for prompt in prompts]
-        media = mm_processor_kwargs
-        rest = priority, lora_request, tokenization_kwargs, media
+            given = {"add_special_tokens": False} | given
+            rest = priority, lora_request, given, mm_processor_kwargs
         return self.generate(prompts, sampling_params, use_tqdm, *rest)
 
     def beam_search(

@@ -397,10 +397,12 @@ def test_what_the_guide_says_of_surrogates_nan_and_encodings_is_so():
             (field,) = form
             status, message = answer({"messages": talk, "structured_outputs": form})
             assert (status, message.split()[0]) == (400, field)
-        for bad in ({"enum": [HALF]}, {"maximum": math.nan}):
+        for bad, says in (
+            ({"enum": [HALF]}, "what the chat template renders must be text"),
+            ({"maximum": math.nan}, "tools must be a schema of"),
+        ):
             status, message = answer({"messages": talk, **tool(bad, strict=True)})
-            assert status == 400
-            assert message.startswith("tools must be a schema of")
+            assert (status, message.startswith(says)) == (400, True)
         for body, field in (
             ({"messages": [{"role": "user", "content": HALF}]}, "content"),
             ({"messages": talk, "bad_words": [HALF]}, "bad_words"),

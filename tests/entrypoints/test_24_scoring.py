@@ -2,6 +2,7 @@
 
 import math
 import random
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from minivllm import LLM
 from minivllm.entrypoints.scorer import ScoringParams, check_pairs
 from minivllm.entrypoints.scoring import make_scorer
 from minivllm.entrypoints.truncation import TruncationParams, encode_texts
+from minivllm.outputs import PoolingOutput, PoolingRequestOutput
 from minivllm.pooling_params import PoolingParams
 from minivllm.sampling_params import SamplingParams
 
@@ -149,6 +151,19 @@ def test_generation_takes_options_of_the_tokenizer(tiny_chat):
     assert output.prompt_token_ids == plain.prompt_token_ids[:2]
 
 
+def test_a_chat_is_read_in_lower_case_where_the_files_say_so(tiny_chat, tmp_path):
+    directory = shutil.copytree(tiny_chat, tmp_path / "model")
+    file = directory / "sentence_bert_config.json"
+    file.write_text('{"max_seq_length": 64, "do_lower_case": true}')
+    llm, params = LLM(str(directory), num_gpu_blocks_override=200), SamplingParams(max_tokens=1)
+    template = "{{ messages[0].content }}"
+    talk = [{"role": "user", "content": "ABC"}]
+    (chat,) = llm.chat(talk, params, False, chat_template=template)
+    (text,) = llm.generate("ABC", params, False)
+    wanted = llm.get_tokenizer().encode("abc", add_special_tokens=False)
+    assert chat.prompt_token_ids == text.prompt_token_ids == wanted
+
+
 def test_files_of_sentence_transformers_do_not_pad_or_cut():
     tokenizer = bert_tokenizer()
     tokenizer.backend_tokenizer.enable_truncation(3)
@@ -242,6 +257,13 @@ def test_lists_of_the_same_length_are_paired_in_order(embedder):
     ]
     for one, other in zip(both, alone, strict=True):
         assert one.outputs.score == pytest.approx(other.outputs.score, abs=1e-5)
+
+
+def test_a_score_that_is_no_number_is_an_error():
+    scorer = make_scorer(bert_tokenizer(), config("token_embed"), 64)
+    output = PoolingRequestOutput("0", PoolingOutput(torch.full((2, 4), 1e30)), [1, 2], 0, True)
+    with pytest.raises(ValueError, match="holds a NaN or an infinity"):
+        scorer.scores([output, output], 1)
 
 
 def test_late_interaction_sums_the_best_products():
