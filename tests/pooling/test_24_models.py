@@ -158,7 +158,7 @@ def test_other_rows_are_kept_where_the_files_say_so_or_the_user(tmp_path, mode):
 @pytest.mark.parametrize("value", ["8", 8, {"8": 1}, [8, "16"], [0], [-8], [8.5], [True], False])
 def test_matryoshka_dimensions_that_are_none_are_refused_at_start(tmp_path, value):
     save(make_model("Llama"), tmp_path, matryoshka_dimensions=value, is_matryoshka=True)
-    with pytest.raises(ValueError, match=r"matryoshka_dimensions in config\.json must be a list of"):
+    with pytest.raises(ValueError, match=r"matryoshka_dimensions in config.json must be a list"):
         make_llm(tmp_path, task="embed")
 
 
