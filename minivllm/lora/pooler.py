@@ -1,6 +1,7 @@
 """LoRAPooler: a classifier whose last layer an adapter brings along, for the rows of its own.
 
-PEFT trains such a layer whole (``modules_to_save``). (vLLM: LoRAFullModuleWeights)
+PEFT trains such a layer whole (``modules_to_save``). (vLLM: ClassificationHeadWithLoRA,
+vllm/lora/layers/classifier.py)
 """
 
 from __future__ import annotations

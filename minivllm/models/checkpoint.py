@@ -13,7 +13,7 @@ from minivllm.models.linear import Linear, MergedColumnParallelLinear
 from minivllm.models.model_config import ModelConfig
 
 _KV_SCALES = (".k_scale", ".v_scale", ".kv_scale")
-# the same, as what a projection puts out (vLLM: get_cache_scale)
+# the same, as what a projection puts out (vLLM: get_cache_scale_mapper)
 _OUTPUT_SCALES = {".k_proj.output_scale": ".k_scale", ".v_proj.output_scale": ".v_scale"}
 _UNUSED_SCALES = (".q_scale", ".prob_scale")  # attention rounds neither queries nor its weights
 

@@ -332,8 +332,10 @@ def reads_or_writes_text(call: ast.AST) -> bool:
 
 def test_a_text_file_is_utf_8_whatever_the_locale_says():
     """Each call that reads or writes text says which encoding it means."""
-    for path in FILES:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for call in filter(reads_or_writes_text, ast.walk(tree)):
-            keywords = [keyword.arg for keyword in call.keywords]
-            assert "encoding" in keywords, f"{path}: {ast.unparse(call)}"
+    found = [
+        f"{path}: {ast.unparse(call)}"
+        for path in FILES
+        for call in filter(reads_or_writes_text, ast.walk(ast.parse(path.read_text("utf-8"))))
+        if "encoding" not in [keyword.arg for keyword in call.keywords]
+    ]
+    assert not found, "\n".join(found)

@@ -71,13 +71,13 @@ def save_classifier(head: nn.Linear, directory: Path, model: str = "../checkpoin
     (directory / "model.safetensors.index.json").write_text(
         json.dumps(index, indent=2) + "\n", "utf-8"
     )
-    config = json.loads((source / "config.json").read_text()) | {
+    config = json.loads((source / "config.json").read_text(encoding="utf-8")) | {
         "architectures": ["Qwen2ForSequenceClassification"],
         "id2label": dict(enumerate(KINDS)),
         "label2id": {kind: number for number, kind in enumerate(KINDS)},
         "pad_token_id": 0,  # transformers finds the last token of a padded batch by it
     }
-    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
     load_closing_tokenizer(source).save(str(directory / "tokenizer.json"))
     shutil.copy(source / "tokenizer_config.json", directory)
 

@@ -163,7 +163,7 @@ def save_embedder(network: Qwen2Model, tokenizer: Tokenizer, directory: Path) ->
             },
         ),
     ):
-        _write_json(directory / name, json.loads((source / name).read_text()) | own)
+        _write_json(directory / name, json.loads((source / name).read_text(encoding="utf-8")) | own)
     parts = (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize"))
     modules = [
         {"idx": number, "name": str(number), "path": path,

@@ -79,7 +79,7 @@ def begin(output: Path, settings: dict[str, object], make: Callable[[], Tokenize
         output.mkdir(parents=True, exist_ok=True)
         make().save(str(output / "tokenizer.json"))
         kept.write_text(json.dumps(settings), encoding="utf-8")
-    for name, begun in json.loads(kept.read_text()).items():
+    for name, begun in json.loads(kept.read_text(encoding="utf-8")).items():
         if settings.get(name) != begun:
             got = settings.get(name)
             message = f"must be {begun!r}, as the run in {output} was begun, got {got!r}"
