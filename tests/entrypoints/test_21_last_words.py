@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from test_21_async_llm import DELTA, LIMITS, PROMPTS, greedy, ids_of, soon
+from test_21_async_llm import DELTA, LIMITS, PROMPTS, greedy, ids_of, one_step, soon
 
 from minivllm import AsyncEngineArgs, AsyncLLM, SamplingParams
 
@@ -29,12 +29,8 @@ def test_an_id_is_in_use_until_its_request_has_ended(engine):
     async def main():
         want, _ = await ids_of(engine.generate(PROMPTS[2], greedy(6, output_kind=DELTA), "other"))
         for _ in range(10):
-            await engine.pause_generation("keep")
             stream = engine.generate(PROMPTS[1], greedy(200, output_kind=DELTA), "again")
-            first = asyncio.ensure_future(anext(stream))
-            await soon(lambda: engine.num_waiting)
-            await engine.resume_generation(1)  # the step of its first token, and none after it
-            await first
+            await one_step(engine, stream)
             await stream.aclose()
             again = engine.generate(PROMPTS[2], greedy(6, output_kind=DELTA), "again")
             with pytest.raises(ValueError, match="request_id must be one not in use"):
