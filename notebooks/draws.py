@@ -51,7 +51,7 @@ def _watch_sampler(sampler) -> None:
     def watched_draw(probs, numbers):
         edges = probs.cumsum(dim=-1)
         edges = edges / edges[:, -1:]
-        _report("drawn", (edges - numbers[:, None]).abs().amin(dim=-1))
+        _report_near("drawn", (edges - numbers[:, None]).abs().amin(dim=-1).tolist())
         return sample(probs, numbers)
 
     @wraps(best_tokens)

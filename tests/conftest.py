@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,15 @@ import pytest
 import torch
 from hypothesis import settings
 
+from minivllm.lab.playground.process import PythonProcess
 from minivllm.logger import init_logger
+
+if "SLOW_MESSAGES" in os.environ:  # see slow_messages/: in this process, and in those it starts
+    folder = Path(__file__).parent / "slow_messages"
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    slow = runpy.run_path(str(folder / "sitecustomize.py"))["slow"]
+    PythonProcess.ask = slow(PythonProcess.ask)  # the playground's, by a pipe of another kind
 
 if not torch.cuda.is_available():  # Triton asks when it is first imported: see attention/kernels
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -33,7 +33,7 @@ class ProcessClient(CoreClient):
     """An engine core in a process of its own, behind a pipe.
 
     A thread here reads its outputs. Another one sends: a process that does not read, since it is
-    stopped or has much to do, holds up nobody but this thread. What waits is sent in order later.
+    stopped or has much to do, holds up this thread alone. What waits is sent in order later.
 
     Args:
         args, on_outputs, on_error: as for every client; all of ``args`` must be picklable.

@@ -18,6 +18,7 @@ PROMPTS = [[max(token, 3) for token in prompt] for prompt in make_prompts(12, 60
 TWO_RANKS = {"tensor_parallel_size": 2, "distributed_executor_backend": "together"}
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("family", ["Qwen2", "GPT2", "Bert", "Roberta"])
 def test_embeddings_and_classes_are_those_of_transformers(tmp_path, family):
     model = make_model(family)

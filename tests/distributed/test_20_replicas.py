@@ -65,7 +65,12 @@ def test_two_engines_give_one_engines_tokens(settings):
     async def all_of_them():
         names = [(f"{name} {number}", text, params) for name, params in REQUESTS.items()
                  for number, text in enumerate(TEXTS)]  # fmt: skip
-        outputs = await asyncio.gather(*[run(engine, *one) for one in names])
+        await engine.pause_generation()  # until all are there, however quick an engine is
+        tasks = [asyncio.ensure_future(run(engine, *one)) for one in names]
+        while sum(loads(engine)) < len(names):
+            await asyncio.sleep(0.01)
+        await engine.resume_generation()
+        outputs = await asyncio.gather(*tasks)
         return outputs, await engine.get_metrics("m")
 
     outputs, metrics = asyncio.run(all_of_them())
@@ -93,15 +98,18 @@ def test_aborts_stop_strings_and_calls_reach_the_engine_they_concern():
         async def long(name):
             return await run(engine, name, "Once", LONG, data_parallel_rank=1)
 
+        await engine.pause_generation()
         tasks = [asyncio.ensure_future(long(name)) for name in "ab"]
         while loads(engine) != [0, 2]:
             await asyncio.sleep(0.01)
+        await engine.resume_generation(1)  # both run, and none can end by itself
         assert not await engine.reset_prefix_cache()  # engine 0 could, engine 1 could not
         await engine.abort("a")
         assert (await tasks[0]).outputs[0].finish_reason == "abort"
         tasks[1].cancel()
         while loads(engine) != [0, 0]:
             await asyncio.sleep(0.01)
+        await engine.resume_generation()
         stops = SamplingParams(max_tokens=80, stop=["e"], n=2, seed=1, ignore_eos=True)
         for _ in range(3):  # the id is free again when its engine has ended it
             output = await run(engine, "same id", "Once there was", stops)

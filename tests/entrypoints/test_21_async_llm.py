@@ -71,6 +71,15 @@ async def soon(condition, seconds=20.0):  # long: tests share their cores
         await asyncio.sleep(0.005)
 
 
+async def one_step(engine, stream):
+    """The first output of a stream; the engine has paused behind it, however quick it is."""
+    await engine.pause_generation("keep")
+    first = asyncio.ensure_future(anext(stream))
+    await soon(lambda: engine.num_waiting)
+    await engine.resume_generation(1)
+    return await first
+
+
 def test_together_they_get_what_llm_gives_them(engine, model):
     async def main():
         return await asyncio.gather(
@@ -92,7 +101,7 @@ def test_a_late_reader_gets_his_tokens_joined(engine):
         late = engine.generate(PROMPTS[0], params, "late")
         first = await anext(late)
         await engine.wait_for_requests_to_drain(0)
-        await soon(lambda: not engine.engine_core.scheduler.requests, 5)
+        await soon(lambda: not engine.engine_core.scheduler.requests)
         await asyncio.sleep(0.05)
         rest = [output async for output in late]
         return first, rest
@@ -161,7 +170,7 @@ def test_who_hangs_up_frees_his_blocks(engine, params):
 def test_an_abort_is_a_last_output(engine):
     async def main():
         stream = engine.generate(PROMPTS[0], greedy(50, output_kind=DELTA), "a")
-        await anext(stream)
+        await one_step(engine, stream)
         await engine.abort("a")
         last = [output async for output in stream][-1]
         return last
@@ -487,15 +496,18 @@ def test_a_text_that_cannot_be_made_ends_everybody(tiny_chat, monkeypatch):
     engine = AsyncLLM(AsyncEngineArgs(str(tiny_chat), **LIMITS))
 
     async def main():
+        await engine.pause_generation("keep")
         streams = [ids_of(engine.generate("abc", greedy(50), str(i))) for i in range(3)]
         tasks = [asyncio.ensure_future(stream) for stream in streams]
-        await soon(lambda: engine.num_running == 3)
+        await soon(lambda: engine.num_waiting == 3)
 
         def fail(*_):
             raise RuntimeError("no such character")
 
         monkeypatch.setattr(Detokenizer, "append", fail)
-        got = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+        resumed = asyncio.ensure_future(engine.resume_generation())
+        got = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+        await asyncio.wait([resumed])
         assert all(isinstance(e, EngineDeadError) and "no such character" in str(e) for e in got)
         with pytest.raises(EngineDeadError):
             await engine.check_health()
@@ -631,10 +643,10 @@ def test_a_process_gives_the_same_and_its_death_is_noticed(model):
         counted = {m.name: m for m in await engine.get_metrics()}
         assert counted["vllm:generation_tokens"].value == 12 * len(PROMPTS)
         stream = engine.generate(PROMPTS[0], greedy(55), "last")
-        await anext(stream)
+        await one_step(engine, stream)
         engine._client._process.kill()
         with pytest.raises(EngineDeadError, match="its process has ended: -9"):
-            await asyncio.wait_for(ids_of(stream), 5)
+            await asyncio.wait_for(ids_of(stream), 20)
         return got
 
     got = asyncio.run(main())
@@ -685,7 +697,7 @@ def test_refused_requests_are_forgotten(model):
         stream = engine.generate([1, 2], greedy(55), "leaves")
         await anext(stream)
         await stream.aclose()
-        await soon(lambda: not engine.output_processor.request_states, 5)
+        await soon(lambda: not engine.output_processor.request_states)
 
     asyncio.run(main())
     engine.shutdown()

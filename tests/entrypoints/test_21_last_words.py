@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from test_21_async_llm import DELTA, LIMITS, PROMPTS, greedy, ids_of, soon
+from test_21_async_llm import DELTA, LIMITS, PROMPTS, greedy, ids_of, one_step, soon
 
 from minivllm import AsyncEngineArgs, AsyncLLM, SamplingParams
 
@@ -29,14 +29,14 @@ def test_an_id_is_in_use_until_its_request_has_ended(engine):
     async def main():
         want, _ = await ids_of(engine.generate(PROMPTS[2], greedy(6, output_kind=DELTA), "other"))
         for _ in range(10):
-            # long enough not to end by itself before the stream is closed
             stream = engine.generate(PROMPTS[1], greedy(200, output_kind=DELTA), "again")
-            await anext(stream)
+            await one_step(engine, stream)
             await stream.aclose()
             again = engine.generate(PROMPTS[2], greedy(6, output_kind=DELTA), "again")
             with pytest.raises(ValueError, match="request_id must be one not in use"):
                 await ids_of(again)
             await soon(lambda: not engine.request_ids)
+            await engine.resume_generation()
             again = engine.generate(PROMPTS[2], greedy(6, output_kind=DELTA), "again")
             assert (await ids_of(again))[0] == want
         await engine.call("check_integrity")

@@ -105,6 +105,7 @@ def probabilities(llm, prompts=PROMPTS, params=None):
     return [torch.tensor(output.outputs.probs) for output in outputs]
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("backend", FOR_A_CPU)
 @pytest.mark.parametrize("family", ENCODERS)
 def test_an_encoder_embeds_by_its_first_token(tmp_path, family, backend):
@@ -140,6 +141,7 @@ def test_16_bits_are_near(tmp_path, dtype):
         assert one @ normalized(hidden_states(model, prompt)[0]) > 0.995
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("num_labels", [1, 3])
 @pytest.mark.parametrize("family", ENCODERS)
 def test_an_encoder_classifies(tmp_path, family, num_labels):
@@ -150,6 +152,7 @@ def test_an_encoder_classifies(tmp_path, family, num_labels):
     assert_near(probabilities(make_llm(save(model, tmp_path))), wanted)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("pooling_type", ["MEAN", "LAST", "CLS"])
 def test_other_rows_can_be_asked_for(tmp_path, pooling_type):
     model = make_model("Bert")
@@ -164,6 +167,7 @@ def test_other_rows_can_be_asked_for(tmp_path, pooling_type):
         assert_near([o.outputs.data for o in outputs], [hidden_states(model, p) for p in PROMPTS])
 
 
+@pytest.mark.bits
 def test_tokens_of_the_second_text_have_another_type(tmp_path):
     model = make_model("Bert", "ForSequenceClassification", num_labels=1)
     llm = make_llm(save(model, tmp_path))
@@ -199,6 +203,7 @@ def test_a_cross_encoder_scores_pairs_of_texts(tmp_path, family):
         assert output.outputs.score == pytest.approx(wanted, abs=1e-5)
 
 
+@pytest.mark.bits
 def test_a_model_without_types_refuses_them(tmp_path):
     model = make_model("XLMRoberta", type_vocab_size=1)
     llm = make_llm(save(model, tmp_path))
@@ -217,6 +222,7 @@ def test_an_index_of_the_first_token_of_type_1_is_an_index(first):
 # ---- checkpoints -----------------------------------------------------------------------------
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize(("family", "prefix"), [("Bert", "bert."), ("Roberta", "roberta.")])
 def test_what_an_embedder_does_not_need_is_left_out(tmp_path, family, prefix):
     """A checkpoint that guesses masked tokens: its prefix, its head, the buffers of old files."""
@@ -230,6 +236,7 @@ def test_what_an_embedder_does_not_need_is_left_out(tmp_path, family, prefix):
     assert_near(embeddings(make_llm(tmp_path)), wanted)
 
 
+@pytest.mark.bits
 def test_a_classifier_embeds_when_asked(tmp_path):
     for family in ("Bert", "Roberta"):
         model = make_model(family, "ForSequenceClassification")
@@ -237,6 +244,7 @@ def test_a_classifier_embeds_when_asked(tmp_path):
         assert_near(embeddings(llm), [normalized(hidden_states(model, p)[0]) for p in PROMPTS])
 
 
+@pytest.mark.bits
 def test_the_first_berts_called_a_norms_tensors_gamma_and_beta(tmp_path):
     model = make_model("Bert")
 
@@ -377,6 +385,7 @@ def test_texts_are_read_in_lower_case_where_the_files_say_so(tmp_path):
         assert output.prompt_token_ids == wanted
 
 
+@pytest.mark.bits
 def test_a_prompt_may_fill_the_positions_and_no_more(tmp_path):
     """RoBERTa has fewer than its config.json says: the first rows are the padding's."""
     model = make_model("Roberta")

@@ -31,6 +31,7 @@ def data_of(llm, prompts=PROMPTS, **kwargs):
     return [output.outputs.data for output in outputs]
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("kind", ["Model", "ForCausalLM"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_decoder_embeds(tmp_path, family, kind):
@@ -48,6 +49,7 @@ def test_a_decoder_embeds(tmp_path, family, kind):
     assert_near(data_of(llm, pooling_params=of_tokens), states)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_decoder_classifies(tmp_path, family):
     model = make_model(family, "ForSequenceClassification", num_labels=3)
@@ -66,12 +68,14 @@ def test_a_decoder_classifies(tmp_path, family):
 # -- other heads --------------------------------------------------------------------------------
 
 
+@pytest.mark.bits
 def test_a_reward_model_scores_every_token(tmp_path):
     scores = reward_model(tmp_path, "Qwen2ForRewardModel", 1)
     llm = make_llm(tmp_path, task="reward", trust_remote_code=True, max_num_batched_tokens=60)
     assert_near(data_of(llm), [scores(prompt) for prompt in PROMPTS])
 
 
+@pytest.mark.bits
 def test_a_process_reward_model_scores_the_steps(tmp_path):
     scores = reward_model(tmp_path, "Qwen2ForProcessRewardModel", 2)
     prompts = [[*prompt[:3], STEP_TAG, *prompt[3:40], STEP_TAG] for prompt in PROMPTS]
@@ -84,6 +88,7 @@ def test_a_process_reward_model_scores_the_steps(tmp_path):
     assert_near(data_of(llm, prompts, pooling_params=good), wanted)
 
 
+@pytest.mark.bits
 def test_a_model_without_a_reward_head_gives_the_states_of_all_tokens(tmp_path):
     model = make_model("Llama", "ForCausalLM")
     llm = make_llm(save(model, tmp_path), task="reward", max_num_batched_tokens=60)
@@ -98,6 +103,7 @@ ARGUMENTS = {
 }  # fmt: skip
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize(
     ("family", "how", "tied"),
     [
@@ -121,6 +127,7 @@ def test_a_classifier_is_made_of_rows_of_the_head(tmp_path, tiny_chat, family, h
     assert_near([torch.tensor(o.outputs.probs) for o in llm.classify(PROMPTS, False)], wanted)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("family", ["Qwen2", "GPT2"])
 def test_a_directory_of_sentence_transformers(tmp_path, family, layers):
@@ -137,6 +144,7 @@ def test_a_directory_of_sentence_transformers(tmp_path, family, layers):
     assert llm.llm_engine.model_config.embedding_size == len(wanted[0])
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("mode", ["cls_token", "mean_tokens"])
 def test_other_rows_are_kept_where_the_files_say_so_or_the_user(tmp_path, mode):
     """MEAN and CLS need a prompt whole: no chunks, and nothing from the prefix cache."""
@@ -162,6 +170,7 @@ def test_matryoshka_dimensions_that_are_none_are_refused_at_start(tmp_path, valu
         make_llm(tmp_path, task="embed")
 
 
+@pytest.mark.bits
 def test_matryoshka_embeddings_are_cut_and_then_normalized(tmp_path):
     model = make_model("Qwen3")
     llm = make_llm(save(model, tmp_path, matryoshka_dimensions=[8, 16]))
@@ -177,6 +186,7 @@ def test_matryoshka_embeddings_are_cut_and_then_normalized(tmp_path):
             data_of(llm, pooling_params=PoolingParams(dimensions=dimensions))
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize(
     ("labels", "fields", "activation"),
     [

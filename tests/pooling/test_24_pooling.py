@@ -71,6 +71,7 @@ def small_engine(directory, budget, **kwargs):
     )  # fmt: skip
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize(("task", "family", "budget", "caching", "mode"), CASES)
 def test_the_numbers_are_transformers_however_they_are_scheduled(
     checkpoint, task, family, budget, caching, mode
@@ -97,6 +98,7 @@ def test_the_numbers_are_transformers_however_they_are_scheduled(
     )
 
 
+@pytest.mark.bits
 def test_each_prompt_has_its_own_adapter_or_none(tmp_path):
     """Also under a small budget, with caching; each hit is one of the same adapter."""
     loras = [None]
@@ -190,6 +192,7 @@ def add_classifier(directory):
     save_file(tensors, directory / FILE)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("task", ["embed", "classify"])
 def test_quantized_weights_give_the_numbers_of_what_they_stand_for(tmp_path, task):
     """The classifier stays in float32, whatever the layers are."""
@@ -220,6 +223,7 @@ POINTS = [  # where a step of pooling can fail: it has no tokens to sample, and 
 ]
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 @pytest.mark.parametrize("task", TASKS)
 def test_after_a_step_that_fails_the_states_of_chunks_are_made_again(checkpoint, task, mode):

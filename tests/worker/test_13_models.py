@@ -86,6 +86,7 @@ def checkpoint(request, tmp_path_factory):
     return model, directory, max_len
 
 
+@pytest.mark.bits
 def test_logits_are_those_of_transformers(checkpoint):
     theirs, directory, max_len = checkpoint
     config = load_config(directory)
@@ -149,6 +150,7 @@ def test_the_engine_says_what_transformers_says(checkpoint):
     assert all_clear >= 4
 
 
+@pytest.mark.bits
 def test_the_page_on_adding_a_model(tmp_path, monkeypatch):
     """The file that the page shows is written, registered as it says, and equals transformers."""
     page = (Path(registry.__file__).parent / "README.md").read_text()

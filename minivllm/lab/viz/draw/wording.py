@@ -33,7 +33,7 @@ def number(value: float) -> str:
 
 
 def as_drawn(value: float, digits: int) -> float:
-    """A number that was computed, rounded before it is drawn or printed: to so many decimals.
+    """A number that was computed, rounded to some decimals before it is drawn or printed.
 
     Its last bits differ between processors, and pixels should not. (``pytest notebooks --draws``
     names those that are so near the middle of two that they may be rounded either way.)
