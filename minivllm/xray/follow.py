@@ -14,7 +14,7 @@ from typing import IO
 from minivllm.trace.records import Record, Scheduled, StepStarted
 from minivllm.trace.state import State
 from minivllm.xray.format import XRay, read_header
-from minivllm.xray.replay import apply_record
+from minivllm.xray.replay import apply_record, check_record
 
 _PAUSE = 0.2  # seconds between two looks at a file that has not grown
 
@@ -120,9 +120,9 @@ class Following:
         return [self.xray.trace.beginning()]
 
     def _fitting(self, records: list[Record]) -> list[Record | State]:
-        """The line's records if all can follow, none if one cannot; behind a gap first the state.
+        """Those of a line's records that can follow; behind a gap first the state, at a step.
 
-        What a line that is left out had changed is not known: it all goes on from the next step.
+        What a line that is left out had changed is not known.
         """
         assert self.state is not None
         fitting: list[Record | State] = []
@@ -130,19 +130,30 @@ class Following:
             if isinstance(record, StepStarted):
                 self.num_step_tokens = 0
                 if self._has_gap:
-                    self._has_gap = False
                     fitting = [self._state_before(record.step)]
+                    self._has_gap = False
             try:
-                apply_record(self.state, record)
+                check_record(self.state, record)
+                self._has_gap |= not self._applies(record)
             except ValueError as error:
                 if not self._has_lost:
                     self._say(str(error))
-                self._has_gap = self._has_lost = True
+                self._has_lost = True
+                continue
             fitting.append(record)
             if isinstance(record, Scheduled):
                 self.num_step_tokens += record.num_tokens
         self.state.forget_finished()
         return [] if self._has_gap else fitting
+
+    def _applies(self, record: Record) -> bool:
+        """Apply a record; if it cannot be, the state may be changed in part."""
+        assert self.state is not None
+        try:
+            apply_record(self.state, record)
+        except ValueError:
+            return False
+        return True
 
     def _state_before(self, step: int) -> State:
         """The state that is known before a step; of plans in flight nothing is."""

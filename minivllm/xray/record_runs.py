@@ -45,6 +45,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "num_gpu_blocks_override": 11, "max_num_seqs": 6, "max_num_batched_tokens": 96,
         "scheduling_policy": "priority", "max_model_len": 224,
     },
+    "called_off": {
+        "num_gpu_blocks_override": 11, "max_num_seqs": 6, "max_num_batched_tokens": 96,
+        "scheduling_policy": "priority", "max_model_len": 224,
+    },
     "resets": {"num_gpu_blocks_override": 40, "max_num_seqs": 6, "max_num_batched_tokens": 96},
     "again": {
         "num_gpu_blocks_override": 13, "max_num_seqs": 4, "max_num_batched_tokens": 64,
@@ -67,6 +71,7 @@ ACTIONS: dict[str, dict[int, tuple[str, Any]]] = {
     },
     "again": {20: ("abort_request", ["1"]), 45: ("abort_request", ["0", "2"])},
     "overtakes": {170: ("reset_prefix_cache", True), 190: ("abort_request", ["7"])},
+    "called_off": {150: ("abort_request", [str(i) for i in range(32)])},
 }  # fmt: skip
 COMMON = {"dtype": "float32", "max_model_len": 768, "block_size": 32, "enforce_eager": True}
 ENVIRONMENT = {
@@ -97,6 +102,9 @@ def requests_of(name: str) -> list[tuple[int, str, int, int]]:
         return [(2 * i, prompt, 40, 0) for i, prompt in enumerate(prompts)]
     if name == "priorities":
         return [(5 * i, essay[i % 12], rng.randint(30, 60), (2, 2, 1, 0)[i % 4]) for i in range(12)]
+    if name == "called_off":  # of requests that a plan has preempted, some had filled a block in it
+        steps = [12 * (i // 4) + i % 4 for i in range(32)]
+        return [(s, essay[i % 12], rng.randint(60, 130), 32 - i) for i, s in enumerate(steps)]
     if name == "overtakes":  # the later a pair of requests, the more important
         steps = [12 * (i // 4) + i % 4 for i in range(28)]
         return [(s, essay[i % 12], rng.randint(36, 60), 14 - i // 2) for i, s in enumerate(steps)]

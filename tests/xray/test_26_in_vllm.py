@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minivllm.trace.records import RequestAdded, Scheduled
-from minivllm.xray import load_xray, verify
+from minivllm.xray import load_xray, report, verify
 
 ROOT = Path(__file__).parents[2]
 PYTHON = os.environ.get("MINIVLLM_VLLM_PYTHON", "")
@@ -35,11 +35,37 @@ def run(arguments, folder, **environment):
 
 
 @needs_vllm
-@pytest.mark.parametrize("name", ["tight", "chunks", "prefixes", "drafts", "priorities"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tight",
+        "chunks",
+        "prefixes",
+        "drafts",
+        "priorities",
+        "overtakes",
+        "called_off",
+        "resets",
+        "again",
+        "grammars",
+    ],
+)
 def test_a_run_is_recorded_as_vllm_decides_it(tmp_path, name):
     said = run(["-m", "minivllm.xray.record_runs", str(tmp_path), name], tmp_path)
     assert "all equal" in said
     assert verify(load_xray(tmp_path / f"{name}.jsonl.gz"))
+
+
+@needs_vllm
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [("grammars", "a grammar that compiles"), ("adapters", "a slot of its adapter")],
+)
+def test_why_vllm_steps_over_a_request_is_recorded(tmp_path, name, cause):
+    run(["-m", "minivllm.xray.record_runs", str(tmp_path), name], tmp_path)
+    waited = report(load_xray(tmp_path / f"{name}.jsonl.gz")).steps_waited
+    assert waited[cause] > 0
+    assert "unknown" not in waited
 
 
 @needs_vllm

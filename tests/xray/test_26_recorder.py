@@ -1,9 +1,13 @@
 """Recorder and writer of an X-ray, without vLLM: what a file holds, and what goes wrong."""
 
+import subprocess
+import sys
+import time
+
 import pytest
 
-from minivllm.trace.records import Sampled
-from minivllm.xray.format import load_xray
+from minivllm.trace.records import RequestSkipped, Sampled
+from minivllm.xray.format import header_line, load_xray
 from minivllm.xray.recorder import Recorder
 
 HEADER = {
@@ -85,3 +89,62 @@ def test_a_hook_that_fails_ends_the_xray_and_nothing_else(monkeypatch, said):
     assert "could not follow vLLM" in said[0]
     with pytest.raises(KeyboardInterrupt), recorder:
         raise KeyboardInterrupt
+
+
+def test_why_plans_are_empty_is_said_once_until_a_step_is_made():
+    recorder = Recorder(HEADER, keep=True)
+    recorder.rows.append(("RequestAdded", "a", [5, 6, 7], 0, 0.0, None))
+    for _ in range(3):
+        recorder.start_step()
+        recorder.rows.append(("RequestSkipped", "a", "grammar"))
+        recorder.cancel_step()
+    recorder.start_step()
+    recorder.rows.append(("RequestSkipped", "a", "grammar"))
+    recorder.plan_step()
+    recorder.end_step()
+    trace = recorder.trace
+    assert [(r.step, r.reason) for r in trace.of(RequestSkipped)] == [
+        (-1, "grammar"),
+        (0, "grammar"),
+    ]
+    assert trace.num_steps == 1
+
+
+def test_the_file_says_when_its_writer_is_killed_too(tmp_path, monkeypatch):
+    """vLLM is killed: what it has handed over is written, and that nothing more comes."""
+    path = tmp_path / "run.jsonl"
+    code = (
+        "import os, time\n"
+        "from minivllm.xray.writer import XRayWriter\n"
+        "import marshal\n"
+        f"writer = XRayWriter({str(path)!r}, {header_line(**HEADER)!r}, 10**9)\n"
+        "writer.put(marshal.dumps((0, [('StepStarted', 0.0)], {})))\n"
+        "time.sleep(0.5)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code])
+    deadline = time.monotonic() + 60
+    while not (path.exists() and '"ended"' in path.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    xray = load_xray(path)
+    assert (xray.trace.num_steps, xray.has_ended) == (1, True)
+
+
+def test_an_id_that_is_used_again_is_told_apart(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINIVLLM_XRAY", str(tmp_path / "run.jsonl"))
+    recorder = Recorder(HEADER, keep=True)
+    for number in range(3):
+        recorder.requests["a"] = {"max_tokens": number}
+        recorder.rows.append(("RequestAdded", "a", [5, number], 0, 0.0, None))
+        recorder.start_step()
+        recorder.rows += [("Scheduled", "a", "new", 0, 2, True), ("Sampled", "a", 1),
+                          ("Finished", "a", "stop")]  # fmt: skip
+        recorder.rows.insert(2, ("StepPlanned", 0.0))
+        recorder.end_step()
+    recorder.close()
+    for xray in (load_xray(tmp_path / "run.jsonl"), recorder.trace):
+        assert {name: asked["max_tokens"] for name, asked in xray.requests.items()} == {
+            "a": 0, "a#2": 1, "a#3": 2,
+        }  # fmt: skip
+    assert [r.seq_id for r in recorder.trace.of(Sampled)] == ["a", "a#2", "a#3"]
