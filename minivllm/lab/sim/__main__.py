@@ -19,10 +19,10 @@ from minivllm.lab.sim.sharing import measure_sharing
 from minivllm.lab.sim.waste import measure_waste
 from minivllm.lab.sim.workloads import WORKLOADS
 from minivllm.scheduling.policies import POLICIES
-from minivllm.utils.console import exit_on_bad_input
+from minivllm.utils.console import App, exit_on_bad_input
 from minivllm.utils.validation import check
 
-app = typer.Typer(help="The real scheduler without a model.", pretty_exceptions_enable=False)
+app = App(help="The real scheduler without a model.", pretty_exceptions_enable=False)
 
 
 @app.command("replay")
