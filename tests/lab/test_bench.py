@@ -85,6 +85,27 @@ def test_ranks():
         assert figures["ratio"] == figures["seconds"] / results["one process"]["seconds"]
 
 
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--pipeline-parallel-size", "99"], "pipeline_parallel_size must be at most the number"),
+        (["--pipeline-parallel-size", "2000"], "pipeline_parallel_size must be an integer from 1"),
+        (["--tensor-parallel-size", "3"], "attention heads (8) must be divisible by tensor parall"),
+        (["--tensor-parallel-size", "2000"], "tensor_parallel_size must be an integer from 1 to"),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused_before_anything_is_measured(args, message, monkeypatch):
+    for name in ("machine.measure", "time_all_reduce", "BenchEngine"):
+        monkeypatch.setattr(f"minivllm.lab.bench.ranks.{name}", _never)
+    done = CliRunner().invoke(app, ["bench", "ranks", *args])
+    assert done.exit_code == 2, done.output
+    assert message in " ".join(done.stderr.split())
+
+
+def _never(*args, **options):
+    raise AssertionError("something was measured")
+
+
 # -- structured outputs ------------------------------------------------------------------------
 
 
@@ -336,6 +357,8 @@ def test_w1_is_the_one_that_others_were_measured_on():
         (["kernels", "--backend", "flash"], "backends must be one of paged_torch, paged_numba"),
         (["kernels", "--num-kv-heads", "5"], "num_heads must be a multiple of num_kv_heads=5"),
         (["kernels", "--dtype", "int4"], "dtype must be one of"),
+        (["ranks", "--repeats", "0"], "repeats must be an integer of at least 1, got 0"),
+        (["ranks", "--tensor-parallel-size", "0"], "tensor_parallel_size must be an integer of at"),
     ],
 )
 def test_engines_and_kernels_refuse(args, message):

@@ -3,7 +3,9 @@
 import http.client
 import inspect
 import json
+import os
 import re
+import select
 import subprocess
 import sys
 import threading
@@ -294,6 +296,92 @@ def test_the_server_answers_stops_and_goes_on(server):
     assert "svg" in post(server, "/answer", RUN)[1]
 
 
+def ask_cell(server, source, seconds=60):
+    """Reply to a cell of a notebook's page."""
+    request = {"call": "cell", "source": source, "number": 1}
+    _, reply = post(server, "/answer", {"request": request, "seconds": seconds})
+    return reply
+
+
+def shown(reply):
+    return [output["data"]["text/plain"] for output in reply["outputs"]]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nos.system('echo hi')",
+        "import os\nos.system('printf hi')",
+        "import os\nos.write(1, b'hi\\n')",
+        "import sys\nprint('hi', file=sys.__stdout__, flush=True)",
+        "import subprocess\nsubprocess.run(['sh', '-c', 'echo hi; cat'])",
+        "import os\nchild = os.fork()\nos.waitpid(child, 0) if child else 0",
+        "import threading\nthreading.Timer(0.05, print, ['hi']).start()",
+    ],
+)
+def test_what_a_cells_process_writes_is_no_reply(server, source):
+    ask_cell(server, source)
+    for value in range(3):
+        assert shown(ask_cell(server, f"{value} + 1000")) == [str(value + 1000)]
+
+
+def test_nobody_types_into_a_cell(server):
+    assert ask_cell(server, "input()")["error"].startswith("EOFError")
+    assert shown(ask_cell(server, "import os\nos.system('cat')")) == ["0"]
+
+
+@pytest.mark.parametrize("how", ["stop", "late", "ended"])
+def test_a_stopped_cells_children_end_with_it(server, tmp_path, how):
+    os.mkfifo(tmp_path / "alive")
+    reader = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
+    child = f"exec 3> {tmp_path / 'alive'}; echo begun >&3; exec sleep 1000"
+    source = f"import os, subprocess\nsubprocess.Popen(['sh', '-c', {child!r}])\n"
+    last = "while True: pass"
+    if how == "ended":
+        last = f"while not os.path.exists({str(tmp_path / 'end')!r}): pass\nos._exit(1)"
+    seconds = 3 if how == "late" else 60
+    ask_cell(server, "1")  # the process is there
+    asked = threading.Thread(target=ask_cell, args=[server, source + last, seconds])
+    asked.start()
+    assert select.select([reader], [], [], 30)[0]
+    assert os.read(reader, 100) == b"begun\n"
+    if how == "stop":
+        post(server, "/stop", {})
+    (tmp_path / "end").touch()
+    assert select.select([reader], [], [], 30)[0], "the child still has the pipe"
+    assert os.read(reader, 100) == b""
+    os.close(reader)
+    asked.join()
+    assert shown(ask_cell(server, "41 + 1")) == ["42"]
+
+
+def test_a_cell_that_stands_still_is_stopped(server):
+    still = "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)"
+    forked = (
+        "import os, time\nif not os.fork():\n    os.setsid()\n    time.sleep(9)\nwhile True: pass"
+    )
+    for source in (still, forked):
+        assert shown(ask_cell(server, "41 + 1")) == ["42"]
+        assert ask_cell(server, source, 1)["error"] == "Stopped after 1 seconds: it did not end."
+    assert shown(ask_cell(server, "41 + 1")) == ["42"]
+
+
+def test_a_cell_ends_with_the_server(tmp_path):
+    begun = tmp_path / "begun"
+    cell = f"open({str(begun)!r}, 'w').close()\nwhile True: pass"
+    request = json.dumps({"call": "cell", "source": cell, "number": 1})
+    code = (
+        "import os, threading\n"
+        "from minivllm.lab.playground.process import PythonProcess\n"
+        "python = PythonProcess()\n"
+        f"threading.Thread(target=python.ask, args=[{request!r}, 600], daemon=True).start()\n"
+        f"while not os.path.exists({str(begun)!r}): pass\n"
+        "os._exit(0)"
+    )
+    # the cell's process has the error stream, too: only its end lets this return
+    subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, timeout=60, check=True)
+
+
 def test_only_the_servers_own_page_may_ask(server):
     for headers in (
         {"Origin": "http://elsewhere.example"},
@@ -305,9 +393,58 @@ def test_only_the_servers_own_page_may_ask(server):
     assert post(server, "/answer", RUN, Origin=own)[0] == 200
 
 
-@pytest.mark.parametrize("body", [[], {}, {"request": {}, "seconds": 1e9}, {"request": {}}])
-def test_the_server_says_what_it_cannot_read(server, body):
-    assert "cannot be read" in post(server, "/answer", body)[1]["error"]
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ([], 'the request must be an object with "request" and "seconds", got []'),
+        (5, 'the request must be an object with "request" and "seconds", got 5'),
+        ({}, 'the request must be an object with "request" and "seconds", got {}'),
+        ({"request": {}}, 'an object with "request" and "seconds"'),
+        ({"request": {}, "seconds": 1e9}, "seconds must be above 0 and at most 60"),
+        ({"request": {}, "seconds": float("nan")}, "seconds must be above 0 and at most 60"),
+        ({"request": {}, "seconds": "1"}, "seconds must be above 0 and at most 60"),
+    ],
+)
+def test_the_server_says_what_it_cannot_read(server, body, error):
+    reply = post(server, "/answer", body)[1]
+    assert reply["error"].startswith("the request cannot be read: ")
+    assert error in reply["error"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (b"[" * 100_000, "it is nested too deep"),
+        (b"[" * 100_000 + b"]" * 100_000, "it is nested too deep"),
+        (b'{"a":' * 100_000, "it is nested too deep"),
+        (
+            b'{"seconds": 20, "request": ' + b"[" * 900 + b"]" * 900 + b"}",
+            "a request must be an ob",
+        ),
+        (b"", "Expecting value"),
+        (b"\xff\xfe\xfd", "truncated data"),
+        (b'{"seconds": "\xc3("}', "invalid continuation byte"),
+        (b'{"seconds": 1' + b"0" * 5000 + b', "request": {}}', "Exceeds the limit (4300 digits)"),
+        (b'{"seconds": Infinity, "request": {}}', "seconds must be above 0"),
+        (b'{"seconds": 20, "request": NaN}', "a request must be an object, got nan"),
+        (b'{"seconds": 20, "request": {"call": "\\ud800"}}', "call must be one of"),
+        (
+            b'{"seconds": 20, "request": {"call": "cell", "source": 5, "number": 1}}',
+            "source must be",
+        ),
+        (
+            b'{"seconds": 20, "request": {"call": "cell", "source": "", "number": []}}',
+            "number must",
+        ),
+    ],
+)
+def test_a_body_of_any_bytes_is_answered(server, text, error):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    connection.request("POST", "/answer", text, {"Content-Type": "application/json"})
+    got = connection.getresponse()
+    assert got.status == 200
+    assert error in json.loads(got.read())["error"]
+    connection.close()
 
 
 def test_a_port_that_cannot_be_used(server):

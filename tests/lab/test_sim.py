@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 import minivllm.sim
 from minivllm.lab.sim.__main__ import app
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, attended_pairs
+from minivllm.lab.sim.links import Link
+from minivllm.lab.sim.nodes import NODES
 from minivllm.lab.sim.report import as_dict, describe
 from minivllm.lab.sim.result import percentiles
 from minivllm.lab.sim.run import MANAGERS
@@ -414,6 +416,14 @@ class NotYet(SchedulingPolicy):
         return self.asked >= 5
 
 
+class WhenTwoCame(NotYet):
+    """Lets requests in from the second time of asking on."""
+
+    def may_admit(self, running):
+        self.asked += 1
+        return self.asked >= 2
+
+
 def a_recording():
     path = Path(minivllm.lab.sim.__file__).parent / "golden"
     return json.loads(gzip.decompress(sorted(path.glob("*.json.gz"))[0].read_bytes()))
@@ -478,6 +488,86 @@ def test_a_policy_may_wait_while_somebody_is_to_come():
 def test_bad_input_is_refused_by_name(arguments, message):
     with pytest.raises(ValueError, match=message):
         simulate([SimRequest(0.0, [1, 2, 3, 4], 2)], **arguments)
+
+
+RATES = "flops_per_s", "bytes_per_s", "device.bytes_per_s", "link.bytes_per_s"
+SIZES = "memory_bytes", "num_devices", "flops_share", "bytes_share", "device.memory_bytes"
+SECONDS = ("overhead_s", "link.latency_s", "network.latency_s", "flops_exponent",
+           "launch_s_per_layer", "cpu_s_per_sequence", "device.overhead_s")  # fmt: skip
+TWO = [SimRequest(0.0, [1, 2, 3, 4], 2), SimRequest(9.0, [1, 2, 3, 4], 2)]
+
+
+def altered(owner, field, value):
+    """A copy in which one field, maybe that of a part, has another value."""
+    name, _, rest = field.partition(".")
+    return replace(owner, **{name: altered(getattr(owner, name), rest, value) if rest else value})
+
+
+def own_hardware(field, value):
+    """A device, or a node if only that has the field, with another value of it."""
+    return altered(A100 if field in vars(A100) else NODES["8xa100"], field, value)
+
+
+@pytest.mark.parametrize("field", [*RATES, *SIZES, *SECONDS])
+def test_a_number_that_no_time_can_be_made_of_is_refused(field):
+    bad = [math.nan, -1.0, -math.inf, "fast", None, True]
+    bad += [math.inf] * (field not in RATES) + [0] * (field not in SECONDS)
+    for value in bad:
+        with pytest.raises(ValueError, match=rf"hardware\.{field} must be .*, got {value!r}\."):
+            simulate(TWO, hardware=own_hardware(field, value))
+
+
+@pytest.mark.parametrize("field", ["device", "link", "network"])
+def test_a_node_is_made_of_a_device_and_links(field):
+    with pytest.raises(ValueError, match=rf"hardware\.{field} must be a \w+, got 'nvlink4'"):
+        simulate(TWO, hardware=own_hardware(field, "nvlink4"))
+
+
+@pytest.mark.parametrize("field", ["num_params", "num_layers", "num_kv_heads", "bytes_per_number"])
+def test_a_model_of_no_size_is_refused(field):
+    for value in (math.nan, math.inf, 0, -1, "many"):
+        with pytest.raises(ValueError, match=rf"model\.{field} must be .*, got {value!r}\."):
+            simulate(TWO, model=replace(LLAMA, **{field: value}))
+
+
+def test_more_seconds_than_a_float_holds_are_refused():
+    with pytest.raises(ValueError, match="a step on 'a100' takes more seconds than a float holds"):
+        simulate(TWO, hardware=replace(A100, bytes_per_s=5e-324))
+    node = replace(NODES["8xa100"], link=Link("slow", 5e-324, 0.0))
+    with pytest.raises(ValueError, match="a step on '8xa100' takes more seconds than a float"):
+        simulate(TWO, hardware=node, tensor_parallel_size=2)
+
+
+WITHOUT_TIME = Hardware("ideal", math.inf, math.inf, 80e9, overhead_s=0.0)
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_steps_may_take_no_time(pp):
+    node = NODES["8xa100"]
+    ideal = replace(
+        node, device=WITHOUT_TIME, link=Link("", math.inf, 0.0), launch_s_per_layer=0.0,
+        cpu_s_per_sequence=0.0,
+    )  # fmt: skip
+    result = simulate(TWO, hardware=ideal, tensor_parallel_size=2, pipeline_parallel_size=pp)
+    assert [r.finished_time for r in result.requests] == [0.0, 9.0]
+    waits = simulate(TWO, hardware=ideal, pipeline_parallel_size=pp, policy=WhenTwoCame())
+    # a pipeline asks for a plan of each stage before it waits
+    assert [r.finished_time for r in waits.requests] == [9.0 if pp == 1 else 0.0, 9.0]
+    with pytest.raises(ValueError, match="policy NobodyEver admits no request: 2 unfinished"):
+        simulate(TWO, hardware=ideal, pipeline_parallel_size=pp, policy=NobodyEver())
+    at_once = simulate(TWO[:1], hardware=ideal, pipeline_parallel_size=pp)
+    assert at_once.output_throughput == math.inf
+    assert as_dict(at_once)["output_throughput"] is None  # JSON has no number for it
+    assert "inf requests/s" in describe(at_once)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"pipeline_parallel_size": 2}, {"data_parallel_size": 2}])
+def test_a_full_client_of_a_policy_that_admits_nobody_is_told_so(sizes):
+    workload = [SimRequest(0.0, [1], 1)] * 3
+    with pytest.raises(ValueError, match="policy NobodyEver admits no request: 1 unfinished"):
+        simulate(workload, hardware="8xa100", max_concurrency=1, policy=NobodyEver(), **sizes)
+    kept = simulate(workload, hardware="8xa100", max_concurrency=1, **sizes)
+    assert len(kept.requests) == 3
 
 
 @pytest.mark.slow

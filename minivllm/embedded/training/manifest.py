@@ -35,7 +35,7 @@ def update_manifest(directory: Path, **entries: object) -> None:
     path = directory / NAME
     manifest = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     manifest.update(entries)
-    path.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    path.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def describe_training(

@@ -8,11 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from minivllm.engine.arg_utils import EngineArgs
 from minivllm.entrypoints.llm import LLM
 from minivllm.lab.bench.machine import peak_memory
 from minivllm.lab.bench.workloads import Round
 from minivllm.lora.request import LoRARequest
 from minivllm.sampling_params import SamplingParams
+
+
+def check_options(directory: Path, dtype: str, **options) -> None:
+    """Raise ``ValueError`` for options that ``BenchEngine`` would refuse; nothing is loaded."""
+    args = EngineArgs(model=str(directory), dtype=dtype, skip_tokenizer_init=True, **options)
+    args.create_engine_config()
 
 
 @dataclass(frozen=True)

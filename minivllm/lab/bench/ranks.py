@@ -20,7 +20,7 @@ import typer
 from minivllm.distributed.shm_group import ShmGroup, shared_bytes
 from minivllm.distributed.torch_group import TorchGroup
 from minivllm.lab.bench import machine
-from minivllm.lab.bench.engine import BenchEngine
+from minivllm.lab.bench.engine import BenchEngine, check_options
 from minivllm.lab.bench.models import bench_config, bench_model
 from minivllm.lab.bench.options import Dtype, Model, Repeats, Threads, count
 from minivllm.lab.bench.report import Report
@@ -44,12 +44,18 @@ def bench_ranks(
 ) -> None:
     """Measure and print; engines take turns, run after run, and each one's median counts."""
     tp, pp = tensor_parallel_size, pipeline_parallel_size
-    sizes = {"one process": (1, 1), f"TP {tp}": (tp, 1), f"PP {pp}": (1, pp)}
+    sizes: dict[str, dict[str, int]] = {
+        "one process": {},
+        f"TP {tp}": {"tensor_parallel_size": tp},
+        f"PP {pp}": {"pipeline_parallel_size": pp},
+    }
     with bench_model(model, dtype) as (directory, load_format):
         config = bench_config(directory)
         rounds = make_workload(workload, num_requests, config.vocab_size)
         options = {"max_model_len": longest(rounds), "max_num_seqs": 64,
                    "max_num_batched_tokens": 2048, "load_format": load_format}  # fmt: skip
+        for ranks in sizes.values():
+            check_options(directory, dtype, **ranks, **options)
         report = Report(
             "ranks",
             {
@@ -61,12 +67,9 @@ def bench_ranks(
         sums = time_all_reduce(2, (_ROWS, config.hidden_size))
         ready: dict[str, float] = {}
         engines: dict[str, BenchEngine] = {}
-        for name, (one_tp, one_pp) in sizes.items():
+        for name, ranks in sizes.items():
             begin = time.perf_counter()
-            engines[name] = BenchEngine(
-                directory, dtype, tensor_parallel_size=one_tp, pipeline_parallel_size=one_pp,
-                **options,
-            )  # fmt: skip
+            engines[name] = BenchEngine(directory, dtype, **ranks, **options)
             ready[name] = time.perf_counter() - begin
         runs: dict[str, list[float]] = {name: [] for name in engines}
         for number in range(1 + repeats):  # the first warms up

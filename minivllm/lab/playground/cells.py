@@ -15,6 +15,8 @@ from io import TextIOBase
 from types import ModuleType
 from typing import Any
 
+from minivllm.utils.validation import check, is_int, is_text
+
 Output = dict[str, Any]
 
 
@@ -33,7 +35,12 @@ class Session:
             number: of the cell in its notebook; tracebacks and listings know its lines by it.
 
         Returns: "outputs" as in a notebook's file; after an error also "error" and "line".
+
+        Raises:
+            ValueError: for a source that is no text, or another number.
         """
+        check(is_text(source), "source", source, "a text")
+        check(is_int(number, 0), "number", number, "an integer of at least 0")
         self.outputs = []
         file = f"<cell {number}>"
         linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file

@@ -71,16 +71,21 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             size = int(self.headers.get("Content-Length", 0))
             check(0 <= size <= MAX_BYTES, "Content-Length", size, f"at most {MAX_BYTES:,}")
-            reply = self._reply(json.loads(self.rfile.read(size)))
-        except (ValueError, KeyError, TypeError) as error:
+            reply = self._reply(self.rfile.read(size))
+        except (ValueError, RecursionError) as error:
             self.close_connection = True
-            reply = json.dumps({"error": f"the request cannot be read: {error}"})
+            too_deep = isinstance(error, RecursionError)
+            why = "it is nested too deep." if too_deep else str(error)
+            reply = json.dumps({"error": f"the request cannot be read: {why}"})
         self._send(HTTPStatus.OK, "application/json", reply.encode())
 
-    def _reply(self, body: dict) -> str:
+    def _reply(self, text: bytes) -> str:
         if self.path == "/stop":
             self.server.python.stop()
             return "{}"
+        body = json.loads(text)
+        ok = isinstance(body, dict) and {"request", "seconds"} <= body.keys()
+        check(ok, "the request", body, 'an object with "request" and "seconds"')
         seconds = body["seconds"]
         ok = is_number(seconds) and 0 < seconds <= MAX_SECONDS
         check(ok, "seconds", seconds, f"above 0 and at most {MAX_SECONDS}")

@@ -12,6 +12,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from minivllm.kv.memory_profile import kv_bytes_per_token
+from minivllm.lab.sim.check_sizes import (
+    check_at_least_zero,
+    check_counts,
+    check_rates,
+    check_sizes,
+)
 from minivllm.utils.validation import check, is_int, is_number
 
 
@@ -45,6 +51,18 @@ class Hardware:
     memory_bytes: float
     overhead_s: float = 1e-3
 
+    def check(self, where: str) -> None:
+        """Raise ``ValueError`` for a number that time cannot be computed from.
+
+        An infinite rate may be, infinite memory may not: blocks are made of it.
+
+        Args:
+            where: what this device is called in the message.
+        """
+        check_rates(self, where, "flops_per_s", "bytes_per_s")
+        check_sizes(self, where, "memory_bytes")
+        check_at_least_zero(self, where, "overhead_s")
+
     @property
     def ridge(self) -> float:
         """The ridge point in FLOPs per byte: above it, arithmetic is the limit."""
@@ -71,6 +89,12 @@ class ModelShape:
     head_dim: int
     max_model_len: int
     bytes_per_number: int = 2  # of weights, K and V
+
+    def check(self, where: str) -> None:
+        """Raise ``ValueError`` for a size that no transformer has; ``where`` names this one."""
+        check_sizes(self, where, "num_params", "bytes_per_number")
+        check_counts(self, where, "num_layers", "num_heads", "num_kv_heads", "head_dim")
+        check_counts(self, where, "max_model_len")
 
     @property
     def hidden_size(self) -> int:

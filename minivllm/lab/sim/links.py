@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minivllm.lab.sim.check_sizes import check_at_least_zero, check_rates
+
 
 @dataclass(frozen=True)
 class Link:
@@ -12,6 +14,11 @@ class Link:
     name: str
     bytes_per_s: float
     latency_s: float
+
+    def check(self, where: str) -> None:
+        """Raise ``ValueError`` for a number that time cannot be computed from."""
+        check_rates(self, where, "bytes_per_s")
+        check_at_least_zero(self, where, "latency_s")
 
     def send_seconds(self, num_bytes: float) -> float:
         """Seconds from one device to the next."""

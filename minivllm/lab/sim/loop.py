@@ -65,6 +65,11 @@ class Arrivals:
     def next_time(self) -> float:
         return self._heap[0][0]
 
+    @property
+    def has_room(self) -> bool:
+        """True if the client sends each request when its time has come."""
+        return True
+
     def __len__(self) -> int:
         return len(self._heap)
 
@@ -87,13 +92,15 @@ class LimitedArrivals(Arrivals):
 
     def pop_until(self, now: float) -> Iterator[Request]:
         due = super().pop_until(now)
-        while self._has_room() and (request := next(due, None)) is not None:
+        while self.has_room and (request := next(due, None)) is not None:
             if self._was_full:
                 request.arrival_time = request.metrics.arrival_time = now
             yield request
-        self._was_full = not self._has_room()
+        self._was_full = not self.has_room
 
-    def _has_room(self) -> bool:
+    @property
+    def has_room(self) -> bool:
+        """False while as many are under way as there may be; the next one waits for an end."""
         return len(self._under_way) < self._max_concurrency
 
 

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from minivllm.lab.sim.check_sizes import check_at_least_zero, check_counts, check_shares
 from minivllm.lab.sim.cost import HARDWARE, Hardware
 from minivllm.lab.sim.links import LINKS, Link
+from minivllm.utils.validation import check
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,17 @@ class Node:
     bytes_share: float = 1.0
     launch_s_per_layer: float = 0.0
     cpu_s_per_sequence: float = 0.0
+
+    def check(self, where: str) -> None:
+        """Raise ``ValueError`` for a part of another type, or a number that makes no time."""
+        for name, kind in (("device", Hardware), ("link", Link), ("network", Link)):
+            part = getattr(self, name)
+            check(isinstance(part, kind), f"{where}.{name}", part, f"a {kind.__name__}")
+            part.check(f"{where}.{name}")
+        check_counts(self, where, "num_devices")
+        check_shares(self, where, "flops_share", "bytes_share")
+        check_at_least_zero(self, where, "flops_exponent")
+        check_at_least_zero(self, where, "launch_s_per_layer", "cpu_s_per_sequence")
 
     def reached(self, num_ranks: int) -> Hardware:
         """The device with what a rank reaches in place of the peaks, and without overhead."""

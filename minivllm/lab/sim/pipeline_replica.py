@@ -32,10 +32,13 @@ class PipelineReplica(Replica):
     def has_work(self) -> bool:
         return super().has_work or bool(self.queue)
 
-    def _step(self, more_to_come: bool) -> list[Sequence]:
+    @property
+    def is_busy(self) -> bool:
+        return super().is_busy or any(passed for _, passed in self.in_flight)
+
+    def _step(self) -> list[Sequence]:
         """Make a plan if there is room for one; else wait for the oldest one and end it."""
         self.num_steps += 1
-        self._more_to_come = more_to_come
         oldest = self.queue.advance(self._launch)
         if oldest is None:
             return []
@@ -45,8 +48,7 @@ class PipelineReplica(Replica):
             end = max(before, passed[-1][1])
             self.clock.now = end + self.cpu_s_per_sequence * len(plan.num_scheduled_tokens)
         elif self._is_kept_out:
-            # the policy keeps all out for now: it is asked again after an empty step
-            self.clock.now += self.stages[0].step_seconds(0, 0, 0)
+            self.clock.now += self._empty_step_seconds()
         self.memory.add(self.now - before, self._size.num_seen, self._size.num_empty)
         if self.has_lanes:
             self._record_lanes(num_tokens, passed)
@@ -61,7 +63,8 @@ class PipelineReplica(Replica):
     def _launch(self, plan: SchedulerOutput) -> Future[ModelRunnerOutput]:
         """Send a plan through the stages: its tokens are known, and when they will be there."""
         requests = self.scheduler.requests.values()
-        may_change = self._more_to_come or any(request.is_in_flight for request in requests)
+        more_to_come = self._next_arrival is not None
+        may_change = more_to_come or any(request.is_in_flight for request in requests)
         check_progress(self.scheduler, plan, may_change or not requests)
         future: Future[ModelRunnerOutput] = Future()
         output, self._size = self._forward(plan)

@@ -53,6 +53,7 @@ class Replica:
         self.memory = MemoryMeter(scheduler)
         self.survivors = RandomSurvivors()
         self.sent: list[Request] = []  # they join the queue at the next step
+        self._next_arrival: float | None = None
         self.ended: list[str] = []  # requests of whose end the front end has not heard
 
     @property
@@ -65,17 +66,22 @@ class Replica:
         """True while ``step`` has something to do."""
         return bool(self.sent) or self.scheduler.has_unfinished_requests()
 
+    @property
+    def is_busy(self) -> bool:
+        """True while a request may end here, or has ended and the client has not heard of it."""
+        return bool(self.sent or self.ended or self.scheduler.running)
+
     def send(self, request: Request) -> None:
         """Send a request, which wakes an engine without work."""
         if not self.has_work:
             self.clock.now = max(self.now, request.arrival_time)
         self.sent.append(request)
 
-    def step(self, more_to_come: bool) -> list[Sequence]:
+    def step(self, next_arrival: float | None) -> list[Sequence]:
         """Let the engine make a call. Returns the sequences that have got a token by its end.
 
         Args:
-            more_to_come: will further requests be sent?
+            next_arrival: when a further request will be sent; None: none will be.
 
         Raises:
             ValueError: for a request that could never run.
@@ -83,19 +89,32 @@ class Replica:
         """
         for request in self.sent:
             self.scheduler.add_request(request)
-        self.sent = []
+        self.sent, self._next_arrival = [], next_arrival
         with silenced("minivllm.scheduling.preemption"):
-            return self._step(more_to_come)
+            return self._step()
 
-    def _step(self, more_to_come: bool) -> list[Sequence]:
+    def _step(self) -> list[Sequence]:
         self.num_steps += 1
+        more_to_come = self._next_arrival is not None
         return run_step(self.scheduler, self._execute, more_to_come).updated
+
+    def _empty_step_seconds(self) -> float:
+        """Seconds until a policy that keeps all out for now is asked again: those of an empty step.
+
+        Where they are too few for the clock to move, it is asked when the next request comes.
+        """
+        seconds, now = self.stages[0].step_seconds(0, 0, 0), self.now
+        if now + seconds > now or self._next_arrival is None:
+            return seconds
+        return max(0.0, self._next_arrival - now)
 
     def _execute(self, scheduler: Scheduler, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Take the model's place, and let the time of a step pass."""
         output, size = self._forward(plan)
         work = size.num_tokens, size.num_attended, size.num_kv
         start, seconds = self.clock.now, self.stages[0].step_seconds(*work)
+        if not size.num_tokens:
+            seconds = self._empty_step_seconds()
         if self.has_lanes and size.num_tokens:
             self._record_lanes(size.num_tokens, [(start, start + seconds)])
         seconds += self.cpu_s_per_sequence * len(plan.num_scheduled_tokens)

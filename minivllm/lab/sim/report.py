@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isnan
+from math import isfinite, isnan
 from typing import Any
 
 from minivllm.lab.contiguous.manager import SlotUsage
@@ -25,7 +25,7 @@ _NUMBERS = (
 def as_dict(result: SimulationResult) -> dict[str, Any]:
     """Every number of a result but the single requests' times. Seconds, tokens and shares.
 
-    A percentile of nothing is None, since JSON knows no nan.
+    A percentile of nothing is None, and so is a rate without end, since JSON knows neither.
     """
     return {
         "num_requests": len(result.requests),
@@ -36,7 +36,9 @@ def as_dict(result: SimulationResult) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, SlotUsage):
         return value._asdict()
-    return _without_nan(value) if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return value if isfinite(value) else None
 
 
 def describe(result: SimulationResult) -> str:
@@ -106,10 +108,6 @@ def _aligned(table: list[tuple[str, ...]]) -> list[str]:
     """Rows of cells as lines, every column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in table]
-
-
-def _without_nan(percentiles: dict[str, float]) -> dict[str, float | None]:
-    return {name: None if isnan(value) else value for name, value in percentiles.items()}
 
 
 def _milliseconds(percentiles: dict[str, float]) -> str:

@@ -110,17 +110,21 @@ class SimulationResult:
     @property
     def request_throughput(self) -> float:
         """Finished requests per second."""
-        return len(self.requests) / self.seconds
+        return self._per_second(len(self.requests))
 
     @property
     def input_throughput(self) -> float:
         """Prompt tokens per second, those found in the prefix cache included."""
-        return sum(r.num_prompt_tokens for r in self.requests) / self.seconds
+        return self._per_second(sum(r.num_prompt_tokens for r in self.requests))
 
     @property
     def output_throughput(self) -> float:
         """Generated tokens per second, of all samples."""
-        return sum(r.num_output_tokens * r.num_samples for r in self.requests) / self.seconds
+        return self._per_second(sum(r.num_output_tokens * r.num_samples for r in self.requests))
+
+    def _per_second(self, count: int) -> float:
+        """A rate over the whole run; infinite if that took no time."""
+        return count / self.seconds if self.seconds else math.inf
 
     @cached_property
     def ttft(self) -> dict[str, float]:

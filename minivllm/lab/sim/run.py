@@ -6,6 +6,7 @@ appended. Only the token ids are made up. Of a cluster the same scheduler is use
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence as AnySequence
 from copy import deepcopy
@@ -76,9 +77,9 @@ def simulate(
         trace: keep what happened, with what each rank did, as ``result.traces``.
 
     Raises:
-        ValueError: for an unknown name, a value out of range, a request that could never run, a
-            policy that never admits a request, heads that do not divide, more stages than layers,
-            or weights that leave no room for K and V.
+        ValueError: for an unknown name, a value out of range, those of ``hardware`` and ``model``
+            included, a request that could never run, a policy that never admits a request, heads
+            that do not divide, more stages than layers, or weights that leave no room for K and V.
     """
     begin = time.perf_counter()
     check(len(workload) > 0, "workload", len(workload), "at least one request")
@@ -146,6 +147,8 @@ def _cost(
     """The seconds of a step, after checking where it runs."""
     hardware = _preset("hardware", hardware, HARDWARE | NODES)
     model = _preset("model", model, MODELS)
+    hardware.check("hardware")
+    model.check("model")
     sizes = {
         "tensor_parallel_size": tensor_parallel_size,
         "pipeline_parallel_size": pipeline_parallel_size,
@@ -155,8 +158,12 @@ def _cost(
         allowed = f"1 on {hardware.name}, a single device; {' and '.join(NODES)} have links"
         check(size == 1 or isinstance(hardware, Node), name, size, allowed)
     if isinstance(hardware, Hardware):
-        return CostModel(hardware, model)
-    return Cluster(hardware, model, **sizes)
+        cost: CostModel | Cluster = CostModel(hardware, model)
+    else:
+        cost = Cluster(hardware, model, **sizes)
+    if not math.isfinite(sum(stage.step_seconds(1, 1, 1) for stage in cost.stages)):
+        raise ValueError(f"a step on {hardware.name!r} takes more seconds than a float holds.")
+    return cost
 
 
 def _check_size(name: str, size: int) -> None:

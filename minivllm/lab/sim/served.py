@@ -56,11 +56,21 @@ class Run:
         while (replica := self._next()) is not None:
             if several:
                 self._hear(replica.now)
-            updated = replica.step(more_to_come=bool(self.arrivals))
+            updated = replica.step(self._next_arrival())
             self.now = replica.now
             self._note_tokens(updated)
             for seq_id in replica.scheduler.next_output.finished_req_ids:
                 self._finish(self.requests[seq_id], replica)
+
+    def _next_arrival(self) -> float | None:
+        """The time of the next request; None if no other will be sent.
+
+        A full client sends none before one ends, and where nothing runs none does.
+        """
+        if not self.arrivals:
+            return None
+        may_come = self.arrivals.has_room or any(replica.is_busy for replica in self.replicas)
+        return self.arrivals.next_time if may_come else None
 
     def _let_come(self, index: int, arrival_time: float) -> None:
         request = make_request(self.workload[index], str(index), arrival_time)
