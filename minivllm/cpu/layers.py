@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from minivllm.attention.backend import AttentionBackend
-from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.attention.quantized_kv import QuantizedKVCache
+from minivllm.attention.step import LayerAttention, StepAttention
 from minivllm.cpu.attention.inputs import EVERYTHING, LoopInputs
 from minivllm.cpu.attention.paged_numba import PagedNumba, attend, plan_for, write_slots_loop
 from minivllm.cpu.fused import (
@@ -67,24 +66,25 @@ class CPULayers:
         self,
         x: torch.Tensor,
         cos_sin: torch.Tensor,
-        kv_cache: KVCache,
-        metadata: AttentionMetadata,
-        backend: AttentionBackend,
+        attention: StepAttention,
         residual: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run all layers: see ``Decoder.run_layers``."""
-        if type(backend) is not self.backend_class:
-            return self.run_modules(x, cos_sin, kv_cache, metadata, backend, residual)
-        hidden, before = as_numpy(x), None if residual is None else as_numpy(residual)
-        arrays = as_numpy(cos_sin), metadata.slot_mapping.numpy()
+        # the oracle's dense attention, say, has no backend
+        if type(getattr(attention, "backend", None)) is not self.backend_class:
+            return self.run_modules(x, cos_sin, attention, residual)
+        hidden = as_numpy(x)
+        before = None if residual is None else as_numpy(residual)
+        cosines = as_numpy(cos_sin)
+        slots = attention.metadata.slot_mapping.numpy()
         for index, layer in enumerate(self.layers):
-            cache = kv_cache.layer(index)
+            cache = attention.kv_cache.layer(index)
             caches: Caches
             if isinstance(cache, QuantizedKVCache):
                 caches = cache
             else:
                 caches = as_numpy(cache[0]), as_numpy(cache[1])
-            hidden, before = layer(hidden, before, *arrays, caches, metadata)
+            hidden, before = layer(hidden, before, cosines, slots, caches, attention.metadata)
         assert before is not None, "a decoder has layers"
         return as_tensor(hidden, self.dtype), as_tensor(before, self.dtype)
 
@@ -109,8 +109,9 @@ class ModuleLayer:
         cache: Any = caches
         if not isinstance(caches, QuantizedKVCache):
             cache = tuple(as_tensor(numbers, self.dtype) for numbers in caches)
-        rest = as_tensor(cos_sin, self.dtype), cache
-        output = self.layer(as_tensor(x, self.dtype), before, *rest, metadata, self.backend)
+        attention = LayerAttention(self.backend, cache, metadata)
+        hidden = as_tensor(x, self.dtype)
+        output = self.layer(hidden, before, as_tensor(cos_sin, self.dtype), attention)
         return as_numpy(output[0]), as_numpy(output[1])
 
 

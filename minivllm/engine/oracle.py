@@ -30,12 +30,20 @@ class OracleOutput:
 
 
 class DenseAttention:
-    """Dense causal attention over one sequence, in place of a paged backend and its KV cache."""
+    """Dense causal attention over one sequence, in place of a StepAttention with its KV cache."""
 
-    def layer(self, index: int) -> None:
-        """Returns no KV cache: dense attention reads none."""
+    def layer(self, index: int) -> DenseAttention:
+        """Returns itself: dense attention is the same in every layer."""
+        return self
 
-    def forward(self, query, key, value, kv_cache, metadata, scale, sliding_window=None):
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
+        sliding_window: int | None = None,
+    ) -> torch.Tensor:
         """Compute ``AttentionBackend.forward`` from the definition."""
         group, n = query.shape[1] // key.shape[1], len(query)
         key, value = (t.repeat_interleave(group, 1) for t in (key, value))
@@ -52,8 +60,7 @@ def next_token_logits(model: DecoderModel, token_ids: list[int]) -> torch.Tensor
     """float32 ``[vocab]``: one pass over all tokens, dense causal attention."""
     ids = torch.tensor(token_ids, device=next(model.parameters()).device)
     positions = torch.arange(len(token_ids), device=ids.device)
-    dense = DenseAttention()
-    hidden = model(ids, positions, dense, None, dense)
+    hidden = model(ids, positions, DenseAttention())
     return model.compute_logits(hidden[-1:])[0]
 
 

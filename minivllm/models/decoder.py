@@ -13,9 +13,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from minivllm.attention.backend import AttentionBackend
-from minivllm.attention.kv_cache import KVCache
-from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.step import LayerAttention, StepAttention
 from minivllm.models import ops
 from minivllm.models.checkpoint import CheckpointMixin
 from minivllm.models.layers import Embedding, GatedMLP, RMSNorm
@@ -43,15 +41,13 @@ class Attention(nn.Module):
         self,
         x: torch.Tensor,
         cos_sin: torch.Tensor | None,
-        kv_cache: tuple[torch.Tensor, torch.Tensor],
-        metadata: AttentionMetadata,
-        backend: AttentionBackend,
+        attention: LayerAttention,
     ) -> torch.Tensor:
         q, k, v = self.qkv_proj(x)
         q, k = self.q_norm(q), self.k_norm(k)
         if cos_sin is not None:
             q, k = self.rotary_embedding(q, k, cos_sin)
-        out = backend.forward(q, k, v, kv_cache, metadata, self.scale, self.sliding_window)
+        out = attention(q, k, v, self.scale, self.sliding_window)
         return self.o_proj(out.flatten(-2))
 
 
@@ -69,7 +65,13 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = self.norm_class(config.hidden_size, config.norm_eps)
         self.mlp = self.mlp_class(config)
 
-    def forward(self, x, residual, cos_sin, kv_cache, metadata, backend):
+    def forward(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        cos_sin: torch.Tensor | None,
+        attention: LayerAttention,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns this layer's output, not yet added, and the residual to add it to.
 
         They are added together where the next norm reads them (vLLM does so, too). ``residual`` is
@@ -79,7 +81,7 @@ class DecoderLayer(nn.Module):
             residual, x = x, self.input_layernorm(x)
         else:
             x, residual = self.input_layernorm(x, residual)
-        x = self.self_attn(x, cos_sin, kv_cache, metadata, backend)
+        x = self.self_attn(x, cos_sin, attention)
         x, residual = self.post_attention_layernorm(x, residual)
         return self.mlp(x), residual
 
@@ -103,9 +105,7 @@ class Decoder(nn.Module):
         self,
         x: torch.Tensor,
         cos_sin: torch.Tensor | None,
-        kv_cache: KVCache,
-        metadata: AttentionMetadata,
-        backend: AttentionBackend,
+        attention: StepAttention,
         residual: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The last layer's output and the residual to add it to, ``[num_tokens, hidden_size]``.
@@ -114,7 +114,7 @@ class Decoder(nn.Module):
         from an earlier stage.
         """
         for index, layer in enumerate(self.layers):
-            x, residual = layer(x, residual, cos_sin, kv_cache.layer(index), metadata, backend)
+            x, residual = layer(x, residual, cos_sin, attention.layer(index))
         assert residual is not None, "a decoder has layers"
         return x, residual
 
@@ -160,17 +160,13 @@ class DecoderModel(CheckpointMixin):
         self,
         token_ids: torch.Tensor,
         positions: torch.Tensor,
-        kv_cache: KVCache,
-        metadata: AttentionMetadata,
-        backend: AttentionBackend,
+        attention: StepAttention,
     ) -> torch.Tensor:
         """Hidden states of a flat batch.
 
         Args:
             token_ids, positions: int64 ``[num_tokens]``, all sequences one after the other.
-            kv_cache: written at this batch's slots, read through its block tables.
-            metadata: which rows belong to which sequence.
-            backend: does the writing and the reading.
+            attention: of this step; writes and reads the cache.
 
         Returns:
             ``[num_tokens, hidden_size]``, after the final norm.
@@ -178,7 +174,7 @@ class DecoderModel(CheckpointMixin):
         x = self.embed(token_ids, positions)
         rotary_emb = self.model.rotary_emb
         cos_sin = None if rotary_emb is None else rotary_emb(positions)
-        x, residual = self.model.run_layers(x, cos_sin, kv_cache, metadata, backend)
+        x, residual = self.model.run_layers(x, cos_sin, attention)
         x, _ = self.model.norm(x, residual)
         return x
 

@@ -13,9 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from minivllm.attention.backend import AttentionBackend
-from minivllm.attention.kv_cache import KVCache
-from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.step import StepAttention
 from minivllm.models.checkpoint import CheckpointMixin
 from minivllm.models.layers import MLP, Embedding, LayerNorm
 from minivllm.models.linear import QKVParallelLinear, RowParallelLinear
@@ -36,11 +34,9 @@ class EncoderAttention(nn.Module):
         query_size = config.num_heads * config.head_dim
         self.o_proj = RowParallelLinear(query_size, config.hidden_size, config.o_bias)
 
-    def forward(
-        self, x: torch.Tensor, metadata: AttentionMetadata, backend: AttentionBackend
-    ) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, attention: StepAttention) -> torch.Tensor:
         q, k, v = self.qkv_proj(x)
-        out = backend.attend_ragged(q, k, v, metadata, self.scale)
+        out = attention.backend.attend_ragged(q, k, v, attention.metadata, self.scale)
         return self.o_proj(out.flatten(-2))
 
 
@@ -54,10 +50,8 @@ class EncoderLayer(nn.Module):
         self.mlp = MLP(config)
         self.output_layernorm = LayerNorm(config.hidden_size, config.norm_eps)
 
-    def forward(
-        self, x: torch.Tensor, metadata: AttentionMetadata, backend: AttentionBackend
-    ) -> torch.Tensor:
-        x, _ = self.post_attention_layernorm(self.self_attn(x, metadata, backend), x)
+    def forward(self, x: torch.Tensor, attention: StepAttention) -> torch.Tensor:
+        x, _ = self.post_attention_layernorm(self.self_attn(x, attention), x)
         x, _ = self.output_layernorm(self.mlp(x), x)
         return x
 
@@ -120,9 +114,7 @@ class EncoderModel(CheckpointMixin):
         self,
         token_ids: torch.Tensor,
         positions: torch.Tensor,
-        kv_cache: KVCache | None,
-        metadata: AttentionMetadata,
-        backend: AttentionBackend,
+        attention: StepAttention,
     ) -> torch.Tensor:
         """Hidden states of a flat batch of whole prompts.
 
@@ -130,9 +122,7 @@ class EncoderModel(CheckpointMixin):
             token_ids: int64 ``[num_tokens]``, all prompts one after the other; token types are in
                 their upper bits (``token_types.py``).
             positions: int64 ``[num_tokens]``, from 0 in each prompt.
-            kv_cache: not used.
-            metadata: which rows belong to which prompt.
-            backend: the attention.
+            attention: of this step; its cache is not used.
 
         Returns:
             ``[num_tokens, hidden_size]``.
@@ -142,7 +132,7 @@ class EncoderModel(CheckpointMixin):
         x += self.model.embed_positions(positions + self.config.position_offset)
         x = self.model.norm(x)
         for layer in self.model.layers:
-            x = layer(x, metadata, backend)
+            x = layer(x, attention)
         return x
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:

@@ -13,9 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from minivllm.attention.backend import AttentionBackend
-from minivllm.attention.kv_cache import KVCache
-from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.step import StepAttention
 from minivllm.distributed.group import Group
 
 
@@ -65,15 +63,13 @@ def _forward(
     model: Any,
     token_ids: torch.Tensor,
     positions: torch.Tensor,
-    kv_cache: KVCache,
-    metadata: AttentionMetadata,
-    backend: AttentionBackend,
+    attention: StepAttention,
     hidden_states: torch.Tensor,
 ) -> torch.Tensor:
     """``DecoderModel.forward`` of a stage.
 
     Args:
-        token_ids, positions, kv_cache, metadata, backend: as there.
+        token_ids, positions, attention: as there.
         hidden_states: of the stage before, ``[2, num_tokens, hidden_size]``: its last layer's
             output, and the residual. The first stage does not read them.
 
@@ -86,7 +82,7 @@ def _forward(
     else:
         x, residual = hidden_states
     cos_sin = None if decoder.rotary_emb is None else decoder.rotary_emb(positions)
-    x, residual = decoder.run_layers(x, cos_sin, kv_cache, metadata, backend, residual)
+    x, residual = decoder.run_layers(x, cos_sin, attention, residual)
     if decoder.norm is None:
         return torch.stack((x, residual))
     return decoder.norm(x, residual)[0]

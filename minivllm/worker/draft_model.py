@@ -16,6 +16,7 @@ import torch
 from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.step import StepAttention
 from minivllm.config.speculative import SpeculativeConfig, num_useful_drafts
 from minivllm.models.decoder import DecoderModel
 from minivllm.sampling.random import Purpose, stream_keys, uniform
@@ -177,7 +178,8 @@ class DraftModelProposer:
     def _forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
     ) -> torch.Tensor:
-        return self.model(token_ids, positions, self.kv_cache, metadata, self.attention)
+        attention = StepAttention(self.attention, self.kv_cache, metadata)
+        return self.model(token_ids, positions, attention)
 
     def _choose(
         self,

@@ -12,6 +12,7 @@ import torch
 from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.step import StepAttention
 from minivllm.lora.worker_manager import WorkerLoRAManager
 from minivllm.models.decoder import DecoderModel
 from minivllm.sampling.grammar_bitmask import apply_grammar_bitmask
@@ -152,7 +153,8 @@ class ModelRunner:
     def _forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
     ) -> torch.Tensor:
-        return self.model(token_ids, positions, self.kv_cache, metadata, self.attention)
+        attention = StepAttention(self.attention, self.kv_cache, metadata)
+        return self.model(token_ids, positions, attention)
 
     def _move_blocks(self, scheduler_output: SchedulerOutput) -> None:
         """Swaps and copies, in this order: each may reuse a block that the one before has left."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.step import StepAttention
 from minivllm.distributed.group import Group
 from minivllm.models.decoder import DecoderModel
 from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput
@@ -55,8 +56,8 @@ class PipelineStage(ModelRunner):
     def _forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
     ) -> torch.Tensor:
-        inputs = token_ids, positions, self.kv_cache, metadata, self.attention
-        return self.model(*inputs, self._hidden_states)
+        attention = StepAttention(self.attention, self.kv_cache, metadata)
+        return self.model(token_ids, positions, attention, self._hidden_states)
 
 
 class EarlierStage(PipelineStage):

@@ -1,6 +1,7 @@
 """The KV cache in 8 bits: rounding, attention, scales, blocks, and engines of all mixtures."""
 
 import shutil
+from functools import partial
 from itertools import chain, combinations
 from random import Random
 
@@ -234,12 +235,12 @@ class RoundedAttention(DenseAttention):
         self.half_way, self.num_rounded = [], 0
 
     def layer(self, index):
-        return (1.0, 1.0) if self.scales is None else self.scales[index]
+        return partial(self._attend, (1.0, 1.0) if self.scales is None else self.scales[index])
 
-    def forward(self, query, key, value, kv_cache, metadata, scale, sliding_window=None):
-        keys = self._rounded(key, kv_cache[0]).to(key.dtype)
-        values = self._rounded(value, kv_cache[1]).to(value.dtype)
-        return super().forward(query, keys, values, None, metadata, scale, sliding_window)
+    def _attend(self, scales, query, key, value, scale, sliding_window=None):
+        keys = self._rounded(key, scales[0]).to(key.dtype)
+        values = self._rounded(value, scales[1]).to(value.dtype)
+        return self(query, keys, values, scale, sliding_window)
 
     def _rounded(self, numbers, scale):
         codes = rounded(numbers, self.name, scale)
@@ -258,7 +259,7 @@ class RoundedAttention(DenseAttention):
 def logprobs_of(model, token_ids, dense):
     """float32 ``[num_tokens, vocab]``: what may follow each token, from the definition."""
     ids = torch.tensor(token_ids)
-    hidden = model(ids, torch.arange(len(token_ids)), dense, None, dense)
+    hidden = model(ids, torch.arange(len(token_ids)), dense)
     return model.compute_logits(hidden).log_softmax(-1)
 
 

@@ -34,7 +34,7 @@ class Sequence:
     def through(self, layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Output of a layer and its residual; this sequence stays where it is."""
         residual = None if self.residual is None else self.residual.clone()
-        return layer(self.hidden.clone(), residual, self.cos_sin, None, None, DenseAttention())
+        return layer(self.hidden.clone(), residual, self.cos_sin, DenseAttention())
 
 
 @torch.inference_mode()
