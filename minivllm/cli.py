@@ -13,13 +13,11 @@ from minivllm.lab.classroom.command import app as lab_app
 from minivllm.lab.classroom.command import grade
 from minivllm.lab.playground.command import playground
 from minivllm.logger import init_logger
-from minivllm.utils.console import exit_on_bad_input, needs_extra
+from minivllm.utils.console import App, exit_on_bad_input, needs_extra
 from minivllm.utils.validation import check
 from minivllm.version import __version__
 
-app = typer.Typer(
-    help="vLLM small enough to read.", no_args_is_help=True, pretty_exceptions_enable=False
-)
+app = App(help="vLLM small enough to read.", no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(bench_app, name="bench")
 app.add_typer(lab_app, name="lab")
 app.command()(grade)

@@ -15,23 +15,25 @@ from minivllm.utils.toml_data import load_toml
 
 
 def run_demo(report: Path) -> None:
-    """Generate, chat, and write a report of the engine's steps."""
+    """Generate, chat, and write a report of the engine's steps; then print.
+
+    So no terminal that cannot show something keeps the report from being written, and no disk that
+    is full keeps the answers from being shown.
+    """
     console = Console(highlight=False, emoji=False)
-    console.rule("[bold]minivllm demo")
     asked = load_toml(__package__, "demo")
     start = time.perf_counter()
     llm = LLM(
         max_model_len=1024, num_gpu_blocks_override=97, max_num_batched_tokens=128, trace=True
     )
-    console.print(f"The embedded model is loaded ({time.perf_counter() - start:.1f} s).\n")
+    lines = [f"The embedded model is loaded ({time.perf_counter() - start:.1f} s).\n"]
 
     params = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=24, seed=0)
     outputs = llm.generate(asked["prompts"], params)
     for output in outputs:
-        text = f"  [bold]{escape(output.prompt or '')}[/]{escape(output.outputs[0].text)}"
-        console.print(text, soft_wrap=True)
+        lines.append(f"  [bold]{escape(output.prompt or '')}[/]{escape(output.outputs[0].text)}")
 
-    console.print("\nA table in the system prompt, asked twice:")
+    lines.append("\nA table in the system prompt, asked twice:")
     system = {"role": "system", "content": asked["system"]}
     for question in asked["questions"]:
         start = time.perf_counter()
@@ -44,12 +46,17 @@ def run_demo(report: Path) -> None:
         outputs.append(answer)
         cost = f"{len(answer.prompt_token_ids)} prompt tokens, {answer.num_cached_tokens} cached"
         text = f"  [bold]{escape(question)}[/] {escape(answer.outputs[0].text)}"
-        console.print(f"{text} [dim]({cost}, {seconds:.2f} s)[/]", soft_wrap=True)
+        lines.append(f"{text} [dim]({cost}, {seconds:.2f} s)[/]")
 
-    console.print("\nWhat just ran, step by step:")
+    lines.append("\nWhat just ran, step by step:")
     trace = llm.trace
     assert trace is not None, "it was asked for"
-    console.print(timeline(trace).text, markup=False, soft_wrap=True)
     decode = llm.get_tokenizer().decode
-    save_html(trace, report, "minivllm demo", outputs, decode=lambda token: decode([token]))
+    try:
+        save_html(trace, report, "minivllm demo", outputs, decode=lambda token: decode([token]))
+    finally:
+        console.rule("[bold]minivllm demo")
+        for line in lines:
+            console.print(line, soft_wrap=True)
+        console.print(timeline(trace).text, markup=False, soft_wrap=True)
     console.print(f"\nThe same with every block, step by step: [bold]{report.resolve()}[/]")

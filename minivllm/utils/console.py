@@ -1,13 +1,36 @@
-"""Errors of all commands: bad input is one sentence, not a traceback."""
+"""Terminal of all commands: any text can be shown, and bad input is one sentence, no traceback."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+
+
+class App(typer.Typer):
+    """Commands whose answers are never lost, whatever the terminal can show."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command of ``sys.argv``."""
+        allow_any_text()
+        return super().__call__(*args, **kwargs)
+
+
+def allow_any_text() -> None:
+    """Let the standard streams take any text: what has no sign there becomes a question mark.
+
+    So it is in old code pages (cp1252), in ASCII (``LC_ALL=C``), and for halves of surrogates, as
+    names of files have them. Another choice (``PYTHONIOENCODING=ascii:xmlcharrefreplace``) is kept.
+    """
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="replace")
 
 
 @contextmanager

@@ -20,7 +20,7 @@ _OWN = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
 
 
 def _write_json(path: Path, content: dict) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def export(network: Qwen2ForCausalLM, tokenizer: Tokenizer, directory: Path) -> None:

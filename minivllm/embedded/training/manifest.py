@@ -27,15 +27,15 @@ def file_hashes(directory: Path) -> dict[str, str]:
 
 
 def read_manifest(directory: Path) -> dict:
-    return json.loads((directory / NAME).read_text())
+    return json.loads((directory / NAME).read_text(encoding="utf-8"))
 
 
 def update_manifest(directory: Path, **entries: object) -> None:
     """Replace these entries; the others stay."""
     path = directory / NAME
-    manifest = json.loads(path.read_text()) if path.exists() else {}
+    manifest = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     manifest.update(entries)
-    path.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def describe_training(

@@ -19,10 +19,10 @@ from minivllm.lab.sim.sharing import measure_sharing
 from minivllm.lab.sim.waste import measure_waste
 from minivllm.lab.sim.workloads import WORKLOADS
 from minivllm.scheduling.policies import POLICIES
-from minivllm.utils.console import exit_on_bad_input
+from minivllm.utils.console import App, exit_on_bad_input
 from minivllm.utils.validation import check
 
-app = typer.Typer(help="The real scheduler without a model.", pretty_exceptions_enable=False)
+app = App(help="The real scheduler without a model.", pretty_exceptions_enable=False)
 
 
 @app.command("replay")
@@ -102,10 +102,10 @@ def run_command(
         result = simulate(WORKLOADS[workload](requests, rate, seed), **options)
         sizes = f"TP {tensor_parallel_size}, PP {pipeline_parallel_size}, DP {data_parallel_size}"
         cluster = "" if sizes == "TP 1, PP 1, DP 1" else f", {sizes}"
-        typer.echo(f"{workload} on {model}, {hardware}, {manager}, {policy}{cluster}")
-        typer.echo(describe(result))
+        print(f"{workload} on {model}, {hardware}, {manager}, {policy}{cluster}")
+        print(describe(result))
         if as_json:
-            typer.echo(json.dumps(as_dict(result)))
+            print(json.dumps(as_dict(result)))
 
 
 @app.command("waste")
@@ -116,7 +116,7 @@ def waste_command(
 ) -> None:
     """Use of KV memory without paging and with it, beside the paper's figure 2."""
     with exit_on_bad_input():
-        typer.echo(describe_waste(measure_waste(requests, seed, allocator)))
+        print(describe_waste(measure_waste(requests, seed, allocator)))
 
 
 @app.command("sharing")
@@ -126,7 +126,7 @@ def sharing_command(
 ) -> None:
     """Blocks that several answers to one prompt save, beside the paper's figure 15."""
     with exit_on_bad_input():
-        typer.echo(describe_sharing(measure_sharing(requests, seed)))
+        print(describe_sharing(measure_sharing(requests, seed)))
 
 
 if __name__ == "__main__":
