@@ -38,7 +38,7 @@ from minivllm.lab.exercises import (
     chA4,
     labs,
 )
-from minivllm.lab.exercises.exercise import ask
+from minivllm.lab.exercises.exercise import ask, points
 from minivllm.lab.exercises.lesson_table import lesson_table
 from minivllm.lab.exercises.quiz import QUIZZES as quiz
 from minivllm.lab.exercises.requests import make_request
@@ -47,5 +47,5 @@ __all__ = [
     "ask", "ch00", "ch01", "ch02", "ch03", "ch04", "ch04b", "ch05", "ch06", "ch06b", "ch07", "ch08",
     "ch08b", "ch09", "ch10", "ch11", "ch12", "ch13", "ch13b", "ch14", "ch14b", "ch15", "ch16",
     "ch17", "ch18", "ch19", "ch20", "ch21", "ch21b", "ch22", "ch24", "ch26", "chA1", "chA2", "chA3",
-    "chA4", "labs", "lesson_table", "make_request", "quiz",
+    "chA4", "labs", "lesson_table", "make_request", "points", "quiz",
 ]  # fmt: skip

@@ -12,8 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from minivllm.cli import app
-from minivllm.exercises import labs
+from minivllm.exercises import ch00, labs, points
+from minivllm.lab.classroom.grade import grade
 from minivllm.lab.classroom.repository import STUBS, new_repository
+from minivllm.lab.exercises.answers import NotYet
+from minivllm.lab.exercises.quiz import QUIZZES
 
 ROOT = Path(__file__).parents[2]
 
@@ -154,25 +157,211 @@ def test_what_cannot_be_graded_has_a_row_that_says_so(tmp_path):
     assert several.exit_code != 0
 
 
+@pytest.mark.slow
+def test_a_blank_copy_takes_no_point_and_is_named(tmp_path):
+    wrong, blank = "ask(ch00.blocks(seed=seed), 10**9)", "ask(ch00.blocks(seed=seed))"
+    quiz = "ask(quiz['00'], 'a b c a b')"
+    labs = "from minivllm.exercises import ask, labs"
+    mine = "def mine(*args, **options): return labs.cap.solution(*args, **options)"
+    files = {
+        "below": [ASK, RIGHT, blank],
+        "above": [ASK, blank, RIGHT],
+        "between": [ASK, RIGHT, blank, wrong],
+        "quiz": [ASK, quiz, "ask(quiz['00'])"],
+    }
+    paths = [notebook(tmp_path / f"{name}.ipynb", *cells) for name, cells in files.items()]
+    # the answer that the notebook comes with is no answer either
+    cells = (labs, mine, "ask(labs.cap, mine)", "ask(labs.cap, labs.cap.solution)")
+    paths.append(notebook(tmp_path / "lab.ipynb", *cells, number="07"))
+    rows = {Path(row["file"]).stem: row for row in graded(tmp_path, *paths)}
+    points = {name: row["ch00.blocks"] for name, row in rows.items() if row["ch00.blocks"]}
+    assert points == {"below": "1", "above": "1", "between": "0"}
+    assert float(rows["quiz"]["quiz.00"]) > 0
+    assert rows["lab"]["labs.cap"] == "1"
+    for name, exercise in (("below", "ch00.blocks"), ("quiz", "quiz.00"), ("lab", "labs.cap")):
+        assert rows[name]["status"].endswith(f"; blank below an answer: {exercise}"), name
+    assert "blank" not in rows["above"]["status"] + rows["between"]["status"]
+
+
+@pytest.mark.slow
+def test_cells_above_the_title_are_no_error(tmp_path):
+    path = notebook(tmp_path / "one.ipynb", ASK, RIGHT)
+    made = nbformat.read(path, as_version=4)
+    badge = "[![Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab)"
+    made.cells.insert(0, nbformat.v4.new_code_cell("# 05 · no title\n1"))
+    made.cells.insert(0, nbformat.v4.new_markdown_cell(badge))
+    nbformat.write(made, path)
+    made.cells[2].source = f"{badge}\n\n{made.cells[2].source}"
+    nbformat.write(made, tmp_path / "two.ipynb")
+    for row in graded(tmp_path, path, tmp_path / "two.ipynb"):
+        assert (row["notebook"], row["points"]) == ("00", "1"), row
+
+
+def file_of(cells, version=4, metadata=None):
+    """A notebook's JSON with these cells, whatever they are."""
+    found = {"nbformat": version, "nbformat_minor": 5, "metadata": metadata or {}, "cells": cells}
+    return json.dumps(found)
+
+
+CELL = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None, "id": "a"}
+NO_NOTEBOOKS = {
+    "text": "no JSON",
+    "list": "[1, 2]",
+    "number": "5",
+    "null": "null",
+    "empty": "",
+    "other": '{"a": 1}',
+    "no-cells": '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}}',
+    "none": file_of([]),
+    "cells": file_of(5),
+    "cell": file_of([5]),
+    "half": file_of([{"cell_type": "code"}]),
+    "no-source": file_of([CELL]),
+    "source": file_of([{**CELL, "source": 5}]),
+    "type": file_of([{**CELL, "source": "", "cell_type": ["code"]}]),
+    "version": file_of([], version=99),
+    "words": file_of([], version="four"),
+    "deep": "[" * 100_000,
+    "metadata": file_of([{**CELL, "source": 'ask(quiz["00"], a)'}], metadata=5),
+    "outputs": file_of([{**CELL, "source": 'ask(quiz["00"], a)', "id": 5}]),
+}
+LENIENT = "metadata", "outputs"  # is graded: what it asks can be read
+
+
+def test_what_is_no_notebook_is_a_sentence(tmp_path):
+    for name, text in NO_NOTEBOOKS.items():
+        (tmp_path / f"{name}.ipynb").write_text(text, encoding="utf-8")
+    (tmp_path / "latin.ipynb").write_bytes(b'{"a": "\xe4"}')
+    (tmp_path / "folder.ipynb").mkdir()
+    right = notebook(tmp_path / "right.ipynb", 'my = None\nask(quiz["00"], my)')
+    for name in (*NO_NOTEBOOKS, "latin", "folder", "gone"):
+        path = tmp_path / f"{name}.ipynb"
+        done = minivllm("lab", "handout", right, path, "--student", "a", "--to", tmp_path / "out")
+        assert done.exit_code == 2, name
+        assert f"{name}.ipynb is no notebook: " in done.stderr, name
+        assert not (tmp_path / "out").exists()  # nor a copy of the one that is right
+        if name not in LENIENT:
+            assert grade(path).status.startswith("is no notebook: "), name
+
+
+def test_tables_that_cannot_be_written_are_refused_before_anything_runs(tmp_path, monkeypatch):
+    def run(*arguments):
+        raise AssertionError("a notebook was run")
+
+    monkeypatch.setattr("minivllm.lab.classroom.grade.NotebookClient", run)
+    one = notebook(tmp_path / "one.ipynb", "1")
+    two = notebook(tmp_path / "two.ipynb", "1")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    table, gone = tmp_path / "t.csv", tmp_path / "gone" / "t.csv"
+    for arguments, message in (
+        ([one, two, "--gradescope", table], "notebooks must be one for --gradescope, got 2."),
+        ([one, "--csv", gone], f"csv: {gone} cannot be written: No such file or directory."),
+        ([one, "--csv", tmp_path], f"csv: {tmp_path} cannot be written: Is a directory."),
+        ([one, "--gradescope", gone], f"gradescope: {gone} cannot be written: No such file"),
+        ([one, "--csv", table, "--gradescope", table], "csv must be a file of its own, got"),
+        ([one, two, "--csv", two], "csv must be a file of its own, got"),
+        ([one, "--csv", table, "--gradescope", tmp_path], "gradescope: "),
+    ):
+        done = minivllm("grade", *arguments)
+        assert done.exit_code == 2, done.output
+        assert message in done.stderr
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+# -- handouts ------------------------------------------------------------------------------------
+
+
 def test_a_handout_has_the_students_seeds_and_nbgraders_cells(tmp_path):
-    cells = ("my_places = None\nask(ch03.translation(seed=0), my_places)", "1",
+    places = "# Core: places\nmy_places = None  # [(_, _)]\n"
+    cells = (f"{places}ask(ch03.translation(seed=0), my_places)", "1",
+             "my_tables = None\nask(ch03.tables(seed=2), my_tables)",
+             "Mine = labs.allocate_slots.solution\nask(labs.allocate_slots, Mine)",
+             'my_letters = None\nask(quiz["03"], my_letters)',
              "my_tables = None\nask(ch03.tables(seed=0), my_tables)")  # fmt: skip
     source = notebook(tmp_path / "03.ipynb", *cells)
     done = minivllm("lab", "handout", source, "--student", "20260123", "--to", tmp_path / "out")
     assert done.exit_code == 0, done.output
     copy = nbformat.read(tmp_path / "out" / "03.ipynb", as_version=4)
     nbformat.validate(copy)
-    asked, test, _, *others = copy.cells[1:]
-    assert asked.source == 'my_places = None\nask(ch03.translation(seed="20260123"), my_places)'
-    assert asked.metadata.nbgrader.solution
-    assert test.source == 'ch03.translation(seed="20260123").check(my_places)'
-    assert (test.metadata.nbgrader.grade, test.metadata.nbgrader.locked) == (True, True)
-    assert (test.metadata.nbgrader.points, test.metadata.nbgrader.schema_version) == (1, 3)
-    assert [cell.metadata.nbgrader.grade_id for cell in others] == [
-        "ch03-tables-answer", "ch03-tables",
+    (seed,) = (cell for cell in copy.cells if "20260123" in cell.source)
+    assert "nbgrader" not in seed.metadata  # so that it is the student's own when it comes back
+    assert copy.cells[1] is seed
+    assert [cell.source for cell in copy.cells[2:5]] == [
+        "ch03.translation(seed=my_seed)",
+        "# Core: places\n# my_places: [(_, _)]\n"
+        "### BEGIN SOLUTION\nmy_places = None  # [(_, _)]\n### END SOLUTION\n"
+        "ask(ch03.translation(seed=my_seed), my_places)",
+        "from minivllm.exercises import points\npoints(ch03.translation(seed=my_seed), my_places)",
+    ]
+    marked = [cell.metadata.nbgrader for cell in copy.cells if "nbgrader" in cell.metadata]
+    assert [found.grade_id for found in marked[1::2]] == [
+        "ch03-translation", "ch03-tables", "labs-allocate_slots", "quiz-03", "ch03-tables-2",
     ]  # fmt: skip
-    refused = minivllm("lab", "handout", source, "--student", 'a"b', "--to", tmp_path / "out")
-    assert refused.exit_code != 0
+    for answer, test in zip(marked[::2], marked[1::2], strict=True):
+        assert answer.grade_id == f"{test.grade_id}-answer"
+        assert (answer.solution, answer.locked, answer.grade) == (True, False, False)
+        assert (test.grade, test.locked, test.points, test.schema_version) == (True, True, 1, 3)
+    drawn = [cell.source for cell in copy.cells if cell.source.startswith("ch03.tables")]
+    assert drawn == ['ch03.tables(seed=my_seed + "2")', "ch03.tables(seed=my_seed)"]
+
+
+def test_a_locked_cell_gives_points_or_raises(capsys):
+    exercise, quiz = ch00.blocks(seed="20260123"), QUIZZES["00"]
+    assert points(exercise, exercise.solve()) == 1
+    right = [question.answer for question in quiz.questions]
+    assert points(quiz, right) == 1
+    wrong = ["a" if letter != "a" else "b" for letter in right]
+    assert points(quiz, right[:3] + wrong[3:]) == 0.6
+    assert points(labs.cap, lambda *args, **options: labs.cap.solution(*args, **options)) == 1
+    assert capsys.readouterr() == ("", "")
+    for asked, answer in ((exercise, None), (exercise, 10**9), (quiz, wrong), (quiz, None),
+                          (labs.cap, print), (labs.cap, labs.cap.solution)):  # fmt: skip
+        with pytest.raises(NotYet, match=r"no point for [\w.]+; the cell above says why"):
+            points(asked, answer)
+    with pytest.raises(ValueError, match="exercise must be an exercise, a lab or a quiz, got None"):
+        points(None, 1)
+
+
+def test_what_cannot_be_handed_out_changes_no_file(tmp_path):
+    ask = 'my_letters = None\nask(quiz["03"], my_letters)'
+    source = notebook(tmp_path / "03.ipynb", ask)
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "copies").mkdir()
+    (tmp_path / "copies" / "03.ipynb").hardlink_to(source)
+    (tmp_path / "others").mkdir()
+    other = notebook(tmp_path / "others" / "03.ipynb", ask)
     bare = notebook(tmp_path / "bare.ipynb", "1")
-    refused = minivllm("lab", "handout", bare, "--student", "a", "--to", tmp_path / "out")
-    assert "one that asks exercises" in refused.output
+    made = minivllm("lab", "handout", source, "--student", "a", "--to", tmp_path / "made")
+    assert made.exit_code == 0, made.output
+    again = tmp_path / "made" / "03.ipynb"
+    files = (source, other, bare, again)
+    before = [path.read_bytes() for path in files]
+    out = tmp_path / "out"
+    for arguments, message in (
+        ([source, "--to", tmp_path], "to must be a folder without the notebooks themselves"),
+        ([source, "--to", tmp_path / "link"], "to must be a folder without the notebooks"),
+        ([source, "--to", tmp_path / "copies"], "to must be a folder without the notebooks"),
+        ([source, "--to", f"{tmp_path}/others/.."], "to must be a folder without the notebooks"),
+        ([source, other, "--to", out], "notebooks must be files of different names, got"),
+        ([source, bare, "--to", out], "notebook must be one that asks exercises drawn with"),
+        ([again, "--to", out], "notebook must be one of the course, without nbgrader's metadata"),
+        ([source, "--to", bare], "File exists"),
+        ([source, "--student", 'a"b', "--to", out], "student must be letters and digits, got"),
+    ):
+        done = minivllm("lab", "handout", "--student", "a", *arguments)
+        assert done.exit_code == 2, done.output
+        assert message in done.stderr, arguments
+        assert [path.read_bytes() for path in files] == before
+        assert not out.exists()
+
+
+def test_an_older_file_is_handed_out_in_todays_format(tmp_path):
+    path = notebook(tmp_path / "03.ipynb", 'my_letters = None\nask(quiz["03"], my_letters)')
+    old = json.loads(path.read_text(encoding="utf-8"))
+    old["nbformat_minor"] = 4
+    for cell in old["cells"]:
+        del cell["id"]
+    path.write_text("\ufeff" + json.dumps(old), encoding="utf-8")
+    made = minivllm("lab", "handout", path, "--student", "a", "--to", tmp_path / "out")
+    assert made.exit_code == 0, made.output
+    nbformat.validate(nbformat.read(tmp_path / "out" / "03.ipynb", as_version=4))

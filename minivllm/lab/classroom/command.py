@@ -36,10 +36,10 @@ def handout(
 ) -> None:
     """Copy notebooks for a student: seeds of their own, no outputs, nbgrader's metadata."""
     with exit_on_bad_input(), needs_extra("notebooks"):
-        from minivllm.lab.classroom.handout import write_handout
+        from minivllm.lab.classroom.handout import write_handouts
 
-        for path in notebooks:
-            print(write_handout(path, student, to))
+        for path in write_handouts(notebooks, student, to):
+            print(path)
 
 
 def grade(
@@ -51,9 +51,10 @@ def grade(
 ) -> None:
     """Run notebooks, and their code, and count the points of their exercises."""
     with exit_on_bad_input(), needs_extra("notebooks"):
+        from minivllm.lab.classroom.grade import check_tables, write_csv, write_gradescope
         from minivllm.lab.classroom.grade import grade as grade_one
-        from minivllm.lab.classroom.grade import write_csv, write_gradescope
 
+        check_tables(notebooks, csv, gradescope)
         grades = []
         for path in notebooks:
             grades.append(grade_one(path))

@@ -16,9 +16,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import nbformat
 from nbclient import NotebookClient
 
+from minivllm.lab.classroom.notebook import read_notebook
 from minivllm.lab.exercises import gradebook
 from minivllm.lab.exercises.exercise import Seeded
 from minivllm.lab.exercises.labs.milestones import MILESTONES
@@ -26,7 +26,7 @@ from minivllm.lab.exercises.quiz import QUIZZES
 from minivllm.utils.validation import check
 
 SECONDS_A_CELL = 300
-HEADER = re.compile(r"# (\w+) · ")
+HEADER = re.compile(r"^# (\w+) · ", re.MULTILINE)
 
 
 @dataclass
@@ -75,11 +75,13 @@ def grade(path: Path) -> Grade:
     """Run a notebook. What is wrong with it is told by ``status``; nothing is raised."""
     found = Grade(str(path))
     try:
-        notebook = nbformat.read(path, as_version=4)
-        header = HEADER.match(notebook.cells[0].source)
-    except Exception as error:  # there is no end to what a file may be
-        found.status = f"is no notebook: {type(error).__name__}: {error}".split("\n")[0]
+        notebook = read_notebook(path)
+    except ValueError as error:
+        found.status = f"is no notebook: {error}"
         return found
+    # a badge or a line that installs may stand above the title
+    texts = (cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    header = next(filter(None, map(HEADER.search, texts)), None)
     found.number = header[1] if header else ""
     if found.number not in QUIZZES:
         found.status = f"is no lecture: the header has {found.number!r}"
@@ -106,12 +108,21 @@ def grade(path: Path) -> Grade:
 
 
 def _what_is_wrong(notebook: Any, found: Grade) -> str:
+    lacking = [name for name in found.expected if name not in found.entries]
+    blank = [name for name, entry in found.entries.items() if entry.get("is_blank_below")]
+    told = [_first_error(notebook) or (f"lacks {', '.join(lacking)}" if lacking else "")]
+    told.append(f"blank below an answer: {', '.join(blank)}" if blank else "")
+    return "; ".join(filter(None, told)) or "ok"
+
+
+def _first_error(notebook: Any) -> str:
     for number, cell in enumerate(notebook.cells):
+        if cell.metadata.get("nbgrader", {}).get("grade"):
+            continue  # it raises for each answer that is wrong, which costs the point alone
         for output in cell.get("outputs", []):
             if output.output_type == "error":
                 return f"cell {number} raises {output.ename}: {output.evalue}".split("\n")[0]
-    lacking = [name for name in found.expected if name not in found.entries]
-    return f"lacks {', '.join(lacking)}" if lacking else "ok"
+    return ""
 
 
 def write_csv(grades: list[Grade], path: Path) -> None:
@@ -123,13 +134,28 @@ def write_csv(grades: list[Grade], path: Path) -> None:
         writer.writerows(grade.row(columns) for grade in grades)
 
 
-def write_gradescope(grades: list[Grade], path: Path) -> None:
-    """Write Gradescope's results.json of one submission.
+def check_tables(notebooks: list[Path], csv: Path | None, gradescope: Path | None) -> None:
+    """Raise ``ValueError`` for tables that could not be written when all notebooks have run."""
+    if gradescope:
+        check(len(notebooks) == 1, "notebooks", len(notebooks), "one for --gradescope")
+    tables = {"csv": csv, "gradescope": gradescope}
+    for option, path in tables.items():
+        if path is None:
+            continue
+        others = [*notebooks, *(o for name, o in tables.items() if name != option and o)]
+        ok = all(path.resolve() != other.resolve() for other in others)
+        check(ok, option, str(path), "a file of its own")
+        is_new = not path.exists()
+        try:
+            path.open("a").close()
+        except OSError as error:
+            raise ValueError(f"{option}: {path} cannot be written: {error.strerror}.") from error
+        if is_new:
+            path.unlink()
 
-    Raises:
-        ValueError: for several notebooks.
-    """
-    check(len(grades) == 1, "notebooks", len(grades), "one for --gradescope")
+
+def write_gradescope(grades: list[Grade], path: Path) -> None:
+    """Write Gradescope's results.json of the first submission."""
     tests = [
         {
             "name": name,

@@ -1,54 +1,128 @@
-"""Handout: a notebook for one student, with exercises of its own, ready for nbgrader."""
+"""Handout: notebooks for one student, with exercises of their own, ready for nbgrader.
+
+Of an exercise nbgrader takes out the answer alone, and puts back the cell that counts points. That
+cell is the same for all students: their seed stands in a cell of its own, which is left alone.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import nbformat
 
+from minivllm.lab.classroom.notebook import read_notebook
 from minivllm.utils.validation import check
 
-ASKED = re.compile(r"\bask\((ch\w+\.\w+)\(seed=0\), (\w+)\)")
+ASKED = re.compile(
+    r'^ask\((?P<exercise>ch\w+\.\w+\(seed=(?P<seed>\d+)\)|labs\.\w+|quiz\["\w+"\]), '
+    r"(?P<answer>\w+)\)",
+    re.MULTILINE,
+)
+BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 
 
-def write_handout(path: Path, student: str, directory: Path) -> Path:
-    """Write a copy of a notebook for a student. Returns where.
+def write_handouts(paths: Sequence[Path], student: str, directory: Path) -> list[Path]:
+    """Write copies of notebooks for a student. Returns where.
 
-    Each exercise is drawn by the student's number, and is followed by a locked cell that raises
-    unless the answer is right, as nbgrader wants it. Outputs are left out.
+    Each exercise is drawn by the student's number. Its question has a cell; its answer is marked as
+    nbgrader's solution; and a locked cell follows that gives the points. Outputs are left out.
 
     Args:
-        path: a notebook of the course.
-        student: letters and digits; the seed of its exercises.
-        directory: made if it is missing; the copy keeps the notebook's name.
+        paths: notebooks of the course.
+        student: letters and digits; the seed of the exercises.
+        directory: made if it is missing; the copies keep the notebooks' names.
 
     Raises:
-        ValueError: for a notebook without exercises, or a number with other characters.
+        ValueError: for what is no notebook, one without exercises, a number with other characters,
+            or a directory in which a copy would take the place of a notebook, or of another copy.
+            Nothing is written then.
     """
     ok = student.isalnum() and student.isascii()
     check(ok, "student", student, "letters and digits")
-    notebook, cells = nbformat.read(path, as_version=4), []
+    copies = [make_handout(path, student) for path in paths]
+    names = [path.name for path in paths]
+    check(len(set(names)) == len(names), "notebooks", names, "files of different names")
+    targets = [directory / name for name in names]
+    taken = [t for t in targets if t.exists() and any(t.samefile(path) for path in paths)]
+    allowed = "a folder without the notebooks themselves, whose names the copies keep"
+    check(not taken, "to", str(directory), allowed)
+    directory.mkdir(parents=True, exist_ok=True)
+    for copy, target in zip(copies, targets, strict=True):
+        target.write_text(nbformat.writes(copy), encoding="utf-8")
+    return targets
+
+
+def make_handout(path: Path, student: str) -> Any:
+    """A student's copy of a notebook, as an ``nbformat.NotebookNode``.
+
+    Raises:
+        ValueError: for what is no notebook, has no exercises, or is a handout already.
+    """
+    try:
+        notebook = read_notebook(path)
+    except ValueError as error:
+        raise ValueError(f"{path} is no notebook: {error}") from error
+    is_new = not any("nbgrader" in cell.metadata for cell in notebook.cells)
+    check(is_new, "notebook", str(path), "one of the course, without nbgrader's metadata")
+    cells: list[Any] = []
+    times: Counter[str] = Counter()  # that an exercise has been asked
     for cell in notebook.cells:
+        asked = None
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
-        cells.append(cell)
-        if not (asked := ASKED.search(cell.source)) or cell.cell_type != "code":
+            asked = ASKED.search(cell.source)
+        if asked is None:
+            cells.append(cell)
             continue
-        name, answer = asked.groups()
-        exercise = f'{name}(seed="{student}")'
-        cell.source = ASKED.sub(f"ask({exercise}, {answer})", cell.source)
-        grade_id = name.replace(".", "-")
-        cell.metadata["nbgrader"] = _nbgrader(f"{grade_id}-answer", solution=True)
-        test = nbformat.v4.new_code_cell(f"{exercise}.check({answer})")
-        test.metadata["nbgrader"] = _nbgrader(grade_id, grade=True, locked=True, points=1)
-        cells.append(test)
-    found = len(cells) > len(notebook.cells)
-    check(found, "notebook", str(path), "one that asks exercises drawn with seed=0")
+        if not times:
+            seed = f'my_seed = "{student}"  # of your own exercises: leave it as it is'
+            cells.append(nbformat.v4.new_code_cell(seed))
+        name = re.sub(r"\W+", "-", asked["exercise"].partition("(")[0]).strip("-")
+        times[name] += 1
+        grade_id = name if times[name] == 1 else f"{name}-{times[name]}"
+        cells += _exercise(cell, asked, grade_id)
+    check(bool(times), "notebook", str(path), "one that asks exercises drawn with seed=0")
     notebook.cells = cells
-    directory.mkdir(parents=True, exist_ok=True)
-    nbformat.write(notebook, target := directory / path.name)
-    return target
+    try:
+        nbformat.validate(notebook)
+    except nbformat.ValidationError as error:
+        raise ValueError(f"{path} is no notebook: {error}".split("\n")[0]) from error
+    return notebook
+
+
+def _exercise(cell: Any, asked: re.Match, grade_id: str) -> list[Any]:
+    """Cells of one exercise: the question, the answer, and what counts the points."""
+    exercise, answer = _seeded(asked), asked["answer"]
+    cell.source = _marked(cell.source, asked)
+    cell.metadata["nbgrader"] = _nbgrader(f"{grade_id}-answer", solution=True)
+    points = "from minivllm.exercises import points\n" + f"points({exercise}, {answer})"
+    test = nbformat.v4.new_code_cell(points)
+    test.metadata["nbgrader"] = _nbgrader(grade_id, grade=True, locked=True, points=1)
+    return [nbformat.v4.new_code_cell(exercise), cell, test]
+
+
+def _seeded(asked: re.Match) -> str:
+    """The exercise, drawn by the student's number; one with a seed above 0 is another one."""
+    if asked["seed"] is None:
+        return asked["exercise"]
+    another = "" if int(asked["seed"]) == 0 else f' + "{asked["seed"]}"'
+    return asked["exercise"].partition("(")[0] + f"(seed=my_seed{another})"
+
+
+def _marked(source: str, asked: re.Match) -> str:
+    """The source, with the lines of the answer marked; what it should look like stays."""
+    answer = asked["answer"]
+    before = source[: asked.start()].splitlines()
+    num_comments = next((i for i, line in enumerate(before) if line[:1] != "#"), len(before))
+    head, lines = before[:num_comments], before[num_comments:]
+    if lines and (form := re.match(rf"{answer} = .*?  # (.+)", lines[0])):
+        head.append(f"# {answer}: {form[1]}")
+    ask = f"ask({_seeded(asked)}, {answer})"
+    return "\n".join([*head, BEGIN, *lines, END, ask]) + source[asked.end() :]
 
 
 def _nbgrader(grade_id: str, **keys: bool | int) -> dict:

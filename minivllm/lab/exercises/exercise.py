@@ -6,14 +6,16 @@ import html
 import inspect
 import textwrap
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache, update_wrapper
+from io import StringIO
 from pprint import pformat
 from random import Random
 from typing import Any, Protocol
 
 from minivllm.lab.exercises.answers import NotYet, is_blank
-from minivllm.lab.exercises.gradebook import note_points
+from minivllm.lab.exercises.gradebook import Latest, note_points
 from minivllm.lab.exercises.texts import read_toml, unwrap
 from minivllm.utils.validation import check, is_int
 
@@ -71,7 +73,7 @@ class Exercise:
             except NotYet as explanation:
                 verdict = f"not yet: {self._told(explanation)}"
         print(verdict)
-        note_points(self.name, self.seed, points, verdict)
+        note_points(self.name, self.seed, points, verdict, is_blank(answer))
 
     def _told(self, explanation: NotYet) -> str:
         """Return what is wrong; the right value only if it was missed before."""
@@ -128,6 +130,23 @@ def ask(exercise: Askable, answer: Any = None) -> None:
     display(exercise)
     exercise.grade(answer)
     display(exercise.show_help())
+
+
+def points(exercise: Askable, answer: Any) -> float:
+    """Points of an answer, up to 1, without a word: the locked cell of a handout gives them.
+
+    Raises:
+        NotYet: if there are none.
+        ValueError: for what cannot be asked.
+    """
+    check(hasattr(exercise, "grade"), "exercise", exercise, "an exercise, a lab or a quiz")
+    # what is printed on the error stream would cost the point in nbgrader
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        exercise.grade(answer)
+    entry = Latest.entry
+    if not entry["points"]:
+        raise NotYet(f"no point for {entry['exercise']}; the cell above says why.")
+    return entry["points"]
 
 
 def effort(difficulty: int, minutes: int, again: str) -> str:

@@ -153,11 +153,12 @@ class FunctionLab:
             verdict = None
         if verdict is None:
             print("not solved yet")
-            note_points(f"labs.{self.name}", seed, 0, "not solved yet")
+            note_points(f"labs.{self.name}", seed, 0, "not solved yet", is_blank=True)
             return
         print(verdict)
-        passed = verdict.outcome == "passed" and function is not self.solution
-        note_points(f"labs.{self.name}", seed, passed, str(verdict))
+        is_shipped = function is self.solution
+        passed = verdict.outcome == "passed" and not is_shipped
+        note_points(f"labs.{self.name}", seed, passed, str(verdict), is_shipped)
         if passed:
             note_passed(self.name)
 

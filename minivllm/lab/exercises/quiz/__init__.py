@@ -34,7 +34,7 @@ class Quiz:
         asked = self.questions
         if is_blank(letters):
             print("not answered yet")
-            note_points(f"quiz.{self.number}", 0, 0, "not answered yet")
+            note_points(f"quiz.{self.number}", 0, 0, "not answered yet", is_blank=True)
             return
         given = letters.replace(",", " ").split() if isinstance(letters, str) else letters
         if not isinstance(given, (list, tuple)) or len(given) != len(asked):
