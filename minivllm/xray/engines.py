@@ -55,7 +55,7 @@ class EnginesReport:
     __repr__ = __str__
 
     def to_json(self) -> dict[str, Any]:
-        """What each report says, by its file's name."""
+        """Return what each report says, by its file's name."""
         return {name: found.to_json() for name, found in self.reports.items()}
 
     def _together(self) -> list[str]:

@@ -1,7 +1,7 @@
 """Fields of an X-ray file: which values may stand in its header, its records and its requests.
 
-A file may come from elsewhere, or be broken. What is read has passed here, so that nobody behind
-meets a text where a number should be.
+A file may come from elsewhere, or be broken. What is read has passed here, so that a
+number is a number wherever it is used.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def _is_another(path: Path, file: IO[bytes], head: bytes) -> bool:
 
 
 class Following:
-    """What the lines of a growing file have said so far, without those that cannot be read.
+    """The run of a growing file so far, without the lines that cannot be read.
 
     Args:
         say: gets a sentence about each of these, and about a run that begins again.

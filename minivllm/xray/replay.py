@@ -23,7 +23,7 @@ _FORGET_EVERY = 256  # steps
 def check_records(xray: XRay) -> None:
     """Raise ``ValueError`` for a record that cannot follow those before it.
 
-    A file may have been written by others, or edited: whoever replays it can then rely on it.
+    A file may have been written by others, or edited: a replay can then rely on it.
     """
     state, stage = xray.trace.beginning(), 0
     for record in xray.trace.records:
@@ -63,7 +63,7 @@ def _contradiction(record: Record, problem: str) -> ValueError:
 
 
 def _problem(state: State, record: Record) -> str:
-    """What a record says that cannot be, in words; empty if it can."""
+    """Say in words what cannot be about a record; empty if it can follow."""
     expected = state.step + isinstance(record, StepStarted)
     if record.step != expected:
         return f"step {expected} was to come"

@@ -56,7 +56,7 @@ class Report:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """What the text says, for other programs; times are in seconds."""
+        """Return what the text says, for other programs; times are in seconds."""
         walk = self.walk
         return {
             "header": self.xray.header,

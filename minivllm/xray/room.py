@@ -10,7 +10,7 @@ from minivllm.utils.math_utils import cdiv
 
 
 class Room:
-    """What vLLM asks of the free blocks before it admits a request.
+    """Blocks that vLLM wants to be free before it admits a request.
 
     Args:
         state: is kept up to date by the caller.

@@ -41,7 +41,7 @@ class StepRow:
 
 
 class TokenTimes:
-    """When sequences got their tokens, and where the time between two of them went."""
+    """Times of the sequences' tokens, and where the time between two of them went."""
 
     def __init__(self) -> None:
         self.stalls: list[Stall] = []

@@ -93,7 +93,7 @@ def written(lines):
 
 
 def watch(path):
-    """What the glass page does with a file."""
+    """Read a file as the glass page does."""
     following, run = Following(lambda text: None), None
     for line in grown_lines(path, lambda: False):
         news = following.read(line)

@@ -158,7 +158,7 @@ def test_who_is_behind_the_head_waits_for_what_it_waits_for_and_who_was_skipped_
 
 
 def test_blocks_are_not_blamed_where_a_prefix_is_shared():
-    """Of the nine blocks of a request seven are in use and in the cache, and two are free."""
+    """A request of nine blocks, of which seven are in use and in the cache; two are free."""
     story = Story()
     prompt = tuple(range(40))
     story.trace.record(RequestAdded, "long", prompt, 0, story.now)

@@ -114,12 +114,14 @@ def test_the_file_says_when_its_writer_is_killed_too(tmp_path, monkeypatch):
     """vLLM is killed: what it has handed over is written, and that nothing more comes."""
     path = tmp_path / "run.jsonl"
     code = (
-        "import os, time\n"
+        "import marshal, os, time\n"
+        "from pathlib import Path\n"
         "from minivllm.xray.writer import XRayWriter\n"
-        "import marshal\n"
-        f"writer = XRayWriter({str(path)!r}, {header_line(**HEADER)!r}, 10**9)\n"
+        f"path = Path({str(path)!r})\n"
+        f"writer = XRayWriter(str(path), {header_line(**HEADER)!r}, 10**9)\n"
         "writer.put(marshal.dumps((0, [('StepStarted', 0.0)], {})))\n"
-        "time.sleep(0.5)\n"
+        "while not (path.exists() and 'StepStarted' in path.read_text()):\n"
+        "    time.sleep(0.05)\n"
         "os.kill(os.getpid(), 9)\n"
     )
     subprocess.run([sys.executable, "-c", code])
