@@ -12,6 +12,7 @@ from minivllm import LLM, SamplingParams
 from minivllm.attention import cascade
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.step import StepAttention
 from minivllm.cpu import apply as cpu
 from minivllm.cpu import linear
 from minivllm.cpu.attention.paged_numba import PagedNumba
@@ -75,7 +76,7 @@ def check_bit_for_bit(model, block_size, dtype):
         sizes = num_blocks, block_size, config.num_kv_heads, config.head_dim
         cache = KVCache(config.num_layers, *sizes, dtype, CPU)
         cache.data.copy_(torch.randn(cache.data.shape, generator=torch.Generator().manual_seed(2)))
-        return model(ids, positions, cache, metadata, PagedNumba()), cache.data
+        return model(ids, positions, StepAttention(PagedNumba(), cache, metadata)), cache.data
 
     in_arrays, written = hidden()
     with cpu.layers_as_modules(model):
@@ -194,8 +195,10 @@ def test_a_backend_of_ones_own_is_asked(load):
     cache = KVCache(3, num_blocks, BLOCK_SIZE, 4, 8, torch.float32, CPU)
     ids = torch.zeros(len(positions), dtype=torch.int64)
     with torch.inference_mode():
-        silent = model(ids, positions, cache, metadata, Silent())
-        assert not torch.equal(silent, model(ids, positions, cache, metadata, PagedNumba()))
+        silent = model(ids, positions, StepAttention(Silent(), cache, metadata))
+        assert not torch.equal(
+            silent, model(ids, positions, StepAttention(PagedNumba(), cache, metadata))
+        )
 
 
 @pytest.mark.parametrize("through_torch", [False, True], ids=["panels", "torch"])
