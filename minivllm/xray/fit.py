@@ -1,8 +1,9 @@
 """StepCost: seconds of a step, fitted to the steps of a recorded run by least squares.
 
 A step takes so long for itself, for each sequence, for each token that a sequence has beyond one
-(of its prompt), and for each key that attention reads; none of these may be negative. So does the time between two steps, which is the engine's or
-the server's own work. What took many times as long as such a step is an interruption.
+(of its prompt), and for each key that attention reads; none of these may be negative. So does the
+time between two steps, which is the engine's or the server's own work. What took many times as
+long as such a step is an interruption.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class StepCost:
         if self.interruptions:
             text += (
                 f"\nleft out of the fit: {len(self.interruptions)} steps or pauses of more than "
-                f"{_OUTLIER} times what it says, {self.left_out:.0%} of the time"
+                f"{_OUTLIER} times what it says, {self.left_out:.1%} of the time"
             )
         return text
 
@@ -162,10 +163,13 @@ def non_negative_least_squares(
     target = [sum(row[i] * y for row, y in zip(scaled, values, strict=True)) for i in range(n)]
     found = [0.0] * n
     for _ in range(_SWEEPS):
+        before = list(found)
         for i in range(n):
             if gram[i][i]:
                 rest = target[i] - sum(gram[i][j] * found[j] for j in range(n) if j != i)
                 found[i] = max(0.0, rest / gram[i][i])
+        if all(abs(x - y) <= 1e-12 * abs(x) for x, y in zip(found, before, strict=True)):
+            break
     return [x / s for x, s in zip(found, scales, strict=True)]
 
 
