@@ -58,8 +58,11 @@ class State:
     contents: dict[int, CachedBlock] = field(default_factory=dict)  # by block id, held or not
     # Free blocks, the next one to be handed out first; at the beginning by their ids.
     free_queue: OrderedDict[int, None] = field(init=False)
+    # Sequences that hold blocks or are in plans, by id: a long run has many that are over.
+    _busy: dict[str, SequenceState] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._busy = dict(self.sequences)
         self._free_all_blocks()
 
     @property
@@ -70,7 +73,7 @@ class State:
     @property
     def ref_counts(self) -> dict[int, int]:
         """Reference counts: number of tables that hold each block, by block id."""
-        return dict(Counter(b for s in self.sequences.values() for b in s.block_ids))
+        return dict(Counter(b for s in self._busy.values() for b in s.block_ids))
 
     @property
     def num_free_blocks(self) -> int:
@@ -92,6 +95,7 @@ class State:
         alive = {seq.request_id for seq in self.sequences.values() if seq.status in ALIVE}
         for seq_id in [s for s, seq in self.sequences.items() if seq.request_id not in alive]:
             del self.sequences[seq_id]
+            self._busy.pop(seq_id, None)
         return alive
 
     def apply(self, record: Record) -> None:
@@ -101,6 +105,7 @@ class State:
             self.sequences[record.request_id] = SequenceState(
                 record.request_id, record.request_id, prompt, num_prompt_tokens=len(prompt)
             )
+            self._busy.pop(record.request_id, None)  # one that is over, of the same name
             self.waiting.insert(record.queue_index, record.request_id)
             return
         if isinstance(record, _CHANGE_NOTHING):
@@ -119,13 +124,16 @@ class State:
             return
         if isinstance(record, records.StepEnded):
             plan = record.step if record.plan == records.OWN_PLAN else record.plan
-            for seq in self.sequences.values():
+            for seq in list(self._busy.values()):
                 if seq.in_flight and seq.in_flight[0][0] == plan:
                     _, num_tokens = seq.in_flight.pop(0)
                     seq.num_computed_tokens += num_tokens
                     seq.num_scheduled_tokens -= num_tokens
+                if not (seq.block_ids or seq.in_flight):
+                    del self._busy[seq.seq_id]
             return
         seq = self.sequences[record.seq_id]  # type: ignore[attr-defined]
+        self._busy[seq.seq_id] = seq
         match record:
             case records.BlocksAllocated():
                 seq.block_ids.extend(record.block_ids)
@@ -140,7 +148,7 @@ class State:
                 seq.block_ids[-1] = record.dst_block_id
                 self._hand_out((record.dst_block_id,))
             case records.Forked():
-                self.sequences[record.child_id] = replace(
+                self.sequences[record.child_id] = self._busy[record.child_id] = replace(
                     seq,
                     seq_id=record.child_id,
                     token_ids=list(seq.token_ids),

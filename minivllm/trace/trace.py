@@ -154,6 +154,16 @@ class Trace:
         self._beginning.step = step - 1
         self._beginning.forget_finished()
 
+    def forget_all(self) -> set[str]:
+        """Forget all records that are there, as ``forget_before`` does. Between steps only.
+
+        Returns the ids of requests that are not over.
+        """
+        for record in self.take():
+            self._beginning.apply(record)
+        self._beginning.step = self.step
+        return self._beginning.forget_finished()
+
     def clear(self) -> None:
         """Delete all records. Only between runs: no sequence may be alive.
 

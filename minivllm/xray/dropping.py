@@ -1,14 +1,18 @@
 """Dropping: rewrite an X-ray file so that it begins later, with the state behind what is gone.
 
-A process of its own (``python -m minivllm.xray.dropping FILE BYTES``), which the writer starts.
+A process of its own (``python -m minivllm.xray.dropping FILE BYTES``), which the writer starts. It
+holds one state in memory, and never the file.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+from collections.abc import Iterable
+from itertools import islice
 
-from minivllm.xray.format import beginning_line, read_header
+from minivllm.xray.format import XRay, beginning_line, read_header
 
 
 def drop_oldest(path: str, max_bytes: int) -> None:
@@ -16,31 +20,38 @@ def drop_oldest(path: str, max_bytes: int) -> None:
 
     The last step is always kept. Another file takes its place, so readers see the old or the new.
     """
-    with open(path, encoding="utf-8") as file:
-        header, *lines = file
-    first = _first_kept(lines, max_bytes)
-    xray = read_header(header)
-    for line in lines[:first]:
-        xray.read_line(line)
-    state = xray.trace.state_at(xray.trace.step) if xray.trace.records else xray.trace.beginning()
-    alive = state.forget_finished()
-    requests = {name: asked for name, asked in xray.requests.items() if name in alive}
-    with open(path + ".part", "w", encoding="utf-8") as file:
-        file.write(header + beginning_line(state, requests))
-        file.writelines(lines[first:])
+    first = _first_kept(path, max_bytes)
+    with open(path, encoding="utf-8") as file, open(path + ".part", "w", encoding="utf-8") as part:
+        header = next(file)
+        part.write(header + _beginning_behind(read_header(header), islice(file, first)))
+        shutil.copyfileobj(file, part)
     os.replace(path + ".part", path)
 
 
-def _first_kept(lines: list[str], max_bytes: int) -> int:
-    """Index of the first line that stays: one with which a step begins."""
+def _first_kept(path: str, max_bytes: int) -> int:
+    """Number of lines between the header and the first that stays, with which a step begins."""
+    with open(path, "rb") as file:
+        next(file)
+        lines = [(len(line), b'["StepStarted"' in line) for line in file]
     first, size = len(lines), 0
-    for index in range(len(lines) - 1, 0, -1):
-        size += len(lines[index])
+    for index in range(len(lines) - 1, -1, -1):
+        num_bytes, begins = lines[index]
+        size += num_bytes
         if first < len(lines) and size > max_bytes:
             break
-        if '["StepStarted"' in lines[index]:
+        if begins:
             first = index
     return first
+
+
+def _beginning_behind(xray: XRay, lines: Iterable[str]) -> str:
+    """The line that stands for these: the state behind all that they say."""
+    for line in lines:
+        xray.read_line(line)
+        alive = xray.trace.forget_all()
+        for request_id in xray.requests.keys() - alive:
+            del xray.requests[request_id]
+    return beginning_line(xray.trace.beginning(), xray.requests)
 
 
 if __name__ == "__main__":

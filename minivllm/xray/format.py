@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field, fields
+from hashlib import blake2b
 from os import PathLike
 from typing import Any
 
@@ -28,6 +30,7 @@ from minivllm.xray.fields import (
     check_requests,
     is_whole,
 )
+from minivllm.xray.names import told_apart
 
 logger = init_logger(__name__)
 
@@ -61,7 +64,7 @@ class XRay:
     tells_apart: bool = False
     has_ended: bool = False  # its last line says that nothing more comes
     _names: dict[str, str] = field(default_factory=dict)  # of ids that are used again
-    _block_numbers: dict[str, int] = field(default_factory=dict)  # of block hashes, without text
+    _ids: _OneOfEach = field(default_factory=lambda: _OneOfEach())  # of tokens and blocks
 
     def read_line(self, line: str) -> None:
         """Append what a line behind the header says.
@@ -99,7 +102,7 @@ class XRay:
         check_requests(requests)
         names = dict(self._names)
         if self.tells_apart and (names or not self.requests.keys().isdisjoint(requests)):
-            rows, requests = self._told_apart(rows, requests, names)
+            rows, requests = told_apart(rows, requests, names, self.requests)
         new = [self._read_row(step, row, requests) for row in rows]
         self._names = names
         self.requests |= requests
@@ -114,38 +117,34 @@ class XRay:
             values[1] = self._made_up_prompt(values[0], values[1], hashes)
         if name == "BlocksCached":
             values[2] = [bytes.fromhex(text) for text in values[2]]
-        record = _KINDS[name](step, *[tuple(v) if isinstance(v, list) else v for v in values])
+        record = _KINDS[name](step, *[self._kept(value) for value in values])
         check_record(record)
         return record
 
-    def _told_apart(
-        self, rows: Iterable[Sequence], requests: dict, names: dict[str, str]
-    ) -> tuple[list[Sequence], dict]:
-        """Rows and requests with other names for ids that were used before.
-
-        Args:
-            names: what each of these ids stands for; is changed.
-        """
-        told: list[Sequence] = []
-        asked: dict[str, dict] = {}
-        for kind, *values in rows:
-            if kind == "RequestAdded":
-                name, number = values[0], 2
-                while name in self.requests or name in asked:
-                    name, number = f"{values[0]}#{number}", number + 1
-                asked[name] = requests.get(values[0], {})
-                names[values[0]] = name
-            if values and isinstance(values[0], str):
-                values[0] = names.get(values[0], values[0])
-            told.append((kind, *values))
-        return told, asked
+    def _kept(self, value: Any) -> Any:
+        """The value as records keep it: equal names and ids are one object, which saves memory."""
+        if isinstance(value, list):
+            return tuple(map(self._ids.__getitem__, value))
+        return sys.intern(value) if isinstance(value, str) else value
 
     def _made_up_prompt(self, request_id: str, length: int, block_hashes: Iterable[str]) -> list:
-        """A prompt of this length: a block's token ids are all the number of the block's hash."""
+        """A prompt of this length: a block's token ids are all the number of the block's hash.
+
+        So a file whose beginning was dropped has the same prompts as the whole one.
+        """
         size = self.trace.block_size
-        names = [*block_hashes, request_id]  # the end that fills no block is the request's own
-        numbers = [self._block_numbers.setdefault(n, len(self._block_numbers) + 1) for n in names]
+        own = blake2b(request_id.encode(), digest_size=6).hexdigest()
+        names = [*block_hashes, own]  # the end that fills no block is the request's own
+        numbers = [int(name[:12], 16) for name in names]
         return [numbers[min(i // size, len(numbers) - 1)] for i in range(length)]
+
+
+class _OneOfEach(dict):
+    """A dictionary that gives for each key the first one that was equal to it."""
+
+    def __missing__(self, key: Any) -> Any:
+        self[key] = key
+        return key
 
 
 def load_xray(path: str | PathLike) -> XRay:
@@ -231,6 +230,8 @@ def beginning_line(state: State, requests: dict) -> str:
         "sequences": [astuple(seq) for seq in state.sequences.values()],
         "running": state.running,
         "waiting": state.waiting,
+        "swapped": state.swapped,
+        "lora_slots": list(state.lora_slots.items()),
         "contents": [[block_id, *astuple(c)] for block_id, c in state.contents.items()],
         "free_queue": list(state.free_queue),
     }
@@ -238,13 +239,23 @@ def beginning_line(state: State, requests: dict) -> str:
 
 
 def _read_state(written: dict, header: dict) -> State:
-    state = State(written["step"], header["num_blocks"], header["block_size"])
-    state.sequences = {values[0]: SequenceState(*values) for values in written["sequences"]}
-    state.running, state.waiting = written["running"], written["waiting"]
-    state.contents = {
-        block_id: CachedBlock(seq_id, logical, tuple(tokens))
-        for block_id, seq_id, logical, tokens in written["contents"]
-    }
+    sequences = [SequenceState(*values) for values in written["sequences"]]
+    for seq in sequences:
+        seq.in_flight = [(step, num_tokens) for step, num_tokens in seq.in_flight]
+    state = State(
+        written["step"],
+        header["num_blocks"],
+        header["block_size"],
+        sequences={seq.seq_id: seq for seq in sequences},
+        running=written["running"],
+        waiting=written["waiting"],
+        swapped=written.get("swapped", []),  # older files lack these two
+        lora_slots=dict(written.get("lora_slots", [])),
+        contents={
+            block_id: CachedBlock(seq_id, logical, tuple(tokens))
+            for block_id, seq_id, logical, tokens in written["contents"]
+        },
+    )
     state.free_queue = OrderedDict.fromkeys(written["free_queue"])
     return state
 

@@ -6,10 +6,12 @@ can be told for a budget, a pool or a policy that were never tried.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
+from math import inf
 from typing import Any
 
 from minivllm.lab.sim.loop import Arrivals, run_steps
@@ -22,7 +24,8 @@ from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.trace.records import Finished, Preempted, Sampled
 from minivllm.utils.validation import check
-from minivllm.xray.fit import StepCost, fit_cost
+from minivllm.xray.arrivals import times_to_schedule
+from minivllm.xray.fit import StepCost, features, fit_cost, guess
 from minivllm.xray.format import XRay
 from minivllm.xray.rerun import arrivals_of, check_whole, make_scheduler, requests_of
 from minivllm.xray.waits import Walk
@@ -31,9 +34,15 @@ NUMBERS = ("max_num_batched_tokens", "max_num_seqs", "num_blocks", "long_prefill
 SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill")
 
 
+MOST_OFF = 0.15  # of a sum, beyond which there is a warning
+
+
 @dataclass(frozen=True)
 class Case:
-    """A run, measured or simulated, in numbers. Times are in seconds."""
+    """A run, measured or simulated, in numbers. Times are in seconds.
+
+    ``guess`` says which of its steps are like none of the run; "" if few are.
+    """
 
     name: str
     trace: Trace
@@ -43,6 +52,7 @@ class Case:
     p99_itl: float
     tokens_per_second: float
     num_preemptions: int
+    guess: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,9 +73,34 @@ class WhatIf:
             ).rstrip()
             for row in rows
         ]
-        return "\n".join([*lines, "", str(self.cost)])
+        return "\n".join([*lines, "", str(self.cost), *self._trust()])
 
     __repr__ = __str__
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """Error of the sums: the run simulated with its own settings, over what was measured."""
+        measured, same = self.cases[:2]
+        return {
+            "TTFT": _ratio(same.mean_ttft, measured.mean_ttft),
+            "ITL": _ratio(same.mean_itl, measured.mean_itl),
+            "tokens/s": _ratio(same.tokens_per_second, measured.tokens_per_second),
+        }
+
+    def _trust(self) -> list[str]:
+        """Say how far the simulated numbers can be trusted."""
+        shown = ", ".join(f"{name} {ratio:.2f} x" for name, ratio in self.ratios.items())
+        lines = [f"the same settings, simulated: {shown} of what was measured"]
+        off = [name for name, ratio in self.ratios.items() if abs(ratio - 1) > MOST_OFF]
+        if off:
+            lines.append(
+                f"WARNING: {' and '.join(off)} of the same settings differ by more than "
+                f"{MOST_OFF:.0%} from what was measured: do not decide by the other rows."
+            )
+        lines += [
+            f"WARNING: {case.name} is a guess: {case.guess}." for case in self.cases if case.guess
+        ]
+        return lines
 
     def timelines(self, last: int | None = None):
         """Timelines of the run and of each change below each other, as wide as they took."""
@@ -95,7 +130,8 @@ def what_if(xray: XRay, *changes: Mapping[str, Any]) -> WhatIf:
     cases = [_numbers("measured", measured, arrivals)]
     for name, other in [("the same, simulated", xray), *others]:
         trace = simulate(other, measured, cost)
-        cases.append(_numbers(name, _walk(other, trace), arrivals))
+        case = _numbers(name, _walk(other, trace), arrivals)
+        cases.append(replace(case, guess=guess(cost, trace)))
     return WhatIf(cases, cost)
 
 
@@ -120,7 +156,9 @@ def simulate(xray: XRay, measured: Walk, cost: StepCost) -> Trace:
     Raises:
         ValueError: if a request could never run with these settings.
     """
-    scheduler, requests = make_scheduler(xray), requests_of(xray)
+    scheduler, requests, times = make_scheduler(xray), requests_of(xray), times_to_schedule(xray)
+    for name, request in requests.items():
+        request.arrival_time = times.get(name, request.arrival_time)
     trace = scheduler.trace
     assert trace is not None
     run = _Run(scheduler, measured, requests.values(), cost)
@@ -143,6 +181,7 @@ class _Run:
         self, scheduler: Scheduler, measured: Walk, requests: Iterable[Request], cost: StepCost
     ):
         self.scheduler, self.cost = scheduler, cost
+        self.interruptions = deque(cost.interruptions)
         self.arrivals = Arrivals(requests)
         self.tokens: dict[str, list[int]] = {}
         self.aborts: dict[str, float] = {}  # the times of those that are still to come
@@ -180,7 +219,9 @@ class _Run:
                 done = seq.num_output_tokens
                 sampled[name] = [known[done] if done < len(known) else 0]
         num_seqs = len(plan.num_scheduled_tokens)
-        self.now += self.cost.step_seconds(num_tokens, num_seqs, num_keys)
+        self.now += self.cost.step_seconds(features(num_tokens, num_seqs, num_keys))
+        while self.interruptions and self.interruptions[0].time <= self.now:
+            self.now += self.interruptions.popleft().seconds
         return ModelRunnerOutput(sampled)
 
 
@@ -238,6 +279,10 @@ def _numbers(name: str, walk: Walk, arrivals: dict[str, float]) -> Case:
         num_tokens / seconds if seconds else 0.0,
         sum(isinstance(r, Preempted) for r in trace.records),
     )  # fmt: skip
+
+
+def _ratio(told: float, measured: float) -> float:
+    return told / measured if measured else 1.0 if told == measured else inf
 
 
 def _mean(values: Sequence[float]) -> float:
