@@ -30,6 +30,7 @@ from minivllm.xray.fields import (
     check_requests,
     is_whole,
 )
+from minivllm.xray.names import told_apart
 
 logger = init_logger(__name__)
 
@@ -101,7 +102,7 @@ class XRay:
         check_requests(requests)
         names = dict(self._names)
         if self.tells_apart and (names or not self.requests.keys().isdisjoint(requests)):
-            rows, requests = self._told_apart(rows, requests, names)
+            rows, requests = told_apart(rows, requests, names, self.requests)
         new = [self._read_row(step, row, requests) for row in rows]
         self._names = names
         self.requests |= requests
@@ -119,28 +120,6 @@ class XRay:
         record = _KINDS[name](step, *[self._kept(value) for value in values])
         check_record(record)
         return record
-
-    def _told_apart(
-        self, rows: Iterable[Sequence], requests: dict, names: dict[str, str]
-    ) -> tuple[list[Sequence], dict]:
-        """Rows and requests with other names for ids that were used before.
-
-        Args:
-            names: what each of these ids stands for; is changed.
-        """
-        told: list[Sequence] = []
-        asked: dict[str, dict] = {}
-        for kind, *values in rows:
-            if kind == "RequestAdded":
-                name, number = values[0], 2
-                while name in self.requests or name in asked:
-                    name, number = f"{values[0]}#{number}", number + 1
-                asked[name] = requests.get(values[0], {})
-                names[values[0]] = name
-            if values and isinstance(values[0], str):
-                values[0] = names.get(values[0], values[0])
-            told.append((kind, *values))
-        return told, asked
 
     def _kept(self, value: Any) -> Any:
         """The value as records keep it: equal names and ids are one object, which saves memory."""

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Sequence
 from functools import lru_cache
+from typing import cast
 
 from minivllm.engine.async_llm import AsyncLLM
 from minivllm.entrypoints.openai.glass.transcripts import Transcripts
@@ -169,7 +170,7 @@ class GlassShow:
             if isinstance(record, State):
                 self._begin(record)
                 first = index + 1
-        self._run.update(records[first:])
+        self._run.update(cast(list[Record], records[first:]))
         self._transcripts.update()
         content = None
         if self.num_watchers:
