@@ -104,6 +104,7 @@ def test_a_server_answers_while_a_replica_stands_still():
 def test_what_waits_is_sent_in_order_when_it_goes_on(engine):
     async def use():
         last = engine.data_parallel_size - 1
+        await engine.pause_generation()  # so that none ends before its abort is read
         with standing_still(processes(engine)[-1]):
             waiting = [
                 asyncio.ensure_future(
@@ -117,6 +118,7 @@ def test_what_waits_is_sent_in_order_when_it_goes_on(engine):
             waiting[1].cancel()
             with pytest.raises(ValueError, match="request_id must be one not in use"):
                 await last_of(engine.generate(PROMPT, GREEDY, "0"))
+        await engine.resume_generation()
         outputs = await asyncio.gather(*waiting, return_exceptions=True)
         reasons = [getattr(o, "outputs", [None])[0] for o in outputs]
         reasons = [one and one.finish_reason for one in reasons]
