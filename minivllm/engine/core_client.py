@@ -87,7 +87,11 @@ class CoreClient(ABC):
 
     @abstractmethod
     def submit(self, message: tuple) -> None:
-        """Send a message; see ``EngineCoreLoop``. Raises ``ValueError`` if it cannot be sent."""
+        """Send a message without waiting for the core; see ``EngineCoreLoop``.
+
+        Raises:
+            ValueError: if it cannot be sent.
+        """
 
     def add(self, request: Request, data_parallel_rank: int | None = None) -> None:
         """Send a new request, to an engine of this number if there are several."""

@@ -109,8 +109,8 @@ class ProcessClient(CoreClient):
 
     def _send(self) -> None:
         """Thread main: send what is in the outbox."""
-        while (message := self._outbox.get()) is not None:
-            with suppress(OSError):  # the process has ended, as the listener has noticed, too
+        with suppress(OSError):  # the process has ended, as the listener has noticed, too
+            while (message := self._outbox.get()) is not None:
                 self._pipe.send(message)
 
     def _listen(self) -> None:

@@ -139,6 +139,7 @@ def test_two_threads_compute_what_one_does():
         assert torch.equal(alone, shared)
 
 
+@pytest.mark.bits
 def test_rows_are_rounded_to_the_nearest_and_halves_to_even():
     numbers = torch.tensor([[127, 0.5, 1.5, -0.5, -1.5, -2.5, 126.5, -127], [0.0] * 8])
     identity = pack(torch.eye(8, dtype=torch.int8), torch.ones(8, 1))
@@ -146,6 +147,7 @@ def test_rows_are_rounded_to_the_nearest_and_halves_to_even():
     assert out.tolist() == [[127, 0, 2, 0, -2, -2, 126, -127], [0] * 8]
 
 
+@pytest.mark.bits
 def test_without_vnni_sums_are_the_same(monkeypatch):
     monkeypatch.setattr(int8_panels, "_VNNI", False)
     kernel = int8_panels.int8_kernel(1, VECTORS)
