@@ -75,7 +75,7 @@ class StepCost:
         if self.interruptions:
             text += (
                 f"\nleft out of the fit: {len(self.interruptions)} steps or pauses of more than "
-                f"{_OUTLIER} times what it says, {self.left_out:.0%} of the time"
+                f"{_OUTLIER} times what it says, {self.left_out:.1%} of the time"
             )
         return text
 

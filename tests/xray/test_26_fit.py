@@ -118,7 +118,7 @@ def test_what_the_fit_leaves_out_is_counted_told_and_simulated():
     assert 0.9 < found.cost.left_out < 1
     told = f"left out of the fit: {num_slow} steps or pauses of more than 5 times"
     assert told in str(found)
-    assert f"{found.cost.left_out:.0%} of the time" in str(found)
+    assert f"{found.cost.left_out:.1%} of the time" in str(found)
     assert found.ratios == pytest.approx({"TTFT": 1, "ITL": 1, "tokens/s": 1}, abs=0.1)
 
 

@@ -10,12 +10,16 @@ from minivllm.trace import Trace, records
 from minivllm.trace.records import (
     BlocksAllocated,
     BlocksCached,
+    BlocksFreed,
+    Finished,
     Record,
     RequestAdded,
     Sampled,
     Scheduled,
+    StepEnded,
     Verified,
 )
+from minivllm.trace.state import State
 from minivllm.xray.format import (
     beginning_line,
     header_line,
@@ -140,3 +144,25 @@ def test_a_file_of_bytes_is_one_sentence(name, tmp_path):
     (tmp_path / name).write_bytes(b"\xff\xfe\x00binary")
     with pytest.raises(ValueError, match="is no X-ray"):
         load_xray(tmp_path / name)
+
+
+def test_equal_names_and_ids_are_kept_once(tmp_path):
+    lines = [step_line(s, [("BlocksAllocated", "a" * 40, [1000 + s % 2])], {}) for s in range(4)]
+    first, second, third, _ = load_xray(written(tmp_path / "x.jsonl", *lines)).trace.records
+    assert first.seq_id is second.seq_id
+    assert first.block_ids[0] is third.block_ids[0]
+
+
+def test_a_state_does_not_look_through_requests_that_are_over():
+    state = State(-1, 9, 2)
+    for step in range(300):
+        name = str(step)
+        for record in (
+            RequestAdded(step, name, (1, 2, 3), 0, 0.0), BlocksAllocated(step, name, (1, 2)),
+            Scheduled(step, name, "new", 0, 3, True), BlocksFreed(step, name, (1, 2)),
+            Finished(step, name, "length"), StepEnded(step, 0.0),
+        ):  # fmt: skip
+            state.apply(record)
+            assert len(state._busy) <= 2
+    assert state.num_free_blocks == 8
+    assert len(state.sequences) == 300
