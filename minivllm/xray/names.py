@@ -20,11 +20,15 @@ def told_apart(
     asked: dict[str, dict] = {}
     for kind, *values in rows:
         if kind == "RequestAdded":
-            name, number = values[0], 2
+            again = values[0]
+            name, number = again, 2
+            if names.get(again, again) != again:  # behind the number that it had last
+                number = int(names[again].rpartition("#")[2]) + 1
+                name = f"{again}#{number}"
             while name in known or name in asked:
-                name, number = f"{values[0]}#{number}", number + 1
-            asked[name] = requests.get(values[0], {})
-            names[values[0]] = name
+                name, number = f"{again}#{number}", number + 1
+            asked[name] = requests.get(again, {})
+            names[again] = name
         if values and isinstance(values[0], str):
             values[0] = names.get(values[0], values[0])
         told.append((kind, *values))
