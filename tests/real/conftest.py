@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pulled(name):
-    """The path of a model, fetched if it is not in the cache folder; a test that asks fails else."""
+    """The path of a model, fetched unless it is in the cache folder. A test fails without it."""
     try:
         return pull(name)
     except (OSError, ValueError) as error:
