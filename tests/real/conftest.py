@@ -16,6 +16,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("real")
+            item.add_marker("slow")
             item.add_marker(pytest.mark.timeout(1800))
 
 
