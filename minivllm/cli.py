@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,7 @@ from minivllm.lab.bench.command import app as bench_app
 from minivllm.lab.classroom.command import app as lab_app
 from minivllm.lab.classroom.command import grade
 from minivllm.lab.playground.command import playground
-from minivllm.logger import init_logger
+from minivllm.logger import init_logger, show_on_stderr
 from minivllm.utils.console import exit_on_bad_input, needs_extra
 from minivllm.utils.validation import check
 from minivllm.version import __version__
@@ -25,12 +26,12 @@ app.add_typer(lab_app, name="lab")
 app.command()(grade)
 app.command()(playground)
 
-Model = Annotated[
-    str | None, typer.Option(help="Hugging Face directory; none for the embedded model.")
-]
+_MODEL_HELP = "A pulled model's name, a directory or a hub's name; none for the embedded model."
+Model = Annotated[str | None, typer.Option(help=_MODEL_HELP)]
+ModelTag = Annotated[str | None, typer.Argument(metavar="MODEL", help=_MODEL_HELP)]
 ModelOrName = Annotated[
     str | None,
-    typer.Option("--model", "--model-name", help="Directory; at a server, the name it has there."),
+    typer.Option("--model", "--model-name", help="The same; at a server, its name there."),
 ]
 Quick = Annotated[
     str | None, typer.Option("--quick", "-q", help="One message, and nothing more is asked.")
@@ -57,6 +58,8 @@ def main(
 ) -> None:
     with exit_on_bad_input():
         logger = init_logger("minivllm")
+    if logger.isEnabledFor(logging.INFO):
+        show_on_stderr("minivllm.cpu.compiling")  # what people wait for
     if "MINIVLLM_LOGGING_LEVEL" not in os.environ:
         logger.setLevel("WARNING")  # the output is for people
 
@@ -95,6 +98,7 @@ def generate(
 
 @app.command()
 def chat(
+    model_tag: ModelTag = None,
     model: ModelOrName = None,
     system: Annotated[
         str | None,
@@ -119,6 +123,7 @@ def chat(
     params = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p,
               "top_k": top_k, "seed": seed}  # fmt: skip
     with exit_on_bad_input():
+        model = model_tag or model
         if url is None:
             check(api_key is None, "api_key", "one", "left out without --url")
             run_chat(model, system, params, quick)
@@ -159,6 +164,15 @@ def pull(
 
     with exit_on_bad_input():
         print(pull_model(name, yes))
+
+
+@app.command()
+def warm(model: ModelTag = None) -> None:
+    """Compile ahead what a model needs on this CPU, for all later processes."""
+    from minivllm.entrypoints.warm import run_warm
+
+    with exit_on_bad_input():
+        run_warm(model)
 
 
 @app.command()

@@ -14,15 +14,16 @@ from minivllm import envs
 _filters = threading.Lock()
 
 
-class _StdoutHandler(logging.StreamHandler):
-    """Log handler for the current ``sys.stdout``, which notebooks and pytest replace."""
+class _Handler(logging.StreamHandler):
+    """Log handler for the current ``sys.stdout`` or ``stderr``: notebooks and pytest replace it."""
 
-    def __init__(self):
+    def __init__(self, stream: str):
         logging.Handler.__init__(self)
+        self._stream = stream
 
     @property
     def stream(self):
-        return sys.stdout
+        return getattr(sys, self._stream)
 
 
 def init_logger(name: str) -> logging.Logger:
@@ -30,12 +31,21 @@ def init_logger(name: str) -> logging.Logger:
     root = logging.getLogger("minivllm")
     if not root.handlers:
         level = envs.logging_level()
-        handler = _StdoutHandler()
+        handler = _Handler("stdout")
         handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
         root.addHandler(handler)
         root.setLevel(level)
         root.propagate = False
     return logging.getLogger(name)
+
+
+def show_on_stderr(name: str) -> None:
+    """Let lines of this logger go to stderr as they are, beside a command's own output."""
+    logger = init_logger(name)
+    if not logger.handlers:
+        logger.addHandler(_Handler("stderr"))
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
 
 
 @contextmanager

@@ -33,6 +33,8 @@ def execute(path: Path) -> None:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET_VIEW, None)  # nothing is live in a file
+        if "outputs" in cell:  # nor what was there only while the cell ran
+            cell.outputs = [output for output in cell.outputs if output.get("data") != {}]
     # Only what every machine agrees on: nothing of this one's kernel or Python version.
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},

@@ -37,11 +37,14 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(autouse=True)
 def _the_log_as_it_was():
-    """A command that runs in a test's process quiets the log for good."""
-    logger = init_logger("minivllm")
+    """A command that runs in a test's process quiets the log, and shows a part of it, for good."""
+    logger, shown = init_logger("minivllm"), init_logger("minivllm.cpu.compiling")
     level = logger.level
     yield
     logger.setLevel(level)
+    shown.handlers.clear()
+    shown.propagate = True
+    shown.setLevel("NOTSET")
 
 
 @pytest.fixture(scope="module")

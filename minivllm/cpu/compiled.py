@@ -8,23 +8,17 @@ uses: after a change here or of a micro-kernel in ``gemm/``, delete ``__pycache_
 from __future__ import annotations
 
 import math
-import sys
-import time
 from collections.abc import Callable
 from functools import wraps
-from logging import DEBUG, INFO
 from types import FunctionType
 
 import numpy as np
 import torch
 from numba import config, njit, set_num_threads, types
-from numba.core import event
 from numba.extending import overload
 
-from minivllm.logger import init_logger
+from minivllm.cpu.compiling import add_twins
 from minivllm.utils.tensors import as_numpy
-
-logger = init_logger(__name__)
 
 # Sums may be reordered, which is what lets SIMD lanes add up in parallel; the rest of
 # fastmath (no NaN, no infinity) is not wanted. numpy's error model divides without a check for 0.
@@ -59,6 +53,7 @@ def parallel_kernel(worth_sharing: int) -> Callable[[Callable], Callable[..., No
         twin.__module__ = function.__module__
         twin.__qualname__ = f"{function.__qualname__}_shared"  # its machine code has its own file
         alone, shared = kernel(function), kernel(twin, parallel=True)
+        add_twins(alone, shared)
 
         @wraps(function)
         def run(work: int, *args) -> None:
@@ -74,34 +69,6 @@ def parallel_kernel(worth_sharing: int) -> Callable[[Callable], Callable[..., No
         return run
 
     return decorate
-
-
-class _Announce(event.Listener):
-    """Listener that logs once per process that loops are being compiled, and the time it took.
-
-    To people at a terminal; a notebook's output must be the same in the first run and the second.
-    """
-
-    def __init__(self):
-        self._depth, self._seconds, self._begin, self._told = 0, 0.0, 0.0, False
-
-    def on_start(self, event):
-        if not self._told:
-            self._told = True
-            level = INFO if sys.stdout.isatty() else DEBUG
-            logger.log(level, "Compiling loops for this CPU: some twenty seconds, once.")
-        if self._depth == 0:
-            self._begin = time.perf_counter()
-        self._depth += 1
-
-    def on_end(self, event):
-        self._depth -= 1
-        if self._depth == 0:
-            self._seconds += time.perf_counter() - self._begin
-            logger.debug("Compiled for %.1f s so far.", self._seconds)
-
-
-event.register("numba:compile", _Announce())
 
 
 def flat(x: torch.Tensor) -> tuple[np.ndarray, int]:

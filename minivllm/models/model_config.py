@@ -224,7 +224,7 @@ class ModelConfig:
             "max_position_embeddings": hf.max_position_embeddings,
             "tie_word_embeddings": hf.tie_word_embeddings,
             "sliding_windows": (None,) * hf.num_hidden_layers,
-            "dtype": _torch_dtype(getattr(hf, "dtype", None) or getattr(hf, "torch_dtype", None)),
+            "dtype": _torch_dtype(hf),
             "eos_token_ids": frozenset(eos_ids),
             "default_sampling": {
                 ours: generation[theirs]
@@ -287,7 +287,8 @@ def _read_generation_config(directory: Path) -> dict:
         raise ValueError(f"{file} cannot be read: {error}") from error
 
 
-def _torch_dtype(name) -> torch.dtype:
+def _torch_dtype(hf: Any) -> torch.dtype:
+    name = hf.dtype if hasattr(hf, "dtype") else hf.torch_dtype  # before transformers 4.56
     known = isinstance(name, torch.dtype)
     dtype = name if known else getattr(torch, str(name or "float32"), None)
     if dtype not in _DTYPES:

@@ -94,8 +94,8 @@ def pulled_model(name: str) -> Path:
     model = packed_models()[name]
     if not model.is_here:
         raise FileNotFoundError(
-            f"model {name!r} ({model.title}, {model.license}) is not here yet; "
-            f"`minivllm pull {name}` fetches it ({megabytes(model.download_size)})."
+            f"model {name!r} is not on this machine yet: `minivllm pull {name}` fetches it "
+            f"({megabytes(model.download_size)}, {model.license})."
         )
     return model.folder / model.path
 

@@ -172,11 +172,20 @@ class Worker:
         self.model_runner = self._runner(self.num_blocks, kv_cache_config.num_host_blocks + 1)
         if self.device.type != "cpu":
             self.profile_memory()
-        max_model_len = self.config.scheduler_config.max_model_len
+        self._log_room(kv_cache_config.num_host_blocks)
+
+    def _log_room(self, num_host_blocks: int) -> None:
+        """Log how many tokens there is room for."""
+        limits = self.config.scheduler_config
+        max_model_len = limits.max_model_len
+        if self.model_config.is_encoder_only:  # its one block is never written
+            logger.info(
+                "No KV cache: an encoder computes a text in one step; a step has up to %d tokens "
+                "of up to %d texts.", limits.max_num_batched_tokens, limits.max_num_seqs,
+            )  # fmt: skip
+            return
         concurrency = (self.num_blocks - 1) * self.block_size / max_model_len
-        logger.info(
-            "# GPU blocks: %d, # CPU blocks: %d", self.num_blocks, kv_cache_config.num_host_blocks
-        )
+        logger.info("# GPU blocks: %d, # CPU blocks: %d", self.num_blocks, num_host_blocks)
         logger.info(
             "Maximum concurrency for %d tokens per request: %.2fx", max_model_len, concurrency
         )

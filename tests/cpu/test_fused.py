@@ -106,18 +106,3 @@ def test_without_a_folder_for_machine_code_each_process_compiles(monkeypatch):
         return 2 * x
 
     assert compiled.kernel(double)(4) == 8
-
-
-def test_compiling_is_announced_once_and_only_to_a_terminal(monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    announce = compiled._Announce()
-    for _ in range(2):
-        announce.on_start(None)
-        announce.on_start(None)  # what it calls is compiled meanwhile
-        announce.on_end(None)
-        announce.on_end(None)
-    line = "INFO Compiling loops for this CPU: some twenty seconds, once.\n"
-    assert capsys.readouterr().out == line
-    monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
-    compiled._Announce().on_start(None)
-    assert capsys.readouterr().out == ""

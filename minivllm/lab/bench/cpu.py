@@ -14,12 +14,11 @@ import torch
 
 from minivllm.lab.bench import machine
 from minivllm.lab.bench.engine import BenchEngine
-from minivllm.lab.bench.models import bench_model
+from minivllm.lab.bench.models import bench_config, bench_model
 from minivllm.lab.bench.options import Model, Repeats, Threads
 from minivllm.lab.bench.report import Report
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.workloads import make_workload
-from minivllm.models.loader import load_config
 
 ROWS = {  # by dtype: workloads, and whether a busy process runs beside them
     "float32": (("w1", False), ("w1", True), ("w2", False), ("w4", False)),
@@ -52,7 +51,7 @@ def bench_cpu(model: Model = "tiny", repeats: Repeats = 5, threads: Threads = No
         peaks = machine.measure(torch.device("cpu"), getattr(torch, dtype))
         report.ceiling({f"{dtype} {name}": peak for name, peak in peaks.items()}, "measured here")
         with bench_model(model, dtype) as (directory, load_format):
-            config = load_config(directory)
+            config = bench_config(directory)
             engine = BenchEngine(directory, dtype, load_format=load_format, **OPTIONS)
             for workload_name, busy in rows:
                 rounds = make_workload(workload_name, None, config.vocab_size)

@@ -9,13 +9,12 @@ import torch
 
 from minivllm.lab.bench import machine
 from minivllm.lab.bench.engine import BenchEngine, Run
-from minivllm.lab.bench.models import bench_model
+from minivllm.lab.bench.models import bench_config, bench_model
 from minivllm.lab.bench.options import Backend, Dtype, Model, Repeats, Threads, count
 from minivllm.lab.bench.report import Report, memory_note
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.workloads import single_round
 from minivllm.lab.sim.result import percentiles
-from minivllm.models.loader import load_config
 
 
 def bench_latency(
@@ -35,7 +34,7 @@ def bench_latency(
     """
     num_steps = output_len - 1
     with bench_model(model, dtype) as (directory, load_format):
-        config = load_config(directory)
+        config = bench_config(directory)
         # the same prompts twice: to be answered with one token, and with all of them
         first, whole = (
             single_round(Random(0), batch_size, config.vocab_size, prompt=input_len, answer=n)

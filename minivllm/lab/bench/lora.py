@@ -19,14 +19,13 @@ import typer
 from safetensors.torch import save_file
 
 from minivllm.lab.bench.engine import BenchEngine
-from minivllm.lab.bench.models import bench_model
+from minivllm.lab.bench.models import bench_config, bench_model
 from minivllm.lab.bench.options import Dtype, Model, Repeats, Threads, count
 from minivllm.lab.bench.report import Report
 from minivllm.lab.bench.throughput import longest
 from minivllm.lab.bench.workloads import make_workload
 from minivllm.lora.request import LoRARequest
 from minivllm.models.checkpoint import LinearPart
-from minivllm.models.loader import load_config
 
 WAYS = ("no adapters", "enabled, idle", "adapters")
 
@@ -46,7 +45,7 @@ def bench_lora(
 ) -> None:
     """Measure and print; of each way's runs the median counts."""
     with bench_model(model, dtype) as (directory, load_format), TemporaryDirectory() as made:
-        config = load_config(directory)
+        config = bench_config(directory)
         rounds = make_workload(workload, num_requests, config.vocab_size)
         options = {"max_model_len": longest(rounds), "max_num_seqs": 64,
                    "max_num_batched_tokens": 2048, "load_format": load_format}  # fmt: skip

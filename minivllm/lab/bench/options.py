@@ -39,7 +39,7 @@ Backend = Annotated[str, typer.Option(help="How layers read the KV cache.")]
 Dtype = Annotated[str, typer.Option(help="Of weights, activations, K and V.")]
 Model = Annotated[
     str,
-    typer.Option(help="tiny, small, qwen3-0.6b, llama-8b, embedded, or a Hugging Face directory."),
+    typer.Option(help="tiny, small, qwen3-0.6b, llama-8b, embedded, smollm2, or a directory."),
 ]
 Repeats = Annotated[int, count("Runs, after one that warms up.")]
 # The function gets the number in use.

@@ -21,12 +21,11 @@ from minivllm.distributed.shm_group import ShmGroup, shared_bytes
 from minivllm.distributed.torch_group import TorchGroup
 from minivllm.lab.bench import machine
 from minivllm.lab.bench.engine import BenchEngine
-from minivllm.lab.bench.models import bench_model
+from minivllm.lab.bench.models import bench_config, bench_model
 from minivllm.lab.bench.options import Dtype, Model, Repeats, Threads, count
 from minivllm.lab.bench.report import Report
 from minivllm.lab.bench.throughput import longest
 from minivllm.lab.bench.workloads import make_workload
-from minivllm.models.loader import load_config
 
 _PATIENCE = 120.0  # seconds until the processes have summed; one may wait for another that failed
 _SUMS = 2000  # all-reduces that are timed
@@ -47,7 +46,7 @@ def bench_ranks(
     tp, pp = tensor_parallel_size, pipeline_parallel_size
     sizes = {"one process": (1, 1), f"TP {tp}": (tp, 1), f"PP {pp}": (1, pp)}
     with bench_model(model, dtype) as (directory, load_format):
-        config = load_config(directory)
+        config = bench_config(directory)
         rounds = make_workload(workload, num_requests, config.vocab_size)
         options = {"max_model_len": longest(rounds), "max_num_seqs": 64,
                    "max_num_batched_tokens": 2048, "load_format": load_format}  # fmt: skip

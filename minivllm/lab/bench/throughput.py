@@ -10,12 +10,11 @@ import typer
 
 from minivllm.lab.bench import machine
 from minivllm.lab.bench.engine import BenchEngine, Run
-from minivllm.lab.bench.models import bench_model
+from minivllm.lab.bench.models import bench_config, bench_model
 from minivllm.lab.bench.options import Backend, Dtype, Model, Repeats, Threads
 from minivllm.lab.bench.report import Report, memory_note
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.workloads import Round, make_workload
-from minivllm.models.loader import load_config
 
 
 def bench_throughput(
@@ -38,7 +37,7 @@ def bench_throughput(
 ) -> None:
     """Measure and print; the best of the runs counts."""
     with bench_model(model, dtype) as (directory, load_format):
-        config = load_config(directory)
+        config = bench_config(directory)
         rounds = make_workload(workload, num_requests, config.vocab_size)
         report = Report(
             "throughput",

@@ -1,0 +1,70 @@
+"""Compiling takes a while, once: people who wait are told, and it can be done ahead."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from logging import DEBUG, INFO
+from typing import Any
+
+from numba.core import event
+
+from minivllm.logger import init_logger
+from minivllm.utils.notebook import show_until_the_cell_ends
+
+logger = init_logger(__name__)
+
+TOLD_AFTER = 2.0  # seconds of compiling, which are no reason to say anything
+LINE = "Compiling kernels for this CPU, once: about 20 s."
+
+
+class CompileListener(event.Listener):
+    """Listener that says once per process that kernels are being compiled, and logs the time.
+
+    To people: at a terminal or a command, and in a notebook, whose stored output must be the same
+    in the first run and the second. Elsewhere it is a line for debugging.
+    """
+
+    def __init__(self):
+        self._depth, self._seconds, self._begin, self._told = 0, 0.0, 0.0, False
+
+    def on_start(self, event: Any) -> None:
+        if self._depth == 0:
+            self._begin = time.perf_counter()
+        self._depth += 1
+        self._tell()  # what a kernel calls is compiled meanwhile
+
+    def on_end(self, event: Any) -> None:
+        self._tell()
+        self._depth -= 1
+        if self._depth == 0:
+            self._seconds += time.perf_counter() - self._begin
+            logger.debug("Compiled for %.1f s so far.", self._seconds)
+
+    def _tell(self) -> None:
+        seconds = self._seconds + time.perf_counter() - self._begin
+        if self._told or seconds < TOLD_AFTER:
+            return
+        self._told = True
+        to_people = sys.stdout.isatty() or bool(logger.handlers)  # a command has given it one
+        logger.log(INFO if to_people else DEBUG, LINE)
+        show_until_the_cell_ends(LINE)
+
+
+event.register("numba:compile", CompileListener())
+
+_twins: list[tuple[Any, Any]] = []
+
+
+def add_twins(alone: Callable, shared: Callable) -> None:
+    """Note a loop's two kernels: for one thread, and for several."""
+    _twins.append((alone, shared))
+
+
+def compile_twins() -> None:
+    """Compile each loop that has run in this process for one thread and for several."""
+    for alone, shared in _twins:
+        for signature in {*alone.signatures, *shared.signatures}:
+            alone.compile(signature)
+            shared.compile(signature)
