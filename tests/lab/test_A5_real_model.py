@@ -77,10 +77,11 @@ def save(path, *cells):
     written = [
         nbformat.v4.new_code_cell(
             source,
+            execution_count=number,
             metadata={"tags": tags},
             outputs=[nbformat.v4.new_output("stream", name="stdout", text=text)],
         )
-        for source, text, tags in cells
+        for number, (source, text, tags) in enumerate(cells, start=1)
     ]
     nbformat.write(nbformat.v4.new_notebook(cells=written), path)
 
