@@ -1,14 +1,11 @@
 """Models that people have, for tests marked real: MINIVLLM_CACHE_ROOT is where they are kept."""
 
-import json
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
+from dequantized import load_dequantized, save_floats
 
 from minivllm.models.pull import pull
-from minivllm.quantization.gguf import load_tokenizer
 
 
 def pytest_collection_modifyitems(items):
@@ -42,25 +39,11 @@ def minilm():
 
 @pytest.fixture(scope="session")
 def dequantized(smollm2):
-    """transformers' model of that file: its own reader makes floats of the blocks."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(
-        smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32
-    )
-    return model.eval()
+    """transformers' model of that file."""
+    return load_dequantized(smollm2)
 
 
 @pytest.fixture(scope="session")
 def float_directory(smollm2, dequantized, tmp_path_factory):
-    """Those floats as a Hugging Face directory, for `minivllm quantize`."""
-    directory = tmp_path_factory.mktemp("smollm2")
-    config = dequantized.config.to_dict()
-    del config["quantization_config"]  # transformers does not save such a model itself
-    config["architectures"] = [type(dequantized).__name__]
-    (directory / "config.json").write_text(json.dumps(config))
-    tensors = dict(dequantized.state_dict())
-    del tensors["lm_head.weight"]  # tied
-    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
-    load_tokenizer(smollm2).save_pretrained(directory)
-    return directory
+    """Its floats as a Hugging Face directory, for `minivllm quantize`."""
+    return save_floats(smollm2, dequantized, tmp_path_factory.mktemp("smollm2"))

@@ -1,16 +1,21 @@
-"""Write down what others compute: ``python tests/real/record.py tokens`` or ``vectors``.
+"""Write down what tests compare with: ``python tests/real/record.py tokens``, and so on.
 
-The first needs llama-cpp-python, the second sentence-transformers; the tests need neither.
+``tokens`` needs llama-cpp-python and ``vectors`` sentence-transformers; the tests need neither.
+``perplexities`` measures the table that chapters print, with this engine.
 """
 
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 from token_lines import SOURCES, digest, make_lines
 
+import minivllm
 from minivllm.models.pull import pull
 
 TOKENS, VECTORS = SOURCES / "token_digests.bin", SOURCES / "minilm_vectors.npy"
+TABLE = Path(minivllm.__file__).parent / "lab" / "quantize" / "smollm2.toml"
 
 
 def vector_texts() -> list[str]:
@@ -39,5 +44,23 @@ def record_vectors() -> None:
     np.save(VECTORS, model.encode(vector_texts(), batch_size=64))
 
 
+def record_perplexities() -> None:
+    """All rows of the package's table; twenty minutes or more."""
+    from dequantized import load_dequantized, save_floats
+    from perplexity import CACHES, WEIGHTS, perplexity, quantize
+
+    file, lines = pull("smollm2"), ["# Perplexities of SmolLM2: see measured.py.", "", "[caches]"]
+    lines += [f"{name} = {perplexity(file, **kwargs):.3f}" for name, (kwargs, _) in CACHES.items()]
+    lines += ["", "[weights]"]
+    with tempfile.TemporaryDirectory() as folder:
+        source = save_floats(file, load_dequantized(file), Path(folder))
+        for name in WEIGHTS:
+            quantize(source, Path(folder) / name, name)
+            lines.append(f"{name} = {perplexity(Path(folder) / name):.3f}")
+    TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
-    {"tokens": record_tokens, "vectors": record_vectors}[sys.argv[1]]()
+    {"tokens": record_tokens, "vectors": record_vectors, "perplexities": record_perplexities}[
+        sys.argv[1]
+    ]()
